@@ -47,7 +47,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 	s := open(t, cfg)
 	c := connect(t, inMemory(s))
 	login(c)
-	for i := range 20 {
+	for i := range 9 {
 		dir := fmt.Sprintf("/dir%d", i)
 		must(c.Create(dir, []byte(dir), 0))(t)
 		for j := range i {
@@ -147,7 +147,7 @@ func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 // size has a bound, and what a restart makes of a snapshot and the log behind it is the same.
 func TestLogStaysBounded(t *testing.T) {
 	noGoroutineLeft(t)
-	const writes = 100_000
+	const writes = 60_000
 	dir := t.TempDir()
 	cfg := lockkeeper.Config{DataDir: dir, SnapshotBytes: 256 << 10}
 	s := open(t, cfg)
@@ -252,7 +252,7 @@ func TestDamagedFiles(t *testing.T) {
 	r := rng(seed(t), 0)
 	dir, intact := sample(t)
 	newest := newestSnapshot(t, dir)
-	each := 45
+	each := 24
 	if testing.Short() {
 		each = 15
 	}
