@@ -42,6 +42,8 @@ type Member struct {
 
 	trackMu sync.Mutex
 	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
+	due     int64            // the deadline that lead sleeps for
+	sooner  chan struct{}    // has an element when there is an earlier one
 
 	ready     chan struct{}
 	readyOnce sync.Once
@@ -61,7 +63,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		ready:   make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
 	}
 	m.batcher.init()
 	m.pending.init()
@@ -165,9 +167,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case proto.SessionOpened, proto.SessionResumed:
-			o.m.trackMu.Lock()
-			o.m.tracker.Add(c.Session, v.Sessions().Get(c.Session).Timeout, o.m.nowMs())
-			o.m.trackMu.Unlock()
+			o.m.track(c.Session, v.Sessions().Get(c.Session).Timeout)
 		case proto.SessionClosed:
 			o.m.trackMu.Lock()
 			o.m.tracker.Remove(c.Session)
