@@ -159,7 +159,8 @@ func (s *Server) serveConn(nc net.Conn) {
 	go func() {
 		defer close(writer)
 		c.out.run(nc)
-		nc.Close() // and with it the reader
+		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
+		nc.Close()  // and with it the reader
 	}()
 	if err := c.talk(first); err != nil {
 		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", sessionID(c.session), "error", err)

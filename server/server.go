@@ -185,10 +185,13 @@ func (s *Server) admit(c *conn) bool {
 	return true
 }
 
-// forget drops a connection that has ended.
+// forget drops a connection that has ended. It may be called twice.
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, ok := s.conns[c]; !ok {
+		return
+	}
 	delete(s.conns, c)
 	if s.perAddr[c.addr]--; s.perAddr[c.addr] == 0 {
 		delete(s.perAddr, c.addr)
