@@ -24,9 +24,7 @@ type conn struct {
 	number uint64
 	since  time.Time
 
-	// Set by the handshake, before the reader goes on.
-	session  int64
-	timeout  int32 // ms
+	session  int64 // set by the handshake, before the reader goes on
 	identity atomic.Pointer[identity]
 
 	out     outbox
