@@ -39,7 +39,7 @@ func startZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pi
 func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pid int) {
 	t.Helper()
 	if _, err := os.Stat(zookeeperJar); err != nil {
-		t.Skipf("no ZooKeeper here (apt-get install zookeeper): %v", err)
+		t.Fatalf("no ZooKeeper here (apt-get install zookeeper): %v", err)
 	}
 	dir := t.TempDir()
 	_, port, _ := net.SplitHostPort(freeAddr(t))
@@ -94,8 +94,10 @@ func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, p
 func waitZooKeeper(t testing.TB, addr string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		answer, err := fourLetterWord(addr, "srvr")
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		// ZooKeeper fails on a word that comes while its tree is being loaded,
+		// and then never answers nor closes.
+		answer, err := fourLetterWord(addr, "srvr", 100*time.Millisecond)
 		if err == nil && strings.Contains(answer, "Mode:") {
 			return
 		}
@@ -105,13 +107,13 @@ func waitZooKeeper(t testing.TB, addr string) {
 }
 
 // fourLetterWord sends one and returns the whole answer.
-func fourLetterWord(addr, word string) (string, error) {
-	c, err := net.DialTimeout("tcp", addr, time.Second)
+func fourLetterWord(addr, word string, timeout time.Duration) (string, error) {
+	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(timeout))
 	if _, err := io.WriteString(c, word); err != nil {
 		return "", err
 	}
