@@ -4,6 +4,7 @@ package interop
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -94,10 +95,14 @@ func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, p
 func waitZooKeeper(t testing.TB, addr string) {
 	t.Helper()
 	var last string
+	patience := 20 * time.Millisecond
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// ZooKeeper fails on a word that comes while its tree is being loaded,
-		// and then never answers nor closes.
-		answer, err := fourLetterWord(addr, "srvr", 100*time.Millisecond)
+		// ZooKeeper fails on a word that comes while it loads its tree, and then
+		// neither answers nor closes: ask again soon, but let a slow one answer.
+		answer, err := fourLetterWord(addr, "srvr", patience)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			patience = min(2*patience, 5*time.Second)
+		}
 		if err == nil && strings.Contains(answer, "Mode:") {
 			return
 		}
