@@ -40,7 +40,7 @@ func startZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pi
 func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pid int) {
 	t.Helper()
 	if _, err := os.Stat(zookeeperJar); err != nil {
-		t.Fatalf("no ZooKeeper here (apt-get install zookeeper): %v", err)
+		t.Fatalf("this test needs a real ZooKeeper: %v (interop/setup.sh installs it)", err)
 	}
 	dir := t.TempDir()
 	_, port, _ := net.SplitHostPort(freeAddr(t))
