@@ -120,7 +120,7 @@ func (m *Member) startRaft() error {
 	// A lone member need not wait for a leader that never speaks: it is told
 	// to stand for election as a leader that hands over would tell it. That is
 	// some milliseconds in place of the election timeout.
-	_, teller := raft.NewInmemTransport("")
+	_, teller := raft.NewInmemTransportWithTimeout("", 50*time.Millisecond)
 	teller.Connect(addr, transport)
 	m.wg.Go(func() {
 		req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: c.ProtocolVersion}}

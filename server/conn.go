@@ -33,7 +33,7 @@ type conn struct {
 
 	gone     chan struct{} // closed by kill
 	goneOnce sync.Once
-	slots    chan struct{} // an element for each request in the queue
+	slots    chan struct{} // an element for each slot taken in the queue
 
 	mu    sync.Mutex
 	queue []request // in order of arrival; the first one waits for the log
