@@ -102,7 +102,7 @@ func (m *Member) startRaft() error {
 	c.TrailingLogs = 256
 
 	addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-	_, transport := raft.NewInmemTransport(addr)
+	transport := newLoneTransport(addr)
 	store := guardedStore{m.stores.log, m.stores.stable, m}
 	exists, err := raft.HasExistingState(store, store, m.stores.snaps)
 	if err != nil {
@@ -117,19 +117,28 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport); err != nil {
 		return err
 	}
-	// A lone member need not wait for a leader that never speaks: it is told
-	// to stand for election as a leader that hands over would tell it. That is
-	// some milliseconds in place of the election timeout.
-	_, teller := raft.NewInmemTransportWithTimeout("", 50*time.Millisecond)
-	teller.Connect(addr, transport)
-	m.wg.Go(func() {
-		req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: c.ProtocolVersion}}
-		if err := teller.TimeoutNow(c.LocalID, addr, req, &raft.TimeoutNowResponse{}); err != nil {
-			m.cfg.Log.Debug("election at once failed, the timeout will do", "error", err)
-		}
-	})
 	return nil
 }
+
+// loneTransport is that of a member without peers. All that ever comes over it
+// is the message that a leader sends when it hands over: a lone member need not
+// wait for a leader that never speaks, and so stands for election at once.
+type loneTransport struct {
+	*raft.InmemTransport
+	incoming chan raft.RPC
+}
+
+func newLoneTransport(addr raft.ServerAddress) *loneTransport {
+	_, t := raft.NewInmemTransport(addr)
+	incoming := make(chan raft.RPC, 1)
+	incoming <- raft.RPC{
+		Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}},
+		RespChan: make(chan raft.RPCResponse, 1),
+	}
+	return &loneTransport{t, incoming}
+}
+
+func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
 
 // Ready is closed when this member can serve: it has a leader and has applied
 // what was committed before.
