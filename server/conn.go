@@ -100,6 +100,12 @@ func (c *conn) kill() {
 	c.nc.Close()
 }
 
+// end closes the connection once what is queued is sent, or soon at the latest.
+func (c *conn) end() {
+	c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.HandshakeTimeout))
+	c.out.finish()
+}
+
 // fromNetwork is the reader's way to the socket. Before it waits there, what it
 // has answered is sent: one flush for all the requests that came together.
 type fromNetwork struct{ c *conn }

@@ -46,7 +46,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, errEnd
 	}
 	if c.session == 0 {
-		c.out.finish()
+		c.end()
 		return false, nil
 	}
 	return true, nil

@@ -150,7 +150,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	}
 	c.reply(q, &h, scratch)
 	if end {
-		c.out.finish()
+		c.end()
 	}
 	return scratch
 }
@@ -180,7 +180,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	}
 	c.reply(&q, &h, body)
 	if q.op.Code == proto.OpCloseSession {
-		c.out.finish()
+		c.end()
 	}
 	for len(c.queue) > 0 && (c.queue[0].op == nil || c.queue[0].op.Class != proto.Write) {
 		q := c.pop()
