@@ -149,7 +149,6 @@ func (m *Member) Err() <-chan error { return m.errs }
 
 func (m *Member) fail(err error) {
 	m.failOnce.Do(func() {
-		m.cfg.Log.Error("this server cannot go on", "error", err)
 		m.errs <- err
 	})
 }
