@@ -26,6 +26,7 @@ func init() {
 		proto.OpSetData:         setData,
 		proto.OpSetACL:          setACL,
 		proto.OpMulti:           multi,
+		proto.OpReconfig:        reconfig,
 	}
 }
 
@@ -224,3 +225,6 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 	}
 	return proto.MarshallingError // the decoder lets no other through
 }
+
+// reconfig is off, as it is in ZooKeeper unless reconfigEnabled is set.
+func reconfig(*Machine, proto.OpCode, *jute.Decoder) proto.Code { return proto.ReconfigDisabled }
