@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"hash/crc32"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -97,6 +98,9 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 			each(&e, i, &r, m.txn.Changes)
 		}
 		clear(m.txn.Changes)
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the last command", ErrEntry, len(rest))
 	}
 	return nil
 }
