@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -104,7 +105,7 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind < last || kind == sectionState && last != 0 {
+		if kind < last || (kind == sectionState) != (last == 0) {
 			return nil, r.damaged("section %d after %d", kind, last)
 		}
 		last = kind
@@ -165,18 +166,18 @@ func (r *sectionReader) damaged(format string, args ...any) error {
 	return fmt.Errorf("%w at offset %d: %s", ErrSnapshot, r.offset, fmt.Sprintf(format, args...))
 }
 
-func (r *sectionReader) read(n int) ([]byte, error) {
-	b := make([]byte, n)
-	got, err := io.ReadFull(r.r, b)
-	r.next += int64(got)
+// read reads n bytes. Memory grows with the bytes that are there, not with n.
+func (r *sectionReader) read(n uint32) ([]byte, error) {
+	b, err := jute.ReadPayload(r.r, n, maxSection, nil)
 	if err != nil {
 		return nil, r.damaged("cut short")
 	}
+	r.next += int64(n)
 	return b, nil
 }
 
 func (r *sectionReader) magic() error {
-	b, err := r.read(len(snapshotMagic) + 1)
+	b, err := r.read(uint32(len(snapshotMagic)) + 1)
 	if err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (r *sectionReader) magic() error {
 		return r.damaged("not a snapshot")
 	}
 	if v := b[len(snapshotMagic)]; v != snapshotVersion {
-		return fmt.Errorf("fsm: snapshot of version %d, this program knows %d", v, snapshotVersion)
+		return fmt.Errorf("%w: snapshot of version %d, this program knows %d", ErrVersion, v, snapshotVersion)
 	}
 	return nil
 }
@@ -199,7 +200,7 @@ func (r *sectionReader) section() (kind byte, payload []byte, err error) {
 	if n > maxSection {
 		return 0, nil, r.damaged("section of %d bytes", n)
 	}
-	if payload, err = r.read(int(n)); err != nil {
+	if payload, err = r.read(n); err != nil {
 		return 0, nil, err
 	}
 	sum, err := r.read(4)
