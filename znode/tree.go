@@ -92,16 +92,20 @@ func (t *Tree) EphemeralsOf(session int64) []string {
 func (t *Tree) Reapable(nowMs int64) []string {
 	var paths []string
 	for p := range t.reapable {
-		n := t.index[p]
-		if n.NumChildren() > 0 {
-			continue
-		}
-		if n.rec.Kind == Container && n.rec.Creates > 0 || n.rec.Kind == TTL && nowMs-n.rec.Mtime > n.rec.Owner {
+		if n := t.index[p]; n.NumChildren() == 0 && n.overdue(nowMs) {
 			paths = append(paths, p)
 		}
 	}
 	slices.Sort(paths)
 	return paths
+}
+
+// overdue reports whether a container or TTL znode without children is to be reaped.
+func (n *Node) overdue(nowMs int64) bool {
+	if n.rec.Kind == Container {
+		return n.rec.Creates > 0
+	}
+	return nowMs-n.rec.Mtime > n.rec.Owner
 }
 
 // add and remove keep a node's index in one of its lists, which at points to.
