@@ -3,34 +3,12 @@ package fsm
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
-	"testing"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// seed is the start of a test's random numbers: LOCKKEEPER_SEED, or a fresh
-// one. A failed test prints it.
-func seed(t testing.TB) uint64 {
-	t.Helper()
-	s := rand.Uint64()
-	if text := os.Getenv("LOCKKEEPER_SEED"); text != "" {
-		var err error
-		if s, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("to see this again: LOCKKEEPER_SEED=%d", s)
-		}
-	})
-	return s
-}
 
 // fate is what must come of a command whatever the tree is like.
 type fate struct {

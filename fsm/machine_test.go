@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -54,7 +55,7 @@ func apply(t *testing.T, m *Machine, e *entry) (o outcome) {
 // written to a snapshot and read back at random points; and twice in one
 // process at the same time. Every command must come to the same.
 func TestMachine(t *testing.T) {
-	s := seed(t)
+	s := testkit.Seed(t)
 	h := newHistory(s)
 	var log []entry
 	for range 1000 {
@@ -144,7 +145,7 @@ func compare(t *testing.T, how string, log []entry, want, got []outcome) {
 // TestFates checks what must come of a command whatever the tree is like: which
 // commands take a zxid, which change nothing, and whose connection is closed.
 func TestFates(t *testing.T) {
-	h := newHistory(seed(t))
+	h := newHistory(testkit.Seed(t))
 	m := NewMachine()
 	for range 1500 {
 		e := h.next()

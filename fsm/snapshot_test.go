@@ -5,10 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -136,20 +136,11 @@ func TestSnapshotOfNewerVersion(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 // TestSnapshotLies: a length that the file does not hold must not cost memory.
 func TestSnapshotLies(t *testing.T) {
 	b := append([]byte(snapshotMagic), snapshotVersion, sectionNodes, 3, 0xff, 0xff, 0xff)
 	b = append(b, "a few bytes"...)
-	n := allocated(func() {
+	n := testkit.Allocated(func() {
 		if _, err := ReadSnapshot(bytes.NewReader(b)); !errors.Is(err, ErrSnapshot) {
 			t.Error(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 )
 
@@ -14,7 +15,7 @@ import (
 func roundTrip(t *testing.T, row func() Record, b []byte) Record {
 	t.Helper()
 	first, d := row(), jute.NewDecoder(b)
-	if n := allocated(func() { first.Decode(&d) }); n > uint64(64<<10+32*len(b)) {
+	if n := testkit.Allocated(func() { first.Decode(&d) }); n > uint64(64<<10+32*len(b)) {
 		t.Fatalf("%T: %d bytes allocated to read %d", first, n, len(b))
 	}
 	if d.Err() != nil {
@@ -80,7 +81,7 @@ func FuzzMulti(f *testing.F) {
 		// the same from the second writing on.
 		var reply MultiReply
 		d := jute.NewDecoder(body)
-		if n := allocated(func() { reply.Decode(&d) }); n > uint64(64<<10+64*len(body)) {
+		if n := testkit.Allocated(func() { reply.Decode(&d) }); n > uint64(64<<10+64*len(body)) {
 			t.Fatalf("%d bytes allocated to read a reply of %d", n, len(body))
 		}
 		if d.Err() == nil {

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"runtime"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 )
 
@@ -236,15 +236,6 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// allocated is how many bytes f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 // TestCountsThatLie: a vector's count that the bytes behind it cannot hold
 // costs no memory.
 func TestCountsThatLie(t *testing.T) {
@@ -261,7 +252,7 @@ func TestCountsThatLie(t *testing.T) {
 			{&SetACLRequest{}, body}, {&CreateRequest{}, append(jute.AppendString(nil, "/a"), body[2:]...)},
 			{&SetWatchesRequest{}, watches}, {&SetWatches2Request{}, watches}, {&WhoAmIReply{}, watches[8:]}, {&ChildrenReply{}, watches[8:]},
 		} {
-			n := allocated(func() {
+			n := testkit.Allocated(func() {
 				d := jute.NewDecoder(test.body)
 				if test.into.Decode(&d); d.Err() == nil {
 					t.Errorf("%T with a count of %d in %d bytes was read", test.into, count, len(test.body))

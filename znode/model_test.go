@@ -5,35 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
-
-// seed is the start of a test's random numbers: LOCKKEEPER_SEED, or a fresh
-// one. A failed test prints it.
-func seed(t testing.TB) uint64 {
-	t.Helper()
-	s := rand.Uint64()
-	if text := os.Getenv("LOCKKEEPER_SEED"); text != "" {
-		var err error
-		if s, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("to see this again: LOCKKEEPER_SEED=%d", s)
-		}
-	})
-	return s
-}
 
 // model is a second implementation of the tree, slow and simple: a map of
 // records, whose every question is a walk over all of them.
@@ -299,7 +279,7 @@ func randomAction(r *rand.Rand) action {
 // answer the same and be the same after each. Snapshots that are taken on the
 // way stay what they were, while they are read beside the operations.
 func TestModel(t *testing.T) {
-	r := rand.New(rand.NewPCG(seed(t), 1))
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	tree, slow := New(), newModel()
 	type frozen struct {
 		snapshot *Snapshot

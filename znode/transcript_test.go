@@ -3,94 +3,34 @@ package znode
 import (
 	"bytes"
 	"cmp"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should say, for review as a diff")
-
-// TestTranscripts runs the stories in testdata. A story is a list of commands,
-// each followed by a line of dashes and all that the command printed, up to an
-// empty line:
+// TestTranscripts runs the stories in testdata. Every command that changes
+// something is a transaction of its own, zxid 1, 2, 3 and so on, at 1000 ms
+// times its zxid unless time= says otherwise:
 //
 //	create /a data=x flags=2 acl=world:anyone:31 as=digest:u:h session=1
-//	----
-//	Ok /a0000000000
-//	created /a0000000000
 //
-// Every command that changes something is a transaction of its own, zxid 1, 2,
-// 3 and so on, at 1000 ms times its zxid unless time= says otherwise. After
-// each one the whole tree is checked.
+// After each one the whole tree is checked.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no transcripts", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	testkit.Transcripts(t, func(*testing.T) func([]string) string {
+		s := &story{tree: New()}
+		return func(command []string) string {
+			out := s.run(command)
+			if err := s.tree.Check(func(int64) bool { return true }); err != nil {
+				out += err.Error() + "\n"
 			}
-			s := &story{tree: New()}
-			got := transcript(string(b), func(command []string) string {
-				out := s.run(command)
-				if err := s.tree.Check(func(int64) bool { return true }); err != nil {
-					out += err.Error() + "\n"
-				}
-				return out
-			})
-			if *rewrite {
-				err = os.WriteFile(file, []byte(got), 0o644)
-			} else if got != string(b) {
-				t.Errorf("%s is not what happens; -rewrite shows the difference. First at line %d", file, firstDifference(got, string(b)))
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
-}
-
-// transcript returns a transcript with what run prints for each command. A
-// command is one line and those below it that are indented.
-func transcript(text string, run func(command []string) string) string {
-	var out strings.Builder
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	for i := 0; i < len(lines); {
-		if line := lines[i]; line == "" || line[0] == '#' {
-			out.WriteString(line + "\n")
-			i++
-			continue
+			return out
 		}
-		var command []string
-		for ; i < len(lines) && lines[i] != "----" && lines[i] != ""; i++ {
-			command = append(command, lines[i])
-		}
-		for i < len(lines) && lines[i] != "" { // what it printed when it was written
-			i++
-		}
-		out.WriteString(strings.Join(command, "\n") + "\n----\n" + run(command))
-	}
-	return out.String()
-}
-
-func firstDifference(a, b string) int {
-	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
-	for i := range min(len(x), len(y)) {
-		if x[i] != y[i] {
-			return i + 1
-		}
-	}
-	return min(len(x), len(y))
+	})
 }
 
 // story is the state of one transcript.
