@@ -38,14 +38,14 @@ var ErrSnapshot = errors.New("fsm: damaged snapshot")
 type Snapshot struct {
 	zxid        int64
 	term, index uint64
-	digest      uint64
-	sessions    []*session.Session
+	sessions    []*session.Session // in no order
 	tree        *znode.Snapshot
 }
 
-// Snapshot takes a snapshot of the state.
+// Snapshot takes a snapshot of the state. It is quick, since nothing is
+// applied meanwhile: what takes longer is left to Write.
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, m.Digest(), m.sessions.All(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -59,7 +59,8 @@ func (s *Snapshot) Write(out io.Writer) error {
 	w.section(sectionState, binary.BigEndian.AppendUint64(b, s.index))
 
 	b = b[:0]
-	for _, x := range s.sessions {
+	sessions := session.Sorted(s.sessions)
+	for _, x := range sessions {
 		if b = session.Append(b, x); len(b) >= sectionSize {
 			w.section(sectionSessions, b)
 			b = b[:0]
@@ -76,9 +77,9 @@ func (s *Snapshot) Write(out io.Writer) error {
 	}
 	w.section(sectionNodes, b)
 
-	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(s.sessions)))
+	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(sessions)))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.tree.Len()))
-	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, s.digest))
+	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.tree.Digest())))
 	return w.w.Flush() // bufio keeps the first error
 }
 
@@ -139,15 +140,15 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 			if len(b) != 24 {
 				return nil, r.damaged("totals of %d bytes", len(b))
 			}
-			sessions, znodes, digest := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
+			sessions, znodes, sum := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
 			if uint64(m.sessions.Len()) != sessions || uint64(len(nodes)) != znodes {
 				return nil, r.damaged("%d sessions and %d znodes, should be %d and %d", m.sessions.Len(), len(nodes), sessions, znodes)
 			}
 			if m.tree, err = znode.Restore(nodes); err != nil {
 				return nil, r.damaged("%v", err)
 			}
-			if m.Digest() != digest {
-				return nil, r.damaged("digest %016x, should be %016x", m.Digest(), digest)
+			if m.Digest() != sum {
+				return nil, r.damaged("digest %016x, should be %016x", m.Digest(), sum)
 			}
 			return m, nil
 		default:
