@@ -63,9 +63,19 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
 	}
 	out := make([]proto.ACL, 0, len(acl))
+	var seen map[proto.ACL]struct{} // of a long list: a frame holds tens of thousands of entries
+	if len(acl) > 16 {
+		seen = make(map[proto.ACL]struct{}, len(acl))
+	}
 	for i, a := range acl {
-		if slices.Contains(acl[:i], a) {
+		if seen == nil && slices.Contains(acl[:i], a) {
 			continue
+		}
+		if seen != nil {
+			n := len(seen)
+			if seen[a] = struct{}{}; len(seen) == n {
+				continue
+			}
 		}
 		switch a.Scheme {
 		case proto.SchemeAuth:
