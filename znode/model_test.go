@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -532,4 +533,21 @@ func FuzzDecodeRecord(f *testing.F) {
 			t.Fatalf("%+v became %+v, %v", r, again, err)
 		}
 	})
+}
+
+// TestLongACL: a list that fills a frame must not stop everything else while
+// its duplicates are looked for.
+func TestLongACL(t *testing.T) {
+	acl := make([]proto.ACL, 80_000)
+	for i := range acl {
+		acl[i] = proto.ACL{Perms: int32(i % 60_000), ID: proto.OpenACL[0].ID}
+	}
+	start := time.Now()
+	got, code := fixACL(acl, nil)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if code != proto.OK || !slices.Equal(got, acl[:60_000]) {
+		t.Errorf("%v, %d entries", code, len(got))
+	}
 }
