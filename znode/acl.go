@@ -36,7 +36,7 @@ func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 func maskMatches(mask, addr string) bool {
 	p, ok := parseMask(mask)
 	a, err := netip.ParseAddr(addr)
-	return ok && err == nil && p.Contains(a.Unmap())
+	return ok && err == nil && p.Contains(a.WithZone("").Unmap()) // the zone is this host's name for a link
 }
 
 // parseMask reads the id of an ip entry: an address, or address/bits.
