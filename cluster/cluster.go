@@ -99,21 +99,18 @@ func (m *Member) startRaft() error {
 	// An entry holds many commands, so a few make a long log; takeSnapshot
 	// counts its bytes besides.
 	c.SnapshotThreshold = 8192
-	c.TrailingLogs = 256
+	// Entries behind a snapshot are for followers that lag, and there are none.
+	// They would not be few bytes: an entry can have a megabyte and more.
+	c.TrailingLogs = 1
 
 	addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
 	transport := newLoneTransport(addr)
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	exists, err := raft.HasExistingState(store, store, m.stores.snaps)
-	if err != nil {
+	alone := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: addr}}}
+	if err := m.stores.bootstrap(alone); err != nil {
 		return err
 	}
-	if !exists {
-		alone := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: addr}}}
-		if err := raft.BootstrapCluster(c, store, store, m.stores.snaps, transport, alone); err != nil {
-			return err
-		}
-	}
+	var err error
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +54,24 @@ type stores struct {
 	close  func() error
 }
 
+// bootstrap makes the cluster's configuration the first entry of an empty log.
+// (That of Raft takes a term without an entry for a cluster that exists, which
+// a crash between the two leaves. It would never have a leader.)
+func (s *stores) bootstrap(c raft.Configuration) error {
+	last, err := s.log.LastIndex()
+	if err != nil || last > 0 {
+		return err
+	}
+	snapshots, err := s.snaps.List()
+	if err != nil || len(snapshots) > 0 {
+		return err
+	}
+	if err := s.stable.SetUint64([]byte("CurrentTerm"), 1); err != nil {
+		return err
+	}
+	return s.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})
+}
+
 // Memory keeps a member's state where a disk would, for as long as it is
 // referenced: a member that is opened on the Memory of one that was closed
 // finds everything that one had. Only one member may use it at a time.
@@ -81,8 +102,13 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, known.ServerID, id)
 	}
 	path := filepath.Join(dir, raftFile)
-	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && known != nil {
+	switch info, err := os.Stat(path); {
+	case errors.Is(err, os.ErrNotExist) && known != nil:
 		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", path, dir)
+	case err == nil && (info.Size() > 0 || known != nil): // an empty file is one that was just made
+		if err := verifyFile(path); err != nil {
+			return nil, err
+		}
 	}
 	db, err := openBolt(path, false)
 	if err != nil {
@@ -97,11 +123,11 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	if err != nil {
 		return fail(err)
 	}
-	newest, err := verifySnapshots(dir, snaps)
+	newest, machine, err := verifySnapshots(dir, id, snaps)
 	if err != nil {
 		return fail(err)
 	}
-	if err := verifyLog(path, db, newest, func(*raft.Log) error { return nil }); err != nil {
+	if err := verifyLog(path, db, newest, machine, func(*raft.Log) error { return nil }); err != nil {
 		return fail(err)
 	}
 	if known == nil {
@@ -109,7 +135,7 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 			return fail(err)
 		}
 	}
-	return &stores{db, db, snaps, dir, db.Close}, nil
+	return &stores{sealedLog{db}, sealedStable{db}, snaps, dir, db.Close}, nil
 }
 
 func readMeta(dir string) (*meta, error) {
@@ -218,34 +244,125 @@ func removeTemporary(dir string, log *slog.Logger) {
 	}
 }
 
-// verifySnapshots reads every snapshot whole and returns the newest one. Raft
-// by itself would pass over a damaged one in silence, and fall back to an
-// older state.
-func verifySnapshots(dir string, snaps *raft.FileSnapshotStore) (newest *raft.SnapshotMeta, err error) {
+// verifySnapshots reads the newest snapshot whole and returns it with the state
+// in it; nil if there is none. Raft by itself would pass over a damaged one in
+// silence, and fall back to an older state. Older ones are not needed: a crash
+// while one was being removed leaves a part of it.
+func verifySnapshots(dir string, id uint64, snaps *raft.FileSnapshotStore) (*raft.SnapshotMeta, *fsm.Machine, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	var newest snapshotName
 	for _, e := range entries {
 		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
 			continue
 		}
-		m, rc, err := snaps.Open(e.Name())
-		if err != nil {
-			return nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server",
-				filepath.Join(dir, snapshotDir, e.Name()), err)
+		var n snapshotName
+		if _, err := fmt.Sscanf(e.Name(), "%d-%d-%d", &n.term, &n.index, &n.time); err != nil || n.String() != e.Name() {
+			return nil, nil, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
 		}
-		rc.Close()
-		if newest == nil || m.Index > newest.Index {
-			newest = m
+		if newest.less(n) {
+			newest = n
 		}
 	}
-	return newest, nil
+	if newest == (snapshotName{}) {
+		return nil, nil, nil
+	}
+	path := filepath.Join(dir, snapshotDir, newest.String())
+	meta, machine, err := readSnapshot(snaps, newest, id)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
+	}
+	return meta, machine, nil
+}
+
+// snapshotName is what Raft names a snapshot's directory by.
+type snapshotName struct{ term, index, time uint64 }
+
+func (n snapshotName) String() string { return fmt.Sprintf("%d-%d-%d", n.term, n.index, n.time) }
+
+func (n snapshotName) less(m snapshotName) bool {
+	return cmp.Or(cmp.Compare(n.term, m.term), cmp.Compare(n.index, m.index), cmp.Compare(n.time, m.time)) < 0
+}
+
+// readSnapshot reads a snapshot. Its meta.json has no checksum, so what it says
+// is compared with what else is known.
+func readSnapshot(snaps *raft.FileSnapshotStore, name snapshotName, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
+	m, rc, err := snaps.Open(name.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	defer rc.Close()
+	voters, self := 0, false
+	for _, s := range m.Configuration.Servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+		self = self || s.ID == raft.ServerID(fmt.Sprint(id))
+	}
+	switch {
+	case m.Version != 1 || m.ID != name.String() || m.Index != name.index || m.Term != name.term:
+		return nil, nil, errors.New("meta.json is of another snapshot")
+	case voters == 0 || !self:
+		return nil, nil, fmt.Errorf("meta.json does not have server %d in its cluster", id)
+	}
+	machine, err := fsm.ReadSnapshot(rc)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case machine.Index() > m.Index:
+		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
+	}
+	return m, machine, nil
+}
+
+// verifyFile verifies raft.db, page by page, and that what is in it is of the
+// kind that Raft keeps. It waits a moment for another process to let go of it.
+func verifyFile(path string) error {
+	return guard(path, func() error {
+		// Opened only for its lock: nobody writes meanwhile.
+		lock, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
+		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) {
+			return err
+		}
+		if err == nil {
+			defer lock.Close()
+		}
+		return checkPages(path, raftKeys())
+	})
+}
+
+// raftKeys returns a function that takes the keys of raft.db in order, and
+// refuses those that Raft does not make.
+func raftKeys() func(bucket, key, value []byte) error {
+	var index uint64
+	return func(bucket, key, _ []byte) error {
+		switch string(bucket) {
+		case "logs":
+			if len(key) != 8 || index != 0 && binary.BigEndian.Uint64(key) != index+1 {
+				return fmt.Errorf("log entry %x follows %x", key, index)
+			}
+			index = binary.BigEndian.Uint64(key)
+		case "conf":
+			if !slices.Contains([]string{"CurrentTerm", "LastVoteTerm", "LastVoteCand"}, string(key)) {
+				return fmt.Errorf("key %q", key)
+			}
+		default:
+			return fmt.Errorf("bucket %q", bucket)
+		}
+		return nil
+	}
 }
 
 // verifyLog reads the log, which must follow the snapshot without a gap, checks
-// every entry's checksum, and calls each with the entries after the snapshot.
-func verifyLog(path string, log raft.LogStore, newest *raft.SnapshotMeta, each func(*raft.Log) error) error {
+// every entry, and calls each with the entries after the snapshot. It checks
+// Raft's term and vote as well. snapshot is the state in the newest snapshot, or nil.
+func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta, snapshot *fsm.Machine, each func(*raft.Log) error) error {
+	log, stable := sealedLog{db}, sealedStable{db}
+	damaged := func(format string, args ...any) error {
+		return fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, fmt.Errorf(format, args...))
+	}
 	return guard(path, func() error {
 		first, err := log.FirstIndex()
 		if err != nil {
@@ -255,33 +372,35 @@ func verifyLog(path string, log raft.LogStore, newest *raft.SnapshotMeta, each f
 		if err != nil {
 			return err
 		}
-		after := uint64(0)
+		var after, applied, term uint64 // the snapshot's end, its state's last entry
 		if newest != nil {
-			after = newest.Index
+			after, applied = newest.Index, snapshot.Index()
 		}
 		if first > after+1 {
-			return fmt.Errorf("%s is damaged: the log starts at entry %d, but the newest snapshot ends at %d", path, first, after)
+			return damaged("the log starts at entry %d, but the newest snapshot ends at %d", first, after)
 		}
-		if first == 0 {
-			return nil
-		}
-		var term uint64
-		for i := first; i <= last; i++ {
+		for i := max(first, 1); i <= last; i++ {
 			var l raft.Log
 			if err := log.GetLog(i, &l); err != nil {
-				return fmt.Errorf("%s is damaged: log entry %d: %w", path, i, err)
-			}
-			if l.Index != i {
-				return fmt.Errorf("%s is damaged: log entry %d says it is %d", path, i, l.Index)
+				return damaged("log entry %d: %w", i, err)
 			}
 			if l.Term < term {
-				return fmt.Errorf("%s is damaged: log entry %d has term %d after term %d", path, i, l.Term, term)
+				return damaged("log entry %d has term %d after term %d", i, l.Term, term)
 			}
-			term = l.Term
-			if l.Type == raft.LogCommand {
+			if term = l.Term; newest != nil && (i <= after && term > newest.Term || i >= after && term < newest.Term) {
+				return damaged("log entry %d has term %d, but the newest snapshot ends at %d in term %d", i, term, after, newest.Term)
+			}
+			switch l.Type {
+			case raft.LogCommand:
 				if _, _, err := fsm.OpenEntry(l.Data); err != nil {
 					return fmt.Errorf("%s: log entry %d: %w", path, i, err)
 				}
+				if i > applied && i <= after {
+					return damaged("the newest snapshot ends at %d, but does not have entry %d", after, i)
+				}
+			case raft.LogNoop, raft.LogBarrier, raft.LogConfiguration:
+			default:
+				return fmt.Errorf("%s: log entry %d is of unknown type %d", path, i, l.Type)
 			}
 			if i > after {
 				if err := each(&l); err != nil {
@@ -289,8 +408,37 @@ func verifyLog(path string, log raft.LogStore, newest *raft.SnapshotMeta, each f
 				}
 			}
 		}
+		if newest != nil {
+			term = max(term, newest.Term)
+		}
+		current, err := stableUint64(stable, "CurrentTerm")
+		if err != nil {
+			return damaged("%w", err)
+		}
+		voted, err := stableUint64(stable, "LastVoteTerm")
+		if err != nil {
+			return damaged("%w", err)
+		}
+		if _, err := stable.Get([]byte("LastVoteCand")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+			return damaged("%w", err)
+		}
+		switch {
+		case current < term || current < voted:
+			return damaged("its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
+		case last == 0 && newest == nil && current > 1:
+			return damaged("its log is empty in term %d", current)
+		}
 		return nil
 	})
+}
+
+// stableUint64 reads a number, 0 if there is none.
+func stableUint64(s raft.StableStore, key string) (uint64, error) {
+	v, err := s.GetUint64([]byte(key))
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return 0, nil
+	}
+	return v, err
 }
 
 // Report is what [Check] found.
@@ -320,7 +468,7 @@ func Check(dir string) (*Report, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err
 	}
-	if err := checkPages(path); err != nil {
+	if err := verifyFile(path); err != nil {
 		return nil, err
 	}
 	db, err := openBolt(path, true)
@@ -332,24 +480,18 @@ func Check(dir string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	newest, err := verifySnapshots(dir, snaps)
+	newest, snapshot, err := verifySnapshots(dir, m.ServerID, snaps)
 	if err != nil {
 		return nil, err
 	}
 	report := &Report{ServerID: m.ServerID}
-	machine := fsm.NewMachine()
-	if newest != nil {
+	machine := snapshot
+	if newest == nil {
+		machine = fsm.NewMachine()
+	} else {
 		report.SnapshotIndex = newest.Index
-		_, rc, err := snaps.Open(newest.ID)
-		if err != nil {
-			return nil, err
-		}
-		defer rc.Close()
-		if machine, err = fsm.ReadSnapshot(rc); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, snapshotDir, newest.ID), err)
-		}
 	}
-	err = verifyLog(path, db, newest, func(l *raft.Log) error {
+	err = verifyLog(path, db, newest, snapshot, func(l *raft.Log) error {
 		if l.Type != raft.LogCommand {
 			return nil
 		}
@@ -370,22 +512,4 @@ func Check(dir string) (*Report, error) {
 	report.Zxid, report.Znodes, report.Sessions = machine.Zxid(), machine.Tree().Len(), machine.Sessions().Len()
 	report.Digest = fmt.Sprintf("%016x", machine.Digest())
 	return report, nil
-}
-
-// checkPages reads every page that holds something. (bbolt's own Check looks
-// for lost pages too, but on a goroutine of its own, where a damaged page is
-// the end of the process.)
-func checkPages(path string) error {
-	return guard(path, func() error {
-		db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		return db.View(func(tx *bbolt.Tx) error {
-			return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
-				return b.ForEach(func(_, _ []byte) error { return nil })
-			})
-		})
-	})
 }

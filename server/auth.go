@@ -31,7 +31,7 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 		return proto.OK, nil
 	}
 	c.s.stats.authFailed.Add(1)
-	c.s.cfg.Log.Warn("authentication failed", "client", c.remote(), "session", sessionID(c.session), "scheme", q.Scheme)
+	c.warn("authentication failed", "scheme", q.Scheme)
 	return proto.AuthFailed, nil
 }
 

@@ -76,7 +76,7 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 		return b
 	})
 	if !ok {
-		c.s.cfg.Log.Warn("closing a connection whose client does not read", "client", c.remote(), "session", sessionID(c.session))
+		c.warn("closing a connection whose client does not read")
 		c.kill()
 		return
 	}
@@ -128,7 +128,7 @@ func (s *Server) serveConn(nc net.Conn) {
 	}
 	c.out.init(s.cfg.OutboxBytes)
 	if !s.admit(c) {
-		s.cfg.Log.Warn("refusing a connection: too many", "client", c.remote())
+		c.warn("refusing a connection: too many")
 		if t, ok := nc.(*net.TCPConn); ok {
 			t.SetLinger(0) // a reset, as from ZooKeeper
 		}
@@ -148,6 +148,7 @@ func (s *Server) serveConn(nc net.Conn) {
 	nc.SetReadDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	first, err := jute.FrameLength(c.r)
 	if err != nil {
+		s.cfg.Log.Debug("connection ends without a handshake", "client", c.remote(), "error", err)
 		return
 	}
 	if word := fourLetters(first); s.knows(word) {
@@ -166,11 +167,14 @@ func (s *Server) serveConn(nc net.Conn) {
 		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
 		nc.Close()  // and with it the reader
 	}()
-	if err := c.talk(first); err != nil {
+	switch err := c.talk(first); {
+	case err == nil: // what is queued is still sent, if the client takes it
+		nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	case badInput(err):
+		c.warn("closing a connection: bad input", "error", err)
+		c.kill()
+	default:
 		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", sessionID(c.session), "error", err)
-		if errors.Is(err, jute.ErrFrame) {
-			s.cfg.Log.Warn("closing a connection", "client", c.remote(), "session", sessionID(c.session), "error", err)
-		}
 		c.kill()
 	}
 	<-writer
@@ -185,6 +189,16 @@ func (s *Server) serveConn(nc net.Conn) {
 }
 
 var errEnd = errors.New("the server ends it")
+
+// badInput reports whether an error is of what a client sent, and not of the network.
+func badInput(err error) bool {
+	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth} {
+		if errors.Is(err, bad) {
+			return true
+		}
+	}
+	return false
+}
 
 // talk reads the handshake, whose frame has length first, and then requests,
 // until the connection is to end: with nil when what is queued shall be sent

@@ -26,7 +26,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	if q.LastZxidSeen > last {
 		// This server is behind what the client saw elsewhere. A refusal would
 		// expire its session; a closed socket sends it to another server.
-		c.s.cfg.Log.Warn("refusing a client that has seen a later zxid", "client", c.remote(), "seen", q.LastZxidSeen, "here", last)
+		c.warn("refusing a client that has seen a later zxid", "seen", q.LastZxidSeen, "here", last)
 		return false, errEnd
 	}
 	timeout := c.negotiate(q.Timeout)

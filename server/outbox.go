@@ -59,10 +59,12 @@ func (o *outbox) flush() {
 	}
 }
 
-// waitRoom waits until the client has taken most of what is queued.
+// waitRoom waits until the client has taken most of what is queued. Nobody may
+// have woken the writer yet: the caller would have done so before it read on.
 func (o *outbox) waitRoom() {
 	o.mu.Lock()
 	for len(o.buf) > softLimit && !o.closed {
+		o.flush()
 		o.room.Wait()
 	}
 	o.mu.Unlock()

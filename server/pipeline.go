@@ -36,7 +36,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	}
 	switch {
 	case q.op == nil:
-		c.s.cfg.Log.Warn("closing a connection: unknown operation", "client", c.remote(), "session", sessionID(c.session), "op", int32(h.Op))
+		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
 		c.local(q)
 		return false, nil
 	case q.op.Class == proto.Write:

@@ -63,8 +63,9 @@ type Server struct {
 	dirty   []*conn // have frames that the applier queued since it last flushed
 	scratch []byte  // replies of reads that the applier runs; the applier's own
 
-	number atomic.Uint64 // of the last connection
-	stats  stats
+	number   atomic.Uint64 // of the last connection
+	stats    stats
+	warnings warnings
 }
 
 // New returns a server, which refuses clients until [Server.Open]. It observes

@@ -1,0 +1,56 @@
+package server
+
+import (
+	"sync"
+	"time"
+)
+
+// warnings keeps clients from filling the log: of each message at most
+// warnBurst lines a second are logged, and the next one tells how many were not.
+type warnings struct {
+	mu   sync.Mutex
+	said map[string]*said
+}
+
+type said struct {
+	since  time.Time
+	lines  int
+	unsaid int
+}
+
+const warnBurst = 50
+
+// warn logs something about a connection that its client brought about.
+func (c *conn) warn(msg string, args ...any) {
+	unsaid, ok := c.s.warnings.allow(msg, time.Now())
+	if !ok {
+		return
+	}
+	args = append([]any{"client", c.remote(), "session", sessionID(c.session)}, args...)
+	if unsaid > 0 {
+		args = append(args, "unsaid", unsaid)
+	}
+	c.s.cfg.Log.Warn(msg, args...)
+}
+
+func (w *warnings) allow(msg string, now time.Time) (unsaid int, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.said[msg]
+	if s == nil {
+		if w.said == nil {
+			w.said = map[string]*said{}
+		}
+		s = &said{since: now}
+		w.said[msg] = s
+	}
+	if now.Sub(s.since) >= time.Second {
+		s.since, s.lines = now, 0
+	}
+	if s.lines++; s.lines > warnBurst {
+		s.unsaid++
+		return 0, false
+	}
+	unsaid, s.unsaid = s.unsaid, 0
+	return unsaid, true
+}
