@@ -83,6 +83,7 @@ type lockkeeper struct {
 	pid  int
 
 	t      testing.TB
+	quiet  bool // do not show its standard error, even if the test failed
 	cmd    *exec.Cmd
 	stderr *tail
 	exited chan struct{} // closed when the process is gone; then state is set
@@ -129,6 +130,7 @@ func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	l.stderr = &tail{want: servingLine, match: make(chan string, 1)}
 	l.cmd.Stderr = l.stderr
+	l.cmd.WaitDelay = 10 * time.Second // for a child of its own that keeps standard error open
 	if err := l.cmd.Start(); err != nil {
 		t.Fatalf("lockkeeper does not start: %v", err)
 	}
@@ -140,7 +142,7 @@ func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 	}()
 	t.Cleanup(func() {
 		l.Kill()
-		if t.Failed() {
+		if t.Failed() && !l.quiet {
 			t.Logf("lockkeeper %s (pid %d): %v, standard error:\n%s", strings.Join(args, " "), l.pid, l.state, l.stderr)
 		}
 	})
