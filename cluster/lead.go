@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// Touch notes that a session was heard of. It reports false if the session is
+// at its end; its connection is of no use then.
+func (m *Member) Touch(id int64) bool {
+	now := m.nowMs()
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	return m.tracker.Touch(id, now)
+}
+
+// watchLeadership does the leader's duties while this member leads.
+func (m *Member) watchLeadership() {
+	defer m.wg.Done()
+	var stop chan struct{}
+	var done chan struct{}
+	resign := func() {
+		if stop != nil {
+			close(stop)
+			<-done
+			stop = nil
+		}
+	}
+	defer resign()
+	for {
+		select {
+		case leading := <-m.raft.LeaderCh():
+			resign()
+			if !leading {
+				continue
+			}
+			// What earlier terms committed must be applied before anybody is served.
+			if err := m.raft.Barrier(0).Error(); err != nil {
+				continue
+			}
+			m.trackAll()
+			stop, done = make(chan struct{}), make(chan struct{})
+			go func(stop, done chan struct{}) {
+				defer close(done)
+				m.lead(stop)
+			}(stop, done)
+			m.readyOnce.Do(func() { close(m.ready) })
+		case <-m.stop:
+			return
+		}
+	}
+}
+
+// lead ends sessions that are late, at every tick, and now and then reaps
+// container and TTL znodes.
+func (m *Member) lead(stop <-chan struct{}) {
+	tick := max(1, m.cfg.Tick.Milliseconds())
+	reap := time.NewTicker(m.cfg.ReapInterval)
+	defer reap.Stop()
+	due := (m.nowMs()/tick + 1) * tick
+	timer := time.NewTimer(time.Duration(due-m.nowMs()) * time.Millisecond)
+	defer timer.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-reap.C:
+			m.reap()
+		case <-timer.C:
+			now := m.nowMs()
+			m.trackMu.Lock()
+			if late := now - due; late > tick {
+				// This process stood still. What its clients sent meanwhile lies
+				// unread in its sockets, so nobody is late for that time.
+				m.tracker.Extend(late)
+			}
+			ids := m.tracker.Late(now)
+			m.trackMu.Unlock()
+			for _, id := range ids {
+				m.expire(id, expiry{m, id})
+			}
+			due = (m.nowMs()/tick + 1) * tick
+			timer.Reset(time.Duration(due-m.nowMs()) * time.Millisecond)
+		}
+	}
+}
+
+// expire proposes the end of a session, unless another connection gets it first.
+func (m *Member) expire(id int64, w fsm.Waiter) {
+	var s *session.Session
+	m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
+	if s == nil {
+		w.Done(nil, nil)
+		return
+	}
+	m.cfg.Log.Info("session expired", "session", sessionID(id), "timeoutMs", s.Timeout)
+	m.Propose(fsm.ExpireSession(s), w)
+}
+
+// expiry waits for the end of a late session.
+type expiry struct {
+	m  *Member
+	id int64
+}
+
+func (expiry) Done(*fsm.View, *fsm.Result) {}
+
+// Lost lets the session be found late again.
+func (e expiry) Lost() {
+	e.m.trackMu.Lock()
+	defer e.m.trackMu.Unlock()
+	e.m.tracker.Retry([]int64{e.id}, e.m.nowMs())
+}
+
+// Expire ends a session now, as if it had not been heard of for its timeout,
+// and returns when its ephemerals are gone. It does nothing if there is no such session.
+func (m *Member) Expire(id int64) error {
+	w := make(result, 1)
+	m.expire(id, w)
+	return <-w
+}
+
+// result waits for a command whose reply does not matter.
+type result chan error
+
+func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
+func (r result) Lost()                       { r <- ErrClosed }
+
+// reap proposes to delete container and TTL znodes whose time has come. What
+// is in the log decides: a znode that gets a child meanwhile stays.
+func (m *Member) reap() {
+	var paths []string
+	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(time.Now().UnixMilli()) })
+	for _, p := range paths {
+		m.Propose(fsm.Reap(p), make(result, 1))
+	}
+}

@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// raftLogger gives Raft's messages to log.
+func raftLogger(log *slog.Logger) hclog.Logger {
+	level := hclog.Off
+	for _, l := range []struct {
+		slog  slog.Level
+		hclog hclog.Level
+	}{{slog.LevelError, hclog.Error}, {slog.LevelWarn, hclog.Warn}, {slog.LevelInfo, hclog.Info}, {slog.LevelDebug, hclog.Debug}} {
+		if log.Enabled(context.Background(), l.slog) {
+			level = l.hclog
+		}
+	}
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Off, Output: io.Discard})
+	l.RegisterSink(slogSink{log.With("part", "raft"), level})
+	return l
+}
+
+type slogSink struct {
+	log   *slog.Logger
+	level hclog.Level
+}
+
+func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	if level < s.level {
+		return
+	}
+	to := slog.LevelDebug // what Raft calls information is detail here
+	switch level {
+	case hclog.Warn:
+		to = slog.LevelWarn
+	case hclog.Error:
+		to = slog.LevelError
+	}
+	s.log.Log(context.Background(), to, msg, args...)
+}
+
+// sessionID shows a session's id as ZooKeeper does.
+type sessionID int64
+
+func (id sessionID) String() string { return fmt.Sprintf("0x%x", uint64(id)) }

@@ -1,0 +1,116 @@
+// Command lockkeeper is a ZooKeeper-compatible lock coordinator in one binary.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitFault = 1
+	exitUsage = 2
+)
+
+const usage = `usage: lockkeeper COMMAND [FLAGS]
+
+  serve       serve ZooKeeper clients
+  check DIR   verify the data directory of a server that is not running
+  version     print the version
+
+'lockkeeper COMMAND -h' lists a command's flags. Every flag is also an
+environment variable: --tick-time is LOCKKEEPER_TICK_TIME.
+`
+
+func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
+
+// run is the whole program: its arguments and environment in, its exit code out.
+func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) == 0 {
+		fmt.Fprint(stderr, usage)
+		return exitUsage
+	}
+	var err error
+	switch command, args := args[0], args[1:]; command {
+	case "serve":
+		err = serve(args, getenv, stdout, stderr)
+	case "check":
+		err = check(args, getenv, stdout)
+	case "version":
+		fmt.Fprintf(stdout, "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+	default:
+		err = usageError{fmt.Errorf("unknown command %q; try 'lockkeeper help'", command)}
+	}
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+	if errors.As(err, &usageError{}) {
+		return exitUsage
+	}
+	return exitFault
+}
+
+// usageError is a mistake in the arguments.
+type usageError struct{ error }
+
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// parse reads flags, and for those not given the environment.
+func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) error {
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintf(stdout, "usage: lockkeeper %s\n", f.Name())
+		f.SetOutput(stdout)
+		f.PrintDefaults()
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	given := map[string]bool{}
+	f.Visit(func(fl *flag.Flag) { given[fl.Name] = true })
+	var err error
+	f.VisitAll(func(fl *flag.Flag) {
+		name := "LOCKKEEPER_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
+		if v := getenv(name); v != "" && !given[fl.Name] && err == nil {
+			if e := fl.Value.Set(v); e != nil {
+				err = usageError{fmt.Errorf("invalid value %q for %s: %w", v, name, e)}
+			}
+		}
+	})
+	return err
+}
+
+func check(args []string, getenv func(string) string, stdout io.Writer) error {
+	f := flag.NewFlagSet("check [FLAGS] DIR", flag.ContinueOnError)
+	asJSON := f.Bool("json", false, "print JSON")
+	if err := parse(f, args, getenv, stdout); err != nil {
+		return err
+	}
+	if f.NArg() != 1 {
+		return usageError{errors.New("check takes one directory")}
+	}
+	r, err := cluster.Check(f.Arg(0))
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		return json.NewEncoder(stdout).Encode(r)
+	}
+	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d after a snapshot at %d, digest %s\n",
+		f.Arg(0), r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.SnapshotIndex, r.Digest)
+	return nil
+}

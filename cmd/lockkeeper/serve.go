@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	var cfg lockkeeper.Config
+	f := flag.NewFlagSet("serve [FLAGS]", flag.ContinueOnError)
+	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one")
+	f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`directory` to keep the state in")
+	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
+	f.Uint64Var(&cfg.ID, "id", 1, "this server's `id`, 1 to 254")
+	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
+	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
+	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
+	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
+	words := f.String("4lw", "*", "four-letter `words` to answer, separated by commas; * is all")
+	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
+	level := slog.LevelWarn
+	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
+	if err := parse(f, args, getenv, stdout); err != nil {
+		return err
+	}
+	if f.NArg() > 0 {
+		return usageError{fmt.Errorf("serve takes no arguments, but there is %q", f.Arg(0))}
+	}
+	if cfg.ID == 0 || cfg.ID > 254 {
+		return usageError{fmt.Errorf("invalid value %d for flag -id: not in 1 to 254", cfg.ID)}
+	}
+	if cfg.TickTime < time.Millisecond {
+		return usageError{fmt.Errorf("invalid value %v for flag -tick-time: below 1ms", cfg.TickTime)}
+	}
+	if *memory {
+		cfg.DataDir = ""
+	}
+	for w := range strings.SplitSeq(*words, ",") {
+		cfg.FourLetterWords = append(cfg.FourLetterWords, strings.TrimSpace(w))
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch *format {
+	case "text":
+		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
+	case "json":
+		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
+	default:
+		return usageError{fmt.Errorf("invalid value %q for flag -log-format: not text or json", *format)}
+	}
+
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	s, err := lockkeeper.Open(cfg)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-s.Ready():
+		fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", s.Addr())
+	case err := <-s.Err():
+		return errors.Join(err, s.Close())
+	case <-ctx.Done():
+		return s.Close()
+	}
+	select {
+	case err := <-s.Err():
+		return errors.Join(err, s.Close())
+	case <-ctx.Done():
+		return s.Close()
+	}
+}

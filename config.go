@@ -1,0 +1,130 @@
+package lockkeeper
+
+import (
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/server"
+)
+
+// Config says how to run a server. The zero value is a server in memory
+// without a port. A field's zero value means its default.
+type Config struct {
+	// ClientAddr is the TCP address for clients, HOST:PORT; port 0 picks one.
+	// Empty opens no port.
+	ClientAddr string
+	// DataDir is where to keep the state; it is made if it does not exist.
+	// Empty keeps it in memory.
+	DataDir string
+	// Memory, without a DataDir, is the memory to keep the state in. Nil is a new one.
+	Memory *Memory
+	// ID is this server's, 1 to 254. The default is 1.
+	ID uint64
+
+	// TickTime is ZooKeeper's tickTime: sessions end in steps of it. The default is 2 s.
+	TickTime time.Duration
+	// MinSessionTimeout and MaxSessionTimeout bound what clients may ask for.
+	// The defaults are 2 and 20 ticks.
+	MinSessionTimeout, MaxSessionTimeout time.Duration
+	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD))
+	// of the user who passes every ACL. Empty is nobody.
+	SuperDigest string
+	// FourLetterWords are those that are answered. Nil is all. ZooKeeper's own
+	// default is srvr alone.
+	FourLetterWords []string
+	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless
+	// extendedTypesEnabled is set.
+	NoTTL bool
+	// ContainerCheckInterval is how often container and TTL znodes are looked
+	// through for those to delete. The default is one minute.
+	ContainerCheckInterval time.Duration
+
+	// MaxFrameBytes bounds a request (jute.maxbuffer). The default is 1 MiB - 1.
+	MaxFrameBytes int
+	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) bound the
+	// connections; one too many is reset. 0 is no bound.
+	MaxConnections, MaxConnectionsPerAddress int
+	// MaxOutstanding bounds a connection's requests that wait for the log. One
+	// more is not read before another is answered. The default is 1000.
+	MaxOutstanding int
+	// MaxOutboxBytes is how much is queued for a client that does not read,
+	// before its connection is closed. The default is 64 MiB.
+	MaxOutboxBytes int
+	// SnapshotBytes is how long the log may grow before a snapshot is taken and
+	// the log cut. The default is 64 MiB.
+	SnapshotBytes int64
+
+	// Logger gets what happens. Nil discards it.
+	Logger *slog.Logger
+}
+
+// complete puts defaults in and refuses what makes no sense.
+func (c *Config) complete() error {
+	setDefault(&c.ID, 1)
+	setDefault(&c.TickTime, 2*time.Second)
+	setDefault(&c.MinSessionTimeout, 2*c.TickTime)
+	setDefault(&c.MaxSessionTimeout, max(20*c.TickTime, c.MinSessionTimeout))
+	setDefault(&c.ContainerCheckInterval, time.Minute)
+	setDefault(&c.MaxFrameBytes, jute.DefaultMaxFrame)
+	setDefault(&c.MaxOutstanding, 1000)
+	setDefault(&c.MaxOutboxBytes, 64<<20)
+	setDefault(&c.SnapshotBytes, 64<<20)
+	if c.FourLetterWords == nil {
+		c.FourLetterWords = []string{"*"}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	const longest = math.MaxInt32 * time.Millisecond
+	switch {
+	case c.ID > 254:
+		return fmt.Errorf("lockkeeper: server id %d is not in 1 to 254", c.ID)
+	case c.TickTime < time.Millisecond:
+		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
+	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
+		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
+	case c.ContainerCheckInterval < 0 || c.MaxFrameBytes < 0 || c.MaxFrameBytes > 1<<30 || c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 ||
+		c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
+		return fmt.Errorf("lockkeeper: a limit is negative, or a frame longer than 1 GiB")
+	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
+		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
+	case c.DataDir != "" && c.Memory != nil:
+		return fmt.Errorf("lockkeeper: both a data directory and a memory")
+	}
+	return nil
+}
+
+func setDefault[T comparable](v *T, to T) {
+	var zero T
+	if *v == zero {
+		*v = to
+	}
+}
+
+func (c *Config) cluster() cluster.Config {
+	var settings fsm.Settings
+	if c.NoTTL {
+		settings |= fsm.NoTTL
+	}
+	return cluster.Config{
+		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
+		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
+	}
+}
+
+func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
+	return server.Config{
+		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
+		Tick: c.TickTime, MinSessionTimeout: c.MinSessionTimeout, MaxSessionTimeout: c.MaxSessionTimeout,
+		SuperDigest: c.SuperDigest, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
+		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
+		HandshakeTimeout: 10 * time.Second, FourLetterWords: c.FourLetterWords,
+		Version: zookeeperVersion, Built: released, DataDir: c.DataDir,
+	}
+}

@@ -1,0 +1,130 @@
+package fsm
+
+import (
+	"hash/crc32"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Machine is the replicated state. It needs a lock around it.
+type Machine struct {
+	tree     *znode.Tree
+	sessions *session.Table
+	zxid     int64  // of the last transaction: epoch high, counter low
+	term     uint64 // of the last entry
+	index    uint64 // of the last entry
+
+	txn znode.Txn             // of the running command; its changes' memory is kept
+	out []byte                // the running command's reply, likewise
+	ids map[string][]proto.ID // decoded identities: few different ones fill a log
+}
+
+// NewMachine returns the state of a fresh cluster.
+func NewMachine() *Machine {
+	return &Machine{tree: znode.New(), sessions: session.NewTable(), ids: map[string][]proto.ID{}}
+}
+
+// Result is what a command came to.
+type Result struct {
+	Zxid int64 // for the reply's header
+	Code proto.Code
+	Body []byte // of the reply, if Code is OK; valid until the next command
+	// Drop says that the client gets no reply and its connection is to be
+	// closed: its session is gone or has moved.
+	Drop bool
+	// Session is the one that was opened or resumed, nil if that was refused.
+	Session *session.Session
+}
+
+// Zxid is the zxid of the last transaction.
+func (m *Machine) Zxid() int64 { return m.zxid }
+
+// Index is the log index of the last entry applied.
+func (m *Machine) Index() uint64 { return m.index }
+
+// Digest is a hash of the whole replicated state.
+func (m *Machine) Digest() uint64 {
+	var b []byte
+	for _, s := range m.sessions.All() {
+		b = session.Append(b, s)
+	}
+	b = jute.AppendLong(jute.AppendLong(b, m.zxid), int64(m.tree.Digest()))
+	return m.tree.Digest() ^ uint64(crc32.Checksum(b, castagnoli))
+}
+
+// Check verifies the state: the whole tree, and that the owners of ephemerals are alive.
+func (m *Machine) Check() error {
+	return m.tree.Check(func(id int64) bool { return m.sessions.Get(id) != nil })
+}
+
+// Tree is the tree of znodes, for look-ups alone.
+func (m *Machine) Tree() *znode.Tree { return m.tree }
+
+// Sessions is the table of sessions, for look-ups alone.
+func (m *Machine) Sessions() *session.Table { return m.sessions }
+
+// Apply applies an entry and calls each, if it is not nil, after every command with what it did;
+// the arguments are valid during the call only. An error means that the entry
+// cannot be understood, and that this server must not go on.
+func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope, i int, r *Result, changes []proto.Change)) error {
+	e, rest, err := OpenEntry(entry)
+	if err != nil {
+		return err
+	}
+	m.index = index
+	if term > m.term {
+		// A new leader: a new epoch, so that zxids of its predecessor that
+		// were never committed cannot come back.
+		m.term = term
+		m.zxid = max(m.zxid>>32+1, int64(term)) << 32
+	}
+	for i := range e.Count {
+		var c Command
+		if c, rest, err = nextCommand(rest); err != nil {
+			return err
+		}
+		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0}
+		m.out = m.out[:0]
+		r, err := m.do(&e, &c)
+		if err != nil {
+			return err
+		}
+		r.Body = m.out
+		if each != nil {
+			each(&e, i, &r, m.txn.Changes)
+		}
+		clear(m.txn.Changes)
+	}
+	return nil
+}
+
+// begin takes the next zxid for the running command.
+func (m *Machine) begin() int64 {
+	m.zxid++
+	m.txn.Zxid = m.zxid
+	return m.zxid
+}
+
+func (m *Machine) identities(b []byte) []proto.ID {
+	if ids, ok := m.ids[string(b)]; ok {
+		return ids
+	}
+	if len(m.ids) >= 1024 {
+		clear(m.ids)
+	}
+	ids := decodeIDs(b)
+	m.ids[string(b)] = ids
+	return ids
+}
+
+// closeSession ends a session with all its ephemerals, in one transaction.
+func (m *Machine) closeSession(id int64) Result {
+	r := Result{Zxid: m.begin()}
+	m.tree.CloseSession(&m.txn, id)
+	m.sessions.Close(id)
+	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionClosed, Session: id})
+	return r
+}

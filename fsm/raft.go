@@ -1,0 +1,66 @@
+package fsm
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/hashicorp/raft"
+)
+
+// The methods that make a Replica a raft.FSM. This file is the only one of the
+// package to know Raft.
+
+var _ raft.FSM = (*Replica)(nil)
+
+// Apply applies a log entry. Its result is nil, or the error after which this
+// replica takes no more entries.
+func (r *Replica) Apply(l *raft.Log) any {
+	if r.failed != nil {
+		return r.failed
+	}
+	if err := r.apply(l.Index, l.Term, l.Data); err != nil {
+		r.failed = fmt.Errorf("log entry %d: %w", l.Index, err)
+		for _, o := range r.observers {
+			o.Failed(r.failed)
+		}
+		return r.failed
+	}
+	return nil
+}
+
+// Snapshot takes a snapshot, which is written beside the entries that follow.
+func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
+	if r.failed != nil {
+		return nil, r.failed
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return persister{r.m.Snapshot()}, nil
+}
+
+// Restore replaces the state by that of a snapshot.
+func (r *Replica) Restore(rc io.ReadCloser) error {
+	m, err := ReadSnapshot(rc)
+	if err == nil {
+		r.mu.Lock()
+		r.m = m
+		r.mu.Unlock()
+		for _, o := range r.observers {
+			o.Restored()
+		}
+	}
+	rc.Close()
+	return err
+}
+
+type persister struct{ s *Snapshot }
+
+func (p persister) Persist(sink raft.SnapshotSink) error {
+	if err := p.s.Write(sink); err != nil {
+		sink.Cancel()
+		return err
+	}
+	return sink.Close()
+}
+
+func (persister) Release() {}

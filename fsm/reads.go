@@ -1,0 +1,339 @@
+package fsm
+
+import (
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/watch"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Reader is who reads: the connection that gets the watches, its session, and
+// its identities when the request came in.
+type Reader struct {
+	Watcher Watcher
+	Session int64
+	IDs     []proto.ID
+}
+
+// read carries an operation out on a view: it reads its request off d and
+// appends its reply to out.
+type read func(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code)
+
+// reads is the code of every operation of class Read.
+var reads = map[proto.OpCode]read{
+	proto.OpExists:               exists,
+	proto.OpGetData:              getData,
+	proto.OpGetACL:               getACL,
+	proto.OpGetChildren:          getChildren,
+	proto.OpGetChildren2:         getChildren2,
+	proto.OpMultiRead:            multiRead,
+	proto.OpGetEphemerals:        getEphemerals,
+	proto.OpGetAllChildrenNumber: getAllChildrenNumber,
+	proto.OpSetWatches:           setWatches,
+	proto.OpSetWatches2:          setWatches2,
+	proto.OpAddWatch:             addWatch,
+	proto.OpCheckWatches:         checkWatches,
+	proto.OpRemoveWatches:        removeWatches,
+	proto.OpWhoAmI:               whoAmI,
+}
+
+// Read answers a request of class Read: it registers its watch, appends its
+// reply's body to out, and returns both with the code.
+func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto.Code) {
+	do := reads[op]
+	if do == nil {
+		return out, proto.Unimplemented
+	}
+	d := jute.NewDecoder(body)
+	return do(v, r, &d, out)
+}
+
+// permitted looks a znode up for somebody who needs READ. Paths are looked up as they are.
+func (v *View) permitted(path string, ids []proto.ID) (*znode.Node, proto.Code) {
+	n := v.m.tree.Lookup(path)
+	switch {
+	case n == nil:
+		return nil, proto.NoNode
+	case !znode.Permits(n.Record().ACL, proto.PermRead, ids):
+		return nil, proto.NoAuth
+	}
+	return n, proto.OK
+}
+
+func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.PathWatch
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	if strings.IndexByte(q.Path, 0) >= 0 {
+		return out, proto.BadArguments
+	}
+	n, code := v.permitted(q.Path, r.IDs)
+	if q.Watch && code != proto.NoAuth { // also for a znode that is not there yet
+		v.watch(r.Watcher, watch.Data, q.Path)
+	}
+	if code == proto.OK {
+		s := n.Stat()
+		out = s.Append(out)
+	}
+	return out, code
+}
+
+func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.PathWatch
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	n, code := v.permitted(q.Path, r.IDs)
+	if code != proto.OK {
+		return out, code
+	}
+	if q.Watch {
+		v.watch(r.Watcher, watch.Data, q.Path)
+	}
+	return appendData(out, n), proto.OK
+}
+
+func appendData(out []byte, n *znode.Node) []byte {
+	s := n.Stat()
+	return s.Append(jute.AppendBuffer(out, n.Record().Data))
+}
+
+func appendChildren(out []byte, n *znode.Node) []byte {
+	out = jute.AppendInt(out, int32(n.NumChildren()))
+	for name := range n.Children {
+		out = jute.AppendString(out, name)
+	}
+	return out
+}
+
+func getChildren(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	_, out, code := children(v, r, d, out)
+	return out, code
+}
+
+func getChildren2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	n, out, code := children(v, r, d, out)
+	if code == proto.OK {
+		s := n.Stat()
+		out = s.Append(out)
+	}
+	return out, code
+}
+
+func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []byte, proto.Code) {
+	var q proto.PathWatch
+	if q.Decode(d); d.Err() != nil {
+		return nil, out, proto.MarshallingError
+	}
+	n, code := v.permitted(q.Path, r.IDs)
+	if code != proto.OK {
+		return nil, out, code
+	}
+	if q.Watch {
+		v.watch(r.Watcher, watch.Child, q.Path)
+	}
+	return n, appendChildren(out, n), proto.OK
+}
+
+func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.Path
+	if q.Decode(d); d.Err() != nil || q.Null {
+		return out, proto.MarshallingError
+	}
+	n := v.m.tree.Lookup(q.Path)
+	switch {
+	case n == nil:
+		return out, proto.NoNode
+	case !znode.Permits(n.Record().ACL, proto.PermRead|proto.PermAdmin, r.IDs):
+		return out, proto.NoAuth
+	}
+	s := n.Stat()
+	return s.Append(proto.AppendACL(out, znode.MaskACL(n.Record().ACL, r.IDs))), proto.OK
+}
+
+// multiRead answers each of its reads by itself. Watch flags inside mean
+// nothing, as in ZooKeeper 3.8 and 3.9.
+func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.MultiReadRequest
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	for _, op := range q.Ops {
+		n, code := v.permitted(op.Request.(*proto.PathWatch).Path, r.IDs)
+		if code != proto.OK {
+			out = proto.AppendMultiError(out, code)
+			continue
+		}
+		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
+			out = appendData(out, n)
+		} else {
+			out = appendChildren(out, n)
+		}
+	}
+	return proto.AppendMultiEnd(out), proto.OK
+}
+
+func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.Path
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
+		q.Path = ""
+	}
+	var paths []string
+	for _, p := range v.m.tree.EphemeralsOf(r.Session) {
+		if strings.HasPrefix(p, q.Path) { // of the text: /a has /ab's prefix too
+			paths = append(paths, p)
+		}
+	}
+	return jute.AppendStrings(out, paths), proto.OK
+}
+
+func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.Path
+	if q.Decode(d); d.Err() != nil || q.Null {
+		return out, proto.MarshallingError
+	}
+	n, code := v.permitted(q.Path, r.IDs)
+	if code != proto.OK {
+		return out, code
+	}
+	return jute.AppendInt(out, int32(n.Descendants())), proto.OK
+}
+
+func setWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.SetWatches2Request
+	if q.SetWatchesRequest.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	v.setWatches(r.Watcher, &q)
+	return out, proto.OK
+}
+
+func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.SetWatches2Request
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	v.setWatches(r.Watcher, &q)
+	return out, proto.OK
+}
+
+// setWatches gives a client that reconnected its watches back (DataTree.setWatches).
+// What has changed since it last heard is an event at once, in place of a watch.
+func (v *View) setWatches(w Watcher, q *proto.SetWatches2Request) {
+	tell := func(t proto.EventType, path string) { w.Event(-1, t, path) }
+	for _, path := range q.Data {
+		switch n := v.m.tree.Lookup(path); {
+		case n == nil:
+			tell(proto.EventNodeDeleted, path)
+		case n.Record().Mzxid > q.RelativeZxid:
+			tell(proto.EventNodeDataChanged, path)
+		default:
+			v.watch(w, watch.Data, path)
+		}
+	}
+	for _, path := range q.Exist {
+		if v.m.tree.Lookup(path) != nil {
+			tell(proto.EventNodeCreated, path)
+		} else {
+			v.watch(w, watch.Data, path)
+		}
+	}
+	for _, path := range q.Child {
+		switch n := v.m.tree.Lookup(path); {
+		case n == nil:
+			tell(proto.EventNodeDeleted, path)
+		case n.Record().Pzxid > q.RelativeZxid:
+			tell(proto.EventNodeChildrenChanged, path)
+		default:
+			v.watch(w, watch.Child, path)
+		}
+	}
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	for _, path := range q.Persistent {
+		v.r.watches.AddPersistent(w, path, false)
+	}
+	for _, path := range q.Recursive {
+		v.r.watches.AddPersistent(w, path, true)
+	}
+}
+
+func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.PathType
+	if q.Decode(d); d.Err() != nil || q.Type < 0 || q.Type > 1 {
+		return out, proto.MarshallingError
+	}
+	v.r.watchMu.Lock()
+	v.r.watches.AddPersistent(r.Watcher, q.Path, q.Type == 1)
+	v.r.watchMu.Unlock()
+	return jute.AppendInt(out, 0), proto.OK
+}
+
+func checkWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	return out, v.findWatches(r.Watcher, d, false)
+}
+
+func removeWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	return out, v.findWatches(r.Watcher, d, true)
+}
+
+// findWatches looks for the connection's watches of a type (WatcherType of
+// ZooKeeper 3.9) on a path, and drops them if remove is set.
+func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
+	type place struct {
+		kind  watch.Kind
+		modes watch.Mode
+	}
+	const all = watch.Standard | watch.Persistent | watch.Recursive
+	var q proto.PathType
+	if q.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	var places []place
+	switch q.Type {
+	case 1:
+		places = []place{{watch.Child, watch.Standard}}
+	case 2:
+		places = []place{{watch.Data, watch.Standard}}
+	case 3:
+		places = []place{{watch.Child, all}, {watch.Data, all}}
+	case 4:
+		places = []place{{watch.Child, watch.Persistent}, {watch.Data, watch.Persistent}}
+	case 5:
+		places = []place{{watch.Data, watch.Recursive}}
+	default:
+		return proto.MarshallingError
+	}
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	code := proto.NoWatcher
+	for _, p := range places {
+		if v.r.watches.Has(w, p.kind, q.Path, p.modes) {
+			code = proto.OK
+			if remove {
+				v.r.watches.Remove(w, p.kind, q.Path, p.modes)
+			}
+		}
+	}
+	return code
+}
+
+func whoAmI(_ *View, r *Reader, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	reply := proto.WhoAmIReply{}
+	for _, id := range append(r.IDs[1:len(r.IDs):len(r.IDs)], r.IDs[0]) { // the address last, as in ZooKeeper
+		switch id.Scheme {
+		case proto.SchemeDigest:
+			id.ID, _, _ = strings.Cut(id.ID, ":")
+		case proto.SchemeSuper:
+			id.ID = ""
+		}
+		reply.IDs = append(reply.IDs, id)
+	}
+	return reply.Append(out), proto.OK
+}

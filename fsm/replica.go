@@ -1,0 +1,162 @@
+package fsm
+
+import (
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/watch"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Watcher is a connection that can have watches. Its methods are called while
+// the tree is locked, so they must neither block nor read the tree.
+type Watcher interface {
+	// Event queues an event. zxid goes into its header: that of the change, or
+	// -1 if a setWatches caused it.
+	Event(zxid int64, t proto.EventType, path string)
+	// Identities are those of the connection now.
+	Identities() []proto.ID
+}
+
+// Waiter waits for a command that it proposed. One of its methods is called, once.
+type Waiter interface {
+	// Done is called when the command has been applied here, in the order of
+	// the log and while the tree is locked, so it must not block. v shows the
+	// tree as the command left it; both arguments are valid during the call only.
+	Done(v *View, r *Result)
+	// Lost says that the command's fate is unknown: it may have been applied or not,
+	// or may still be.
+	Lost()
+}
+
+// Observer learns what happens to a replica.
+type Observer interface {
+	// Changed is called while the tree is locked, after the watches of each
+	// command have fired and before its Waiter is done.
+	Changed(v *View, changes []proto.Change)
+	// Applied is called after each entry, when the tree is unlocked again.
+	Applied()
+	// Restored says that the whole state was replaced by a snapshot.
+	Restored()
+	// Failed says that an entry could not be understood: this replica applies
+	// nothing any more, and its server must stop.
+	Failed(err error)
+}
+
+// Completer finds the Waiter of a command that was proposed here, or nil.
+// It is called once for every command of the entry, in order.
+type Completer func(e *Envelope, i int) Waiter
+
+// Replica is this server's copy of the state, with a lock around it, and its
+// watches. Its methods may be called at any time.
+type Replica struct {
+	mu sync.RWMutex // held for reading while a View is used
+	m  *Machine
+
+	watchMu sync.Mutex // for registrations by readers; taken inside mu
+	watches *watch.Table[Watcher]
+
+	// Set before the first entry and not changed afterwards.
+	observers []Observer
+	completer Completer
+
+	failed error // why this replica applies nothing more; by the applier alone
+}
+
+// NewReplica returns a copy of the state of a fresh cluster. completer may be nil.
+func NewReplica() *Replica {
+	return &Replica{m: NewMachine(), watches: watch.New[Watcher](), completer: func(*Envelope, int) Waiter { return nil }}
+}
+
+// Observe adds an observer. It must not be called once entries are applied.
+func (r *Replica) Observe(o Observer) { r.observers = append(r.observers, o) }
+
+// Complete sets who finds the Waiters. It must not be called once entries are applied.
+func (r *Replica) Complete(c Completer) { r.completer = c }
+
+// View is a replica at one moment: nothing changes while it is in use.
+type View struct {
+	r *Replica
+	m *Machine
+}
+
+// View calls f with a view of the replica. Entries wait until it returns.
+func (r *Replica) View(f func(v *View)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	f(&View{r, r.m})
+}
+
+// Zxid is the zxid of the last transaction applied here.
+func (v *View) Zxid() int64 { return v.m.zxid }
+
+// Index is the log index of the last entry applied here.
+func (v *View) Index() uint64 { return v.m.index }
+
+// Tree is the tree of znodes, for look-ups alone.
+func (v *View) Tree() *znode.Tree { return v.m.tree }
+
+// Sessions is the table of sessions, for look-ups alone.
+func (v *View) Sessions() *session.Table { return v.m.sessions }
+
+// Digest is a hash of the whole replicated state.
+func (v *View) Digest() uint64 { return v.m.Digest() }
+
+// Check verifies the whole replicated state.
+func (v *View) Check() error { return v.m.Check() }
+
+// WatchCounts tells how many connections watch how many paths with how many watches.
+func (v *View) WatchCounts() (connections, paths, watches int) {
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	return v.r.watches.Connections(), v.r.watches.Paths(), v.r.watches.Len()
+}
+
+func (v *View) watch(w Watcher, kind watch.Kind, path string) {
+	v.r.watchMu.Lock()
+	v.r.watches.Add(w, kind, path, watch.Standard)
+	v.r.watchMu.Unlock()
+}
+
+// DropWatches removes all watches of a connection that has ended.
+func (r *Replica) DropWatches(w Watcher) {
+	r.watchMu.Lock()
+	r.watches.Drop(w)
+	r.watchMu.Unlock()
+}
+
+// apply applies an entry. Watch events are queued before the reply of the
+// command that caused them, and both while nobody can read.
+func (r *Replica) apply(index, term uint64, entry []byte) error {
+	r.mu.Lock()
+	v := &View{r, r.m}
+	err := r.m.Apply(index, term, entry, func(e *Envelope, i int, res *Result, changes []proto.Change) {
+		if len(changes) > 0 {
+			r.fire(changes)
+			for _, o := range r.observers {
+				o.Changed(v, changes)
+			}
+		}
+		if w := r.completer(e, i); w != nil {
+			w.Done(v, res)
+		}
+	})
+	r.mu.Unlock()
+	for _, o := range r.observers {
+		o.Applied()
+	}
+	return err
+}
+
+func (r *Replica) fire(changes []proto.Change) {
+	r.watchMu.Lock()
+	defer r.watchMu.Unlock()
+	for i := range changes {
+		r.watches.Fire(&changes[i], func(w Watcher, e watch.Event) {
+			if znode.Permits(e.ACL, proto.PermRead, w.Identities()) {
+				w.Event(r.m.zxid, e.Type, e.Path)
+			}
+		})
+	}
+}

@@ -1,0 +1,226 @@
+package fsm
+
+import (
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// write carries an operation out on the running transaction: it reads its
+// request off d, appends its reply to m.out and returns its code.
+type write func(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code
+
+// writes is the code of every operation of class Write that changes the tree.
+// It is filled in init, because multi looks operations up in it.
+var writes map[proto.OpCode]write
+
+func init() {
+	writes = map[proto.OpCode]write{
+		proto.OpCreate:          create,
+		proto.OpCreate2:         create,
+		proto.OpCreateContainer: create,
+		proto.OpCreateTTL:       create,
+		proto.OpDelete:          remove,
+		proto.OpSetData:         setData,
+		proto.OpSetACL:          setACL,
+		proto.OpMulti:           multi,
+	}
+}
+
+// do carries out one command. An error means that it cannot be understood.
+func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
+	d := jute.NewDecoder(c.Body)
+	conn := session.Conn{Server: e.Origin, Number: c.Conn}
+	switch c.Op {
+	case proto.OpCreateSession:
+		return m.openSession(&d, conn)
+	case OpResumeSession:
+		return m.resumeSession(&d, conn)
+	case OpExpireSession:
+		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
+		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner {
+			return Result{Zxid: m.zxid, Code: proto.SessionMoved}, d.Err()
+		}
+		return m.closeSession(c.Session), d.Err()
+	case proto.OpDeleteContainer:
+		r := Result{Zxid: m.begin()}
+		r.Code = m.tree.Reap(&m.txn, d.String())
+		return r, d.Err()
+	}
+
+	s := m.sessions.Get(c.Session)
+	if s == nil {
+		return Result{Zxid: m.zxid, Code: proto.SessionExpired, Drop: true}, nil
+	}
+	switch c.Op {
+	case proto.OpCloseSession:
+		return m.closeSession(c.Session), nil
+	case proto.OpSync: // in the log only for its place in it
+		var p proto.Path
+		if p.Decode(&d); d.Err() != nil {
+			return Result{Zxid: m.zxid, Code: proto.MarshallingError}, nil
+		}
+		m.out = p.Append(m.out)
+		return Result{Zxid: m.zxid}, nil
+	}
+	do := writes[c.Op]
+	if do == nil {
+		return Result{}, fmt.Errorf("%w: unknown operation %d", ErrVersion, c.Op)
+	}
+	r := Result{Zxid: m.begin()} // also if it fails (PrepRequestProcessor)
+	if s.Owner != conn {
+		r.Code, r.Drop = proto.SessionMoved, true
+		return r, nil
+	}
+	m.txn.IDs = m.identities(c.IDs)
+	r.Code = do(m, c.Op, &d)
+	return r, nil
+}
+
+func (m *Machine) openSession(d *jute.Decoder, owner session.Conn) (Result, error) {
+	var o openSession
+	o.decode(d)
+	if d.Err() != nil || len(o.password) != proto.PasswordLen {
+		return Result{}, fmt.Errorf("%w: createSession", ErrEntry)
+	}
+	s := m.sessions.Open(session.Session{ID: o.id, Timeout: o.timeout, Password: session.Password(o.password), Owner: owner})
+	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionOpened, Session: s.ID})
+	return Result{Zxid: m.begin(), Session: s}, nil
+}
+
+func (m *Machine) resumeSession(d *jute.Decoder, owner session.Conn) (Result, error) {
+	var o openSession
+	o.decode(d)
+	if d.Err() != nil {
+		return Result{}, fmt.Errorf("%w: resumeSession", ErrEntry)
+	}
+	s := m.sessions.Resume(o.id, o.password, o.timeout, owner)
+	if s == nil {
+		return Result{Zxid: m.zxid, Code: proto.SessionExpired}, nil
+	}
+	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionResumed, Session: s.ID})
+	return Result{Zxid: m.zxid, Session: s}, nil
+}
+
+func create(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code {
+	r := proto.CreateTTLRequest{TTL: -1}
+	if op == proto.OpCreateTTL {
+		r.Decode(d)
+	} else {
+		r.CreateRequest.Decode(d)
+	}
+	if d.Err() != nil {
+		return proto.MarshallingError
+	}
+	return m.create(op, &r.CreateRequest, r.TTL)
+}
+
+func (m *Machine) create(op proto.OpCode, r *proto.CreateRequest, ttl int64) proto.Code {
+	n, code := m.tree.Create(&m.txn, op, r, ttl)
+	if code != proto.OK {
+		return code
+	}
+	m.out = jute.AppendString(m.out, n.Record().Path)
+	if op != proto.OpCreate {
+		s := n.Stat()
+		m.out = s.Append(m.out)
+	}
+	return proto.OK
+}
+
+func remove(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.PathVersion
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	return m.tree.Delete(&m.txn, r.Path, r.Version)
+}
+
+func setData(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.SetDataRequest
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	return m.setData(&r)
+}
+
+func (m *Machine) setData(r *proto.SetDataRequest) proto.Code {
+	n, code := m.tree.SetData(&m.txn, r)
+	if code == proto.OK {
+		s := n.Stat()
+		m.out = s.Append(m.out)
+	}
+	return code
+}
+
+func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.SetACLRequest
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	n, code := m.tree.SetACL(&m.txn, &r)
+	if code == proto.OK {
+		s := n.Stat()
+		m.out = s.Append(m.out)
+	}
+	return code
+}
+
+// multi applies all of its operations or none. The reply's own code is OK
+// either way: each operation's is in its result.
+func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.MultiRequest
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	failed, code := 0, proto.OK
+	ok := m.tree.Multi(&m.txn, func() bool {
+		for i, op := range r.Ops {
+			if code = m.part(op); code != proto.OK {
+				failed = i
+				return false
+			}
+		}
+		return true
+	})
+	if !ok {
+		m.out = m.out[:0]
+		for i := range r.Ops {
+			switch {
+			case i < failed:
+				m.out = proto.AppendMultiError(m.out, proto.OK)
+			case i == failed:
+				m.out = proto.AppendMultiError(m.out, code)
+			default:
+				m.out = proto.AppendMultiError(m.out, proto.RuntimeInconsistency)
+			}
+		}
+	}
+	m.out = proto.AppendMultiEnd(m.out)
+	return proto.OK
+}
+
+// part carries out one operation of a multi.
+func (m *Machine) part(op proto.MultiOp) proto.Code {
+	result := op.Op
+	if result == proto.OpCreateContainer || result == proto.OpCreateTTL {
+		result = proto.OpCreate2 // what ZooKeeper calls every create with a Stat
+	}
+	m.out = proto.AppendMultiResult(m.out, result)
+	switch r := op.Request.(type) {
+	case *proto.CreateRequest:
+		return m.create(op.Op, r, -1)
+	case *proto.CreateTTLRequest:
+		return m.create(op.Op, &r.CreateRequest, r.TTL)
+	case *proto.SetDataRequest:
+		return m.setData(r)
+	case *proto.PathVersion:
+		if op.Op == proto.OpCheck {
+			return m.tree.CheckVersion(&m.txn, r.Path, r.Version)
+		}
+		return m.tree.Delete(&m.txn, r.Path, r.Version)
+	}
+	return proto.MarshallingError // the decoder lets no other through
+}

@@ -1,0 +1,139 @@
+package golden
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// bindings are the values that the symbols of a scenario have in this run.
+type bindings struct {
+	base   int64 // last zxid before the scenario
+	based  bool  // base is known
+	values map[string][]byte
+	times  map[int64]int64 // by the number in "T+N", ms since the epoch
+}
+
+func newBindings() *bindings {
+	return &bindings{values: map[string][]byte{}, times: map[int64]int64{}}
+}
+
+// request gives the bytes to send for a recorded request.
+func (b *bindings) request(st *Step) ([]byte, error) {
+	out := append([]byte(nil), st.Bytes...)
+	for i := range st.Fields {
+		f := &st.Fields[i]
+		if f.old() {
+			continue
+		}
+		v, ok := b.value(f)
+		if !ok {
+			return nil, fmt.Errorf("%s has no value yet", f.Symbol)
+		}
+		copy(out[f.Offset:], v)
+	}
+	return out, nil
+}
+
+// value is what a symbol is bound to.
+func (b *bindings) value(f *Field) ([]byte, bool) {
+	switch f.Kind {
+	case Zxid:
+		return binary.BigEndian.AppendUint64(nil, uint64(b.base+f.n)), b.based
+	case Time:
+		ms, ok := b.times[f.n]
+		return binary.BigEndian.AppendUint64(nil, uint64(ms)), ok
+	}
+	v, ok := b.values[f.Symbol]
+	return v, ok
+}
+
+// reply compares what came with the recorded frame, binding the symbols met
+// for the first time to the values that came. It returns nil when they agree.
+func (b *bindings) reply(st *Step, got []byte, eventZxid bool) *Diff {
+	d := &Diff{Step: st, Got: got, Want: append([]byte(nil), st.Bytes...), Offset: -1}
+	for i := range st.Fields {
+		f := &st.Fields[i]
+		end := f.Offset + f.Length
+		var came []byte
+		if end <= len(got) {
+			came = got[f.Offset:end]
+		}
+		v, bound := b.value(f)
+		switch {
+		case f.old():
+			v = came
+		case !bound && came != nil:
+			v = came
+			if why := b.bind(f, came); why != "" && d.Offset < 0 {
+				d.Offset = f.Offset
+				d.Why = fmt.Sprintf("%s: %s", f.Name, why)
+			}
+		case !bound:
+			continue // got is too short, which is a difference already
+		}
+		copy(d.Want[f.Offset:], v)
+	}
+	if eventZxid && event(st.Bytes) && event(got) {
+		if z := int64(binary.BigEndian.Uint64(got[zxidAt:])); z == -1 || z > 0 {
+			copy(d.Want[zxidAt:zxidAt+8], got[zxidAt:])
+		}
+	}
+	at := firstDiff(d.Want, got)
+	if at >= 0 && (d.Offset < 0 || at < d.Offset) {
+		d.Offset = at
+		d.Why = b.describe(st, d.Want, got, at)
+	}
+	if d.Offset < 0 {
+		return nil
+	}
+	return d
+}
+
+// bind gives a symbol its value; the answer says why that cannot be.
+func (b *bindings) bind(f *Field, v []byte) string {
+	switch f.Kind {
+	case Zxid:
+		b.base = int64(binary.BigEndian.Uint64(v)) - f.n
+		b.based = true
+		if b.base < 0 {
+			return fmt.Sprintf("zxid %d is too small for %s", b.base+f.n, f.Symbol)
+		}
+	case Time:
+		ms := int64(binary.BigEndian.Uint64(v))
+		for n, other := range b.times {
+			if n < f.n && other > ms || n > f.n && other < ms {
+				return fmt.Sprintf("time %d of %s and %d of T+%d are in the wrong order", ms, f.Symbol, other, n)
+			}
+		}
+		b.times[f.n] = ms
+	case Sid:
+		for symbol, other := range b.values {
+			if symbol[0] == 'S' && string(other) == string(v) {
+				return fmt.Sprintf("%s has the id of %s", f.Symbol, symbol)
+			}
+		}
+		fallthrough
+	default:
+		b.values[f.Symbol] = append([]byte(nil), v...)
+	}
+	return ""
+}
+
+// describe names what stands at the first difference.
+func (b *bindings) describe(st *Step, want, got []byte, at int) string {
+	if len(want) != len(got) {
+		return fmt.Sprintf("a frame of %d bytes where %d were recorded", len(got), len(want))
+	}
+	for i := range st.Fields {
+		f := &st.Fields[i]
+		if at < f.Offset || at >= f.Offset+f.Length {
+			continue
+		}
+		if f.Kind == Zxid {
+			came := int64(binary.BigEndian.Uint64(got[f.Offset:]))
+			return fmt.Sprintf("%s is base+%d where %s was recorded", f.Name, came-b.base, f.Symbol)
+		}
+		return fmt.Sprintf("%s is not %s", f.Name, f.Symbol)
+	}
+	return fmt.Sprintf("byte %d is %02x where %02x was recorded", at, got[at], want[at])
+}

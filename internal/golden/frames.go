@@ -1,0 +1,66 @@
+package golden
+
+import "encoding/binary"
+
+// Frame is one frame of a scenario as it was recorded, for tests of decoders.
+type Frame struct {
+	Conn       string
+	FromClient bool
+	Handshake  bool  // a ConnectRequest or its response, which have no header
+	Op         int32 // the type of the request, or of the request that is answered; 0 for a notification and a handshake
+	Line       int
+	Bytes      []byte // length prefix included
+	Comment    string // decoded form
+}
+
+// Frames lists the frames of the scenario in file order. Bytes sent that are
+// no frame, because their length prefix lies, are left out.
+func (s *Scenario) Frames() []Frame {
+	var frames []Frame
+	type request struct{ xid, op int32 }
+	type state struct {
+		asked, answered bool      // the handshake has been
+		waiting         []request // requests without an answer yet, oldest first
+	}
+	conns := map[string]*state{}
+	for i := range s.Steps {
+		st := &s.Steps[i]
+		if st.Kind == Open {
+			conns[st.Conn] = &state{}
+		}
+		if st.Kind != Send && st.Kind != Receive {
+			continue
+		}
+		c := conns[st.Conn]
+		n := len(st.Bytes) - 4
+		if n < 0 || binary.BigEndian.Uint32(st.Bytes) != uint32(n) {
+			continue
+		}
+		f := Frame{Conn: st.Conn, FromClient: st.Kind == Send, Line: st.Line, Bytes: st.Bytes, Comment: st.Comment}
+		switch {
+		case f.FromClient && !c.asked:
+			f.Handshake, c.asked = true, true
+		case f.FromClient:
+			f.Op = opcode(st.Bytes)
+			if n >= 8 {
+				c.waiting = append(c.waiting, request{int32(binary.BigEndian.Uint32(st.Bytes[xidAt:])), f.Op})
+			}
+		case !c.answered:
+			f.Handshake, c.answered = true, true
+		case !event(st.Bytes) && n >= 4:
+			xid := int32(binary.BigEndian.Uint32(st.Bytes[xidAt:]))
+			for j, r := range c.waiting {
+				// A ping is answered with xid -2 whatever its own was.
+				if r.xid == xid || xid == -2 && r.op == opPing {
+					f.Op = r.op
+					c.waiting = append(c.waiting[:j:j], c.waiting[j+1:]...)
+					break
+				}
+			}
+		}
+		frames = append(frames, f)
+	}
+	return frames
+}
+
+const opPing = 11

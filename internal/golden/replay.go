@@ -1,0 +1,372 @@
+package golden
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+)
+
+// Options change what a replay accepts. The zero value accepts exactly what
+// the recorded 3.8.0 server did.
+type Options struct {
+	// Timeout bounds each wait for the endpoint; 0 means five seconds.
+	Timeout time.Duration
+
+	// EventZxid is for an endpoint that speaks as 3.9 does: the header of a
+	// notification may hold the zxid of the change instead of -1.
+	EventZxid bool
+
+	// Mask, if set, names the steps in which the endpoint differs on purpose.
+	// A masked Receive still takes one frame, of any content; a masked
+	// Silence is waited out; a masked Closed, Word or HTTP is left out.
+	Mask func(s *Scenario, st *Step) bool
+
+	// Text, if set, judges the answer to a four letter word in place of
+	// comparing it byte by byte with st.Text.
+	Text func(st *Step, got string) error
+}
+
+const defaultTimeout = 5 * time.Second
+
+// Replay plays the client's half of the scenario against the endpoint that
+// dial connects to, and compares what comes back. The first difference is
+// returned as a *Diff. Whatever the outcome, the sessions that it made are
+// closed as far as the endpoint lets it, so that their end takes no zxid from
+// the next scenario.
+//
+// HTTP steps are not played: a scenario that has one which is not masked
+// fails with errors.ErrUnsupported before anything is sent.
+func (s *Scenario) Replay(ctx context.Context, dial func() (net.Conn, error), opts Options) error {
+	if opts.Timeout == 0 {
+		opts.Timeout = defaultTimeout
+	}
+	p := &player{
+		s: s, ctx: ctx, dial: dial, opts: opts,
+		conns: map[string]*conn{}, bound: newBindings(), sessions: map[string]*session{},
+	}
+	for i := range s.Steps {
+		if st := &s.Steps[i]; st.Kind == HTTP && !p.masked(st) {
+			return fmt.Errorf("%s: line %d: HTTP requests: %w", s.Name, st.Line, errors.ErrUnsupported)
+		}
+	}
+	err := p.play()
+	p.endSessions()
+	for _, c := range p.conns {
+		c.close()
+	}
+	var d *Diff
+	if errors.As(err, &d) {
+		d.Scenario = s.Name
+	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err) // the wait that was cut short is not the endpoint's fault
+	}
+	return err
+}
+
+// player is one replay. All of it belongs to the goroutine that called Replay.
+type player struct {
+	s        *Scenario
+	ctx      context.Context
+	dial     func() (net.Conn, error)
+	opts     Options
+	conns    map[string]*conn    // the connections that are open
+	bound    *bindings           // what the symbols stand for
+	sessions map[string]*session // by the symbol of their id
+}
+
+// session is one that the replay made and has to end.
+type session struct {
+	id, passwd []byte
+	ended      bool // its end was asked for
+}
+
+func (p *player) masked(st *Step) bool {
+	return p.opts.Mask != nil && p.opts.Mask(p.s, st)
+}
+
+func (p *player) play() error {
+	steps := p.s.Steps
+	for len(steps) > 0 {
+		n := 1
+		if steps[0].Kind == Send {
+			for n < len(steps) && steps[n].Kind == Send && steps[n].Conn == steps[0].Conn {
+				n++
+			}
+		}
+		if err := p.step(steps[:n]); err != nil {
+			return err
+		}
+		steps = steps[n:]
+	}
+	return p.leftover()
+}
+
+// step plays one step, or several requests that follow each other on one
+// connection: those leave in one write, as a pipelining client sends them.
+func (p *player) step(steps []Step) error {
+	st := &steps[0]
+	c := p.conns[st.Conn]
+	switch st.Kind {
+	case Open:
+		nc, err := p.dial()
+		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+			// A server over its limit of connections accepts and resets, which
+			// connect itself sees when it is slow. The steps that follow judge it.
+			var far net.Conn
+			nc, far = net.Pipe()
+			far.Close()
+		} else if err != nil {
+			return fmt.Errorf("%s: line %d: %s open: %w", p.s.Name, st.Line, st.Conn, err)
+		}
+		if c != nil { // still open, since its Closed step was masked
+			c.close()
+		}
+		p.conns[st.Conn] = newConn(nc)
+	case Send:
+		return p.send(c, steps)
+	case Receive:
+		return p.receive(c, st)
+	case Close:
+		c.close()
+		delete(p.conns, st.Conn)
+	case Closed:
+		if p.masked(st) {
+			return nil
+		}
+		return p.closed(c, st)
+	case Silence:
+		return p.silence(c, st)
+	case Wait:
+		return p.sleep(st.Pause)
+	case Word:
+		if p.masked(st) {
+			return nil
+		}
+		return p.word(st)
+	}
+	return nil
+}
+
+// send writes requests. A failure to write is kept and not returned, since a
+// server that closes on a bad frame need not read all of it; what the server
+// did is judged by the steps that follow.
+func (p *player) send(c *conn, steps []Step) error {
+	var out []byte
+	for i := range steps {
+		frame, err := p.bound.request(&steps[i])
+		if err != nil {
+			return fmt.Errorf("%s: line %d: %s >: %w", p.s.Name, steps[i].Line, steps[i].Conn, err)
+		}
+		if opcode(frame) == opCloseSession && c.session != nil {
+			c.session.ended = true
+		}
+		out = append(out, frame...)
+	}
+	c.write(out, p.opts.Timeout)
+	return nil
+}
+
+func (p *player) receive(c *conn, st *Step) error {
+	got, err := c.frame(p.ctx, p.opts.Timeout)
+	if err != nil {
+		if p.masked(st) {
+			return nil
+		}
+		return &Diff{Step: st, Why: c.because(err), Want: st.Bytes, Got: got, Offset: -1}
+	}
+	d := p.bound.reply(st, got, p.opts.EventZxid)
+	if d != nil && !p.masked(st) {
+		return d
+	}
+	if !c.shaken {
+		c.shaken = true
+		p.noteSession(c, st)
+	}
+	return nil
+}
+
+// noteSession remembers the session that a handshake answer made or resumed.
+func (p *player) noteSession(c *conn, st *Step) {
+	var id, passwd, symbol = []byte(nil), []byte(nil), ""
+	for i := range st.Fields {
+		switch f := &st.Fields[i]; f.Kind {
+		case Sid:
+			id, _ = p.bound.value(f)
+			symbol = f.Symbol
+		case Passwd:
+			passwd, _ = p.bound.value(f)
+		}
+	}
+	if id == nil || passwd == nil {
+		return
+	}
+	if p.sessions[symbol] == nil {
+		p.sessions[symbol] = &session{id: id, passwd: passwd}
+	}
+	c.session = p.sessions[symbol]
+}
+
+func (p *player) closed(c *conn, st *Step) error {
+	got, err := c.await(p.ctx, p.opts.Timeout, 1)
+	if errors.Is(err, errPeerClosed) {
+		c.close()
+		delete(p.conns, st.Conn)
+		return nil
+	}
+	if err == nil {
+		got, _ = c.frame(p.ctx, 0)
+		return &Diff{Step: st, Why: "something came where the server closed the connection", Got: got, Offset: -1}
+	}
+	return &Diff{Step: st, Why: fmt.Sprintf("the connection is not closed: %v", err), Offset: -1}
+}
+
+func (p *player) silence(c *conn, st *Step) error {
+	if p.masked(st) {
+		return p.sleep(st.Pause)
+	}
+	_, err := c.await(p.ctx, st.Pause, 1)
+	if errors.Is(err, errTimeout) {
+		return nil
+	}
+	if err == nil {
+		got, _ := c.frame(p.ctx, 0)
+		return &Diff{Step: st, Why: "something came where the server was silent", Got: got, Offset: -1}
+	}
+	return &Diff{Step: st, Why: c.because(err), Offset: -1}
+}
+
+// word plays a four letter word on a connection of its own.
+func (p *player) word(st *Step) error {
+	nc, err := p.dial()
+	if err != nil {
+		return fmt.Errorf("%s: line %d: %s: %w", p.s.Name, st.Line, st.Request, err)
+	}
+	c := newConn(nc)
+	defer c.close()
+	c.write([]byte(st.Request), p.opts.Timeout)
+	got, err := c.await(p.ctx, p.opts.Timeout, maxFrame)
+	d := &Diff{Step: st, Want: []byte(st.Text), Got: got, Offset: firstDiff([]byte(st.Text), got)}
+	switch {
+	case !errors.Is(err, errPeerClosed):
+		d.Why = fmt.Sprintf("%s: the answer does not end: %v", st.Request, c.because(err))
+		return d
+	case p.opts.Text != nil:
+		if err := p.opts.Text(st, string(got)); err != nil {
+			d.Why = fmt.Sprintf("%s: %v", st.Request, err)
+			return d
+		}
+	case d.Offset >= 0:
+		d.Why = fmt.Sprintf("%s: the answer differs from byte %d on", st.Request, d.Offset)
+		return d
+	}
+	return nil
+}
+
+// leftover reports what the server sent and the scenario does not have.
+func (p *player) leftover() error {
+	for i := len(p.s.Steps) - 1; i >= 0; i-- {
+		st := &p.s.Steps[i]
+		c := p.conns[st.Conn]
+		if c == nil || c.judged {
+			continue
+		}
+		c.judged = true
+		if got, err := c.frame(p.ctx, 0); len(got) > 0 && !p.masked(st) {
+			return &Diff{Step: st, Why: "more came after the last recorded frame of this connection", Got: got, Offset: -1}
+		} else if c.werr != nil && st.Kind == Send {
+			return &Diff{Step: st, Why: c.because(err), Want: st.Bytes, Offset: -1}
+		}
+	}
+	return nil
+}
+
+func (p *player) sleep(d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
+
+// endSessions closes the sessions that the scenario left behind: on their own
+// connection where it still answers, else by resuming them on a new one. It
+// is given one timeout in all, and failing is no error: the endpoint may be
+// the one that fails.
+func (p *player) endSessions() {
+	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timeout)
+	defer cancel()
+	for _, c := range p.conns {
+		if s := c.session; s != nil && !s.ended {
+			s.ended = c.endSession(ctx, p.opts.Timeout)
+		}
+	}
+	for _, s := range p.sessions {
+		if s.ended || ctx.Err() != nil {
+			continue
+		}
+		nc, err := p.dial()
+		if err != nil {
+			return
+		}
+		c := newConn(nc)
+		c.write(resumeRequest(s), p.opts.Timeout)
+		if answer, err := c.frame(ctx, p.opts.Timeout); err == nil && len(answer) >= 12 &&
+			binary.BigEndian.Uint32(answer[8:]) != 0 { // timeout 0 tells that the session is gone
+			c.endSession(ctx, p.opts.Timeout)
+		}
+		c.close()
+	}
+}
+
+// opCloseSession is the request type that ends a session.
+const opCloseSession = -11
+
+// opcode is the request type of a frame from the client that has a request
+// header, and 0 for anything shorter.
+func opcode(frame []byte) int32 {
+	if len(frame) < opAt+4 {
+		return 0
+	}
+	return int32(binary.BigEndian.Uint32(frame[opAt:]))
+}
+
+// lastXid is the xid of the closeSession requests that no scenario contains.
+const lastXid = 0x7ffffffe
+
+// endSession asks for the end of the connection's session and tells whether
+// the server answered. It waits for the server to close the connection too,
+// so that it no longer counts among the connections of this address.
+func (c *conn) endSession(ctx context.Context, timeout time.Duration) (ended bool) {
+	op := int32(opCloseSession)
+	frame := binary.BigEndian.AppendUint32(nil, 8)
+	frame = binary.BigEndian.AppendUint32(frame, lastXid)
+	frame = binary.BigEndian.AppendUint32(frame, uint32(op))
+	c.write(frame, timeout)
+	for {
+		got, err := c.frame(ctx, timeout)
+		if err != nil {
+			return ended
+		}
+		if len(got) >= opAt && binary.BigEndian.Uint32(got[xidAt:]) == lastXid {
+			ended = true
+		}
+	}
+}
+
+// resumeRequest is the handshake that takes over a session.
+func resumeRequest(s *session) []byte {
+	b := binary.BigEndian.AppendUint32(nil, 44)
+	b = append(b, make([]byte, 12)...)           // protocol version, last zxid seen
+	b = binary.BigEndian.AppendUint32(b, 10_000) // timeout
+	b = append(b, s.id...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(s.passwd)))
+	return append(b, s.passwd...)
+}

@@ -1,0 +1,105 @@
+//go:build interop
+
+package interop
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/golden"
+)
+
+// recorded are the server configurations of the golden exchanges, by the name
+// that the files give them.
+var recorded = map[string]struct{ props, cfg map[string]string }{
+	"ext": {
+		props: map[string]string{
+			"zookeeper.extendedTypesEnabled": "true",
+			// of super:secret
+			"zookeeper.DigestAuthenticationProvider.superDigest": "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
+		},
+		cfg: map[string]string{"tickTime": "500", "4lw.commands.whitelist": "*"},
+	},
+	"default": {
+		cfg: map[string]string{"tickTime": "2000", "enforceQuota": "true", "maxClientCnxns": "4"},
+	},
+	"admin": {
+		cfg: map[string]string{"tickTime": "2000", "4lw.commands.whitelist": "*"},
+	},
+}
+
+// TestGoldenAgainstZooKeeper plays every recorded exchange against a real
+// server: what fails here is wrong in the player or in the file, not in
+// lockkeeper. The scenarios of one configuration run one after another, as
+// they were recorded. ZK_ADDR_EXT, ZK_ADDR_DEFAULT and ZK_ADDR_ADMIN name
+// servers to use instead of starting one; their trees must be empty.
+func TestGoldenAgainstZooKeeper(t *testing.T) {
+	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range recorded {
+		t.Run(name, func(t *testing.T) {
+			addr := os.Getenv("ZK_ADDR_" + strings.ToUpper(name))
+			if addr == "" {
+				addr, _ = startZooKeeper(t, config.props, config.cfg)
+			}
+			for _, s := range scenarios {
+				if s.Config != name {
+					continue
+				}
+				t.Run(s.Name, func(t *testing.T) {
+					dial := func() (net.Conn, error) { return net.Dial("tcp", addr) }
+					if err := s.Replay(t.Context(), dial, golden.Options{Text: sameShape}); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		})
+	}
+}
+
+var (
+	incidental = regexp.MustCompile(`(?m)^(zk_\w+_per_namespace\t|0 expire at ).*\n`)
+	number     = regexp.MustCompile(`0x[0-9a-f]+|-?[0-9][0-9.]*`)
+	value      = regexp.MustCompile(`(?m)^([\w.]+=).*$`)
+)
+
+// sameShape compares the answer to a four letter word without its values:
+// numbers, what follows "key=", and the order of the lines. Which namespaces
+// were written to, and which expiry buckets are empty, depends on what was
+// done to the server before.
+func sameShape(st *golden.Step, got string) error {
+	w, g := shape(st.Text), shape(got)
+	for line, n := range w {
+		if g[line] != n {
+			return fmt.Errorf("%d times %q where %d were recorded", g[line], line, n)
+		}
+	}
+	for line := range g {
+		if w[line] == 0 {
+			return fmt.Errorf("%q was not recorded", line)
+		}
+	}
+	if strings.HasSuffix(got, "\n") != strings.HasSuffix(st.Text, "\n") {
+		return errors.New("the line end at the end differs")
+	}
+	return nil
+}
+
+// shape counts the lines of an answer that are equal but for their values.
+func shape(text string) map[string]int {
+	text = incidental.ReplaceAllString(text, "")
+	text = value.ReplaceAllString(text, "$1")
+	text = number.ReplaceAllString(text, "N")
+	lines := map[string]int{}
+	for line := range strings.Lines(text) {
+		lines[line]++
+	}
+	return lines
+}

@@ -1,0 +1,201 @@
+// Package lockkeeper embeds a ZooKeeper-compatible lock coordinator: a server
+// of the znode tree, ephemeral and sequential znodes, sessions, watches and
+// ACLs, replicated with Raft, that stock ZooKeeper clients talk to.
+//
+// [Open] starts a server inside this process. The zero [Config] keeps
+// everything in memory and opens no port; clients reach it through
+// [Server.Dial]. With a DataDir everything acknowledged is on disk and there
+// again after a crash; with a ClientAddr clients of other processes can connect.
+//
+// Several servers may live in one process. The package has no globals, reads
+// no flags or environment, handles no signals, and logs only to Config.Logger.
+// [Server.Close] leaves no goroutine and no open file behind.
+//
+// No lock service can stop a program that does not watch the clock: a holder
+// that stands still for longer than its session timeout has lost its lock
+// without knowing. Guard what the lock protects with a token that grows with
+// every holder, such as the czxid or the sequence number of the lock's znode.
+package lockkeeper
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/server"
+)
+
+// Version is this program's version.
+const Version = "0.1.0"
+
+// What the four-letter words say: the version of ZooKeeper whose behaviour
+// this is, since monitoring tools and clients parse it, and the release date.
+const (
+	zookeeperVersion = "3.9.5-lockkeeper-" + Version
+	released         = "2026-11-21 00:00"
+)
+
+// ErrClosed says that the server was closed.
+var ErrClosed = errors.New("lockkeeper: server closed")
+
+// ErrInUse says that another process, or another server of this one, has the
+// data directory open.
+var ErrInUse = cluster.ErrInUse
+
+// Memory keeps a server's state between runs in one process, where a disk
+// would: a server opened on the Memory of one that was closed finds all it had.
+// It is for tests of restarts. Only one server may use it at a time.
+type Memory = cluster.Memory
+
+// NewMemory returns the state of a server that never ran.
+func NewMemory() *Memory { return cluster.NewMemory() }
+
+// Server is a running server. Its methods may be called at any time, from any goroutine.
+type Server struct {
+	member   *cluster.Member
+	clients  *server.Server
+	listener net.Listener // nil without a port
+
+	ready     chan struct{}
+	errs      chan error
+	stop      chan struct{}
+	closeOnce sync.Once
+	closeErr  error
+	wg        sync.WaitGroup // the goroutine that Open starts
+}
+
+// Open starts a server. It returns when the configuration is good, the data
+// directory verified and locked, and the port taken; [Server.Ready] tells when
+// clients are served, some milliseconds later. Errors name the file, directory
+// or address that they are about.
+func Open(cfg Config) (*Server, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	s := &Server{ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	if cfg.ClientAddr != "" {
+		var err error
+		if s.listener, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
+			return nil, err
+		}
+	}
+	replica := fsm.NewReplica()
+	late := &lateProposer{}
+	s.clients = server.New(cfg.server(replica, late))
+	member, err := cluster.Open(cfg.cluster(), replica)
+	if err != nil {
+		if s.listener != nil {
+			s.listener.Close()
+		}
+		return nil, err
+	}
+	s.member, late.Member = member, member
+	s.wg.Go(s.run)
+	return s, nil
+}
+
+// lateProposer lets the client port exist before the member does: the member
+// applies entries as soon as it is open, and the port must see them. No client
+// is served before the member is set.
+type lateProposer struct{ *cluster.Member }
+
+// run opens the client port when the member is ready, and closes it when the
+// member cannot go on.
+func (s *Server) run() {
+	select {
+	case <-s.member.Ready():
+		s.clients.Open()
+		if s.listener != nil {
+			s.wg.Go(func() { s.clients.Serve(s.listener) })
+		}
+		close(s.ready)
+	case err := <-s.member.Err():
+		s.errs <- err
+		return
+	case <-s.stop:
+		return
+	}
+	select {
+	case err := <-s.member.Err():
+		s.clients.Close()
+		s.errs <- err
+	case <-s.stop:
+	}
+}
+
+// Ready is closed when sessions can be created.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Addr is the address of the client port, with the real port number; nil
+// without a ClientAddr.
+func (s *Server) Addr() net.Addr {
+	if s.listener == nil {
+		return nil
+	}
+	return s.listener.Addr()
+}
+
+// Dial connects to the server within this process, without a port. It fits
+// go-zookeeper's zk.WithDialer; network and address mean nothing. It waits
+// until the server is ready, or for timeout if that is positive.
+func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	var late <-chan time.Time
+	if timeout > 0 {
+		t := time.NewTimer(timeout)
+		defer t.Stop()
+		late = t.C
+	}
+	select {
+	case <-s.stop:
+		return nil, ErrClosed
+	default:
+	}
+	select {
+	case <-s.ready:
+	case <-s.stop:
+		return nil, ErrClosed
+	case <-late:
+		return nil, errors.New("lockkeeper: dial: server not ready in time")
+	}
+	client, ours := net.Pipe()
+	go s.clients.ServeConn(ours) // Close waits for it
+	return client, nil
+}
+
+// Err gets a fault that happened after Open and that the server cannot survive,
+// such as a disk that cannot be written. Clients are cut off then, and nothing
+// that was acknowledged is lost; what remains is to call Close.
+func (s *Server) Err() <-chan error { return s.errs }
+
+// Close stops the server, waits for all that it started, and closes its files.
+// Sessions live on in the data directory. Calls after the first return the same.
+func (s *Server) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.stop)
+		if s.listener != nil {
+			s.listener.Close()
+		}
+		s.clients.Close()
+		s.closeErr = s.member.Close() // lets go of whoever waits for the log
+		s.clients.Wait()
+		s.wg.Wait()
+	})
+	return s.closeErr
+}
+
+// ExpireSession ends a session as if its client had been silent for its
+// timeout, and returns when its ephemerals are gone. A session that does not
+// exist is no error.
+func (s *Server) ExpireSession(id int64) error {
+	if err := s.member.Expire(id); err != nil {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Disconnect cuts the connection of a session, which lives on until its
+// timeout, and reports whether there was one.
+func (s *Server) Disconnect(id int64) bool { return s.clients.Disconnect(id) }

@@ -1,0 +1,53 @@
+package proto
+
+import "strconv"
+
+// Code is an error code of a reply header (KeeperException.Code). A Code other
+// than OK is an error.
+type Code int32
+
+// The codes that a server sends. ZooKeeper has more, which only clients use.
+const (
+	OK                      Code = 0
+	SystemError             Code = -1
+	RuntimeInconsistency    Code = -2
+	MarshallingError        Code = -5
+	Unimplemented           Code = -6
+	BadArguments            Code = -8
+	UnknownSession          Code = -12
+	NoNode                  Code = -101
+	NoAuth                  Code = -102
+	BadVersion              Code = -103
+	NoChildrenForEphemerals Code = -108
+	NodeExists              Code = -110
+	NotEmpty                Code = -111
+	SessionExpired          Code = -112
+	InvalidACL              Code = -114
+	AuthFailed              Code = -115
+	SessionMoved            Code = -118
+	NotReadOnly             Code = -119
+	NoWatcher               Code = -121
+	ReconfigDisabled        Code = -123
+	QuotaExceeded           Code = -125
+)
+
+var codeNames = map[Code]string{
+	OK: "Ok", SystemError: "SystemError", RuntimeInconsistency: "RuntimeInconsistency",
+	MarshallingError: "MarshallingError", Unimplemented: "Unimplemented", BadArguments: "BadArguments",
+	UnknownSession: "UnknownSession", NoNode: "NoNode", NoAuth: "NoAuth", BadVersion: "BadVersion",
+	NoChildrenForEphemerals: "NoChildrenForEphemerals", NodeExists: "NodeExists", NotEmpty: "NotEmpty",
+	SessionExpired: "SessionExpired", InvalidACL: "InvalidACL", AuthFailed: "AuthFailed",
+	SessionMoved: "SessionMoved", NotReadOnly: "NotReadOnly", NoWatcher: "NoWatcher",
+	ReconfigDisabled: "ReconfigDisabled", QuotaExceeded: "QuotaExceeded",
+}
+
+// String is ZooKeeper's name of the code, or its number.
+func (c Code) String() string {
+	if s, ok := codeNames[c]; ok {
+		return s
+	}
+	return strconv.Itoa(int(c))
+}
+
+// Error implements error.
+func (c Code) Error() string { return c.String() }

@@ -1,0 +1,427 @@
+package proto
+
+import "github.com/lockkeeper/lockkeeper/jute"
+
+// ConnectRequest is the first frame of a connection; it has no header.
+type ConnectRequest struct {
+	ProtocolVersion int32
+	LastZxidSeen    int64
+	Timeout         int32 // ms
+	SessionID       int64 // 0 asks for a new session
+	Password        []byte
+	ReadOnly        bool
+	HasReadOnly     bool // the optional last byte was there; the reply then has it too
+}
+
+// Append appends the record's encoding to b.
+func (r *ConnectRequest) Append(b []byte) []byte {
+	b = jute.AppendInt(b, r.ProtocolVersion)
+	b = jute.AppendLong(b, r.LastZxidSeen)
+	b = jute.AppendInt(b, r.Timeout)
+	b = jute.AppendLong(b, r.SessionID)
+	b = jute.AppendBuffer(b, r.Password)
+	if r.HasReadOnly {
+		b = jute.AppendBool(b, r.ReadOnly)
+	}
+	return b
+}
+
+// Decode reads the record.
+func (r *ConnectRequest) Decode(d *jute.Decoder) {
+	r.ProtocolVersion, r.LastZxidSeen, r.Timeout, r.SessionID, r.Password = d.Int(), d.Long(), d.Int(), d.Long(), d.Buffer()
+	if r.HasReadOnly = len(d.Rest()) > 0; r.HasReadOnly {
+		r.ReadOnly = d.Bool()
+	}
+}
+
+// ConnectReply answers a ConnectRequest. Session 0 with timeout 0 is a refusal.
+type ConnectReply struct {
+	ProtocolVersion int32
+	Timeout         int32 // ms
+	SessionID       int64
+	Password        []byte
+	ReadOnly        bool
+	HasReadOnly     bool
+}
+
+// Append appends the record's encoding to b.
+func (r *ConnectReply) Append(b []byte) []byte {
+	b = jute.AppendInt(b, r.ProtocolVersion)
+	b = jute.AppendInt(b, r.Timeout)
+	b = jute.AppendLong(b, r.SessionID)
+	b = jute.AppendBuffer(b, r.Password)
+	if r.HasReadOnly {
+		b = jute.AppendBool(b, r.ReadOnly)
+	}
+	return b
+}
+
+// Decode reads the record.
+func (r *ConnectReply) Decode(d *jute.Decoder) {
+	r.ProtocolVersion, r.Timeout, r.SessionID, r.Password = d.Int(), d.Int(), d.Long(), d.Buffer()
+	if r.HasReadOnly = len(d.Rest()) > 0; r.HasReadOnly {
+		r.ReadOnly = d.Bool()
+	}
+}
+
+// RequestHeader starts every request but the first.
+type RequestHeader struct {
+	Xid int32
+	Op  OpCode
+}
+
+// Append appends the record's encoding to b.
+func (r *RequestHeader) Append(b []byte) []byte {
+	return jute.AppendInt(jute.AppendInt(b, r.Xid), int32(r.Op))
+}
+
+// Decode reads the record.
+func (r *RequestHeader) Decode(d *jute.Decoder) { r.Xid, r.Op = d.Int(), OpCode(d.Int()) }
+
+// ReplyHeader starts every reply and event but the ConnectReply.
+type ReplyHeader struct {
+	Xid  int32
+	Zxid int64
+	Code Code
+}
+
+// Append appends the record's encoding to b.
+func (r *ReplyHeader) Append(b []byte) []byte {
+	return jute.AppendInt(jute.AppendLong(jute.AppendInt(b, r.Xid), r.Zxid), int32(r.Code))
+}
+
+// Decode reads the record.
+func (r *ReplyHeader) Decode(d *jute.Decoder) {
+	r.Xid, r.Zxid, r.Code = d.Int(), d.Long(), Code(d.Int())
+}
+
+// WatcherEvent is the body of an event.
+type WatcherEvent struct {
+	Type  EventType
+	State int32
+	Path  string
+}
+
+// Append appends the record's encoding to b.
+func (r *WatcherEvent) Append(b []byte) []byte {
+	return jute.AppendString(jute.AppendInt(jute.AppendInt(b, int32(r.Type)), r.State), r.Path)
+}
+
+// Decode reads the record.
+func (r *WatcherEvent) Decode(d *jute.Decoder) {
+	r.Type, r.State, r.Path = EventType(d.Int()), d.Int(), d.String()
+}
+
+// Empty is the body of a request that has none.
+type Empty struct{}
+
+// Append returns b.
+func (*Empty) Append(b []byte) []byte { return b }
+
+// Decode reads nothing.
+func (*Empty) Decode(*jute.Decoder) {}
+
+// CreateRequest is the body of create, create2 and createContainer.
+type CreateRequest struct {
+	Path  string
+	Data  []byte
+	ACL   []ACL
+	Flags int32
+}
+
+// Append appends the record's encoding to b.
+func (r *CreateRequest) Append(b []byte) []byte {
+	b = jute.AppendString(b, r.Path)
+	b = jute.AppendBuffer(b, r.Data)
+	return jute.AppendInt(AppendACL(b, r.ACL), r.Flags)
+}
+
+// Decode reads the record.
+func (r *CreateRequest) Decode(d *jute.Decoder) {
+	r.Path, r.Data, r.ACL, r.Flags = d.String(), d.Buffer(), DecodeACL(d), d.Int()
+}
+
+// CreateTTLRequest is the body of createTTL.
+type CreateTTLRequest struct {
+	CreateRequest
+	TTL int64 // ms
+}
+
+// Append appends the record's encoding to b.
+func (r *CreateTTLRequest) Append(b []byte) []byte {
+	return jute.AppendLong(r.CreateRequest.Append(b), r.TTL)
+}
+
+// Decode reads the record.
+func (r *CreateTTLRequest) Decode(d *jute.Decoder) {
+	r.CreateRequest.Decode(d)
+	r.TTL = d.Long()
+}
+
+// PathVersion is the body of delete and check.
+type PathVersion struct {
+	Path    string
+	Version int32
+}
+
+// Append appends the record's encoding to b.
+func (r *PathVersion) Append(b []byte) []byte {
+	return jute.AppendInt(jute.AppendString(b, r.Path), r.Version)
+}
+
+// Decode reads the record.
+func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.String(), d.Int() }
+
+// PathType is the body of checkWatches and removeWatches (a watcher type) and
+// of addWatch (a mode).
+type PathType struct {
+	Path string
+	Type int32
+}
+
+// Append appends the record's encoding to b.
+func (r *PathType) Append(b []byte) []byte {
+	return jute.AppendInt(jute.AppendString(b, r.Path), r.Type)
+}
+
+// Decode reads the record.
+func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.String(), d.Int() }
+
+// PathWatch is the body of exists, getData, getChildren and getChildren2.
+type PathWatch struct {
+	Path  string
+	Watch bool
+}
+
+// Append appends the record's encoding to b.
+func (r *PathWatch) Append(b []byte) []byte {
+	return jute.AppendBool(jute.AppendString(b, r.Path), r.Watch)
+}
+
+// Decode reads the record.
+func (r *PathWatch) Decode(d *jute.Decoder) { r.Path, r.Watch = d.String(), d.Bool() }
+
+// Path is a body of one path that may be null: getACL, sync, getEphemerals, getAllChildrenNumber.
+type Path struct {
+	Path string
+	Null bool
+}
+
+// Append appends the record's encoding to b.
+func (r *Path) Append(b []byte) []byte {
+	if r.Null {
+		return jute.AppendInt(b, -1)
+	}
+	return jute.AppendString(b, r.Path)
+}
+
+// Decode reads the record.
+func (r *Path) Decode(d *jute.Decoder) {
+	var ok bool
+	r.Path, ok = d.NullableString()
+	r.Null = !ok
+}
+
+// SetDataRequest is the body of setData.
+type SetDataRequest struct {
+	Path    string
+	Data    []byte
+	Version int32
+}
+
+// Append appends the record's encoding to b.
+func (r *SetDataRequest) Append(b []byte) []byte {
+	return jute.AppendInt(jute.AppendBuffer(jute.AppendString(b, r.Path), r.Data), r.Version)
+}
+
+// Decode reads the record.
+func (r *SetDataRequest) Decode(d *jute.Decoder) {
+	r.Path, r.Data, r.Version = d.String(), d.Buffer(), d.Int()
+}
+
+// SetACLRequest is the body of setACL. Version is compared with aversion.
+type SetACLRequest struct {
+	Path    string
+	ACL     []ACL
+	Version int32
+}
+
+// Append appends the record's encoding to b.
+func (r *SetACLRequest) Append(b []byte) []byte {
+	return jute.AppendInt(AppendACL(jute.AppendString(b, r.Path), r.ACL), r.Version)
+}
+
+// Decode reads the record.
+func (r *SetACLRequest) Decode(d *jute.Decoder) {
+	r.Path, r.ACL, r.Version = d.String(), DecodeACL(d), d.Int()
+}
+
+// AuthRequest is the body of auth (AuthPacket).
+type AuthRequest struct {
+	Type   int32
+	Scheme string
+	Auth   []byte
+}
+
+// Append appends the record's encoding to b.
+func (r *AuthRequest) Append(b []byte) []byte {
+	return jute.AppendBuffer(jute.AppendString(jute.AppendInt(b, r.Type), r.Scheme), r.Auth)
+}
+
+// Decode reads the record. A null scheme reads as "", which is unknown.
+func (r *AuthRequest) Decode(d *jute.Decoder) {
+	r.Type = d.Int()
+	r.Scheme, _ = d.NullableString()
+	r.Auth = d.Buffer()
+}
+
+// SetWatchesRequest is the body of setWatches.
+type SetWatchesRequest struct {
+	RelativeZxid       int64
+	Data, Exist, Child []string
+}
+
+// Append appends the record's encoding to b.
+func (r *SetWatchesRequest) Append(b []byte) []byte {
+	b = jute.AppendLong(b, r.RelativeZxid)
+	for _, v := range [][]string{r.Data, r.Exist, r.Child} {
+		b = jute.AppendStrings(b, v)
+	}
+	return b
+}
+
+// Decode reads the record.
+func (r *SetWatchesRequest) Decode(d *jute.Decoder) {
+	r.RelativeZxid, r.Data, r.Exist, r.Child = d.Long(), d.Strings(), d.Strings(), d.Strings()
+}
+
+// SetWatches2Request is the body of setWatches2.
+type SetWatches2Request struct {
+	SetWatchesRequest
+	Persistent, Recursive []string
+}
+
+// Append appends the record's encoding to b.
+func (r *SetWatches2Request) Append(b []byte) []byte {
+	b = r.SetWatchesRequest.Append(b)
+	return jute.AppendStrings(jute.AppendStrings(b, r.Persistent), r.Recursive)
+}
+
+// Decode reads the record.
+func (r *SetWatches2Request) Decode(d *jute.Decoder) {
+	r.SetWatchesRequest.Decode(d)
+	r.Persistent, r.Recursive = d.Strings(), d.Strings()
+}
+
+// PathReply is the reply to create.
+type PathReply struct{ Path string }
+
+// Append appends the record's encoding to b.
+func (r *PathReply) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
+
+// Decode reads the record.
+func (r *PathReply) Decode(d *jute.Decoder) { r.Path = d.String() }
+
+// PathStatReply is the reply to create2, createContainer and createTTL.
+type PathStatReply struct {
+	Path string
+	Stat Stat
+}
+
+// Append appends the record's encoding to b.
+func (r *PathStatReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendString(b, r.Path)) }
+
+// Decode reads the record.
+func (r *PathStatReply) Decode(d *jute.Decoder) {
+	r.Path = d.String()
+	r.Stat.Decode(d)
+}
+
+// DataReply is the reply to getData.
+type DataReply struct {
+	Data []byte
+	Stat Stat
+}
+
+// Append appends the record's encoding to b.
+func (r *DataReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendBuffer(b, r.Data)) }
+
+// Decode reads the record.
+func (r *DataReply) Decode(d *jute.Decoder) {
+	r.Data = d.Buffer()
+	r.Stat.Decode(d)
+}
+
+// ACLReply is the reply to getACL.
+type ACLReply struct {
+	ACL  []ACL
+	Stat Stat
+}
+
+// Append appends the record's encoding to b.
+func (r *ACLReply) Append(b []byte) []byte { return r.Stat.Append(AppendACL(b, r.ACL)) }
+
+// Decode reads the record.
+func (r *ACLReply) Decode(d *jute.Decoder) {
+	r.ACL = DecodeACL(d)
+	r.Stat.Decode(d)
+}
+
+// ChildrenReply is the reply to getChildren: names, in no promised order.
+type ChildrenReply struct{ Names []string }
+
+// Append appends the record's encoding to b.
+func (r *ChildrenReply) Append(b []byte) []byte { return jute.AppendStrings(b, r.Names) }
+
+// Decode reads the record.
+func (r *ChildrenReply) Decode(d *jute.Decoder) { r.Names = d.Strings() }
+
+// StringsReply is the reply to getEphemerals: whole paths, in no promised order.
+type StringsReply = ChildrenReply
+
+// Children2Reply is the reply to getChildren2.
+type Children2Reply struct {
+	Names []string
+	Stat  Stat
+}
+
+// Append appends the record's encoding to b.
+func (r *Children2Reply) Append(b []byte) []byte {
+	return r.Stat.Append(jute.AppendStrings(b, r.Names))
+}
+
+// Decode reads the record.
+func (r *Children2Reply) Decode(d *jute.Decoder) {
+	r.Names = d.Strings()
+	r.Stat.Decode(d)
+}
+
+// IntReply is the reply to getAllChildrenNumber, and to addWatch (ErrorResponse).
+type IntReply struct{ N int32 }
+
+// Append appends the record's encoding to b.
+func (r *IntReply) Append(b []byte) []byte { return jute.AppendInt(b, r.N) }
+
+// Decode reads the record.
+func (r *IntReply) Decode(d *jute.Decoder) { r.N = d.Int() }
+
+// WhoAmIReply is the reply to whoAmI: the connection's identities, without secrets.
+type WhoAmIReply struct{ IDs []ID }
+
+// Append appends the record's encoding to b.
+func (r *WhoAmIReply) Append(b []byte) []byte {
+	b = jute.AppendInt(b, int32(len(r.IDs)))
+	for _, id := range r.IDs {
+		b = jute.AppendString(jute.AppendString(b, id.Scheme), id.ID)
+	}
+	return b
+}
+
+// Decode reads the record.
+func (r *WhoAmIReply) Decode(d *jute.Decoder) {
+	n := d.Count(8)
+	r.IDs = nil
+	for range n {
+		r.IDs = append(r.IDs, ID{d.String(), d.String()})
+	}
+}

@@ -1,0 +1,223 @@
+package server
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// conn is one connection.
+type conn struct {
+	s      *Server
+	nc     net.Conn
+	r      *bufio.Reader // the reader's
+	addr   string        // of the client, without port; "" in memory
+	number uint64
+	since  time.Time
+
+	// Set by the handshake, before the reader goes on.
+	session  int64
+	timeout  int32 // ms
+	identity atomic.Pointer[identity]
+
+	out     outbox
+	dirty   atomic.Bool // in Server.dirty
+	closing atomic.Bool // its client asked for the end of the session
+
+	gone     chan struct{} // closed by kill
+	goneOnce sync.Once
+	slots    chan struct{} // an element for each request in the queue
+
+	mu    sync.Mutex
+	queue []request // in order of arrival; the first one waits for the log
+	dead  bool      // the connection is over: nothing of it is run any more
+
+	// The reader's own.
+	scratch []byte // replies that it makes
+	unsent  bool   // it has queued something since it last woke the writer
+	fed     bool   // something came from the network since the session was last touched
+
+	stats connStats
+}
+
+// identity is who a connection is. It is replaced, never changed.
+type identity struct {
+	ids     []proto.ID
+	encoded []byte // as it goes into commands
+}
+
+func newIdentity(ids []proto.ID) *identity { return &identity{ids, fsm.AppendIDs(nil, ids)} }
+
+// Identities implements fsm.Watcher.
+func (c *conn) Identities() []proto.ID { return c.identity.Load().ids }
+
+// Event implements fsm.Watcher. The applier calls it, or the reader in setWatches.
+func (c *conn) Event(zxid int64, t proto.EventType, path string) {
+	c.frame(&proto.ReplyHeader{Xid: proto.XidEvent, Zxid: zxid}, func(b []byte) []byte {
+		e := proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
+		return e.Append(b)
+	})
+	c.markDirty()
+}
+
+// frame queues one frame.
+func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
+	ok := c.out.add(func(b []byte) []byte {
+		b, start := jute.BeginFrame(b)
+		b = body(h.Append(b))
+		jute.EndFrame(b, start)
+		return b
+	})
+	if !ok {
+		c.s.cfg.Log.Warn("closing a connection whose client does not read", "client", c.remote(), "session", sessionID(c.session))
+		c.kill()
+		return
+	}
+	c.stats.sent.Add(1)
+	c.s.stats.sent.Add(1)
+}
+
+// markDirty has what was queued sent when the running entry is applied.
+func (c *conn) markDirty() {
+	if !c.dirty.Swap(true) {
+		c.s.markDirty(c)
+	}
+}
+
+func (c *conn) remote() string { return c.nc.RemoteAddr().String() }
+
+// kill ends the connection at once. It may be called from anywhere.
+func (c *conn) kill() {
+	c.goneOnce.Do(func() { close(c.gone) })
+	c.out.close()
+	c.nc.Close()
+}
+
+// fromNetwork is the reader's way to the socket. Before it waits there, what it
+// has answered is sent: one flush for all the requests that came together.
+type fromNetwork struct{ c *conn }
+
+func (f fromNetwork) Read(p []byte) (int, error) {
+	if f.c.unsent {
+		f.c.unsent = false
+		f.c.out.flush()
+	}
+	f.c.fed = true
+	return f.c.nc.Read(p)
+}
+
+// serveConn is the reader of one connection, from its first byte to its end.
+func (s *Server) serveConn(nc net.Conn) {
+	c := &conn{s: s, nc: nc, number: s.number.Add(1), since: time.Now(),
+		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
+		c.addr = a.IP.String()
+	}
+	c.out.init(s.cfg.OutboxBytes)
+	if !s.admit(c) {
+		s.cfg.Log.Warn("refusing a connection: too many", "client", c.remote())
+		if t, ok := nc.(*net.TCPConn); ok {
+			t.SetLinger(0) // a reset, as from ZooKeeper
+		}
+		nc.Close()
+		return
+	}
+	defer s.forget(c)
+	defer nc.Close()
+
+	ids := []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
+	if c.addr == "" {
+		ids[0].ID = "127.0.0.1" // in memory is as local as can be
+	}
+	c.identity.Store(newIdentity(ids))
+	c.r = bufio.NewReaderSize(fromNetwork{c}, 4<<10)
+
+	nc.SetReadDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	first, err := jute.FrameLength(c.r)
+	if err != nil {
+		return
+	}
+	if word := fourLetters(first); s.knows(word) {
+		s.stats.received.Add(1)
+		s.answer(c, word)
+		return
+	}
+	if !s.isServing() {
+		return
+	}
+
+	writer := make(chan struct{})
+	go func() {
+		defer close(writer)
+		c.out.run(nc)
+		nc.Close() // and with it the reader
+	}()
+	if err := c.talk(first); err != nil {
+		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", sessionID(c.session), "error", err)
+		if errors.Is(err, jute.ErrFrame) {
+			s.cfg.Log.Warn("closing a connection", "client", c.remote(), "session", sessionID(c.session), "error", err)
+		}
+		c.kill()
+	}
+	<-writer
+	c.kill()
+
+	c.mu.Lock()
+	c.dead = true
+	s.stats.outstanding.Add(-int64(len(c.queue)))
+	c.queue = nil
+	c.mu.Unlock()
+	s.cfg.Replica.DropWatches(c)
+}
+
+var errEnd = errors.New("the server ends it")
+
+// talk reads the handshake, whose frame has length first, and then requests,
+// until the connection is to end: with nil when what is queued shall be sent
+// before, with an error at once.
+func (c *conn) talk(first uint32) error {
+	buf, err := jute.ReadPayload(c.r, first, c.s.cfg.MaxFrame, nil)
+	if err != nil {
+		return err
+	}
+	if ok, err := c.handshake(buf); !ok {
+		return err
+	}
+	c.nc.SetReadDeadline(time.Time{})
+	for buf = nil; ; {
+		if buf, err = jute.ReadFrame(c.r, c.s.cfg.MaxFrame, buf); err != nil {
+			if err == io.EOF || errors.Is(err, net.ErrClosed) {
+				return errEnd
+			}
+			return err
+		}
+		// One touch does for all frames that came together.
+		if c.fed && len(buf) >= 8 && !isAuth(buf) {
+			c.fed = false
+			if !c.s.cfg.Proposer.Touch(c.session) {
+				return errEnd
+			}
+		}
+		if ok, err := c.handle(buf); !ok {
+			return err
+		}
+		if cap(buf) > 64<<10 {
+			buf = nil // a large frame's buffer is not kept for a quiet connection
+		}
+	}
+}
+
+// isAuth reports whether a request is an auth packet, which ZooKeeper does not
+// count as a sign of life.
+func isAuth(frame []byte) bool {
+	return proto.OpCode(int32(binary.BigEndian.Uint32(frame[4:]))) == proto.OpAuth
+}

@@ -1,0 +1,221 @@
+package server
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// The four-letter words come in place of a connection's first frame length;
+// the answer is text, and then the connection is closed (server/command).
+
+var words = map[string]func(s *Server, c *conn, b *strings.Builder){
+	"ruok": func(_ *Server, _ *conn, b *strings.Builder) { b.WriteString("imok") },
+	"isro": isro,
+	"srvr": srvr,
+	"stat": stat,
+	"mntr": mntr,
+	"conf": conf,
+	"srst": func(s *Server, _ *conn, b *strings.Builder) {
+		s.stats.resetAll()
+		b.WriteString("Server stats reset.\n")
+	},
+}
+
+// unserved are the words that are answered even when no client can be served.
+var unserved = []string{"ruok", "isro"}
+
+func fourLetters(length uint32) string {
+	return string(binary.BigEndian.AppendUint32(nil, length))
+}
+
+func (s *Server) knows(word string) bool { return words[word] != nil }
+
+func (s *Server) answer(c *conn, word string) {
+	var b strings.Builder
+	allowed := s.cfg.FourLetterWords
+	switch {
+	case !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
+		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
+	case !s.isServing() && !slices.Contains(unserved, word):
+		b.WriteString("This ZooKeeper instance is not currently serving requests\n")
+	default:
+		c.stats.received.Add(1)
+		words[word](s, c, &b)
+	}
+	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	c.nc.Write([]byte(b.String()))
+	if t, ok := c.nc.(*net.TCPConn); ok {
+		t.CloseWrite() // what the client sent behind the word must not reset the answer away
+	}
+}
+
+func isro(s *Server, _ *conn, b *strings.Builder) {
+	if s.isServing() {
+		b.WriteString("rw")
+	} else {
+		b.WriteString("null")
+	}
+}
+
+func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
+
+func srvr(s *Server, _ *conn, b *strings.Builder) {
+	fmt.Fprintf(b, "Zookeeper version: %s\n", s.version())
+	s.counts(b)
+}
+
+func stat(s *Server, self *conn, b *strings.Builder) {
+	fmt.Fprintf(b, "Zookeeper version: %s\nClients:\n", s.version())
+	for _, c := range s.connections() {
+		interest := 1
+		if c == self {
+			interest = 0
+		}
+		c.mu.Lock()
+		queued := len(c.queue)
+		c.mu.Unlock()
+		fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d)\n", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
+	}
+	b.WriteByte('\n')
+	s.counts(b)
+}
+
+// connections returns all connections, the oldest first.
+func (s *Server) connections() []*conn {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *conn) int { return int(int64(a.number - b.number)) })
+	return all
+}
+
+// state is what the words tell of the replicated state.
+type state struct {
+	zxid, dataSize               int64
+	znodes, ephemerals, sessions int
+	watches                      int
+}
+
+func (s *Server) state() (st state) {
+	s.cfg.Replica.View(func(v *fsm.View) {
+		t := v.Tree()
+		st.zxid, st.dataSize = v.Zxid(), t.DataSize()
+		st.znodes = t.Len() + 1 // ZooKeeper counts the root twice
+		st.ephemerals, st.sessions = t.Ephemerals(), v.Sessions().Len()
+		_, _, st.watches = v.WatchCounts()
+	})
+	return st
+}
+
+func (s *Server) counts(b *strings.Builder) {
+	st := s.state()
+	least, mean, greatest := s.stats.latency()
+	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
+	fmt.Fprintf(b, "Received: %d\nSent: %d\nConnections: %d\n", s.stats.received.Load(), s.stats.sent.Load(), len(s.connections()))
+	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: standalone\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, st.znodes)
+}
+
+// decimal shows a number as Java does: at most four digits, at least one.
+func decimal(v float64) string {
+	t := strconv.FormatFloat(math.Round(v*1e4)/1e4, 'f', -1, 64)
+	if !strings.Contains(t, ".") {
+		t += ".0"
+	}
+	return t
+}
+
+func mntr(s *Server, _ *conn, b *strings.Builder) {
+	st := s.state()
+	least, mean, greatest := s.stats.latency()
+	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
+	line("version", s.version())
+	line("server_state", "standalone")
+	line("ephemerals_count", st.ephemerals)
+	line("num_alive_connections", len(s.connections()))
+	line("avg_latency", decimal(mean))
+	line("outstanding_requests", s.stats.outstanding.Load())
+	line("znode_count", st.znodes)
+	line("global_sessions", st.sessions)
+	line("last_client_response_size", s.stats.lastReply.Load())
+	line("packets_sent", s.stats.sent.Load())
+	line("packets_received", s.stats.received.Load())
+	line("max_client_response_size", s.stats.maxReply.Load())
+	line("watch_count", st.watches)
+	line("auth_failed_count", s.stats.authFailed.Load())
+	line("min_latency", int64(least))
+	if open, limit, ok := fileDescriptors(); ok {
+		line("max_file_descriptor_count", limit)
+		line("open_file_descriptor_count", open)
+	}
+	line("approximate_data_size", st.dataSize)
+	line("local_sessions", 0)
+	line("uptime", time.Since(s.start).Milliseconds())
+	line("max_latency", int64(greatest))
+	line("min_client_response_size", s.stats.minReply.Load())
+}
+
+func conf(s *Server, _ *conn, b *strings.Builder) {
+	port := -1
+	s.mu.Lock()
+	if a, ok := s.listening.(*net.TCPAddr); ok {
+		port = a.Port
+	}
+	s.mu.Unlock()
+	size := dirSize(s.cfg.DataDir)
+	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=-1\n", port)
+	fmt.Fprintf(b, "dataDir=%s\ndataDirSize=%d\ndataLogDir=%s\ndataLogSize=%d\n", s.cfg.DataDir, size, s.cfg.DataDir, size)
+	fmt.Fprintf(b, "tickTime=%d\nmaxClientCnxns=%d\n", s.cfg.Tick.Milliseconds(), s.cfg.MaxConnsPerAddr)
+	fmt.Fprintf(b, "minSessionTimeout=%d\nmaxSessionTimeout=%d\n", s.cfg.MinSessionTimeout.Milliseconds(), s.cfg.MaxSessionTimeout.Milliseconds())
+	fmt.Fprintf(b, "clientPortListenBacklog=-1\nserverId=%d\n", s.cfg.ID)
+}
+
+// dirSize is the number of bytes in the files of a directory and below; 0 if there is none.
+func dirSize(dir string) (size int64) {
+	if dir == "" {
+		return 0
+	}
+	filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if info, err := e.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return nil
+	})
+	return size
+}
+
+// fileDescriptors tells how many files this process has open and may have,
+// where the system says so in /proc.
+func fileDescriptors() (open, limit int, ok bool) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0, false
+	}
+	limits, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		return 0, 0, false
+	}
+	for line := range strings.Lines(string(limits)) {
+		if rest, found := strings.CutPrefix(line, "Max open files"); found {
+			if f := strings.Fields(rest); len(f) > 0 {
+				limit, _ = strconv.Atoi(f[0])
+			}
+		}
+	}
+	return len(fds), limit, true
+}

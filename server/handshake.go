@@ -1,0 +1,102 @@
+package server
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// handshake opens or resumes a session (ZooKeeperServer.processConnectRequest).
+// It reports false if the connection is to end: with nil once the refusal that
+// is queued is sent, with an error at once.
+func (c *conn) handshake(frame []byte) (bool, error) {
+	var q proto.ConnectRequest
+	d := jute.NewDecoder(frame)
+	if q.Decode(&d); d.Err() != nil {
+		return false, d.Err()
+	}
+	c.received()
+	var last int64
+	c.s.cfg.Replica.View(func(v *fsm.View) { last = v.Zxid() })
+	if q.LastZxidSeen > last {
+		// This server is behind what the client saw elsewhere. A refusal would
+		// expire its session; a closed socket sends it to another server.
+		c.s.cfg.Log.Warn("refusing a client that has seen a later zxid", "client", c.remote(), "seen", q.LastZxidSeen, "here", last)
+		return false, errEnd
+	}
+	c.timeout = c.negotiate(q.Timeout)
+	w := &opening{c: c, hasReadOnly: q.HasReadOnly, done: make(chan struct{})}
+	var cmd *fsm.Command
+	if q.SessionID == 0 {
+		var password session.Password
+		rand.Read(password[:])
+		cmd = fsm.OpenSession(c.number, c.newID(), c.timeout, password)
+	} else {
+		cmd = fsm.ResumeSession(c.number, q.SessionID, c.timeout, q.Password)
+	}
+	cmd.IDs = c.identity.Load().encoded
+	c.s.cfg.Proposer.Propose(cmd, w)
+	<-w.done
+	if w.lost {
+		return false, errEnd
+	}
+	if c.session == 0 {
+		c.out.finish()
+		return false, nil
+	}
+	return true, nil
+}
+
+func (c *conn) negotiate(ms int32) int32 {
+	asked := time.Duration(ms) * time.Millisecond
+	return int32(max(c.s.cfg.MinSessionTimeout, min(c.s.cfg.MaxSessionTimeout, asked)) / time.Millisecond)
+}
+
+// newID draws a session's id: this server's in the high byte, and below it
+// what nobody can guess.
+func (c *conn) newID() int64 {
+	var b [8]byte
+	rand.Read(b[:])
+	b[0] = byte(c.s.cfg.ID)
+	return int64(binary.BigEndian.Uint64(b[:]))
+}
+
+// opening waits for the session that a handshake asked for.
+type opening struct {
+	c           *conn
+	hasReadOnly bool
+	lost        bool
+	done        chan struct{}
+}
+
+// Done queues the reply while the tree is locked, so that it comes before any
+// event of the new connection's watches and before anybody else learns of it.
+func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
+	c := w.c
+	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
+	if s := r.Session; s != nil {
+		c.session = s.ID
+		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
+		c.s.own(c)
+	}
+	c.out.add(func(b []byte) []byte {
+		b, start := jute.BeginFrame(b)
+		b = reply.Append(b)
+		jute.EndFrame(b, start)
+		return b
+	})
+	c.stats.sent.Add(1)
+	c.s.stats.sent.Add(1)
+	c.markDirty()
+	close(w.done)
+}
+
+func (w *opening) Lost() {
+	w.lost = true
+	close(w.done)
+}

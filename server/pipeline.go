@@ -1,0 +1,197 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// request is one request in a connection's queue.
+type request struct {
+	xid   int32
+	op    *proto.Op  // nil if the server does not know it
+	body  []byte     // of a read that is parked; a write's is in the log
+	who   *identity  // when it came in: a later auth does not count for it
+	code  proto.Code // of auth, which was decided when it came in
+	start time.Time
+}
+
+// handle takes one request. It reports false if nothing more is to be read:
+// with nil when what is queued shall be sent before the end, with an error at once.
+func (c *conn) handle(frame []byte) (bool, error) {
+	d := jute.NewDecoder(frame)
+	var h proto.RequestHeader
+	if h.Decode(&d); d.Err() != nil {
+		return false, d.Err()
+	}
+	c.received()
+	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
+	if q.op != nil && q.op.Class == proto.Part {
+		q.op = nil // a check outside of a multi: newer servers do not know it
+	}
+	switch {
+	case q.op == nil:
+		c.s.cfg.Log.Warn("closing a connection: unknown operation", "client", c.remote(), "session", sessionID(c.session), "op", int32(h.Op))
+		c.local(q)
+		return false, nil
+	case q.op.Class == proto.Write:
+		c.write(q)
+		return q.op.Code != proto.OpCloseSession, nil
+	case q.op.Code == proto.OpAuth:
+		var err error
+		if q.code, err = c.auth(q.body); err != nil {
+			return false, err
+		}
+		c.local(q)
+		return q.code == proto.OK, nil
+	default:
+		c.local(q)
+		return true, nil
+	}
+}
+
+// write proposes a write. Its place in the queue comes first: it may be
+// applied before Propose returns.
+func (c *conn) write(q request) {
+	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
+	if q.op.Code == proto.OpCloseSession {
+		c.closing.Store(true)
+	}
+	q.body = nil
+	if c.slot() {
+		c.push(q, false)
+		c.s.cfg.Proposer.Propose(&cmd, c)
+	}
+}
+
+// slot waits until one more request may stand in the queue. It reports false
+// if the connection ended meanwhile.
+func (c *conn) slot() bool {
+	select {
+	case c.slots <- struct{}{}:
+		return true
+	case <-c.gone:
+		return false
+	}
+}
+
+// push appends to the queue. If it shall only go behind others and there are
+// none, nothing happens and it reports false.
+func (c *conn) push(q request, behind bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if behind && len(c.queue) == 0 {
+		return false
+	}
+	c.queue = append(c.queue, q)
+	c.s.stats.outstanding.Add(1)
+	return true
+}
+
+// local answers a request that needs no log: at once if no write is under way,
+// else in its turn.
+func (c *conn) local(q request) {
+	c.mu.Lock()
+	waits := len(c.queue) > 0
+	c.mu.Unlock()
+	if waits {
+		if !c.slot() {
+			return
+		}
+		parked := q
+		parked.body = bytes.Clone(q.body)
+		if c.push(parked, true) {
+			return
+		}
+		<-c.slots
+	}
+	// Only this goroutine adds to the queue, so it stays empty.
+	c.out.waitRoom()
+	c.unsent = true
+	c.s.cfg.Replica.View(func(v *fsm.View) { c.scratch = c.run(v, &q, c.scratch[:0]) })
+	if cap(c.scratch) > 64<<10 {
+		c.scratch = nil
+	}
+}
+
+// run answers a request from a view. Look-up, watch and reply happen while the
+// tree is locked, so that no event comes between them.
+func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
+	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
+	end := false
+	switch {
+	case q.op == nil:
+		h.Zxid, h.Code, end = -1, proto.Unimplemented, true
+	case q.op.Code == proto.OpPing:
+		h.Xid = proto.XidPing
+	case q.op.Code == proto.OpAuth:
+		h.Zxid, h.Code, end = 0, q.code, q.code != proto.OK
+	default:
+		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids}
+		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
+		if h.Code != proto.OK {
+			scratch = scratch[:0]
+		}
+	}
+	c.reply(q, &h, scratch)
+	if end {
+		c.out.finish()
+	}
+	return scratch
+}
+
+func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
+	c.frame(h, func(b []byte) []byte { return append(b, body...) })
+	c.answered(q, h, len(body))
+}
+
+// Done implements fsm.Waiter: the write at the head of the queue is applied. Its
+// reply is queued, and then the reads behind it are run, up to the next write.
+func (c *conn) Done(v *fsm.View, r *fsm.Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead || len(c.queue) == 0 {
+		return
+	}
+	if r.Drop {
+		c.kill()
+		return
+	}
+	q := c.pop()
+	h := proto.ReplyHeader{Xid: q.xid, Zxid: r.Zxid, Code: r.Code}
+	body := r.Body
+	if r.Code != proto.OK {
+		body = nil
+	}
+	c.reply(&q, &h, body)
+	if q.op.Code == proto.OpCloseSession {
+		c.out.finish()
+	}
+	for len(c.queue) > 0 && (c.queue[0].op == nil || c.queue[0].op.Class != proto.Write) {
+		q := c.pop()
+		c.s.scratch = c.run(v, &q, c.s.scratch[:0])
+	}
+	c.markDirty()
+}
+
+// pop takes the head off the queue; mu is held.
+func (c *conn) pop() request {
+	q := c.queue[0]
+	c.queue[0] = request{}
+	if c.queue = c.queue[1:]; len(c.queue) == 0 {
+		c.queue = c.queue[:0:0]
+	}
+	c.s.stats.outstanding.Add(-1)
+	<-c.slots
+	return q
+}
+
+// Lost implements fsm.Waiter: nobody knows what came of a write, which is what a
+// closed connection says.
+func (c *conn) Lost() { c.kill() }
+
+var errAuth = errors.New("auth request that cannot be read")

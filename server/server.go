@@ -1,0 +1,265 @@
+package server
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Proposer is what the client port needs of the cluster.
+type Proposer interface {
+	// Propose puts a command into the log behind those that the caller proposed before, and
+	// returns at once or when there is room. c is not used after it returns.
+	Propose(c *fsm.Command, w fsm.Waiter)
+	// Touch notes that a session was heard of. It reports false if the session is at its end.
+	Touch(session int64) bool
+}
+
+// Config says how to serve clients. Every limit must be set.
+type Config struct {
+	ID       uint64 // of this server; the high byte of its sessions' ids
+	Proposer Proposer
+	Replica  *fsm.Replica
+	Log      *slog.Logger
+
+	Tick              time.Duration
+	MinSessionTimeout time.Duration
+	MaxSessionTimeout time.Duration
+	SuperDigest       string // "user:base64(sha1(user:password))" of the super user; empty for none
+
+	MaxFrame         int           // bytes of a request (jute.maxbuffer)
+	MaxConns         int           // 0 is no limit
+	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
+	MaxOutstanding   int           // requests of one connection that wait
+	OutboxBytes      int           // queued for a client that does not read
+	HandshakeTimeout time.Duration // for the first frame
+	FourLetterWords  []string      // those that are answered; "*" is all
+	Version          string        // for four-letter words
+	Built            string        // likewise: YYYY-MM-DD HH:MM
+	DataDir          string        // likewise
+}
+
+// Server serves clients. Its methods may be called at any time.
+type Server struct {
+	cfg   Config
+	start time.Time
+
+	mu        sync.Mutex
+	closed    bool
+	serving   bool
+	listening net.Addr // of the first listener, for the word conf
+	conns     map[*conn]struct{}
+	perAddr   map[string]int
+	sessions  map[int64]*conn // whose connection it is, here
+	wg        sync.WaitGroup  // one for each connection and listener
+
+	dirtyMu sync.Mutex
+	dirty   []*conn // have frames that the applier queued since it last flushed
+	scratch []byte  // replies of reads that the applier runs; the applier's own
+
+	number atomic.Uint64 // of the last connection
+	stats  stats
+}
+
+// New returns a server, which refuses clients until [Server.Open]. It observes
+// the replica, so it must be made before entries are applied.
+func New(cfg Config) *Server {
+	s := &Server{
+		cfg: cfg, start: time.Now(),
+		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
+	}
+	// Numbers of an earlier run must not come back: sessions remember the
+	// number of their connection.
+	s.number.Store(uint64(time.Now().UnixNano()))
+	s.stats.reset()
+	cfg.Replica.Observe(observer{s})
+	return s
+}
+
+// Open begins to serve clients.
+func (s *Server) Open() {
+	s.mu.Lock()
+	s.serving = true
+	s.mu.Unlock()
+}
+
+// Serve accepts connections on l until it is closed, and then closes l.
+func (s *Server) Serve(l net.Listener) error {
+	if !s.enter() {
+		l.Close()
+		return net.ErrClosed
+	}
+	defer s.wg.Done()
+	defer l.Close()
+	s.mu.Lock()
+	if s.listening == nil {
+		s.listening = l.Addr()
+	}
+	s.mu.Unlock()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return err
+			}
+			// Most likely too many open files: that passes when some close.
+			s.cfg.Log.Warn("cannot accept a connection", "error", err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		if !s.enter() {
+			c.Close()
+			continue
+		}
+		go func() {
+			defer s.wg.Done()
+			s.serveConn(c)
+		}()
+	}
+}
+
+// ServeConn serves one connection until it ends.
+func (s *Server) ServeConn(c net.Conn) {
+	if !s.enter() {
+		c.Close()
+		return
+	}
+	defer s.wg.Done()
+	s.serveConn(c)
+}
+
+// enter counts a goroutine that Close waits for; false if there can be no more.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.wg.Add(1)
+	return true
+}
+
+// Close closes all connections and waits for their goroutines. Listeners must
+// be closed by whoever opened them.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed, s.serving = true, false
+	for c := range s.conns {
+		c.kill()
+	}
+	s.mu.Unlock()
+}
+
+// Wait waits for the goroutines of all connections and listeners, after Close.
+func (s *Server) Wait() { s.wg.Wait() }
+
+// Disconnect closes the connection of a session, which lives on, and reports
+// whether there was one.
+func (s *Server) Disconnect(session int64) bool {
+	s.mu.Lock()
+	c := s.sessions[session]
+	s.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	c.kill()
+	return true
+}
+
+// admit registers a connection, if the limits allow.
+func (s *Server) admit(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := s.cfg.MaxConns > 0 && len(s.conns) >= s.cfg.MaxConns
+	if s.closed || full || s.cfg.MaxConnsPerAddr > 0 && c.addr != "" && s.perAddr[c.addr] >= s.cfg.MaxConnsPerAddr {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	s.perAddr[c.addr]++
+	return true
+}
+
+// forget drops a connection that has ended.
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	if s.perAddr[c.addr]--; s.perAddr[c.addr] == 0 {
+		delete(s.perAddr, c.addr)
+	}
+	if s.sessions[c.session] == c {
+		delete(s.sessions, c.session)
+	}
+}
+
+// own makes c the connection of its session and closes the one that was.
+func (s *Server) own(c *conn) {
+	s.mu.Lock()
+	before := s.sessions[c.session]
+	s.sessions[c.session] = c
+	s.mu.Unlock()
+	if before != nil && before != c {
+		before.kill()
+	}
+}
+
+func (s *Server) isServing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.serving
+}
+
+// markDirty notes that c has frames to send when the running entry is applied.
+func (s *Server) markDirty(c *conn) {
+	s.dirtyMu.Lock()
+	s.dirty = append(s.dirty, c)
+	s.dirtyMu.Unlock()
+}
+
+// observer tells the connections of what happens to the replica.
+type observer struct{ s *Server }
+
+func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
+	for i := range changes {
+		if changes[i].Kind != proto.SessionClosed {
+			continue
+		}
+		id := changes[i].Session
+		o.s.mu.Lock()
+		c := o.s.sessions[id]
+		delete(o.s.sessions, id)
+		o.s.mu.Unlock()
+		if c != nil && !c.closing.Load() { // else its reply is to come, and then the end
+			c.kill()
+		}
+	}
+}
+
+func (o observer) Applied() {
+	o.s.dirtyMu.Lock()
+	dirty := o.s.dirty
+	o.s.dirty = nil
+	o.s.dirtyMu.Unlock()
+	for _, c := range dirty {
+		c.dirty.Store(false)
+		c.out.flush()
+	}
+}
+
+// Restored closes all connections: events between the old state and the new
+// one are not known. Clients come back and set their watches again.
+func (o observer) Restored() {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	for c := range o.s.conns {
+		c.kill()
+	}
+}
+
+func (observer) Failed(error) {}

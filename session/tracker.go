@@ -1,0 +1,134 @@
+package session
+
+import "slices"
+
+// Tracker tells which sessions have not been heard of for their timeout. It
+// works in buckets of one tick, as ZooKeeper's ExpiryQueue: a deadline is
+// rounded up to the next multiple of the tick, so a session ends between its
+// timeout and one tick more after it was last heard of, and never early.
+//
+// Times are milliseconds of any clock that does not go back. It needs a lock
+// around it.
+type Tracker struct {
+	tick     int64
+	sessions map[int64]*tracked
+	buckets  map[int64]map[int64]struct{} // deadline -> sessions
+}
+
+type tracked struct {
+	timeout  int64
+	deadline int64
+	closing  bool // reported late; its end is on its way through the log
+}
+
+// NewTracker returns a tracker with buckets of tickMs.
+func NewTracker(tickMs int64) *Tracker {
+	return &Tracker{tickMs, map[int64]*tracked{}, map[int64]map[int64]struct{}{}}
+}
+
+// Add begins to track a session that was heard of at now, or changes its
+// timeout. A session that was reported late is not late any more.
+func (t *Tracker) Add(id int64, timeoutMs int32, now int64) {
+	s := t.sessions[id]
+	if s == nil {
+		s = &tracked{}
+		t.sessions[id] = s
+	}
+	s.timeout = int64(timeoutMs)
+	t.move(id, s, t.deadline(now, s.timeout))
+}
+
+// Touch notes that a session was heard of at now. It reports false if the
+// session is not tracked or was reported late.
+func (t *Tracker) Touch(id int64, now int64) bool {
+	s := t.sessions[id]
+	if s == nil || s.closing {
+		return false
+	}
+	if d := t.deadline(now, s.timeout); d > s.deadline { // rarely: most touches fall into the same bucket
+		t.move(id, s, d)
+	}
+	return true
+}
+
+func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }
+
+func (t *Tracker) move(id int64, s *tracked, deadline int64) {
+	t.leave(id, s)
+	s.deadline, s.closing = deadline, false
+	b := t.buckets[deadline]
+	if b == nil {
+		b = map[int64]struct{}{}
+		t.buckets[deadline] = b
+	}
+	b[id] = struct{}{}
+}
+
+func (t *Tracker) leave(id int64, s *tracked) {
+	if b := t.buckets[s.deadline]; b != nil {
+		if delete(b, id); len(b) == 0 {
+			delete(t.buckets, s.deadline)
+		}
+	}
+}
+
+// Remove forgets a session.
+func (t *Tracker) Remove(id int64) {
+	if s := t.sessions[id]; s != nil {
+		t.leave(id, s)
+		delete(t.sessions, id)
+	}
+}
+
+// Len is the number of sessions tracked.
+func (t *Tracker) Len() int { return len(t.sessions) }
+
+// Late returns the sessions whose time was over at now, sorted, each once.
+func (t *Tracker) Late(now int64) []int64 {
+	var late []int64
+	for deadline, b := range t.buckets {
+		if deadline > now {
+			continue
+		}
+		for id := range b {
+			t.sessions[id].closing = true
+			late = append(late, id)
+		}
+		delete(t.buckets, deadline)
+	}
+	slices.Sort(late)
+	return late
+}
+
+// Next returns the earliest deadline, and false if nothing is tracked.
+func (t *Tracker) Next() (deadline int64, ok bool) {
+	for d := range t.buckets {
+		if !ok || d < deadline {
+			deadline, ok = d, true
+		}
+	}
+	return deadline, ok
+}
+
+// Extend gives every session ms more, for a time in which nobody could be heard.
+func (t *Tracker) Extend(ms int64) {
+	ms = (ms + t.tick - 1) / t.tick * t.tick
+	moved := make(map[int64]map[int64]struct{}, len(t.buckets))
+	for d, b := range t.buckets {
+		moved[d+ms] = b
+	}
+	t.buckets = moved
+	for _, s := range t.sessions {
+		s.deadline += ms
+	}
+}
+
+// Retry takes sessions back that were reported late but whose end could not be
+// proposed: they are reported again from now on.
+func (t *Tracker) Retry(ids []int64, now int64) {
+	for _, id := range ids {
+		if s := t.sessions[id]; s != nil && s.closing {
+			t.move(id, s, t.deadline(now, 0))
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// Package watch keeps the watches of one server: which connection waits for
+// what, and which change fires which event. A one-shot watch fires at most
+// once, and nothing here is replicated.
+package watch
+
+import (
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Mode is how long a watch stays and what it covers (WatcherMode). One
+// connection can have several on a path, side by side, as in ZooKeeper 3.9.
+type Mode uint8
+
+// The modes.
+const (
+	Standard   Mode = 1 << iota // fires once
+	Persistent                  // stays
+	Recursive                   // stays, and covers all that is below
+)
+
+// Kind is which of a server's two tables a watch is in.
+type Kind uint8
+
+// The tables: Data has the watches of getData and exists, Child those of
+// getChildren. Persistent watches are in both, recursive ones in Data.
+const (
+	Data Kind = iota
+	Child
+)
+
+// Event is what a watch tells its connection. The connection may see it only
+// if ACL grants it READ.
+type Event struct {
+	Type proto.EventType
+	Path string
+	ACL  []proto.ACL
+}
+
+type key struct {
+	kind Kind
+	path string
+}
+
+// Table holds watches of connections of type C. It needs a lock around it.
+type Table[C comparable] struct {
+	watchers  [2]map[string]map[C]Mode
+	paths     map[C]map[key]struct{}
+	recursive int // how many recursive watches there are: mostly none, and then ancestors need no look
+}
+
+// New returns an empty table.
+func New[C comparable]() *Table[C] {
+	return &Table[C]{
+		watchers: [2]map[string]map[C]Mode{{}, {}},
+		paths:    map[C]map[key]struct{}{},
+	}
+}
+
+// Add registers a watch. Doing so twice is doing it once.
+func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
+	w := t.watchers[kind][path]
+	if w == nil {
+		w = map[C]Mode{}
+		t.watchers[kind][path] = w
+	}
+	if mode&Recursive != 0 && w[c]&Recursive == 0 {
+		t.recursive++
+	}
+	w[c] |= mode
+	p := t.paths[c]
+	if p == nil {
+		p = map[key]struct{}{}
+		t.paths[c] = p
+	}
+	p[key{kind, path}] = struct{}{}
+}
+
+// AddPersistent registers what addWatch asks for.
+func (t *Table[C]) AddPersistent(c C, path string, recursive bool) {
+	if recursive {
+		t.Add(c, Data, path, Recursive)
+		return
+	}
+	t.Add(c, Data, path, Persistent)
+	t.Add(c, Child, path, Persistent)
+}
+
+// Has reports whether the connection has a watch of one of the modes on path.
+func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
+	return t.watchers[kind][path][c]&modes != 0
+}
+
+// Remove drops the connection's watches of the modes on path.
+func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
+	w := t.watchers[kind][path]
+	had := w[c]
+	if had&modes&Recursive != 0 {
+		t.recursive--
+	}
+	if had &^= modes; had != 0 {
+		w[c] = had
+		return
+	}
+	if delete(w, c); len(w) == 0 {
+		delete(t.watchers[kind], path)
+	}
+	p := t.paths[c]
+	if delete(p, key{kind, path}); len(p) == 0 {
+		delete(t.paths, c)
+	}
+}
+
+// Drop removes all watches of a connection, which has ended.
+func (t *Table[C]) Drop(c C) {
+	for k := range t.paths[c] {
+		t.Remove(c, k.kind, k.path, Standard|Persistent|Recursive)
+	}
+}
+
+// Of is the number of (table, path) pairs that the connection watches.
+func (t *Table[C]) Of(c C) int { return len(t.paths[c]) }
+
+// Len is the number of watches in both tables.
+func (t *Table[C]) Len() (n int) {
+	for _, p := range t.paths {
+		n += len(p)
+	}
+	return n
+}
+
+// Connections is the number of connections that watch something.
+func (t *Table[C]) Connections() int { return len(t.paths) }
+
+// Paths is the number of paths with a watch on their data or on their children.
+func (t *Table[C]) Paths() int {
+	n := len(t.watchers[Data])
+	for p := range t.watchers[Child] {
+		if t.watchers[Data][p] == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Fire calls emit for every event that a change causes, in ZooKeeper's order:
+// the data watches of the znode, its child watches, then its parent's child
+// watches. Standard watches that fire are gone.
+func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
+	switch c.Kind {
+	case proto.NodeCreated:
+		t.fire(Data, Event{proto.EventNodeCreated, c.Path, c.ACL}, emit, nil)
+		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentACL}, emit, nil)
+	case proto.NodeDataChanged:
+		t.fire(Data, Event{proto.EventNodeDataChanged, c.Path, c.ACL}, emit, nil)
+	case proto.NodeDeleted:
+		deleted := Event{proto.EventNodeDeleted, c.Path, c.ACL}
+		var told map[C]bool // a connection learns of a deletion once
+		if t.watchers[Child][c.Path] != nil {
+			told = map[C]bool{}
+		}
+		t.fire(Data, deleted, emit, told)
+		t.fire(Child, deleted, emit, told)
+		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentACL}, emit, nil)
+	}
+}
+
+// fire tells the watchers of e's path, and for the data table those who watch
+// an ancestor recursively. told, if not nil, holds who knows already.
+func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), told map[C]bool) {
+	if kind == Data && t.recursive > 0 {
+		if told == nil {
+			told = map[C]bool{}
+		}
+		for path := e.Path; ; path = parent(path) {
+			for c, mode := range t.watchers[Data][path] {
+				if mode&Recursive != 0 && !told[c] {
+					told[c] = true
+					emit(c, e)
+				}
+			}
+			if path == "/" || path == "" {
+				break
+			}
+		}
+	}
+	for c, mode := range t.watchers[kind][e.Path] {
+		if mode&(Standard|Persistent) == 0 {
+			continue
+		}
+		if !told[c] {
+			if told != nil {
+				told[c] = true
+			}
+			emit(c, e)
+		}
+		if mode&Standard != 0 {
+			t.Remove(c, kind, e.Path, Standard)
+		}
+	}
+}
+
+func parent(path string) string {
+	if i := strings.LastIndexByte(path, '/'); i > 0 {
+		return path[:i]
+	}
+	return "/"
+}

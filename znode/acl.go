@@ -1,0 +1,129 @@
+package znode
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Permits reports whether one of the identities may do one of the things in
+// perms under acl (ZooKeeperServer.checkACL). An empty list permits everything,
+// and so does the identity of scheme super.
+func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
+	if len(acl) == 0 {
+		return true
+	}
+	for i := range acl {
+		a := &acl[i]
+		if a.Perms&perms == 0 {
+			continue
+		}
+		if a.Scheme == proto.SchemeWorld && a.ID.ID == proto.Anyone {
+			return true
+		}
+		for _, id := range ids {
+			if id.Scheme == a.Scheme && (id.ID == a.ID.ID || id.Scheme == proto.SchemeIP && maskMatches(a.ID.ID, id.ID)) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeSuper })
+}
+
+func maskMatches(mask, addr string) bool {
+	p, ok := parseMask(mask)
+	a, err := netip.ParseAddr(addr)
+	return ok && err == nil && p.Contains(a.Unmap())
+}
+
+// parseMask reads the id of an ip entry: an address, or address/bits.
+func parseMask(s string) (netip.Prefix, bool) {
+	host, bits, masked := strings.Cut(s, "/")
+	a, err := netip.ParseAddr(host)
+	if err != nil || a.Zone() != "" {
+		return netip.Prefix{}, false
+	}
+	n := a.BitLen()
+	if masked {
+		if n, err = strconv.Atoi(bits); err != nil || n < 0 || n > a.BitLen() {
+			return netip.Prefix{}, false
+		}
+	}
+	return netip.PrefixFrom(a, n).Masked(), true
+}
+
+// fixACL turns the list that a client sent into the one to store
+// (PrepRequestProcessor.fixupACL): exact duplicates go, "auth" becomes the
+// client's own identities, and every entry must be valid.
+func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
+	if isOpen(acl) {
+		return proto.OpenACL, proto.OK // shared: nearly every znode has it
+	}
+	out := make([]proto.ACL, 0, len(acl))
+	for i, a := range acl {
+		if slices.Contains(acl[:i], a) {
+			continue
+		}
+		switch a.Scheme {
+		case proto.SchemeAuth:
+			n := len(out)
+			for _, id := range ids {
+				if id.Scheme == proto.SchemeDigest {
+					out = append(out, proto.ACL{Perms: a.Perms, ID: id})
+				}
+			}
+			if len(out) == n {
+				return nil, proto.InvalidACL
+			}
+			continue
+		case proto.SchemeWorld:
+			if a.ID.ID != proto.Anyone {
+				return nil, proto.InvalidACL
+			}
+		case proto.SchemeDigest:
+			if !validDigest(a.ID.ID) {
+				return nil, proto.InvalidACL
+			}
+		case proto.SchemeIP:
+			if _, ok := parseMask(a.ID.ID); !ok {
+				return nil, proto.InvalidACL
+			}
+		default:
+			return nil, proto.InvalidACL
+		}
+		out = append(out, a)
+	}
+	if len(out) == 0 {
+		return nil, proto.InvalidACL
+	}
+	return out, proto.OK
+}
+
+// validDigest follows Java's split(":"), which drops empty parts at the end:
+// there must be exactly two parts.
+func validDigest(id string) bool {
+	parts := strings.Split(id, ":")
+	for len(parts) > 0 && parts[len(parts)-1] == "" {
+		parts = parts[:len(parts)-1]
+	}
+	return len(parts) == 2
+}
+
+// MaskACL is the list that getACL shows: whoever may not administer the znode
+// sees "user:x" in place of a digest (FinalRequestProcessor).
+func MaskACL(acl []proto.ACL, ids []proto.ID) []proto.ACL {
+	if Permits(acl, proto.PermAdmin, ids) {
+		return acl
+	}
+	out := slices.Clone(acl)
+	for i := range out {
+		if a := &out[i]; a.Scheme == proto.SchemeDigest {
+			user, _, _ := strings.Cut(a.ID.ID, ":")
+			a.ID.ID = user + ":x"
+		}
+	}
+	return out
+}

@@ -1,0 +1,247 @@
+package znode
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Txn is one transaction on the tree: what its operations depend on, and what they did.
+type Txn struct {
+	Zxid    int64
+	Time    int64 // ms since the epoch
+	Session int64
+	IDs     []proto.ID // the identities of the connection
+	Changes []proto.Change
+
+	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
+	NoTTL bool
+}
+
+func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
+	c := proto.Change{Kind: kind, Path: n.rec.Path, ACL: n.rec.ACL}
+	if parent != nil {
+		c.ParentACL = parent.rec.ACL
+	}
+	if n.rec.Kind == Ephemeral {
+		c.Session = n.rec.Owner
+	}
+	x.Changes = append(x.Changes, c)
+}
+
+// Create makes a znode. op decides its kind: create, create2, createContainer
+// or createTTL; ttl is in ms and -1 for all but the last. The name of a
+// sequential znode is the path and ten digits or more of the number of children that
+// its parent ever had.
+func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (*Node, proto.Code) {
+	ttlMode := r.Flags == proto.FlagTTL || r.Flags == proto.FlagTTLSequential
+	switch {
+	case r.Flags < proto.FlagPersistent || r.Flags > proto.FlagTTLSequential:
+		return nil, proto.BadArguments
+	case ttlMode && x.NoTTL:
+		return nil, proto.Unimplemented
+	case ttlMode && (ttl < 1 || ttl > proto.MaxTTL), !ttlMode && ttl >= 0,
+		op == proto.OpCreateTTL && !ttlMode: // the last one kills a real server for good
+		return nil, proto.BadArguments
+	case !usablePath(r.Path):
+		return nil, proto.BadArguments
+	}
+	acl, code := fixACL(r.ACL, x.IDs)
+	if code != proto.OK {
+		return nil, code
+	}
+	parent := t.Lookup(parentPath(r.Path))
+	switch {
+	case parent == nil:
+		return nil, proto.NoNode
+	case !Permits(parent.rec.ACL, proto.PermCreate, x.IDs):
+		return nil, proto.NoAuth
+	}
+	path := r.Path
+	if r.Flags == proto.FlagSequential || r.Flags == proto.FlagEphemeralSeq || r.Flags == proto.FlagTTLSequential {
+		path = fmt.Sprintf("%s%010d", path, parent.rec.Creates)
+	}
+	switch {
+	case !ValidPath(path):
+		return nil, proto.BadArguments
+	case t.index[path] != nil:
+		return nil, proto.NodeExists
+	case parent.rec.Kind == Ephemeral:
+		return nil, proto.NoChildrenForEphemerals
+	}
+	rec := Record{
+		Path: path, Data: bytes.Clone(r.Data), ACL: acl,
+		Czxid: x.Zxid, Mzxid: x.Zxid, Pzxid: x.Zxid, Ctime: x.Time, Mtime: x.Time,
+	}
+	switch {
+	case op == proto.OpCreateContainer:
+		rec.Kind = Container
+	case op == proto.OpCreateTTL:
+		rec.Kind, rec.Owner = TTL, ttl
+	case r.Flags == proto.FlagEphemeral || r.Flags == proto.FlagEphemeralSeq:
+		rec.Kind, rec.Owner = Ephemeral, x.Session
+	}
+	parent = t.edit(parent, func(p *Record) {
+		p.Creates++
+		p.Pzxid = x.Zxid
+	})
+	n := &Node{rec: rec}
+	t.link(n)
+	if t.inMulti {
+		t.undo = append(t.undo, undo{linked, rec})
+	}
+	x.did(proto.NodeCreated, n, parent)
+	return n, proto.OK
+}
+
+// Delete removes a znode. The permission is its parent's to give.
+func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
+	if !usablePath(path) || special(path) {
+		return proto.BadArguments
+	}
+	parent := t.Lookup(parentPath(path))
+	switch {
+	case parent == nil:
+		return proto.NoNode
+	case !Permits(parent.rec.ACL, proto.PermDelete, x.IDs):
+		return proto.NoAuth
+	}
+	n := t.index[path]
+	switch {
+	case n == nil:
+		return proto.NoNode
+	case !versionMatches(version, n.rec.Version):
+		return proto.BadVersion
+	case n.NumChildren() > 0:
+		return proto.NotEmpty
+	}
+	t.remove(x, n, parent)
+	return proto.OK
+}
+
+// Reap removes a container or TTL znode that is still to be reaped at the
+// transaction's time (deleteContainer).
+func (t *Tree) Reap(x *Txn, path string) proto.Code {
+	n := t.index[path]
+	switch {
+	case n == nil:
+		return proto.NoNode
+	case n.rec.Kind != Container && n.rec.Kind != TTL:
+		return proto.BadVersion
+	case n.NumChildren() > 0, n.rec.Kind == TTL && x.Time-n.rec.Mtime <= n.rec.Owner:
+		return proto.NotEmpty
+	}
+	t.remove(x, n, t.Lookup(parentPath(path)))
+	return proto.OK
+}
+
+func (t *Tree) remove(x *Txn, n, parent *Node) {
+	if t.inMulti {
+		t.undo = append(t.undo, undo{unlinked, n.rec})
+	}
+	t.unlink(n)
+	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
+	x.did(proto.NodeDeleted, n, parent)
+}
+
+// SetData replaces a znode's data.
+func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
+	if !ValidPath(r.Path) {
+		return nil, proto.BadArguments
+	}
+	n, code := t.lookup(x, r.Path, proto.PermWrite)
+	switch {
+	case code != proto.OK:
+		return nil, code
+	case !versionMatches(r.Version, n.rec.Version):
+		return nil, proto.BadVersion
+	}
+	n = t.edit(n, func(rec *Record) {
+		rec.Data = bytes.Clone(r.Data)
+		rec.Version = next(rec.Version)
+		rec.Mzxid, rec.Mtime = x.Zxid, x.Time
+	})
+	x.did(proto.NodeDataChanged, n, nil)
+	return n, proto.OK
+}
+
+// SetACL replaces a znode's access control list.
+func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
+	if !ValidPath(r.Path) {
+		return nil, proto.BadArguments
+	}
+	acl, code := fixACL(r.ACL, x.IDs)
+	if code != proto.OK {
+		return nil, code
+	}
+	n, code := t.lookup(x, r.Path, proto.PermAdmin)
+	switch {
+	case code != proto.OK:
+		return nil, code
+	case !versionMatches(r.Version, n.rec.Aversion):
+		return nil, proto.BadVersion
+	}
+	n = t.edit(n, func(rec *Record) {
+		rec.ACL = acl
+		rec.Aversion = next(rec.Aversion)
+	})
+	x.did(proto.NodeACLChanged, n, nil)
+	return n, proto.OK
+}
+
+// CheckVersion is the check operation of a multi.
+func (t *Tree) CheckVersion(x *Txn, path string, version int32) proto.Code {
+	if !ValidPath(path) {
+		return proto.BadArguments
+	}
+	n, code := t.lookup(x, path, proto.PermRead)
+	if code == proto.OK && !versionMatches(version, n.rec.Version) {
+		return proto.BadVersion
+	}
+	return code
+}
+
+func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
+	n := t.index[path]
+	switch {
+	case n == nil:
+		return nil, proto.NoNode
+	case !Permits(n.rec.ACL, perm, x.IDs):
+		return nil, proto.NoAuth
+	}
+	return n, proto.OK
+}
+
+// versionMatches: -1 matches every version, any other only itself.
+func versionMatches(want, have int32) bool { return want == proto.AnyVersion || want == have }
+
+// next is the version after v. It skips -1, which would match nothing and everything.
+func next(v int32) int32 {
+	if v++; v == proto.AnyVersion {
+		v++
+	}
+	return v
+}
+
+// Multi runs do, which applies operations one after the other, and takes all
+// that they did back if it returns false.
+func (t *Tree) Multi(x *Txn, do func() bool) bool {
+	before := len(x.Changes)
+	t.inMulti = true
+	ok := do()
+	if !ok {
+		t.rollback()
+		x.Changes = x.Changes[:before]
+	}
+	clear(t.undo)
+	t.undo, t.inMulti = t.undo[:0], false
+	return ok
+}
+
+// CloseSession deletes all ephemerals of a session, in the order in which they were created.
+func (t *Tree) CloseSession(x *Txn, session int64) {
+	for _, path := range t.EphemeralsOf(session) {
+		t.remove(x, t.index[path], t.Lookup(parentPath(path)))
+	}
+}
