@@ -48,36 +48,14 @@ func TestKilledServer(t *testing.T) {
 			t.Fatalf("%s: %v", envKills, err)
 		}
 	}
-	c := &crash{t: t, random: seeded(t), dir: t.TempDir()}
-	if keep := os.Getenv(envKeep); keep != "" {
-		c.dir = keep
-	}
-	began := time.Now()
+	c := newCrash(t)
 	for range kills {
 		c.start()
 		c.verify()
-		c.stream()
+		c.stream(func() { time.Sleep(c.moment(60 * time.Millisecond)) })
 		c.check()
 	}
-	c.start()
-	c.verify()
-	for _, r := range c.rounds {
-		c.verifyRound(r, true)
-	}
-	c.server.Stop()
-	c.check()
-
-	var sent, acked, kept int
-	for _, r := range c.rounds {
-		for _, l := range r.lanes {
-			sent, acked, kept = sent+l.sent, acked+len(l.acked), kept+len(l.kept)
-		}
-	}
-	t.Logf("%d kills in streams and %d in starts: %d creates sent, %d acknowledged, %d kept; %v",
-		kills, c.startKills, sent, acked, kept, time.Since(began).Round(time.Millisecond))
-	if acked == 0 || sent == acked {
-		t.Error("no kill came in the middle of a stream: this run shows nothing")
-	}
+	c.finish()
 }
 
 // crash is one run of the test: a data directory and what must be in it.
@@ -85,6 +63,7 @@ type crash struct {
 	t      *testing.T
 	random *rand.Rand
 	dir    string
+	began  time.Time
 
 	server     *lockkeeper
 	keeper     rawSession // lives through all kills
@@ -92,6 +71,39 @@ type crash struct {
 	shown      int64      // the highest zxid that any client was shown
 	rounds     []*crashRound
 	startKills int
+}
+
+func newCrash(t *testing.T) *crash {
+	c := &crash{t: t, random: seeded(t), dir: t.TempDir(), began: time.Now()}
+	if keep := os.Getenv(envKeep); keep != "" {
+		var err error
+		if c.dir, err = os.MkdirTemp(keep, t.Name()+"-"); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("the data directory stays at %s", c.dir)
+	}
+	return c
+}
+
+// finish looks at everything once more.
+func (c *crash) finish() {
+	c.t.Helper()
+	c.start()
+	c.verify()
+	var sent, acked, kept int
+	for _, r := range c.rounds {
+		c.verifyRound(r, true)
+		for _, l := range r.lanes {
+			sent, acked, kept = sent+l.sent, acked+len(l.acked), kept+len(l.kept)
+		}
+	}
+	c.server.Stop()
+	c.check()
+	c.t.Logf("%d kills in streams and %d in starts: %d creates sent, %d acknowledged, %d kept; %v",
+		len(c.rounds), c.startKills, sent, acked, kept, time.Since(c.began).Round(time.Millisecond))
+	if acked == 0 || sent == acked {
+		c.t.Error("no kill came in the middle of a stream: this run shows nothing")
+	}
 }
 
 // crashRound is one stream of creates, ended by a kill.
@@ -256,8 +268,7 @@ func (c *crash) verifyRound(r *crashRound, read bool) {
 	}
 }
 
-// childrenOf lists a round's directory, sorted. The directory itself may be
-// missing when the kill came before it was acknowledged.
+// childrenOf lists a round's directory, sorted.
 func (c *crash) childrenOf(r *crashRound) []string {
 	c.t.Helper()
 	body := c.ask(readRequest(1, opGetChildren, r.dir))
@@ -319,15 +330,14 @@ func (c *crash) readLane(r *crashRound, l *lane, count int) {
 	l.kept, l.seen = kept, true
 }
 
-// stream lets all lanes create and kills the server at a random moment.
-func (c *crash) stream() {
+// stream lets all lanes create, and kills the server when until returns.
+func (c *crash) stream(until func()) {
 	c.t.Helper()
 	r := &crashRound{number: len(c.rounds), dir: fmt.Sprintf("%s/%04d", crashRoot, len(c.rounds))}
 	c.ask(createRequest(2, r.dir, nil, 0))
 	r.floor = c.shown
 	c.rounds = append(c.rounds, r)
 
-	delay := c.moment(60 * time.Millisecond)
 	var lanes sync.WaitGroup
 	for i := range crashLanes {
 		conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, rawSession{})
@@ -339,7 +349,7 @@ func (c *crash) stream() {
 		window := 1 + c.random.IntN(crashWindow)
 		lanes.Go(func() { l.run(conn, window) })
 	}
-	time.Sleep(delay)
+	until()
 	c.server.Kill()
 	lanes.Wait()
 

@@ -23,8 +23,8 @@ const (
 	envBinary = "LOCKKEEPER_INTEROP_BINARY" // test this binary instead of building one
 	envAddr   = "LOCKKEEPER_INTEROP_ADDR"   // test this endpoint where no server must be started or killed
 	envSeed   = "LOCKKEEPER_INTEROP_SEED"   // repeat the random choices of an earlier run
-	envKills  = "LOCKKEEPER_INTEROP_KILLS"  // how often the crash test kills the server
-	envKeep   = "LOCKKEEPER_INTEROP_KEEP"   // keep the crash test's data directory here
+	envKills  = "LOCKKEEPER_INTEROP_KILLS"  // how often TestKilledServer kills
+	envKeep   = "LOCKKEEPER_INTEROP_KEEP"   // keep the crash tests' data directories here
 	envRole   = "LOCKKEEPER_INTEROP_ROLE"   // set by the tests: this process is a part in one of them
 )
 

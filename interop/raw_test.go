@@ -22,6 +22,7 @@ const (
 	opCreate      = 1
 	opExists      = 3
 	opGetData     = 4
+	opSetData     = 5
 	opGetChildren = 8
 )
 
@@ -135,6 +136,11 @@ func createRequest(xid int32, path string, data []byte, flags int32) message {
 	return *m.int(flags)
 }
 
+func setDataRequest(xid int32, path string, data []byte) message {
+	var m message
+	return *m.int(xid).int(opSetData).text(path).bytes(data).int(-1)
+}
+
 // readRequest is exists, getData or getChildren, without a watch.
 func readRequest(xid, op int32, path string) message {
 	var m message
@@ -143,8 +149,9 @@ func readRequest(xid, op int32, path string) message {
 
 // stat is the part of a Stat that these tests look at.
 type stat struct {
-	czxid int64
-	owner int64
+	czxid   int64
+	version int32
+	owner   int64
 }
 
 // message is a request under construction.
@@ -201,7 +208,8 @@ func (r *reader) text() string { return string(r.bytes()) }
 func (r *reader) stat() stat {
 	s := stat{czxid: r.long()}
 	r.take(3 * 8) // mzxid, ctime, mtime
-	r.take(3 * 4) // version, cversion, aversion
+	s.version = r.int()
+	r.take(2 * 4) // cversion, aversion
 	s.owner = r.long()
 	r.take(4 + 4 + 8) // dataLength, numChildren, pzxid
 	return s
