@@ -248,23 +248,6 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// eventually waits until check returns nil and fails with its last error when
-// that takes longer than limit.
-func eventually(t testing.TB, limit time.Duration, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(limit)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %v", limit, err)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
 // TestServe is the shortest life of a server: start, one znode, SIGTERM, start
 // again on the same directory, and the znode is there.
 func TestServe(t *testing.T) {
