@@ -317,7 +317,8 @@ func TestOpsAreCaptured(t *testing.T) {
 		if !asked[op.Code] {
 			t.Errorf("%s (%d): no captured request in testdata/golden", op.Name, op.Code)
 		}
-		if !answered[op.Code] && op.Class != proto.Part {
+		refused := op.Code == proto.OpReconfig // on every server that could be captured
+		if !answered[op.Code] && op.Class != proto.Part && !refused {
 			t.Errorf("%s (%d): no captured good reply in testdata/golden", op.Name, op.Code)
 		}
 	}

@@ -165,7 +165,7 @@ func (s *Server) serveConn(nc net.Conn) {
 		defer close(writer)
 		c.out.run(nc)
 		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
-		nc.Close()  // and with it the reader
+		c.kill()    // and with it the reader, wherever it waits
 	}()
 	switch err := c.talk(first); {
 	case err == nil: // what is queued is still sent, if the client takes it
