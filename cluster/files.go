@@ -1,11 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc64"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -123,7 +126,7 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	if err != nil {
 		return fail(err)
 	}
-	newest, machine, err := verifySnapshots(dir, id, snaps)
+	newest, machine, err := verifySnapshots(dir, id)
 	if err != nil {
 		return fail(err)
 	}
@@ -248,7 +251,7 @@ func removeTemporary(dir string, log *slog.Logger) {
 // in it; nil if there is none. Raft by itself would pass over a damaged one in
 // silence, and fall back to an older state. Older ones are not needed: a crash
 // while one was being removed leaves a part of it.
-func verifySnapshots(dir string, id uint64, snaps *raft.FileSnapshotStore) (*raft.SnapshotMeta, *fsm.Machine, error) {
+func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
 	if err != nil {
 		return nil, nil, err
@@ -270,7 +273,7 @@ func verifySnapshots(dir string, id uint64, snaps *raft.FileSnapshotStore) (*raf
 		return nil, nil, nil
 	}
 	path := filepath.Join(dir, snapshotDir, newest.String())
-	meta, machine, err := readSnapshot(snaps, newest, id)
+	meta, machine, err := readSnapshot(path, newest, id)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
 	}
@@ -286,14 +289,29 @@ func (n snapshotName) less(m snapshotName) bool {
 	return cmp.Or(cmp.Compare(n.term, m.term), cmp.Compare(n.index, m.index), cmp.Compare(n.time, m.time)) < 0
 }
 
-// readSnapshot reads a snapshot. Its meta.json has no checksum, so what it says
-// is compared with what else is known.
-func readSnapshot(snaps *raft.FileSnapshotStore, name snapshotName, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
-	m, rc, err := snaps.Open(name.String())
+// snapshotMeta is the meta.json of a snapshot, as Raft writes it.
+type snapshotMeta struct {
+	raft.SnapshotMeta
+	CRC []byte // CRC-64 of state.bin
+}
+
+// readSnapshot reads the snapshot in the directory path, and changes nothing
+// there (Raft's own store makes files to see whether it can). Its meta.json has
+// no checksum, so what it says is compared with what else is known.
+func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
+	b, err := os.ReadFile(filepath.Join(path, metaFile))
 	if err != nil {
 		return nil, nil, err
 	}
-	defer rc.Close()
+	var m snapshotMeta
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, nil, fmt.Errorf("meta.json: %w", err)
+	}
+	state, err := os.Open(filepath.Join(path, "state.bin"))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer state.Close()
 	voters, self := 0, false
 	for _, s := range m.Configuration.Servers {
 		if s.Suffrage == raft.Voter {
@@ -307,14 +325,22 @@ func readSnapshot(snaps *raft.FileSnapshotStore, name snapshotName, id uint64) (
 	case voters == 0 || !self:
 		return nil, nil, fmt.Errorf("meta.json does not have server %d in its cluster", id)
 	}
-	machine, err := fsm.ReadSnapshot(rc)
+	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+	whole := io.TeeReader(state, sum)
+	machine, err := fsm.ReadSnapshot(whole)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state.bin: %w", err)
+	}
+	rest, err := io.Copy(io.Discard, whole)
 	switch {
 	case err != nil:
 		return nil, nil, err
+	case rest > 0 || !bytes.Equal(sum.Sum(nil), m.CRC):
+		return nil, nil, errors.New("state.bin does not have the checksum that meta.json says")
 	case machine.Index() > m.Index:
 		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
 	}
-	return m, machine, nil
+	return &m.SnapshotMeta, machine, nil
 }
 
 // verifyFile verifies raft.db, page by page, and that what is in it is of the
@@ -476,11 +502,7 @@ func Check(dir string) (*Report, error) {
 		return nil, err
 	}
 	defer db.Close()
-	snaps, err := openSnapshots(dir, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
-	newest, snapshot, err := verifySnapshots(dir, m.ServerID, snaps)
+	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
 	if err != nil {
 		return nil, err
 	}

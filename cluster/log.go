@@ -41,10 +41,23 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	case hclog.Error:
 		to = slog.LevelError
 	}
-	s.log.Log(context.Background(), to, msg, args...)
+	plain := make([]any, len(args))
+	for i, a := range args {
+		switch v := a.(type) {
+		case hclog.Format:
+			a = fmt.Sprintf(fmt.Sprint(v[0]), v[1:]...)
+		case fmt.Stringer: // Raft gives itself
+			a = v.String()
+		}
+		plain[i] = a
+	}
+	s.log.Log(context.Background(), to, msg, plain...)
 }
 
 // sessionID shows a session's id as ZooKeeper does.
 type sessionID int64
 
 func (id sessionID) String() string { return fmt.Sprintf("0x%x", uint64(id)) }
+
+// LogValue makes it a string in JSON too, where such a number is not exact.
+func (id sessionID) LogValue() slog.Value { return slog.StringValue(id.String()) }

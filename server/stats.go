@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -79,3 +80,6 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 type sessionID int64
 
 func (id sessionID) String() string { return fmt.Sprintf("0x%x", uint64(id)) }
+
+// LogValue makes it a string in JSON too, where such a number is not exact.
+func (id sessionID) LogValue() slog.Value { return slog.StringValue(id.String()) }

@@ -42,6 +42,12 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	if cfg.TickTime < time.Millisecond {
 		return usageError{fmt.Errorf("invalid value %v for flag -tick-time: below 1ms", cfg.TickTime)}
 	}
+	if cfg.SuperDigest != "" && !strings.Contains(cfg.SuperDigest, ":") {
+		return usageError{fmt.Errorf("invalid value %q for flag -super-digest: not USER:HASH", cfg.SuperDigest)}
+	}
+	if cfg.MaxConnectionsPerAddress < 0 {
+		return usageError{fmt.Errorf("invalid value %d for flag -max-client-cnxns: negative", cfg.MaxConnectionsPerAddress)}
+	}
 	if *memory {
 		cfg.DataDir = ""
 	}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestFullDisk fills the disk under the server: it says so in one line and ends
+// with 1, and what it acknowledged is there when it is started again with room.
+func TestFullDisk(t *testing.T) {
+	disk := t.TempDir()
+	mount := func(flags uintptr, size string) error {
+		return syscall.Mount("lockkeeper-test", disk, "tmpfs", flags, "size="+size)
+	}
+	if err := mount(0, "2m"); err != nil {
+		t.Skipf("a small disk cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() { check1(t, syscall.Unmount(disk, 0)) })
+	dir := filepath.Join(disk, "data")
+
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+	c := p.connect()
+	written := 0
+	for ; ; written++ {
+		if _, err := c.Create(fmt.Sprintf("/n%d", written), make([]byte, 2000), 0); err != nil {
+			break
+		}
+	}
+	if code := p.exit(); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	var said []string
+	for _, line := range p.lines() {
+		if strings.HasPrefix(line, "lockkeeper: ") && !readyLine.MatchString(line) {
+			said = append(said, line)
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0], dir) || !strings.Contains(said[0], "no space left") {
+		t.Errorf("it says %q", p.lines())
+	}
+	t.Logf("%d writes; %q", written, p.lines())
+
+	check1(t, mount(syscall.MS_REMOUNT, "64m"))
+	p = start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+	c = p.connect()
+	for i := range written {
+		if _, err := c.Exists(fmt.Sprintf("/n%d", i), false); err != nil {
+			t.Errorf("/n%d was acknowledged: %v", i, err)
+		}
+	}
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	if code := p.exit(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}

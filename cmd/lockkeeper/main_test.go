@@ -1,0 +1,568 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// binary is the command, built once.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "lockkeeper")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) // other users run it too
+	}
+	if err == nil {
+		binary = filepath.Join(dir, "lockkeeper")
+		build := exec.Command("go", "build", "-o", binary, ".")
+		build.Stderr = os.Stderr
+		err = build.Run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cannot build the command:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func check1(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// call calls run with an environment, and returns what it wrote.
+func call(env map[string]string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, func(k string) string { return env[k] }, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// oneError fails the test unless stderr is one line that says all of the words.
+func oneError(t *testing.T, stderr string, says ...string) {
+	t.Helper()
+	if !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Index(stderr, "\n") != len(stderr)-1 {
+		t.Errorf("not one line: %q", stderr)
+	}
+	for _, s := range says {
+		if !strings.Contains(stderr, s) {
+			t.Errorf("%q does not say %q", stderr, s)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		env  map[string]string
+		says []string
+	}{
+		{"nonsense", nil, []string{`"nonsense"`, "help"}},
+		{"serve --nonsense", nil, []string{"-nonsense"}},
+		{"serve more", nil, []string{`"more"`}},
+		{"serve --id 0", nil, []string{"-id", "1 to 254"}},
+		{"serve --id 255", nil, []string{"255"}},
+		{"serve --id x", nil, []string{"-id", `"x"`}},
+		{"serve --tick-time 5", nil, []string{"-tick-time", `"5"`}},
+		{"serve --tick-time 1us", nil, []string{"-tick-time", "1ms"}},
+		{"serve --tick-time -2s", nil, []string{"-tick-time"}},
+		{"serve --log-format xml", nil, []string{"-log-format", `"xml"`}},
+		{"serve --log-level loud", nil, []string{"-log-level", `"loud"`}},
+		{"serve --listen", nil, []string{"-listen"}},
+		{"serve", map[string]string{"LOCKKEEPER_TICK_TIME": "soon"}, []string{"LOCKKEEPER_TICK_TIME", `"soon"`}},
+		{"serve", map[string]string{"LOCKKEEPER_MEMORY": "perhaps"}, []string{"LOCKKEEPER_MEMORY", `"perhaps"`}},
+		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"300"}},
+		{"serve --memory --super-digest nohash", nil, []string{"nohash"}},
+		{"serve --memory --max-client-cnxns -1", nil, []string{"negative"}},
+		{"check", nil, []string{"one directory"}},
+		{"check a b", nil, []string{"one directory"}},
+		{"check --nonsense a", nil, []string{"-nonsense"}},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			code, stdout, stderr := call(c.env, strings.Fields(c.args)...)
+			if code != exitUsage || stdout != "" {
+				t.Errorf("exit code %d, %q", code, stdout)
+			}
+			oneError(t, stderr, c.says...)
+		})
+	}
+	if code, stdout, stderr := call(nil); code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "usage: ") {
+		t.Errorf("no arguments: %d %q %q", code, stdout, stderr)
+	}
+	for _, args := range []string{"help", "-h", "--help", "serve -h", "check --help"} {
+		if code, stdout, stderr := call(nil, strings.Fields(args)...); code != exitOK || !strings.HasPrefix(stdout, "usage: lockkeeper") || stderr != "" {
+			t.Errorf("%s: %d %q %q", args, code, stdout, stderr)
+		}
+	}
+	_, stdout, _ := call(nil, "serve", "-h")
+	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level"} {
+		if !strings.Contains(stdout, "-"+flag) {
+			t.Errorf("serve -h does not list -%s", flag)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	code, stdout, stderr := call(nil, "version")
+	want := fmt.Sprintf("lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if code != exitOK || stdout != want || stderr != "" {
+		t.Errorf("%d %q %q, not %q", code, stdout, stderr, want)
+	}
+}
+
+// process is the running command.
+type process struct {
+	*exec.Cmd
+	t      *testing.T
+	addr   string // of the client port, once ready
+	ready  chan struct{}
+	mu     sync.Mutex
+	stderr []string
+	done   chan struct{} // closed when it has ended
+	err    error         // of Wait; once it has ended
+}
+
+var readyLine = regexp.MustCompile(`^lockkeeper: serving ZooKeeper clients on (\S+:[1-9]\d*)$`)
+
+// start starts the command, whose end the test waits for.
+func start(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	cmd.Env = env
+	cmd.Dir = t.TempDir()
+	return startCmd(t, cmd)
+}
+
+func startCmd(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{Cmd: cmd, t: t, ready: make(chan struct{}), done: make(chan struct{})}
+	pipe, err := cmd.StderrPipe()
+	check1(t, err)
+	check1(t, cmd.Start())
+	go func() {
+		defer close(p.done)
+		for lines := bufio.NewScanner(pipe); lines.Scan(); {
+			p.mu.Lock()
+			p.stderr = append(p.stderr, lines.Text())
+			p.mu.Unlock()
+			if m := readyLine.FindStringSubmatch(lines.Text()); m != nil && p.addr == "" {
+				p.addr = m[1]
+				close(p.ready)
+			}
+		}
+		p.err = cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		<-p.done
+	})
+	return p
+}
+
+func (p *process) lines() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return append([]string(nil), p.stderr...)
+}
+
+func (p *process) waitReady() *process {
+	p.t.Helper()
+	select {
+	case <-p.ready:
+	case <-p.done:
+		p.t.Fatalf("it ended: %v: %q", p.err, p.lines())
+	case <-time.After(20 * time.Second):
+		p.t.Fatalf("not ready: %q", p.lines())
+	}
+	return p
+}
+
+// exit waits for the end and returns the code.
+func (p *process) exit() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.ProcessState.ExitCode()
+	case <-time.After(20 * time.Second):
+		p.t.Fatalf("it does not end: %q", p.lines())
+		return 0
+	}
+}
+
+func (p *process) connect() *rawclient.Client {
+	p.t.Helper()
+	nc, err := net.DialTimeout("tcp", p.addr, 10*time.Second)
+	check1(p.t, err)
+	p.t.Cleanup(func() { nc.Close() })
+	c, err := rawclient.Open(nc, 10*time.Second)
+	check1(p.t, err)
+	return c
+}
+
+// conf is the answer to the word conf.
+func (p *process) conf() string {
+	p.t.Helper()
+	nc, err := net.DialTimeout("tcp", p.addr, 10*time.Second)
+	check1(p.t, err)
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(10 * time.Second))
+	_, err = nc.Write([]byte("conf"))
+	check1(p.t, err)
+	b, err := io.ReadAll(nc)
+	check1(p.t, err)
+	return string(b)
+}
+
+// fails runs the command to its end and expects one line and exit code 1.
+func fails(t *testing.T, p *process, says ...string) {
+	t.Helper()
+	if code := p.exit(); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, strings.Join(p.lines(), "\n")+"\n", says...)
+}
+
+func TestServeAndStop(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		t.Run(signal.String(), func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+			c := p.connect()
+			_, err := c.Create("/kept", []byte("data"), 0)
+			check1(t, err)
+			_, err = c.Create("/mine", nil, proto.FlagEphemeral)
+			check1(t, err)
+			begin := time.Now()
+			check1(t, p.Process.Signal(signal))
+			if code := p.exit(); code != exitOK {
+				t.Errorf("exit code %d: %q", code, p.lines())
+			}
+			if d := time.Since(begin); d > 5*time.Second {
+				t.Errorf("it took %v to stop", d)
+			}
+			if lines := p.lines(); len(lines) != 1 {
+				t.Errorf("it says %q", lines)
+			}
+			again := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+			nc, err := net.Dial("tcp", again.addr)
+			check1(t, err)
+			t.Cleanup(func() { nc.Close() })
+			if c, err = rawclient.Resume(nc, c.Session); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := c.Get("/kept", false); err != nil || string(r.Data) != "data" {
+				t.Errorf("%q, %v", r.Data, err)
+			}
+			if _, err := c.Exists("/mine", false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestKill kills the server in the middle of writes: what it acknowledged is there.
+func TestKill(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	written := 0
+	for round := range 5 {
+		p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+		c := p.connect()
+		if round == 0 {
+			_, err := c.Create("/n", nil, 0)
+			check1(t, err)
+		}
+		if r, err := c.Exists("/n", false); err != nil || int(r.Version) < written {
+			t.Fatalf("version %d after %d acknowledged writes, %v", r.Version, written, err)
+		} else {
+			written = int(r.Version) // one more may have been stored without an answer
+		}
+		go func() {
+			time.Sleep(time.Duration(20+10*round) * time.Millisecond)
+			p.Process.Kill()
+		}()
+		for {
+			s, err := c.Set("/n", nil)
+			if err != nil {
+				break
+			}
+			written = int(s.Version)
+		}
+		p.exit()
+	}
+	if written < 10 {
+		t.Errorf("only %d writes", written)
+	}
+	if code, stdout, stderr := call(nil, "check", dir); code != exitOK || !strings.Contains(stdout, "is good") {
+		t.Errorf("check: %d %q %q", code, stdout, stderr)
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	env := []string{"LOCKKEEPER_LISTEN=127.0.0.1:0", "LOCKKEEPER_DATA=" + filepath.Join(dir, "env"), "LOCKKEEPER_TICK_TIME=300ms", "LOCKKEEPER_ID=9",
+		"LOCKKEEPER_MAX_CLIENT_CNXNS=17", "LOCKKEEPER_4LW=conf"}
+	t.Run("alone", func(t *testing.T) {
+		conf := start(t, env, "serve").waitReady().conf()
+		for _, want := range []string{"dataDir=" + filepath.Join(dir, "env"), "tickTime=300", "serverId=9", "maxClientCnxns=17"} {
+			if !strings.Contains(conf, want+"\n") {
+				t.Errorf("%q does not say %s", conf, want)
+			}
+		}
+	})
+	t.Run("flags win", func(t *testing.T) {
+		conf := start(t, env, "serve", "--tick-time", "700ms", "--data="+filepath.Join(dir, "flag"), "-id", "3").waitReady().conf()
+		for _, want := range []string{"dataDir=" + filepath.Join(dir, "flag"), "tickTime=700", "serverId=3", "maxClientCnxns=17"} {
+			if !strings.Contains(conf, want+"\n") {
+				t.Errorf("%q does not say %s", conf, want)
+			}
+		}
+	})
+}
+
+func TestMemory(t *testing.T) {
+	for _, how := range []struct {
+		env  []string
+		args []string
+	}{{nil, []string{"--memory"}}, {[]string{"LOCKKEEPER_MEMORY=true"}, nil}} {
+		p := start(t, how.env, append([]string{"serve", "--listen", "127.0.0.1:0"}, how.args...)...).waitReady()
+		_, err := p.connect().Create("/n", nil, 0)
+		check1(t, err)
+		check1(t, p.Process.Signal(syscall.SIGTERM))
+		if code := p.exit(); code != exitOK {
+			t.Errorf("exit code %d", code)
+		}
+		if left, err := os.ReadDir(p.Dir); err != nil || len(left) > 0 {
+			t.Errorf("it left %v, %v", left, err)
+		}
+	}
+}
+
+func TestDefaultDirectory(t *testing.T) {
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0").waitReady()
+	if _, err := os.Stat(filepath.Join(p.Dir, "lockkeeper-data", "meta.json")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	defer l.Close()
+	dir := filepath.Join(t.TempDir(), "data")
+	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), l.Addr().String(), "in use")
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it made its directory: %v", err)
+	}
+	fails(t, start(t, nil, "serve", "--memory", "--listen", "nonsense"), "nonsense")
+	fails(t, start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:99999"), "99999")
+}
+
+// filled makes a data directory with something in it.
+func filled(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "data")
+	s, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir})
+	check1(t, err)
+	nc, err := s.Dial("", "", 10*time.Second)
+	check1(t, err)
+	c, err := rawclient.Open(nc, 10*time.Second)
+	check1(t, err)
+	for i := range 20 {
+		_, err := c.Create(fmt.Sprintf("/n%d", i), bytes.Repeat([]byte("x"), 100), 0)
+		check1(t, err)
+	}
+	c.Close()
+	check1(t, s.Close())
+	return dir
+}
+
+func TestDirectoryInUse(t *testing.T) {
+	dir := filled(t)
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+	fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), dir, "in use")
+	fails(t, start(t, nil, "check", dir), dir, "in use")
+	if _, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir}); !errors.Is(err, lockkeeper.ErrInUse) {
+		t.Errorf("a server of this process: %v", err)
+	}
+	_, err := p.connect().Get("/n1", false)
+	check1(t, err)
+	check1(t, p.Process.Kill()) // what it leaves is no lock
+	p.exit()
+	start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+}
+
+func TestBadDirectory(t *testing.T) {
+	for name, c := range map[string]struct {
+		harm func(t *testing.T, dir string)
+		says []string
+	}{
+		"newer format": {func(t *testing.T, dir string) {
+			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"format":99,"serverId":1}`), 0o644))
+		}, []string{"DIR", "format 99"}},
+		"another server's": {func(t *testing.T, dir string) {
+			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"format":1,"serverId":8}`), 0o644))
+		}, []string{"DIR", "server 8"}},
+		"damaged meta.json": {func(t *testing.T, dir string) {
+			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"for`), 0o644))
+		}, []string{"DIR/meta.json", "damaged"}},
+		"damaged raft.db": {func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "raft/raft.db")
+			b, err := os.ReadFile(path)
+			check1(t, err)
+			at := bytes.LastIndex(b, bytes.Repeat([]byte("x"), 100))
+			b[at] ^= 1
+			for i := range len(b) - 100 { // in every copy, whichever is in use
+				if bytes.Equal(b[i:i+50], bytes.Repeat([]byte("x"), 50)) {
+					b[i] ^= 1
+				}
+			}
+			check1(t, os.WriteFile(path, b, 0o600))
+		}, []string{"DIR/raft/raft.db"}},
+		"half of raft.db": {func(t *testing.T, dir string) {
+			check1(t, os.Truncate(filepath.Join(dir, "raft/raft.db"), 10_000))
+		}, []string{"DIR/raft/raft.db", "damaged", "cut short"}},
+		"no raft.db": {func(t *testing.T, dir string) {
+			check1(t, os.Remove(filepath.Join(dir, "raft/raft.db")))
+		}, []string{"DIR/raft/raft.db"}},
+		"a file": {func(t *testing.T, dir string) {
+			check1(t, os.RemoveAll(dir))
+			check1(t, os.WriteFile(dir, nil, 0o644))
+		}, []string{"DIR", "not a directory"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filled(t)
+			c.harm(t, dir)
+			for i := range c.says {
+				c.says[i] = strings.Replace(c.says[i], "DIR", dir, 1)
+			}
+			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), c.says...)
+			if name == "another server's" {
+				return // nothing is wrong with it, but for who asks
+			}
+			fails(t, start(t, nil, "check", dir), dir)
+		})
+	}
+}
+
+// TestDirectoryNotWritable runs the command as nobody, on root's directory.
+func TestDirectoryNotWritable(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	for name, data := range map[string]func(root string) string{
+		"new":      func(root string) string { return filepath.Join(root, "new") },
+		"existing": func(string) string { return filled(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			dir := data(root)
+			for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) { // readable all the way
+				if err := os.Chmod(d, 0o755); err != nil && !errors.Is(err, os.ErrNotExist) {
+					t.Fatal(err)
+				}
+			}
+			os.Chmod(filepath.Join(dir, "raft/raft.db"), 0o644)
+			cmd := exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--data", dir)
+			cmd.Dir = "/"
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+			fails(t, startCmd(t, cmd), dir, "permission denied")
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	dir := filled(t)
+	before := modTimes(t, dir)
+	code, stdout, stderr := call(nil, "check", dir)
+	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
+		t.Errorf("%d %q %q, not %s", code, stdout, stderr, pattern)
+	}
+	code, out, stderr := call(nil, "check", "--json", dir)
+	var report struct {
+		ServerID, LastIndex uint64
+		Zxid                int64
+		Znodes, Sessions    int
+		Digest              string
+	}
+	if err := json.Unmarshal([]byte(out), &report); code != exitOK || stderr != "" || err != nil {
+		t.Errorf("%d %q %q, %v", code, out, stderr, err)
+	}
+	if report.ServerID != 1 || report.Znodes != 24 || report.Sessions != 1 || report.Zxid < 21 || !strings.Contains(stdout, report.Digest) {
+		t.Errorf("%+v, but %s", report, stdout)
+	}
+	if _, viaEnv, _ := call(map[string]string{"LOCKKEEPER_JSON": "true"}, "check", dir); viaEnv != out {
+		t.Errorf("by the environment %q, by the flag %q", viaEnv, out)
+	}
+	if after := modTimes(t, dir); after != before {
+		t.Errorf("check changed\n%s\nto\n%s", before, after)
+	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, args := range [][]string{{"check", missing}, {"check", "--json", missing}} {
+		code, stdout, stderr := call(nil, args...)
+		if code != exitFault || stdout != "" {
+			t.Errorf("%v: %d %q", args, code, stdout)
+		}
+		oneError(t, stderr, missing)
+	}
+	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("check made the directory: %v", err)
+	}
+}
+
+func modTimes(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	check1(t, filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil {
+			fmt.Fprintln(&b, path, info.Size(), info.ModTime())
+		}
+		return err
+	}))
+	return b.String()
+}
+
+func TestLogFormat(t *testing.T) {
+	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--log-format", "json", "--log-level", "debug").waitReady()
+	c := p.connect()
+	check1(t, c.Write([]byte{0xff, 0xff, 0xff, 0xff}))
+	c.Read()
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	p.exit()
+	found := false
+	for _, line := range p.lines() {
+		var entry struct{ Level, Msg, Session string }
+		if readyLine.MatchString(line) {
+			continue
+		}
+		if err := json.Unmarshal([]byte(line), &entry); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+		found = found || entry.Level == "WARN" && entry.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))
+	}
+	if !found {
+		t.Errorf("no warning of the bad frame: %q", p.lines())
+	}
+}

@@ -1,0 +1,191 @@
+package lockkeeper_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+)
+
+// smallDisk mounts a file system of few bytes, and returns a function that gives it more.
+func smallDisk(t *testing.T, size string) (dir string, grow func(size string)) {
+	t.Helper()
+	dir = t.TempDir()
+	mount := func(flags uintptr, size string) error {
+		return syscall.Mount("lockkeeper-test", dir, "tmpfs", flags, "size="+size)
+	}
+	if err := mount(0, size); err != nil {
+		t.Skipf("a small disk cannot be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("a file is left open: %v", err)
+		}
+	})
+	return dir, func(size string) { check(t, mount(syscall.MS_REMOUNT, size)) }
+}
+
+// TestFullDisk writes until the disk is full: the server says so, stops, and
+// after there is room again has all that it acknowledged.
+func TestFullDisk(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		cfg  lockkeeper.Config
+	}{
+		{"log", lockkeeper.Config{}},
+		{"log and snapshots", lockkeeper.Config{SnapshotBytes: 256 << 10}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			noGoroutineLeft(t)
+			disk, grow := smallDisk(t, "3m")
+			cfg := c.cfg
+			cfg.DataDir = disk + "/data"
+			var log capture
+			cfg.Logger = log.logger()
+			s := open(t, cfg)
+			const writers = 4
+			var acknowledged [writers][]string
+			var wg sync.WaitGroup
+			for w := range writers {
+				c := connect(t, inMemory(s))
+				wg.Go(func() {
+					for i := range 1000 {
+						path := fmt.Sprintf("/w%d-%d", w, i)
+						if _, err := c.Create(path, []byte(strings.Repeat("full", 1000)), 0); err != nil {
+							return
+						}
+						acknowledged[w] = append(acknowledged[w], path)
+					}
+				})
+			}
+			select {
+			case err := <-s.Err():
+				if !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "no space left") {
+					t.Errorf("the fault is %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatal("no fault")
+			}
+			done := make(chan struct{})
+			go func() { wg.Wait(); close(done) }()
+			select {
+			case <-done: // all clients are cut off
+			case <-time.After(10 * time.Second):
+				t.Fatal("clients wait for ever")
+			}
+			if lines := log.matching("cannot go on"); len(lines) != 1 {
+				t.Errorf("the log says %q", lines)
+			}
+			check(t, s.Close())
+
+			grow("64m")
+			report := must(cluster.Check(cfg.DataDir))(t)
+			s = open(t, cfg)
+			reader := connect(t, inMemory(s))
+			n := 0
+			for _, list := range acknowledged {
+				for _, path := range list {
+					n++
+					if _, err := reader.Exists(path, false); err != nil {
+						t.Errorf("%s was acknowledged: %v", path, err)
+					}
+				}
+			}
+			if n < 50 {
+				t.Errorf("only %d writes", n)
+			}
+			t.Logf("%d writes; %+v", n, report)
+			must(reader.Create("/more", nil, 0))(t)
+			check(t, s.Close())
+		})
+	}
+}
+
+// TestDiskFullAtStart starts servers on a disk without room: an error, or a
+// server that says so when it must write; nothing hangs.
+func TestDiskFullAtStart(t *testing.T) {
+	noGoroutineLeft(t)
+	disk, grow := smallDisk(t, "4m")
+	cfg := lockkeeper.Config{DataDir: disk + "/data"}
+	s := open(t, cfg)
+	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
+	check(t, s.Close())
+	check(t, os.WriteFile(disk+"/filler", nil, 0o600))
+	filler, err := os.OpenFile(disk+"/filler", os.O_WRONLY, 0)
+	check(t, err)
+	for block := make([]byte, 4096); err == nil; {
+		_, err = filler.Write(block)
+	}
+	check(t, filler.Close())
+
+	for _, dir := range []string{"/new", "/data"} {
+		opened := make(chan error, 1)
+		go func() {
+			s, err := lockkeeper.Open(lockkeeper.Config{DataDir: disk + dir})
+			if err != nil {
+				opened <- err
+				return
+			}
+			// What is left in the file's free pages may do for a while.
+			nc, err := s.Dial("", "", time.Second)
+			if err == nil {
+				var c *rawclient.Client
+				if c, err = rawclient.Open(nc, time.Second); err == nil {
+					for i := 0; err == nil; i++ {
+						_, err = c.Create(fmt.Sprintf("/more%d", i), make([]byte, 1000), 0)
+					}
+				}
+				nc.Close()
+			}
+			err = <-s.Err()
+			if e := s.Close(); e != nil {
+				err = e
+			}
+			opened <- err
+		}()
+		select {
+		case err := <-opened:
+			if !strings.Contains(err.Error(), disk+dir) || !strings.Contains(err.Error(), "no space left") {
+				t.Errorf("%s: %v", dir, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: it hangs", dir)
+		}
+	}
+	check(t, os.Remove(disk+"/filler"))
+	grow("64m")
+	for _, dir := range []string{"/data", "/new"} {
+		s := open(t, lockkeeper.Config{DataDir: disk + dir})
+		if _, err := connect(t, inMemory(s)).Exists("/kept", false); (err == nil) != (dir == "/data") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		check(t, s.Close())
+	}
+}
+
+// TestReadOnlyDisk opens a directory on a file system that cannot be written:
+// check reads it, a server refuses.
+func TestReadOnlyDisk(t *testing.T) {
+	disk, _ := smallDisk(t, "8m")
+	dir := disk + "/data"
+	s := open(t, lockkeeper.Config{DataDir: dir})
+	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
+	check(t, s.Close())
+	want := must(cluster.Check(dir))(t)
+	check(t, syscall.Mount("lockkeeper-test", disk, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	if got := must(cluster.Check(dir))(t); *got != *want {
+		t.Errorf("%+v, then %+v", want, got)
+	}
+	for _, d := range []string{dir, disk + "/new"} {
+		if _, err := lockkeeper.Open(lockkeeper.Config{DataDir: d}); err == nil || !strings.Contains(err.Error(), d) || !strings.Contains(err.Error(), "read-only") {
+			t.Errorf("%s: %v", d, err)
+		}
+	}
+}
