@@ -100,12 +100,18 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 			each(&e, i, &r, m.txn.Changes)
 		}
 		clear(m.txn.Changes)
+		if cap(m.out) > keptBytes { // of one large reply
+			m.out, m.txn.Changes = nil, nil
+		}
 	}
 	if len(rest) > 0 {
 		return fmt.Errorf("%w: %d bytes behind the last command", ErrEntry, len(rest))
 	}
 	return nil
 }
+
+// keptBytes is how much memory for replies is kept from command to command.
+const keptBytes = 1 << 20
 
 // begin takes the next zxid for the running command.
 func (m *Machine) begin() int64 {
