@@ -42,6 +42,8 @@ type Member struct {
 
 	trackMu sync.Mutex
 	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
+	due     int64            // the deadline that lead sleeps for
+	sooner  chan struct{}    // has an element when there is an earlier one
 
 	ready     chan struct{}
 	readyOnce sync.Once
@@ -61,7 +63,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		ready:   make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
 	}
 	m.batcher.init()
 	m.pending.init()
@@ -102,7 +104,7 @@ func (m *Member) startRaft() error {
 	c.TrailingLogs = 1
 
 	addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-	_, transport := raft.NewInmemTransport(addr)
+	transport := newLoneTransport(addr)
 	store := guardedStore{m.stores.log, m.stores.stable, m}
 	alone := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: addr}}}
 	if err := m.stores.bootstrap(alone); err != nil {
@@ -112,19 +114,28 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport); err != nil {
 		return err
 	}
-	// A lone member need not wait for a leader that never speaks: it is told
-	// to stand for election as a leader that hands over would tell it. That is
-	// some milliseconds in place of the election timeout.
-	_, teller := raft.NewInmemTransport("")
-	teller.Connect(addr, transport)
-	m.wg.Go(func() {
-		req := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: c.ProtocolVersion}}
-		if err := teller.TimeoutNow(c.LocalID, addr, req, &raft.TimeoutNowResponse{}); err != nil {
-			m.cfg.Log.Debug("election at once failed, the timeout will do", "error", err)
-		}
-	})
 	return nil
 }
+
+// loneTransport is that of a member without peers. All that ever comes over it
+// is the message that a leader sends when it hands over: a lone member need not
+// wait for a leader that never speaks, and so stands for election at once.
+type loneTransport struct {
+	*raft.InmemTransport
+	incoming chan raft.RPC
+}
+
+func newLoneTransport(addr raft.ServerAddress) *loneTransport {
+	_, t := raft.NewInmemTransport(addr)
+	incoming := make(chan raft.RPC, 1)
+	incoming <- raft.RPC{
+		Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}},
+		RespChan: make(chan raft.RPCResponse, 1),
+	}
+	return &loneTransport{t, incoming}
+}
+
+func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
 
 // Ready is closed when this member can serve: it has a leader and has applied
 // what was committed before.
@@ -135,7 +146,6 @@ func (m *Member) Err() <-chan error { return m.errs }
 
 func (m *Member) fail(err error) {
 	m.failOnce.Do(func() {
-		m.cfg.Log.Error("this server cannot go on", "error", err)
 		m.errs <- err
 	})
 }
@@ -162,9 +172,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
 		case proto.SessionOpened, proto.SessionResumed:
-			o.m.trackMu.Lock()
-			o.m.tracker.Add(c.Session, v.Sessions().Get(c.Session).Timeout, o.m.nowMs())
-			o.m.trackMu.Unlock()
+			o.m.track(c.Session, v.Sessions().Get(c.Session).Timeout)
 		case proto.SessionClosed:
 			o.m.trackMu.Lock()
 			o.m.tracker.Remove(c.Session)

@@ -53,14 +53,13 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// lead ends sessions that are late, at every tick, and now and then reaps
-// container and TTL znodes.
+// lead ends sessions that are late, and now and then reaps container and TTL
+// znodes. Between deadlines it sleeps.
 func (m *Member) lead(stop <-chan struct{}) {
-	tick := max(1, m.cfg.Tick.Milliseconds())
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
-	due := (m.nowMs()/tick + 1) * tick
-	timer := time.NewTimer(time.Duration(due-m.nowMs()) * time.Millisecond)
+	due, wait := m.nextDeadline()
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		select {
@@ -68,21 +67,53 @@ func (m *Member) lead(stop <-chan struct{}) {
 			return
 		case <-reap.C:
 			m.reap()
+			continue
+		case <-m.sooner:
 		case <-timer.C:
-			now := m.nowMs()
-			m.trackMu.Lock()
-			if late := now - due; late > tick {
-				// This process stood still. What its clients sent meanwhile lies
-				// unread in its sockets, so nobody is late for that time.
-				m.tracker.Extend(late)
-			}
-			ids := m.tracker.Late(now)
-			m.trackMu.Unlock()
-			for _, id := range ids {
+			for _, id := range m.late(due) {
 				m.expire(id, expiry{m, id})
 			}
-			due = (m.nowMs()/tick + 1) * tick
-			timer.Reset(time.Duration(due-m.nowMs()) * time.Millisecond)
+		}
+		due, wait = m.nextDeadline()
+		timer.Reset(wait)
+	}
+}
+
+// nextDeadline tells when the next session can be late, and how long that is
+// from now.
+func (m *Member) nextDeadline() (due int64, wait time.Duration) {
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	now := m.nowMs()
+	due, ok := m.tracker.Next()
+	if !ok {
+		due = now + time.Hour.Milliseconds()
+	}
+	m.due = due
+	return due, time.Duration(due-now) * time.Millisecond
+}
+
+// late returns the sessions whose time is over; due is when they were to be looked at.
+func (m *Member) late(due int64) []int64 {
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	now := m.nowMs()
+	if stood := now - due; stood > m.cfg.Tick.Milliseconds() {
+		// This process stood still. What its clients sent meanwhile lies
+		// unread in its sockets, so nobody is late for that time.
+		m.tracker.Extend(stood)
+	}
+	return m.tracker.Late(now)
+}
+
+// track times a session anew.
+func (m *Member) track(id int64, timeoutMs int32) {
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	if m.tracker.Add(id, timeoutMs, m.nowMs()) < m.due {
+		select {
+		case m.sooner <- struct{}{}:
+		default:
 		}
 	}
 }

@@ -98,9 +98,10 @@ const (
 	trailerLen   = 4
 )
 
-// Errors that an entry can cause. They stop the server.
+// Errors that an entry can cause. They stop the server. A snapshot of a newer
+// version is an ErrVersion too.
 var (
-	ErrVersion = errors.New("fsm: entry of a newer version")
+	ErrVersion = errors.New("fsm: written by a newer version")
 	ErrEntry   = errors.New("fsm: damaged entry")
 )
 
@@ -138,7 +139,7 @@ func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 	case len(b) < headerLen+trailerLen:
 		return e, nil, ErrEntry
 	case b[0] != entryVersion:
-		return e, nil, fmt.Errorf("%w: %d, this program knows %d", ErrVersion, b[0], entryVersion)
+		return e, nil, fmt.Errorf("%w: entry of version %d, this program knows %d", ErrVersion, b[0], entryVersion)
 	}
 	end := len(b) - trailerLen
 	if crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {

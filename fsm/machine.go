@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"hash/crc32"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -46,13 +47,15 @@ func (m *Machine) Zxid() int64 { return m.zxid }
 func (m *Machine) Index() uint64 { return m.index }
 
 // Digest is a hash of the whole replicated state.
-func (m *Machine) Digest() uint64 {
-	var b []byte
-	for _, s := range m.sessions.All() {
+func (m *Machine) Digest() uint64 { return digest(m.sessions.All(), m.zxid, m.tree.Digest()) }
+
+func digest(sorted []*session.Session, zxid int64, tree uint64) uint64 {
+	b := make([]byte, 0, 64*len(sorted))
+	for _, s := range sorted {
 		b = session.Append(b, s)
 	}
-	b = jute.AppendLong(jute.AppendLong(b, m.zxid), int64(m.tree.Digest()))
-	return m.tree.Digest() ^ uint64(crc32.Checksum(b, castagnoli))
+	b = jute.AppendLong(jute.AppendLong(b, zxid), int64(tree))
+	return tree ^ uint64(crc32.Checksum(b, castagnoli))
 }
 
 // Check verifies the state: the whole tree, and that the owners of ephemerals are alive.
@@ -97,9 +100,18 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 			each(&e, i, &r, m.txn.Changes)
 		}
 		clear(m.txn.Changes)
+		if cap(m.out) > keptBytes { // of one large reply
+			m.out, m.txn.Changes = nil, nil
+		}
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("%w: %d bytes behind the last command", ErrEntry, len(rest))
 	}
 	return nil
 }
+
+// keptBytes is how much memory for replies is kept from command to command.
+const keptBytes = 1 << 20
 
 // begin takes the next zxid for the running command.
 func (m *Machine) begin() int64 {

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -37,14 +38,14 @@ var ErrSnapshot = errors.New("fsm: damaged snapshot")
 type Snapshot struct {
 	zxid        int64
 	term, index uint64
-	digest      uint64
-	sessions    []*session.Session
+	sessions    []*session.Session // in no order
 	tree        *znode.Snapshot
 }
 
-// Snapshot takes a snapshot of the state.
+// Snapshot takes a snapshot of the state. It is quick, since nothing is
+// applied meanwhile: what takes longer is left to Write.
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, m.Digest(), m.sessions.All(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -58,7 +59,8 @@ func (s *Snapshot) Write(out io.Writer) error {
 	w.section(sectionState, binary.BigEndian.AppendUint64(b, s.index))
 
 	b = b[:0]
-	for _, x := range s.sessions {
+	sessions := session.Sorted(s.sessions)
+	for _, x := range sessions {
 		if b = session.Append(b, x); len(b) >= sectionSize {
 			w.section(sectionSessions, b)
 			b = b[:0]
@@ -75,9 +77,9 @@ func (s *Snapshot) Write(out io.Writer) error {
 	}
 	w.section(sectionNodes, b)
 
-	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(s.sessions)))
+	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(sessions)))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.tree.Len()))
-	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, s.digest))
+	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.tree.Digest())))
 	return w.w.Flush() // bufio keeps the first error
 }
 
@@ -104,7 +106,7 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		if err != nil {
 			return nil, err
 		}
-		if kind < last || kind == sectionState && last != 0 {
+		if kind < last || (kind == sectionState) != (last == 0) {
 			return nil, r.damaged("section %d after %d", kind, last)
 		}
 		last = kind
@@ -138,15 +140,15 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 			if len(b) != 24 {
 				return nil, r.damaged("totals of %d bytes", len(b))
 			}
-			sessions, znodes, digest := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
+			sessions, znodes, sum := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
 			if uint64(m.sessions.Len()) != sessions || uint64(len(nodes)) != znodes {
 				return nil, r.damaged("%d sessions and %d znodes, should be %d and %d", m.sessions.Len(), len(nodes), sessions, znodes)
 			}
 			if m.tree, err = znode.Restore(nodes); err != nil {
 				return nil, r.damaged("%v", err)
 			}
-			if m.Digest() != digest {
-				return nil, r.damaged("digest %016x, should be %016x", m.Digest(), digest)
+			if m.Digest() != sum {
+				return nil, r.damaged("digest %016x, should be %016x", m.Digest(), sum)
 			}
 			return m, nil
 		default:
@@ -165,18 +167,18 @@ func (r *sectionReader) damaged(format string, args ...any) error {
 	return fmt.Errorf("%w at offset %d: %s", ErrSnapshot, r.offset, fmt.Sprintf(format, args...))
 }
 
-func (r *sectionReader) read(n int) ([]byte, error) {
-	b := make([]byte, n)
-	got, err := io.ReadFull(r.r, b)
-	r.next += int64(got)
+// read reads n bytes. Memory grows with the bytes that are there, not with n.
+func (r *sectionReader) read(n uint32) ([]byte, error) {
+	b, err := jute.ReadPayload(r.r, n, maxSection, nil)
 	if err != nil {
 		return nil, r.damaged("cut short")
 	}
+	r.next += int64(n)
 	return b, nil
 }
 
 func (r *sectionReader) magic() error {
-	b, err := r.read(len(snapshotMagic) + 1)
+	b, err := r.read(uint32(len(snapshotMagic)) + 1)
 	if err != nil {
 		return err
 	}
@@ -184,7 +186,7 @@ func (r *sectionReader) magic() error {
 		return r.damaged("not a snapshot")
 	}
 	if v := b[len(snapshotMagic)]; v != snapshotVersion {
-		return fmt.Errorf("fsm: snapshot of version %d, this program knows %d", v, snapshotVersion)
+		return fmt.Errorf("%w: snapshot of version %d, this program knows %d", ErrVersion, v, snapshotVersion)
 	}
 	return nil
 }
@@ -199,7 +201,7 @@ func (r *sectionReader) section() (kind byte, payload []byte, err error) {
 	if n > maxSection {
 		return 0, nil, r.damaged("section of %d bytes", n)
 	}
-	if payload, err = r.read(int(n)); err != nil {
+	if payload, err = r.read(n); err != nil {
 		return 0, nil, err
 	}
 	sum, err := r.read(4)

@@ -26,6 +26,7 @@ func init() {
 		proto.OpSetData:         setData,
 		proto.OpSetACL:          setACL,
 		proto.OpMulti:           multi,
+		proto.OpReconfig:        reconfig,
 	}
 }
 
@@ -40,14 +41,21 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.resumeSession(&d, conn)
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
-		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner {
-			return Result{Zxid: m.zxid, Code: proto.SessionMoved}, d.Err()
+		if d.Err() != nil {
+			return Result{}, fmt.Errorf("%w: expireSession", ErrEntry)
 		}
-		return m.closeSession(c.Session), d.Err()
+		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner {
+			return Result{Zxid: m.zxid, Code: proto.SessionMoved}, nil
+		}
+		return m.closeSession(c.Session), nil
 	case proto.OpDeleteContainer:
+		path := d.String()
+		if d.Err() != nil {
+			return Result{}, fmt.Errorf("%w: deleteContainer", ErrEntry)
+		}
 		r := Result{Zxid: m.begin()}
-		r.Code = m.tree.Reap(&m.txn, d.String())
-		return r, d.Err()
+		r.Code = m.tree.Reap(&m.txn, path)
+		return r, nil
 	}
 
 	s := m.sessions.Get(c.Session)
@@ -224,3 +232,6 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 	}
 	return proto.MarshallingError // the decoder lets no other through
 }
+
+// reconfig is off, as it is in ZooKeeper unless reconfigEnabled is set.
+func reconfig(*Machine, proto.OpCode, *jute.Decoder) proto.Code { return proto.ReconfigDisabled }

@@ -1,4 +1,6 @@
-// Package interop holds the tests that need foreign programs: real ZooKeeper
-// servers and the clients of other languages. They are built with the tag
-// interop; without it the package is empty.
+// Package interop runs lockkeeper as its users do: the binary in a process of
+// its own, stock clients, a real Redis behind the lock, kill -9, and real
+// ZooKeeper servers to compare with. It holds tests only, built with the tag
+// interop; without it the package is empty. What they need is installed by
+// setup.sh; what is missing fails a test and never skips one.
 package interop

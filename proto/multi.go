@@ -116,7 +116,7 @@ func (r *MultiReply) Decode(d *jute.Decoder) {
 		}
 		if res.Op == OpError {
 			res.Code = Code(d.Int())
-		} else if row := OpByCode(res.Op); row == nil {
+		} else if row := OpByCode(res.Op); row == nil || row.InMulti == 0 {
 			d.Fail(ErrMulti)
 			return
 		} else if row.Reply != nil {

@@ -22,6 +22,7 @@ const (
 	OpCheck                OpCode = 13
 	OpMulti                OpCode = 14
 	OpCreate2              OpCode = 15
+	OpReconfig             OpCode = 16
 	OpCheckWatches         OpCode = 17
 	OpRemoveWatches        OpCode = 18
 	OpCreateContainer      OpCode = 19
@@ -100,6 +101,7 @@ var Ops = []Op{
 	{OpCheck, "check", "CHEC", Part, OpMulti, rec[PathVersion](), nil},
 	{OpMulti, "multi", "MULT", Write, 0, rec[MultiRequest](), rec[MultiReply]()},
 	{OpCreate2, "create2", "CREA", Write, OpMulti, rec[CreateRequest](), rec[PathStatReply]()},
+	{OpReconfig, "reconfig", "RECO", Write, 0, rec[ReconfigRequest](), rec[DataReply]()},
 	{OpCheckWatches, "checkWatches", "CHKW", Read, 0, rec[PathType](), nil},
 	{OpRemoveWatches, "removeWatches", "REMW", Read, 0, rec[PathType](), nil},
 	{OpCreateContainer, "createContainer", "CREA", Write, OpMulti, rec[CreateRequest](), rec[PathStatReply]()},

@@ -256,6 +256,27 @@ func (r *SetACLRequest) Decode(d *jute.Decoder) {
 	r.Path, r.ACL, r.Version = d.String(), DecodeACL(d), d.Int()
 }
 
+// ReconfigRequest is the body of reconfig. Lists of servers that are not given
+// may be null.
+type ReconfigRequest struct {
+	Joining, Leaving, NewMembers Path
+	ConfigID                     int64 // the configuration's version that is expected; -1 is any
+}
+
+// Append appends the record's encoding to b.
+func (r *ReconfigRequest) Append(b []byte) []byte {
+	b = r.NewMembers.Append(r.Leaving.Append(r.Joining.Append(b)))
+	return jute.AppendLong(b, r.ConfigID)
+}
+
+// Decode reads the record.
+func (r *ReconfigRequest) Decode(d *jute.Decoder) {
+	r.Joining.Decode(d)
+	r.Leaving.Decode(d)
+	r.NewMembers.Decode(d)
+	r.ConfigID = d.Long()
+}
+
 // AuthRequest is the body of auth (AuthPacket).
 type AuthRequest struct {
 	Type   int32

@@ -24,9 +24,7 @@ type conn struct {
 	number uint64
 	since  time.Time
 
-	// Set by the handshake, before the reader goes on.
-	session  int64
-	timeout  int32 // ms
+	session  int64 // set by the handshake, before the reader goes on
 	identity atomic.Pointer[identity]
 
 	out     outbox
@@ -35,7 +33,7 @@ type conn struct {
 
 	gone     chan struct{} // closed by kill
 	goneOnce sync.Once
-	slots    chan struct{} // an element for each request in the queue
+	slots    chan struct{} // an element for each slot taken in the queue
 
 	mu    sync.Mutex
 	queue []request // in order of arrival; the first one waits for the log
@@ -102,6 +100,12 @@ func (c *conn) kill() {
 	c.nc.Close()
 }
 
+// end closes the connection once what is queued is sent, or soon at the latest.
+func (c *conn) end() {
+	c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.HandshakeTimeout))
+	c.out.finish()
+}
+
 // fromNetwork is the reader's way to the socket. Before it waits there, what it
 // has answered is sent: one flush for all the requests that came together.
 type fromNetwork struct{ c *conn }
@@ -160,7 +164,8 @@ func (s *Server) serveConn(nc net.Conn) {
 	go func() {
 		defer close(writer)
 		c.out.run(nc)
-		nc.Close() // and with it the reader
+		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
+		c.kill()    // and with it the reader, wherever it waits
 	}()
 	switch err := c.talk(first); {
 	case err == nil: // what is queued is still sent, if the client takes it

@@ -29,15 +29,15 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		c.warn("refusing a client that has seen a later zxid", "seen", q.LastZxidSeen, "here", last)
 		return false, errEnd
 	}
-	c.timeout = c.negotiate(q.Timeout)
+	timeout := c.negotiate(q.Timeout)
 	w := &opening{c: c, hasReadOnly: q.HasReadOnly, done: make(chan struct{})}
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
 		var password session.Password
 		rand.Read(password[:])
-		cmd = fsm.OpenSession(c.number, c.newID(), c.timeout, password)
+		cmd = fsm.OpenSession(c.number, c.newID(), timeout, password)
 	} else {
-		cmd = fsm.ResumeSession(c.number, q.SessionID, c.timeout, q.Password)
+		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
 	cmd.IDs = c.identity.Load().encoded
 	c.s.cfg.Proposer.Propose(cmd, w)
@@ -46,7 +46,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, errEnd
 	}
 	if c.session == 0 {
-		c.out.finish()
+		c.end()
 		return false, nil
 	}
 	return true, nil
@@ -80,9 +80,8 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	c := w.c
 	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
 	if s := r.Session; s != nil {
-		c.session = s.ID
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
-		c.s.own(c)
+		c.s.own(c, s.ID)
 	}
 	c.out.add(func(b []byte) []byte {
 		b, start := jute.BeginFrame(b)

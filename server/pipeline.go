@@ -18,6 +18,7 @@ type request struct {
 	who   *identity  // when it came in: a later auth does not count for it
 	code  proto.Code // of auth, which was decided when it came in
 	start time.Time
+	slots int // that it takes in the queue
 }
 
 // handle takes one request. It reports false if nothing more is to be read:
@@ -62,20 +63,30 @@ func (c *conn) write(q request) {
 		c.closing.Store(true)
 	}
 	q.body = nil
-	if c.slot() {
+	if c.reserve(&q) {
 		c.push(q, false)
 		c.s.cfg.Proposer.Propose(&cmd, c)
 	}
 }
 
-// slot waits until one more request may stand in the queue. It reports false
-// if the connection ended meanwhile.
-func (c *conn) slot() bool {
-	select {
-	case c.slots <- struct{}{}:
-		return true
-	case <-c.gone:
-		return false
+// reserve waits until the queue has room for one more request. A long body
+// takes the room of several, so that what is parked is bounded in bytes as
+// well. It reports false if the connection ended meanwhile.
+func (c *conn) reserve(q *request) bool {
+	q.slots = min(cap(c.slots), 1+len(q.body)>>10)
+	for range q.slots {
+		select {
+		case c.slots <- struct{}{}:
+		case <-c.gone:
+			return false
+		}
+	}
+	return true
+}
+
+func (c *conn) release(q *request) {
+	for range q.slots {
+		<-c.slots
 	}
 }
 
@@ -99,7 +110,7 @@ func (c *conn) local(q request) {
 	waits := len(c.queue) > 0
 	c.mu.Unlock()
 	if waits {
-		if !c.slot() {
+		if !c.reserve(&q) {
 			return
 		}
 		parked := q
@@ -107,7 +118,7 @@ func (c *conn) local(q request) {
 		if c.push(parked, true) {
 			return
 		}
-		<-c.slots
+		c.release(&q)
 	}
 	// Only this goroutine adds to the queue, so it stays empty.
 	c.out.waitRoom()
@@ -139,7 +150,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	}
 	c.reply(q, &h, scratch)
 	if end {
-		c.out.finish()
+		c.end()
 	}
 	return scratch
 }
@@ -169,7 +180,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	}
 	c.reply(&q, &h, body)
 	if q.op.Code == proto.OpCloseSession {
-		c.out.finish()
+		c.end()
 	}
 	for len(c.queue) > 0 && (c.queue[0].op == nil || c.queue[0].op.Class != proto.Write) {
 		q := c.pop()
@@ -186,7 +197,7 @@ func (c *conn) pop() request {
 		c.queue = c.queue[:0:0]
 	}
 	c.s.stats.outstanding.Add(-1)
-	<-c.slots
+	c.release(&q)
 	return q
 }
 

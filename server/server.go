@@ -186,10 +186,13 @@ func (s *Server) admit(c *conn) bool {
 	return true
 }
 
-// forget drops a connection that has ended.
+// forget drops a connection that has ended. It may be called twice.
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if _, ok := s.conns[c]; !ok {
+		return
+	}
 	delete(s.conns, c)
 	if s.perAddr[c.addr]--; s.perAddr[c.addr] == 0 {
 		delete(s.perAddr, c.addr)
@@ -199,15 +202,18 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// own makes c the connection of its session and closes the one that was.
-func (s *Server) own(c *conn) {
+// own makes c the connection of a session and closes the one that was.
+func (s *Server) own(c *conn, session int64) {
 	s.mu.Lock()
-	before := s.sessions[c.session]
-	s.sessions[c.session] = c
-	s.mu.Unlock()
-	if before != nil && before != c {
+	defer s.mu.Unlock()
+	c.session = session
+	if _, ok := s.conns[c]; !ok {
+		return // it ended meanwhile; the session waits for another
+	}
+	if before := s.sessions[session]; before != nil && before != c {
 		before.kill()
 	}
+	s.sessions[session] = c
 }
 
 func (s *Server) isServing() bool {

@@ -6,6 +6,7 @@
 package session
 
 import (
+	"cmp"
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
@@ -46,12 +47,17 @@ func (t *Table) Len() int { return len(t.byID) }
 func (t *Table) Get(id int64) *Session { return t.byID[id] }
 
 // All returns the sessions in order of their ids.
-func (t *Table) All() []*Session {
-	all := make([]*Session, 0, len(t.byID))
-	for _, id := range slices.Sorted(maps.Keys(t.byID)) {
-		all = append(all, t.byID[id])
-	}
-	return all
+func (t *Table) All() []*Session { return Sorted(t.Snapshot()) }
+
+// Snapshot returns the sessions as they are now, in no order: it is to be
+// quick. They never change.
+func (t *Table) Snapshot() []*Session {
+	return slices.AppendSeq(make([]*Session, 0, len(t.byID)), maps.Values(t.byID))
+}
+
+// Sorted returns the sessions in order of their ids, in a slice of its own.
+func Sorted(sessions []*Session) []*Session {
+	return slices.SortedFunc(slices.Values(sessions), func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
 }
 
 // Open adds a session. If its id is 0 or taken, the next free one is used.

@@ -27,8 +27,9 @@ func NewTracker(tickMs int64) *Tracker {
 }
 
 // Add begins to track a session that was heard of at now, or changes its
-// timeout. A session that was reported late is not late any more.
-func (t *Tracker) Add(id int64, timeoutMs int32, now int64) {
+// timeout. A session that was reported late is not late any more. It returns
+// the session's deadline.
+func (t *Tracker) Add(id int64, timeoutMs int32, now int64) int64 {
 	s := t.sessions[id]
 	if s == nil {
 		s = &tracked{}
@@ -36,6 +37,7 @@ func (t *Tracker) Add(id int64, timeoutMs int32, now int64) {
 	}
 	s.timeout = int64(timeoutMs)
 	t.move(id, s, t.deadline(now, s.timeout))
+	return s.deadline
 }
 
 // Touch notes that a session was heard of at now. It reports false if the

@@ -36,7 +36,7 @@ func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 func maskMatches(mask, addr string) bool {
 	p, ok := parseMask(mask)
 	a, err := netip.ParseAddr(addr)
-	return ok && err == nil && p.Contains(a.Unmap())
+	return ok && err == nil && p.Contains(a.WithZone("").Unmap()) // the zone is this host's name for a link
 }
 
 // parseMask reads the id of an ip entry: an address, or address/bits.
@@ -63,9 +63,19 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
 	}
 	out := make([]proto.ACL, 0, len(acl))
+	var seen map[proto.ACL]struct{} // of a long list: a frame holds tens of thousands of entries
+	if len(acl) > 16 {
+		seen = make(map[proto.ACL]struct{}, len(acl))
+	}
 	for i, a := range acl {
-		if slices.Contains(acl[:i], a) {
+		if seen == nil && slices.Contains(acl[:i], a) {
 			continue
+		}
+		if seen != nil {
+			n := len(seen)
+			if seen[a] = struct{}{}; len(seen) == n {
+				continue
+			}
 		}
 		switch a.Scheme {
 		case proto.SchemeAuth:

@@ -129,7 +129,7 @@ func (t *Tree) Reap(x *Txn, path string) proto.Code {
 		return proto.NoNode
 	case n.rec.Kind != Container && n.rec.Kind != TTL:
 		return proto.BadVersion
-	case n.NumChildren() > 0, n.rec.Kind == TTL && x.Time-n.rec.Mtime <= n.rec.Owner:
+	case n.NumChildren() > 0 || !n.overdue(x.Time):
 		return proto.NotEmpty
 	}
 	t.remove(x, n, t.Lookup(parentPath(path)))

@@ -14,25 +14,25 @@ import (
 // Snapshot is a tree as it was when the snapshot was taken. It never changes
 // and may be read beside the tree.
 type Snapshot struct {
-	nodes  []*Node
+	nodes  slots
 	digest uint64
 }
 
-// Snapshot takes a snapshot. It takes as long as copying a pointer for each
-// znode; from then on the first change of each znode copies it.
+// Snapshot takes a snapshot. It takes as long as copying a pointer for every
+// few hundred znodes; from then on the first change of each znode copies it.
 func (t *Tree) Snapshot() *Snapshot {
 	t.gen++
-	return &Snapshot{slices.Clone(t.nodes), t.digest}
+	return &Snapshot{t.nodes.frozen(), t.digest}
 }
 
 // Len is the number of znodes in the snapshot.
-func (s *Snapshot) Len() int { return len(s.nodes) }
+func (s *Snapshot) Len() int { return s.nodes.len }
 
 // Digest is the tree's digest at the time of the snapshot.
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
 // Append appends the encoding of the i-th znode to b.
-func (s *Snapshot) Append(b []byte, i int) []byte { return appendRecord(b, &s.nodes[i].rec) }
+func (s *Snapshot) Append(b []byte, i int) []byte { return appendRecord(b, &s.nodes.at(i).rec) }
 
 // ErrRecord marks an encoded znode that cannot be read.
 var ErrRecord = errors.New("znode: bad record")

@@ -12,7 +12,7 @@ import (
 // Tree is the znode tree. The zero value is not usable; see [New].
 type Tree struct {
 	index      map[string]*Node
-	nodes      []*Node             // the same nodes, dense, so that a snapshot is one copy of a slice
+	nodes      slots               // the same nodes, dense, for snapshots
 	ephemerals map[int64]*nodeList // by owner
 	reapable   map[string]struct{} // container and TTL znodes
 	gen        uint32              // nodes of an older generation may be held by a snapshot
@@ -51,7 +51,7 @@ func (t *Tree) Lookup(path string) *Node {
 }
 
 // Len is the number of znodes, the root included.
-func (t *Tree) Len() int { return len(t.nodes) }
+func (t *Tree) Len() int { return t.nodes.len }
 
 // Digest is a hash of the whole tree. Equal trees have equal digests, whatever
 // way led to them.
@@ -92,16 +92,20 @@ func (t *Tree) EphemeralsOf(session int64) []string {
 func (t *Tree) Reapable(nowMs int64) []string {
 	var paths []string
 	for p := range t.reapable {
-		n := t.index[p]
-		if n.NumChildren() > 0 {
-			continue
-		}
-		if n.rec.Kind == Container && n.rec.Creates > 0 || n.rec.Kind == TTL && nowMs-n.rec.Mtime > n.rec.Owner {
+		if n := t.index[p]; n.NumChildren() == 0 && n.overdue(nowMs) {
 			paths = append(paths, p)
 		}
 	}
 	slices.Sort(paths)
 	return paths
+}
+
+// overdue reports whether a container or TTL znode without children is to be reaped.
+func (n *Node) overdue(nowMs int64) bool {
+	if n.rec.Kind == Container {
+		return n.rec.Creates > 0
+	}
+	return nowMs-n.rec.Mtime > n.rec.Owner
 }
 
 // add and remove keep a node's index in one of its lists, which at points to.
@@ -145,8 +149,8 @@ func (t *Tree) link(n *Node) {
 	if r.Kind == Container || r.Kind == TTL {
 		t.reapable[r.Path] = struct{}{}
 	}
-	n.slot = int32(len(t.nodes))
-	t.nodes = append(t.nodes, n)
+	n.slot = int32(t.nodes.len)
+	t.nodes.push(n, t.gen)
 	t.index[r.Path] = n
 	t.dataSize += int64(len(r.Path) + len(r.Data))
 	n.content = contentHash(r)
@@ -165,11 +169,10 @@ func (t *Tree) unlink(n *Node) {
 		}
 	}
 	delete(t.reapable, r.Path)
-	last := t.nodes[len(t.nodes)-1]
-	t.nodes[n.slot] = last
+	last := t.nodes.at(t.nodes.len - 1)
+	t.nodes.put(int(n.slot), last, t.gen)
 	last.slot = n.slot
-	t.nodes[len(t.nodes)-1] = nil
-	t.nodes = t.nodes[:len(t.nodes)-1]
+	t.nodes.pop(t.gen)
 	delete(t.index, r.Path)
 	t.dataSize -= int64(len(r.Path) + len(r.Data))
 	t.digest -= n.digest
@@ -186,7 +189,7 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 		c.gen = t.gen
 		n = &c
 		t.index[n.rec.Path] = n
-		t.nodes[n.slot] = n
+		t.nodes.put(int(n.slot), n, t.gen)
 		if n.siblings != nil {
 			n.siblings.nodes[n.sibling] = n
 		}
@@ -246,13 +249,14 @@ func (t *Tree) rollback() {
 // counters and digest are what the znodes say, and that the owner of every
 // ephemeral is alive. It returns the first fault found.
 func (t *Tree) Check(alive func(session int64) bool) error {
-	if len(t.index) != len(t.nodes) {
-		return fmt.Errorf("znode: %d paths for %d znodes", len(t.index), len(t.nodes))
+	if len(t.index) != t.Len() {
+		return fmt.Errorf("znode: %d paths for %d znodes", len(t.index), t.Len())
 	}
 	var digest uint64
 	var size int64
 	var children, owned, reapable int
-	for i, n := range t.nodes {
+	for i := range t.Len() {
+		n := t.nodes.at(i)
 		r := &n.rec
 		if int(n.slot) != i || t.index[r.Path] != n {
 			return fmt.Errorf("znode: %s: not where the index says", r.Path)
@@ -293,8 +297,8 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		}
 	}
 	switch {
-	case children != len(t.nodes)-1:
-		return fmt.Errorf("znode: %d children listed for %d znodes below the root", children, len(t.nodes)-1)
+	case children != t.Len()-1:
+		return fmt.Errorf("znode: %d children listed for %d znodes below the root", children, t.Len()-1)
 	case owned != t.Ephemerals():
 		return fmt.Errorf("znode: %d ephemerals listed, %d in the tree", t.Ephemerals(), owned)
 	case reapable != len(t.reapable):

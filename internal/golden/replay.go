@@ -212,14 +212,14 @@ func (p *player) noteSession(c *conn, st *Step) {
 }
 
 func (p *player) closed(c *conn, st *Step) error {
-	got, err := c.await(p.ctx, p.opts.Timeout, 1)
+	_, err := c.await(p.ctx, p.opts.Timeout, 1)
 	if errors.Is(err, errPeerClosed) {
 		c.close()
 		delete(p.conns, st.Conn)
 		return nil
 	}
 	if err == nil {
-		got, _ = c.frame(p.ctx, 0)
+		got, _ := c.frame(p.ctx, 0)
 		return &Diff{Step: st, Why: "something came where the server closed the connection", Got: got, Offset: -1}
 	}
 	return &Diff{Step: st, Why: fmt.Sprintf("the connection is not closed: %v", err), Offset: -1}

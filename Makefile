@@ -1,0 +1,33 @@
+T := 30s
+
+.PHONY: build test race lint fuzz interop ci
+
+build:
+	go build ./...
+	go build -o lockkeeper ./cmd/lockkeeper
+
+test:
+	go test -shuffle=on ./...
+
+race:
+	go test -race -shuffle=on ./...
+
+lint:
+	.ci/lint
+
+# Every fuzz function of every package, for T each: make fuzz T=5m
+fuzz:
+	@set -e; for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "=== $$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) $$package; \
+		done; \
+	done
+
+# As root on Debian: it installs a real Redis and a real ZooKeeper.
+interop:
+	interop/setup.sh
+	go test -tags interop -timeout 20m ./interop/...
+
+ci:
+	.ci/run

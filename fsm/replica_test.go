@@ -1,0 +1,359 @@
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// watcher is a connection that notes what it is sent.
+type watcher struct {
+	name string
+	ids  []proto.ID
+	sent *[]string // may be shared between connections
+}
+
+func (w *watcher) Identities() []proto.ID { return w.ids }
+func (w *watcher) Event(zxid int64, t proto.EventType, path string) {
+	if w.sent != nil {
+		*w.sent = append(*w.sent, fmt.Sprintf("%s: event %v %s zxid %d", w.name, t, path, zxid&0xffff))
+	}
+}
+
+// waiter notes its reply.
+type waiter struct {
+	name string
+	sent *[]string
+}
+
+func (w *waiter) Done(v *View, r *Result) {
+	*w.sent = append(*w.sent, fmt.Sprintf("%s: reply %v zxid %d", w.name, r.Code, r.Zxid&0xffff))
+}
+func (w *waiter) Lost() { *w.sent = append(*w.sent, w.name+": lost") }
+
+// observer notes what it is told.
+type observer struct{ sent *[]string }
+
+func (o observer) Changed(_ *View, changes []proto.Change) {
+	*o.sent = append(*o.sent, fmt.Sprintf("observer: %d changes", len(changes)))
+}
+func (o observer) Applied()       { *o.sent = append(*o.sent, "observer: applied") }
+func (o observer) Restored()      { *o.sent = append(*o.sent, "observer: restored") }
+func (o observer) Failed(e error) { *o.sent = append(*o.sent, "observer: failed: "+e.Error()) }
+
+func entryOf(origin, batch uint64, commands ...*Command) []byte {
+	b := BeginEntry(nil)
+	for _, c := range commands {
+		b = AppendCommand(b, c)
+	}
+	return EndEntry(b, &Envelope{Origin: origin, Batch: batch, Time: 1000, Count: len(commands)})
+}
+
+func readBy(w *watcher, v *View, op proto.OpCode, r proto.Record) ([]byte, proto.Code) {
+	return v.Read(&Reader{Watcher: w, Session: 5, IDs: w.ids}, op, r.Append(nil), nil)
+}
+
+func expect(t *testing.T, got *[]string, want ...string) {
+	t.Helper()
+	if !slices.Equal(*got, want) {
+		t.Errorf("got\n  %s\nwant\n  %s", strings.Join(*got, "\n  "), strings.Join(want, "\n  "))
+	}
+	*got = nil
+}
+
+// TestReplicaOrder: for each command, its events, then the observers, then its
+// reply; and after the entry, once, that it is applied.
+func TestReplicaOrder(t *testing.T) {
+	var sent []string
+	r := NewReplica()
+	r.Observe(observer{&sent})
+	asked := 0
+	r.Complete(func(e *Envelope, i int) Waiter {
+		if e.Origin != 1 {
+			return nil // proposed elsewhere
+		}
+		if asked++; i != asked-1 {
+			t.Errorf("batch %d: asked for command %d in call %d", e.Batch, i, asked)
+		}
+		return &waiter{fmt.Sprintf("command %d", i), &sent}
+	})
+	run := func(origin, batch uint64, commands ...*Command) {
+		asked = 0
+		if err := r.Apply(&raft.Log{Index: r.m.Index() + 1, Term: 1, Data: entryOf(origin, batch, commands...)}); err != nil {
+			t.Fatal(err)
+		}
+		if origin == 1 && asked != len(commands) {
+			t.Errorf("batch %d: %d of %d commands completed", batch, asked, len(commands))
+		}
+	}
+	run(1, 1, OpenSession(1, 5, 1000, session.Password{}))
+	expect(t, &sent, "observer: 1 changes", "command 0: reply Ok zxid 1", "observer: applied")
+
+	c1, c2 := &watcher{name: "C1", sent: &sent}, &watcher{name: "C2", sent: &sent}
+	r.View(func(v *View) {
+		readBy(c1, v, proto.OpExists, &proto.PathWatch{Path: "/a", Watch: true})
+		readBy(c1, v, proto.OpGetChildren, &proto.PathWatch{Path: "/", Watch: true})
+	})
+	run(1, 2, createCommand(5, "/a", 0), createCommand(5, "/a", 0), createCommand(5, "/a/b", 0))
+	expect(t, &sent,
+		"C1: event NodeCreated /a zxid 2", "C1: event NodeChildrenChanged / zxid 2",
+		"observer: 1 changes", "command 0: reply Ok zxid 2",
+		"command 1: reply NodeExists zxid 3",
+		"observer: 1 changes", "command 2: reply Ok zxid 4",
+		"observer: applied")
+
+	// A multi's events come in the order of its operations, before its one reply.
+	r.View(func(v *View) {
+		for _, path := range []string{"/a", "/a/b", "/c"} {
+			readBy(c2, v, proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
+		}
+	})
+	multi := proto.MultiRequest{Ops: []proto.MultiOp{
+		{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: "/c", ACL: proto.OpenACL}},
+		{Op: proto.OpDelete, Request: &proto.PathVersion{Path: "/a/b", Version: -1}},
+		{Op: proto.OpDelete, Request: &proto.PathVersion{Path: "/a", Version: -1}},
+	}}
+	moved := &Command{Op: proto.OpMulti, Session: 5, Conn: 99, Body: multi.Append(nil)}
+	run(2, 1, moved) // of another connection: no event, and nobody here waits for it
+	expect(t, &sent, "observer: applied")
+	run(1, 3, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: multi.Append(nil)})
+	expect(t, &sent,
+		"C2: event NodeCreated /c zxid 6", "C2: event NodeDeleted /a/b zxid 6", "C2: event NodeDeleted /a zxid 6",
+		"observer: 3 changes", "command 0: reply Ok zxid 6", "observer: applied")
+
+	// Dropped connections hear nothing.
+	r.View(func(v *View) {
+		readBy(c2, v, proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1})
+	})
+	r.DropWatches(c2)
+	r.View(func(v *View) {
+		if c, p, w := v.WatchCounts(); c+p+w != 0 {
+			t.Errorf("%d connections watch %d paths with %d watches", c, p, w)
+		}
+	})
+	run(1, 4, createCommand(5, "/d", 0))
+	expect(t, &sent, "observer: 1 changes", "command 0: reply Ok zxid 7", "observer: applied")
+}
+
+// TestReplicaFiltersEvents: an event is for those alone who may read the
+// znode, by the ACL it has, or had last; for the children's event, its parent.
+func TestReplicaFiltersEvents(t *testing.T) {
+	var sent []string
+	r := NewReplica()
+	owner := []proto.ID{{Scheme: proto.SchemeDigest, ID: "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="}}
+	private := []proto.ACL{{Perms: proto.PermAll, ID: owner[0]}}
+	do := func(op proto.OpCode, q proto.Record) {
+		t.Helper()
+		c := &Command{Op: op, Session: 5, Conn: 1, IDs: AppendIDs(nil, owner), Body: q.Append(nil)}
+		if res, _ := one(t, r.m, 1, c); res[0].Code != proto.OK {
+			t.Fatal(res[0].Code)
+		}
+	}
+	one(t, r.m, 1, OpenSession(1, 5, 1000, session.Password{}))
+	do(proto.OpCreate, &proto.CreateRequest{Path: "/open", ACL: proto.OpenACL})
+	do(proto.OpCreate, &proto.CreateRequest{Path: "/private", ACL: private})
+
+	stranger, friend, super := &watcher{"stranger", nil, &sent}, &watcher{"friend", owner, &sent}, &watcher{"super", someIDs[3:], &sent}
+	for _, w := range []*watcher{stranger, friend, super} {
+		r.View(func(v *View) { // with no check of ACLs, as in ZooKeeper
+			readBy(w, v, proto.OpAddWatch, &proto.PathType{Path: "/open", Type: 0})
+			readBy(w, v, proto.OpAddWatch, &proto.PathType{Path: "/private", Type: 0})
+			readBy(w, v, proto.OpExists, &proto.PathWatch{Path: "/private/x", Watch: true})
+		})
+	}
+	apply := func(op proto.OpCode, q proto.Record, want ...string) {
+		t.Helper()
+		c := &Command{Op: op, Session: 5, Conn: 1, IDs: AppendIDs(nil, owner), Body: q.Append(nil)}
+		if err := r.apply(r.m.Index()+1, 1, entryOf(1, 1, c)); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(sent) // connections are told in no order
+		for i := range sent {
+			sent[i], _, _ = strings.Cut(sent[i], " zxid")
+		}
+		expect(t, &sent, want...)
+	}
+	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/open", Version: -1},
+		"friend: event NodeDataChanged /open", "stranger: event NodeDataChanged /open", "super: event NodeDataChanged /open")
+	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/private", Version: -1},
+		"friend: event NodeDataChanged /private", "super: event NodeDataChanged /private")
+	// The new znode is open, but its parent is not.
+	apply(proto.OpCreate, &proto.CreateRequest{Path: "/private/x", ACL: proto.OpenACL},
+		"friend: event NodeChildrenChanged /private", "friend: event NodeCreated /private/x",
+		"stranger: event NodeCreated /private/x",
+		"super: event NodeChildrenChanged /private", "super: event NodeCreated /private/x")
+	// A watch that was filtered is used up all the same.
+	for _, w := range []*watcher{stranger, friend} {
+		r.View(func(v *View) { readBy(w, v, proto.OpExists, &proto.PathWatch{Path: "/private/x", Watch: true}) })
+	}
+	apply(proto.OpSetACL, &proto.SetACLRequest{Path: "/private/x", ACL: private, Version: -1}) // no event
+	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/private/x", Version: -1}, "friend: event NodeDataChanged /private/x")
+	apply(proto.OpSetACL, &proto.SetACLRequest{Path: "/private/x", ACL: proto.OpenACL, Version: -1})
+	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/private/x", Version: -1})
+}
+
+// TestReplicaFails: an entry that is not understood is the last one.
+func TestReplicaFails(t *testing.T) {
+	var sent []string
+	r := NewReplica()
+	r.Observe(observer{&sent})
+	good := entryOf(1, 1, OpenSession(1, 5, 1000, session.Password{}))
+	bad := slices.Clone(good)
+	bad[0]++
+	if err, _ := r.Apply(&raft.Log{Index: 1, Term: 1, Data: bad}).(error); !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "entry 1") {
+		t.Errorf("a newer entry: %v", err)
+	}
+	if last := sent[len(sent)-1]; !strings.HasPrefix(last, "observer: failed: log entry 1") {
+		t.Errorf("the observer heard %q", sent)
+	}
+	if err, _ := r.Apply(&raft.Log{Index: 2, Term: 1, Data: good}).(error); !errors.Is(err, ErrVersion) || r.m.Sessions().Len() != 0 {
+		t.Errorf("the next one: %v, %d sessions", err, r.m.Sessions().Len())
+	}
+	if _, err := r.Snapshot(); !errors.Is(err, ErrVersion) {
+		t.Errorf("a snapshot of a failed replica: %v", err)
+	}
+}
+
+type sink struct {
+	strings.Builder
+	ended string
+}
+
+func (s *sink) ID() string    { return "1" }
+func (s *sink) Cancel() error { s.ended += "cancelled"; return nil }
+func (s *sink) Close() error  { s.ended += "closed"; return nil }
+
+// TestReplicaRestores: what Persist wrote, Restore reads; a damaged snapshot
+// changes nothing.
+func TestReplicaRestores(t *testing.T) {
+	from, to := NewReplica(), NewReplica()
+	from.m = small(t)
+	var sent []string
+	to.Observe(observer{&sent})
+	s, err := from.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out sink
+	if err := s.Persist(&out); err != nil || out.ended != "closed" {
+		t.Fatalf("%v, sink %s", err, out.ended)
+	}
+	s.Release()
+	fresh := to.m.Digest()
+	if err := to.Restore(io.NopCloser(strings.NewReader(out.String()[1:]))); !errors.Is(err, ErrSnapshot) || to.m.Digest() != fresh {
+		t.Errorf("damaged: %v", err)
+	}
+	expect(t, &sent)
+	if err := to.Restore(io.NopCloser(strings.NewReader(out.String()))); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, &sent, "observer: restored")
+	to.View(func(v *View) {
+		if v.Digest() != from.m.Digest() || v.Zxid() != from.m.Zxid() || v.Index() != from.m.Index() || v.Check() != nil {
+			t.Error("restored another state")
+		}
+	})
+}
+
+// TestReadersBesideApply: connections read with a watch while entries are
+// applied. Each sees its replies and events in the order in which the tree
+// changed: after a reply that set a watch comes its event, before any reply
+// that shows something newer.
+func TestReadersBesideApply(t *testing.T) {
+	const writes, readers = 2000, 4
+	r := NewReplica()
+	one(t, r.m, 1, OpenSession(1, 5, 1000, session.Password{}), createCommand(5, "/a", 0))
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range readers {
+		all.Go(func() {
+			c := &stream{}
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					if n > 0 {
+						return
+					}
+				default:
+				}
+				r.View(func(v *View) {
+					body, code := v.Read(&Reader{Watcher: c}, proto.OpGetData, (&proto.PathWatch{Path: "/a", Watch: n%2 == 0}).Append(nil), nil)
+					if code != proto.OK {
+						t.Errorf("reader %d: %v", i, code)
+					}
+					var data proto.DataReply
+					d := jute.NewDecoder(body)
+					data.Decode(&d)
+					c.reply(t, data.Stat.Version, n%2 == 0)
+				})
+				if n%64 == 63 { // its end, and a new connection
+					r.DropWatches(c)
+					c = &stream{}
+				}
+				r.View(func(v *View) { v.WatchCounts() })
+			}
+		})
+	}
+	set := (&proto.SetDataRequest{Path: "/a", Version: -1}).Append(nil)
+	for i := range writes {
+		c := &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set}
+		if err := r.apply(uint64(10+i), 1, entryOf(1, uint64(i), c)); err != nil {
+			t.Fatal(err)
+		}
+		if i%100 == 0 {
+			s, err := r.Snapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() { // written beside the entries that follow
+				if err := s.(persister).s.Write(io.Discard); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	close(done)
+	all.Wait()
+}
+
+// stream is a connection whose replies and events come in one order.
+type stream struct {
+	mu     sync.Mutex
+	seen   int32 // version that the last reply showed
+	waits  bool  // a watch is set, for the change after version since
+	since  int32
+	events int
+}
+
+func (s *stream) reply(t *testing.T, version int32, watched bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if version < s.seen {
+		t.Errorf("reply with version %d after one with %d", version, s.seen)
+	}
+	if s.waits && version > s.since {
+		t.Errorf("reply with version %d, but no event since the watch was set at %d", version, s.since)
+	}
+	s.seen = version
+	if watched && !s.waits {
+		s.waits, s.since = true, version
+	}
+}
+
+func (s *stream) Identities() []proto.ID { return nil }
+func (s *stream) Event(int64, proto.EventType, string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waits = false
+	s.events++
+}

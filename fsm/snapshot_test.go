@@ -1,0 +1,219 @@
+package fsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// small is a machine with a bit of everything in it.
+func small(t testing.TB) *Machine {
+	t.Helper()
+	m := NewMachine()
+	one(t, m, 3, OpenSession(1, 5, 1000, session.Password{1, 2, 3}), OpenSession(1, 6, 1000, session.Password{4}))
+	one(t, m, 3, createCommand(5, "/a", 0), createCommand(5, "/a/e-", 3), createCommand(5, "/b", 0))
+	ttl := proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: someACL, Flags: proto.FlagTTL}, TTL: 77}
+	one(t, m, 3, &Command{Op: proto.OpCreateTTL, Session: 5, Conn: 1, Body: ttl.Append(nil)})
+	set := proto.SetDataRequest{Path: "/b", Data: []byte("data"), Version: -1}
+	r, _ := one(t, m, 3, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
+	if r[0].Code != proto.OK || m.Tree().Len() != 4+4 {
+		t.Fatalf("%v, %d znodes", r[0].Code, m.Tree().Len())
+	}
+	return m
+}
+
+var someACL = []proto.ACL{{Perms: proto.PermRead, ID: someIDs[1]}, {Perms: proto.PermAll, ID: someIDs[0]}}
+
+func encode(t testing.TB, m *Machine) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := m.Snapshot().Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestSnapshotDamage flips each byte of a snapshot, and cuts it at each: that
+// must be an error, or make no difference.
+func TestSnapshotDamage(t *testing.T) {
+	m := small(t)
+	good := encode(t, m)
+	if got, err := ReadSnapshot(bytes.NewReader(good)); err != nil || got.Digest() != m.Digest() {
+		t.Fatalf("undamaged: %v", err)
+	}
+	for i := range good {
+		for _, flip := range []byte{1, 0x80, 0xff} {
+			bad := bytes.Clone(good)
+			bad[i] ^= flip
+			got, err := ReadSnapshot(bytes.NewReader(bad))
+			switch {
+			case err == nil && (got.Digest() != m.Digest() || got.Index() != m.Index() || got.term != m.term):
+				t.Errorf("byte %d flipped by %#x: read as another state", i, flip)
+			case err != nil && !errors.Is(err, ErrSnapshot) && !errors.Is(err, ErrVersion):
+				t.Errorf("byte %d flipped by %#x: %v is not one of the package's errors", i, flip, err)
+			}
+		}
+		if _, err := ReadSnapshot(bytes.NewReader(good[:i])); !errors.Is(err, ErrSnapshot) {
+			t.Errorf("cut at byte %d: %v", i, err)
+		}
+	}
+}
+
+// sections takes a snapshot apart; join puts it together, with good checksums.
+func sections(b []byte) (all [][]byte) {
+	for b = b[7:]; len(b) >= 9; {
+		n := min(int(binary.BigEndian.Uint32(b[1:])), len(b)-9)
+		if n < 0 {
+			break
+		}
+		all = append(all, b[:5+n:5+n])
+		b = b[9+n:]
+	}
+	return all
+}
+
+func join(all ...[]byte) []byte {
+	b := append([]byte(snapshotMagic), snapshotVersion)
+	for _, s := range all {
+		s = bytes.Clone(s)
+		binary.BigEndian.PutUint32(s[1:], uint32(len(s)-5))
+		b = append(b, s...)
+		b = binary.BigEndian.AppendUint32(b, crc32.Checksum(s, castagnoli))
+	}
+	return b
+}
+
+// TestSnapshotSections: sections that are whole, but not the ones that belong there.
+func TestSnapshotSections(t *testing.T) {
+	good := encode(t, small(t))
+	s := sections(good)
+	if len(s) != 4 || !bytes.Equal(join(s...), good) {
+		t.Fatalf("%d sections", len(s))
+	}
+	state, sessions, nodes, end := s[0], s[1], s[2], s[3]
+	kind := func(k byte, b []byte) []byte { return append([]byte{k}, b[1:]...) }
+	more := func(b []byte, n int) []byte { return append(bytes.Clone(b), make([]byte, n)...) }
+	tests := []struct {
+		name, want string
+		snapshot   []byte
+	}{
+		{"nothing", "cut short", join()},
+		{"no state", "section 2 after 0", join(sessions, nodes, end)},
+		{"state twice", "section 1 after 1", join(state, state, sessions, nodes, end)},
+		{"no sessions", "0 sessions", join(state, nodes, end)},
+		{"sessions twice", "is there twice", join(state, sessions, sessions, nodes, end)},
+		{"no znodes", "0 znodes", join(state, sessions, end)},
+		{"znodes twice", "16 znodes", join(state, sessions, nodes, nodes, end)},
+		{"wrong order", "section 2 after 3", join(state, nodes, sessions, end)},
+		{"no end", "cut short", join(state, sessions, nodes)},
+		{"unknown section", "unknown kind 9", join(state, sessions, nodes, kind(9, end))},
+		{"long state", "state of 25 bytes", join(more(state, 1), sessions, nodes, end)},
+		{"long totals", "totals of 25 bytes", join(state, sessions, nodes, more(end, 1))},
+		{"long sessions", "bad record", join(state, more(sessions, 1), nodes, end)},
+		{"long znodes", "bad record", join(state, sessions, more(nodes, 1), end)},
+		{"another zxid", "digest", join(append(bytes.Clone(state[:12]), append([]byte{state[12] + 1}, state[13:]...)...), sessions, nodes, end)},
+	}
+	for _, test := range tests {
+		_, err := ReadSnapshot(bytes.NewReader(test.snapshot))
+		if !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+func TestSnapshotOfNewerVersion(t *testing.T) {
+	b := encode(t, small(t))
+	b[len(snapshotMagic)]++
+	if _, err := ReadSnapshot(bytes.NewReader(b)); !errors.Is(err, ErrVersion) {
+		t.Errorf("%v, want ErrVersion", err)
+	}
+}
+
+// TestSnapshotLies: a length that the file does not hold must not cost memory.
+func TestSnapshotLies(t *testing.T) {
+	b := append([]byte(snapshotMagic), snapshotVersion, sectionNodes, 3, 0xff, 0xff, 0xff)
+	b = append(b, "a few bytes"...)
+	n := testkit.Allocated(func() {
+		if _, err := ReadSnapshot(bytes.NewReader(b)); !errors.Is(err, ErrSnapshot) {
+			t.Error(err)
+		}
+	})
+	if n > 1<<20 {
+		t.Errorf("%d bytes were allocated to read %d", n, len(b))
+	}
+}
+
+// TestSnapshotOfManySections: sessions and znodes that fill more than one section each.
+func TestSnapshotOfManySections(t *testing.T) {
+	m := NewMachine()
+	var commands []*Command
+	for i := range int64(8000) {
+		commands = append(commands, OpenSession(1, i+1, 1000, session.Password{byte(i)}))
+	}
+	for range 8000 {
+		commands = append(commands, createCommand(1, "/n-", 2))
+	}
+	one(t, m, 1, commands...)
+	b := encode(t, m)
+	if n := len(sections(b)); n < 6 {
+		t.Errorf("only %d sections", n)
+	}
+	got, err := ReadSnapshot(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Digest() != m.Digest() || got.Check() != nil {
+		t.Error("restored another state")
+	}
+}
+
+type failingWriter struct{ after int }
+
+var errDisk = errors.New("disk full")
+
+func (w *failingWriter) Write(b []byte) (int, error) {
+	if w.after -= len(b); w.after < 0 {
+		return 0, errDisk
+	}
+	return len(b), nil
+}
+
+func TestSnapshotWriteError(t *testing.T) {
+	s := small(t).Snapshot()
+	for after := range 100 {
+		if err := s.Write(&failingWriter{after}); !errors.Is(err, errDisk) {
+			t.Fatalf("after %d bytes: %v", after, err)
+		}
+	}
+}
+
+func FuzzReadSnapshot(f *testing.F) {
+	good := encode(f, small(f))
+	f.Add(good, false)
+	f.Add(good, true)
+	f.Add(encode(f, NewMachine()), true)
+	f.Add(join(sections(good)[0]), true)
+	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
+		if mend && len(b) > 7 { // let it come past the checksums
+			b = join(sections(b)...)
+		}
+		m, err := ReadSnapshot(bytes.NewReader(b))
+		if err != nil {
+			if !errors.Is(err, ErrSnapshot) && !errors.Is(err, ErrVersion) {
+				t.Fatalf("%v is not one of the package's errors", err)
+			}
+			return
+		}
+		again, err := ReadSnapshot(bytes.NewReader(encode(t, m)))
+		if err != nil || again.Digest() != m.Digest() {
+			t.Fatalf("what was read cannot be written and read again: %v", err)
+		}
+	})
+}

@@ -1,0 +1,383 @@
+package lockkeeper_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// The house: which packages there may be and who stands on whom. A package may
+// import what stands on a lower line, and nothing of its own line or above.
+// A line may name packages that are still to come.
+const house = `
+	jute
+	proto
+	znode session watch
+	fsm
+	server cluster
+	admin
+	lockkeeper
+	conform lock lockkeepertest
+	cmd/*
+`
+
+const module = "github.com/lockkeeper/lockkeeper"
+
+// whyNot gives the reasons behind arrows that somebody may be tempted to draw.
+// Some of them point down and are forbidden all the same.
+var whyNot = map[string]string{
+	"server>cluster":      "they meet at the small interface Proposer, so that the client port runs without Raft",
+	"cluster>server":      "they meet at the small interface Proposer, so that Raft runs without a client port",
+	"znode>session":       "the tree knows owners by number; fsm brings the two together",
+	"znode>watch":         "watch events follow from the changes that a command returns",
+	"session>znode":       "the table of sessions knows no znodes; fsm brings the two together",
+	"watch>znode":         "events follow from changes alone",
+	"fsm>server":          "Apply is a function of state and entry; who asked does not matter to it",
+	"fsm>cluster":         "Apply is a function of state and entry; how the entry came does not matter to it",
+	"jute>proto":          "the serialization knows no records",
+	"lockkeepertest>lock": "a test double does not depend on one of its clients",
+	"lock>lockkeepertest": "a client does not carry a server with it",
+	"lock>lockkeeper":     anyServer,
+	"lock>server":         anyServer,
+	"lock>cluster":        anyServer,
+	"lock>fsm":            anyServer,
+	"conform>lockkeeper":  anyServer,
+	"conform>server":      anyServer,
+	"conform>cluster":     anyServer,
+	"conform>fsm":         anyServer,
+	"lockkeeper>conform":  "users who embed a server must not carry the suite with it",
+}
+
+const anyServer = "it works with any ZooKeeper and must not know this one"
+
+// floors maps each package of the house to its line, counted from below.
+func floors() map[string]int {
+	floor := map[string]int{}
+	for i, line := range strings.Split(strings.TrimSpace(house), "\n") {
+		for _, name := range strings.Fields(line) {
+			floor[name] = i
+		}
+	}
+	return floor
+}
+
+// source is one Go file.
+type source struct {
+	dir, name string // dir is "." for the root
+	test      bool
+	file      *ast.File
+	fset      *token.FileSet
+}
+
+func (s *source) imports() (paths []string) {
+	for _, i := range s.file.Imports {
+		p, _ := strconv.Unquote(i.Path.Value)
+		paths = append(paths, p)
+	}
+	return paths
+}
+
+// sources parses all Go files of the module.
+func sources(t *testing.T) (all []*source) {
+	t.Helper()
+	fset := token.NewFileSet()
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || path.Ext(p) != ".go" {
+			return nil
+		}
+		f, err := parser.ParseFile(fset, p, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		p = filepath.ToSlash(p)
+		all = append(all, &source{path.Dir(p), path.Base(p), strings.HasSuffix(p, "_test.go"), f, fset})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 40 {
+		t.Fatalf("found only %d Go files", len(all))
+	}
+	return all
+}
+
+// room is the name in the house of the package in dir, or of a package's import path.
+func room(dir string) string {
+	switch {
+	case dir == ".":
+		return "lockkeeper"
+	case strings.HasPrefix(dir, "cmd/"):
+		return "cmd/*"
+	}
+	return dir
+}
+
+// ownRoom is the room of an import path, and false for packages of others.
+func ownRoom(importPath string) (string, bool) {
+	if importPath == module {
+		return "lockkeeper", true
+	}
+	dir, own := strings.CutPrefix(importPath, module+"/")
+	return room(dir), own
+}
+
+// TestArrows holds the packages to the house: imports point down only.
+func TestArrows(t *testing.T) {
+	floor := floors()
+	for _, s := range sources(t) {
+		from := room(s.dir)
+		onFloor, known := floor[from]
+		helper := strings.HasPrefix(from, "internal/") || from == "interop"
+		if !known && !helper {
+			t.Errorf("%s is no room of the house: give it a line in house_test.go", s.dir)
+			continue
+		}
+		if s.test {
+			continue // tests may look anywhere
+		}
+		for _, p := range s.imports() {
+			bad := func(why string) { t.Errorf("%s/%s: %s must not import %s: %s", s.dir, s.name, from, p, why) }
+			to, own := ownRoom(p)
+			switch {
+			case p == module+"/internal/golden":
+				bad("it plays captured exchanges, which is for tests alone")
+			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && onFloor <= floor["lockkeeper"]:
+				bad("the server does not depend on a client; only lockkeepertest, lock and what stands on them may")
+			case !own || helper:
+			case strings.HasPrefix(to, "internal/"):
+				if onFloor <= floor["lockkeeper"] {
+					bad("the server consists of the rooms of the house; internal holds what tests it")
+				}
+			case whyNot[from+">"+to] != "":
+				bad(whyNot[from+">"+to])
+			case floor[to] == onFloor:
+				bad("rooms on one floor do not know each other")
+			case floor[to] > onFloor:
+				bad("arrows point down only")
+			}
+		}
+	}
+}
+
+// impure says what the pure packages must not import. A package and all below it are meant.
+var impure = map[string]string{
+	"time":        "the clock is an input: an entry has its time, and durations are int64 milliseconds",
+	"sync":        "whoever owns a value has the lock around it",
+	"os":          "it does no I/O",
+	"net":         "it does no I/O",
+	"syscall":     "it does no I/O",
+	"log":         "what happened is in the changes that it returns",
+	"math/rand":   "the same input gives the same result on every server",
+	"crypto/rand": "random bytes come in with the command",
+	"runtime":     "the same input gives the same result on every server",
+	"context":     "nothing in it waits",
+	"io":          "it does no I/O",
+	"bufio":       "it does no I/O",
+	"unsafe":      "any bytes must give a value or an error",
+}
+
+// pureAllowed lists exceptions by file, or for all files.
+var pureAllowed = map[string][]string{
+	"":                {"net/netip"}, // arithmetic of addresses
+	"jute/frame.go":   {"io"},        // a Reader that it is given
+	"fsm/snapshot.go": {"io", "bufio"},
+}
+
+// TestPurity holds the pure packages to their word: no goroutine, no clock, no
+// I/O, no chance and no lock.
+func TestPurity(t *testing.T) {
+	pure := []string{"jute", "proto", "znode", "session", "watch", "fsm"}
+	notPure := []string{"fsm/raft.go", "fsm/replica.go"} // Raft's methods, and the lock
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		name := s.dir + "/" + s.name
+		if s.test || !slices.Contains(pure, s.dir) {
+			continue
+		}
+		seen[s.dir] = true
+		if slices.Contains(notPure, name) {
+			seen[name] = true
+			continue
+		}
+		for _, p := range s.imports() {
+			if slices.Contains(pureAllowed[""], p) || slices.Contains(pureAllowed[name], p) {
+				continue
+			}
+			if _, own := ownRoom(p); !own && strings.Contains(strings.Split(p, "/")[0], ".") {
+				t.Errorf("%s: %s must not import %s: the pure packages stand on the standard library alone", name, s.dir, p)
+			}
+			for top, why := range impure {
+				if p == top || strings.HasPrefix(p, top+"/") {
+					t.Errorf("%s: %s must not import %s: %s", name, s.dir, p, why)
+				}
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a pure package must not start a goroutine: order would depend on the scheduler", s.fset.Position(n.Pos()))
+			case *ast.SelectStmt, *ast.ChanType:
+				t.Errorf("%s: a pure package must not wait: order would depend on the scheduler", s.fset.Position(n.Pos()))
+			}
+			return true
+		})
+	}
+	for _, want := range append(pure, notPure...) {
+		if !seen[want] {
+			t.Errorf("%s is not there: the rule has lost its object", want)
+		}
+	}
+}
+
+// TestPackageComments asks every package for one doc comment.
+func TestPackageComments(t *testing.T) {
+	comments := map[string][]string{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		if _, ok := comments[s.dir]; !ok {
+			comments[s.dir] = nil
+		}
+		if s.file.Doc == nil {
+			continue
+		}
+		comments[s.dir] = append(comments[s.dir], s.name)
+		want := "Package " + s.file.Name.Name + " "
+		if s.file.Name.Name == "main" {
+			want = "Command " + path.Base(s.dir) + " "
+		}
+		if text := s.file.Doc.Text(); !strings.HasPrefix(text, want) {
+			t.Errorf("%s/%s: the package's comment must begin with %q, not %.40q", s.dir, s.name, want, text)
+		}
+	}
+	for dir, files := range comments {
+		if len(files) != 1 {
+			t.Errorf("%s: has %d package comments %v, should have one", dir, len(files), files)
+		}
+	}
+}
+
+// TestOpsAreCaptured asks for a captured request of every operation, and a
+// captured good reply.
+func TestOpsAreCaptured(t *testing.T) {
+	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked, answered := map[proto.OpCode]bool{}, map[proto.OpCode]bool{}
+	note := func(seen map[proto.OpCode]bool, op proto.OpCode, body []byte) {
+		seen[op] = true
+		if op == proto.OpMulti { // its parts are captured too
+			var q proto.MultiRequest
+			d := jute.NewDecoder(body)
+			q.Decode(&d)
+			for _, part := range q.Ops {
+				seen[part.Op] = true
+			}
+		}
+	}
+	for _, s := range scenarios {
+		for _, f := range s.Frames() {
+			switch {
+			case f.Handshake || f.Op == 0:
+			case f.FromClient:
+				note(asked, proto.OpCode(f.Op), f.Bytes[12:])
+			case binary.BigEndian.Uint32(f.Bytes[16:]) == 0:
+				answered[proto.OpCode(f.Op)] = true
+			}
+		}
+	}
+	for i := range proto.Ops {
+		op := &proto.Ops[i]
+		if !asked[op.Code] {
+			t.Errorf("%s (%d): no captured request in testdata/golden", op.Name, op.Code)
+		}
+		refused := op.Code == proto.OpReconfig // on every server that could be captured
+		if !answered[op.Code] && op.Class != proto.Part && !refused {
+			t.Errorf("%s (%d): no captured good reply in testdata/golden", op.Name, op.Code)
+		}
+	}
+}
+
+// TestOpsAreServed sends an empty request of every operation to a server: none
+// may be unknown to it. What the answer should be is for other tests to say.
+func TestOpsAreServed(t *testing.T) {
+	s := open(t, lockkeeper.Config{})
+	for i := range proto.Ops {
+		op := &proto.Ops[i]
+		body := op.Request().Append(nil)
+		if op.Class == proto.Part {
+			// Exists inside a multi only.
+			m := proto.MultiRequest{Ops: []proto.MultiOp{{Op: op.Code, Request: op.Request()}}}
+			op, body = proto.OpByCode(proto.OpMulti), m.Append(nil)
+		}
+		h, err := ask(s, op.Code, body)
+		if err != nil {
+			t.Errorf("%s: %v", op.Name, err)
+		} else if h.Code == proto.Unimplemented {
+			t.Errorf("%s (%d) is in the table of operations, but has no handler", op.Name, op.Code)
+		}
+	}
+	if h, err := ask(s, 99, nil); err != nil || h.Code != proto.Unimplemented {
+		t.Errorf("an operation that is not in the table is answered %v, %v; want %v", h.Code, err, proto.Unimplemented)
+	}
+}
+
+// ask opens a session, sends one request and returns its reply's header.
+func ask(s *lockkeeper.Server, op proto.OpCode, body []byte) (h proto.ReplyHeader, err error) {
+	var c net.Conn
+	if c, err = s.Dial("tcp", "", 5*time.Second); err != nil {
+		return h, err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(10 * time.Second))
+	frame := func(payload []byte) []byte {
+		b, start := jute.BeginFrame(nil)
+		b = append(b, payload...)
+		jute.EndFrame(b, start)
+		return b
+	}
+	connect := proto.ConnectRequest{Timeout: 10000, Password: make([]byte, proto.PasswordLen)}
+	if _, err = c.Write(frame(connect.Append(nil))); err != nil {
+		return h, err
+	}
+	if _, err = jute.ReadFrame(c, jute.DefaultMaxFrame, nil); err != nil {
+		return h, fmt.Errorf("handshake: %w", err)
+	}
+	header := proto.RequestHeader{Xid: 7, Op: op}
+	if _, err = c.Write(frame(append(header.Append(nil), body...))); err != nil {
+		return h, err
+	}
+	reply, err := jute.ReadFrame(c, jute.DefaultMaxFrame, nil)
+	if err != nil {
+		return h, err
+	}
+	d := jute.NewDecoder(reply)
+	h.Decode(&d)
+	return h, d.Err()
+}

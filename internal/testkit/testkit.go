@@ -1,0 +1,113 @@
+// Package testkit is what the tests of several packages share: transcripts,
+// seeds of random tests, and a count of allocated bytes. Only tests import it.
+package testkit
+
+import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should say, for review as a diff")
+
+// Transcripts runs the stories in testdata/*.txt, each with a fresh start().
+//
+// A story is a list of commands, each followed by a line of dashes and all that
+// the command printed, up to an empty line. A command is one line and those
+// below it that are indented; lines that begin with # are remarks:
+//
+//	create /a data=x
+//	----
+//	Ok /a
+//	  created /a
+//
+// What is printed must be the same every time. With the flag -rewrite the files
+// are brought up to date instead, and the change is reviewed as a diff. So a
+// new story needs only its commands, with an empty line between them.
+func Transcripts(t *testing.T, start func(t *testing.T) (run func(command []string) string)) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no transcripts in testdata ", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			b, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(string(b), start(t))
+			switch {
+			case *rewrite:
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			case got != string(b):
+				line, now, was := firstDifference(got, string(b))
+				t.Errorf("%s:%d: printed %q, should be %q (-rewrite brings the file up to date)", file, line, now, was)
+			}
+		})
+	}
+}
+
+// play returns a story with what run prints now.
+func play(text string, run func(command []string) string) string {
+	var out strings.Builder
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	for i := 0; i < len(lines); {
+		if line := lines[i]; line == "" || line[0] == '#' {
+			out.WriteString(line + "\n")
+			i++
+			continue
+		}
+		var command []string
+		for ; i < len(lines) && lines[i] != "----" && lines[i] != ""; i++ {
+			command = append(command, lines[i])
+		}
+		for i < len(lines) && lines[i] != "" { // what it printed when the file was written
+			i++
+		}
+		out.WriteString(strings.Join(command, "\n") + "\n----\n" + run(command))
+	}
+	return out.String()
+}
+
+func firstDifference(a, b string) (line int, inA, inB string) {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for line < len(x)-1 && line < len(y)-1 && x[line] == y[line] {
+		line++
+	}
+	return line + 1, x[line], y[line]
+}
+
+// Seed is where the random numbers of a test begin: LOCKKEEPER_SEED, or anew
+// for each run. A test that fails tells it.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("LOCKKEEPER_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("to see this again: LOCKKEEPER_SEED=%d", seed)
+		}
+	})
+	return seed
+}
+
+// Allocated is how many bytes f allocates, and whatever else runs meanwhile.
+func Allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}

@@ -1,0 +1,432 @@
+//go:build interop
+
+package interop
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	defaultKills = 200
+	crashLanes   = 4 // connections that create at a time
+	crashWindow  = 16
+	crashRoot    = "/crash"
+	crashAlive   = crashRoot + "/alive"
+)
+
+// TestKilledServer kills the server with kill -9 in the middle of a stream of
+// creates, again and again, on one data directory. After each restart
+//
+//   - every acknowledged znode is there, with its data and the zxid that the
+//     acknowledgement named;
+//   - no znode is there that was not sent, and those of one connection have no
+//     gap: what survived of a stream is its beginning;
+//   - nothing that earlier rounds left has changed;
+//   - no zxid that a client was shown is ever given again, and srvr agrees;
+//   - a session that was there before the first kill can still be resumed, and
+//     owns its ephemeral znode.
+//
+// While the server is down, `lockkeeper check` finds nothing wrong. Some rounds
+// kill the server once more while it starts.
+func TestKilledServer(t *testing.T) {
+	kills := defaultKills
+	if s := os.Getenv(envKills); s != "" {
+		var err error
+		if kills, err = strconv.Atoi(s); err != nil {
+			t.Fatalf("%s: %v", envKills, err)
+		}
+	}
+	c := newCrash(t)
+	for range kills {
+		c.start()
+		c.verify()
+		c.stream(func() { time.Sleep(c.moment(60 * time.Millisecond)) })
+		c.check()
+	}
+	c.finish()
+}
+
+// crash is one run of the test: a data directory and what must be in it.
+type crash struct {
+	t      *testing.T
+	random *rand.Rand
+	dir    string
+	began  time.Time
+
+	server     *lockkeeper
+	keeper     rawSession // lives through all kills
+	conn       *rawConn   // the keeper's connection to this server
+	shown      int64      // the highest zxid that any client was shown
+	rounds     []*crashRound
+	startKills int
+}
+
+func newCrash(t *testing.T) *crash {
+	c := &crash{t: t, random: seeded(t), dir: t.TempDir(), began: time.Now()}
+	if keep := os.Getenv(envKeep); keep != "" {
+		var err error
+		if c.dir, err = os.MkdirTemp(keep, t.Name()+"-"); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("the data directory stays at %s", c.dir)
+	}
+	return c
+}
+
+// finish looks at everything once more.
+func (c *crash) finish() {
+	c.t.Helper()
+	c.start()
+	c.verify()
+	var sent, acked, kept int
+	for _, r := range c.rounds {
+		c.verifyRound(r, true)
+		for _, l := range r.lanes {
+			sent, acked, kept = sent+l.sent, acked+len(l.acked), kept+len(l.kept)
+		}
+	}
+	c.server.Stop()
+	c.check()
+	c.t.Logf("%d kills in streams and %d in starts: %d creates sent, %d acknowledged, %d kept; %v",
+		len(c.rounds), c.startKills, sent, acked, kept, time.Since(c.began).Round(time.Millisecond))
+	if acked == 0 || sent == acked {
+		c.t.Error("no kill came in the middle of a stream: this run shows nothing")
+	}
+}
+
+// crashRound is one stream of creates, ended by a kill.
+type crashRound struct {
+	number int
+	dir    string
+	floor  int64 // every zxid of this round is higher
+	lanes  []*lane
+}
+
+// lane is one connection's creates in a round: names count up from 0.
+type lane struct {
+	dir    string
+	number int
+	sent   int     // creates of which at least one byte may have left
+	acked  []int64 // the zxids of the acknowledged ones, which are the first
+	err    error   // an answer that should not have been
+
+	seen bool
+	kept []int64 // czxids of the znodes found after the kill
+}
+
+func (l *lane) path(i int) string { return fmt.Sprintf("%s/%d-%08d", l.dir, l.number, i) }
+
+// crashData is what a znode holds: usually a few dozen bytes, at times enough
+// to need several disk blocks.
+func crashData(path string) []byte {
+	h := fnv.New32a()
+	h.Write([]byte(path))
+	n := 1 + h.Sum32()%8
+	if h.Sum32()%101 == 0 {
+		n = 1000
+	}
+	return bytes.Repeat([]byte(path), int(n))
+}
+
+func (c *crash) fatalf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Fatalf("round %d: %s", len(c.rounds), fmt.Sprintf(format, args...))
+}
+
+// start starts the server on the directory, now and then after a start that is
+// killed before it is through.
+func (c *crash) start() {
+	c.t.Helper()
+	previous := c.server
+	if len(c.rounds) > 0 && c.random.IntN(8) == 0 {
+		c.startKills++
+		half := execLockkeeper(c.t, "--data", c.dir)
+		select {
+		case <-time.After(c.moment(40 * time.Millisecond)):
+		case <-half.exited:
+			c.fatalf("the server does not start again: %v", half.state)
+		}
+		half.Kill()
+		half.quiet = true
+		c.check()
+	}
+	c.server = startLockkeeper(c.t, "--data", c.dir)
+	if previous != nil {
+		previous.quiet = true
+	}
+}
+
+func (c *crash) moment(limit time.Duration) time.Duration {
+	return time.Duration(c.random.Int64N(int64(limit)))
+}
+
+// show notes a zxid that a client has seen.
+func (c *crash) show(zxid int64) { c.shown = max(c.shown, zxid) }
+
+// verify looks at the tree after a restart, through the keeper's session.
+func (c *crash) verify() {
+	c.t.Helper()
+	if zxid := serverZxid(c.t, c.server.addr); zxid < c.shown {
+		c.fatalf("after the restart srvr shows zxid %#x, but clients have seen %#x", zxid, c.shown)
+	}
+	conn, err := dialRaw(c.server.addr, 40*time.Second, c.shown, c.keeper)
+	if err != nil {
+		c.fatalf("the session of before the kill, having seen zxid %#x: %v", c.shown, err)
+	}
+	if c.conn != nil {
+		c.conn.Close()
+	}
+	c.conn = conn
+	c.t.Cleanup(func() { conn.Close() })
+	if c.keeper.id == 0 {
+		c.keeper = rawSession{conn.session, conn.passwd}
+		c.ask(createRequest(1, crashRoot, nil, 0))
+		c.ask(createRequest(2, crashAlive, nil, flagEphemeral))
+		return
+	}
+	if conn.session != c.keeper.id {
+		c.fatalf("resumed session %#x, the server answers with %#x", c.keeper.id, conn.session)
+	}
+	if s := c.ask(readRequest(1, opExists, crashAlive)).stat(); s.owner != c.keeper.id {
+		c.fatalf("%s belongs to session %#x, want %#x", crashAlive, s.owner, c.keeper.id)
+	}
+	last := len(c.rounds) - 1
+	c.verifyRound(c.rounds[last], false)
+	if last > 0 {
+		c.verifyRound(c.rounds[c.random.IntN(last)], false)
+	}
+}
+
+// ask sends a request that must succeed and gives the body of its answer.
+func (c *crash) ask(m message) *reader {
+	c.t.Helper()
+	r, err := c.conn.call(m)
+	if err != nil {
+		c.fatalf("%v", err)
+	}
+	return c.answer(r)
+}
+
+func (c *crash) answer(r reply) *reader {
+	c.t.Helper()
+	if r.code != 0 {
+		c.fatalf("request %d is answered with code %d", r.xid, r.code)
+	}
+	if r.zxid < c.shown {
+		c.fatalf("an answer shows zxid %#x after clients have seen %#x", r.zxid, c.shown)
+	}
+	c.show(r.zxid)
+	return r.body
+}
+
+// verifyRound compares the znodes of a round with what its lanes sent and were
+// told. It reads every znode the first time, and when asked to.
+func (c *crash) verifyRound(r *crashRound, read bool) {
+	c.t.Helper()
+	names := c.childrenOf(r)
+	for _, l := range r.lanes {
+		prefix := fmt.Sprintf("%d-", l.number)
+		count := 0
+		for _, name := range names {
+			if !strings.HasPrefix(name, prefix) {
+				continue
+			}
+			// The names are sorted, so each must be the next.
+			if path := r.dir + "/" + name; path != l.path(count) {
+				c.fatalf("found %s where %s should be: %d sent, %d acknowledged", path, l.path(count), l.sent, len(l.acked))
+			}
+			count++
+		}
+		if count < len(l.acked) {
+			c.fatalf("lost: %s was acknowledged with zxid %#x and is gone", l.path(count), l.acked[count])
+		}
+		if count > l.sent {
+			c.fatalf("%s is there and was never sent", l.path(count-1))
+		}
+		if l.seen && count != len(l.kept) {
+			c.fatalf("%s: %d znodes, there were %d after its kill", l.path(0), count, len(l.kept))
+		}
+		if read || !l.seen {
+			c.readLane(r, l, count)
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, prefix) })
+	}
+	if len(names) > 0 {
+		c.fatalf("never sent: %q in %s", names, r.dir)
+	}
+}
+
+// childrenOf lists a round's directory, sorted.
+func (c *crash) childrenOf(r *crashRound) []string {
+	c.t.Helper()
+	body := c.ask(readRequest(1, opGetChildren, r.dir))
+	names := make([]string, 0, 1024)
+	for range body.int() {
+		names = append(names, body.text())
+	}
+	if body.short {
+		c.fatalf("the children of %s do not fit their answer", r.dir)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readLane reads the znodes of a lane, pipelined, and checks data and czxid.
+func (c *crash) readLane(r *crashRound, l *lane, count int) {
+	c.t.Helper()
+	c.conn.SetDeadline(time.Now().Add(rawTimeout))
+	defer c.conn.SetDeadline(time.Time{})
+	sent := make(chan error, 1)
+	go func() {
+		for i := range count {
+			if err := c.conn.send(readRequest(int32(i), opGetData, l.path(i))); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	kept := make([]int64, count)
+	previous := r.floor
+	for i := range kept {
+		reply, err := c.conn.receive()
+		if err != nil {
+			c.fatalf("reading %s: %v", l.path(i), err)
+		}
+		if reply.xid != int32(i) {
+			c.fatalf("request %d is answered as %d", i, reply.xid)
+		}
+		body := c.answer(reply)
+		data, s := body.bytes(), body.stat()
+		if !bytes.Equal(data, crashData(l.path(i))) {
+			c.fatalf("%s holds %d bytes which are not those that were sent", l.path(i), len(data))
+		}
+		if i < len(l.acked) && s.czxid != l.acked[i] {
+			c.fatalf("%s was acknowledged with zxid %#x, its czxid is %#x", l.path(i), l.acked[i], s.czxid)
+		}
+		if s.czxid <= previous {
+			c.fatalf("%s has czxid %#x, which is not above %#x", l.path(i), s.czxid, previous)
+		}
+		previous, kept[i] = s.czxid, s.czxid
+	}
+	if err := <-sent; err != nil {
+		c.fatalf("reading %s: %v", l.dir, err)
+	}
+	if l.seen && !slices.Equal(kept, l.kept) {
+		c.fatalf("%s: other czxids than after its kill", l.path(0))
+	}
+	l.kept, l.seen = kept, true
+}
+
+// stream lets all lanes create, and kills the server when until returns.
+func (c *crash) stream(until func()) {
+	c.t.Helper()
+	r := &crashRound{number: len(c.rounds), dir: fmt.Sprintf("%s/%04d", crashRoot, len(c.rounds))}
+	c.ask(createRequest(2, r.dir, nil, 0))
+	r.floor = c.shown
+	c.rounds = append(c.rounds, r)
+
+	var lanes sync.WaitGroup
+	for i := range crashLanes {
+		conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, rawSession{})
+		if err != nil {
+			c.fatalf("lane %d: %v", i, err)
+		}
+		l := &lane{dir: r.dir, number: i}
+		r.lanes = append(r.lanes, l)
+		window := 1 + c.random.IntN(crashWindow)
+		lanes.Go(func() { l.run(conn, window) })
+	}
+	until()
+	c.server.Kill()
+	lanes.Wait()
+
+	// One zxid, one transaction: no two creates may name the same.
+	used := make(map[int64]string)
+	for _, l := range r.lanes {
+		if l.err != nil {
+			c.fatalf("lane %d: %v", l.number, l.err)
+		}
+		for i, zxid := range l.acked {
+			if other, ok := used[zxid]; ok {
+				c.fatalf("%s and %s have the same zxid %#x", l.path(i), other, zxid)
+			}
+			used[zxid] = l.path(i)
+			if zxid <= r.floor {
+				c.fatalf("%s has zxid %#x after clients have seen %#x", l.path(i), zxid, r.floor)
+			}
+			c.show(zxid)
+		}
+	}
+}
+
+// run creates znodes until the connection breaks, with up to window of them
+// unanswered.
+func (l *lane) run(conn *rawConn, window int) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(rawTimeout))
+	unanswered := make(chan struct{}, window)
+	broken := make(chan struct{})
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		for {
+			select {
+			case unanswered <- struct{}{}:
+			case <-broken:
+				return
+			}
+			path := l.path(l.sent)
+			l.sent++
+			if conn.send(createRequest(int32(l.sent), path, crashData(path), 0)) != nil {
+				return
+			}
+		}
+	})
+	defer sender.Wait()
+	defer close(broken)
+	for {
+		r, err := conn.receive()
+		if err != nil {
+			return // killed
+		}
+		path := l.path(len(l.acked))
+		switch {
+		case r.xid != int32(len(l.acked)+1):
+			l.err = fmt.Errorf("the create of %s is answered as request %d", path, r.xid)
+		case r.code != 0:
+			l.err = fmt.Errorf("the create of %s is answered with code %d", path, r.code)
+		case r.body.text() != path:
+			l.err = fmt.Errorf("the create of %s is answered with another path", path)
+		}
+		if l.err != nil {
+			conn.Close()
+			return
+		}
+		l.acked = append(l.acked, r.zxid)
+		<-unanswered
+	}
+}
+
+// check lets the operator's tool look at the files of the dead server.
+func (c *crash) check() {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, lockkeeperBinary(c.t), "check", c.dir)
+	cmd.Env = cleanEnv()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.fatalf("lockkeeper check: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,202 @@
+//go:build interop
+
+package interop
+
+import (
+	"bufio"
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// goZK is the client whose own tests run here. The module proxy has it; nothing
+// of it is kept in this repository.
+const goZK = "github.com/go-zookeeper/zk@v1.0.4"
+
+// goZKServers are the files of goZK that start Java servers, which the file
+// below replaces.
+var goZKServers = []string{"server_help_test.go", "server_java_test.go"}
+
+//go:embed testdata/gozk_servers_test.go
+var goZKReplacement []byte
+
+// goZKWaiting names the tests of goZK that lockkeeper cannot pass yet, and why.
+// A test that is not named here must pass; a name without a test is an error.
+var goZKWaiting = map[string]string{
+	"TestIntegration_BasicCluster":             "needs three servers",
+	"TestIntegration_ClientClusterFailover":    "needs three servers, one of which is killed",
+	"TestIntegration_NoQuorum":                 "needs three servers, of which two are killed",
+	"TestIntegration_RecurringReAuthHang":      "needs three servers, one of which is killed",
+	"TestIntegration_DNSHostProviderReconnect": "needs three servers, one of which is killed",
+	"TestIntegration_IncrementalReconfig":      "needs three servers, and a fourth that joins by reconfig",
+	"TestIntegration_Reconfig":                 "needs three servers, and reconfig",
+}
+
+// TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
+func TestGoZooKeeper(t *testing.T) {
+	dir := goZKCopy(t)
+	tests := goZKList(t, dir)
+	for _, name := range slices.Sorted(maps.Keys(goZKWaiting)) {
+		if !slices.Contains(tests, name) {
+			t.Errorf("%s waits (%s), but %s has no such test", name, goZKWaiting[name], goZK)
+		}
+	}
+	outcomes := goZKRun(t, dir, slices.Collect(maps.Keys(goZKWaiting)))
+	for _, name := range tests {
+		if why, waits := goZKWaiting[name]; waits {
+			t.Logf("%s waits: it %s", name, why)
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			if o := outcomes[name]; o == nil || o.action != "pass" {
+				t.Errorf("%s\n%s", o.verdict(), o.text())
+			}
+		})
+	}
+}
+
+// goZKCopy gives a writable copy of goZK, with the servers replaced.
+func goZKCopy(t *testing.T) string {
+	t.Helper()
+	download := exec.Command("go", "mod", "download", "-json", goZK)
+	download.Dir = ".."
+	out, err := download.Output()
+	if err != nil {
+		t.Fatalf("go mod download %s: %v\n%s%s", goZK, err, out, stderrOf(err))
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "zk")
+	if err := os.CopyFS(dir, os.DirFS(module.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
+		if err == nil && entry.IsDir() {
+			err = os.Chmod(path, 0o755) // the module cache is read-only
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range goZKServers {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatalf("%s is not what this test was written for: %v", goZK, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "lockkeeper_servers_test.go"), goZKReplacement, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func goZKList(t *testing.T, dir string) []string {
+	t.Helper()
+	out, err := goZKCommand(t, dir, "test", "-list", ".", ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("the tests of %s do not build: %v\n%s", goZK, err, out)
+	}
+	tests := regexp.MustCompile(`(?m)^Test\w+$`).FindAllString(string(out), -1)
+	if len(tests) == 0 {
+		t.Fatalf("%s has no tests:\n%s", goZK, out)
+	}
+	return tests
+}
+
+// outcome is how a test ended, and what it printed until then.
+type outcome struct {
+	action string
+	output bytes.Buffer
+}
+
+func (o *outcome) verdict() string {
+	switch {
+	case o == nil:
+		return "did not run"
+	case o.action == "":
+		return "did not end"
+	case o.action == "skip":
+		return "was skipped; a test that cannot run belongs in goZKWaiting"
+	}
+	return o.action
+}
+
+func (o *outcome) text() string {
+	if o == nil {
+		return ""
+	}
+	return o.output.String()
+}
+
+// goZKRun runs all tests but the skipped ones and gives the outcome of each.
+func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
+	t.Helper()
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", "-skip", "^("+strings.Join(skip, "|")+")$", ".")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := make(map[string]*outcome) // "" is the package
+	lines := bufio.NewReader(stdout)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			break
+		}
+		var event struct{ Action, Test, Output string }
+		if err := json.Unmarshal(line, &event); err != nil {
+			stderr.Write(line) // not from the test, then
+			continue
+		}
+		top, _, isSub := strings.Cut(event.Test, "/")
+		o := outcomes[top]
+		if o == nil {
+			o = new(outcome)
+			outcomes[top] = o
+		}
+		o.output.WriteString(event.Output)
+		if !isSub && slices.Contains([]string{"pass", "fail", "skip"}, event.Action) {
+			o.action = event.Action
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the tests of %s: %v\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
+	}
+	return outcomes
+}
+
+func goZKCommand(t *testing.T, dir string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Dir = dir
+	cmd.Env = append(cleanEnv(), "GOWORK=off", "GOFLAGS=-mod=mod", "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
+	return cmd
+}
+
+func stderrOf(err error) []byte {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.Stderr
+	}
+	return nil
+}

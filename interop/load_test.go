@@ -1,0 +1,318 @@
+//go:build interop
+
+package interop
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// This load client knows four requests and writes them by hand: a stock
+// client's own costs (a lock, a map and two goroutines a request) would be
+// measured along with the server's, on the same cores.
+
+const (
+	loadParents   = 8                // the creates are spread over so many parents
+	loadDataBytes = 100              // in each znode
+	loadNodes     = 1000             // that the reads go to
+	loadDeadline  = 10 * time.Minute // for a whole run; only decides when it gives up
+)
+
+// loadOp is one request of a load.
+type loadOp struct {
+	read bool // getData; else create
+	path string
+}
+
+// loadCreates makes total znodes of 100 bytes under a few new parents, over so
+// many connections with so many requests outstanding on each.
+func loadCreates(addr string, conns, outstanding, total int) (opsPerSecond float64, err error) {
+	root, err := loadRoot(addr)
+	if err != nil {
+		return 0, err
+	}
+	return runLoad(addr, conns, outstanding, total, func(worker, i int) loadOp {
+		return loadOp{path: loadPath(root, worker, i)}
+	})
+}
+
+// loadReads makes total getData requests to a thousand new znodes.
+func loadReads(addr string, conns, outstanding, total int) (opsPerSecond float64, err error) {
+	return loadMix(addr, conns, outstanding, total, 0)
+}
+
+// loadMix reads like loadReads, but one request in every is a create. With
+// every 0 there are reads only.
+func loadMix(addr string, conns, outstanding, total, every int) (opsPerSecond float64, err error) {
+	root, err := loadRoot(addr)
+	if err != nil {
+		return 0, err
+	}
+	const maker = -1 // no worker of the mix has this number
+	_, err = runLoad(addr, 1, outstanding, loadNodes, func(_, i int) loadOp {
+		return loadOp{path: loadPath(root, maker, i)}
+	})
+	if err != nil {
+		return 0, err
+	}
+	return runLoad(addr, conns, outstanding, total, func(worker, i int) loadOp {
+		if every > 0 && i%every == every-1 {
+			return loadOp{path: loadPath(root, worker, i)}
+		}
+		// Workers start at different places; 7 has no factor in common with the
+		// number of nodes, so each walks over all of them.
+		return loadOp{read: true, path: loadPath(root, maker, (worker*31+i*7)%loadNodes)}
+	})
+}
+
+func loadPath(root string, worker, i int) string {
+	return root + "/p" + strconv.Itoa(i%loadParents) + "/" + strconv.Itoa(worker) + "-" + strconv.Itoa(i)
+}
+
+// loadRoot creates a new root and its parents, and returns its path.
+func loadRoot(addr string) (string, error) {
+	root := "/load-" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	_, err := runLoad(addr, 1, 1, 1+loadParents, func(_, i int) loadOp {
+		if i == 0 {
+			return loadOp{path: root}
+		}
+		return loadOp{path: root + "/p" + strconv.Itoa(i-1)}
+	})
+	return root, err
+}
+
+// runLoad opens the connections and their sessions, then measures how long
+// they take for total requests. The requests of worker w are op(w, 0), op(w,
+// 1) and so on.
+func runLoad(addr string, conns, outstanding, total int, op func(worker, i int) loadOp) (opsPerSecond float64, err error) {
+	clients := make([]*loadClient, 0, conns)
+	defer func() {
+		for _, c := range clients {
+			c.nc.Close()
+		}
+	}()
+	for range conns {
+		c, err := dialLoad(addr)
+		if err != nil {
+			return 0, err
+		}
+		clients = append(clients, c)
+	}
+	errs := make([]error, conns)
+	var workers sync.WaitGroup
+	start := time.Now()
+	for w, c := range clients {
+		n := total / conns
+		if w < total%conns {
+			n++
+		}
+		workers.Go(func() {
+			errs[w] = c.run(outstanding, n, func(i int) loadOp { return op(w, i) })
+		})
+	}
+	workers.Wait()
+	took := time.Since(start)
+	for _, c := range clients {
+		workers.Go(c.endSession)
+	}
+	workers.Wait()
+	for w, err := range errs {
+		if err != nil {
+			return 0, fmt.Errorf("connection %d of %d: %w", w, conns, err)
+		}
+	}
+	return float64(total) / took.Seconds(), nil
+}
+
+// loadClient is one connection with a session.
+type loadClient struct {
+	nc  net.Conn
+	r   *bufio.Reader
+	out []byte // requests that have not been sent yet
+	in  []byte // the last reply, without its length
+}
+
+// dialLoad connects and makes a session.
+func dialLoad(addr string) (*loadClient, error) {
+	nc, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	nc.SetDeadline(time.Now().Add(loadDeadline))
+	c := &loadClient{nc: nc, r: bufio.NewReaderSize(nc, 16<<10)}
+	hello := make([]byte, 4+45) // with the readOnly byte, so that ZooKeeper does not log an old client
+	binary.BigEndian.PutUint32(hello, 45)
+	binary.BigEndian.PutUint32(hello[16:], 30_000) // session timeout
+	binary.BigEndian.PutUint32(hello[28:], 16)     // length of the password, all zeros
+	if _, err = nc.Write(hello); err == nil {
+		err = c.receive()
+	}
+	if err == nil && (len(c.in) < 36 || binary.BigEndian.Uint32(c.in[4:]) == 0) {
+		err = fmt.Errorf("no session: %x", c.in)
+	}
+	if err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// run plays n requests with so many outstanding, and checks each reply. What
+// can be sent at one time leaves in one write.
+func (c *loadClient) run(outstanding, n int, op func(i int) loadOp) error {
+	sent, done := 0, 0
+	window := make([]loadOp, outstanding) // request i is at i%outstanding until its reply
+	for done < n {
+		for sent < n && sent-done < outstanding {
+			o := op(sent)
+			window[sent%outstanding] = o
+			c.add(int32(sent+1), o)
+			sent++
+		}
+		if _, err := c.nc.Write(c.out); err != nil {
+			return err
+		}
+		c.out = c.out[:0]
+		for {
+			if err := c.receive(); err != nil {
+				return fmt.Errorf("reply %d of %d: %w", done+1, n, err)
+			}
+			if err := c.check(int32(done+1), window[done%outstanding]); err != nil {
+				return err
+			}
+			done++
+			if c.r.Buffered() < 4 || done == sent {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+var loadData = make([]byte, loadDataBytes)
+
+// add appends a request to what is sent next.
+func (c *loadClient) add(xid int32, o loadOp) {
+	at := len(c.out)
+	b := append(c.out, 0, 0, 0, 0)
+	b = binary.BigEndian.AppendUint32(b, uint32(xid))
+	if o.read {
+		b = binary.BigEndian.AppendUint32(b, 4) // getData
+		b = appendBuffer(b, []byte(o.path))
+		b = append(b, 0) // no watch
+	} else {
+		b = binary.BigEndian.AppendUint32(b, 1) // create
+		b = appendBuffer(b, []byte(o.path))
+		b = appendBuffer(b, loadData)
+		b = append(b, 0, 0, 0, 1, 0, 0, 0, 31) // one ACL, all permissions
+		b = appendBuffer(b, []byte("world"))
+		b = appendBuffer(b, []byte("anyone"))
+		b = append(b, 0, 0, 0, 0) // flags: persistent
+	}
+	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	c.out = b
+}
+
+func appendBuffer(b, v []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(b, uint32(len(v))), v...)
+}
+
+// receive reads the next frame into c.in.
+func (c *loadClient) receive() error {
+	var head [4]byte
+	if _, err := io.ReadFull(c.r, head[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > 1<<20 {
+		return fmt.Errorf("a reply of %d bytes", n)
+	}
+	if cap(c.in) < int(n) {
+		c.in = make([]byte, n)
+	}
+	c.in = c.in[:n]
+	_, err := io.ReadFull(c.r, c.in)
+	return err
+}
+
+// check checks the reply in c.in.
+func (c *loadClient) check(xid int32, o loadOp) error {
+	if len(c.in) < 16 {
+		return fmt.Errorf("reply to %s: %x", o.path, c.in)
+	}
+	if got := int32(binary.BigEndian.Uint32(c.in)); got != xid {
+		return fmt.Errorf("reply to %s has xid %d, want %d", o.path, got, xid)
+	}
+	if code := int32(binary.BigEndian.Uint32(c.in[12:])); code != 0 {
+		return fmt.Errorf("reply to %s has error %d", o.path, code)
+	}
+	body := c.in[16:]
+	want := 4 + len(o.path)
+	if o.read {
+		want = 4 + loadDataBytes + 68 // data and Stat
+	}
+	if len(body) != want || !o.read && string(body[4:]) != o.path {
+		return fmt.Errorf("reply to %s has the body %x", o.path, body)
+	}
+	return nil
+}
+
+// endSession closes the session and waits until the server has closed the
+// connection, so that the next measurement is alone.
+func (c *loadClient) endSession() {
+	c.nc.SetDeadline(time.Now().Add(10 * time.Second))
+	c.nc.Write([]byte{0, 0, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf5})
+	io.Copy(io.Discard, c.r)
+}
+
+// TestLoad makes sure that the load client counts only what has happened.
+func TestLoad(t *testing.T) {
+	addr, _ := startZooKeeper(t, nil, map[string]string{"4lw.commands.whitelist": "*", "maxClientCnxns": "0"})
+	before := countNodes(t, addr)
+	if ops, err := loadCreates(addr, 8, 16, 1003); err != nil || ops <= 0 {
+		t.Fatalf("creates: %v/s, %v", ops, err)
+	}
+	if n, want := countNodes(t, addr)-before, 1003+1+loadParents; n != want {
+		t.Errorf("%d znodes more, want %d", n, want)
+	}
+	before = countNodes(t, addr)
+	if ops, err := loadReads(addr, 8, 16, 3000); err != nil || ops <= 0 {
+		t.Fatalf("reads: %v/s, %v", ops, err)
+	}
+	if ops, err := loadMix(addr, 8, 16, 8000, 10); err != nil || ops <= 0 {
+		t.Fatalf("mix: %v/s, %v", ops, err)
+	}
+	if n, want := countNodes(t, addr)-before, 2*(loadNodes+1+loadParents)+800; n != want {
+		t.Errorf("%d znodes more, want %d", n, want)
+	}
+	// A second create of the same path must be reported, whichever reply it is.
+	_, err := runLoad(addr, 2, 4, 20, func(worker, i int) loadOp { return loadOp{path: "/same"} })
+	if err == nil {
+		t.Error("creating a znode 20 times succeeds")
+	}
+}
+
+// countNodes asks the server how many znodes it has.
+func countNodes(t testing.TB, addr string) int {
+	t.Helper()
+	answer, err := fourLetterWord(addr, "srvr", 5*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(answer) {
+		var n int
+		if _, err := fmt.Sscanf(line, "Node count: %d", &n); err == nil {
+			return n
+		}
+	}
+	t.Fatalf("no node count in %q", answer)
+	return 0
+}

@@ -1,0 +1,241 @@
+//go:build interop
+
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/redis/go-redis/v9"
+)
+
+// programDeadline is when a lock program counts as stuck.
+const programDeadline = 3 * time.Minute
+
+// turn is what one goroutine of a lock program does: get the lock of dir, call
+// work while it holds it, release it. seq is the place in line it held, or -1.
+type turn func(ctx context.Context, conn *zk.Conn, dir string, work func(seq int64) error) error
+
+// byRecipe is the lock recipe as applications write it.
+func byRecipe(ctx context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
+	t, err := lock(ctx, conn, dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(work(t.seq), unlock(conn, t))
+}
+
+// byNewLock is the lock that comes with go-zookeeper.
+func byNewLock(_ context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
+	l := zk.NewLock(conn, dir, openACL)
+	if err := l.Lock(); err != nil {
+		return fmt.Errorf("zk.Lock: %w", err)
+	}
+	return errors.Join(work(-1), l.Unlock())
+}
+
+// byOneZnode is the simplest recipe: who creates the one ephemeral znode holds
+// the lock, everybody else watches it, and the whole herd runs when it is gone.
+func byOneZnode(ctx context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
+	holder := dir + "/holder"
+	for {
+		_, err := conn.Create(holder, nil, zk.FlagEphemeral, openACL)
+		if err == nil {
+			return errors.Join(work(-1), conn.Delete(holder, -1))
+		}
+		if !errors.Is(err, zk.ErrNodeExists) {
+			return fmt.Errorf("create %s: %w", holder, err)
+		}
+		exists, _, gone, err := conn.ExistsW(holder)
+		if err != nil {
+			return fmt.Errorf("exists %s: %w", holder, err)
+		}
+		if !exists {
+			continue
+		}
+		select {
+		case ev := <-gone:
+			if ev.Err != nil {
+				return fmt.Errorf("watch of %s: %w", holder, ev.Err)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// TestLockProgram runs many goroutines that add one to a counter in Redis, with
+// nothing but the lock to keep them apart. Every addition must count.
+func TestLockProgram(t *testing.T) {
+	client := startRedis(t)
+	for _, program := range []struct {
+		name              string
+		turn              turn
+		conns, goroutines int // goroutines for each connection
+	}{
+		{"recipe, 1 connection of 1000", byRecipe, 1, 1000},
+		{"recipe, 50 connections of 20", byRecipe, 50, 20},
+		{"zk.NewLock, 1 connection of 1000", byNewLock, 1, 1000},
+		{"zk.NewLock, 50 connections of 20", byNewLock, 50, 20},
+		{"one znode, 10 connections of 10", byOneZnode, 10, 10},
+	} {
+		t.Run(program.name, func(t *testing.T) {
+			addr, base := endpoint(t)
+			dir := base + "/lock"
+			conns := make([]*zk.Conn, program.conns)
+			for i := range conns {
+				conns[i] = connect(t, addr, 20*time.Second)
+			}
+			create(t, conns[0], dir)
+			runLockProgram(t, client, program.turn, dir, conns, program.goroutines)
+			if left := children(t, conns[0], dir); len(left) > 0 {
+				t.Errorf("znodes left behind: %q", left)
+			}
+		})
+	}
+}
+
+func runLockProgram(t *testing.T, client *redis.Client, turn turn, dir string, conns []*zk.Conn, goroutines int) {
+	t.Helper()
+	setCounter(t, client, 0)
+	ctx, cancel := context.WithTimeout(context.Background(), programDeadline)
+	defer cancel()
+
+	var (
+		holders atomic.Int32 // who is inside, at most one
+		last    atomic.Int64 // the place in line of the last holder
+		wg      sync.WaitGroup
+	)
+	last.Store(-1)
+	work := func(seq int64) error {
+		if n := holders.Add(1); n != 1 {
+			t.Errorf("%d hold the lock at a time", n)
+		}
+		defer holders.Add(-1)
+		if before := last.Swap(seq); seq >= 0 && before >= seq {
+			t.Errorf("place %d got the lock after place %d", seq, before)
+		}
+		return addOne(ctx, client)
+	}
+	began := time.Now()
+	for _, conn := range conns {
+		for range goroutines {
+			wg.Go(func() {
+				if err := turn(ctx, conn, dir, work); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		// zk.Lock takes no context: closing the connections lets it go.
+		for _, conn := range conns {
+			conn.Close()
+		}
+		<-done
+		t.Fatalf("not done within %v, the counter is at %d", programDeadline, counter(t, client))
+	}
+	want := len(conns) * goroutines
+	if got := counter(t, client); got != want {
+		t.Errorf("the counter ends at %d, want %d", got, want)
+	}
+	t.Logf("%d turns in %v", want, time.Since(began).Round(time.Millisecond))
+}
+
+// TestTryLock has waiters that give up. They leave no znode behind, and the line
+// behind them closes up.
+func TestTryLock(t *testing.T) {
+	addr, base := endpoint(t)
+	dir := base + "/lock"
+	holder, other := connect(t, addr, 20*time.Second), connect(t, addr, 20*time.Second)
+	create(t, holder, dir)
+	ctx, cancel := context.WithTimeout(context.Background(), programDeadline)
+	defer cancel()
+
+	held, err := lock(ctx, holder, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	const patience = 300 * time.Millisecond
+	began := time.Now()
+	_, ok, err := tryLock(other, dir, patience)
+	took := time.Since(began)
+	if ok || err != nil {
+		t.Fatalf("tryLock of a held lock: %v, %v", ok, err)
+	}
+	if took < patience || took > patience+time.Second {
+		t.Errorf("tryLock gave up after %v, its patience was %v", took, patience)
+	}
+	if queue := children(t, other, dir); len(queue) != 1 {
+		t.Errorf("after a tryLock that gave up: %q, want only the holder's", queue)
+	}
+
+	// A line of twenty with little patience, and one at its end with a lot.
+	var line []ticket
+	for range 20 {
+		next, err := enqueue(other, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		line = append(line, next)
+	}
+	patient, err := enqueue(other, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gaveUp := make(chan error, len(line))
+	for i, next := range line {
+		go func() {
+			ok, err := awaitFor(other, next, patience+time.Duration(i)*10*time.Millisecond)
+			if ok {
+				err = errors.New("got a lock that is held")
+			}
+			gaveUp <- err
+		}()
+	}
+	got := make(chan error, 1)
+	go func() { got <- await(ctx, other, patient) }()
+	for range line {
+		if err := <-gaveUp; err != nil {
+			t.Error(err)
+		}
+	}
+	if queue := children(t, holder, dir); len(queue) != 2 {
+		t.Errorf("%q in line, want the holder and the patient one", queue)
+	}
+	select {
+	case err := <-got:
+		t.Fatalf("the patient one got a held lock: %v", err)
+	default:
+	}
+	if err := unlock(holder, held); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if err := unlock(other, patient); err != nil {
+		t.Fatal(err)
+	}
+	free, ok, err := tryLock(other, dir, patience)
+	if !ok || err != nil {
+		t.Fatalf("tryLock of a free lock: %v, %v", ok, err)
+	}
+	if err := unlock(other, free); err != nil {
+		t.Fatal(err)
+	}
+	if queue := children(t, holder, dir); len(queue) != 0 {
+		t.Errorf("left behind: %q", queue)
+	}
+}

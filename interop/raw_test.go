@@ -1,0 +1,245 @@
+//go:build interop
+
+package interop
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// A client of a few lines, for tests that must know each byte they sent and each
+// answer they got. It shares no code with the server on purpose: what both got
+// wrong in the same way would go unseen.
+
+const (
+	opCreate      = 1
+	opExists      = 3
+	opGetData     = 4
+	opSetData     = 5
+	opGetChildren = 8
+)
+
+const flagEphemeral = 1
+
+// rawTimeout bounds every wait for the server on a raw connection.
+const rawTimeout = 20 * time.Second
+
+// rawConn is a connection with a session. One goroutine may send while another
+// receives.
+type rawConn struct {
+	net.Conn
+	in      *bufio.Reader
+	session int64
+	passwd  []byte
+}
+
+// rawSession is what a client must remember to come back.
+type rawSession struct {
+	id     int64
+	passwd []byte
+}
+
+// dialRaw connects and makes a session, or resumes one when it is given.
+// lastZxid is the highest zxid the client has seen: a server that is behind it
+// must hang up.
+func dialRaw(addr string, timeout time.Duration, lastZxid int64, resume rawSession) (*rawConn, error) {
+	conn, err := net.DialTimeout("tcp", addr, rawTimeout)
+	if err != nil {
+		return nil, err
+	}
+	if resume.id == 0 {
+		resume.passwd = make([]byte, 16)
+	}
+	c := &rawConn{Conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}
+	c.SetDeadline(time.Now().Add(rawTimeout))
+	var hello message
+	hello.int(0).long(lastZxid).int(int32(timeout.Milliseconds())).long(resume.id).bytes(resume.passwd)
+	if err := c.send(hello); err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	answer, err := c.frame()
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	answer.int() // protocol version
+	granted := answer.int()
+	c.session, c.passwd = answer.long(), answer.bytes()
+	if answer.short || c.session == 0 || granted <= 0 {
+		conn.Close()
+		return nil, fmt.Errorf("handshake: no session (timeout %d, id %#x)", granted, c.session)
+	}
+	c.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// send writes one frame.
+func (c *rawConn) send(m message) error {
+	frame := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(m)), uint32(len(m)))
+	_, err := c.Write(append(frame, m...))
+	return err
+}
+
+// frame reads one frame.
+func (c *rawConn) frame() (*reader, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(c.in, head[:]); err != nil {
+		return nil, err
+	}
+	body := make([]byte, binary.BigEndian.Uint32(head[:]))
+	_, err := io.ReadFull(c.in, body)
+	return &reader{rest: body}, err
+}
+
+// reply is the answer to one request.
+type reply struct {
+	xid  int32
+	zxid int64
+	code int32
+	body *reader
+}
+
+func (c *rawConn) receive() (reply, error) {
+	f, err := c.frame()
+	if err != nil {
+		return reply{}, err
+	}
+	r := reply{f.int(), f.long(), f.int(), f}
+	if f.short {
+		return r, io.ErrUnexpectedEOF
+	}
+	return r, nil
+}
+
+// call sends one request and receives its answer.
+func (c *rawConn) call(m message) (reply, error) {
+	c.SetDeadline(time.Now().Add(rawTimeout))
+	defer c.SetDeadline(time.Time{})
+	if err := c.send(m); err != nil {
+		return reply{}, err
+	}
+	return c.receive()
+}
+
+func createRequest(xid int32, path string, data []byte, flags int32) message {
+	var m message
+	m.int(xid).int(opCreate).text(path).bytes(data)
+	m.int(1).int(31).text("world").text("anyone")
+	return *m.int(flags)
+}
+
+func setDataRequest(xid int32, path string, data []byte) message {
+	var m message
+	return *m.int(xid).int(opSetData).text(path).bytes(data).int(-1)
+}
+
+// readRequest is exists, getData or getChildren, without a watch.
+func readRequest(xid, op int32, path string) message {
+	var m message
+	return append(*m.int(xid).int(op).text(path), 0)
+}
+
+// stat is the part of a Stat that these tests look at.
+type stat struct {
+	czxid   int64
+	version int32
+	owner   int64
+}
+
+// message is a request under construction.
+type message []byte
+
+func (m *message) int(v int32) *message {
+	*m = binary.BigEndian.AppendUint32(*m, uint32(v))
+	return m
+}
+
+func (m *message) long(v int64) *message {
+	*m = binary.BigEndian.AppendUint64(*m, uint64(v))
+	return m
+}
+
+func (m *message) bytes(v []byte) *message {
+	m.int(int32(len(v)))
+	*m = append(*m, v...)
+	return m
+}
+
+func (m *message) text(v string) *message { return m.bytes([]byte(v)) }
+
+// reader takes an answer apart. After the end it gives zeros and is short.
+type reader struct {
+	rest  []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.rest) {
+		r.short, r.rest = true, nil
+		return make([]byte, 8) // a zero of any width
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) int() int32 { return int32(binary.BigEndian.Uint32(r.take(4))) }
+
+func (r *reader) long() int64 { return int64(binary.BigEndian.Uint64(r.take(8))) }
+
+func (r *reader) bytes() []byte {
+	n := r.int()
+	if n == -1 {
+		return nil
+	}
+	return r.take(int(n))
+}
+
+func (r *reader) text() string { return string(r.bytes()) }
+
+func (r *reader) stat() stat {
+	s := stat{czxid: r.long()}
+	r.take(3 * 8) // mzxid, ctime, mtime
+	s.version = r.int()
+	r.take(2 * 4) // cversion, aversion
+	s.owner = r.long()
+	r.take(4 + 4 + 8) // dataLength, numChildren, pzxid
+	return s
+}
+
+var zxidLine = regexp.MustCompile(`(?m)^Zxid: 0x([0-9a-f]+)$`)
+
+// serverZxid asks the server for its last zxid, with the four letters srvr.
+func serverZxid(t testing.TB, addr string) int64 {
+	t.Helper()
+	conn, err := net.DialTimeout("tcp", addr, rawTimeout)
+	if err != nil {
+		t.Fatalf("srvr: %v", err)
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(rawTimeout))
+	if _, err := io.WriteString(conn, "srvr"); err != nil {
+		t.Fatalf("srvr: %v", err)
+	}
+	text, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatalf("srvr: %v", err)
+	}
+	found := zxidLine.FindSubmatch(text)
+	if found == nil {
+		t.Fatalf("srvr shows no zxid:\n%s", text)
+	}
+	zxid, err := strconv.ParseInt(string(found[1]), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return zxid
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Installs what the tests behind the build tag interop need, on Debian, as root:
+# a real Redis, a real ZooKeeper with its jars, and the Go modules. It can run
+# any number of times and is quick when all is there. The packages' own services
+# are not started.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(redis-server zookeeper libslf4j-java)
+
+missing=()
+for package in "${packages[@]}"; do
+	status=$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null || true)
+	[[ $status == installed ]] || missing+=("$package")
+done
+
+if ((${#missing[@]})); then
+	if [[ $(id -u) != 0 ]]; then
+		echo "interop/setup.sh: ${missing[*]} must be installed, which takes root" >&2
+		exit 1
+	fi
+	# A policy that says no keeps the packages from starting their services.
+	policy=/usr/sbin/policy-rc.d
+	if [[ ! -e $policy ]]; then
+		printf '#!/bin/sh\nexit 101\n' >"$policy"
+		chmod +x "$policy"
+		trap 'rm -f "$policy"' EXIT
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update --quiet=2
+	apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}"
+fi
+
+go mod download
+# For TestGoZooKeeper, which runs the client's own tests.
+go mod download github.com/go-zookeeper/zk@v1.0.4

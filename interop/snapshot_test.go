@@ -1,0 +1,200 @@
+//go:build interop
+
+package interop
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestKilledInSnapshot kills the server while it writes a snapshot or cuts its
+// log. A steady overwriting of the same znodes makes it do so: the log must not
+// grow for ever under that, so a snapshot has to come. What the other crash test
+// demands after a restart holds here too, and each overwritten znode must hold
+// the last acknowledged data, or later.
+func TestKilledInSnapshot(t *testing.T) {
+	const kills = 8
+	c := newCrash(t)
+	f := &flood{c: c}
+	for range kills {
+		c.start()
+		c.verify()
+		f.verify()
+		c.stream(f.untilSnapshot)
+		c.check()
+	}
+	c.finish()
+	t.Logf("%d MiB of overwrites, %d of the kills left an unfinished snapshot", f.bytes>>20, f.cut)
+}
+
+const (
+	floodZnodes = 32
+	floodSize   = 512 << 10 // of each znode
+	floodWindow = 4
+
+	// floodLimit is how much may be written with no snapshot, several times
+	// what the server lets its log grow by.
+	floodLimit = 512 << 20
+)
+
+// flood overwrites large znodes.
+type flood struct {
+	c        *crash
+	versions [floodZnodes]struct{ sent, acked int32 }
+	made     bool
+	bytes    int64
+	cut      int // kills that left an unfinished snapshot
+}
+
+func (f *flood) path(i int) string { return fmt.Sprintf("%s/big-%d", crashRoot, i) }
+
+// data is what version v of znode i holds.
+func (f *flood) data(i int, v int32) []byte {
+	word := fmt.Sprintf("%s@%d;", f.path(i), v)
+	return bytes.Repeat([]byte(word), floodSize/len(word))
+}
+
+// verify reads the znodes, or makes them the first time.
+func (f *flood) verify() {
+	f.c.t.Helper()
+	for i := range f.versions {
+		if !f.made {
+			f.c.ask(createRequest(1, f.path(i), f.data(i, 0), 0))
+			continue
+		}
+		body := f.c.ask(readRequest(1, opGetData, f.path(i)))
+		data, s := body.bytes(), body.stat()
+		v := &f.versions[i]
+		if s.version < v.acked || s.version > v.sent {
+			f.c.fatalf("%s has version %d: %d was acknowledged, %d sent", f.path(i), s.version, v.acked, v.sent)
+		}
+		if !bytes.Equal(data, f.data(i, s.version)) {
+			f.c.fatalf("%s does not hold the data of its version %d", f.path(i), s.version)
+		}
+		v.acked, v.sent = s.version, s.version
+	}
+	f.made = true
+}
+
+// untilSnapshot overwrites until the server writes a snapshot, and kills it a
+// random moment later with the overwriting going on: every other time as soon as
+// the snapshot is begun, else when it is complete and the log is being cut.
+func (f *flood) untilSnapshot() {
+	c := f.c
+	c.t.Helper()
+	complete := len(c.rounds)%2 == 0
+	before := c.snapshots()
+	conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, rawSession{})
+	if err != nil {
+		c.fatalf("flood: %v", err)
+	}
+	c.t.Cleanup(func() { conn.Close() })
+	over := make(chan error, 1)
+	go func() { over <- f.run(conn) }()
+	deadline := time.After(2 * time.Minute)
+	for !c.newSnapshot(before, complete) {
+		select {
+		case err := <-over:
+			c.fatalf("flood: no snapshot after %d MiB: %v", f.bytes>>20, err)
+		case <-deadline:
+			c.fatalf("no snapshot within 2 minutes of overwriting")
+		case <-time.After(200 * time.Microsecond):
+		}
+	}
+	time.Sleep(c.moment(50 * time.Millisecond))
+	c.server.Kill()
+	if err := <-over; err != nil {
+		c.fatalf("flood: %v", err)
+	}
+	if !c.newSnapshot(before, true) {
+		f.cut++
+	}
+}
+
+// newSnapshot looks for a snapshot that was not there before. One that is being
+// written has a name of its own.
+func (c *crash) newSnapshot(before map[string]bool, complete bool) bool {
+	c.t.Helper()
+	for name := range c.snapshots() {
+		if !before[name] && !(complete && strings.HasSuffix(name, ".tmp")) {
+			return true
+		}
+	}
+	return false
+}
+
+// run overwrites the znodes in turn until the connection breaks. It gives an
+// error only for an answer that should not have been.
+func (f *flood) run(conn *rawConn) error {
+	defer conn.Close()
+	unanswered := make(chan struct{}, floodWindow)
+	broken := make(chan struct{})
+	var sender sync.WaitGroup
+	var sent [floodZnodes]int32
+	for i, v := range f.versions {
+		sent[i] = v.sent
+	}
+	var bytes int64
+	sender.Go(func() {
+		for n := 0; bytes < floodLimit; n++ {
+			select {
+			case unanswered <- struct{}{}:
+			case <-broken:
+				return
+			}
+			i := n % floodZnodes
+			sent[i]++
+			data := f.data(i, sent[i])
+			if conn.send(setDataRequest(int32(n), f.path(i), data)) != nil {
+				return
+			}
+			bytes += int64(len(data))
+		}
+		conn.Close()
+	})
+	var wrong error
+	for n := 0; wrong == nil; n++ {
+		conn.SetReadDeadline(time.Now().Add(rawTimeout))
+		r, err := conn.receive()
+		if err != nil {
+			break // killed
+		}
+		v := &f.versions[n%floodZnodes]
+		switch got := r.body.stat(); {
+		case r.xid != int32(n) || r.code != 0:
+			wrong = fmt.Errorf("request %d is answered as request %d with code %d", n, r.xid, r.code)
+		case got.version != v.acked+1:
+			wrong = fmt.Errorf("%s: version %d follows version %d", f.path(n%floodZnodes), got.version, v.acked)
+		}
+		v.acked++
+		<-unanswered
+	}
+	close(broken)
+	conn.Close()
+	sender.Wait()
+	for i := range f.versions {
+		f.versions[i].sent = sent[i]
+	}
+	f.bytes += bytes
+	return wrong
+}
+
+// snapshots names the snapshots that the server has, or is writing.
+func (c *crash) snapshots() map[string]bool {
+	c.t.Helper()
+	entries, err := os.ReadDir(filepath.Join(c.dir, "raft", "snapshots"))
+	if err != nil && !os.IsNotExist(err) {
+		c.fatalf("%v", err)
+	}
+	names := make(map[string]bool)
+	for _, e := range entries {
+		names[e.Name()] = true
+	}
+	return names
+}

@@ -1,0 +1,240 @@
+// Package lockkeepertest is a ZooKeeper for tests: one line starts a server
+// inside the test, ready in milliseconds and gone with it.
+//
+//	zk := lockkeepertest.Start(t)
+//	conn := zk.Connect(t, 10*time.Second)
+//
+// Everything is in memory and takes its time from package time alone, so all
+// of it works inside a [testing/synctest] bubble, where a session's timeout
+// passes without a real second going by. Only a server [WithTCP] does not: a
+// bubble cannot see real sockets.
+//
+// When a test ends its servers are closed, and a goroutine that one of them
+// left behind fails the test.
+package lockkeepertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"runtime/pprof"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// patience is how long a step of the test double may take before the test fails.
+const patience = 10 * time.Second
+
+// Option changes what [Start] starts.
+type Option func(*lockkeeper.Config)
+
+// WithTCP opens a port on the loopback interface, for clients that cannot be
+// given a dialer or are in other processes. See [Server.Addr].
+func WithTCP() Option { return func(c *lockkeeper.Config) { c.ClientAddr = "127.0.0.1:0" } }
+
+// WithTickTime sets the tick, in steps of which sessions expire. The default
+// is 50 ms, so that short timeouts can be tested in real time.
+func WithTickTime(d time.Duration) Option { return func(c *lockkeeper.Config) { c.TickTime = d } }
+
+// WithConfig changes anything else of the configuration.
+func WithConfig(change func(*lockkeeper.Config)) Option { return change }
+
+// Server is a server under test. Its methods may be called from any goroutine
+// of the test.
+type Server struct {
+	cfg   lockkeeper.Config
+	label string // marks the server's goroutines
+	addr  string
+
+	mu sync.Mutex
+	s  *lockkeeper.Server // nil while stopped
+}
+
+// labelKey is the profiler label that goroutines of a server carry.
+const labelKey = "lockkeepertest"
+
+var labels atomic.Int64
+
+// Start starts a server in memory, waits until it is ready, and stops it when
+// the test ends. Sessions may last from 2 ticks to one hour.
+func Start(t testing.TB, options ...Option) *Server {
+	t.Helper()
+	s := &Server{label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
+	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour, Memory: lockkeeper.NewMemory()}
+	for _, o := range options {
+		o(&s.cfg)
+	}
+	if s.cfg.DataDir != "" {
+		s.cfg.Memory = nil
+	}
+	if err := s.start(); err != nil {
+		t.Fatalf("lockkeepertest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Errorf("lockkeepertest: stop: %v", err)
+		}
+		s.checkGoroutines(t)
+	})
+	return s
+}
+
+// labelled runs f so that every goroutine that it starts, and those that they
+// start, can be told from others.
+func (s *Server) labelled(f func()) {
+	pprof.Do(context.Background(), pprof.Labels(labelKey, s.label), func(context.Context) { f() })
+}
+
+func (s *Server) start() (err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.s != nil {
+		return errors.New("the server is running")
+	}
+	var server *lockkeeper.Server
+	s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
+	if err != nil {
+		return err
+	}
+	select {
+	case <-server.Ready():
+	case err = <-server.Err():
+	case <-time.After(patience):
+		err = fmt.Errorf("not ready after %v", patience)
+	}
+	if err != nil {
+		return errors.Join(err, server.Close())
+	}
+	if server.Addr() != nil {
+		s.addr = server.Addr().String()
+		s.cfg.ClientAddr = s.addr // the same port again after a restart
+	}
+	s.s = server
+	return nil
+}
+
+func (s *Server) stop() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.s == nil {
+		return nil
+	}
+	err := s.s.Close()
+	s.s = nil
+	return err
+}
+
+// checkGoroutines fails the test if the server, which is stopped, left a goroutine behind.
+func (s *Server) checkGoroutines(t testing.TB) {
+	t.Helper()
+	var left bytes.Buffer
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		left.Reset()
+		if err := pprof.Lookup("goroutine").WriteTo(&left, 1); err != nil {
+			t.Errorf("lockkeepertest: %v", err)
+			return
+		}
+		if !bytes.Contains(left.Bytes(), fmt.Appendf(nil, "%q:%q", labelKey, s.label)) {
+			return
+		}
+	}
+	t.Errorf("lockkeepertest: the server left goroutines behind:\n%s", left.Bytes())
+}
+
+// running returns the server, or an error while it is stopped.
+func (s *Server) running() (*lockkeeper.Server, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.s == nil {
+		return nil, errors.New("lockkeepertest: connection refused: the server is stopped")
+	}
+	return s.s, nil
+}
+
+// Addr is the address of the port, HOST:PORT, which stays the same over a
+// restart; empty unless the server was started [WithTCP].
+func (s *Server) Addr() string { return s.addr }
+
+// Dial connects to the server without a port. It fits zk.WithDialer; network
+// and address mean nothing. While the server is stopped it fails.
+func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+	server, err := s.running()
+	if err != nil {
+		return nil, err
+	}
+	s.labelled(func() { conn, err = server.Dial(network, address, timeout) })
+	return conn, err
+}
+
+// Connect returns a stock client with a session of the given timeout, which is
+// closed when the test ends.
+func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
+	t.Helper()
+	// The address is not dialled, but the client wants one that it can resolve.
+	conn, events, err := zk.Connect([]string{"127.0.0.1:2181"}, sessionTimeout, zk.WithDialer(s.Dial), zk.WithLogger(quiet{}))
+	if err != nil {
+		t.Fatalf("lockkeepertest: %v", err)
+	}
+	t.Cleanup(conn.Close)
+	late := time.After(patience)
+	for {
+		select {
+		case e := <-events:
+			if e.State == zk.StateHasSession {
+				return conn
+			}
+		case <-late:
+			t.Fatalf("lockkeepertest: no session after %v", patience)
+		}
+	}
+}
+
+// quiet is a zk.Logger for tests that have their own things to say.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// ExpireSession ends a session as if its client had been silent for its
+// timeout: its ephemerals go, its connection is cut, and the client learns
+// that the session has expired when it comes back. It returns when that is done.
+func (s *Server) ExpireSession(id int64) error {
+	server, err := s.running()
+	if err != nil {
+		return err
+	}
+	return server.ExpireSession(id)
+}
+
+// Disconnect cuts the connection of a session, which lives on, and reports
+// whether there was one. A client that can dial comes back by itself.
+func (s *Server) Disconnect(id int64) bool {
+	server, err := s.running()
+	return err == nil && server.Disconnect(id)
+}
+
+// Stop stops the server as a crash would for its clients: connections are cut
+// and new ones fail. Its state is kept for [Server.Restart].
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	if err := s.stop(); err != nil {
+		t.Errorf("lockkeepertest: stop: %v", err)
+	}
+	s.checkGoroutines(t)
+}
+
+// Restart starts a stopped server with the state that it had. Sessions have
+// their whole timeout again, as after any restart.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if err := s.start(); err != nil {
+		t.Fatalf("lockkeepertest: restart: %v", err)
+	}
+}

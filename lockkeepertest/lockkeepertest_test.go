@@ -1,0 +1,241 @@
+package lockkeepertest_test
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+func TestStartIsReady(t *testing.T) {
+	conn := lockkeepertest.Start(t).Connect(t, time.Second)
+	if _, err := conn.Create("/a", []byte("x"), 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	if data, stat, err := conn.Get("/a"); err != nil || string(data) != "x" || stat.Version != 0 {
+		t.Errorf("got %q, %+v, %v", data, stat, err)
+	}
+}
+
+func TestTCP(t *testing.T) {
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
+	conn, _, err := zk.Connect([]string{s.Addr()}, time.Second, zk.WithLogger(logger{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if ok, _, err := conn.Exists("/zookeeper"); err != nil || !ok {
+		t.Errorf("got %v, %v", ok, err)
+	}
+}
+
+// cut is a dialer whose connections can all be cut, and no new ones made.
+type cut struct {
+	s   *lockkeepertest.Server
+	off atomic.Bool
+}
+
+func (c *cut) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	if c.off.Load() {
+		return nil, errors.New("no route to host")
+	}
+	return c.s.Dial(network, address, timeout)
+}
+
+// TestLockPassesOnInVirtualTime holds a lock with a client that is cut off. Its
+// session of 30 s really times out, the next client gets the lock, neither
+// before nor much later, and no real second goes by.
+func TestLockPassesOnInVirtualTime(t *testing.T) {
+	started := time.Now()
+	synctest.Test(t, func(t *testing.T) {
+		const timeout, tick = 30 * time.Second, 2 * time.Second
+		s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(tick))
+		network := &cut{s: s}
+		holder, _, err := zk.Connect([]string{"127.0.0.1:2181"}, timeout, zk.WithDialer(network.Dial), zk.WithLogger(logger{t}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Close()
+		lock := zk.NewLock(holder, "/lock", zk.WorldACL(zk.PermAll))
+		if err := lock.Lock(); err != nil {
+			t.Fatal(err)
+		}
+
+		waiter := s.Connect(t, timeout)
+		got := make(chan time.Time)
+		go func() {
+			if err := zk.NewLock(waiter, "/lock", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
+				t.Error(err)
+			}
+			got <- time.Now()
+		}()
+		time.Sleep(5 * time.Minute) // pings keep both sessions, however long
+		select {
+		case <-got:
+			t.Fatal("two hold the lock")
+		default:
+		}
+
+		network.off.Store(true)
+		lastPing := timeout / 3 // at most so long before the cut
+		cutAt := time.Now()
+		if !s.Disconnect(holder.SessionID()) {
+			t.Fatal("the holder had no connection")
+		}
+		waited := (<-got).Sub(cutAt)
+		if waited < timeout-lastPing || waited > timeout+tick {
+			t.Errorf("the lock passed on %v after the cut, with a session of %v and a tick of %v", waited, timeout, tick)
+		}
+	})
+	if took := time.Since(started); took > 20*time.Second {
+		t.Errorf("took %v of real time", took)
+	} else {
+		t.Logf("took %v of real time", took)
+	}
+}
+
+func TestADayInVirtualTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := lockkeepertest.Start(t).Connect(t, 30*time.Second)
+		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+		session := conn.SessionID()
+		time.Sleep(24 * time.Hour)
+		ok, _, err := conn.Exists("/e")
+		if err != nil || !ok || conn.SessionID() != session {
+			t.Errorf("after a day: exists %v, error %v, session %#x, was %#x", ok, err, conn.SessionID(), session)
+		}
+	})
+}
+
+func TestExpireSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		victim, witness := s.Connect(t, time.Minute), s.Connect(t, time.Minute)
+		if _, err := victim.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+		_, _, events, err := witness.ExistsW("/e")
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := victim.SessionID()
+		if err := s.ExpireSession(session); err != nil {
+			t.Fatal(err)
+		}
+		if ok, _, err := witness.Exists("/e"); err != nil || ok {
+			t.Errorf("the ephemeral outlived its session: %v, %v", ok, err)
+		}
+		if e := <-events; e.Type != zk.EventNodeDeleted {
+			t.Errorf("got %v", e)
+		}
+		for victim.SessionID() == session || victim.State() != zk.StateHasSession {
+			time.Sleep(time.Second) // the client comes back, learns, and makes a new session
+		}
+		if err := s.ExpireSession(1); err != nil {
+			t.Errorf("a session that never was: %v", err)
+		}
+	})
+}
+
+func TestDisconnectKeepsTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		conn := s.Connect(t, time.Minute)
+		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+		_, _, events, err := conn.GetW("/e")
+		if err != nil {
+			t.Fatal(err)
+		}
+		session := conn.SessionID()
+		if !s.Disconnect(session) {
+			t.Fatal("there was no connection")
+		}
+		if s.Disconnect(1) {
+			t.Error("there was a connection of a session that never was")
+		}
+		synctest.Wait()
+		for conn.State() != zk.StateHasSession {
+			time.Sleep(time.Second)
+		}
+		if conn.SessionID() != session {
+			t.Errorf("session %#x, was %#x", conn.SessionID(), session)
+		}
+		time.Sleep(time.Second) // the client sets its watches again in the background
+		if _, err := conn.Set("/e", []byte("y"), 0); err != nil {
+			t.Fatal(err)
+		}
+		if e := <-events; e.Type != zk.EventNodeDataChanged {
+			t.Errorf("got %v", e)
+		}
+	})
+}
+
+func TestStopAndRestart(t *testing.T) {
+	for name, options := range map[string][]lockkeepertest.Option{"in memory": nil, "TCP": {lockkeepertest.WithTCP()}} {
+		t.Run(name, func(t *testing.T) {
+			s := lockkeepertest.Start(t, options...)
+			conn := s.Connect(t, time.Minute)
+			for _, path := range []string{"/n", "/e-"} {
+				if _, err := conn.Create(path, []byte(path), map[string]int32{"/e-": zk.FlagEphemeral | zk.FlagSequence}[path], zk.WorldACL(zk.PermAll)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			session := conn.SessionID()
+			s.Stop(t)
+			if _, err := s.Dial("", "", time.Second); err == nil {
+				t.Error("a stopped server took a connection")
+			}
+			s.Stop(t) // twice is once
+			s.Restart(t)
+			children, _, err := conn.Children("/")
+			for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {
+				children, _, err = conn.Children("/") // the client is still on its way back
+			}
+			if err != nil || len(children) != 3 || conn.SessionID() != session {
+				t.Errorf("children %v, error %v, session %#x, was %#x", children, err, conn.SessionID(), session)
+			}
+			path, err := conn.Create("/p-", nil, zk.FlagSequence, zk.WorldACL(zk.PermAll))
+			if err != nil || path != "/p-0000000002" {
+				t.Errorf("got %q, %v: the sequence counter is lost", path, err)
+			}
+		})
+	}
+}
+
+// TestServersDoNotMeet runs several servers in one process.
+func TestServersDoNotMeet(t *testing.T) {
+	a, b := lockkeepertest.Start(t), lockkeepertest.Start(t)
+	if _, err := a.Connect(t, time.Second).Create("/a", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	if ok, _, err := b.Connect(t, time.Second).Exists("/a"); err != nil || ok {
+		t.Errorf("got %v, %v", ok, err)
+	}
+}
+
+func BenchmarkStart(b *testing.B) {
+	for b.Loop() {
+		s := lockkeepertest.Start(b)
+		s.Stop(b)
+	}
+}
+
+// logger is a zk.Logger that says what the client does, if it has a test to say
+// it to. Outside of a bubble it must not: the client may talk after the test.
+type logger struct{ t *testing.T }
+
+func (l logger) Printf(format string, args ...any) {
+	if l.t != nil {
+		l.t.Logf("client: "+format, args...)
+	}
+}

@@ -1,0 +1,282 @@
+package proto
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/jute"
+)
+
+// captured calls f for every frame of the captured exchanges.
+func captured(t testing.TB, f func(scenario string, frame golden.Frame)) {
+	t.Helper()
+	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenarios {
+		for _, frame := range s.Frames() {
+			f(s.Name, frame)
+		}
+	}
+}
+
+// malformed are the scenarios which send bodies that cannot be read, on
+// purpose, and unreadable single ones of the others.
+var malformed = map[string]bool{"10-bad-frames": true, "54-malformed-body": true}
+
+var unreadable = map[string]string{
+	"30-multi-edge:17": "a multi carries no setACL",
+	"30-multi-edge:22": "it is cut short",
+	"32-multi-read:38": "a multiRead carries no exists",
+}
+
+// nulls are requests with a null that means the same as an empty value, and is
+// written as one.
+var nulls = map[string]string{
+	"20-create-errors:38": "the ACL",
+	"43-auth-digest:73":   "the id of scheme auth",
+}
+
+// TestWire reads every captured frame with the record of its operation's row,
+// and writes it again: the bytes must be the same.
+func TestWire(t *testing.T) {
+	requests, replies, handshakes, events := 0, 0, 0, 0
+	captured(t, func(scenario string, f golden.Frame) {
+		place := fmt.Sprintf("%s:%d", scenario, f.Line)
+		bad := func(what string, err error) {
+			t.Errorf("%s: %s: %v\n%s", place, what, err, f.Comment)
+		}
+		payload := f.Bytes[4:]
+		d := jute.NewDecoder(payload)
+		check := func(b []byte) {
+			if nulls[place] != "" {
+				payload = bytes.Replace(payload, []byte{255, 255, 255, 255}, make([]byte, 4), 1)
+			}
+			switch {
+			case unreadable[place] != "":
+				if d.Err() == nil {
+					t.Errorf("%s was read, though %s", place, unreadable[place])
+				}
+			case d.Err() != nil:
+				bad("cannot be read", d.Err())
+			case len(d.Rest()) > 0:
+				t.Errorf("%s: %d bytes were not read\n%s", place, len(d.Rest()), f.Comment)
+			case !bytes.Equal(b, payload):
+				t.Errorf("%s: was written as\n%x, should be\n%x\n%s", place, b, payload, f.Comment)
+			}
+		}
+		switch {
+		case malformed[scenario] && f.FromClient:
+		case f.Handshake && f.FromClient:
+			var r ConnectRequest
+			r.Decode(&d)
+			check(r.Append(nil))
+			handshakes++
+		case f.Handshake:
+			var r ConnectReply
+			r.Decode(&d)
+			check(r.Append(nil))
+			handshakes++
+		case f.FromClient:
+			var h RequestHeader
+			h.Decode(&d)
+			b := h.Append(nil)
+			row := OpByCode(h.Op)
+			if row == nil {
+				return // reconfig, and what no server knows
+			}
+			r := row.Request()
+			r.Decode(&d)
+			check(r.Append(b))
+			requests++
+		default:
+			var h ReplyHeader
+			h.Decode(&d)
+			b := h.Append(nil)
+			row := OpByCode(OpCode(f.Op))
+			switch {
+			case h.Xid == XidEvent:
+				var e WatcherEvent
+				e.Decode(&d)
+				b = e.Append(b)
+				events++
+			case h.Code == OK && row != nil && row.Reply != nil:
+				r := row.Reply()
+				r.Decode(&d)
+				b = r.Append(b)
+				replies++
+			}
+			check(b)
+		}
+	})
+	t.Logf("%d handshakes, %d requests, %d replies, %d events", handshakes, requests, replies, events)
+	if handshakes < 100 || requests < 280 || replies < 150 || events < 20 {
+		t.Errorf("only %d handshakes, %d requests, %d replies and %d events were compared", handshakes, requests, replies, events)
+	}
+}
+
+// TestOps: the rows of the table can be found, and say nothing that contradicts itself.
+func TestOps(t *testing.T) {
+	for i := range Ops {
+		op := &Ops[i]
+		if OpByCode(op.Code) != op {
+			t.Errorf("%s (%d) is not found by its number", op.Name, op.Code)
+		}
+		if i > 0 && Ops[i-1].Code >= op.Code {
+			t.Errorf("%s (%d) is out of order", op.Name, op.Code)
+		}
+		if op.Name == "" || op.Short == "" || op.Class < Write || op.Class > Part || op.Request == nil {
+			t.Errorf("the row of %d is not complete: %+v", op.Code, op)
+		}
+		want := map[OpCode]Class{OpMulti: Write, OpMultiRead: Read}[op.InMulti]
+		if op.InMulti != 0 && op.Class != want && op.Class != Part {
+			t.Errorf("%s is of class %v, but multi %d carries it", op.Name, op.Class, op.InMulti)
+		}
+	}
+	for _, code := range []OpCode{0, -1, 10, 20, 99, 102, 127, 128, 1 << 30, -1 << 31, OpCreateSession, -12, -1001, -1002} {
+		if op := OpByCode(code); op != nil {
+			t.Errorf("%d is %s, which no client may ask for", code, op.Name)
+		}
+	}
+}
+
+// TestEveryPrefix: a record that is cut anywhere is an error, not a shorter record.
+func TestEveryPrefix(t *testing.T) {
+	acl := []ACL{{31, ID{"digest", "u:h"}}, {1, ID{"world", "anyone"}}}
+	create := CreateRequest{"/a", []byte("data"), acl, 2}
+	for _, r := range []Record{
+		&create, &CreateTTLRequest{create, 5}, &PathVersion{"/a", 1}, &PathType{"/a", 1}, &PathWatch{"/a", true}, &Path{Path: "/a"},
+		&SetDataRequest{"/a", []byte("x"), 1}, &SetACLRequest{"/a", acl, 1}, &AuthRequest{0, "digest", []byte("u:p")},
+		&SetWatchesRequest{1, []string{"/a"}, []string{"/b", "/c"}, []string{"/d"}},
+		&SetWatches2Request{SetWatchesRequest{1, nil, nil, []string{"/d"}}, []string{"/p"}, []string{"/r", "/s"}},
+		&MultiRequest{[]MultiOp{{OpCreate, &create}, {OpCheck, &PathVersion{"/a", 1}}}},
+		&MultiReadRequest{[]MultiOp{{OpGetData, &PathWatch{"/a", false}}}},
+		&MultiReply{[]MultiResult{{OpCreate, OK, &PathReply{"/a"}}, {OpError, NoNode, nil}, {OpSetData, OK, &Stat{Czxid: 1}}, {OpDelete, OK, nil}}},
+		&PathReply{"/a"}, &PathStatReply{"/a", Stat{Czxid: 1}}, &DataReply{[]byte("x"), Stat{Mzxid: 2}}, &ACLReply{acl, Stat{}},
+		&ChildrenReply{[]string{"a", "b"}}, &Children2Reply{[]string{"a"}, Stat{}}, &IntReply{7}, &WhoAmIReply{[]ID{{"ip", "10.0.0.1"}}},
+		&WatcherEvent{EventNodeCreated, 3, "/a"}, &RequestHeader{1, OpCreate}, &ReplyHeader{1, 2, NoNode},
+		&ConnectRequest{0, 1, 2, 3, []byte("pass"), true, true},
+	} {
+		b := r.Append(nil)
+		fresh := reflect.New(reflect.TypeOf(r).Elem()).Interface().(Record)
+		d := jute.NewDecoder(b)
+		if fresh.Decode(&d); d.Err() != nil || len(d.Rest()) > 0 || !reflect.DeepEqual(fresh, r) {
+			t.Errorf("%T %+v was read as %+v, %v", r, r, fresh, d.Err())
+		}
+		for n := range b {
+			if _, ok := r.(*ConnectRequest); ok && n == len(b)-1 {
+				continue // its last byte is optional
+			}
+			d := jute.NewDecoder(b[:n])
+			if fresh.Decode(&d); d.Err() == nil {
+				t.Errorf("%T of %d bytes, cut at %d: read without an error", r, len(b), n)
+			}
+		}
+	}
+}
+
+// TestNulls: what may be null, and what that means.
+func TestNulls(t *testing.T) {
+	null := jute.AppendInt(nil, -1)
+	zero := jute.AppendInt(nil, 0)
+	cat := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	path := jute.AppendString(nil, "/a")
+	tests := []struct {
+		name string
+		into Record
+		body []byte
+		want Record // nil if it is an error
+	}{
+		{"create without path", &CreateRequest{}, cat(null, null, zero, zero), nil},
+		{"create with null data and ACL", &CreateRequest{}, cat(path, null, null, zero), &CreateRequest{Path: "/a"}},
+		{"create with empty data", &CreateRequest{}, cat(path, zero, zero, zero), &CreateRequest{Path: "/a", Data: []byte{}}},
+		{"getData without path", &PathWatch{}, cat(null, []byte{0}), nil},
+		{"delete without path", &PathVersion{}, cat(null, zero), nil},
+		{"sync without path", &Path{}, null, &Path{Null: true}},
+		{"sync of nothing", &Path{}, zero, &Path{}},
+		{"auth without scheme", &AuthRequest{}, cat(zero, null, null), &AuthRequest{}},
+		{"setWatches with null lists", &SetWatchesRequest{}, cat(zero, zero, null, null, null), &SetWatchesRequest{}},
+		{"setWatches with a null path", &SetWatchesRequest{}, cat(zero, zero, jute.AppendInt(nil, 1), null, zero, zero), nil},
+		{"an ACL's null scheme", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, null, zero, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{}}}},
+		{"a null id of world", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "world"), null, zero), nil},
+		{"a null id of auth", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "auth"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{0, ID{"auth", ""}}}}},
+		{"a count below -1", &SetACLRequest{}, cat(path, jute.AppendInt(nil, -7), zero), &SetACLRequest{Path: "/a"}},
+		{"a path's length below -1", &Path{}, jute.AppendInt(nil, -2), nil},
+	}
+	for _, test := range tests {
+		d := jute.NewDecoder(test.body)
+		test.into.Decode(&d)
+		switch {
+		case test.want == nil && d.Err() == nil:
+			t.Errorf("%s: read as %+v, should be an error", test.name, test.into)
+		case test.want != nil && (d.Err() != nil || !reflect.DeepEqual(test.into, test.want)):
+			t.Errorf("%s: read as %+v, %v, should be %+v", test.name, test.into, d.Err(), test.want)
+		}
+	}
+}
+
+// TestWords: what is a name in logs and reports.
+func TestWords(t *testing.T) {
+	for c, want := range map[Code]string{OK: "Ok", NoNode: "NoNode", -999: "-999"} {
+		if c.String() != want || c.Error() != want {
+			t.Errorf("code %d is %q, want %q", int32(c), c, want)
+		}
+	}
+	for e, want := range map[EventType]string{1: "NodeCreated", 2: "NodeDeleted", 3: "NodeDataChanged", 4: "NodeChildrenChanged", 0: "None", -1: "None"} {
+		if e.String() != want {
+			t.Errorf("event %d is %q, want %q", int32(e), e, want)
+		}
+	}
+}
+
+// TestCountsThatLie: a vector's count that the bytes behind it cannot hold
+// costs no memory.
+func TestCountsThatLie(t *testing.T) {
+	for _, count := range []uint32{1 << 30, 1<<31 - 1, 1 << 20, 1000} {
+		body := jute.AppendString(nil, "/a")
+		body = binary.BigEndian.AppendUint32(body, count)
+		body = append(body, make([]byte, 100)...)
+		watches := binary.BigEndian.AppendUint32(make([]byte, 8), count)
+		watches = append(watches, make([]byte, 100)...)
+		for _, test := range []struct {
+			into Record
+			body []byte
+		}{
+			{&SetACLRequest{}, body}, {&CreateRequest{}, append(jute.AppendString(nil, "/a"), body[2:]...)},
+			{&SetWatchesRequest{}, watches}, {&SetWatches2Request{}, watches}, {&WhoAmIReply{}, watches[8:]}, {&ChildrenReply{}, watches[8:]},
+		} {
+			n := testkit.Allocated(func() {
+				d := jute.NewDecoder(test.body)
+				if test.into.Decode(&d); d.Err() == nil {
+					t.Errorf("%T with a count of %d in %d bytes was read", test.into, count, len(test.body))
+				}
+			})
+			if n > 64<<10 {
+				t.Errorf("%T with a count of %d in %d bytes allocated %d bytes", test.into, count, len(test.body), n)
+			}
+		}
+	}
+}
+
+// TestMultiInMulti: a multi's reply holds no multi, however deep the bytes are nested.
+func TestMultiInMulti(t *testing.T) {
+	var b []byte
+	for range 1000 {
+		b = AppendMultiResult(b, OpMulti)
+	}
+	for range 1001 {
+		b = AppendMultiEnd(b)
+	}
+	var r MultiReply
+	d := jute.NewDecoder(b)
+	if r.Decode(&d); d.Err() == nil {
+		t.Error("was read")
+	}
+}

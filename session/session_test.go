@@ -1,0 +1,236 @@
+package session
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// story is the state of one transcript: a table and the tracker of its leader.
+type story struct {
+	table   *Table
+	tracker *Tracker
+	held    *Session // as a snapshot holds it
+}
+
+// TestTranscripts runs the stories in testdata. Times are ms:
+//
+//	tick 1000                                      a new tracker, and its tick
+//	open 7 timeout=4000 password=x owner=1.5 at=100
+//	resume 7 timeout=4000 password=x owner=2.1 at=200
+//	touch 7 at=300
+//	late at=4000                                   who is late now
+//
+// A table that accepts a session tells the tracker of it, as a leader would.
+func TestTranscripts(t *testing.T) {
+	testkit.Transcripts(t, func(*testing.T) func([]string) string {
+		s := &story{NewTable(), NewTracker(1000), nil}
+		return s.run
+	})
+}
+
+func (s *story) run(command []string) string {
+	words := strings.Fields(command[0])
+	kv := map[string]string{}
+	var ids []int64
+	for _, w := range words[1:] {
+		if k, v, ok := strings.Cut(w, "="); ok {
+			kv[k] = v
+		} else {
+			n, err := strconv.ParseInt(w, 0, 64)
+			if err != nil {
+				panic(err)
+			}
+			ids = append(ids, n)
+		}
+	}
+	num := func(key string) int64 {
+		n, err := strconv.ParseInt(kv[key], 0, 64)
+		if err != nil {
+			panic(err)
+		}
+		return n
+	}
+	owner := func() (c Conn) {
+		fmt.Sscanf(kv["owner"], "%d.%d", &c.Server, &c.Number)
+		return c
+	}
+	var password Password
+	copy(password[:], kv["password"])
+
+	switch words[0] {
+	case "tick":
+		s.tracker = NewTracker(ids[0])
+	case "open":
+		n := s.table.Open(Session{ID: ids[0], Timeout: int32(num("timeout")), Password: password, Owner: owner()})
+		s.tracker.Add(n.ID, n.Timeout, num("at"))
+		return fmt.Sprintf("session %d\n", n.ID)
+	case "resume":
+		n := s.table.Resume(ids[0], password[:len(password)-len(kv["cut"])], int32(num("timeout")), owner())
+		if n == nil {
+			return "refused\n"
+		}
+		s.tracker.Add(n.ID, n.Timeout, num("at"))
+		return "resumed\n"
+	case "hold":
+		s.held = s.table.Get(ids[0])
+	case "held":
+		return show(s.held)
+	case "close":
+		s.tracker.Remove(ids[0])
+		return fmt.Sprintln(s.table.Close(ids[0]))
+	case "touch":
+		return fmt.Sprintln(s.tracker.Touch(ids[0], num("at")))
+	case "late":
+		return fmt.Sprintln(s.tracker.Late(num("at")))
+	case "next":
+		if at, ok := s.tracker.Next(); ok {
+			return fmt.Sprintln(at)
+		}
+		return "nothing is tracked\n"
+	case "extend":
+		s.tracker.Extend(ids[0])
+	case "retry":
+		s.tracker.Retry(ids, num("at"))
+	case "table":
+		var out strings.Builder
+		for _, x := range s.table.All() {
+			out.WriteString(show(x))
+		}
+		fmt.Fprintf(&out, "%d sessions, %d tracked\n", s.table.Len(), s.tracker.Len())
+		return out.String()
+	default:
+		panic("unknown command " + words[0])
+	}
+	return ""
+}
+
+func show(s *Session) string {
+	return fmt.Sprintf("%d timeout=%d password=%q owner=%d.%d\n", s.ID, s.Timeout, bytes.TrimRight(s.Password[:], "\x00"), s.Owner.Server, s.Owner.Number)
+}
+
+// TestRecord: what is written is read as the same, and anything shorter is an error.
+func TestRecord(t *testing.T) {
+	for _, s := range []Session{
+		{ID: 1, Timeout: 4000, Password: Password{1, 2, 3}, Owner: Conn{2, 3}},
+		{ID: -1, Timeout: -1, Password: Password{15: 255}, Owner: Conn{1<<64 - 1, 1<<64 - 1}},
+	} {
+		b := Append([]byte("before"), &s)
+		got, rest, err := Decode(append(b[6:], "after"...))
+		if err != nil || got != s || string(rest) != "after" {
+			t.Errorf("%+v was read as %+v, %q behind it, %v", s, got, rest, err)
+		}
+		for n := range len(b) - 6 {
+			if _, _, err := Decode(b[6 : 6+n]); err == nil {
+				t.Errorf("read from the first %d bytes", n)
+			}
+		}
+	}
+	if _, _, err := Decode(make([]byte, 100)); err == nil {
+		t.Error("a session without an id was read")
+	}
+}
+
+// TestTrackerModel compares the tracker with a walk over all sessions, and
+// checks its promise: nobody is late before its timeout is over, nor goes
+// unnoticed for a tick after that.
+func TestTrackerModel(t *testing.T) {
+	type tracked struct {
+		heard, timeout int64
+		deadline       int64
+		late           bool
+	}
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	for range 20 {
+		tick := []int64{1, 10, 1000}[r.IntN(3)]
+		tracker, slow := NewTracker(tick), map[int64]*tracked{}
+		deadline := func(from int64) int64 { // the first multiple of the tick after it
+			d := from - from%tick
+			for d <= from {
+				d += tick
+			}
+			return d
+		}
+		now, reported := int64(r.IntN(1e6)), 0
+		for range 3000 {
+			now += r.Int64N(2*tick + 1)
+			id := int64(r.IntN(20))
+			x := slow[id]
+			switch r.IntN(20) {
+			case 0, 1, 2:
+				timeout := 1 + r.Int32N(int32(10*tick))
+				tracker.Add(id, timeout, now)
+				slow[id] = &tracked{now, int64(timeout), deadline(now + int64(timeout)), false}
+			case 3:
+				tracker.Remove(id)
+				delete(slow, id)
+			case 4:
+				ms := r.Int64N(3 * tick)
+				tracker.Extend(ms)
+				for _, x := range slow {
+					for left := ms; left > 0; left -= tick {
+						x.deadline += tick
+					}
+				}
+			case 5:
+				var ids []int64
+				for id := range int64(20) {
+					ids = append(ids, id) // those who are not late stay as they are
+				}
+				tracker.Retry(ids, now)
+				for _, x := range slow {
+					if x.late {
+						x.late, x.deadline = false, deadline(now)
+						x.heard = now - x.timeout - tick // it is late, whatever it was
+					}
+				}
+			case 6, 7, 8, 9:
+				var want []int64
+				for id, x := range slow {
+					if !x.late && x.deadline <= now {
+						want = append(want, id)
+						x.late = true
+						if now-x.heard < x.timeout {
+							t.Errorf("session %d is late %d ms after it was heard of, with a timeout of %d", id, now-x.heard, x.timeout)
+						}
+					}
+				}
+				slices.Sort(want)
+				reported += len(want)
+				if got := tracker.Late(now); !slices.Equal(got, want) {
+					t.Fatalf("late at %d: %v, should be %v", now, got, want)
+				}
+			default:
+				want := x != nil && !x.late
+				if got := tracker.Touch(id, now); got != want {
+					t.Fatalf("touch of %d: %v, should be %v", id, got, want)
+				}
+				if want {
+					x.heard = now
+					x.deadline = max(x.deadline, deadline(now+x.timeout))
+				}
+			}
+			var next int64
+			for _, x := range slow {
+				if !x.late && (next == 0 || x.deadline < next) {
+					next = x.deadline
+				}
+			}
+			if got, ok := tracker.Next(); got != next || ok != (next != 0) {
+				t.Fatalf("next deadline %d, %v, should be %d", got, ok, next)
+			}
+			if tracker.Len() != len(slow) {
+				t.Fatalf("%d sessions tracked, should be %d", tracker.Len(), len(slow))
+			}
+		}
+		if reported < 20 {
+			t.Errorf("only %d sessions were late", reported)
+		}
+	}
+}

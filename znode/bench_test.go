@@ -1,0 +1,152 @@
+package znode
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+const million = 1_000_000
+
+// bigTree is a tree of a million znodes of 100 bytes, a thousand below each of
+// a thousand parents, with the paths in random order.
+var bigTree = sync.OnceValues(func() (*Tree, []string) {
+	tree := New()
+	x := &Txn{}
+	paths := make([]string, 0, million)
+	data := make([]byte, 100)
+	create := func(path string) {
+		x.Zxid++
+		x.Changes = x.Changes[:0]
+		if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL}, -1); code != proto.OK {
+			panic(code)
+		}
+	}
+	for i := range 1000 {
+		parent := fmt.Sprintf("/locks/%04d", i)
+		if i == 0 {
+			create("/locks")
+		}
+		create(parent)
+		for j := range million/1000 - 1 {
+			path := fmt.Sprintf("%s/lock-%010d", parent, j)
+			create(path)
+			paths = append(paths, path)
+		}
+	}
+	rand.Shuffle(len(paths), func(i, j int) { paths[i], paths[j] = paths[j], paths[i] })
+	return tree, paths
+})
+
+func BenchmarkLookup(b *testing.B) {
+	tree, paths := bigTree()
+	i := 0
+	for b.Loop() {
+		if tree.Lookup(paths[i%len(paths)]) == nil {
+			b.Fatal("missing")
+		}
+		i++
+	}
+}
+
+// BenchmarkCreateDelete makes and deletes a sequential ephemeral, as a lock does.
+func BenchmarkCreateDelete(b *testing.B) {
+	tree, _ := bigTree()
+	x := &Txn{Zxid: 2 * million, Session: 7}
+	q := &proto.CreateRequest{Path: "/locks/0007/lock-", ACL: proto.OpenACL, Flags: proto.FlagEphemeralSeq}
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Zxid++
+		x.Changes = x.Changes[:0]
+		n, code := tree.Create(x, proto.OpCreate, q, -1)
+		if code != proto.OK {
+			b.Fatal(code)
+		}
+		if code := tree.Delete(x, n.rec.Path, -1); code != proto.OK {
+			b.Fatal(code)
+		}
+	}
+}
+
+func BenchmarkSetData(b *testing.B) {
+	tree, paths := bigTree()
+	x := &Txn{Zxid: 3 * million}
+	q := &proto.SetDataRequest{Data: make([]byte, 100), Version: -1}
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		x.Zxid++
+		x.Changes = x.Changes[:0]
+		q.Path = paths[i%len(paths)]
+		if _, code := tree.SetData(x, q); code != proto.OK {
+			b.Fatal(code)
+		}
+		i++
+	}
+}
+
+// BenchmarkSnapshot is how long a snapshot of a million znodes stops the tree.
+// It should be less than 5 ms.
+func BenchmarkSnapshot(b *testing.B) {
+	tree, _ := bigTree()
+	var worst time.Duration
+	for b.Loop() {
+		start := time.Now()
+		tree.Snapshot()
+		worst = max(worst, time.Since(start))
+	}
+	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
+}
+
+// BenchmarkSetDataAfterSnapshot: each first change copies its znode.
+func BenchmarkSetDataAfterSnapshot(b *testing.B) {
+	tree, paths := bigTree()
+	x := &Txn{Zxid: 4 * million}
+	q := &proto.SetDataRequest{Data: make([]byte, 100), Version: -1}
+	i := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if i%len(paths) == 0 {
+			tree.Snapshot()
+		}
+		x.Zxid++
+		x.Changes = x.Changes[:0]
+		q.Path = paths[i%len(paths)]
+		if _, code := tree.SetData(x, q); code != proto.OK {
+			b.Fatal(code)
+		}
+		i++
+	}
+}
+
+// BenchmarkEncode is what writing a snapshot costs for each znode, beside the tree.
+func BenchmarkEncode(b *testing.B) {
+	tree, _ := bigTree()
+	s := tree.Snapshot()
+	buf, i := make([]byte, 0, 1024), 0
+	for b.Loop() {
+		buf = s.Append(buf[:0], i%s.Len())
+		i++
+	}
+	b.SetBytes(int64(len(buf)))
+}
+
+// BenchmarkMultiRollback takes back a multi of ten creates.
+func BenchmarkMultiRollback(b *testing.B) {
+	tree, _ := bigTree()
+	x := &Txn{Zxid: 5 * million}
+	q := &proto.CreateRequest{Path: "/locks/0009/m-", ACL: proto.OpenACL, Flags: proto.FlagSequential}
+	for b.Loop() {
+		x.Zxid++
+		tree.Multi(x, func() bool {
+			for range 10 {
+				tree.Create(x, proto.OpCreate, q, -1)
+			}
+			return false
+		})
+	}
+}

@@ -1,0 +1,553 @@
+package znode
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// model is a second implementation of the tree, slow and simple: a map of
+// records, whose every question is a walk over all of them.
+type model map[string]Record
+
+func newModel() model {
+	m := model{}
+	for _, r := range decodeAll(encodeAll(New().Snapshot())) {
+		m[r.Path] = r
+	}
+	return m
+}
+
+func (m model) parent(path string) string {
+	i := strings.LastIndex(path, "/")
+	return path[:max(i, 1)]
+}
+
+func (m model) children(path string) (paths []string) {
+	for p := range m {
+		if p != "/" && m.parent(p) == path {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// may: some entry that has the bit, for some identity. The test uses world and digest alone.
+func (m model) may(path string, bit int32, ids []proto.ID) bool {
+	for _, a := range m[path].ACL {
+		if a.Perms&bit != 0 && (a.Scheme == "world" || slices.Contains(ids, a.ID)) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m model) touchParent(path string, zxid int64, created bool) {
+	p := m[m.parent(path)]
+	p.Pzxid = zxid
+	if created {
+		p.Creates++
+	}
+	m[p.Path] = p
+}
+
+func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (string, proto.Code) {
+	parent, ok := m[m.parent(r.Path)]
+	switch {
+	case !ok:
+		return "", proto.NoNode
+	case !m.may(parent.Path, proto.PermCreate, x.IDs):
+		return "", proto.NoAuth
+	}
+	path := r.Path
+	if r.Flags == 2 || r.Flags == 3 || r.Flags == 6 {
+		path += fmt.Sprintf("%010d", parent.Creates)
+	}
+	if _, ok := m[path]; ok {
+		return "", proto.NodeExists
+	}
+	if parent.Kind == Ephemeral {
+		return "", proto.NoChildrenForEphemerals
+	}
+	n := Record{Path: path, Data: r.Data, ACL: r.ACL, Czxid: x.Zxid, Mzxid: x.Zxid, Pzxid: x.Zxid, Ctime: x.Time, Mtime: x.Time}
+	switch {
+	case op == proto.OpCreateContainer:
+		n.Kind = Container
+	case op == proto.OpCreateTTL:
+		n.Kind, n.Owner = TTL, ttl
+	case r.Flags == 1 || r.Flags == 3:
+		n.Kind, n.Owner = Ephemeral, x.Session
+	}
+	m[path] = n
+	m.touchParent(path, x.Zxid, true)
+	return path, proto.OK
+}
+
+func (m model) remove(x *Txn, path string) {
+	delete(m, path)
+	m.touchParent(path, x.Zxid, false)
+}
+
+func (m model) delete(x *Txn, path string, version int32) proto.Code {
+	if _, ok := m[m.parent(path)]; !ok {
+		return proto.NoNode
+	}
+	n, ok := m[path]
+	switch {
+	case !m.may(m.parent(path), proto.PermDelete, x.IDs):
+		return proto.NoAuth
+	case !ok:
+		return proto.NoNode
+	case version != -1 && version != n.Version:
+		return proto.BadVersion
+	case len(m.children(path)) > 0:
+		return proto.NotEmpty
+	}
+	m.remove(x, path)
+	return proto.OK
+}
+
+func (m model) check(x *Txn, path string, bit, version int32, have func(Record) int32) proto.Code {
+	n, ok := m[path]
+	switch {
+	case !ok:
+		return proto.NoNode
+	case !m.may(path, bit, x.IDs):
+		return proto.NoAuth
+	case version != -1 && version != have(n):
+		return proto.BadVersion
+	}
+	return proto.OK
+}
+
+func (m model) closeSession(x *Txn) {
+	for _, p := range m.ephemerals(x.Session) {
+		m.remove(x, p)
+	}
+}
+
+func (m model) ephemerals(session int64) (paths []string) {
+	for p, n := range m {
+		if n.Kind == Ephemeral && n.Owner == session {
+			paths = append(paths, p)
+		}
+	}
+	slices.SortFunc(paths, func(a, b string) int {
+		if d := m[a].Czxid - m[b].Czxid; d != 0 {
+			return int(d)
+		}
+		return strings.Compare(a, b)
+	})
+	return paths
+}
+
+func (m model) reapable(now int64) (paths []string) {
+	for p, n := range m {
+		old := n.Kind == Container && n.Creates > 0 || n.Kind == TTL && now > n.Mtime+n.Owner
+		if old && len(m.children(p)) == 0 {
+			paths = append(paths, p)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// action is one operation, for both.
+type action struct {
+	text string
+	tree func(*Tree, *Txn) (string, proto.Code)
+	slow func(model, *Txn) (string, proto.Code)
+}
+
+var (
+	owner = proto.ID{Scheme: "digest", ID: "u:h"}
+	acls  = [][]proto.ACL{
+		proto.OpenACL, proto.OpenACL, proto.OpenACL, {{Perms: 31, ID: owner}},
+		{{Perms: 31, ID: owner}, {Perms: 1, ID: proto.OpenACL[0].ID}}, {{Perms: 8, ID: proto.OpenACL[0].ID}},
+	}
+)
+
+func randomPath(r *rand.Rand) string {
+	p := ""
+	for i := 0; i == 0 || i < 3 && r.IntN(2) == 0; i++ {
+		p += "/" + string(rune('a'+r.IntN(3)))
+	}
+	if r.IntN(6) == 0 {
+		p += fmt.Sprintf("/%010d", r.IntN(4))
+	}
+	return p
+}
+
+func randomAction(r *rand.Rand) action {
+	path, version, acl := randomPath(r), int32(max(r.IntN(6)-3, -1)), acls[max(r.IntN(24)-18, 0)]
+	data := []byte(strings.Repeat("d", r.IntN(3)))
+	if r.IntN(4) == 0 {
+		data = nil
+	}
+	code := func(c proto.Code) (string, proto.Code) { return "", c }
+	switch n := r.IntN(16); {
+	case n < 6:
+		op, flags, ttl := proto.OpCreate, int32(r.IntN(4)), int64(-1)
+		switch r.IntN(6) {
+		case 0:
+			op = proto.OpCreateContainer
+		case 1:
+			op, flags, ttl = proto.OpCreateTTL, 5+int32(r.IntN(2)), 1+r.Int64N(50)
+		}
+		if flags == 2 || flags == 3 || flags == 6 {
+			path += "/"
+		}
+		q := &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags}
+		return action{fmt.Sprintf("create %d %s flags %d ttl %d", op, path, flags, ttl),
+			func(t *Tree, x *Txn) (string, proto.Code) {
+				n, c := t.Create(x, op, q, ttl)
+				if n == nil {
+					return "", c
+				}
+				return n.Record().Path, c
+			},
+			func(m model, x *Txn) (string, proto.Code) { return m.create(x, op, q, ttl) }}
+	case n < 10:
+		return action{fmt.Sprintf("delete %s version %d", path, version),
+			func(t *Tree, x *Txn) (string, proto.Code) { return code(t.Delete(x, path, version)) },
+			func(m model, x *Txn) (string, proto.Code) { return code(m.delete(x, path, version)) }}
+	case n < 13:
+		return action{fmt.Sprintf("set %s version %d", path, version),
+			func(t *Tree, x *Txn) (string, proto.Code) {
+				_, c := t.SetData(x, &proto.SetDataRequest{Path: path, Data: data, Version: version})
+				return code(c)
+			},
+			func(m model, x *Txn) (string, proto.Code) {
+				c := m.check(x, path, proto.PermWrite, version, func(n Record) int32 { return n.Version })
+				if n := m[path]; c == proto.OK {
+					n.Data, n.Mzxid, n.Mtime = data, x.Zxid, x.Time
+					n.Version++
+					m[path] = n
+				}
+				return code(c)
+			}}
+	case n < 14:
+		return action{fmt.Sprintf("setacl %s version %d", path, version),
+			func(t *Tree, x *Txn) (string, proto.Code) {
+				_, c := t.SetACL(x, &proto.SetACLRequest{Path: path, ACL: acl, Version: version})
+				return code(c)
+			},
+			func(m model, x *Txn) (string, proto.Code) {
+				c := m.check(x, path, proto.PermAdmin, version, func(n Record) int32 { return n.Aversion })
+				if n := m[path]; c == proto.OK {
+					n.ACL = acl
+					n.Aversion++
+					m[path] = n
+				}
+				return code(c)
+			}}
+	case n < 15:
+		return action{fmt.Sprintf("check %s version %d", path, version),
+			func(t *Tree, x *Txn) (string, proto.Code) { return code(t.CheckVersion(x, path, version)) },
+			func(m model, x *Txn) (string, proto.Code) {
+				return code(m.check(x, path, proto.PermRead, version, func(n Record) int32 { return n.Version }))
+			}}
+	}
+	return action{"reap " + path,
+		func(t *Tree, x *Txn) (string, proto.Code) { return code(t.Reap(x, path)) },
+		func(m model, x *Txn) (string, proto.Code) {
+			n, ok := m[path]
+			switch {
+			case !ok:
+				return code(proto.NoNode)
+			case n.Kind != Container && n.Kind != TTL:
+				return code(proto.BadVersion)
+			case !slices.Contains(m.reapable(x.Time), path):
+				return code(proto.NotEmpty)
+			}
+			m.remove(x, path)
+			return code(proto.OK)
+		}}
+}
+
+// TestModel runs random operations on the tree and on the model: both must
+// answer the same and be the same after each. Snapshots that are taken on the
+// way stay what they were, while they are read beside the operations.
+func TestModel(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	tree, slow := New(), newModel()
+	type frozen struct {
+		snapshot *Snapshot
+		bytes    []byte
+	}
+	var snapshots []frozen
+	var readers sync.WaitGroup
+	good := 0
+	for zxid := int64(1); zxid <= 2500 && !t.Failed(); zxid++ {
+		txn := func() *Txn {
+			x := &Txn{Zxid: zxid, Time: zxid * 3, Session: 1 + zxid%3}
+			if zxid%8 != 0 {
+				x.IDs = []proto.ID{owner}
+			}
+			return x
+		}
+		x, y := txn(), txn()
+		var text string
+		switch n := r.IntN(100); {
+		case n < 1:
+			text = fmt.Sprint("close session ", x.Session)
+			tree.CloseSession(x, x.Session)
+			slow.closeSession(y)
+		case n < 12:
+			text = multiBoth(t, r, tree, slow, x, y)
+		default:
+			s := randomAction(r)
+			text = s.text
+			path, code := s.tree(tree, x)
+			wantPath, want := s.slow(slow, y)
+			if path != wantPath || code != want {
+				t.Errorf("zxid %d: %s: %q %v, should be %q %v", zxid, text, path, code, wantPath, want)
+			}
+			if code != proto.OK && len(x.Changes) > 0 {
+				t.Errorf("zxid %d: %s failed, but changed %v", zxid, text, x.Changes)
+			}
+			if code == proto.OK {
+				good++
+			}
+		}
+		if zxid%8 == 0 { // it looks at everything
+			if err := same(tree, slow, x.Time); err != nil {
+				t.Errorf("after zxid %d, %s: %v", zxid, text, err)
+			}
+		}
+		if r.IntN(30) == 0 {
+			s := tree.Snapshot()
+			f := frozen{s, encodeAll(s)}
+			snapshots = append(snapshots, f)
+			readers.Go(func() { // the race detector sees it if this is not safe
+				if !bytes.Equal(encodeAll(f.snapshot), f.bytes) {
+					t.Error("a snapshot changed while it was read")
+				}
+			})
+			if r.IntN(4) == 0 { // go on with a tree that was restored
+				restored, err := Restore(decodeAll(f.bytes))
+				if err != nil {
+					t.Fatal(err)
+				}
+				tree = restored
+			}
+		}
+	}
+	readers.Wait()
+	for i, f := range snapshots {
+		if !bytes.Equal(encodeAll(f.snapshot), f.bytes) {
+			t.Errorf("snapshot %d of %d changed", i, len(snapshots))
+		}
+	}
+	if good < 250 || len(snapshots) < 20 {
+		t.Errorf("%d good operations and %d snapshots: the test does not show much", good, len(snapshots))
+	}
+}
+
+// multiBoth runs a multi on both; the model takes it back by going on with a copy.
+func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn) (text string) {
+	before, digest, size := maps.Clone(slow), tree.Digest(), tree.DataSize()
+	ok := tree.Multi(x, func() bool {
+		for range r.IntN(6) {
+			s := randomAction(r)
+			text += "; " + s.text
+			path, code := s.tree(tree, x)
+			wantPath, want := s.slow(slow, y)
+			if path != wantPath || code != want {
+				t.Errorf("zxid %d: multi%s: %q %v, should be %q %v", x.Zxid, text, path, code, wantPath, want)
+			}
+			if code != proto.OK && r.IntN(3) > 0 { // otherwise it goes on, for more that is good
+				return false
+			}
+		}
+		return r.IntN(3) > 0
+	})
+	if !ok {
+		clear(slow)
+		maps.Copy(slow, before)
+		if tree.Digest() != digest || tree.DataSize() != size || len(x.Changes) > 0 {
+			t.Errorf("zxid %d: multi%s: was not taken back as a whole", x.Zxid, text)
+		}
+	}
+	return "multi" + text
+}
+
+// same compares the tree with the model in all that can be asked.
+func same(tree *Tree, slow model, now int64) error {
+	if err := tree.Check(func(s int64) bool { return s >= 1 && s <= 3 }); err != nil {
+		return err
+	}
+	if tree.Len() != len(slow) {
+		return fmt.Errorf("%d znodes, should be %d", tree.Len(), len(slow))
+	}
+	var size int64
+	records := make([]Record, 0, len(slow))
+	below := map[string]int{}
+	for p := range slow {
+		for p != "/" {
+			p = slow.parent(p)
+			below[p]++
+		}
+	}
+	for p, want := range slow {
+		n := tree.Lookup(p)
+		if n == nil {
+			return fmt.Errorf("%s is missing", p)
+		}
+		if !reflect.DeepEqual(*n.Record(), want) {
+			return fmt.Errorf("%s is %+v, should be %+v", p, *n.Record(), want)
+		}
+		children := slow.children(p)
+		var names []string
+		for name := range n.Children {
+			names = append(names, strings.TrimSuffix(p, "/")+"/"+name)
+		}
+		if slices.Sort(names); !slices.Equal(names, children) {
+			return fmt.Errorf("the children of %s are %v, should be %v", p, names, children)
+		}
+		if n.Descendants() != below[p] {
+			return fmt.Errorf("%d znodes below %s, should be %d", n.Descendants(), p, below[p])
+		}
+		stat := n.Stat()
+		if deletes := want.Creates - int64(len(children)); stat.Cversion != int32(want.Creates+deletes) || stat.NumChildren != int32(len(children)) {
+			return fmt.Errorf("%s: %d creates and %d children, but the stat is %+v", p, want.Creates, len(children), stat)
+		}
+		size += int64(len(p) + len(want.Data))
+		records = append(records, want)
+	}
+	if tree.DataSize() != size {
+		return fmt.Errorf("data size %d, should be %d", tree.DataSize(), size)
+	}
+	ephemerals := 0
+	for s := range int64(5) {
+		want := slow.ephemerals(s)
+		if ephemerals += len(want); !slices.Equal(tree.EphemeralsOf(s), want) {
+			return fmt.Errorf("ephemerals of %d are %v, should be %v", s, tree.EphemeralsOf(s), want)
+		}
+	}
+	if tree.Ephemerals() != ephemerals {
+		return fmt.Errorf("%d ephemerals, should be %d", tree.Ephemerals(), ephemerals)
+	}
+	if got, want := tree.Reapable(now), slow.reapable(now); !slices.Equal(got, want) {
+		return fmt.Errorf("reapable are %v, should be %v", got, want)
+	}
+	// The digest is that of a tree which came about in another way.
+	fresh, err := Restore(records)
+	if err != nil {
+		return err
+	}
+	if fresh.Digest() != tree.Digest() {
+		return fmt.Errorf("digest %016x, of the same tree built anew %016x", tree.Digest(), fresh.Digest())
+	}
+	return nil
+}
+
+// TestDigestSeesEverything: two trees that differ in one field of one record
+// have different digests.
+func TestDigestSeesEverything(t *testing.T) {
+	base := Record{Path: "/a", Data: []byte("x"), ACL: proto.OpenACL, Czxid: 1, Mzxid: 2, Pzxid: 3, Ctime: 4, Mtime: 5, Creates: 6, Owner: 7, Version: 8, Aversion: 9, Kind: TTL}
+	build := func(change func(*Record)) uint64 {
+		r := base
+		change(&r)
+		tree, err := Restore([]Record{{Path: "/", ACL: proto.OpenACL}, r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tree.Digest()
+	}
+	changes := map[string]func(*Record){
+		"nothing": func(*Record) {},
+		"path":    func(r *Record) { r.Path = "/b" }, "data": func(r *Record) { r.Data = []byte("y") },
+		"null data": func(r *Record) { r.Data = nil }, "empty data": func(r *Record) { r.Data = []byte{} },
+		"acl":       func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: proto.OpenACL[0].ID}} },
+		"acl order": func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: owner}, proto.OpenACL[0]} },
+		"acl turn":  func(r *Record) { r.ACL = []proto.ACL{proto.OpenACL[0], {Perms: 1, ID: owner}} },
+		"czxid":     func(r *Record) { r.Czxid++ }, "mzxid": func(r *Record) { r.Mzxid++ }, "pzxid": func(r *Record) { r.Pzxid++ },
+		"ctime": func(r *Record) { r.Ctime++ }, "mtime": func(r *Record) { r.Mtime++ }, "creates": func(r *Record) { r.Creates++ },
+		"owner": func(r *Record) { r.Owner++ }, "version": func(r *Record) { r.Version++ }, "aversion": func(r *Record) { r.Aversion++ },
+		"kind": func(r *Record) { r.Kind = Container }, "two swapped": func(r *Record) { r.Czxid, r.Mzxid = r.Mzxid, r.Czxid },
+	}
+	seen := map[uint64]string{}
+	for name, change := range changes {
+		d := build(change)
+		if other, ok := seen[d]; ok {
+			t.Errorf("%s and %s make the same digest", name, other)
+		}
+		seen[d] = name
+	}
+}
+
+// TestRestoreRefuses: records that make no tree.
+func TestRestoreRefuses(t *testing.T) {
+	root := Record{Path: "/", ACL: proto.OpenACL}
+	node := func(path string) Record { return Record{Path: path, ACL: proto.OpenACL} }
+	for name, records := range map[string][]Record{
+		"nothing":          nil,
+		"no root":          {node("/a")},
+		"an orphan":        {root, node("/a/b")},
+		"the same twice":   {root, node("/a"), node("/a")},
+		"two roots":        {root, root},
+		"an invalid path":  {root, node("/a/")},
+		"an empty path":    {root, node("")},
+		"a relative path":  {root, node("a")},
+		"a forbidden name": {root, node("/..")},
+	} {
+		if _, err := Restore(records); err == nil {
+			t.Errorf("%s: restored", name)
+		}
+	}
+	tree, err := Restore([]Record{node("/a/b"), node("/a-b"), root, node("/a")}) // in any order
+	if err != nil || tree.Len() != 4 {
+		t.Errorf("out of order: %v", err)
+	}
+}
+
+// FuzzDecodeRecord: any bytes are a record or an error, and a record is
+// written and read as the same.
+func FuzzDecodeRecord(f *testing.F) {
+	tree := New()
+	x := &Txn{Zxid: 1, Session: 5, IDs: []proto.ID{owner}}
+	tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/a", Data: []byte("data"), ACL: acls[4], Flags: 1}, -1)
+	s := tree.Snapshot()
+	for i := range s.Len() {
+		f.Add(s.Append(nil, i))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, rest, err := DecodeRecord(b)
+		if err != nil {
+			return
+		}
+		again, rest2, err := DecodeRecord(append(appendRecord(nil, &r), rest...))
+		if err != nil || !bytes.Equal(rest, rest2) || !reflect.DeepEqual(r, again) {
+			t.Fatalf("%+v became %+v, %v", r, again, err)
+		}
+	})
+}
+
+// TestLongACL: a list that fills a frame must not stop everything else while
+// its duplicates are looked for.
+func TestLongACL(t *testing.T) {
+	acl := make([]proto.ACL, 80_000)
+	for i := range acl {
+		acl[i] = proto.ACL{Perms: int32(i % 60_000), ID: proto.OpenACL[0].ID}
+	}
+	start := time.Now()
+	got, code := fixACL(acl, nil)
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if code != proto.OK || !slices.Equal(got, acl[:60_000]) {
+		t.Errorf("%v, %d entries", code, len(got))
+	}
+}
