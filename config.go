@@ -57,7 +57,7 @@ type Config struct {
 	// before its connection is closed. The default is 64 MiB.
 	MaxOutboxBytes int
 	// SnapshotBytes is how long the log may grow before a snapshot is taken and
-	// the log cut. The default is 64 MiB.
+	// the log cut, unless the snapshot would be longer. The default is 16 MiB.
 	SnapshotBytes int64
 
 	// Logger gets what happens. Nil discards it.
@@ -74,7 +74,7 @@ func (c *Config) complete() error {
 	setDefault(&c.MaxFrameBytes, jute.DefaultMaxFrame)
 	setDefault(&c.MaxOutstanding, 1000)
 	setDefault(&c.MaxOutboxBytes, 64<<20)
-	setDefault(&c.SnapshotBytes, 64<<20)
+	setDefault(&c.SnapshotBytes, 16<<20)
 	if c.FourLetterWords == nil {
 		c.FourLetterWords = []string{"*"}
 	}

@@ -53,6 +53,7 @@ type stores struct {
 	log    raft.LogStore
 	stable raft.StableStore
 	snaps  raft.SnapshotStore
+	bytes  int64  // of log behind the newest snapshot, when opened
 	where  string // for messages
 	close  func() error
 }
@@ -87,7 +88,7 @@ type Memory struct {
 func NewMemory() *Memory { return &Memory{raft.NewInmemStore(), raft.NewInmemSnapshotStore()} }
 
 func (m *Memory) stores() *stores {
-	return &stores{m.log, m.log, m.snaps, "memory", func() error { return nil }}
+	return &stores{log: m.log, stable: m.log, snaps: m.snaps, where: "memory", close: func() error { return nil }}
 }
 
 // openDir opens a member's data directory, making it if it is new, and
@@ -130,7 +131,12 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := verifyLog(path, db, newest, machine, func(*raft.Log) error { return nil }); err != nil {
+	s := &stores{log: sealedLog{db}, stable: sealedStable{db}, snaps: snaps, where: dir, close: db.Close}
+	err = verifyLog(path, db, newest, machine, func(l *raft.Log) error {
+		s.bytes += int64(len(l.Data))
+		return nil
+	})
+	if err != nil {
 		return fail(err)
 	}
 	if known == nil {
@@ -138,7 +144,7 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 			return fail(err)
 		}
 	}
-	return &stores{sealedLog{db}, sealedStable{db}, snaps, dir, db.Close}, nil
+	return s, nil
 }
 
 func readMeta(dir string) (*meta, error) {

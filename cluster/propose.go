@@ -80,7 +80,7 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter) {
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
 	number := randomUint64()
-	var bytes int64 // since the last snapshot
+	bytes := m.stores.bytes // of log since the last snapshot
 	for {
 		select {
 		case <-m.batcher.wake:
@@ -103,7 +103,7 @@ func (m *Member) runBatcher() {
 			lose(m.pending.take(number))
 			continue
 		}
-		if bytes += int64(len(entry)); bytes >= m.cfg.SnapshotBytes {
+		if bytes += int64(len(entry)); bytes >= m.snapshotDue() {
 			bytes = 0
 			m.takeSnapshot()
 		}
@@ -114,6 +114,13 @@ func lose(waiters []fsm.Waiter) {
 	for _, w := range waiters {
 		w.Lost()
 	}
+}
+
+// snapshotDue is how many bytes of log make a snapshot worth its while: those
+// that were configured, or as many as the snapshot would have.
+func (m *Member) snapshotDue() (due int64) {
+	m.replica.View(func(v *fsm.View) { due = max(m.cfg.SnapshotBytes, v.Tree().DataSize()) })
+	return due
 }
 
 // takeSnapshot has Raft take a snapshot and cut its log, beside everything
