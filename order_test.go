@@ -701,14 +701,14 @@ func (w *worker) checkShared(changes []sharedChange) error {
 	return nil
 }
 
-// TestPipelinedLargeReads asks in one go for far more than is queued before a
-// client is held back: all of it must come, since the client reads.
+// TestPipelinedLargeReads asks in one go for far more than is queued for a
+// client that does not read: all of it must come, since this one reads.
 func TestPipelinedLargeReads(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overBoth(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		data := bytes.Repeat([]byte("0123456789abcdef"), 16<<10) // 256 KiB
 		must(c.Create("/large", data, 0))(t)
-		const reads = 40
+		const reads = 200
 		for _, behindWrite := range []bool{false, true} {
 			t.Run(fmt.Sprint("behind a write: ", behindWrite), func(t *testing.T) {
 				want := 0

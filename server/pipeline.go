@@ -63,17 +63,18 @@ func (c *conn) write(q request) {
 		c.closing.Store(true)
 	}
 	q.body = nil
-	if c.reserve(&q) {
+	if c.reserve(&q, 1) {
 		c.push(q, false)
 		c.s.cfg.Proposer.Propose(&cmd, c)
 	}
 }
 
-// reserve waits until the queue has room for one more request. A long body
-// takes the room of several, so that what is parked is bounded in bytes as
-// well. It reports false if the connection ended meanwhile.
-func (c *conn) reserve(q *request) bool {
-	q.slots = min(cap(c.slots), 1+len(q.body)>>10)
+// reserve waits until the queue has room for one more request, which takes
+// slots of it: a write one, a read that is parked more, and with a long body
+// more still, so that what is parked is bounded in bytes as well. It reports
+// false if the connection ended meanwhile.
+func (c *conn) reserve(q *request, slots int) bool {
+	q.slots = min(cap(c.slots), slots)
 	for range q.slots {
 		select {
 		case c.slots <- struct{}{}:
@@ -82,6 +83,14 @@ func (c *conn) reserve(q *request) bool {
 		}
 	}
 	return true
+}
+
+// slotsParked is how many slots a parked read takes. When its write is applied,
+// the replies of all that are parked are made at once: they should fit the
+// outbox, if each is as long as a znode can make it.
+func (c *conn) slotsParked(q *request) int {
+	most := max(1, c.s.cfg.OutboxBytes/c.s.cfg.MaxFrame)
+	return 1 + max(cap(c.slots)/most, len(q.body)>>10)
 }
 
 func (c *conn) release(q *request) {
@@ -110,7 +119,7 @@ func (c *conn) local(q request) {
 	waits := len(c.queue) > 0
 	c.mu.Unlock()
 	if waits {
-		if !c.reserve(&q) {
+		if !c.reserve(&q, c.slotsParked(&q)) {
 			return
 		}
 		parked := q
