@@ -1,0 +1,71 @@
+//go:build interop
+
+package interop
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestEmbedOutside builds and runs a program of another module that has nothing
+// but this one in its go.mod: embedders inherit no replace and no pin.
+func TestEmbedOutside(t *testing.T) {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module example.com/outside\n\ngo 1.26\n\nreplace github.com/lockkeeper/lockkeeper => " + root + "\n",
+		"main.go": `package main
+
+import "github.com/lockkeeper/lockkeeper"
+
+func main() {
+	s, err := lockkeeper.Open(lockkeeper.Config{})
+	if err != nil {
+		panic(err)
+	}
+	<-s.Ready()
+	if err := s.Close(); err != nil {
+		panic(err)
+	}
+	print("served")
+}
+`,
+		"main_test.go": `package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Second) }
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return string(out)
+	}
+	run("mod", "tidy")
+	if out := run("run", "."); out != "served" {
+		t.Errorf("the program said %q", out)
+	}
+	run("test", ".")
+}
