@@ -70,18 +70,16 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	select {
-	case <-s.Ready():
-		fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", s.Addr())
-	case err := <-s.Err():
-		return errors.Join(err, s.Close())
-	case <-ctx.Done():
-		return s.Close()
-	}
-	select {
-	case err := <-s.Err():
-		return errors.Join(err, s.Close())
-	case <-ctx.Done():
-		return s.Close()
+	for ready := s.Ready(); ; {
+		select {
+		case <-ready:
+			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", s.Addr())
+			ready = nil
+		case err := <-s.Err():
+			return errors.Join(err, s.Close())
+		case <-ctx.Done():
+			cancel() // a second signal ends the process at once
+			return s.Close()
+		}
 	}
 }
