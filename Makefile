@@ -20,7 +20,7 @@ fuzz:
 	@set -e; for package in $$(go list ./...); do \
 		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
 			echo "=== $$package $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) $$package; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) -fuzzminimizetime 1s $$package; \
 		done; \
 	done
 

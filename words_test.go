@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -161,6 +162,53 @@ func TestFourLetterWords(t *testing.T) {
 	})
 }
 
+// TestConnectionWords: what the words tell of connections and of their watches.
+func TestConnectionWords(t *testing.T) {
+	dial := overTCP(open(t, lockkeeper.Config{DataDir: t.TempDir(), ClientAddr: "127.0.0.1:0"}))
+	c, other := connect(t, dial), connect(t, dial)
+	must(c.Create("/cons", nil, 0))(t)
+	must(c.Get("/cons", true))(t)
+	must(c.Call(proto.OpGetChildren, &proto.PathWatch{Path: "/", Watch: true}, nil))(t)
+	must(c.Call(proto.OpGetChildren, &proto.PathWatch{Path: "/cons", Watch: true}, nil))(t)
+	last := must(other.Call(proto.OpGetData, &proto.PathWatch{Path: "/cons", Watch: true}, nil))(t)
+
+	const address = `127\.0\.0\.1:\d+`
+	client := func(c *rawclient.Client, n, lop string, cxid int32) string {
+		return fmt.Sprintf(` /%s\[1\]\(queued=0,recved=%s,sent=%s,sid=0x%x,lop=%s,est=\d{13},to=\d+,lcxid=0x%x,lzxid=0x%x,lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+\)\n`,
+			address, n, n, uint64(c.Session.SessionID), lop, cxid, last.Zxid)
+	}
+	lines(t, word(t, dial, "cons"), client(c, "5", "GETC", last.Xid+3), client(other, "2", "GETD", last.Xid),
+		` /`+address+`\[0\]\(queued=0,recved=1,sent=0\)\n`, `\n`, ``)
+
+	mine, others := fmt.Sprintf("0x%x\n", uint64(c.Session.SessionID)), fmt.Sprintf("0x%x\n", uint64(other.Session.SessionID))
+	lists := []string{mine + "\t/\n\t/cons\n", others + "\t/cons\n"}
+	slices.Sort(lists)
+	for w, want := range map[string]string{
+		"wchs": "2 connections watching 2 paths\nTotal watches:4\n",
+		"wchc": strings.Join(lists, "") + "\n",
+	} {
+		if got := word(t, dial, w); got != want {
+			t.Errorf("%s: %q, not %q", w, got, want)
+		}
+	}
+	both := []string{"\t" + mine, "\t" + others}
+	slices.Sort(both)
+	if got, want := word(t, dial, "wchp"), "/\n\t"+mine+"/cons\n"+strings.Join(both, "")+"\n"; got != want {
+		t.Errorf("wchp: %q, not %q", got, want)
+	}
+
+	lines(t, word(t, dial, "dirs"), `datadir_size: [1-9]\d*\n`, `logdir_size: [1-9]\d*\n`, ``)
+	if got := word(t, dial, "envi"); !regexp.MustCompile(`^Environment:\nzookeeper\.version=3\.\d+\.\d+\S*, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC\n(?:[a-z.]+=.*\n)+$`).MatchString(got) {
+		t.Errorf("envi: %q", got)
+	}
+	if got := word(t, dial, "crst"); got != "Connection stats reset.\n" {
+		t.Errorf("crst: %q", got)
+	}
+	if got := word(t, dial, "cons"); !strings.Contains(got, fmt.Sprintf("recved=0,sent=0,sid=0x%x,lop=NA,", uint64(c.Session.SessionID))) {
+		t.Errorf("cons after crst: %q", got)
+	}
+}
+
 // counts reads the answer to mntr.
 func counts(t *testing.T, text string) map[string]string {
 	t.Helper()
@@ -188,7 +236,7 @@ func number(t *testing.T, m map[string]string, key string) int {
 // TestFourLetterWhitelist: what is not in the list is said so, and what is no
 // word gets nothing. Nothing but the first four bytes matters.
 func TestFourLetterWhitelist(t *testing.T) {
-	all := []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "srst"}
+	all := []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst"}
 	for _, allowed := range [][]string{nil, {"*"}, {"srvr"}, {"ruok", "mntr"}, {""}} {
 		s := open(t, lockkeeper.Config{FourLetterWords: allowed, ClientAddr: "127.0.0.1:0"})
 		for _, w := range all {

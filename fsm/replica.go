@@ -113,6 +113,13 @@ func (v *View) WatchCounts() (connections, paths, watches int) {
 	return v.r.watches.Connections(), v.r.watches.Paths(), v.r.watches.Len()
 }
 
+// Watches calls f for every path that a connection of this server watches, in no order.
+func (v *View) Watches(f func(w Watcher, path string)) {
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	v.r.watches.Each(f)
+}
+
 func (v *View) watch(w Watcher, kind watch.Kind, path string) {
 	v.r.watchMu.Lock()
 	v.r.watches.Add(w, kind, path, watch.Standard)

@@ -24,7 +24,8 @@ type conn struct {
 	number uint64
 	since  time.Time
 
-	session  int64 // set by the handshake, before the reader goes on
+	session  int64 // set by the handshake, under Server.mu and before the reader goes on
+	timeout  int32 // ms, likewise
 	identity atomic.Pointer[identity]
 
 	out     outbox

@@ -4,10 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +29,18 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 	"stat": stat,
 	"mntr": mntr,
 	"conf": conf,
+	"cons": cons,
+	"dirs": dirs,
+	"envi": envi,
+	"wchs": wchs,
+	"wchc": wchc,
+	"wchp": wchp,
+	"crst": func(s *Server, _ *conn, b *strings.Builder) {
+		for _, c := range s.connections() {
+			c.stats.reset()
+		}
+		b.WriteString("Connection stats reset.\n")
+	},
 	"srst": func(s *Server, _ *conn, b *strings.Builder) {
 		s.stats.resetAll()
 		b.WriteString("Server stats reset.\n")
@@ -33,7 +48,7 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 }
 
 // unserved are the words that are answered even when no client can be served.
-var unserved = []string{"ruok", "isro"}
+var unserved = []string{"ruok", "isro", "envi"}
 
 func fourLetters(length uint32) string {
 	return string(binary.BigEndian.AppendUint32(nil, length))
@@ -78,17 +93,107 @@ func srvr(s *Server, _ *conn, b *strings.Builder) {
 func stat(s *Server, self *conn, b *strings.Builder) {
 	fmt.Fprintf(b, "Zookeeper version: %s\nClients:\n", s.version())
 	for _, c := range s.connections() {
-		interest := 1
-		if c == self {
-			interest = 0
-		}
-		c.mu.Lock()
-		queued := len(c.queue)
-		c.mu.Unlock()
-		fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d)\n", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
+		c.brief(b, self)
+		b.WriteString(")\n")
 	}
 	b.WriteByte('\n')
 	s.counts(b)
+}
+
+// brief is what both stat and cons tell of a connection, up to the closing
+// parenthesis. self is the one that asks.
+func (c *conn) brief(b *strings.Builder, self *conn) {
+	interest := 1
+	if c == self {
+		interest = 0
+	}
+	c.mu.Lock()
+	queued := len(c.queue)
+	c.mu.Unlock()
+	fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
+}
+
+func cons(s *Server, self *conn, b *strings.Builder) {
+	for _, c := range s.connections() {
+		c.brief(b, self)
+		if id, timeout := s.sessionOf(c); id != 0 {
+			c.stats.mu.Lock()
+			last, n, sum, least, most := c.stats.last, c.stats.n, c.stats.sum, c.stats.min, c.stats.max
+			c.stats.mu.Unlock()
+			if n == 0 {
+				last, least, n = lastRequest{op: "NA", cxid: -1, at: s.start}, 0, 1
+			}
+			fmt.Fprintf(b, ",sid=%v,lop=%s,est=%d,to=%d", id, last.op, c.since.UnixMilli(), timeout)
+			if last.cxid >= 0 {
+				fmt.Fprintf(b, ",lcxid=0x%x", last.cxid)
+			}
+			fmt.Fprintf(b, ",lzxid=0x%x,lresp=%d,llat=%d,minlat=%d,avglat=%d,maxlat=%d", uint64(last.zxid),
+				last.at.Sub(s.start).Milliseconds(), last.latency/1000, least/1000, sum/n/1000, most/1000)
+		}
+		b.WriteString(")\n")
+	}
+	b.WriteByte('\n')
+}
+
+// sessionOf returns a connection's session, 0 if it has none yet, and its timeout in ms.
+func (s *Server) sessionOf(c *conn) (sessionID, int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return sessionID(c.session), c.timeout
+}
+
+func wchs(s *Server, _ *conn, b *strings.Builder) {
+	s.cfg.Replica.View(func(v *fsm.View) {
+		connections, paths, watches := v.WatchCounts()
+		fmt.Fprintf(b, "%d connections watching %d paths\nTotal watches:%d\n", connections, paths, watches)
+	})
+}
+
+// wchc lists the paths that each session watches, wchp the sessions that watch
+// each path: children too, which ZooKeeper leaves out.
+
+func wchc(s *Server, _ *conn, b *strings.Builder) {
+	s.watches(b, func(session, path string) (string, string) { return session, path })
+}
+
+func wchp(s *Server, _ *conn, b *strings.Builder) {
+	s.watches(b, func(session, path string) (string, string) { return path, session })
+}
+
+func (s *Server) watches(b *strings.Builder, order func(session, path string) (head, item string)) {
+	lists := map[string][]string{}
+	s.cfg.Replica.View(func(v *fsm.View) {
+		v.Watches(func(w fsm.Watcher, path string) {
+			head, item := order(sessionID(w.(*conn).session).String(), path)
+			lists[head] = append(lists[head], item)
+		})
+	})
+	for _, head := range slices.Sorted(maps.Keys(lists)) {
+		fmt.Fprintf(b, "%s\n", head)
+		slices.Sort(lists[head])
+		for _, item := range lists[head] {
+			fmt.Fprintf(b, "\t%s\n", item)
+		}
+	}
+	b.WriteByte('\n')
+}
+
+func dirs(s *Server, _ *conn, b *strings.Builder) {
+	size := dirSize(s.cfg.DataDir)
+	fmt.Fprintf(b, "datadir_size: %d\nlogdir_size: %d\n", size, size)
+}
+
+// envi tells of the environment what ZooKeeper does, but for Java's.
+func envi(s *Server, _ *conn, b *strings.Builder) {
+	host, _ := os.Hostname()
+	home, _ := os.UserHomeDir()
+	dir, _ := os.Getwd()
+	name := "<NA>"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	fmt.Fprintf(b, "Environment:\nzookeeper.version=%s\nhost.name=%s\ngo.version=%s\nos.name=%s\nos.arch=%s\nuser.name=%s\nuser.home=%s\nuser.dir=%s\n",
+		s.version(), host, runtime.Version(), runtime.GOOS, runtime.GOARCH, name, home, dir)
 }
 
 // connections returns all connections, the oldest first.

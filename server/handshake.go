@@ -30,7 +30,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, errEnd
 	}
 	timeout := c.negotiate(q.Timeout)
-	w := &opening{c: c, hasReadOnly: q.HasReadOnly, done: make(chan struct{})}
+	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
 		var password session.Password
@@ -70,6 +70,7 @@ func (c *conn) newID() int64 {
 type opening struct {
 	c           *conn
 	hasReadOnly bool
+	start       time.Time
 	lost        bool
 	done        chan struct{}
 }
@@ -81,7 +82,7 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
 	if s := r.Session; s != nil {
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
-		c.s.own(c, s.ID)
+		c.s.own(c, s.ID, s.Timeout)
 	}
 	c.out.add(func(b []byte) []byte {
 		b, start := jute.BeginFrame(b)
@@ -91,6 +92,8 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	})
 	c.stats.sent.Add(1)
 	c.s.stats.sent.Add(1)
+	now := time.Now()
+	c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(w.start).Microseconds()})
 	c.markDirty()
 	close(w.done)
 }

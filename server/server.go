@@ -203,10 +203,10 @@ func (s *Server) forget(c *conn) {
 }
 
 // own makes c the connection of a session and closes the one that was.
-func (s *Server) own(c *conn, session int64) {
+func (s *Server) own(c *conn, session int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.session = session
+	c.session, c.timeout = session, timeout
 	if _, ok := s.conns[c]; !ok {
 		return // it ended meanwhile; the session waits for another
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,8 +55,44 @@ func (s *stats) latency() (least, mean, greatest float64) {
 	return float64(max(0, s.latencyMin.Load())) / 1000, mean, float64(s.latencyMax.Load()) / 1000
 }
 
-// connStats are a connection's counts.
-type connStats struct{ received, sent atomic.Int64 }
+// connStats are a connection's counts since its start or the last reset.
+type connStats struct {
+	received, sent atomic.Int64
+
+	mu   sync.Mutex
+	last lastRequest
+	sum  int64 // of the latencies, µs
+	n    int64
+	min  int64 // µs; of nothing if n is 0
+	max  int64
+}
+
+// lastRequest is the one that was answered last, for the word cons.
+type lastRequest struct {
+	op      string // as proto.Op.Short
+	cxid    int32
+	zxid    int64
+	at      time.Time
+	latency int64 // µs
+}
+
+func (s *connStats) answered(r lastRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.n == 0 || r.latency < s.min {
+		s.min = r.latency
+	}
+	s.last, s.sum, s.max, s.n = r, s.sum+r.latency, max(s.max, r.latency), s.n+1
+}
+
+// reset is what the word crst does.
+func (s *connStats) reset() {
+	s.received.Store(0)
+	s.sent.Store(0)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last, s.sum, s.max, s.n = lastRequest{}, 0, 0, 0
+}
 
 func (c *conn) received() {
 	c.stats.received.Add(1)
@@ -74,6 +111,11 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 	s.lastReply.Store(size)
 	raise(&s.maxReply, size)
 	lower(&s.minReply, size)
+	op := "NA"
+	if q.op != nil {
+		op = q.op.Short
+	}
+	c.stats.answered(lastRequest{op, q.xid, h.Zxid, q.start.Add(time.Duration(us) * time.Microsecond), us})
 }
 
 // sessionID shows a session's id as ZooKeeper does.

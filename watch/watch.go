@@ -130,6 +130,17 @@ func (t *Table[C]) Len() (n int) {
 	return n
 }
 
+// Each calls f for every path that a connection watches, in no order.
+func (t *Table[C]) Each(f func(c C, path string)) {
+	for c, keys := range t.paths {
+		for k := range keys {
+			if _, both := keys[key{Data, k.path}]; k.kind == Data || !both {
+				f(c, k.path)
+			}
+		}
+	}
+}
+
 // Connections is the number of connections that watch something.
 func (t *Table[C]) Connections() int { return len(t.paths) }
 
