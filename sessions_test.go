@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -444,4 +445,21 @@ func TestLateWritesOfAnOldConnection(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// TestIdentitiesAreBounded: they go into the log with every write, so a
+// connection cannot prove any number of them.
+func TestIdentitiesAreBounded(t *testing.T) {
+	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+		c := connect(t, dial)
+		defer c.Close()
+		long := strings.Repeat("u", 20<<10)
+		for i := range 3 {
+			must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: fmt.Appendf(nil, "%s%d:p", long, i)}, nil))(t)
+		}
+		if _, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: fmt.Appendf(nil, "%s:p", long)}, nil); err != proto.AuthFailed {
+			t.Errorf("the fourth: %v", err)
+		}
+		closed(t, c)
+	})
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
+// maxIdentity is how many bytes a connection's identities may have: each of its
+// writes takes them into the log.
+const maxIdentity = 64 << 10
+
 // auth adds an identity to the connection, for the requests that come after
 // it. A request that cannot be read is an error, and gets no reply.
 func (c *conn) auth(body []byte) (proto.Code, error) {
@@ -27,8 +31,10 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 		if id.ID == c.s.cfg.SuperDigest {
 			ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})
 		}
-		c.identity.Store(newIdentity(appendNew(ids, id)))
-		return proto.OK, nil
+		if who := newIdentity(appendNew(ids, id)); len(who.encoded) <= maxIdentity {
+			c.identity.Store(who)
+			return proto.OK, nil
+		}
 	}
 	c.s.stats.authFailed.Add(1)
 	c.warn("authentication failed", "scheme", q.Scheme)
