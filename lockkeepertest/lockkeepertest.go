@@ -50,6 +50,7 @@ func WithConfig(change func(*lockkeeper.Config)) Option { return change }
 // Server is a server under test. Its methods may be called from any goroutine
 // of the test.
 type Server struct {
+	t     testing.TB
 	cfg   lockkeeper.Config
 	label string // marks the server's goroutines
 	addr  string
@@ -67,7 +68,7 @@ var labels atomic.Int64
 // the test ends. Sessions may last from 2 ticks to one hour.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
-	s := &Server{label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
+	s := &Server{t: t, label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour, Memory: lockkeeper.NewMemory()}
 	for _, o := range options {
 		o(&s.cfg)
@@ -82,7 +83,7 @@ func Start(t testing.TB, options ...Option) *Server {
 		if err := s.stop(); err != nil {
 			t.Errorf("lockkeepertest: stop: %v", err)
 		}
-		s.checkGoroutines(t)
+		s.checkGoroutines()
 	})
 	return s
 }
@@ -133,20 +134,20 @@ func (s *Server) stop() error {
 }
 
 // checkGoroutines fails the test if the server, which is stopped, left a goroutine behind.
-func (s *Server) checkGoroutines(t testing.TB) {
-	t.Helper()
+func (s *Server) checkGoroutines() {
+	s.t.Helper()
 	var left bytes.Buffer
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		left.Reset()
 		if err := pprof.Lookup("goroutine").WriteTo(&left, 1); err != nil {
-			t.Errorf("lockkeepertest: %v", err)
+			s.t.Errorf("lockkeepertest: %v", err)
 			return
 		}
 		if !bytes.Contains(left.Bytes(), fmt.Appendf(nil, "%q:%q", labelKey, s.label)) {
 			return
 		}
 	}
-	t.Errorf("lockkeepertest: the server left goroutines behind:\n%s", left.Bytes())
+	s.t.Errorf("lockkeepertest: the server left goroutines behind:\n%s", left.Bytes())
 }
 
 // running returns the server, or an error while it is stopped.
@@ -221,20 +222,22 @@ func (s *Server) Disconnect(id int64) bool {
 }
 
 // Stop stops the server as a crash would for its clients: connections are cut
-// and new ones fail. Its state is kept for [Server.Restart].
-func (s *Server) Stop(t testing.TB) {
-	t.Helper()
+// and new ones fail. Its state is kept for [Server.Restart]. Stopping a stopped
+// server does nothing.
+func (s *Server) Stop() {
+	s.t.Helper()
 	if err := s.stop(); err != nil {
-		t.Errorf("lockkeepertest: stop: %v", err)
+		s.t.Errorf("lockkeepertest: stop: %v", err)
 	}
-	s.checkGoroutines(t)
+	s.checkGoroutines()
 }
 
 // Restart starts a stopped server with the state that it had. Sessions have
-// their whole timeout again, as after any restart.
-func (s *Server) Restart(t testing.TB) {
-	t.Helper()
+// their whole timeout again, as after any restart. It must be called by the
+// test's own goroutine.
+func (s *Server) Restart() {
+	s.t.Helper()
 	if err := s.start(); err != nil {
-		t.Fatalf("lockkeepertest: restart: %v", err)
+		s.t.Fatalf("lockkeepertest: restart: %v", err)
 	}
 }

@@ -191,12 +191,12 @@ func TestStopAndRestart(t *testing.T) {
 				}
 			}
 			session := conn.SessionID()
-			s.Stop(t)
+			s.Stop()
 			if _, err := s.Dial("", "", time.Second); err == nil {
 				t.Error("a stopped server took a connection")
 			}
-			s.Stop(t) // twice is once
-			s.Restart(t)
+			s.Stop() // twice is once
+			s.Restart()
 			children, _, err := conn.Children("/")
 			for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {
 				children, _, err = conn.Children("/") // the client is still on its way back
@@ -226,7 +226,7 @@ func TestServersDoNotMeet(t *testing.T) {
 func BenchmarkStart(b *testing.B) {
 	for b.Loop() {
 		s := lockkeepertest.Start(b)
-		s.Stop(b)
+		s.Stop()
 	}
 }
 
