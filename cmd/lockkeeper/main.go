@@ -68,36 +68,37 @@ type usageError struct{ error }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// parse reads flags, and for those not given the environment.
-func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) error {
+// parse reads flags, and for those not given the environment. It returns the
+// names of those that either gave.
+func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) (given map[string]bool, err error) {
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stdout, "usage: lockkeeper %s\n", f.Name())
 		f.SetOutput(stdout)
 		f.PrintDefaults()
-		return err
+		return nil, err
 	} else if err != nil {
-		return usageError{err}
+		return nil, usageError{err}
 	}
-	given := map[string]bool{}
+	given = map[string]bool{}
 	f.Visit(func(fl *flag.Flag) { given[fl.Name] = true })
-	var err error
 	f.VisitAll(func(fl *flag.Flag) {
 		name := "LOCKKEEPER_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
 		if v := getenv(name); v != "" && !given[fl.Name] && err == nil {
 			if e := fl.Value.Set(v); e != nil {
 				err = usageError{fmt.Errorf("invalid value %q for %s: %w", v, name, e)}
 			}
+			given[fl.Name] = true
 		}
 	})
-	return err
+	return given, err
 }
 
 func check(args []string, getenv func(string) string, stdout io.Writer) error {
 	f := flag.NewFlagSet("check [FLAGS] DIR", flag.ContinueOnError)
 	asJSON := f.Bool("json", false, "print JSON")
-	if err := parse(f, args, getenv, stdout); err != nil {
+	if _, err := parse(f, args, getenv, stdout); err != nil {
 		return err
 	}
 	if f.NArg() != 1 {

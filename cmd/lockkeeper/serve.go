@@ -20,6 +20,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	f := flag.NewFlagSet("serve [FLAGS]", flag.ContinueOnError)
 	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one")
 	f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`directory` to keep the state in")
+	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
 	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
 	f.Uint64Var(&cfg.ID, "id", 1, "this server's `id`, 1 to 254")
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
@@ -30,11 +31,26 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
 	level := slog.LevelWarn
 	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
-	if err := parse(f, args, getenv, stdout); err != nil {
+	given, err := parse(f, args, getenv, stdout)
+	if err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
 		return usageError{fmt.Errorf("serve takes no arguments, but there is %q", f.Arg(0))}
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch *format {
+	case "text":
+		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
+	case "json":
+		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
+	default:
+		return usageError{fmt.Errorf("invalid value %q for flag -log-format: not text or json", *format)}
+	}
+	if *file != "" {
+		if err := readZooCfg(*file, f, given, &cfg, cfg.Logger); err != nil {
+			return err
+		}
 	}
 	if cfg.ID == 0 || cfg.ID > 254 {
 		return usageError{fmt.Errorf("invalid value %d for flag -id: not in 1 to 254", cfg.ID)}
@@ -54,16 +70,6 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	for w := range strings.SplitSeq(*words, ",") {
 		cfg.FourLetterWords = append(cfg.FourLetterWords, strings.TrimSpace(w))
 	}
-	options := &slog.HandlerOptions{Level: level}
-	switch *format {
-	case "text":
-		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
-	case "json":
-		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
-	default:
-		return usageError{fmt.Errorf("invalid value %q for flag -log-format: not text or json", *format)}
-	}
-
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	s, err := lockkeeper.Open(cfg)

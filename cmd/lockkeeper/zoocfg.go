@@ -1,0 +1,174 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// A zoo.cfg is ZooKeeper's configuration file (QuorumPeerConfig): a key and a
+// value on each line. Its keys fall into four: those that are a flag here,
+// those that are a field of the configuration, those that mean nothing here,
+// and those that would promise something that is not kept, which are refused.
+
+// zooIgnored are keys without a meaning here: of clusters, of ZooKeeper's own
+// files and threads, and of its other ports.
+var zooIgnored = []string{
+	"initLimit", "syncLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "peerType", "syncEnabled",
+	"standaloneEnabled", "quorumListenOnAllIPs", "dynamicConfigFile", "localSessionsEnabled", "localSessionsUpgradingEnabled",
+	"dataLogDir", "snapCount", "preAllocSize", "txnLogSizeLimitInKb", "autopurge.", "fsync.warningthresholdms", "globalOutstandingLimit",
+	"serverCnxnFactory", "clientPortListenBacklog", "tcpKeepAlive", "clientTcpKeepAlive", "admin.", "metricsProvider.",
+	"digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
+}
+
+// zooAlike are keys of which one value is how it is here anyway; any other
+// would not be kept.
+var zooAlike = map[string][]string{
+	"forceSync":                              {"yes"},
+	"skipACL":                                {"no"},
+	"enforceQuota":                           {"false"},
+	"reconfigEnabled":                        {"false"},
+	"readonlymode.enabled":                   {"false"},
+	"sslQuorum":                              {"false"},
+	"portUnification":                        {"false"},
+	"enforce.auth.enabled":                   {"false"},
+	"sessionRequireClientSASLAuth":           {"false"},
+	"DigestAuthenticationProvider.enabled":   {"true"},
+	"DigestAuthenticationProvider.digestAlg": {"SHA1"},
+}
+
+// readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
+// there is no flag. Keys that nobody knows are logged.
+func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockkeeper.Config, log *slog.Logger) error {
+	keys, err := zooKeys(path)
+	if err != nil {
+		return err
+	}
+	bad := func(key string, err error) error {
+		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
+	}
+	set := func(name, value string) error {
+		if given[name] {
+			return nil
+		}
+		return f.Set(name, value)
+	}
+	number := func(value string, to *int) error {
+		n, err := strconv.ParseUint(value, 0, 31) // 0xfffff is a number to Java too
+		if err == nil {
+			*to = int(n)
+		}
+		return err
+	}
+	ms := func(value string, to *time.Duration) error {
+		var n int
+		if value == "-1" { // the default, to ZooKeeper
+			return nil
+		}
+		err := number(value, &n)
+		if err == nil {
+			*to = time.Duration(n) * time.Millisecond
+		}
+		return err
+	}
+	servers := 0
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		value, name := keys[key], strings.TrimPrefix(key, "zookeeper.")
+		var err error
+		switch {
+		case name == "tickTime":
+			err = set("tick-time", value+"ms")
+		case name == "dataDir":
+			err = set("data", value)
+			if !given["data"] && !given["memory"] && err == nil {
+				err = notZooKeepers(value)
+			}
+		case name == "clientPort":
+			if _, err = strconv.ParseUint(value, 10, 16); err == nil {
+				err = set("listen", net.JoinHostPort(keys["clientPortAddress"], value))
+			}
+		case name == "clientPortAddress": // with clientPort
+		case name == "maxClientCnxns":
+			err = set("max-client-cnxns", value)
+		case name == "DigestAuthenticationProvider.superDigest":
+			err = set("super-digest", value)
+		case name == "4lw.commands.whitelist":
+			err = set("4lw", value)
+		case name == "extendedTypesEnabled":
+			err = set("no-ttl", strconv.FormatBool(value != "true"))
+		case name == "maxCnxns":
+			err = number(value, &cfg.MaxConnections)
+		case name == "jute.maxbuffer":
+			err = number(value, &cfg.MaxFrameBytes)
+		case name == "minSessionTimeout":
+			err = ms(value, &cfg.MinSessionTimeout)
+		case name == "maxSessionTimeout":
+			err = ms(value, &cfg.MaxSessionTimeout)
+		case name == "znode.container.checkIntervalMs":
+			err = ms(value, &cfg.ContainerCheckInterval)
+		case strings.HasPrefix(name, "server."):
+			if servers++; servers > 1 {
+				err = errors.New("clusters are not supported yet")
+			}
+		case slices.Contains(zooAlike[name], value):
+		case zooAlike[name] != nil, strings.HasPrefix(name, "authProvider"), strings.HasPrefix(name, "secureClientPort"), strings.HasPrefix(name, "ssl."),
+			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme", name == "enforce.auth.schemes":
+			err = errors.New("not supported")
+		case slices.ContainsFunc(zooIgnored, func(k string) bool { return k == name || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }):
+		default:
+			log.Warn("a key of the configuration file means nothing here", "file", path, "key", key)
+		}
+		if err != nil {
+			return bad(key, err)
+		}
+	}
+	return nil
+}
+
+// zooKeys reads the keys of a zoo.cfg, a file of Java properties.
+func zooKeys(path string) (map[string]string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	keys := map[string]string{}
+	lines := bufio.NewScanner(file)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' || line[0] == '!' {
+			continue
+		}
+		i := strings.IndexAny(line, "=:")
+		if i < 0 {
+			return nil, usageError{fmt.Errorf("%s:%d: %q is not KEY=VALUE", path, n, line)}
+		}
+		keys[strings.TrimSpace(line[:i])] = strings.TrimSpace(line[i+1:])
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return keys, nil
+}
+
+// notZooKeepers refuses a directory that holds ZooKeeper's own data: a server
+// that started there without it would have lost everything, to its clients.
+func notZooKeepers(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, "version-2")); !errors.Is(err, fs.ErrNotExist) {
+		return errors.New("this directory holds ZooKeeper's own data, which lockkeeper cannot read; give another with --data")
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// zooCfg writes a configuration file.
+func zooCfg(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "zoo.cfg")
+	check1(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644))
+	return path
+}
+
+// TestZooCfg serves with a file as people have it, and shows what came of it.
+func TestZooCfg(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	path := zooCfg(t,
+		"# The number of milliseconds of each tick", "tickTime=500", "", "initLimit = 10", "syncLimit: 5", "! another comment",
+		"dataDir="+dir, "clientPort=0", "clientPortAddress=127.0.0.1", "maxClientCnxns=17", "maxSessionTimeout=60000",
+		"minSessionTimeout=-1", "4lw.commands.whitelist=conf, ruok", "autopurge.purgeInterval=1", "admin.enableServer=false",
+		"server.1=localhost:2888:3888", "jute.maxbuffer=0x1fffff", "forceSync=yes")
+	says := func(p *process, want ...string) {
+		t.Helper()
+		conf := p.conf()
+		for _, w := range want {
+			if !strings.Contains(conf, w+"\n") {
+				t.Errorf("%q is not in\n%s", w, conf)
+			}
+		}
+	}
+	p := start(t, nil, "serve", "--config", path).waitReady()
+	says(p, "dataDir="+dir, "tickTime=500", "maxClientCnxns=17", "minSessionTimeout=1000", "maxSessionTimeout=60000")
+	for _, l := range p.lines() {
+		if strings.Contains(l, "WARN") {
+			t.Errorf("every key is known, but: %s", l)
+		}
+	}
+	check1(t, p.Process.Signal(os.Interrupt))
+	if code := p.exit(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+
+	// Flags win over the file, and so does the environment.
+	p = start(t, []string{"LOCKKEEPER_MAX_CLIENT_CNXNS=18"}, "serve", "--config", path, "--tick-time", "250ms", "--memory").waitReady()
+	says(p, "dataDir=", "tickTime=250", "maxClientCnxns=18")
+
+	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "clientPort=2181", "nonsense=1")).waitReady()
+	if said := strings.Join(p.lines(), "\n"); !strings.Contains(said, "key=nonsense") {
+		t.Errorf("an unknown key is not logged: %s", said)
+	}
+}
+
+func TestBadZooCfg(t *testing.T) {
+	theirs := t.TempDir()
+	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
+	for line, says := range map[string]string{
+		"tickTime":                                   `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
+		"tickTime=x":                                 "tickTime=x: ",
+		"clientPort=65536":                           "clientPort=65536: ",
+		"clientPort=-1":                              "clientPort=-1: ",
+		"maxSessionTimeout=long":                     "maxSessionTimeout=long: ",
+		"jute.maxbuffer=-5":                          "jute.maxbuffer=-5: ",
+		"secureClientPort=2281":                      "not supported",
+		"zookeeper.skipACL=yes":                      "not supported",
+		"enforceQuota=true":                          "not supported",
+		"authProvider.1=x.SASL":                      "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":             "server.2=b:1:2: clusters are not supported yet",
+		"dataDir=" + theirs:                          "ZooKeeper's own data",
+		"DigestAuthenticationProvider.superDigest=x": "not USER:HASH",
+	} {
+		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
+		if code != exitUsage {
+			t.Errorf("%q: exit %d", line, code)
+		}
+		oneError(t, stderr, says)
+	}
+	code, _, stderr := call(nil, "serve", "--config", filepath.Join(t.TempDir(), "none.cfg"))
+	if code != exitFault {
+		t.Errorf("no file: exit %d", code)
+	}
+	oneError(t, stderr, "none.cfg")
+}
