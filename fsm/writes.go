@@ -6,6 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // write carries an operation out on the running transaction: it reads its
@@ -132,10 +133,14 @@ func (m *Machine) create(op proto.OpCode, r *proto.CreateRequest, ttl int64) pro
 	}
 	m.out = jute.AppendString(m.out, n.Record().Path)
 	if op != proto.OpCreate {
-		s := n.Stat()
-		m.out = s.Append(m.out)
+		m.appendStat(n)
 	}
 	return proto.OK
+}
+
+func (m *Machine) appendStat(n *znode.Node) {
+	s := n.Stat()
+	m.out = s.Append(m.out)
 }
 
 func remove(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
@@ -157,8 +162,7 @@ func setData(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 func (m *Machine) setData(r *proto.SetDataRequest) proto.Code {
 	n, code := m.tree.SetData(&m.txn, r)
 	if code == proto.OK {
-		s := n.Stat()
-		m.out = s.Append(m.out)
+		m.appendStat(n)
 	}
 	return code
 }
@@ -170,8 +174,7 @@ func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	}
 	n, code := m.tree.SetACL(&m.txn, &r)
 	if code == proto.OK {
-		s := n.Stat()
-		m.out = s.Append(m.out)
+		m.appendStat(n)
 	}
 	return code
 }
