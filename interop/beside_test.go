@@ -6,8 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,9 +50,12 @@ func TestBeside(t *testing.T) {
 	if os.Getenv(envBench) != "1" {
 		t.Skipf("set %s=1 to measure", envBench)
 	}
-	binary := besideBinary(t)
+	lockkeeperBinary(t) // built before anything is timed
 	subjects := []*subject{
-		{name: "lockkeeper", start: func(t testing.TB) (string, int) { return startBinary(t, binary) }},
+		{name: "lockkeeper", start: func(t testing.TB) (string, int) {
+			l := startLockkeeper(t)
+			return l.addr, l.pid
+		}},
 		{name: "ZooKeeper", start: func(t testing.TB) (string, int) {
 			// The limit of 60 connections per address is below what the load opens.
 			return startZooKeeper(t, nil, map[string]string{"maxClientCnxns": "0"})
@@ -204,78 +205,6 @@ func firstLock(t *testing.T, s *subject) (took time.Duration) {
 		t.FailNow()
 	}
 	return took
-}
-
-// besideBinary is the lockkeeper to measure: the one that the environment
-// names, else one that is built now.
-func besideBinary(t testing.TB) string {
-	t.Helper()
-	if path := os.Getenv("LOCKKEEPER_INTEROP_BINARY"); path != "" {
-		return path
-	}
-	path := filepath.Join(t.TempDir(), "lockkeeper")
-	build := exec.Command("go", "build", "-o", path, "./cmd/lockkeeper")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build ./cmd/lockkeeper: %v\n%s", err, out)
-	}
-	return path
-}
-
-// startBinary starts a durable lockkeeper on an empty directory, waits for its
-// line that it serves, and stops it when the test ends.
-func startBinary(t testing.TB, binary string) (addr string, pid int) {
-	t.Helper()
-	cmd := exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "data"))
-	// Variables LOCKKEEPER_... are settings of the server.
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "LOCKKEEPER_") })
-	log := &servingWriter{addr: make(chan string, 1)}
-	cmd.Stderr = log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	exited := make(chan struct{})
-	go func() {
-		cmd.Wait() // its error repeats what the log says
-		close(exited)
-	}()
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		<-exited
-		if t.Failed() {
-			t.Logf("the standard error of lockkeeper:\n%s", log.text.Bytes())
-		}
-	})
-	select {
-	case addr = <-log.addr:
-	case <-exited:
-		t.Fatal("lockkeeper ended before it served clients")
-	case <-time.After(30 * time.Second):
-		t.Fatal("lockkeeper does not say that it serves clients")
-	}
-	return addr, cmd.Process.Pid
-}
-
-// servingWriter keeps what a server prints and hands out the address in its
-// line that it serves. One goroutine writes to it; text is read after it.
-type servingWriter struct {
-	addr chan string // capacity 1
-	text bytes.Buffer
-	told bool
-}
-
-func (w *servingWriter) Write(p []byte) (int, error) {
-	w.text.Write(p)
-	if w.told {
-		return len(p), nil
-	}
-	const mark = "lockkeeper: serving ZooKeeper clients on "
-	_, rest, found := strings.Cut(w.text.String(), mark)
-	if addr, _, whole := strings.Cut(rest, "\n"); found && whole {
-		w.told = true
-		w.addr <- strings.TrimSpace(addr)
-	}
-	return len(p), nil
 }
 
 // cpuTime is what all threads of a process have used, in user and system mode.

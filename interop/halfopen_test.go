@@ -1,0 +1,75 @@
+//go:build interop
+
+package interop
+
+import (
+	"encoding/binary"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestHalfOpen opens 10,000 connections that never come to a handshake: half of
+// them say nothing, half claim a frame of a megabyte and send no byte of it. A
+// client that comes then is served, memory stays bounded, and all of them are
+// gone after the time that a handshake may take.
+func TestHalfOpen(t *testing.T) {
+	const (
+		conns   = 10_000
+		maxEach = 32 << 10 // bytes of the server's memory
+	)
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if files.Cur = files.Max; files.Cur < conns+1000 {
+		t.Fatalf("at most %d files may be open, and this needs %d: raise ulimit -n", files.Max, conns+1000)
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	l := startLockkeeper(t)
+	before := residentMiB(t, l.pid)
+	lie := binary.BigEndian.AppendUint32(nil, 0xfffff)
+	open := make([]net.Conn, 0, conns)
+	defer func() {
+		for _, c := range open {
+			c.Close()
+		}
+	}()
+	for i := range conns {
+		c, err := net.DialTimeout("tcp", l.addr, 10*time.Second)
+		if err != nil {
+			t.Fatalf("connection %d: %v", i, err)
+		}
+		open = append(open, c)
+		if i%2 == 0 {
+			if _, err := c.Write(lie); err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+		}
+	}
+	c, err := dialRaw(l.addr, 5*time.Second, 0, rawSession{})
+	if err != nil {
+		t.Fatalf("a client beside them: %v", err)
+	}
+	began := time.Now()
+	if r, err := c.call(createRequest(1, "/beside", nil, 0)); err != nil || r.code != 0 {
+		t.Fatalf("a client beside them: %+v, %v", r, err)
+	}
+	t.Logf("a create beside %d half-open connections took %v", conns, time.Since(began))
+	each := (residentMiB(t, l.pid) - before) * (1 << 20) / conns
+	t.Logf("each half-open connection costs %.1f KiB", each/1024)
+	if each > maxEach {
+		t.Errorf("each half-open connection costs %.0f bytes, more than %d", each, maxEach)
+	}
+	for i, c := range open {
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		if n, err := c.Read(make([]byte, 1)); n > 0 || err == nil {
+			t.Fatalf("connection %d got an answer", i)
+		} else if e, ok := err.(net.Error); ok && e.Timeout() {
+			t.Fatalf("connection %d is still open", i)
+		}
+	}
+}
