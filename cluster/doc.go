@@ -8,5 +8,5 @@
 //
 // Goroutines, all started by [Open] and awaited by [Member.Close]: the batcher
 // (propose.go), the watch on leadership and, while leading, the leader's duties
-// (lead.go), and at most one request for a snapshot; Raft has its own.
+// (lead.go), and one for each snapshot that is being taken; Raft has its own.
 package cluster

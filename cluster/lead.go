@@ -126,7 +126,7 @@ func (m *Member) expire(id int64, w fsm.Waiter) {
 		w.Done(nil, nil)
 		return
 	}
-	m.cfg.Log.Info("session expired", "session", sessionID(id), "timeoutMs", s.Timeout)
+	m.cfg.Log.Info("session expired", "session", session.FormatID(id), "timeoutMs", s.Timeout)
 	m.Propose(fsm.ExpireSession(s), w)
 }
 

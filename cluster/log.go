@@ -53,11 +53,3 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	}
 	s.log.Log(context.Background(), to, msg, plain...)
 }
-
-// sessionID shows a session's id as ZooKeeper does.
-type sessionID int64
-
-func (id sessionID) String() string { return fmt.Sprintf("0x%x", uint64(id)) }
-
-// LogValue makes it a string in JSON too, where such a number is not exact.
-func (id sessionID) LogValue() slog.Value { return slog.StringValue(id.String()) }

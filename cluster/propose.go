@@ -124,7 +124,9 @@ func (m *Member) snapshotDue() (due int64) {
 }
 
 // takeSnapshot has Raft take a snapshot and cut its log, beside everything
-// else. One that fails leaves the log longer, and Raft says so.
+// else. While an earlier one is still being written it waits, and with it
+// whoever proposes: that bounds the log when writes outrun the disk. A snapshot
+// that fails leaves the log longer, and Raft says so.
 func (m *Member) takeSnapshot() {
 	f := m.raft.Snapshot()
 	m.wg.Go(func() {

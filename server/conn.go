@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // conn is one connection.
@@ -175,7 +176,7 @@ func (s *Server) serveConn(nc net.Conn) {
 		c.warn("closing a connection: bad input", "error", err)
 		c.kill()
 	default:
-		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", sessionID(c.session), "error", err)
+		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", session.FormatID(c.session), "error", err)
 		c.kill()
 	}
 	<-writer

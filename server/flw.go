@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // The four-letter words come in place of a connection's first frame length;
@@ -123,7 +124,7 @@ func cons(s *Server, self *conn, b *strings.Builder) {
 			if n == 0 {
 				last, least, n = lastRequest{op: "NA", cxid: -1, at: s.start}, 0, 1
 			}
-			fmt.Fprintf(b, ",sid=%v,lop=%s,est=%d,to=%d", id, last.op, c.since.UnixMilli(), timeout)
+			fmt.Fprintf(b, ",sid=%s,lop=%s,est=%d,to=%d", session.FormatID(id), last.op, c.since.UnixMilli(), timeout)
 			if last.cxid >= 0 {
 				fmt.Fprintf(b, ",lcxid=0x%x", last.cxid)
 			}
@@ -136,10 +137,10 @@ func cons(s *Server, self *conn, b *strings.Builder) {
 }
 
 // sessionOf returns a connection's session, 0 if it has none yet, and its timeout in ms.
-func (s *Server) sessionOf(c *conn) (sessionID, int32) {
+func (s *Server) sessionOf(c *conn) (id int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return sessionID(c.session), c.timeout
+	return c.session, c.timeout
 }
 
 func wchs(s *Server, _ *conn, b *strings.Builder) {
@@ -153,18 +154,18 @@ func wchs(s *Server, _ *conn, b *strings.Builder) {
 // each path: children too, which ZooKeeper leaves out.
 
 func wchc(s *Server, _ *conn, b *strings.Builder) {
-	s.watches(b, func(session, path string) (string, string) { return session, path })
+	s.watches(b, func(id, path string) (string, string) { return id, path })
 }
 
 func wchp(s *Server, _ *conn, b *strings.Builder) {
-	s.watches(b, func(session, path string) (string, string) { return path, session })
+	s.watches(b, func(id, path string) (string, string) { return path, id })
 }
 
-func (s *Server) watches(b *strings.Builder, order func(session, path string) (head, item string)) {
+func (s *Server) watches(b *strings.Builder, order func(id, path string) (head, item string)) {
 	lists := map[string][]string{}
 	s.cfg.Replica.View(func(v *fsm.View) {
 		v.Watches(func(w fsm.Watcher, path string) {
-			head, item := order(sessionID(w.(*conn).session).String(), path)
+			head, item := order(session.FormatID(w.(*conn).session), path)
 			lists[head] = append(lists[head], item)
 		})
 	})

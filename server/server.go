@@ -146,8 +146,9 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// Close closes all connections and waits for their goroutines. Listeners must
-// be closed by whoever opened them.
+// Close closes all connections and takes no more; [Server.Wait] waits for their
+// goroutines. In between, whoever holds what they wait for can let go of it.
+// Listeners must be closed by whoever opened them.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed, s.serving = true, false

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -117,11 +115,3 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 	}
 	c.stats.answered(lastRequest{op, q.xid, h.Zxid, q.start.Add(time.Duration(us) * time.Microsecond), us})
 }
-
-// sessionID shows a session's id as ZooKeeper does.
-type sessionID int64
-
-func (id sessionID) String() string { return fmt.Sprintf("0x%x", uint64(id)) }
-
-// LogValue makes it a string in JSON too, where such a number is not exact.
-func (id sessionID) LogValue() slog.Value { return slog.StringValue(id.String()) }

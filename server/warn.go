@@ -3,6 +3,8 @@ package server
 import (
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // warnings keeps clients from filling the log: of each message at most
@@ -26,7 +28,7 @@ func (c *conn) warn(msg string, args ...any) {
 	if !ok {
 		return
 	}
-	args = append([]any{"client", c.remote(), "session", sessionID(c.session)}, args...)
+	args = append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
 	if unsaid > 0 {
 		args = append(args, "unsaid", unsaid)
 	}

@@ -10,6 +10,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -33,6 +34,9 @@ type Session struct {
 	Password Password
 	Owner    Conn
 }
+
+// FormatID shows a session's id as ZooKeeper does.
+func FormatID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
 // Table holds the sessions that exist. It needs a lock around it.
 type Table struct{ byID map[int64]*Session }
