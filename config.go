@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math"
@@ -26,6 +27,26 @@ type Config struct {
 	Memory *Memory
 	// ID is this server's, 1 to 254. The default is 1.
 	ID uint64
+
+	// Peers are the members of a cluster, this server among them: the address
+	// of each one's peer port, HOST:PORT, by id. All start with the same. It is
+	// looked at by a server that has no state yet; later the members are those
+	// in its state. Nil is a server alone.
+	Peers map[uint64]string
+	// PeerAddr is this server's peer port. The default is that in Peers.
+	PeerAddr string
+	// Join, instead of Peers, is the peer port of a member of a running cluster,
+	// which is asked to take this server in. It takes a PeerAddr.
+	Join string
+	// PeerTLS, if set, is for both directions between members. To have them
+	// prove themselves to each other it takes a certificate, RootCAs, ClientCAs
+	// and tls.RequireAndVerifyClientCert.
+	PeerTLS *tls.Config
+	// Network replaces TCP between members. It is for tests.
+	Network Network
+	// ElectionTimeout is how long a member waits for a sign of the leader before
+	// it stands for election: between once and twice this. The default is 300 ms.
+	ElectionTimeout time.Duration
 
 	// TickTime is ZooKeeper's tickTime: sessions end in steps of it. The default is 2 s.
 	TickTime time.Duration
@@ -81,10 +102,24 @@ func (c *Config) complete() error {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.PeerAddr == "" {
+		c.PeerAddr = c.Peers[c.ID]
+	}
+	if c.Network == nil {
+		c.Network = cluster.TCP{TLS: c.PeerTLS}
+	}
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
 	case c.ID > 254:
 		return fmt.Errorf("lockkeeper: server id %d is not in 1 to 254", c.ID)
+	case len(c.Peers) > 0 && c.Peers[c.ID] == "":
+		return fmt.Errorf("lockkeeper: server %d is not among its peers", c.ID)
+	case len(c.Peers) > 0 && c.Join != "":
+		return fmt.Errorf("lockkeeper: both peers and a member to join by")
+	case c.Join != "" && c.PeerAddr == "":
+		return fmt.Errorf("lockkeeper: to join a cluster takes a peer address")
+	case c.ElectionTimeout < 0:
+		return fmt.Errorf("lockkeeper: election timeout %v is negative", c.ElectionTimeout)
 	case c.TickTime < time.Millisecond:
 		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
@@ -115,6 +150,7 @@ func (c *Config) cluster() cluster.Config {
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
+		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
 	}
 }
 

@@ -50,6 +50,10 @@ var ErrInUse = cluster.ErrInUse
 // It is for tests of restarts. Only one server may use it at a time.
 type Memory = cluster.Memory
 
+// Network is how the members of a cluster reach each other, for tests that
+// have a network of their own.
+type Network = cluster.Network
+
 // NewMemory returns the state of a server that never ran.
 func NewMemory() *Memory { return cluster.NewMemory() }
 
@@ -58,6 +62,7 @@ type Server struct {
 	member   *cluster.Member
 	clients  *server.Server
 	listener net.Listener // nil without a port
+	alone    bool         // the only member of its cluster
 
 	ready     chan struct{}
 	errs      chan error
@@ -75,7 +80,7 @@ func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	s := &Server{alone: len(cfg.Peers) == 0 && cfg.Join == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
 	if cfg.ClientAddr != "" {
 		var err error
 		if s.listener, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
@@ -102,27 +107,36 @@ func Open(cfg Config) (*Server, error) {
 // is served before the member is set.
 type lateProposer struct{ *cluster.Member }
 
-// run opens the client port when the member is ready, and closes it when the
-// member cannot go on.
+// run lets clients in while the member can serve them, and closes the client
+// port when the member cannot go on.
 func (s *Server) run() {
-	select {
-	case <-s.member.Ready():
-		s.clients.Open()
-		if s.listener != nil {
-			s.wg.Go(func() { s.clients.Serve(s.listener) })
-		}
-		close(s.ready)
-	case err := <-s.member.Err():
-		s.errs <- err
-		return
-	case <-s.stop:
-		return
+	// Clients of a server alone wait in its port's backlog, for the moment that
+	// it takes. A member answers words without a leader too.
+	if !s.alone && s.listener != nil {
+		s.wg.Go(func() { s.clients.Serve(s.listener) })
 	}
-	select {
-	case err := <-s.member.Err():
-		s.clients.Close()
-		s.errs <- err
-	case <-s.stop:
+	for first := true; ; {
+		select {
+		case serving := <-s.member.Serving():
+			switch {
+			case !serving:
+				s.clients.Suspend()
+				continue
+			case first && s.alone && s.listener != nil:
+				s.wg.Go(func() { s.clients.Serve(s.listener) })
+			}
+			s.clients.Open()
+			if first {
+				first = false
+				close(s.ready)
+			}
+		case err := <-s.member.Err():
+			s.clients.Close()
+			s.errs <- err
+			return
+		case <-s.stop:
+			return
+		}
 	}
 }
 

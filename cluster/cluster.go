@@ -1,11 +1,13 @@
 package cluster
 
 import (
-	"crypto/rand"
-	"encoding/binary"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -14,13 +16,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // Config says how to open a [Member].
 type Config struct {
-	ID     uint64  // of this server, 1 to 254
-	Dir    string  // where to keep the log; if empty, in Memory
-	Memory *Memory // used if Dir is empty; nil is a new one
+	ID              uint64            // of this server, 1 to 254
+	Peers           map[uint64]string // addresses of the peer ports of a new cluster's members, by id; nil is a server alone
+	Addr            string            // of this server's peer port, as the others reach it; by default that in Peers
+	Join            string            // the peer port of a member of a running cluster, to be taken in by it
+	Network         Network           // how members reach each other; nil is TCP
+	ElectionTimeout time.Duration     // without a sign of the leader, after which a member stands for election
+	Dir             string            // where to keep the log; if empty, in Memory
+	Memory          *Memory           // used if Dir is empty; nil is a new one
 
 	Tick          time.Duration // of session expiry
 	ReapInterval  time.Duration // between looks for container and TTL znodes to delete
@@ -37,14 +45,33 @@ type Member struct {
 	stores  *stores
 	start   time.Time // sessions are timed from here, by the monotonic clock
 
+	// Of a member that is not alone.
+	peers           *peerPort
+	transport       *raft.NetworkTransport
+	electionTimeout time.Duration
+	membersChanged  chan struct{} // has an element when they were
+
 	batcher batcher
 	pending pending
+	commits commits
+	log     logLength
+
+	leadMu  sync.Mutex
+	current leaderInfo
+
+	linkMu sync.Mutex
+	link   *link // to the leader
 
 	trackMu sync.Mutex
-	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
-	due     int64            // the deadline that lead sleeps for
-	sooner  chan struct{}    // has an element when there is an earlier one
+	leading bool               // this member leads
+	touched map[int64]struct{} // sessions to tell the leader of
+	tracker *session.Tracker   // mirrors the replicated sessions; consulted while leading
+	due     int64              // the deadline that lead sleeps for
+	sooner  chan struct{}      // has an element when there is an earlier one
 
+	touchWake chan struct{} // has an element when there are some
+	leads     chan struct{} // has an element when this member has begun to lead
+	serving   chan bool
 	ready     chan struct{}
 	readyOnce sync.Once
 	errs      chan error
@@ -57,16 +84,21 @@ type Member struct {
 // ErrClosed says that the member was closed.
 var ErrClosed = errors.New("cluster: closed")
 
-// Open opens a member, the only one of its cluster, on replica, which must be
-// fresh. Errors name the file that they are about.
+// Open opens a member on replica, which must be fresh. Errors name the file or
+// address that they are about.
 func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
+		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
 	m.batcher.init()
 	m.pending.init()
+	m.commits.init()
+	m.log.init()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)
 
@@ -83,39 +115,88 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		return nil, err
 	}
 	if err := m.startRaft(); err != nil {
+		if m.peers != nil {
+			m.peers.close()
+		}
 		return nil, errors.Join(err, m.stores.close())
 	}
-	m.wg.Add(2)
+	m.wg.Add(5)
 	go m.runBatcher()
+	go m.takeSnapshots()
 	go m.watchLeadership()
+	go m.watchLeader()
+	go m.sendTouches()
+	if cfg.Join != "" && m.raft.LastIndex() == 0 { // else it is a member, or was
+		m.wg.Go(m.join)
+	}
 	return m, nil
 }
 
+// serverID is how Raft knows a server.
+func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
+
 func (m *Member) startRaft() error {
 	c := raft.DefaultConfig()
-	c.LocalID = raft.ServerID(fmt.Sprint(m.cfg.ID))
+	c.LocalID = serverID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
 	// An entry holds many commands, so a few make a long log; takeSnapshot
 	// counts its bytes besides.
 	c.SnapshotThreshold = 8192
-	// Entries behind a snapshot are for followers that lag, and there are none.
-	// They would not be few bytes: an entry can have a megabyte and more.
+	// Entries behind a snapshot are for followers that lag. They would not be
+	// few bytes: an entry can have a megabyte and more. See takeSnapshot.
 	c.TrailingLogs = 1
 
-	addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-	transport := newLoneTransport(addr)
+	var (
+		transport raft.Transport
+		first     raft.Configuration // of a new cluster
+		err       error
+	)
+	m.electionTimeout = c.ElectionTimeout
+	if len(m.cfg.Peers) == 0 && m.cfg.Join == "" {
+		addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
+		first.Servers = []raft.Server{{ID: c.LocalID, Address: addr}}
+		transport = newLoneTransport(addr)
+	} else {
+		if transport, err = m.startPeers(c); err != nil {
+			return err
+		}
+		for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
+			first.Servers = append(first.Servers, raft.Server{ID: serverID(id), Address: raft.ServerAddress(m.cfg.Peers[id])})
+		}
+	}
+	if len(first.Servers) > 0 {
+		if err := m.stores.bootstrap(first); err != nil {
+			return err
+		}
+	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	alone := raft.Configuration{Servers: []raft.Server{{ID: c.LocalID, Address: addr}}}
-	if err := m.stores.bootstrap(alone); err != nil {
-		return err
+	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport)
+	return err
+}
+
+// startPeers opens the peer port, and sets Raft's times for a cluster.
+func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
+	m.electionTimeout = cmp.Or(m.cfg.ElectionTimeout, defaultElectionTimeout)
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.electionTimeout, m.electionTimeout, m.electionTimeout
+	addr := cmp.Or(m.cfg.Addr, m.cfg.Peers[m.cfg.ID])
+	network := m.cfg.Network
+	if network == nil {
+		network = TCP{}
 	}
 	var err error
-	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport); err != nil {
-		return err
+	if m.peers, err = listenPeers(m, network, addr); err != nil {
+		return nil, err
 	}
-	return nil
+	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
+	})
+	return m.transport, nil
 }
+
+// defaultElectionTimeout lets a cluster have a new leader well within a second
+// of the old one's death, and bears the pauses of a busy machine.
+const defaultElectionTimeout = 300 * time.Millisecond
 
 // loneTransport is that of a member without peers. All that ever comes over it
 // is the message that a leader sends when it hands over: a lone member need not
@@ -154,13 +235,37 @@ func (m *Member) fail(err error) {
 func (m *Member) Close() error {
 	var err error
 	m.stopOnce.Do(func() {
+		if m.peers != nil && m.raft.State() == raft.Leader {
+			m.handOver()
+		}
 		close(m.stop)
 		m.batcher.close()
-		err = m.raft.Shutdown().Error()
+		m.log.close()
+		down := m.raft.Shutdown()
+		if m.peers != nil {
+			m.peers.close() // lets go of whoever waits for another member
+			m.transport.Close()
+		}
+		err = down.Error()
 		m.wg.Wait()
 		err = errors.Join(err, m.stores.close())
 	})
 	return err
+}
+
+// handOver makes another member the leader, if one is fit to, so that nobody
+// waits for an election.
+func (m *Member) handOver() {
+	f := m.raft.LeadershipTransfer()
+	done := make(chan struct{})
+	m.wg.Go(func() {
+		f.Error() // ErrRaftShutdown at the latest
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-time.After(2 * m.electionTimeout):
+	}
 }
 
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
@@ -171,6 +276,13 @@ type observer struct{ m *Member }
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		switch c := &changes[i]; c.Kind {
+		case proto.NodeDataChanged:
+			if c.Path == znode.ConfigPath {
+				select {
+				case o.m.membersChanged <- struct{}{}:
+				default:
+				}
+			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.track(c.Session, v.Sessions().Get(c.Session).Timeout)
 		case proto.SessionClosed:
@@ -181,7 +293,12 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	}
 }
 
-func (observer) Applied() {}
+func (o observer) Applied(index, term uint64, bytes int) {
+	if o.m.peers != nil {
+		o.m.commits.set(index, term)
+	}
+	o.m.logGrew(bytes)
+}
 
 func (o observer) Restored() { o.m.trackAll() }
 
@@ -208,6 +325,10 @@ type guardedStore struct {
 	m *Member
 }
 
+// IsMonotonic has Raft remove the whole log when the leader sends a snapshot,
+// so that the log never has a gap.
+func (guardedStore) IsMonotonic() bool { return true }
+
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
@@ -233,11 +354,4 @@ func (s guardedStore) stable(err error) error {
 	// not go on without its term and vote, and an error would make it panic.
 	<-s.m.stop
 	return nil
-}
-
-// randomUint64 is a start for numbers that must not meet those of an earlier run.
-func randomUint64() uint64 {
-	var b [8]byte
-	rand.Read(b[:])
-	return binary.BigEndian.Uint64(b[:])
 }

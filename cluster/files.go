@@ -23,6 +23,7 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The data directory:
@@ -53,7 +54,6 @@ type stores struct {
 	log    raft.LogStore
 	stable raft.StableStore
 	snaps  raft.SnapshotStore
-	bytes  int64  // of log behind the newest snapshot, when opened
 	where  string // for messages
 	close  func() error
 }
@@ -132,11 +132,15 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 		return fail(err)
 	}
 	s := &stores{log: sealedLog{db}, stable: sealedStable{db}, snaps: snaps, where: dir, close: db.Close}
-	err = verifyLog(path, db, newest, machine, func(l *raft.Log) error {
-		s.bytes += int64(len(l.Data))
-		return nil
-	})
-	if err != nil {
+	if old, err := overtaken(path, db, newest); err != nil {
+		return fail(err)
+	} else if old != nil {
+		log.Info("the log ends before the snapshot that the leader sent, and goes", "first", old.first, "last", old.last)
+		if err := db.DeleteRange(old.first, old.last); err != nil {
+			return fail(err)
+		}
+	}
+	if err := verifyLog(path, db, newest, machine, func(*raft.Log) error { return nil }); err != nil {
 		return fail(err)
 	}
 	if known == nil {
@@ -325,10 +329,11 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 		}
 		self = self || s.ID == raft.ServerID(fmt.Sprint(id))
 	}
+	members := fsm.Members(m.Configuration)
 	switch {
 	case m.Version != 1 || m.ID != name.String() || m.Index != name.index || m.Term != name.term:
 		return nil, nil, errors.New("meta.json is of another snapshot")
-	case voters == 0 || !self:
+	case voters == 0 || members == nil && !self:
 		return nil, nil, fmt.Errorf("meta.json does not have server %d in its cluster", id)
 	}
 	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
@@ -345,6 +350,12 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 		return nil, nil, errors.New("state.bin does not have the checksum that meta.json says")
 	case machine.Index() > m.Index:
 		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
+	}
+	if members != nil {
+		config := machine.Tree().Lookup(znode.ConfigPath).Record()
+		if string(config.Data) != members(config.Mzxid) {
+			return nil, nil, errors.New("meta.json does not have the members that its state has")
+		}
 	}
 	return &m.SnapshotMeta, machine, nil
 }
@@ -385,6 +396,42 @@ func raftKeys() func(bucket, key, value []byte) error {
 		}
 		return nil
 	}
+}
+
+// entries is a part of the log, both ends included.
+type entries struct{ first, last uint64 }
+
+// overtaken returns the whole log if it does not lead up to the newest
+// snapshot: that one came from the leader, and a crash kept Raft from removing
+// the log that it takes the place of (Raft's paper, section 7). Else nil.
+func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta) (old *entries, err error) {
+	if newest == nil {
+		return nil, nil
+	}
+	err = guard(path, func() error {
+		first, err := db.FirstIndex()
+		if err != nil || first == 0 {
+			return err
+		}
+		last, err := db.LastIndex()
+		if err != nil {
+			return err
+		}
+		var l raft.Log
+		switch {
+		case first > newest.Index:
+			return nil
+		case last < newest.Index:
+			old = &entries{first, last}
+		default:
+			// One that cannot be read is for verifyLog to judge.
+			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term < newest.Term {
+				old = &entries{first, last}
+			}
+		}
+		return nil
+	})
+	return old, err
 }
 
 // verifyLog reads the log, which must follow the snapshot without a gap, checks
@@ -519,20 +566,31 @@ func Check(dir string) (*Report, error) {
 	} else {
 		report.SnapshotIndex = newest.Index
 	}
-	err = verifyLog(path, db, newest, snapshot, func(l *raft.Log) error {
-		if l.Type != raft.LogCommand {
-			return nil
-		}
-		return machine.Apply(l.Index, l.Term, l.Data, nil)
-	})
+	old, err := overtaken(path, db, newest)
 	if err != nil {
 		return nil, err
 	}
-	if report.FirstIndex, err = db.FirstIndex(); err != nil {
-		return nil, err
-	}
-	if report.LastIndex, err = db.LastIndex(); err != nil {
-		return nil, err
+	if old == nil {
+		err = verifyLog(path, db, newest, snapshot, func(l *raft.Log) error {
+			switch l.Type {
+			case raft.LogCommand:
+				return machine.Apply(l.Index, l.Term, l.Data, nil)
+			case raft.LogConfiguration:
+				if text := fsm.Members(raft.DecodeConfiguration(l.Data)); text != nil {
+					machine.SetMembers(l.Index, text)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if report.FirstIndex, err = db.FirstIndex(); err != nil {
+			return nil, err
+		}
+		if report.LastIndex, err = db.LastIndex(); err != nil {
+			return nil, err
+		}
 	}
 	if err := machine.Check(); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)

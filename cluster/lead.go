@@ -3,6 +3,8 @@ package cluster
 import (
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -13,6 +15,7 @@ func (m *Member) Touch(id int64) bool {
 	now := m.nowMs()
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
+	m.noteTouch(id)
 	return m.tracker.Touch(id, now)
 }
 
@@ -22,6 +25,7 @@ func (m *Member) watchLeadership() {
 	var stop chan struct{}
 	var done chan struct{}
 	resign := func() {
+		m.setLeading(false)
 		if stop != nil {
 			close(stop)
 			<-done
@@ -36,21 +40,42 @@ func (m *Member) watchLeadership() {
 			if !leading {
 				continue
 			}
-			// What earlier terms committed must be applied before anybody is served.
+			// Sessions that earlier terms opened must be known before they are timed.
 			if err := m.raft.Barrier(0).Error(); err != nil {
 				continue
 			}
+			m.setLeading(true)
 			m.trackAll()
 			stop, done = make(chan struct{}), make(chan struct{})
+			if term, ok := m.term(); ok && m.peers != nil {
+				stop := stop
+				m.wg.Go(func() { m.tellCommits(term, stop) })
+			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
 				m.lead(stop)
 			}(stop, done)
-			m.readyOnce.Do(func() { close(m.ready) })
+			select {
+			case m.leads <- struct{}{}:
+			default:
+			}
 		case <-m.stop:
 			return
 		}
 	}
+}
+
+// term is the term in which this member leads, and false if it does not.
+func (m *Member) term() (uint64, bool) {
+	term := m.raft.CurrentTerm()
+	leads := m.raft.State() == raft.Leader
+	return term, leads && m.raft.CurrentTerm() == term // terms only rise, so it led in between
+}
+
+func (m *Member) setLeading(yes bool) {
+	m.trackMu.Lock()
+	m.leading = yes
+	m.trackMu.Unlock()
 }
 
 // lead ends sessions that are late, and now and then reaps container and TTL

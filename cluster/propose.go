@@ -79,8 +79,10 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter) {
 // runBatcher proposes one entry after the other.
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
-	number := randomUint64()
-	bytes := m.stores.bytes // of log since the last snapshot
+	// Numbers are above those of earlier runs, of which more may be in the log
+	// than was applied here by now: so they begin with the clock, and jump
+	// ahead should that have gone back.
+	number := uint64(time.Now().UnixMilli()) << 20
 	for {
 		select {
 		case <-m.batcher.wake:
@@ -93,20 +95,13 @@ func (m *Member) runBatcher() {
 		if len(waiters) == 0 {
 			continue
 		}
-		number++
-		m.pending.add(number, waiters)
+		m.replica.View(func(v *fsm.View) { number = max(number, v.LastBatch(m.cfg.ID)) + 1 })
+		done := m.pending.add(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
 			Origin: m.cfg.ID, Batch: number, Time: time.Now().UnixMilli(), Settings: m.cfg.Settings, Count: len(waiters),
 		})
-		f := m.raft.Apply(entry, 0)
-		if err := f.Error(); err != nil || f.Response() != nil {
-			lose(m.pending.take(number))
-			continue
-		}
-		if bytes += int64(len(entry)); bytes >= m.snapshotDue() {
-			bytes = 0
-			m.takeSnapshot()
-		}
+		m.deliver(number, entry, done)
+		m.awaitLog()
 	}
 }
 
@@ -114,26 +109,6 @@ func lose(waiters []fsm.Waiter) {
 	for _, w := range waiters {
 		w.Lost()
 	}
-}
-
-// snapshotDue is how many bytes of log make a snapshot worth its while: those
-// that were configured, or as many as the snapshot would have.
-func (m *Member) snapshotDue() (due int64) {
-	m.replica.View(func(v *fsm.View) { due = max(m.cfg.SnapshotBytes, v.Tree().DataSize()) })
-	return due
-}
-
-// takeSnapshot has Raft take a snapshot and cut its log, beside everything
-// else. While an earlier one is still being written it waits, and with it
-// whoever proposes: that bounds the log when writes outrun the disk. A snapshot
-// that fails leaves the log longer, and Raft says so.
-func (m *Member) takeSnapshot() {
-	f := m.raft.Snapshot()
-	m.wg.Go(func() {
-		if err := f.Error(); err != nil {
-			m.cfg.Log.Warn("no snapshot", "error", err)
-		}
-	})
 }
 
 // pending holds the waiters of entries that are on their way through the log.
@@ -144,15 +119,18 @@ type pending struct {
 
 type pendingEntry struct {
 	waiters []fsm.Waiter
-	next    int // the first that has not been told
+	next    int           // the first that has not been told
+	done    chan struct{} // closed when all were, or the entry was passed over
 }
 
 func (p *pending) init() { p.entries = map[uint64]*pendingEntry{} }
 
-func (p *pending) add(number uint64, waiters []fsm.Waiter) {
+func (p *pending) add(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
+	e := &pendingEntry{waiters: waiters, done: make(chan struct{})}
 	p.mu.Lock()
-	p.entries[number] = &pendingEntry{waiters: waiters}
+	p.entries[number] = e
 	p.mu.Unlock()
+	return e.done
 }
 
 // take returns the waiters of an entry that have not been told, and forgets it.
@@ -168,7 +146,7 @@ func (p *pending) take(number uint64) []fsm.Waiter {
 }
 
 // complete finds who waits for the i-th command of an entry (fsm.Completer).
-// Batch numbers start at random, so entries of an earlier run find nobody.
+// Numbers of an earlier run are not given again, so its entries find nobody.
 func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	if e.Origin != m.cfg.ID {
 		return nil
@@ -180,9 +158,16 @@ func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	if entry == nil {
 		return nil
 	}
+	if i < 0 { // passed over, and was never applied: its number is too low
+		delete(p.entries, e.Batch)
+		lose(entry.waiters)
+		close(entry.done)
+		return nil
+	}
 	w := entry.waiters[i]
 	if entry.next = i + 1; entry.next == len(entry.waiters) {
 		delete(p.entries, e.Batch)
+		close(entry.done)
 	}
 	return w
 }

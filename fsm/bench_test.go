@@ -84,7 +84,7 @@ func BenchmarkApply(b *testing.B) {
 					}
 					next++
 				}
-				entry = EndEntry(entry, &Envelope{Origin: 1, Time: 1000, Count: count})
+				entry = EndEntry(entry, &Envelope{Origin: 1, Batch: index + 1, Time: 1000, Count: count})
 				index++
 				b.StartTimer()
 				if err := m.Apply(index, 1, entry, nil); err != nil {

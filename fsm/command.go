@@ -16,6 +16,7 @@ import (
 const (
 	OpResumeSession proto.OpCode = -1001 // give a session to another connection
 	OpExpireSession proto.OpCode = -1002 // end a session if its owner is still the one that was late
+	OpNothing       proto.OpCode = -1003 // only to see that all before it is applied
 )
 
 // Command is one thing to do, as it stands in the log.
@@ -66,6 +67,10 @@ func ExpireSession(s *session.Session) *Command {
 	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(s.Owner.Number))}
 }
 
+// Nothing is a command without effect. When it is done, all that was committed
+// before it was proposed is applied here.
+func Nothing() *Command { return &Command{Op: OpNothing} }
+
 // Reap is the command that deletes a container or TTL znode.
 func Reap(path string) *Command {
 	return &Command{Op: proto.OpDeleteContainer, Body: jute.AppendString(nil, path)}
@@ -86,7 +91,7 @@ const NoTTL Settings = 1
 // share one.
 type Envelope struct {
 	Origin   uint64 // the server whose clients sent the commands
-	Batch    uint64 // that server's number of the entry, to find those who wait for it
+	Batch    uint64 // that server's number of the entry, above those before
 	Time     int64  // ms since the epoch, by the leader's clock
 	Settings Settings
 	Count    int // commands
@@ -132,6 +137,14 @@ func EndEntry(b []byte, e *Envelope) []byte {
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Stamp sets the time of a complete entry, in ms since the epoch. The leader
+// does so to those that come from other servers.
+func Stamp(b []byte, timeMs int64) {
+	end := len(b) - trailerLen
+	binary.BigEndian.PutUint64(b[21:], uint64(timeMs))
+	binary.BigEndian.PutUint32(b[end:], crc32.Checksum(b[:end], castagnoli))
+}
 
 // OpenEntry reads an entry's envelope, verifies its checksum, and returns its commands.
 func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {

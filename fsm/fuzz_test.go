@@ -52,7 +52,7 @@ func FuzzApply(f *testing.F) {
 		m := small(t)
 		before := m.Zxid()
 		if mend && len(b) >= headerLen+trailerLen {
-			e := Envelope{Origin: 1, Time: 2000, Count: int(b[32])}
+			e := Envelope{Origin: 1, Batch: 1 << 60, Time: 2000, Count: int(b[32])}
 			b = EndEntry(slices.Clone(b[:len(b)-trailerLen]), &e)
 		}
 		applied(t, m, before, m.Apply(m.Index()+1, 3, b, nil))
@@ -68,7 +68,7 @@ func FuzzCommand(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {
 		entry := AppendCommand(BeginEntry(nil), &Command{Op: proto.OpCode(op), Session: 5, Conn: 1, IDs: AppendIDs(nil, someIDs[:2]), Body: body})
-		entry = EndEntry(entry, &Envelope{Origin: 1, Time: 2000, Count: 1})
+		entry = EndEntry(entry, &Envelope{Origin: 1, Batch: 1 << 60, Time: 2000, Count: 1})
 		var digests []uint64
 		for range 2 {
 			m := small(t)

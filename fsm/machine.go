@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 	"hash/crc32"
+	"maps"
+	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -14,9 +16,10 @@ import (
 type Machine struct {
 	tree     *znode.Tree
 	sessions *session.Table
-	zxid     int64  // of the last transaction: epoch high, counter low
-	term     uint64 // of the last entry
-	index    uint64 // of the last entry
+	zxid     int64             // of the last transaction: epoch high, counter low
+	term     uint64            // of the last entry
+	index    uint64            // of the last entry
+	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
 	txn znode.Txn             // of the running command; its changes' memory is kept
 	out []byte                // the running command's reply, likewise
@@ -25,7 +28,7 @@ type Machine struct {
 
 // NewMachine returns the state of a fresh cluster.
 func NewMachine() *Machine {
-	return &Machine{tree: znode.New(), sessions: session.NewTable(), ids: map[string][]proto.ID{}}
+	return &Machine{tree: znode.New(), sessions: session.NewTable(), batches: map[uint64]uint64{}, ids: map[string][]proto.ID{}}
 }
 
 // Result is what a command came to.
@@ -47,14 +50,17 @@ func (m *Machine) Zxid() int64 { return m.zxid }
 func (m *Machine) Index() uint64 { return m.index }
 
 // Digest is a hash of the whole replicated state.
-func (m *Machine) Digest() uint64 { return digest(m.sessions.All(), m.zxid, m.tree.Digest()) }
+func (m *Machine) Digest() uint64 {
+	return digest(m.sessions.All(), m.zxid, m.batches, m.tree.Digest())
+}
 
-func digest(sorted []*session.Session, zxid int64, tree uint64) uint64 {
+func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, tree uint64) uint64 {
 	b := make([]byte, 0, 64*len(sorted))
 	for _, s := range sorted {
 		b = session.Append(b, s)
 	}
 	b = jute.AppendLong(jute.AppendLong(b, zxid), int64(tree))
+	b = appendBatches(b, batches)
 	return tree ^ uint64(crc32.Checksum(b, castagnoli))
 }
 
@@ -72,6 +78,10 @@ func (m *Machine) Sessions() *session.Table { return m.sessions }
 // Apply applies an entry and calls each, if it is not nil, after every command with what it did;
 // the arguments are valid during the call only. An error means that the entry
 // cannot be understood, and that this server must not go on.
+//
+// An origin numbers its entries upwards, and proposes one again if it does not
+// know what became of it. An entry whose number is not above the last one of
+// its origin is passed over, and each is called once, with i -1 and no result.
 func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope, i int, r *Result, changes []proto.Change)) error {
 	e, rest, err := OpenEntry(entry)
 	if err != nil {
@@ -84,6 +94,13 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		m.term = term
 		m.zxid = max(m.zxid>>32+1, int64(term)) << 32
 	}
+	if e.Batch <= m.batches[e.Origin] {
+		if each != nil {
+			each(&e, -1, nil, nil)
+		}
+		return nil
+	}
+	m.batches[e.Origin] = e.Batch
 	for i := range e.Count {
 		var c Command
 		if c, rest, err = nextCommand(rest); err != nil {
@@ -118,6 +135,28 @@ func (m *Machine) begin() int64 {
 	m.zxid++
 	m.txn.Zxid = m.zxid
 	return m.zxid
+}
+
+// LastBatch is the number of the last entry applied of an origin, 0 if there was none.
+func (m *Machine) LastBatch(origin uint64) uint64 { return m.batches[origin] }
+
+// appendBatches appends the numbers of the last entries, by origin.
+func appendBatches(b []byte, batches map[uint64]uint64) []byte {
+	for _, origin := range slices.Sorted(maps.Keys(batches)) {
+		b = jute.AppendLong(jute.AppendLong(b, int64(origin)), int64(batches[origin]))
+	}
+	return b
+}
+
+// SetMembers makes text the data of /zookeeper/config, in a transaction of its
+// own, whose zxid text is told, and returns the change. It is valid until the
+// next command.
+func (m *Machine) SetMembers(index uint64, text func(zxid int64) string) []proto.Change {
+	m.index = index
+	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
+	m.begin()
+	m.tree.SetConfig(&m.txn, []byte(text(m.zxid)))
+	return m.txn.Changes
 }
 
 func (m *Machine) identities(b []byte) []proto.ID {

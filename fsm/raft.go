@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 	"io"
+	"net"
+	"strings"
 
 	"github.com/hashicorp/raft"
 )
@@ -10,7 +12,10 @@ import (
 // The methods that make a Replica a raft.FSM. This file is the only one of the
 // package to know Raft.
 
-var _ raft.FSM = (*Replica)(nil)
+var (
+	_ raft.FSM                = (*Replica)(nil)
+	_ raft.ConfigurationStore = (*Replica)(nil)
+)
 
 // Apply applies a log entry. Its result is nil, or the error after which this
 // replica takes no more entries.
@@ -26,6 +31,32 @@ func (r *Replica) Apply(l *raft.Log) any {
 		return r.failed
 	}
 	return nil
+}
+
+// StoreConfiguration makes a change of the members visible in
+// /zookeeper/config, on every replica at the same place of the log.
+func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
+	if text := Members(c); text != nil && r.failed == nil {
+		r.setMembers(index, text)
+	}
+}
+
+// Members is what /zookeeper/config says of a configuration, in the form of
+// QuorumVerifier; nil for a server that is alone and has no peer port.
+func Members(c raft.Configuration) func(zxid int64) string {
+	var b strings.Builder
+	for _, s := range c.Servers {
+		_, port, err := net.SplitHostPort(string(s.Address))
+		if err != nil {
+			return nil
+		}
+		role := "participant"
+		if s.Suffrage == raft.Nonvoter {
+			role = "observer"
+		}
+		fmt.Fprintf(&b, "server.%s=%s:%s:%s\n", s.ID, s.Address, port, role)
+	}
+	return func(zxid int64) string { return fmt.Sprintf("%sversion=%x", b.String(), zxid) }
 }
 
 // Snapshot takes a snapshot, which is written beside the entries that follow.

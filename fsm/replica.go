@@ -36,7 +36,8 @@ type Observer interface {
 	// command have fired and before its Waiter is done.
 	Changed(v *View, changes []proto.Change)
 	// Applied is called after each entry, when the tree is unlocked again.
-	Applied()
+	// bytes is the entry's length; term and bytes are 0 for a change of members.
+	Applied(index, term uint64, bytes int)
 	// Restored says that the whole state was replaced by a snapshot.
 	Restored()
 	// Failed says that an entry could not be understood: this replica applies
@@ -45,7 +46,8 @@ type Observer interface {
 }
 
 // Completer finds the Waiter of a command that was proposed here, or nil.
-// It is called once for every command of the entry, in order.
+// It is called once for every command of the entry, in order; or once with i
+// -1, for its effect alone, if the entry was passed over (see [Machine.Apply]).
 type Completer func(e *Envelope, i int) Waiter
 
 // Replica is this server's copy of the state, with a lock around it, and its
@@ -90,6 +92,9 @@ func (r *Replica) View(f func(v *View)) {
 
 // Zxid is the zxid of the last transaction applied here.
 func (v *View) Zxid() int64 { return v.m.zxid }
+
+// LastBatch is the number of the last entry applied of an origin, 0 if there was none.
+func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
 
 // Index is the log index of the last entry applied here.
 func (v *View) Index() uint64 { return v.m.index }
@@ -145,15 +150,29 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 				o.Changed(v, changes)
 			}
 		}
-		if w := r.completer(e, i); w != nil {
+		if w := r.completer(e, i); w != nil && i >= 0 {
 			w.Done(v, res)
 		}
 	})
 	r.mu.Unlock()
 	for _, o := range r.observers {
-		o.Applied()
+		o.Applied(index, term, len(entry))
 	}
 	return err
+}
+
+// setMembers changes /zookeeper/config.
+func (r *Replica) setMembers(index uint64, text func(zxid int64) string) {
+	r.mu.Lock()
+	changes := r.m.SetMembers(index, text)
+	r.fire(changes)
+	for _, o := range r.observers {
+		o.Changed(&View{r, r.m}, changes)
+	}
+	r.mu.Unlock()
+	for _, o := range r.observers {
+		o.Applied(index, 0, 0)
+	}
 }
 
 func (r *Replica) fire(changes []proto.Change) {

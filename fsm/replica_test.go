@@ -47,9 +47,9 @@ type observer struct{ sent *[]string }
 func (o observer) Changed(_ *View, changes []proto.Change) {
 	*o.sent = append(*o.sent, fmt.Sprintf("observer: %d changes", len(changes)))
 }
-func (o observer) Applied()       { *o.sent = append(*o.sent, "observer: applied") }
-func (o observer) Restored()      { *o.sent = append(*o.sent, "observer: restored") }
-func (o observer) Failed(e error) { *o.sent = append(*o.sent, "observer: failed: "+e.Error()) }
+func (o observer) Applied(uint64, uint64, int) { *o.sent = append(*o.sent, "observer: applied") }
+func (o observer) Restored()                   { *o.sent = append(*o.sent, "observer: restored") }
+func (o observer) Failed(e error)              { *o.sent = append(*o.sent, "observer: failed: "+e.Error()) }
 
 func entryOf(origin, batch uint64, commands ...*Command) []byte {
 	b := BeginEntry(nil)
@@ -174,7 +174,7 @@ func TestReplicaFiltersEvents(t *testing.T) {
 	apply := func(op proto.OpCode, q proto.Record, want ...string) {
 		t.Helper()
 		c := &Command{Op: op, Session: 5, Conn: 1, IDs: AppendIDs(nil, owner), Body: q.Append(nil)}
-		if err := r.apply(r.m.Index()+1, 1, entryOf(1, 1, c)); err != nil {
+		if err := r.apply(r.m.Index()+1, 1, entryOf(1, r.m.Index()+1, c)); err != nil {
 			t.Fatal(err)
 		}
 		slices.Sort(sent) // connections are told in no order
@@ -307,7 +307,7 @@ func TestReadersBesideApply(t *testing.T) {
 	set := (&proto.SetDataRequest{Path: "/a", Version: -1}).Append(nil)
 	for i := range writes {
 		c := &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set}
-		if err := r.apply(uint64(10+i), 1, entryOf(1, uint64(i), c)); err != nil {
+		if err := r.apply(uint64(10+i), 1, entryOf(1, r.m.Index()+100, c)); err != nil {
 			t.Fatal(err)
 		}
 		if i%100 == 0 {

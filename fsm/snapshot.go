@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"maps"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -25,7 +26,7 @@ const (
 )
 
 const (
-	sectionState    = 1 + iota // zxid, term, index
+	sectionState    = 1 + iota // zxid, term, index, and of each origin the last entry's number
 	sectionSessions            // session records
 	sectionNodes               // znode records
 	sectionEnd                 // numbers of sessions and znodes, digest
@@ -38,6 +39,7 @@ var ErrSnapshot = errors.New("fsm: damaged snapshot")
 type Snapshot struct {
 	zxid        int64
 	term, index uint64
+	batches     map[uint64]uint64
 	sessions    []*session.Session // in no order
 	tree        *znode.Snapshot
 }
@@ -45,7 +47,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of the state. It is quick, since nothing is
 // applied meanwhile: what takes longer is left to Write.
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -56,7 +58,8 @@ func (s *Snapshot) Write(out io.Writer) error {
 
 	b := binary.BigEndian.AppendUint64(nil, uint64(s.zxid))
 	b = binary.BigEndian.AppendUint64(b, s.term)
-	w.section(sectionState, binary.BigEndian.AppendUint64(b, s.index))
+	b = binary.BigEndian.AppendUint64(b, s.index)
+	w.section(sectionState, appendBatches(b, s.batches))
 
 	b = b[:0]
 	sessions := session.Sorted(s.sessions)
@@ -79,7 +82,7 @@ func (s *Snapshot) Write(out io.Writer) error {
 
 	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(sessions)))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.tree.Len()))
-	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.tree.Digest())))
+	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.batches, s.tree.Digest())))
 	return w.w.Flush() // bufio keeps the first error
 }
 
@@ -112,11 +115,14 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		last = kind
 		switch kind {
 		case sectionState:
-			if len(b) != 24 {
+			if len(b) < 24 || len(b)%16 != 8 {
 				return nil, r.damaged("state of %d bytes", len(b))
 			}
 			m.zxid = int64(binary.BigEndian.Uint64(b))
 			m.term, m.index = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
+			for b = b[24:]; len(b) > 0; b = b[16:] {
+				m.batches[binary.BigEndian.Uint64(b)] = binary.BigEndian.Uint64(b[8:])
+			}
 		case sectionSessions:
 			for len(b) > 0 {
 				var s session.Session

@@ -114,7 +114,7 @@ func TestSnapshotSections(t *testing.T) {
 		{"wrong order", "section 2 after 3", join(state, nodes, sessions, end)},
 		{"no end", "cut short", join(state, sessions, nodes)},
 		{"unknown section", "unknown kind 9", join(state, sessions, nodes, kind(9, end))},
-		{"long state", "state of 25 bytes", join(more(state, 1), sessions, nodes, end)},
+		{"long state", "state of 41 bytes", join(more(state, 1), sessions, nodes, end)},
 		{"long totals", "totals of 25 bytes", join(state, sessions, nodes, more(end, 1))},
 		{"long sessions", "bad record", join(state, more(sessions, 1), nodes, end)},
 		{"long znodes", "bad record", join(state, sessions, more(nodes, 1), end)},

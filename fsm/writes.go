@@ -40,6 +40,8 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.openSession(&d, conn)
 	case OpResumeSession:
 		return m.resumeSession(&d, conn)
+	case OpNothing:
+		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {

@@ -232,7 +232,7 @@ func (s *Server) counts(b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
 	fmt.Fprintf(b, "Received: %d\nSent: %d\nConnections: %d\n", s.stats.received.Load(), s.stats.sent.Load(), len(s.connections()))
-	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: standalone\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, st.znodes)
+	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: %s\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, s.cfg.Proposer.Role(), st.znodes)
 }
 
 // decimal shows a number as Java does: at most four digits, at least one.
@@ -249,7 +249,7 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
 	line("version", s.version())
-	line("server_state", "standalone")
+	line("server_state", s.cfg.Proposer.Role())
 	line("ephemerals_count", st.ephemerals)
 	line("num_alive_connections", len(s.connections()))
 	line("avg_latency", decimal(mean))

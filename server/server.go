@@ -19,6 +19,8 @@ type Proposer interface {
 	Propose(c *fsm.Command, w fsm.Waiter)
 	// Touch notes that a session was heard of. It reports false if the session is at its end.
 	Touch(session int64) bool
+	// Role is this server's part in the cluster, as four-letter words say it.
+	Role() string
 }
 
 // Config says how to serve clients. Every limit must be set.
@@ -88,6 +90,17 @@ func (s *Server) Open() {
 	s.mu.Lock()
 	s.serving = true
 	s.mu.Unlock()
+}
+
+// Suspend closes all connections and refuses clients until the next
+// [Server.Open], so that they go to another server.
+func (s *Server) Suspend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving = false
+	for c := range s.conns {
+		c.kill()
+	}
 }
 
 // Serve accepts connections on l until it is closed, and then closes l.
@@ -233,12 +246,18 @@ func (s *Server) markDirty(c *conn) {
 // observer tells the connections of what happens to the replica.
 type observer struct{ s *Server }
 
-func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
+func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	for i := range changes {
-		if changes[i].Kind != proto.SessionClosed {
+		id := changes[i].Session
+		switch changes[i].Kind {
+		case proto.SessionClosed:
+		case proto.SessionResumed: // on another server it is of no use here any more
+			if v.Sessions().Get(id).Owner.Server == o.s.cfg.ID {
+				continue
+			}
+		default:
 			continue
 		}
-		id := changes[i].Session
 		o.s.mu.Lock()
 		c := o.s.sessions[id]
 		delete(o.s.sessions, id)
@@ -249,7 +268,7 @@ func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
 	}
 }
 
-func (o observer) Applied() {
+func (o observer) Applied(uint64, uint64, int) {
 	o.s.dirtyMu.Lock()
 	dirty := o.s.dirty
 	o.s.dirty = nil

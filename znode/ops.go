@@ -166,6 +166,16 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 	return n, proto.OK
 }
 
+// SetConfig replaces the data of /zookeeper/config, which no client may do. Its
+// version stays, as in ZooKeeper, where the data carries a version of its own.
+func (t *Tree) SetConfig(x *Txn, data []byte) {
+	n := t.edit(t.index[ConfigPath], func(rec *Record) {
+		rec.Data = data
+		rec.Mzxid = x.Zxid
+	})
+	x.did(proto.NodeDataChanged, n, nil)
+}
+
 // SetACL replaces a znode's access control list.
 func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {

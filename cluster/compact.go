@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// logLength tells when a snapshot is due. Raft counts entries, but one of them
+// may hold a command or thousands.
+type logLength struct {
+	mu      sync.Mutex
+	room    sync.Cond     // on mu: no snapshot is being taken, or the member closes
+	due     chan struct{} // has an element when a snapshot is
+	bytes   int64         // applied since the newest snapshot was begun
+	entries int64         // likewise
+	taking  bool
+	closed  bool
+}
+
+func (l *logLength) init() {
+	l.room.L = &l.mu
+	l.due = make(chan struct{}, 1)
+}
+
+func (l *logLength) close() {
+	l.mu.Lock()
+	l.closed = true
+	l.room.Broadcast()
+	l.mu.Unlock()
+}
+
+// snapshotDue is how many bytes of log make a snapshot worth its while: those
+// that were configured, or as many as the snapshot would have.
+func (m *Member) snapshotDue() (due int64) {
+	m.replica.View(func(v *fsm.View) { due = max(m.cfg.SnapshotBytes, v.Tree().DataSize()) })
+	return due
+}
+
+// logGrew counts an entry that was applied.
+func (m *Member) logGrew(bytes int) {
+	due := m.snapshotDue()
+	l := &m.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += int64(bytes)
+	l.entries++
+	if l.bytes >= due && !l.taking {
+		l.taking = true
+		l.due <- struct{}{}
+	}
+}
+
+// awaitLog waits while a snapshot is being taken and the log behind it is long
+// enough for another: that bounds the log when writes outrun the disk.
+func (m *Member) awaitLog() {
+	due := m.snapshotDue()
+	l := &m.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.taking && l.bytes >= due && !l.closed {
+		l.room.Wait()
+	}
+}
+
+// trailingBytes is about how much of the log stays behind a snapshot, for
+// members that lag: to send it is cheaper than the snapshot.
+const trailingBytes = 16 << 20
+
+// takeSnapshots has Raft take snapshots when they are due, and cut its log,
+// beside everything else. One that fails leaves the log longer.
+func (m *Member) takeSnapshots() {
+	defer m.wg.Done()
+	l := &m.log
+	for {
+		select {
+		case <-l.due:
+		case <-m.stop:
+			return
+		}
+		l.mu.Lock()
+		bytes, entries := l.bytes, l.entries
+		l.bytes, l.entries = 0, 0
+		l.mu.Unlock()
+		if m.peers != nil {
+			c := m.raft.ReloadableConfig()
+			c.TrailingLogs = uint64(max(1, trailingBytes*entries/max(1, bytes)))
+			if err := m.raft.ReloadConfig(c); err != nil {
+				m.cfg.Log.Warn("the log is cut as before", "error", err)
+			}
+		}
+		if err := m.raft.Snapshot().Error(); err != nil {
+			m.cfg.Log.Warn("no snapshot", "error", err)
+		}
+		l.mu.Lock()
+		l.taking = false
+		l.room.Broadcast()
+		l.mu.Unlock()
+	}
+}

@@ -1,0 +1,233 @@
+package cluster
+
+import (
+	"bufio"
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// link is a connection to the leader. What this member's clients write goes
+// over it; that it was done is learned from the log.
+type link struct {
+	addr string
+	c    net.Conn
+
+	mu      sync.Mutex // of writes
+	refused chan uint64
+	gone    chan struct{} // closed when the connection is
+}
+
+// linkTo returns a connection to the leader at addr, the one that there is if
+// it still works. The batcher and the sender of touches use it.
+func (m *Member) linkTo(addr string) (*link, error) {
+	m.linkMu.Lock()
+	defer m.linkMu.Unlock()
+	if l := m.link; l != nil {
+		select {
+		case <-l.gone:
+		default:
+			if l.addr == addr {
+				return l, nil
+			}
+			l.c.Close()
+		}
+		m.link = nil
+	}
+	c, err := m.peers.dial(addr, kindForward, peerTimeout)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{addr: addr, c: c, refused: make(chan uint64, 16), gone: make(chan struct{})}
+	m.link = l
+	m.wg.Go(func() {
+		defer close(l.gone)
+		defer c.Close()
+		for r := bufio.NewReader(c); ; {
+			kind, b, err := readMessage(r)
+			if err != nil || kind != msgRefused || len(b) != 8 {
+				return
+			}
+			select {
+			case l.refused <- binary.BigEndian.Uint64(b):
+			default: // nobody waits for it any more
+			}
+		}
+	})
+	return l, nil
+}
+
+func (l *link) send(kind byte, payload []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := writeMessage(l.c, kind, payload)
+	if err != nil {
+		l.c.Close()
+	}
+	return err
+}
+
+// deliver brings an entry into the log: by Raft if this member leads, else by
+// way of the leader. It tries again, with other leaders, until the entry is
+// applied here, which closes done; nothing is applied twice (see
+// fsm.Machine.Apply). It gives up, and loses who waits, when this member stops
+// serving.
+func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
+	for first := true; ; first = false {
+		lead := m.leader()
+		switch {
+		case lead.id == m.cfg.ID:
+			mine := entry
+			if !first { // Raft may still have the one before
+				mine = append([]byte(nil), entry...)
+			}
+			fsm.Stamp(mine, time.Now().UnixMilli())
+			if m.raft.Apply(mine, 0).Error() == nil {
+				// Applied, or passed over, or not understood: then nobody is done.
+				lose(m.pending.take(number))
+				return
+			}
+		case lead.id != 0:
+			if m.forward(lead, number, entry, done) {
+				return
+			}
+		}
+		select {
+		case <-done:
+			return
+		case <-lead.suspended:
+			lose(m.pending.take(number))
+			return
+		case <-m.stop:
+			lose(m.pending.take(number))
+			return
+		case <-lead.changed:
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// retryAfter is how long an entry that was refused waits.
+const retryAfter = 20 * time.Millisecond
+
+// forward sends an entry to the leader and waits until it is applied here; false if it
+// has to be tried again.
+func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, done <-chan struct{}) bool {
+	l, err := m.linkTo(lead.addr)
+	if err != nil || l.send(msgBatch, entry) != nil {
+		return false
+	}
+	for {
+		select {
+		case <-done:
+			return true
+		case n := <-l.refused:
+			if n == number {
+				return false
+			}
+		case <-l.gone:
+			return false
+		case <-lead.changed:
+			return false
+		case <-lead.suspended:
+			return false
+		case <-m.stop:
+			return false
+		}
+	}
+}
+
+// serveForward takes what another member's clients write, while this member leads.
+func (m *Member) serveForward(c net.Conn) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer c.Close()
+	var mu sync.Mutex
+	for r := bufio.NewReader(c); ; {
+		kind, b, err := readMessage(r)
+		if err != nil {
+			return
+		}
+		switch kind {
+		case msgBatch:
+			e, _, err := fsm.OpenEntry(b)
+			if err != nil {
+				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
+				return
+			}
+			fsm.Stamp(b, time.Now().UnixMilli())
+			f := m.raft.Apply(b, peerTimeout)
+			wg.Go(func() {
+				if f.Error() != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					if writeMessage(c, msgRefused, binary.BigEndian.AppendUint64(nil, e.Batch)) != nil {
+						c.Close()
+					}
+				}
+			})
+		case msgTouched:
+			now := m.nowMs()
+			m.trackMu.Lock()
+			for ; len(b) >= 8; b = b[8:] {
+				m.tracker.Touch(int64(binary.BigEndian.Uint64(b)), now)
+			}
+			m.trackMu.Unlock()
+		default:
+			return
+		}
+	}
+}
+
+// touched remembers that a session was heard of, for the leader to know. The
+// tracker's lock is held.
+func (m *Member) noteTouch(id int64) {
+	if m.peers == nil || m.leading {
+		return
+	}
+	if len(m.touched) == 0 {
+		select {
+		case m.touchWake <- struct{}{}:
+		default:
+		}
+	}
+	m.touched[id] = struct{}{}
+}
+
+// sendTouches tells the leader which sessions were heard of here, soon after
+// they were and all at once. Nothing is sent when nobody speaks.
+func (m *Member) sendTouches() {
+	defer m.wg.Done()
+	pause := max(m.cfg.Tick/4, time.Millisecond)
+	for {
+		select {
+		case <-m.touchWake:
+		case <-m.stop:
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-m.stop:
+			return
+		}
+		m.trackMu.Lock()
+		b := make([]byte, 0, 8*len(m.touched))
+		for id := range m.touched {
+			b = binary.BigEndian.AppendUint64(b, uint64(id))
+		}
+		clear(m.touched)
+		m.trackMu.Unlock()
+		lead := m.leader()
+		if lead.id == 0 || lead.id == m.cfg.ID {
+			continue // a new leader gives every session its whole time
+		}
+		// A failure loses no time for long: clients speak again, and a new
+		// leader begins anew.
+		if l, err := m.linkTo(lead.addr); err == nil {
+			l.send(msgTouched, b)
+		}
+	}
+}

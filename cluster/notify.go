@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Raft tells followers that an entry is committed with the next entry, or after
+// CommitTimeout, 50 to 100 ms later. A lone write through a follower, and every
+// event of one, would wait for that. So the leader says so itself, at once, by
+// the message that Raft would send: an AppendEntries without entries.
+
+// commits is the newest entry that was applied here, for those who tell others.
+type commits struct {
+	mu          sync.Mutex
+	index, term uint64
+	news        chan struct{} // closed and replaced when there is a newer one
+}
+
+func (c *commits) init() { c.news = make(chan struct{}) }
+
+func (c *commits) set(index, term uint64) {
+	c.mu.Lock()
+	c.index, c.term = index, term
+	close(c.news)
+	c.news = make(chan struct{})
+	c.mu.Unlock()
+}
+
+func (c *commits) get() (index, term uint64, news chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.index, c.term, c.news
+}
+
+// tellCommits tells the other members what is committed until stop, while this
+// one leads in the given term.
+func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
+	for {
+		f := m.raft.GetConfiguration()
+		if f.Error() != nil {
+			return
+		}
+		these := make(chan struct{}) // closed when the members are others
+		for _, s := range f.Configuration().Servers {
+			if s.ID != serverID(m.cfg.ID) {
+				m.wg.Go(func() { m.tellCommitsTo(s, term, these) })
+			}
+		}
+		select {
+		case <-m.membersChanged:
+			close(these)
+		case <-stop:
+			close(these)
+			return
+		case <-m.stop:
+			close(these)
+			return
+		}
+	}
+}
+
+// tellCommitsTo tells one of them: one message at a time, the newest.
+func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{}) {
+	self := m.transport.EncodePeer(serverID(m.cfg.ID), m.transport.LocalAddr())
+	told := uint64(0)
+	for {
+		index, entryTerm, news := m.commits.get()
+		if index > told && entryTerm != 0 {
+			q := raft.AppendEntriesRequest{
+				RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(m.cfg.ID)), Addr: self},
+				Term:         term,
+				Leader:       self,
+				PrevLogEntry: index, PrevLogTerm: entryTerm,
+				LeaderCommitIndex: index,
+			}
+			var r raft.AppendEntriesResponse
+			// A member that does not answer, or lags, learns it from Raft.
+			_ = m.transport.AppendEntries(s.ID, s.Address, &q, &r)
+			told = index
+		}
+		select {
+		case <-news:
+		case <-stop:
+			return
+		}
+	}
+}

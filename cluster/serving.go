@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// leaderInfo is who leads, as far as this member knows.
+type leaderInfo struct {
+	id        uint64 // 0 if nobody is known to
+	addr      string
+	changed   chan struct{} // closed when that changes
+	suspended chan struct{} // closed when this member stops serving
+}
+
+func (m *Member) leader() leaderInfo {
+	m.leadMu.Lock()
+	defer m.leadMu.Unlock()
+	return m.current
+}
+
+// Leader is the id of the member that leads, 0 if none is known to.
+func (m *Member) Leader() uint64 { return m.leader().id }
+
+// Serving gets true when clients can be served: there is a leader, and what was
+// committed before is applied here. It gets false when no leader was known for
+// as long as an election may take, so that clients go to another server. Only
+// the newest value is kept.
+func (m *Member) Serving() <-chan bool { return m.serving }
+
+func (m *Member) setServing(yes bool) {
+	for {
+		select {
+		case m.serving <- yes:
+			return
+		case <-m.serving:
+		case <-m.stop:
+			return
+		}
+	}
+}
+
+// watchLeader follows who leads, and decides whether this member serves.
+func (m *Member) watchLeader() {
+	defer m.wg.Done()
+	seen := make(chan raft.Observation, 16)
+	o := raft.NewObserver(seen, false, func(o *raft.Observation) bool {
+		_, ok := o.Data.(raft.LeaderObservation)
+		return ok
+	})
+	m.raft.RegisterObserver(o)
+	defer m.raft.DeregisterObserver(o)
+	var (
+		serving = false
+		giveUp  <-chan time.Time    // runs while there is no leader
+		caught  chan struct{}       // closed when this member caught up with the leader
+		grace   = m.electionTimeout // an election takes about that long
+	)
+	for {
+		addr, id := m.raft.LeaderWithID()
+		n, _ := strconv.ParseUint(string(id), 10, 64)
+		m.leadMu.Lock()
+		changed := m.current.id != n || m.current.addr != string(addr)
+		if changed {
+			close(m.current.changed)
+			m.current.id, m.current.addr, m.current.changed = n, string(addr), make(chan struct{})
+		}
+		m.leadMu.Unlock()
+		if changed {
+			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
+		}
+		switch {
+		case n != 0:
+			giveUp = nil
+			if !serving && caught == nil && n != m.cfg.ID {
+				caught = make(chan struct{})
+				go m.catchUp(caught) // ends when its command does, at the latest with m
+			}
+		case serving && giveUp == nil:
+			giveUp = time.After(grace)
+		}
+		now := false
+		select {
+		case <-seen:
+		case <-caught:
+			caught, now = nil, true
+		case <-m.leads:
+			now = true
+		case <-giveUp:
+			serving, giveUp = false, nil
+			m.cfg.Log.Warn("no leader: clients are sent away")
+			m.setServing(false)
+			m.leadMu.Lock()
+			close(m.current.suspended)
+			m.current.suspended = make(chan struct{})
+			m.leadMu.Unlock()
+			_, waiters := m.batcher.take()
+			lose(waiters)
+		case <-m.stop:
+			return
+		}
+		if now && !serving {
+			serving = true
+			m.readyOnce.Do(func() { close(m.ready) })
+			m.setServing(true)
+		}
+	}
+}
+
+// catchUp closes done when all that was committed when it began is applied here.
+func (m *Member) catchUp(done chan struct{}) {
+	for {
+		w := make(result, 1)
+		m.Propose(fsm.Nothing(), w)
+		if <-w == nil {
+			close(done)
+			return
+		}
+		select {
+		case <-m.stop:
+			return
+		case <-time.After(retryAfter):
+		}
+	}
+}

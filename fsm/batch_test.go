@@ -1,0 +1,86 @@
+package fsm
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestEntryTwice: an origin that does not know what became of an entry proposes
+// it again; it is applied once, also when a snapshot came between.
+func TestEntryTwice(t *testing.T) {
+	r := NewReplica()
+	var asked []int
+	r.Complete(func(_ *Envelope, i int) Waiter { asked = append(asked, i); return nil })
+	apply := func(origin, batch uint64, c *Command) {
+		t.Helper()
+		if err := r.Apply(&raft.Log{Index: r.m.Index() + 1, Term: 1, Data: entryOf(origin, batch, c)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(1, 10, OpenSession(1, 5, 1000, session.Password{}))
+	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
+	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
+	apply(1, 10, createCommand(5, "/n-", proto.FlagSequential)) // overtaken
+	if want := []int{0, 0, -1, -1}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
+	}
+	if n := r.m.Tree().Lookup("/").NumChildren(); n != 2 { // /zookeeper is one
+		t.Errorf("%d znodes below the root", n)
+	}
+	var b bytes.Buffer
+	if err := r.m.Snapshot().Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if r.m, err = ReadSnapshot(&b); err != nil {
+		t.Fatal(err)
+	}
+	if r.m.LastBatch(1) != 11 || r.m.LastBatch(2) != 0 {
+		t.Errorf("last batches %d, %d", r.m.LastBatch(1), r.m.LastBatch(2))
+	}
+	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
+	apply(2, 1, createCommand(5, "/other", 0)) // each origin counts by itself
+	if n := r.m.Tree().Lookup("/").NumChildren(); n != 2 {
+		t.Errorf("%d znodes below the root after the snapshot", n)
+	}
+}
+
+// TestStamp: the leader sets the time of another server's entry.
+func TestStamp(t *testing.T) {
+	b := entryOf(3, 7, OpenSession(1, 5, 1000, session.Password{}))
+	Stamp(b, 123456)
+	e, _, err := OpenEntry(b)
+	if err != nil || e.Time != 123456 || e.Origin != 3 || e.Batch != 7 || e.Count != 1 {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestMembers: a change of the members is what /zookeeper/config says, on every
+// replica at the same zxid, and tells those who watch it.
+func TestMembers(t *testing.T) {
+	var sent []string
+	r := NewReplica()
+	r.StoreConfiguration(1, raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}})
+	if n := r.m.Tree().Lookup("/zookeeper/config"); len(n.Record().Data) > 0 || r.m.Zxid() != 0 {
+		t.Errorf("a lone server says %q at zxid %d", n.Record().Data, r.m.Zxid())
+	}
+	w := &watcher{name: "C1", sent: &sent}
+	r.View(func(v *View) { readBy(w, v, proto.OpGetData, &proto.PathWatch{Path: "/zookeeper/config", Watch: true}) })
+	r.StoreConfiguration(2, raft.Configuration{Servers: []raft.Server{
+		{ID: "1", Address: "a:7001"}, {ID: "2", Address: "[::1]:7002", Suffrage: raft.Nonvoter},
+	}})
+	expect(t, &sent, "C1: event NodeDataChanged /zookeeper/config zxid 1")
+	want := "server.1=a:7001:7001:participant\nserver.2=[::1]:7002:7002:observer\nversion=1"
+	if n := r.m.Tree().Lookup("/zookeeper/config"); string(n.Record().Data) != want || n.Stat().Version != 0 || n.Stat().Mzxid != 1 {
+		t.Errorf("%q, %+v", n.Record().Data, n.Stat())
+	}
+	if r.m.Index() != 2 || r.m.Check() != nil {
+		t.Errorf("index %d, %v", r.m.Index(), r.m.Check())
+	}
+}
