@@ -200,6 +200,10 @@ func (s *Server) Close() error {
 	return s.closeErr
 }
 
+// Role is this server's part in its cluster: standalone, leader, follower,
+// observer, or looking while it knows no leader.
+func (s *Server) Role() string { return s.member.Role() }
+
 // ExpireSession ends a session as if its client had been silent for its
 // timeout, and returns when its ephemerals are gone. A session that does not
 // exist is no error.

@@ -1,0 +1,235 @@
+package lockkeeper_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// members is a cluster in memory.
+type members struct {
+	t       *testing.T
+	net     *memnet.Network
+	peers   map[uint64]string
+	configs []lockkeeper.Config
+	servers []*lockkeeper.Server // nil when down
+}
+
+func host(i int) string { return fmt.Sprintf("host%d", i+1) }
+
+// startMembers starts a cluster of n and waits until all of them serve.
+func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
+	t.Helper()
+	m := &members{t: t, net: memnet.New(), peers: map[uint64]string{}, servers: make([]*lockkeeper.Server, n)}
+	for i := range n {
+		m.peers[uint64(i+1)] = host(i) + ":7000"
+	}
+	for i := range n {
+		c := lockkeeper.Config{
+			ID: uint64(i + 1), Peers: m.peers, Network: m.net.Host(host(i)), Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+		}
+		if change != nil {
+			change(&c)
+		}
+		m.configs = append(m.configs, c)
+		m.start(i)
+	}
+	t.Cleanup(func() {
+		for i := range m.servers {
+			m.stop(i)
+		}
+	})
+	for _, s := range m.servers {
+		m.ready(s)
+	}
+	return m
+}
+
+func (m *members) start(i int) {
+	m.t.Helper()
+	s, err := lockkeeper.Open(m.configs[i])
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.servers[i] = s
+}
+
+func (m *members) stop(i int) {
+	if s := m.servers[i]; s != nil {
+		m.servers[i] = nil
+		if err := s.Close(); err != nil {
+			m.t.Errorf("close %d: %v", i, err)
+		}
+	}
+}
+
+func (m *members) ready(s *lockkeeper.Server) {
+	m.t.Helper()
+	select {
+	case <-s.Ready():
+	case err := <-s.Err():
+		m.t.Fatal(err)
+	case <-time.After(30 * time.Second):
+		m.t.Fatal("not ready after 30 s")
+	}
+}
+
+func (m *members) connect(i int, timeout time.Duration) *rawclient.Client {
+	m.t.Helper()
+	return connectFor(m.t, inMemory(m.servers[i]), timeout)
+}
+
+// TestClusterServes: every member serves, what one writes all can read, and a
+// member reads its own writes.
+func TestClusterServes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		m := startMembers(t, 3, nil)
+		var clients []*rawclient.Client
+		for i := range m.servers {
+			clients = append(clients, m.connect(i, 10*time.Second))
+		}
+		for i, c := range clients {
+			path := fmt.Sprintf("/by%d", i)
+			must(c.Create(path, []byte(path), 0))(t)
+			if r := must(c.Get(path, false))(t); string(r.Data) != path {
+				t.Errorf("member %d reads %q after its own write", i, r.Data)
+			}
+		}
+		for i, c := range clients {
+			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+			for j := range clients {
+				if _, err := c.Exists(fmt.Sprintf("/by%d", j), false); err != nil {
+					t.Errorf("member %d does not see what %d wrote: %v", i, j, err)
+				}
+			}
+		}
+	})
+}
+
+// leader waits until a member leads, and returns which.
+func (m *members) leader() int {
+	m.t.Helper()
+	for range 1000 {
+		for i, s := range m.servers {
+			if s != nil && s.Role() == "leader" {
+				return i
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	m.t.Fatal("nobody leads")
+	return 0
+}
+
+// TestClusterLeaderLost: clients of the other members keep their connections
+// and sessions, and a write that was under way is answered.
+func TestClusterLeaderLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		for round := range 5 {
+			lead := m.leader()
+			c := m.connect((lead+1)%3, 10*time.Second)
+			must(c.Create(fmt.Sprintf("/r%d", round), nil, proto.FlagEphemeral))(t)
+			m.net.Kill(host(lead))
+			m.stop(lead)
+			began := time.Now()
+			must(c.Create(fmt.Sprintf("/r%d-after", round), nil, 0))(t)
+			t.Logf("round %d: %v until the next write", round, time.Since(began))
+			must(c.Exists(fmt.Sprintf("/r%d", round), false))(t)
+			m.start(lead)
+			m.ready(m.servers[lead])
+			must(m.connect(lead, 10*time.Second).Exists(fmt.Sprintf("/r%d-after", round), false))(t)
+		}
+	})
+}
+
+// TestClusterTouches: a session on any member lives as long as its client
+// speaks, and not longer.
+func TestClusterTouches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		watcher := m.connect(0, 10*time.Second)
+		for i := range m.servers {
+			quiet, reader := m.connect(i, 2*time.Second), m.connect(i, 2*time.Second)
+			must(quiet.Create("/quiet", nil, proto.FlagEphemeral))(t)
+			must(reader.Create("/reader", nil, proto.FlagEphemeral))(t)
+			for range 40 {
+				time.Sleep(600 * time.Millisecond)
+				must(reader.Exists("/reader", false))(t)
+				check(t, watcher.Ping())
+			}
+			if _, err := watcher.Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := watcher.Exists("/quiet", false); err != proto.NoNode {
+				t.Errorf("member %d: a silent session's znode: %v", i, err)
+			}
+			if _, err := watcher.Exists("/reader", false); err != nil {
+				t.Errorf("member %d: a reader's znode: %v", i, err)
+			}
+			must(reader.Call(proto.OpCloseSession, nil, nil))(t)
+		}
+	})
+}
+
+// TestClusterSessionMoves: a session resumes on any member, and its old
+// connection is closed.
+func TestClusterSessionMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		c := m.connect(0, 10*time.Second)
+		must(c.Create("/mine", nil, proto.FlagEphemeral))(t)
+		for i := range 6 {
+			next, err := rawclient.Resume(must(m.servers[(i+1)%3].Dial("", "", time.Second))(t), c.Session)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed(t, c)
+			c = next
+			must(c.Set("/mine", fmt.Append(nil, i)))(t)
+		}
+	})
+}
+
+// TestClusterWithoutQuorum: a member that hears no leader sends its clients
+// away, and takes them again when it does.
+func TestClusterWithoutQuorum(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		for _, alone := range []int{lead, (lead + 1) % 3} {
+			c := m.connect(alone, 10*time.Second)
+			for i := range m.servers {
+				if i != alone {
+					m.net.Cut(host(alone), host(i), true)
+					m.net.Cut(host(i), host(alone), true)
+				}
+			}
+			began := time.Now()
+			closed(t, c)
+			if d := time.Since(began); d > 2*time.Second {
+				t.Errorf("member %d serves %v without a quorum", alone, d)
+			}
+			other := m.connect((alone+1)%3, 10*time.Second)
+			must(other.Create(fmt.Sprintf("/without%d", alone), nil, 0))(t)
+			m.net.Heal()
+			var again *rawclient.Client
+			eventually(t, "service", func() bool {
+				nc, err := m.servers[alone].Dial("", "", time.Second)
+				if err != nil {
+					return false
+				}
+				again, err = rawclient.Open(nc, 10*time.Second)
+				return err == nil
+			})
+			must(again.Exists(fmt.Sprintf("/without%d", alone), false))(t)
+		}
+	})
+}

@@ -1,0 +1,370 @@
+// Package memnet is a network in memory, for clusters in one process: with
+// delays, cut links and lost hosts on command, and in virtual time under
+// testing/synctest.
+//
+// It behaves as TCP does: bytes arrive in order or not at all. What is sent into
+// a cut link stays on its way until the link heals or the connection ends, and
+// to connect through one takes until the caller gives up.
+package memnet
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Network is a network of named hosts. Its methods may be called at any time.
+type Network struct {
+	mu        sync.Mutex
+	listeners map[string]*listener // by address
+	cut       map[link]bool
+	delay     func(from, to string) time.Duration
+	conns     map[*conn]struct{}
+	changed   chan struct{} // closed and replaced when links change
+}
+
+type link struct{ from, to string }
+
+// New returns a network without hosts, delays or faults.
+func New() *Network {
+	return &Network{listeners: map[string]*listener{}, cut: map[link]bool{}, conns: map[*conn]struct{}{}, changed: make(chan struct{})}
+}
+
+// Host is the network as one host sees it. Its methods are those of cluster.Network.
+type Host struct {
+	n    *Network
+	name string
+}
+
+// Host returns the host of that name.
+func (n *Network) Host(name string) Host { return Host{n, name} }
+
+// SetDelay has every chunk of bytes take as long as f says. f may be random; it
+// is called with the network locked.
+func (n *Network) SetDelay(f func(from, to string) time.Duration) {
+	n.mu.Lock()
+	n.delay = f
+	n.mu.Unlock()
+}
+
+// Cut cuts or heals the way from one host to another, and not the way back.
+func (n *Network) Cut(from, to string, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if cut {
+		n.cut[link{from, to}] = true
+	} else {
+		delete(n.cut, link{from, to})
+	}
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// Heal heals all links.
+func (n *Network) Heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.cut)
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// Kill ends all connections of a host, as the end of its process does.
+func (n *Network) Kill(host string) {
+	n.mu.Lock()
+	var ends []*conn
+	for c := range n.conns {
+		if c.in.link.to == host || c.in.link.from == host {
+			ends = append(ends, c)
+		}
+	}
+	for addr, l := range n.listeners {
+		if hostOf(addr) == host {
+			delete(n.listeners, addr)
+			l.shut()
+		}
+	}
+	n.mu.Unlock()
+	for _, c := range ends {
+		c.in.end(syscall.ECONNRESET)
+		c.out.end(syscall.ECONNRESET)
+	}
+}
+
+func (n *Network) isCut(l link) (bool, chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cut[l], n.changed
+}
+
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
+}
+
+type listener struct {
+	n     *Network
+	addr  string
+	queue chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+// Listen opens a port of this host.
+func (h Host) Listen(addr string) (net.Listener, error) {
+	h.n.mu.Lock()
+	defer h.n.mu.Unlock()
+	if h.n.listeners[addr] != nil {
+		return nil, &net.OpError{Op: "listen", Net: "memnet", Addr: address(addr), Err: syscall.EADDRINUSE}
+	}
+	l := &listener{n: h.n, addr: addr, queue: make(chan net.Conn), done: make(chan struct{})}
+	h.n.listeners[addr] = l
+	return l, nil
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.queue:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) shut() { l.once.Do(func() { close(l.done) }) }
+
+func (l *listener) Close() error {
+	l.n.mu.Lock()
+	if l.n.listeners[l.addr] == l {
+		delete(l.n.listeners, l.addr)
+	}
+	l.n.mu.Unlock()
+	l.shut()
+	return nil
+}
+
+func (l *listener) Addr() net.Addr { return address(l.addr) }
+
+type address string
+
+func (address) Network() string  { return "memnet" }
+func (a address) String() string { return string(a) }
+
+// Dial connects to a port of another host.
+func (h Host) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	to := hostOf(addr)
+	fail := func(err error) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "memnet", Addr: address(addr), Err: err}
+	}
+	for _, way := range []link{{h.name, to}, {to, h.name}} { // there and back
+		for {
+			cut, changed := h.n.isCut(way)
+			if !cut {
+				break
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return fail(ctx.Err())
+			}
+		}
+	}
+	h.n.mu.Lock()
+	l := h.n.listeners[addr]
+	h.n.mu.Unlock()
+	if l == nil {
+		return fail(syscall.ECONNREFUSED)
+	}
+	there, back := newHalf(h.n, link{h.name, to}), newHalf(h.n, link{to, h.name})
+	near := &conn{n: h.n, in: back, out: there, local: h.name, remote: addr}
+	far := &conn{n: h.n, in: there, out: back, local: addr, remote: h.name}
+	h.n.mu.Lock()
+	h.n.conns[near], h.n.conns[far] = struct{}{}, struct{}{}
+	h.n.mu.Unlock()
+	select {
+	case l.queue <- far:
+		return near, nil
+	case <-l.done:
+		near.Close()
+		far.Close()
+		return fail(syscall.ECONNREFUSED)
+	case <-ctx.Done():
+		near.Close()
+		far.Close()
+		return fail(ctx.Err())
+	}
+}
+
+// maxBuffered is how much may be on its way in one direction.
+const maxBuffered = 1 << 20
+
+// half is one direction of a connection.
+type half struct {
+	n    *Network
+	link link
+
+	mu       sync.Mutex
+	chunks   []chunk
+	buffered int
+	err      error         // what a reader gets when nothing is left, and a writer at once
+	changed  chan struct{} // closed and replaced when anything of this does
+	readBy   time.Time     // deadlines; zero is none
+	writeBy  time.Time
+}
+
+type chunk struct {
+	at   time.Time // when it arrives
+	data []byte
+}
+
+func newHalf(n *Network, l link) *half { return &half{n: n, link: l, changed: make(chan struct{})} }
+
+func (h *half) change() {
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// end ends the direction: what is on its way still arrives after io.EOF, and is
+// lost with any other error.
+func (h *half) end(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.err == nil || err != io.EOF {
+		h.err = err
+		if err != io.EOF {
+			h.chunks = nil
+		}
+		h.change()
+	}
+}
+
+// wait waits for a change, at most until then.
+func wait(then time.Time, changes ...<-chan struct{}) {
+	var timer <-chan time.Time
+	if !then.IsZero() {
+		t := time.NewTimer(time.Until(then))
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case <-changes[0]:
+	case <-changes[len(changes)-1]:
+	case <-timer:
+	}
+}
+
+func (h *half) read(p []byte) (int, error) {
+	for {
+		cut, links := h.n.isCut(h.link)
+		h.mu.Lock()
+		now := time.Now()
+		until := h.readBy
+		switch {
+		case !h.readBy.IsZero() && !now.Before(h.readBy):
+			h.mu.Unlock()
+			return 0, os.ErrDeadlineExceeded
+		case len(h.chunks) > 0 && !cut && !now.Before(h.chunks[0].at):
+			c := &h.chunks[0]
+			n := copy(p, c.data)
+			if c.data = c.data[n:]; len(c.data) == 0 {
+				h.chunks = h.chunks[1:]
+			}
+			h.buffered -= n
+			h.change()
+			h.mu.Unlock()
+			return n, nil
+		case len(h.chunks) > 0 && !cut:
+			if at := h.chunks[0].at; until.IsZero() || at.Before(until) {
+				until = at
+			}
+		case h.err != nil && (len(h.chunks) == 0):
+			h.mu.Unlock()
+			return 0, h.err
+		}
+		changed := h.changed
+		h.mu.Unlock()
+		wait(until, changed, links)
+	}
+}
+
+func (h *half) write(p []byte) (n int, err error) {
+	for n < len(p) {
+		h.mu.Lock()
+		switch {
+		case h.err != nil:
+			h.mu.Unlock()
+			return n, syscall.EPIPE
+		case !h.writeBy.IsZero() && !time.Now().Before(h.writeBy):
+			h.mu.Unlock()
+			return n, os.ErrDeadlineExceeded
+		case h.buffered < maxBuffered:
+			m := min(len(p)-n, maxBuffered-h.buffered)
+			at := time.Now()
+			h.n.mu.Lock()
+			if h.n.delay != nil {
+				at = at.Add(h.n.delay(h.link.from, h.link.to))
+			}
+			h.n.mu.Unlock()
+			if k := len(h.chunks); k > 0 && at.Before(h.chunks[k-1].at) {
+				at = h.chunks[k-1].at // in order
+			}
+			h.chunks = append(h.chunks, chunk{at, append([]byte(nil), p[n:n+m]...)})
+			h.buffered += m
+			n += m
+			h.change()
+			h.mu.Unlock()
+			continue
+		}
+		until, changed := h.writeBy, h.changed
+		h.mu.Unlock()
+		wait(until, changed)
+	}
+	return n, nil
+}
+
+// conn is one end of a connection.
+type conn struct {
+	n             *Network
+	in, out       *half
+	local, remote string
+}
+
+func (c *conn) Read(p []byte) (int, error)  { return c.in.read(p) }
+func (c *conn) Write(p []byte) (int, error) { return c.out.write(p) }
+
+func (c *conn) Close() error {
+	c.n.mu.Lock()
+	delete(c.n.conns, c)
+	c.n.mu.Unlock()
+	c.out.end(io.EOF)
+	c.in.end(net.ErrClosed)
+	return nil
+}
+
+func (c *conn) LocalAddr() net.Addr  { return address(c.local) }
+func (c *conn) RemoteAddr() net.Addr { return address(c.remote) }
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.SetReadDeadline(t)
+	return c.SetWriteDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.in.mu.Lock()
+	c.in.readBy = t
+	c.in.change()
+	c.in.mu.Unlock()
+	return nil
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.out.mu.Lock()
+	c.out.writeBy = t
+	c.out.change()
+	c.out.mu.Unlock()
+	return nil
+}
