@@ -102,6 +102,8 @@ func (m *Member) Change(q Request) (*Status, error) {
 	case q.Status:
 		s, err := m.Status()
 		return &s, err
+	case m.Leader() != m.cfg.ID:
+		return nil, ErrNotLeader
 	case q.Add != nil:
 		if q.Add.ID == 0 || q.Add.ID > 254 {
 			return nil, fmt.Errorf("server id %d is not in 1 to 254", q.Add.ID)

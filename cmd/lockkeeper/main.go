@@ -25,6 +25,7 @@ const (
 const usage = `usage: lockkeeper COMMAND [FLAGS]
 
   serve       serve ZooKeeper clients
+  cluster     show or change the members of a cluster
   check DIR   verify the data directory of a server that is not running
   conform     compare a server's behaviour with ZooKeeper's
   version     print the version
@@ -47,6 +48,8 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 		err = serve(args, getenv, stdout, stderr)
 	case "check":
 		err = check(args, getenv, stdout)
+	case "cluster":
+		err = clusterCommand(args, getenv, stdout)
 	case "conform":
 		err = conformance(args, getenv, stdout, stderr)
 	case "version":

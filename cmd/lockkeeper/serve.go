@@ -2,12 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -23,6 +28,10 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
 	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
 	f.Uint64Var(&cfg.ID, "id", 1, "this server's `id`, 1 to 254")
+	peers := f.String("peers", "", "`members` of a new cluster, by their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT")
+	f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`address` of this server's peer port, as the other members reach it; by default that in -peers")
+	f.StringVar(&cfg.Join, "join", "", "peer port, `HOST:PORT`, of a member of a running cluster, to be taken in by it")
+	peerTLS := tlsFlags(f, "peer")
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
 	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
@@ -54,6 +63,22 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	}
 	if cfg.ID == 0 || cfg.ID > 254 {
 		return usageError{fmt.Errorf("invalid value %d for flag -id: not in 1 to 254", cfg.ID)}
+	}
+	if *peers != "" {
+		if cfg.Peers, err = parsePeers(*peers); err != nil {
+			return usageError{fmt.Errorf("invalid value %q for flag -peers: %w", *peers, err)}
+		}
+	}
+	switch {
+	case cfg.Peers != nil && cfg.Peers[cfg.ID] == "":
+		return usageError{fmt.Errorf("server %d is not in -peers: set -id", cfg.ID)}
+	case cfg.Peers != nil && cfg.Join != "":
+		return usageError{errors.New("-peers forms a cluster and -join enters one: give one of them")}
+	case cfg.Join != "" && cfg.PeerAddr == "":
+		return usageError{errors.New("-join takes a -peer-listen")}
+	}
+	if cfg.PeerTLS, err = peerTLS(); err != nil {
+		return err
 	}
 	if cfg.TickTime < time.Millisecond {
 		return usageError{fmt.Errorf("invalid value %v for flag -tick-time: below 1ms", cfg.TickTime)}
@@ -87,5 +112,57 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 			cancel() // a second signal ends the process at once
 			return s.Close()
 		}
+	}
+}
+
+// parsePeers reads ID=HOST:PORT,ID=HOST:PORT,…
+func parsePeers(list string) (map[uint64]string, error) {
+	peers := map[uint64]string{}
+	for p := range strings.SplitSeq(list, ",") {
+		name, addr, ok := strings.Cut(strings.TrimSpace(p), "=")
+		id, err := strconv.ParseUint(name, 10, 64)
+		switch {
+		case !ok || err != nil || id == 0 || id > 254:
+			return nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
+		case peers[id] != "":
+			return nil, fmt.Errorf("server %d is there twice", id)
+		}
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return nil, err
+		}
+		peers[id] = addr
+	}
+	return peers, nil
+}
+
+// tlsFlags defines -NAME-tls-cert, -NAME-tls-key and -NAME-tls-ca, for mutual
+// TLS, and returns what makes a configuration of them: nil if none was given.
+func tlsFlags(f *flag.FlagSet, name string) func() (*tls.Config, error) {
+	cert := f.String(name+"-tls-cert", "", "PEM `file` of the certificate to prove this side by, to "+name+"s")
+	key := f.String(name+"-tls-key", "", "PEM `file` of its key")
+	ca := f.String(name+"-tls-ca", "", "PEM `file` of the authorities whose certificates are good")
+	return func() (*tls.Config, error) {
+		if *cert == "" && *key == "" && *ca == "" {
+			return nil, nil
+		}
+		if *cert == "" || *key == "" || *ca == "" {
+			return nil, usageError{fmt.Errorf("-%[1]s-tls-cert, -%[1]s-tls-key and -%[1]s-tls-ca go together", name)}
+		}
+		pair, err := tls.LoadX509KeyPair(*cert, *key)
+		if err != nil {
+			return nil, err
+		}
+		pem, err := os.ReadFile(*ca)
+		if err != nil {
+			return nil, err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate", *ca)
+		}
+		return &tls.Config{
+			Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool,
+			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+		}, nil
 	}
 }
