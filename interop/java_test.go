@@ -18,30 +18,36 @@ import (
 	"time"
 )
 
-// The programs in clients/java use stock clients and check what they get. They
-// print a line for each case, "ok NAME" or "FAIL NAME: why", and ask with "do
-// restart" for a restart of the server, which "done" on their standard input
-// answers.
+// The Java programs in clients use stock clients and check what they get. They
+// print a line for each case, "ok NAME" or "FAIL NAME: why", and ask the test
+// with "do WHAT" for what they cannot do themselves, which "done" on their
+// standard input answers.
 
 // javaLimit is when a program counts as stuck.
 const javaLimit = 2 * time.Minute
 
-// compiled is the folder of the programs' classes.
-var compiled = sync.OnceValues(func() (string, error) {
-	sources, err := filepath.Glob("clients/java/*.java")
-	if err != nil || len(sources) == 0 {
-		return "", fmt.Errorf("no sources: %v", err)
-	}
-	jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(scratch, "classes")
+// compileJava compiles sources into a folder of the run's scratch folder.
+func compileJava(name, jars string, sources ...string) (string, error) {
+	dir := filepath.Join(scratch, "classes", name)
 	javac := exec.Command("javac", append([]string{"-proc:none", "-d", dir, "-cp", jars}, sources...)...)
 	if out, err := javac.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("javac: %w\n%s", err, out)
 	}
 	return dir, nil
+}
+
+// javaClients is the class path of the programs in clients/java.
+var javaClients = sync.OnceValues(func() (string, error) {
+	jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
+	if err != nil {
+		return "", err
+	}
+	sources, err := filepath.Glob("clients/java/*.java")
+	if err != nil {
+		return "", err
+	}
+	classes, err := compileJava("java", jars, sources...)
+	return classes + ":" + jars, err
 })
 
 // javaServer is a server that a program can have restarted.
@@ -54,8 +60,8 @@ type javaServer struct {
 // javaServers are lockkeeper and a real ZooKeeper, with the same settings: short
 // ticks, TTL znodes, and containers that are soon gone when they are empty. What
 // fails on ZooKeeper is wrong in the program.
-var javaServers = map[string]func(t testing.TB) javaServer{
-	"lockkeeper": func(t testing.TB) javaServer {
+var javaServers = map[string]func(t testing.TB) *javaServer{
+	"lockkeeper": func(t testing.TB) *javaServer {
 		conf := filepath.Join(t.TempDir(), "zoo.cfg")
 		text := "tickTime=250\nmaxClientCnxns=0\nznode.container.checkIntervalMs=200\n" +
 			"DigestAuthenticationProvider.superDigest=" + withSuper["zookeeper.DigestAuthenticationProvider.superDigest"] + "\n"
@@ -63,58 +69,70 @@ var javaServers = map[string]func(t testing.TB) javaServer{
 			t.Fatal(err)
 		}
 		l := startLockkeeper(t, "--config", conf)
-		return javaServer{"lockkeeper", l.addr, func(t testing.TB) {
+		return &javaServer{"lockkeeper", l.addr, func(t testing.TB) {
 			l.Stop()
 			l = startLockkeeper(t, "--config", conf, "--listen", l.addr, "--data", l.dir)
 		}}
 	},
-	"ZooKeeper": func(t testing.TB) javaServer {
+	"ZooKeeper": func(t testing.TB) *javaServer {
 		z := startZooKeeper(t, zk39,
 			merged(withTTL, withSuper, map[string]string{"znode.container.checkIntervalMs": "200"}),
 			merged(anyClients, withWords, map[string]string{"tickTime": "250"}))
-		return javaServer{"ZooKeeper", z.addr, func(t testing.TB) {
+		return &javaServer{"ZooKeeper", z.addr, func(t testing.TB) {
 			z.Kill()
 			z.Restart(t)
 		}}
 	},
 }
 
-// testJava runs a program against both servers. Its cases are those with these
-// names.
-func testJava(t *testing.T, class string, cases ...string) {
-	classes, err := compiled()
-	if err != nil {
-		t.Fatal(err)
-	}
+// eachJavaServer runs a test against both servers.
+func eachJavaServer(t *testing.T, test func(*testing.T, *javaServer)) {
 	for name, start := range javaServers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // with the other server: most of the time is waiting
-			server := start(t)
-			outcomes := runJava(t, server, classes, class)
-			for _, name := range cases {
-				t.Run(name, func(t *testing.T) {
-					if why, ended := outcomes[name]; !ended {
-						t.Error("the case did not end")
-					} else if why != "" {
-						t.Error(why)
-					}
-				})
-				delete(outcomes, name)
-			}
-			for name := range outcomes {
-				t.Errorf("there is a case %s that the test does not know", name)
-			}
+			test(t, start(t))
 		})
 	}
 }
 
-// runJava runs a program to its end and returns, by the names of its cases, why
-// they failed, "" if they did not.
-func runJava(t *testing.T, server javaServer, classes, class string) map[string]string {
+// testJava runs a program of clients/java against both servers. Its cases are
+// those with these names.
+func testJava(t *testing.T, class string, cases ...string) {
+	classpath, err := javaClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachJavaServer(t, func(t *testing.T, server *javaServer) {
+		do := map[string]func(){"restart": func() { server.restart(t) }}
+		checkCases(t, runJava(t, classpath, class, do, server.addr), cases...)
+	})
+}
+
+// checkCases demands that all of these cases ended well and that there are no
+// others.
+func checkCases(t *testing.T, outcomes map[string]string, cases ...string) {
 	t.Helper()
-	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1",
-		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
-		"-cp", classes+":"+zk39.classpath(t), class, server.addr)
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			if why, ended := outcomes[name]; !ended {
+				t.Error("the case did not end")
+			} else if why != "" {
+				t.Error(why)
+			}
+		})
+		delete(outcomes, name)
+	}
+	for name := range outcomes {
+		t.Errorf("there is a case %s that the test does not know", name)
+	}
+}
+
+// runJava runs a program to its end and returns, by the names of its cases, why
+// they failed, "" if they did not. do is what the program may ask for.
+func runJava(t *testing.T, classpath, class string, do map[string]func(), args ...string) map[string]string {
+	t.Helper()
+	cmd := exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classpath, class}, args...)...)
 	log := &tail{}
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -141,8 +159,8 @@ func runJava(t *testing.T, server javaServer, classes, class string) map[string]
 		verb, rest, _ := strings.Cut(lines.Text(), " ")
 		name, why, _ := strings.Cut(rest, ": ")
 		switch {
-		case verb == "do" && rest == "restart":
-			server.restart(t)
+		case verb == "do" && do[rest] != nil:
+			do[rest]()
 			if _, err := io.WriteString(stdin, "done\n"); err != nil {
 				t.Error(err)
 			}

@@ -47,6 +47,7 @@ jars() {
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+jars interop/clients/kafka/pom.xml kafka
 
 go mod download
 # For TestGoZooKeeper, which runs the client's own tests.
