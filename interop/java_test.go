@@ -202,3 +202,15 @@ func TestCurator(t *testing.T) {
 		"barrier", "double-barrier", "shared-count", "atomic-long", "queue", "group-member",
 		"container-parents", "protected-create", "transaction", "namespace", "background", "watchers")
 }
+
+// TestJavaClient goes through ZooKeeper's own client.
+func TestJavaClient(t *testing.T) {
+	testJava(t, "ClientCases",
+		"create-modes", "create-errors", "set-get", "delete", "parent-stat", "large-data", "children",
+		"one-shot-watches", "default-watcher", "persistent-watch", "recursive-watch", "remove-watches",
+		"multi", "multi-errors", "multi-read", "async", "async-order",
+		"acl", "digest", "super", "auth-failed", "who-am-i",
+		"get-ephemerals", "all-children-number", "get-config", "reconfig", "chroot",
+		"session-timeout", "read-only-flag", "resume", "wrong-password", "close", "expiry", "ttl-and-container",
+		"reconnect", "many-watches", "restart", "delete-recursive", "netty")
+}
