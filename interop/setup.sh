@@ -43,7 +43,7 @@ jars() {
 	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
 	[[ -d $dir ]] && return
 	rm -rf "$dir.part"
-	mvn --batch-mode --quiet -Dstyle.color=never --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
