@@ -75,7 +75,7 @@ func TestText(t *testing.T) {
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 9, Op: proto.OpPing})), `ping xid=9`},
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 3, Op: 20})), `deleteContainer xid=3`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: -1, Zxid: -1}, &proto.WatcherEvent{Type: 4, State: 3, Path: "/a"})),
-			`event zxid=-0x1 {type=NodeChildrenChanged state=3 path="/a"}`},
+			`event zxid=-1 {type=NodeChildrenChanged state=3 path="/a"}`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: 1, Zxid: 33}, failed)), `multi xid=1 zxid=0x21 Ok {results=[Ok BadVersion]}`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: 2, Zxid: 33})), `sync xid=2 zxid=0x21 Ok UNREADABLE (jute: record cut short)`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: -2, Zxid: 33})), `ping xid=-2 zxid=0x21 Ok`},
