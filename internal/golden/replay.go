@@ -11,13 +11,14 @@ import (
 )
 
 // Options change what a replay accepts. The zero value accepts exactly what
-// the recorded 3.8.0 server did.
+// the recorded server did.
 type Options struct {
 	// Timeout bounds each wait for the endpoint; 0 means five seconds.
 	Timeout time.Duration
 
-	// EventZxid is for an endpoint that speaks as 3.9 does: the header of a
-	// notification may hold the zxid of the change instead of -1.
+	// EventZxid is for an endpoint of another age than the recorded server:
+	// since 3.9 the header of a notification holds the zxid of the change
+	// instead of -1, and either is accepted.
 	EventZxid bool
 
 	// Mask, if set, names the steps in which the endpoint differs on purpose.
