@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"reflect"
@@ -28,7 +29,7 @@ func (f *Field) Base() string { return f.Name[strings.LastIndexByte(f.Name, '.')
 // A body that could not be decoded has none.
 func (f *Frame) Fields() iter.Seq[Field] {
 	return func(yield func(Field) bool) {
-		w := walker{yield: yield}
+		w := walker{yield: yield, payload: f.Payload}
 		switch f.Kind {
 		case Request:
 			w.leaf("xid", 4, f.Xid)
@@ -46,14 +47,25 @@ func (f *Frame) Fields() iter.Seq[Field] {
 
 // walker goes through a record in the order of its encoding.
 type walker struct {
-	yield func(Field) bool
-	at    int
-	done  bool
+	yield   func(Field) bool
+	payload []byte
+	at      int
+	done    bool
 }
 
 func (w *walker) leaf(name string, size int, v any) {
 	w.done = w.done || !w.yield(Field{name, w.at, size, v})
 	w.at += size
+}
+
+// sized is a leaf that begins with its length. That is read from the bytes: what
+// is no UTF-8 is longer or shorter when decoded.
+func (w *walker) sized(name string, v any) {
+	size := 4
+	if rest := w.payload[min(w.at, len(w.payload)):]; len(rest) >= 4 {
+		size += max(0, min(int(int32(binary.BigEndian.Uint32(rest))), len(rest)-4))
+	}
+	w.leaf(name, size, v)
 }
 
 func join(outer, inner string) string {
@@ -72,10 +84,10 @@ func (w *walker) value(name string, v reflect.Value) {
 		w.value(join(name, "path"), v.Elem())
 		return
 	case proto.Path:
-		w.leaf(name, 4+len(x.Path), x)
+		w.sized(name, x)
 		return
 	case []byte:
-		w.leaf(name, 4+len(x), x)
+		w.sized(name, x)
 		return
 	case proto.MultiOp: // type, done, err, and the record
 		w.leaf(join(name, "op"), 4, x.Op)
@@ -110,7 +122,7 @@ func (w *walker) value(name string, v reflect.Value) {
 			w.leaf("end("+name+")", 9, v.Len())
 		}
 	case reflect.String:
-		w.leaf(name, 4+v.Len(), v.Interface())
+		w.sized(name, v.Interface())
 	case reflect.Bool:
 		w.leaf(name, 1, v.Interface())
 	default:
