@@ -135,7 +135,7 @@ func TestRecorderLoses(t *testing.T) {
 		r.Handle(e)
 	}
 	s, err := golden.Parse(&b)
-	if err != nil || r.Lost() != 1 || r.Err() != nil {
+	if err != nil || r.Lost() != 1 || r.Err() != nil || len(r.conns) > 0 {
 		t.Fatalf("%v, %d lost, %v", err, r.Lost(), r.Err())
 	}
 	var kinds []string

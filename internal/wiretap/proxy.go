@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/wire"
@@ -168,8 +169,12 @@ func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	server, err := dialer.DialContext(ctx, "tcp", p.To)
 	p.mu.Lock()
 	if err != nil {
+		kind := Failed
+		if errors.Is(err, syscall.ECONNRESET) {
+			kind = Finished // it accepted and hung up, which a slow connect sees itself
+		}
 		if !c.closed {
-			c.tell(Event{Kind: Failed, Err: err})
+			c.tell(Event{Kind: kind, Err: err})
 		}
 	} else if c.side[fromServer] = server; c.closed {
 		server.Close()

@@ -286,10 +286,10 @@ func TestRecordLock(t *testing.T) {
 func TestPassesBytes(t *testing.T) {
 	seed := testkit.Seed(t)
 	addr, accepted := fakeServer(t)
-	var recording bytes.Buffer
-	rec := NewRecorder(&recording, "test")
 	printer := Printer{W: io.Discard, Hex: true}
 	for _, inTurn := range []bool{false, true} {
+		var recording bytes.Buffer
+		rec := NewRecorder(&recording, "test")
 		p := start(t, &Proxy{To: addr, InTurn: inTurn, TurnTime: 10 * time.Millisecond, Handle: func(e Event) {
 			rec.Handle(e)
 			printer.JSON = !printer.JSON
@@ -333,9 +333,9 @@ func TestPassesBytes(t *testing.T) {
 		}
 		talks.Wait()
 		p.stop()
-	}
-	if _, err := golden.Parse(bytes.NewReader(recording.Bytes())); err != nil {
-		t.Errorf("the recording cannot be read: %v", err)
+		if _, err := golden.Parse(bytes.NewReader(recording.Bytes())); err != nil {
+			t.Errorf("the recording cannot be read: %v", err)
+		}
 	}
 }
 

@@ -99,7 +99,7 @@ func (r *Recorder) Handle(e Event) {
 	case Framed:
 		if len(e.Bytes) < e.Size {
 			r.lose(c, e.Time)
-			return
+			break
 		}
 		st := golden.Step{Kind: golden.Receive, Bytes: e.Bytes, Comment: e.Frame.String()}
 		if e.FromClient {
@@ -110,7 +110,7 @@ func (r *Recorder) Handle(e Event) {
 	case Raw:
 		if !e.FromClient {
 			r.lose(c, e.Time)
-			return
+			break
 		}
 		r.step(c, e.Time, golden.Step{Kind: golden.Send, Bytes: e.Bytes})
 	case Text:
@@ -118,10 +118,16 @@ func (r *Recorder) Handle(e Event) {
 			c.word = string(e.Bytes)
 			return
 		}
+		if c.word == "" { // the server spoke before it was asked
+			if e.Size > 0 {
+				r.lose(c, e.Time)
+			}
+			break
+		}
 		c.gone = true
 		if len(e.Bytes) < e.Size {
 			r.lost++
-			return
+			break
 		}
 		r.pause(e.Time)
 		st := golden.Step{Kind: golden.Word, Request: c.word, Text: string(e.Bytes)}
