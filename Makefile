@@ -27,7 +27,7 @@ fuzz:
 # As root on Debian: it installs a real Redis and a real ZooKeeper.
 interop:
 	interop/setup.sh
-	go test -tags interop -timeout 20m ./interop/...
+	go test -tags interop -parallel 6 -timeout 20m ./interop/...
 
 ci:
 	.ci/run
