@@ -36,8 +36,8 @@ import (
 // Its arguments are two addresses of the server: the wire's, which can be cut,
 // and its own.
 
-// clientTick is the servers' tick: sessions last 400 ms to 4 s.
-const clientTick = 200 * time.Millisecond
+// clientTick is the servers' tick: sessions last 1 s to 10 s.
+const clientTick = 500 * time.Millisecond
 
 // clientDeadline is when a program counts as stuck.
 const clientDeadline = 2 * time.Minute

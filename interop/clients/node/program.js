@@ -11,8 +11,8 @@ const zookeeper = require('node-zookeeper-client')
 
 const { ACL, CreateMode, Event, Exception, Id, Permission, State } = zookeeper
 const FAR = 30_000 // ms; only decides when a case gives up
-const LONG = 4000
-const SHORT = 1000
+const LONG = 10_000 // as long as a restart may take on a busy machine
+const SHORT = 1000 // of sessions that expire
 
 const [wire, direct] = process.argv.slice(2, 4)
 const clients = []
