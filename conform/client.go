@@ -24,6 +24,9 @@ import (
 // maxReply is the longest frame that is read. A server does not bound replies.
 const maxReply = 64 << 20
 
+// maxFrame is the longest frame that a server takes (jute.maxbuffer's default).
+const maxFrame = 1<<20 - 1
+
 // trial is what a check works with. All of it belongs to the check's goroutine. Its
 // methods end the check when something is not as it should be.
 type trial struct {
@@ -486,6 +489,11 @@ func (k *conn) noEvent() {
 	if len(k.events) > 0 {
 		k.t.failf("%s: an event came, expected none: %s", k.name, k.events[0])
 	}
+}
+
+// newZnode asks for a znode that anybody may do anything with.
+func newZnode(path string, flags int32) *proto.CreateRequest {
+	return &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
 }
 
 // create makes a znode that anybody may do anything with, and returns its path.
