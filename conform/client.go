@@ -435,18 +435,26 @@ func (k *conn) do(op proto.OpCode, body proto.Record) *wire.Frame { return k.wan
 
 // closed waits until the server closes the connection, and nothing may come before.
 func (k *conn) closed() {
+	if f := k.nextOrEnd(); f != nil {
+		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+	}
+}
+
+// nextOrEnd is the next frame, or nil if the server closes the connection.
+func (k *conn) nextOrEnd() *wire.Frame {
 	k.nc.SetReadDeadline(k.deadline())
 	payload, err := jute.ReadFrame(k.r, maxReply, nil)
 	switch {
 	case err == nil:
 		f := k.talk.FromServer(payload)
 		k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
-		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+		return &f
 	case !ended(err):
 		k.t.failf("%s is still open, expected its end: %v", k.name, err)
 	}
 	k.note("closed by the server")
 	k.hangUp()
+	return nil
 }
 
 // hangUp closes the connection; a session on it lives on.
