@@ -65,6 +65,7 @@ func Checks() []Check { return slices.Clone(suite) }
 var suite = slices.Concat(
 	handshakeChecks,
 	sessionChecks,
+	createChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.
