@@ -66,6 +66,9 @@ var suite = slices.Concat(
 	handshakeChecks,
 	sessionChecks,
 	createChecks,
+	deleteChecks,
+	dataChecks,
+	childrenChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.
