@@ -69,6 +69,8 @@ var suite = slices.Concat(
 	deleteChecks,
 	dataChecks,
 	childrenChecks,
+	limitChecks,
+	badFrameChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.

@@ -108,6 +108,7 @@ var createChecks = []Check{
 			k.missing(t.path("x"))
 			k.do(proto.OpCreateTTL, newTTL(t.path("x"), proto.FlagTTL, proto.MaxTTL))
 			k.do(proto.OpCreateTTL, newTTL(t.path("y"), proto.FlagTTL, 1))
+			k.call(proto.OpDelete, &proto.PathVersion{Path: t.path("y"), Version: -1}) // or the reaper does
 		},
 	},
 	{

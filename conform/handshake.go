@@ -51,20 +51,6 @@ var handshakeChecks = []Check{
 		},
 	},
 	{
-		Name: "handshake/readOnly byte always",
-		Says: "A request without the readOnly byte gets a reply with it, 37 bytes in all.",
-		In:   ">=3.9 <3.9.3",
-		run: func(t *trial) {
-			q := newSession(30 * time.Second)
-			q.HasReadOnly = false
-			k := t.dial()
-			k.sendFrame(q.Append(nil))
-			f := k.next()
-			t.equal("the reply's length", len(f.Payload), 37)
-			k.Session = *f.Body.(*proto.ConnectReply)
-		},
-	},
-	{
 		Name: "handshake/readOnly asked",
 		Says: "A client that would take a read-only server is told readOnly=false by one that is none.",
 		In:   ">=3.4",
