@@ -71,6 +71,9 @@ var suite = slices.Concat(
 	childrenChecks,
 	limitChecks,
 	badFrameChecks,
+	orderChecks,
+	syncChecks,
+	zxidChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.
