@@ -64,6 +64,16 @@ func Checks() []Check { return slices.Clone(suite) }
 // suite is all checks, in the order of the report.
 var suite = slices.Concat(
 	handshakeChecks,
+	sessionChecks,
+	createChecks,
+	deleteChecks,
+	dataChecks,
+	childrenChecks,
+	limitChecks,
+	badFrameChecks,
+	orderChecks,
+	syncChecks,
+	zxidChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.
