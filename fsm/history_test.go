@@ -165,6 +165,10 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 	default:
 		c.Op, c.Body, text = h.write()
 		f = fate{zxids: 1, drop: moved, nothing: moved, write: !moved}
+		d := jute.NewDecoder(c.Body)
+		if proto.OpByCode(c.Op).Request().Decode(&d); d.Err() != nil && c.Op != proto.OpMulti && !moved {
+			f.zxids = 0
+		}
 	}
 	if !cl.alive {
 		f = fate{nothing: true, drop: true}
