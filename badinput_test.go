@@ -76,6 +76,9 @@ func TestBadFrames(t *testing.T) {
 			{"header and a half cut", frame(request32(1, 3)[:7]), "cut short"},
 			{"auth without body", frame(request32(1, 100)), "auth request"},
 			{"auth that lies", frame(request32(1, 100, 0, 1000)), "auth request"},
+			{"sasl without body", frame(request32(1, 102)), "sasl request"},
+			{"sasl that lies", frame(request32(1, 102, 1000)), "sasl request"},
+			{"sasl with a null token", frame(request32(1, 102, -1)), "sasl request"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				log.reset()

@@ -165,12 +165,12 @@ func (w *worker) receive() error {
 		if !q.shared && f.Code != q.code {
 			return fmt.Errorf("request %d (op %d %+v): %v, not %v", i, q.op, q.body, f.Code, q.code)
 		}
-		switch {
-		case q.op == proto.OpAuth && f.Zxid != 0:
-			return fmt.Errorf("reply to auth with zxid %d", f.Zxid)
-		case q.op != proto.OpAuth && f.Zxid < w.lastZxid:
+		switch auth := q.op == proto.OpAuth || q.op == proto.OpSASL; {
+		case auth && f.Zxid != 0:
+			return fmt.Errorf("reply to op %d with zxid %d", q.op, f.Zxid)
+		case !auth && f.Zxid < w.lastZxid:
 			return fmt.Errorf("request %d (op %d): zxid %d after %d", i, q.op, f.Zxid, w.lastZxid)
-		case q.op != proto.OpAuth:
+		case !auth:
 			w.lastZxid = f.Zxid
 		}
 		w.zxids[i] = f.Zxid
@@ -437,6 +437,8 @@ func (w *worker) next(i int) request {
 		return request{op: proto.OpSync, body: &proto.Path{Path: path}, verify: func(_ *worker, f *rawclient.Frame) error { return wantPath(f, path) }}
 	case k < 86:
 		return request{op: proto.OpPing}
+	case k < 87:
+		return request{op: proto.OpSASL, body: &proto.SASLRequest{Token: []byte("t")}}
 	case k < 88:
 		return request{op: proto.OpAuth, body: &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}}
 	case k < 91:

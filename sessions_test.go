@@ -265,7 +265,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestSignsOfLife: every request but auth keeps a session alive.
+// TestSignsOfLife: every request but auth and sasl keeps a session alive.
 func TestSignsOfLife(t *testing.T) {
 	inBubble(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server) {
 		for name, c := range map[string]struct {
@@ -280,6 +280,7 @@ func TestSignsOfLife(t *testing.T) {
 			"failing write": {proto.OpSetData, &proto.SetDataRequest{Path: "/", Version: 1 << 30}, false},
 			"bad body":      {proto.OpGetData, nil, false},
 			"auth":          {proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}, true},
+			"sasl":          {proto.OpSASL, &proto.SASLRequest{}, true},
 			"nothing":       {0, nil, true},
 		} {
 			cl := connectFor(t, inMemory(s), timeout)

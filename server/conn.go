@@ -194,7 +194,7 @@ var errEnd = errors.New("the server ends it")
 
 // badInput reports whether an error is of what a client sent, and not of the network.
 func badInput(err error) bool {
-	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth} {
+	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth, errSASL} {
 		if errors.Is(err, bad) {
 			return true
 		}
@@ -237,8 +237,9 @@ func (c *conn) talk(first uint32) error {
 	}
 }
 
-// isAuth reports whether a request is an auth packet, which ZooKeeper does not
+// isAuth reports whether a request is auth or sasl, which ZooKeeper does not
 // count as a sign of life.
 func isAuth(frame []byte) bool {
-	return proto.OpCode(int32(binary.BigEndian.Uint32(frame[4:]))) == proto.OpAuth
+	op := proto.OpCode(int32(binary.BigEndian.Uint32(frame[4:])))
+	return op == proto.OpAuth || op == proto.OpSASL
 }

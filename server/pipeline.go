@@ -49,6 +49,14 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		}
 		c.local(q)
 		return q.code == proto.OK, nil
+	case q.op.Code == proto.OpSASL:
+		var r proto.SASLRequest
+		b := jute.NewDecoder(q.body)
+		if r.Decode(&b); b.Err() != nil {
+			return false, errSASL
+		}
+		c.local(q)
+		return true, nil
 	default:
 		c.local(q)
 		return true, nil
@@ -150,6 +158,10 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		h.Xid = proto.XidPing
 	case q.op.Code == proto.OpAuth:
 		h.Zxid, h.Code, end = 0, q.code, q.code != proto.OK
+	case q.op.Code == proto.OpSASL:
+		// What ZooKeeper says where no SASL is configured: OK, and no token
+		// (ZooKeeperServer.processSasl). Nobody is anybody by it.
+		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
 	default:
 		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids}
 		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
@@ -214,4 +226,7 @@ func (c *conn) pop() request {
 // closed connection says.
 func (c *conn) Lost() { c.kill() }
 
-var errAuth = errors.New("auth request that cannot be read")
+var (
+	errAuth = errors.New("auth request that cannot be read")
+	errSASL = errors.New("sasl request that cannot be read")
+)
