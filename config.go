@@ -35,8 +35,8 @@ type Config struct {
 	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD))
 	// of the user who passes every ACL. Empty is nobody.
 	SuperDigest string
-	// FourLetterWords are those that are answered. Nil is all. ZooKeeper's own
-	// default is srvr alone.
+	// FourLetterWords are those that are answered, besides srvr. Nil is all.
+	// ZooKeeper's own default is srvr alone.
 	FourLetterWords []string
 	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless
 	// extendedTypesEnabled is set.

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -102,6 +103,10 @@ func (v *View) Sessions() *session.Table { return v.m.sessions }
 
 // Digest is a hash of the whole replicated state.
 func (v *View) Digest() uint64 { return v.m.Digest() }
+
+// Digests are those of the tree after every 128th of the last transactions that
+// were applied here since the start or the last snapshot, the oldest first.
+func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
 
 // Check verifies the whole replicated state.
 func (v *View) Check() error { return v.m.Check() }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,7 +65,10 @@ func (c *conn) Identities() []proto.ID { return c.identity.Load().ids }
 func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 	c.frame(&proto.ReplyHeader{Xid: proto.XidEvent, Zxid: zxid}, func(b []byte) []byte {
 		e := proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
-		return e.Append(b)
+		start := len(b)
+		b = e.Append(b)
+		c.s.stats.eventBytes.Add(int64(16 + len(b) - start))
+		return b
 	})
 	c.markDirty()
 }
@@ -129,7 +133,13 @@ func (s *Server) serveConn(nc net.Conn) {
 		c.addr = a.IP.String()
 	}
 	c.out.init(s.cfg.OutboxBytes)
+	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		s.stats.plainFar.Add(1)
+	} else {
+		s.stats.plainNear.Add(1)
+	}
 	if !s.admit(c) {
+		s.stats.refused.Add(1)
 		c.warn("refusing a connection: too many")
 		if t, ok := nc.(*net.TCPConn); ok {
 			t.SetLinger(0) // a reset, as from ZooKeeper
@@ -137,6 +147,7 @@ func (s *Server) serveConn(nc net.Conn) {
 		nc.Close()
 		return
 	}
+	defer s.stats.ended.Add(1)
 	defer s.forget(c)
 	defer nc.Close()
 
@@ -150,15 +161,18 @@ func (s *Server) serveConn(nc net.Conn) {
 	nc.SetReadDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	first, err := jute.FrameLength(c.r)
 	if err != nil {
+		c.late(err)
 		s.cfg.Log.Debug("connection ends without a handshake", "client", c.remote(), "error", err)
 		return
 	}
 	if word := fourLetters(first); s.knows(word) {
 		s.stats.received.Add(1)
+		s.stats.bytesIn.Add(4)
 		s.answer(c, word)
 		return
 	}
 	if !s.isServing() {
+		s.stats.unserved.Add(1)
 		return
 	}
 
@@ -208,6 +222,7 @@ func badInput(err error) bool {
 func (c *conn) talk(first uint32) error {
 	buf, err := jute.ReadPayload(c.r, first, c.s.cfg.MaxFrame, nil)
 	if err != nil {
+		c.late(err)
 		return err
 	}
 	if ok, err := c.handshake(buf); !ok {
@@ -234,6 +249,13 @@ func (c *conn) talk(first uint32) error {
 		if cap(buf) > 64<<10 {
 			buf = nil // a large frame's buffer is not kept for a quiet connection
 		}
+	}
+}
+
+// late counts a connection that ended because its handshake did not come in time.
+func (c *conn) late(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.s.stats.silent.Add(1)
 	}
 }
 

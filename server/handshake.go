@@ -20,7 +20,8 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	if q.Decode(&d); d.Err() != nil {
 		return false, d.Err()
 	}
-	c.received()
+	c.received(len(frame))
+	c.s.stats.handshakes.Add(1)
 	var last int64
 	c.s.cfg.Replica.View(func(v *fsm.View) { last = v.Zxid() })
 	if q.LastZxidSeen > last {
@@ -37,6 +38,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		rand.Read(password[:])
 		cmd = fsm.OpenSession(c.number, c.newID(), timeout, password)
 	} else {
+		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
 	cmd.IDs = c.identity.Load().encoded

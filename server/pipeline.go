@@ -29,7 +29,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	if h.Decode(&d); d.Err() != nil {
 		return false, d.Err()
 	}
-	c.received()
+	c.received(len(frame))
 	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
 	if q.op != nil && q.op.Class == proto.Part {
 		q.op = nil // a check outside of a multi: newer servers do not know it

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // Proposer is what the client port needs of the cluster.
@@ -19,6 +20,11 @@ type Proposer interface {
 	Propose(c *fsm.Command, w fsm.Waiter)
 	// Touch notes that a session was heard of. It reports false if the session is at its end.
 	Touch(session int64) bool
+	// Deadlines tells when the sessions are to end if nothing more is heard of
+	// them, as far as this server knows: in ms since the epoch, the earliest first.
+	Deadlines() []session.Bucket
+	// Expired is how many sessions this server has ended because they were late.
+	Expired() int64
 }
 
 // Config says how to serve clients. Every limit must be set.
@@ -39,7 +45,7 @@ type Config struct {
 	MaxOutstanding   int           // requests of one connection that wait
 	OutboxBytes      int           // queued for a client that does not read
 	HandshakeTimeout time.Duration // for the first frame
-	FourLetterWords  []string      // those that are answered; "*" is all
+	FourLetterWords  []string      // those that are answered besides srvr; "*" is all
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
 	DataDir          string        // likewise
@@ -63,9 +69,10 @@ type Server struct {
 	dirty   []*conn // have frames that the applier queued since it last flushed
 	scratch []byte  // replies of reads that the applier runs; the applier's own
 
-	number   atomic.Uint64 // of the last connection
-	stats    stats
-	warnings warnings
+	number    atomic.Uint64 // of the last connection
+	traceMask atomic.Int64  // of the words gtmk and stmk
+	stats     stats
+	warnings  warnings
 }
 
 // New returns a server, which refuses clients until [Server.Open]. It observes
@@ -79,6 +86,7 @@ func New(cfg Config) *Server {
 	// number of their connection.
 	s.number.Store(uint64(time.Now().UnixNano()))
 	s.stats.reset()
+	s.traceMask.Store(defaultTraceMask)
 	cfg.Replica.Observe(observer{s})
 	return s
 }
