@@ -59,7 +59,7 @@ func request32(v ...int32) (b []byte) {
 func TestBadFrames(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		for _, c := range []struct {
 			name  string
@@ -131,7 +131,7 @@ func TestNoHandshake(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
 	r := rng(seed(t), 0)
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		handshake := (&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}).Append(nil)
 		cases := map[string][]byte{
@@ -238,7 +238,7 @@ func TestCutRecords(t *testing.T) {
 			t.Errorf("no sample of %s", op.Name)
 		}
 	}
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		xid := int32(0)
 		ask := func(op proto.OpCode, body []byte) proto.Code {
@@ -322,7 +322,7 @@ func TestRefusedPaths(t *testing.T) {
 func TestUnknownOperations(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		log.reset()
 		for i, op := range []proto.OpCode{0, -1, 10, 13, 20, 23, 99, 108, 127, 128, 1000, -10, -12, -1001, -1002, math.MaxInt32, math.MinInt32} {
@@ -395,7 +395,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
 	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond}
-	overBoth(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
 			for i := range 50 {

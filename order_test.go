@@ -27,7 +27,7 @@ func TestOrder(t *testing.T) {
 	if testing.Short() {
 		requests = 500
 	}
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		first := connect(t, dial)
 		must(first.Create("/shared", nil, 0))(t)
 		const connections = 4
@@ -706,7 +706,7 @@ func (w *worker) checkShared(changes []sharedChange) error {
 // TestPipelinedLargeReads asks in one go for far more than is queued for a
 // client that does not read: all of it must come, since this one reads.
 func TestPipelinedLargeReads(t *testing.T) {
-	overBoth(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		data := bytes.Repeat([]byte("0123456789abcdef"), 16<<10) // 256 KiB
 		must(c.Create("/large", data, 0))(t)
@@ -744,7 +744,7 @@ func TestPipelinedLargeReads(t *testing.T) {
 // TestCloseSessionEndsThePipeline sends more behind closeSession: what stands
 // before it is answered, what stands behind it is not, and has no effect.
 func TestCloseSessionEndsThePipeline(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c, other := connect(t, dial), connect(t, dial)
 		c.Queue(proto.OpCreate, &proto.CreateRequest{Path: "/before", ACL: proto.OpenACL})
 		c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/before"})

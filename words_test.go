@@ -44,7 +44,7 @@ const (
 // and their numbers with what was done.
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
-	overBoth(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		// settled asks until the connections of earlier words are forgotten.
 		settled := func(w, says string) (text string) {
 			t.Helper()
@@ -84,7 +84,7 @@ func TestFourLetterWords(t *testing.T) {
 
 		client := func(interest, received, sent string) string {
 			address := `127\.0\.0\.1:\d+`
-			if s.Addr() == nil {
+			if s.Addr() == nil && s.SecureAddr() == nil {
 				address = `pipe`
 			}
 			return ` /` + address + `\[` + interest + `\]\(queued=0,recved=` + received + `,sent=` + sent + `\)\n`
@@ -133,12 +133,14 @@ func TestFourLetterWords(t *testing.T) {
 			t.Errorf("auth_failed_count is %d", got)
 		}
 
-		port := "-1"
-		if s.Addr() != nil {
-			port = fmt.Sprint(s.Addr().(*net.TCPAddr).Port)
+		port := func(a net.Addr) string {
+			if a == nil {
+				return "-1"
+			}
+			return fmt.Sprint(a.(*net.TCPAddr).Port)
 		}
 		quoted := regexp.QuoteMeta(dir)
-		lines(t, word(t, dial, "conf"), `clientPort=`+port+`\n`, `secureClientPort=-1\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
+		lines(t, word(t, dial, "conf"), `clientPort=`+port(s.Addr())+`\n`, `secureClientPort=`+port(s.SecureAddr())+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
 			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=10000\n`,
 			`clientPortListenBacklog=-1\n`, `serverId=1\n`, ``)
 
@@ -292,7 +294,7 @@ func TestDump(t *testing.T) {
 
 // TestTraceMask: stmk takes eight bytes more, and gtmk tells what they were.
 func TestTraceMask(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		if got := word(t, dial, "gtmk"); got != "306" {
 			t.Errorf("gtmk: %q", got)
 		}

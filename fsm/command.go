@@ -82,6 +82,9 @@ type Settings uint32
 // NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 const NoTTL Settings = 1
 
+// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+const X509 Settings = 4
+
 // Envelope starts an entry of the log. All commands that waited on one server
 // share one.
 type Envelope struct {

@@ -115,7 +115,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		if c, rest, err = nextCommand(rest); err != nil {
 			return err
 		}
-		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0}
+		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0, X509: e.Settings&X509 != 0}
 		m.out = m.out[:0]
 		before := m.zxid
 		r, err := m.do(&e, &c)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -21,6 +22,7 @@ import (
 type conn struct {
 	s      *Server
 	nc     net.Conn
+	raw    net.Conn      // below TLS, or the same: to close it takes no time
 	r      *bufio.Reader // the reader's
 	addr   string        // of the client, without port; "" in memory
 	number uint64
@@ -103,7 +105,14 @@ func (c *conn) remote() string { return c.nc.RemoteAddr().String() }
 func (c *conn) kill() {
 	c.goneOnce.Do(func() { close(c.gone) })
 	c.out.close()
-	c.nc.Close()
+	c.raw.Close()
+}
+
+// goodbye tells a client that speaks TLS that this was all.
+func (c *conn) goodbye() {
+	if t, ok := c.nc.(*tls.Conn); ok {
+		t.CloseWrite() // takes 5 s at the longest
+	}
 }
 
 // end closes the connection once what is queued is sent, or soon at the latest.
@@ -127,13 +136,16 @@ func (f fromNetwork) Read(p []byte) (int, error) {
 
 // serveConn is the reader of one connection, from its first byte to its end.
 func (s *Server) serveConn(nc net.Conn) {
-	c := &conn{s: s, nc: nc, number: s.number.Add(1), since: time.Now(),
+	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: time.Now(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()
 	}
 	c.out.init(s.cfg.OutboxBytes)
-	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+	secured, isTLS := nc.(*tls.Conn)
+	if isTLS {
+		c.raw = secured.NetConn()
+	} else if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		s.stats.plainFar.Add(1)
 	} else {
 		s.stats.plainNear.Add(1)
@@ -141,10 +153,10 @@ func (s *Server) serveConn(nc net.Conn) {
 	if !s.admit(c) {
 		s.stats.refused.Add(1)
 		c.warn("refusing a connection: too many")
-		if t, ok := nc.(*net.TCPConn); ok {
+		if t, ok := c.raw.(*net.TCPConn); ok {
 			t.SetLinger(0) // a reset, as from ZooKeeper
 		}
-		nc.Close()
+		c.raw.Close()
 		return
 	}
 	defer s.stats.ended.Add(1)
@@ -156,9 +168,13 @@ func (s *Server) serveConn(nc net.Conn) {
 		ids[0].ID = "127.0.0.1" // in memory is as local as can be
 	}
 	c.identity.Store(newIdentity(ids))
+	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	if isTLS && !c.shakeTLS(secured) {
+		return
+	}
+	nc.SetWriteDeadline(time.Time{})
 	c.r = bufio.NewReaderSize(fromNetwork{c}, 4<<10)
 
-	nc.SetReadDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	first, err := jute.FrameLength(c.r)
 	if err != nil {
 		c.late(err)
@@ -181,7 +197,8 @@ func (s *Server) serveConn(nc net.Conn) {
 		defer close(writer)
 		c.out.run(nc)
 		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
-		c.kill()    // and with it the reader, wherever it waits
+		c.goodbye()
+		c.kill() // and with it the reader, wherever it waits
 	}()
 	switch err := c.talk(first); {
 	case err == nil: // what is queued is still sent, if the client takes it

@@ -77,8 +77,10 @@ func (s *Server) answer(c *conn, word string) {
 	}
 	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	c.nc.Write([]byte(b.String()))
-	if t, ok := c.nc.(*net.TCPConn); ok {
-		t.CloseWrite() // what the client sent behind the word must not reset the answer away
+	// What the client sent behind the word must not reset the answer away.
+	c.goodbye()
+	if t, ok := c.raw.(*net.TCPConn); ok {
+		t.CloseWrite()
 	}
 }
 
@@ -375,18 +377,22 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 		line(c.key, c.v.Load())
 	}
 	line("stale_sessions_expired", s.cfg.Proposer.Expired()-s.stats.staleBase.Load())
+	line("outstanding_tls_handshake", s.stats.tlsHandshakes.Load())
 	line("connection_drop_probability", "0.0") // connections are never refused by chance
 }
 
 func conf(s *Server, _ *conn, b *strings.Builder) {
-	port := -1
-	s.mu.Lock()
-	if a, ok := s.listening.(*net.TCPAddr); ok {
-		port = a.Port
+	port := func(a net.Addr) int {
+		if a, ok := a.(*net.TCPAddr); ok {
+			return a.Port
+		}
+		return -1
 	}
+	s.mu.Lock()
+	plain, secure := port(s.listening), port(s.secure)
 	s.mu.Unlock()
 	size := dirSize(s.cfg.DataDir)
-	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=-1\n", port)
+	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=%d\n", plain, secure)
 	fmt.Fprintf(b, "dataDir=%s\ndataDirSize=%d\ndataLogDir=%s\ndataLogSize=%d\n", s.cfg.DataDir, size, s.cfg.DataDir, size)
 	fmt.Fprintf(b, "tickTime=%d\nmaxClientCnxns=%d\n", s.cfg.Tick.Milliseconds(), s.cfg.MaxConnsPerAddr)
 	fmt.Fprintf(b, "minSessionTimeout=%d\nmaxSessionTimeout=%d\n", s.cfg.MinSessionTimeout.Milliseconds(), s.cfg.MaxSessionTimeout.Milliseconds())

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -38,13 +39,15 @@ type Config struct {
 	MinSessionTimeout time.Duration
 	MaxSessionTimeout time.Duration
 	SuperDigest       string // "user:base64(sha1(user:password))" of the super user; empty for none
+	SuperX509         string // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
 	MaxConns         int           // 0 is no limit
 	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
 	MaxOutstanding   int           // requests of one connection that wait
 	OutboxBytes      int           // queued for a client that does not read
-	HandshakeTimeout time.Duration // for the first frame
+	HandshakeTimeout time.Duration // for TLS and the first frame
+	MaxTLSHandshakes int           // under way
 	FourLetterWords  []string      // those that are answered besides srvr; "*" is all
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
@@ -59,7 +62,8 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	serving   bool
-	listening net.Addr // of the first listener, for the word conf
+	listening net.Addr // for the word conf
+	secure    net.Addr // likewise: where TLS is spoken
 	conns     map[*conn]struct{}
 	perAddr   map[string]int
 	sessions  map[int64]*conn // whose connection it is, here
@@ -99,7 +103,15 @@ func (s *Server) Open() {
 }
 
 // Serve accepts connections on l until it is closed, and then closes l.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.listening) }
+
+// ServeTLS is Serve for clients that speak TLS. Whose certificate was verified
+// has its subject as an identity of scheme x509.
+func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
+	return s.serve(tls.NewListener(l, config), &s.secure)
+}
+
+func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	if !s.enter() {
 		l.Close()
 		return net.ErrClosed
@@ -107,9 +119,7 @@ func (s *Server) Serve(l net.Listener) error {
 	defer s.wg.Done()
 	defer l.Close()
 	s.mu.Lock()
-	if s.listening == nil {
-		s.listening = l.Addr()
-	}
+	*addr = l.Addr()
 	s.mu.Unlock()
 	for {
 		c, err := l.Accept()

@@ -17,13 +17,15 @@ type stats struct {
 	lastReply, minReply      atomic.Int64 // bytes
 	maxReply                 atomic.Int64
 
-	handshakes, resumes atomic.Int64 // ConnectRequests, and those that name a session
-	refused, ended      atomic.Int64 // connections: over a limit, and those that are over
-	silent, unserved    atomic.Int64 // connections without a handshake in time, or while not serving
-	bytesIn, bytesOut   atomic.Int64 // bytesIn with length prefixes; bytesOut of replies, without
-	eventBytes          atomic.Int64 // likewise
-	plainNear, plainFar atomic.Int64 // connections without TLS: of this host and of others
-	staleBase           atomic.Int64 // Proposer.Expired at the last reset
+	handshakes, resumes    atomic.Int64 // ConnectRequests, and those that name a session
+	refused, ended         atomic.Int64 // connections: over a limit, and those that are over
+	silent, unserved       atomic.Int64 // connections without a handshake in time, or while not serving
+	bytesIn, bytesOut      atomic.Int64 // bytesIn with length prefixes; bytesOut of replies, without
+	eventBytes             atomic.Int64 // likewise
+	plainNear, plainFar    atomic.Int64 // connections without TLS: of this host and of others
+	tlsFailed, tlsExceeded atomic.Int64 // handshakes of TLS: that failed, and that were one too many
+	tlsHandshakes          atomic.Int64 // under way
+	staleBase              atomic.Int64 // Proposer.Expired at the last reset
 }
 
 type counter struct {
@@ -46,6 +48,8 @@ func (s *stats) counters() []counter {
 		{"watch_bytes", &s.eventBytes},
 		{"non_mtls_local_conn_count", &s.plainNear},
 		{"non_mtls_remote_conn_count", &s.plainFar},
+		{"unsuccessful_handshake", &s.tlsFailed},
+		{"tls_handshake_exceeded", &s.tlsExceeded},
 	}
 }
 
