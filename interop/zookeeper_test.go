@@ -19,10 +19,12 @@ import (
 )
 
 // Where Debian's packages zookeeper and libslf4j-java put their jars. The
-// manifest of the first names what else it needs.
+// manifest of the first names what else it needs, but for the parts of Netty
+// that TLS takes.
 const (
 	zookeeperJar = "/usr/share/java/zookeeper.jar"
 	slf4jJar     = "/usr/share/java/slf4j-simple.jar"
+	nettyJars    = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
 )
 
 // startZooKeeper starts Debian's ZooKeeper, standalone, on a port of its own
@@ -72,7 +74,7 @@ func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, p
 	for _, k := range slices.Sorted(maps.Keys(props)) {
 		args = append(args, "-D"+k+"="+props[k])
 	}
-	args = append(args, "-cp", zookeeperJar+":"+slf4jJar,
+	args = append(args, "-cp", zookeeperJar+":"+slf4jJar+":"+nettyJars,
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", confFile)
 	cmd := exec.Command("java", args...)
 	cmd.Dir = dir
