@@ -64,6 +64,16 @@ type Config struct {
 	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) bound the
 	// connections; one too many is reset. 0 is no bound.
 	MaxConnections, MaxConnectionsPerAddress int
+	// MaxSessions bounds the sessions of the whole cluster: at the limit the
+	// connection of a client that asks for a new one is closed without an
+	// answer. Servers of one cluster that open some at the same moment may
+	// exceed it a little. 0 is no bound.
+	MaxSessions int
+	// MaxWatches bounds a connection's watches, of which a persistent one counts
+	// for two. A request that would set one more is answered ThrottledOp and
+	// does nothing, and a setWatches that would is the end of its connection.
+	// 0 is no bound.
+	MaxWatches int
 	// MaxTLSHandshakes bounds the TLS handshakes under way; the connection of one
 	// more is closed. The default is 1000. Each has ten seconds, with what a
 	// client says first.
@@ -109,7 +119,7 @@ func (c *Config) complete() error {
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
 	case c.ContainerCheckInterval < 0 || c.MaxFrameBytes < 0 || c.MaxFrameBytes > 1<<30 || c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 ||
-		c.MaxTLSHandshakes < 0 || c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
+		c.MaxTLSHandshakes < 0 || c.MaxSessions < 0 || c.MaxWatches < 0 || c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
 		return fmt.Errorf("lockkeeper: a limit is negative, or a frame longer than 1 GiB")
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
@@ -150,6 +160,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 	return server.Config{
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime, MinSessionTimeout: c.MinSessionTimeout, MaxSessionTimeout: c.MaxSessionTimeout,
+		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: 10 * time.Second, FourLetterWords: c.FourLetterWords,

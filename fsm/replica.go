@@ -125,12 +125,6 @@ func (v *View) Watches(f func(w Watcher, path string)) {
 	v.r.watches.Each(f)
 }
 
-func (v *View) watch(w Watcher, kind watch.Kind, path string) {
-	v.r.watchMu.Lock()
-	v.r.watches.Add(w, kind, path, watch.Standard)
-	v.r.watchMu.Unlock()
-}
-
 // DropWatches removes all watches of a connection that has ended.
 func (r *Replica) DropWatches(w Watcher) {
 	r.watchMu.Lock()

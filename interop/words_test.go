@@ -30,7 +30,6 @@ var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
 		`proposal_count`, `commit_count`, `learner_\w+`, `looking_count`, `quit_leading_\w+`, `diff_count`, `snap_count`, `revalidate_count`,
 		`ensemble_auth_\w+`, `skip_\w+`, `dead_watchers_\w+`, `add_dead_\w+`, `digest_mismatches_count`, `unrecoverable_error_count`,
 		`stale_(requests|replies)\w*`, `large_requests_rejected`, `insecure_admin_count`, `(snapshot|restore)_\w+`,
-		`throttled_ops`,
 	}, "|") + `)\t`), nil},
 }
 

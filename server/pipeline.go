@@ -163,10 +163,16 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		// (ZooKeeperServer.processSasl). Nobody is anybody by it.
 		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
 	default:
-		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids}
+		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches}
 		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 		if h.Code != proto.OK {
 			scratch = scratch[:0]
+		}
+		if h.Code == proto.ThrottledOp {
+			c.s.stats.throttled.Add(1)
+			// A client does not look at the answer to setWatches, and would
+			// wait for events that never come.
+			end = q.op.Code == proto.OpSetWatches || q.op.Code == proto.OpSetWatches2
 		}
 	}
 	c.reply(q, &h, scratch)

@@ -45,6 +45,8 @@ type Config struct {
 	MaxConns         int           // 0 is no limit
 	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
 	MaxOutstanding   int           // requests of one connection that wait
+	MaxWatches       int           // of one connection; 0 is no limit
+	MaxSessions      int           // that may be opened, in the whole cluster; 0 is no limit
 	OutboxBytes      int           // queued for a client that does not read
 	HandshakeTimeout time.Duration // for TLS and the first frame
 	MaxTLSHandshakes int           // under way
@@ -73,6 +75,7 @@ type Server struct {
 	dirty   []*conn // have frames that the applier queued since it last flushed
 	scratch []byte  // replies of reads that the applier runs; the applier's own
 
+	opening   atomic.Int64  // sessions that are asked for and not in the replica yet
 	number    atomic.Uint64 // of the last connection
 	traceMask atomic.Int64  // of the words gtmk and stmk
 	stats     stats

@@ -23,6 +23,7 @@ type stats struct {
 	bytesIn, bytesOut      atomic.Int64 // bytesIn with length prefixes; bytesOut of replies, without
 	eventBytes             atomic.Int64 // likewise
 	plainNear, plainFar    atomic.Int64 // connections without TLS: of this host and of others
+	throttled              atomic.Int64 // requests over a limit
 	tlsFailed, tlsExceeded atomic.Int64 // handshakes of TLS: that failed, and that were one too many
 	tlsHandshakes          atomic.Int64 // under way
 	staleBase              atomic.Int64 // Proposer.Expired at the last reset
@@ -48,6 +49,7 @@ func (s *stats) counters() []counter {
 		{"watch_bytes", &s.eventBytes},
 		{"non_mtls_local_conn_count", &s.plainNear},
 		{"non_mtls_remote_conn_count", &s.plainFar},
+		{"throttled_ops", &s.throttled},
 		{"unsuccessful_handshake", &s.tlsFailed},
 		{"tls_handshake_exceeded", &s.tlsExceeded},
 	}
