@@ -163,6 +163,7 @@ func TestNoHandshake(t *testing.T) {
 		}
 		t.Run("noise", func(t *testing.T) {
 			log.reset()
+			start := time.Now()
 			var wg sync.WaitGroup
 			for range 300 {
 				b := make([]byte, 1+r.IntN(300))
@@ -190,7 +191,8 @@ func TestNoHandshake(t *testing.T) {
 			}
 			wg.Wait()
 			alive(t, healthy)
-			if lines := log.matching(""); len(lines) > 100 {
+			// A second may bring 50 lines, of each of two kinds.
+			if lines := log.matching(""); len(lines) > 100*(1+int(time.Since(start)/time.Second)) {
 				t.Errorf("%d lines in the log", len(lines))
 			}
 		})
