@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Installs what the tests behind the build tag interop need, on Debian, as root:
-# a real Redis, a real ZooKeeper with its jars, and the Go modules. It can run
-# any number of times and is quick when all is there. The packages' own services
-# are not started.
+# a real Redis, a real ZooKeeper with its jars, Java, newer jars from Maven
+# Central, and the Go modules. It can run any number of times and is quick when
+# all is there. The packages' own services are not started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java)
+packages=(redis-server zookeeper libslf4j-java strace)
+
+command -v javac >/dev/null || packages+=(default-jdk-headless)
+command -v mvn >/dev/null || packages+=(maven)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -30,6 +33,21 @@ if ((${#missing[@]})); then
 	apt-get update --quiet=2
 	apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}"
 fi
+
+# jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
+# on, into a folder of the cache that is named after NAME and the file's content.
+# A folder that is there is whole.
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
+jars() {
+	local pom=$1 dir
+	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
+	[[ -d $dir ]] && return
+	rm -rf "$dir.part"
+	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mv "$dir.part" "$dir"
+}
+jars interop/clients/java/pom.xml zookeeper
+jars interop/clients/kafka/pom.xml kafka
 
 go mod download
 # For TestGoZooKeeper, which runs the client's own tests.

@@ -25,6 +25,12 @@ const withTLSLine = "lockkeeper: serving ZooKeeper clients with TLS on "
 // one configuration: who a client is by its certificate, and what ACLs take,
 // must be the same. Then ZooKeeper's own Java client talks to lockkeeper so.
 func TestTLS(t *testing.T) {
+	for _, version := range []zkVersion{zk38, zk39} {
+		t.Run(string(version), func(t *testing.T) { compareTLS(t, version) })
+	}
+}
+
+func compareTLS(t *testing.T, version zkVersion) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
 	store, _ := testkit.WritePair(t, ca.Server(t), dir, "server.pem", "server.pem")
@@ -34,7 +40,7 @@ func TestTLS(t *testing.T) {
 		"ssl.keyStore.location": store, "ssl.trustStore.location": authority, "ssl.clientAuth": "want",
 		"X509AuthenticationProvider.superUser": "CN=root,O=Example",
 	}
-	startZooKeeper(t, nil, cfg)
+	startZooKeeper(t, version, nil, cfg)
 	l := startLockkeeper(t, "--tls-listen", freeAddr(t), "--tls-cert", store, "--tls-ca", authority, "--tls-client-auth", "want",
 		"--x509-super-user", "CN=root,O=Example")
 	theirs, ours := net.JoinHostPort("127.0.0.1", port), secureAddr(t, l)
@@ -109,7 +115,7 @@ func TestTLS(t *testing.T) {
 	java := exec.Command("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.client.secure=true",
 		"-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
 		"-Dzookeeper.ssl.keyStore.location="+client, "-Dzookeeper.ssl.trustStore.location="+authority,
-		"-cp", zookeeperJar+":"+slf4jJar+":"+nettyJars, "org.apache.zookeeper.ZooKeeperMain", "-server", ours, "whoami")
+		"-cp", version.classpath(t), "org.apache.zookeeper.ZooKeeperMain", "-server", ours, "whoami")
 	out, err := java.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "x509: CN=ann,O=Example,C=DE") {
 		t.Errorf("the Java client: %v\n%s", err, out)

@@ -39,7 +39,13 @@ var versions = regexp.MustCompile(`\d+\.\d+\.\d+\S*, built on`)
 // the same has been done to both: line by line the answers must be the same but
 // for their numbers, or the difference must be in the list above.
 func TestWords(t *testing.T) {
-	theirs, _ := startZooKeeper(t, nil, map[string]string{"4lw.commands.whitelist": "*", "tickTime": "2000"})
+	for _, version := range []zkVersion{zk38, zk39} {
+		t.Run(string(version), func(t *testing.T) { compareWords(t, version) })
+	}
+}
+
+func compareWords(t *testing.T, version zkVersion) {
+	theirs := startZooKeeper(t, version, nil, map[string]string{"4lw.commands.whitelist": "*", "tickTime": "2000"}).addr
 	ours := startLockkeeper(t).addr
 	for _, addr := range []string{theirs, ours} {
 		var all [2]*rawclient.Client
@@ -65,6 +71,10 @@ func TestWords(t *testing.T) {
 		do(all[1].Create("/e", nil, proto.FlagEphemeral))
 		do(all[0].Get("/e", true))
 		do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
+	}
+	answer, err := fourLetterWord(theirs, "srvr", 10*time.Second)
+	if err != nil || !strings.Contains(answer, "Zookeeper version: "+string(version)) {
+		t.Fatalf("%q, %v", answer, err)
 	}
 	mask := func(n int64) string { return "stmk" + string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
 	for _, word := range []string{"ruok", "isro", "srvr", "stat", "conf", "cons", "dump", "wchs", "wchc", "wchp", "mntr", "dirs", "gtmk", mask(7), "gtmk", "hash", "envi", "crst", "srst"} {

@@ -1,0 +1,666 @@
+package conform
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha1"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// maxReply is the longest frame that is read. A server does not bound replies.
+const maxReply = 64 << 20
+
+// trial is what a check works with. All of it belongs to the check's goroutine. Its
+// methods end the check when something is not as it should be.
+type trial struct {
+	ctx   context.Context
+	s     *state
+	name  string
+	conns []*conn
+	log   []entry
+}
+
+// entry is a frame or another thing that happened, for the report of a failure.
+type entry struct {
+	conn  string
+	frame *wire.Frame // or
+	note  string
+}
+
+// failure ends a check.
+type failure struct{ why string }
+
+// protect runs f and returns why it failed, or "".
+func (t *trial) protect(f func()) (why string) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			why = r.why
+		default:
+			why = fmt.Sprintf("the check broke: %v\n%s", r, debug.Stack())
+		}
+	}()
+	f()
+	return ""
+}
+
+// failf ends the check.
+func (t *trial) failf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
+
+// equal ends the check unless got is want.
+func (t *trial) equal(what string, got, want any) {
+	if !reflect.DeepEqual(got, want) {
+		t.failf("%s is %s, expected %s", what, show(got), show(want))
+	}
+}
+
+// ensure ends the check unless ok.
+func (t *trial) ensure(ok bool, format string, args ...any) {
+	if !ok {
+		t.failf(format, args...)
+	}
+}
+
+func show(v any) string {
+	if v == nil {
+		return "nil"
+	}
+	return wire.Text(v)
+}
+
+// path is a path below the check's own znode; path("") is that znode.
+func (t *trial) path(rel string) string {
+	p := t.s.root + "/" + strings.ReplaceAll(t.name, "/", ":")
+	if rel != "" {
+		p += "/" + rel
+	}
+	return p
+}
+
+func (t *trial) makeRoot() {
+	k := t.connect()
+	k.create(t.path(""), nil, 0)
+	k.closeSession()
+	t.conns, t.log = nil, nil
+}
+
+// end closes what the check left open.
+func (t *trial) end() {
+	for _, k := range t.conns {
+		if k.nc != nil && k.Session.SessionID != 0 {
+			t.protect(func() {
+				k.timeout = min(k.timeout, 2*time.Second)
+				k.send(proto.OpCloseSession, nil)
+				for { // up to its end, so that the next check finds no ephemerals
+					k.next()
+				}
+			})
+		}
+		k.hangUp()
+	}
+}
+
+// exchange is the log in words.
+func (t *trial) exchange() (lines []string) {
+	const most = 200
+	log := t.log
+	if len(log) > most {
+		lines = append(lines, fmt.Sprintf("… %d lines before", len(log)-most))
+		log = log[len(log)-most:]
+	}
+	for _, e := range log {
+		switch {
+		case e.frame == nil:
+			lines = append(lines, fmt.Sprintf("%s   %s", e.conn, e.note))
+		case e.frame.FromClient():
+			lines = append(lines, fmt.Sprintf("%s > %s", e.conn, e.frame))
+		default:
+			lines = append(lines, fmt.Sprintf("%s < %s", e.conn, e.frame))
+		}
+	}
+	return lines
+}
+
+// ops lists the operations that were asked for, those in a multi too.
+func (t *trial) ops() (names []string) {
+	for _, e := range t.log {
+		if e.frame == nil || e.frame.Kind != wire.Request {
+			continue
+		}
+		names = append(names, opName(e.frame.Op))
+		if m, ok := e.frame.Body.(*proto.MultiRequest); ok {
+			for _, part := range m.Ops {
+				names = append(names, opName(part.Op))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// wait lets time pass.
+func (t *trial) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.ctx.Done():
+		t.failf("%v", t.ctx.Err())
+	}
+}
+
+// eventually tries until f is true, for as long as a frame may take and d.
+func (t *trial) eventually(d time.Duration, what string, f func() bool) {
+	for end := time.Now().Add(d + t.s.o.Timeout); !f(); t.wait(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.failf("%s: not within %v", what, d+t.s.o.Timeout)
+		}
+	}
+}
+
+// word asks a four-letter word on a connection of its own and returns the answer.
+func (t *trial) word(w string) string {
+	k := t.dial()
+	k.write([]byte(w), "word "+w)
+	k.nc.SetReadDeadline(k.deadline())
+	b, err := io.ReadAll(k.r)
+	if err != nil && len(b) == 0 {
+		t.failf("%s is not answered: %v", w, err)
+	}
+	t.log = append(t.log, entry{conn: k.name, note: fmt.Sprintf("answered %q", b)})
+	k.hangUp()
+	return string(b)
+}
+
+// conn is one connection.
+type conn struct {
+	t       *trial
+	name    string
+	nc      net.Conn // nil when closed
+	r       *bufio.Reader
+	talk    wire.Conversation
+	xid     int32
+	out     []byte
+	outLog  []entry
+	events  []*wire.Frame // met while a reply was waited for
+	timeout time.Duration
+	Session proto.ConnectReply
+}
+
+// dial connects and sends nothing.
+func (t *trial) dial() *conn {
+	ctx, cancel := context.WithTimeout(t.ctx, t.s.o.Timeout)
+	defer cancel()
+	nc, err := t.s.o.Dial(ctx)
+	if err != nil {
+		t.failf("connect: %v", err)
+	}
+	k := &conn{t: t, name: string(rune('A' + len(t.conns)%26)), nc: nc, r: bufio.NewReader(nc), timeout: t.s.o.Timeout}
+	t.conns = append(t.conns, k)
+	return k
+}
+
+// connect opens a session of 30 s, or of what the server makes of it.
+func (t *trial) connect() *conn { return t.connectFor(30 * time.Second) }
+
+// connectFor opens a session.
+func (t *trial) connectFor(timeout time.Duration) *conn {
+	k := t.dial()
+	if r := k.handshake(newSession(timeout)); r.SessionID == 0 {
+		t.failf("no session was opened")
+	}
+	return k
+}
+
+// newSession asks for a session as the Java client does.
+func newSession(timeout time.Duration) *proto.ConnectRequest {
+	return &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
+}
+
+// resumption asks for a session that exists.
+func resumption(s proto.ConnectReply) *proto.ConnectRequest {
+	return &proto.ConnectRequest{Timeout: s.Timeout, SessionID: s.SessionID, Password: s.Password, HasReadOnly: true}
+}
+
+// resume takes a session over on a new connection.
+func (t *trial) resume(s proto.ConnectReply) *conn {
+	k := t.dial()
+	r := k.handshake(resumption(s))
+	t.equal("the session that was resumed", r.SessionID, s.SessionID)
+	return k
+}
+
+// handshake sends q and returns the answer.
+func (k *conn) handshake(q *proto.ConnectRequest) proto.ConnectReply {
+	k.sendFrame(q.Append(nil))
+	return k.shaken()
+}
+
+// shaken reads the answer to a handshake.
+func (k *conn) shaken() proto.ConnectReply {
+	r, ok := k.next().Body.(*proto.ConnectReply)
+	if !ok {
+		k.t.failf("%s: the answer to the handshake is unreadable", k.name)
+	}
+	k.Session = *r
+	return *r
+}
+
+func (k *conn) deadline() time.Time { return time.Now().Add(k.timeout) }
+
+// write sends bytes that are no frame of the conversation.
+func (k *conn) write(b []byte, note string) {
+	k.t.log = append(k.t.log, entry{conn: k.name, note: "sent " + note})
+	k.push(b)
+}
+
+func (k *conn) push(b []byte) {
+	if k.nc == nil {
+		k.t.failf("%s is closed", k.name)
+	}
+	k.nc.SetWriteDeadline(k.deadline())
+	// A server that closes on a bad frame need not read it all; what it did is
+	// for the next read to say.
+	k.nc.Write(b)
+}
+
+// queuePayload adds a frame to what flush sends.
+func (k *conn) queuePayload(payload []byte) {
+	f := k.talk.FromClient(payload)
+	k.outLog = append(k.outLog, entry{conn: k.name, frame: &f})
+	k.out = append(jute.AppendInt(k.out, int32(len(payload))), payload...)
+}
+
+// sendFrame sends a frame, whatever is in it.
+func (k *conn) sendFrame(payload []byte) {
+	k.queuePayload(payload)
+	k.flush()
+}
+
+// queue adds a request to what flush sends.
+func (k *conn) queue(op proto.OpCode, body proto.Record) int32 {
+	k.xid++
+	k.queueXid(k.xid, op, body)
+	return k.xid
+}
+
+// queueXid is queue with an xid of the check's choice.
+func (k *conn) queueXid(xid int32, op proto.OpCode, body proto.Record) {
+	h := proto.RequestHeader{Xid: xid, Op: op}
+	b := h.Append(nil)
+	if body != nil {
+		b = body.Append(b)
+	}
+	k.queuePayload(b)
+}
+
+// queueRaw is queue with a body of any bytes.
+func (k *conn) queueRaw(op proto.OpCode, body []byte) int32 {
+	k.xid++
+	h := proto.RequestHeader{Xid: k.xid, Op: op}
+	k.queuePayload(append(h.Append(nil), body...))
+	return k.xid
+}
+
+// flush sends what is queued, in one write.
+func (k *conn) flush() {
+	k.t.log = append(k.t.log, k.outLog...)
+	k.push(k.out)
+	k.out, k.outLog = nil, nil
+}
+
+// send sends a request and waits for nothing.
+func (k *conn) send(op proto.OpCode, body proto.Record) int32 {
+	xid := k.queue(op, body)
+	k.flush()
+	return xid
+}
+
+// next is the next frame, reply or event.
+func (k *conn) next() *wire.Frame {
+	if k.nc == nil {
+		k.t.failf("%s is closed", k.name)
+	}
+	k.nc.SetReadDeadline(k.deadline())
+	payload, err := jute.ReadFrame(k.r, maxReply, nil)
+	switch {
+	case ended(err):
+		k.note("closed by the server")
+		k.t.failf("%s was closed by the server, expected a frame", k.name)
+	case err != nil:
+		k.t.failf("%s: expected a frame: %v", k.name, err)
+	}
+	f := k.talk.FromServer(payload)
+	k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
+	if f.Err != nil {
+		k.t.failf("%s: a frame that cannot be read: %v", k.name, f.Err)
+	}
+	return &f
+}
+
+func ended(err error) bool {
+	if err == nil {
+		return false
+	}
+	var timeout net.Error
+	return !(errors.As(err, &timeout) && timeout.Timeout())
+}
+
+func (k *conn) note(format string, args ...any) {
+	k.t.log = append(k.t.log, entry{conn: k.name, note: fmt.Sprintf(format, args...)})
+}
+
+// reply is the next frame that is no event; events before it wait for event.
+func (k *conn) reply() *wire.Frame {
+	for {
+		f := k.next()
+		if f.Kind != wire.Event {
+			return f
+		}
+		k.events = append(k.events, f)
+	}
+}
+
+// call sends a request and returns its reply.
+func (k *conn) call(op proto.OpCode, body proto.Record) *wire.Frame {
+	return k.answer(k.send(op, body), op)
+}
+
+// callRaw is call with a body of any bytes.
+func (k *conn) callRaw(op proto.OpCode, body []byte) *wire.Frame {
+	xid := k.queueRaw(op, body)
+	k.flush()
+	return k.answer(xid, op)
+}
+
+// answer reads the reply to the request with that xid.
+func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
+	if op == proto.OpPing {
+		xid = proto.XidPing
+	}
+	f := k.reply()
+	if f.Xid != xid {
+		k.t.failf("%s: the reply has xid %d, expected %d", k.name, f.Xid, xid)
+	}
+	if f.Code == proto.OK && f.Known && len(f.Rest) > 0 {
+		k.t.failf("%s: %d bytes behind the reply's record", k.name, len(f.Rest))
+	}
+	return f
+}
+
+// want is call, and the reply must have that code. A reply with an error must
+// have no body.
+func (k *conn) want(code proto.Code, op proto.OpCode, body proto.Record) *wire.Frame {
+	f := k.call(op, body)
+	k.judge(f, code)
+	return f
+}
+
+// wantRaw is want with a body of any bytes.
+func (k *conn) wantRaw(code proto.Code, op proto.OpCode, body []byte) *wire.Frame {
+	f := k.callRaw(op, body)
+	k.judge(f, code)
+	return f
+}
+
+func (k *conn) judge(f *wire.Frame, code proto.Code) {
+	if f.Code != code {
+		k.t.failf("%s: %s is answered %s, expected %s", k.name, opName(f.Op), f.Code, code)
+	}
+	if code != proto.OK && len(f.Rest) > 0 && f.Op != proto.OpMultiRead {
+		k.t.failf("%s: an error with a body of %d bytes, expected none", k.name, len(f.Rest))
+	}
+}
+
+// do is want with OK.
+func (k *conn) do(op proto.OpCode, body proto.Record) *wire.Frame { return k.want(proto.OK, op, body) }
+
+// closed waits until the server closes the connection, and nothing may come before.
+func (k *conn) closed() {
+	k.nc.SetReadDeadline(k.deadline())
+	payload, err := jute.ReadFrame(k.r, maxReply, nil)
+	switch {
+	case err == nil:
+		f := k.talk.FromServer(payload)
+		k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
+		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+	case !ended(err):
+		k.t.failf("%s is still open, expected its end: %v", k.name, err)
+	}
+	k.note("closed by the server")
+	k.hangUp()
+}
+
+// hangUp closes the connection; a session on it lives on.
+func (k *conn) hangUp() {
+	if k.nc != nil {
+		k.nc.Close()
+		k.nc = nil
+		k.note("closed by the client")
+	}
+}
+
+// closeSession ends the session and the connection.
+func (k *conn) closeSession() *wire.Frame {
+	f := k.do(proto.OpCloseSession, nil)
+	k.closed()
+	return f
+}
+
+// ping sends one and waits for its reply.
+func (k *conn) ping() *wire.Frame { return k.do(proto.OpPing, nil) }
+
+// event is the next event, which must be this one. Those that came before
+// the last reply are taken first.
+func (k *conn) event(t proto.EventType, path string) *wire.Frame {
+	var f *wire.Frame
+	if len(k.events) > 0 {
+		f, k.events = k.events[0], k.events[1:]
+	} else if f = k.next(); f.Kind != wire.Event {
+		k.t.failf("%s: a reply came, expected the event %s of %s", k.name, t, path)
+	}
+	want := &proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
+	k.t.equal(k.name+": the event", f.Body, proto.Record(want))
+	return f
+}
+
+// noEvent makes sure that no event is left, by a ping: what happened before it
+// is told before its reply.
+func (k *conn) noEvent() {
+	k.ping()
+	if len(k.events) > 0 {
+		k.t.failf("%s: an event came, expected none: %s", k.name, k.events[0])
+	}
+}
+
+// create makes a znode that anybody may do anything with, and returns its path.
+func (k *conn) create(path string, data []byte, flags int32) string {
+	return k.createACL(path, data, proto.OpenACL, flags)
+}
+
+func (k *conn) createACL(path string, data []byte, acl []proto.ACL, flags int32) string {
+	f := k.do(proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags})
+	return f.Body.(*proto.PathReply).Path
+}
+
+// create2 is create that tells the Stat too.
+func (k *conn) create2(path string, data []byte, flags int32) (string, proto.Stat) {
+	f := k.do(proto.OpCreate2, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags})
+	r := f.Body.(*proto.PathStatReply)
+	return r.Path, r.Stat
+}
+
+// stat is a znode's Stat; it must exist.
+func (k *conn) stat(path string) proto.Stat {
+	return *k.do(proto.OpExists, &proto.PathWatch{Path: path}).Body.(*proto.Stat)
+}
+
+// missing makes sure that a znode does not exist.
+func (k *conn) missing(path string) {
+	k.want(proto.NoNode, proto.OpExists, &proto.PathWatch{Path: path})
+}
+
+// watchExists, watchData and watchChildren set a watch; the read must succeed
+// but that of exists, which may not find the znode.
+func (k *conn) watchExists(path string) {
+	k.call(proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
+}
+func (k *conn) watchData(path string) {
+	k.do(proto.OpGetData, &proto.PathWatch{Path: path, Watch: true})
+}
+func (k *conn) watchChildren(path string) {
+	k.do(proto.OpGetChildren, &proto.PathWatch{Path: path, Watch: true})
+}
+
+// addWatch adds a persistent watch.
+func (k *conn) addWatch(path string, mode int32) *wire.Frame {
+	return k.do(proto.OpAddWatch, &proto.PathType{Path: path, Type: mode})
+}
+
+func (k *conn) get(path string) ([]byte, proto.Stat) {
+	r := k.do(proto.OpGetData, &proto.PathWatch{Path: path}).Body.(*proto.DataReply)
+	return r.Data, r.Stat
+}
+
+func (k *conn) set(path string, data []byte, version int32) proto.Stat {
+	f := k.do(proto.OpSetData, &proto.SetDataRequest{Path: path, Data: data, Version: version})
+	return *f.Body.(*proto.Stat)
+}
+
+func (k *conn) delete(path string, version int32) *wire.Frame {
+	return k.do(proto.OpDelete, &proto.PathVersion{Path: path, Version: version})
+}
+
+// children are the names of a znode's children, sorted.
+func (k *conn) children(path string) []string {
+	names := k.do(proto.OpGetChildren, &proto.PathWatch{Path: path}).Body.(*proto.ChildrenReply).Names
+	slices.Sort(names)
+	return names
+}
+
+func (k *conn) getACL(path string) ([]proto.ACL, proto.Stat) {
+	r := k.do(proto.OpGetACL, &proto.Path{Path: path}).Body.(*proto.ACLReply)
+	return r.ACL, r.Stat
+}
+
+func (k *conn) setACL(path string, acl []proto.ACL, version int32) proto.Stat {
+	f := k.do(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: acl, Version: version})
+	return *f.Body.(*proto.Stat)
+}
+
+// multi sends a multi; its header must be good, whatever the results are.
+func (k *conn) multi(ops ...proto.MultiOp) []proto.MultiResult {
+	return k.do(proto.OpMulti, &proto.MultiRequest{Ops: ops}).Body.(*proto.MultiReply).Results
+}
+
+// The operations of a multi.
+func opCreate(path string, data []byte, flags int32) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
+}
+func opDelete(path string, version int32) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpDelete, Request: &proto.PathVersion{Path: path, Version: version}}
+}
+func opSet(path string, data []byte, version int32) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpSetData, Request: &proto.SetDataRequest{Path: path, Data: data, Version: version}}
+}
+func opCheck(path string, version int32) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpCheck, Request: &proto.PathVersion{Path: path, Version: version}}
+}
+
+// auth proves an identity, which must be accepted.
+func (k *conn) auth(scheme, auth string) *wire.Frame {
+	k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(auth)})
+	k.flush()
+	f := k.answer(proto.XidAuth, proto.OpAuth)
+	k.judge(f, proto.OK)
+	return f
+}
+
+// The users of the suite; each has its name for a password. Checks use no
+// others, so that the suite can delete what they protected.
+const (
+	alice = "alice"
+	bob   = "bob"
+)
+
+var users = []string{alice, bob}
+
+// digestID is what a user's name and password come to in an ACL.
+func digestID(user, password string) string {
+	sum := sha1.Sum([]byte(user + ":" + password))
+	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// allow is an ACL entry for one of the users.
+func allow(user string, perms int32) proto.ACL {
+	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeDigest, ID: digestID(user, user)}}
+}
+
+// allowAll is an ACL entry for anybody.
+func allowAll(perms int32) proto.ACL {
+	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeWorld, ID: proto.Anyone}}
+}
+
+// quota sets the limits of the tree at path, as zkCli does.
+func (k *conn) quota(path, limits string) {
+	p := "/zookeeper/quota"
+	for name := range strings.SplitSeq(path[1:], "/") {
+		p += "/" + name
+		k.call(proto.OpCreate, &proto.CreateRequest{Path: p, ACL: proto.OpenACL})
+	}
+	k.create(p+"/zookeeper_limits", []byte(limits), 0)
+	k.create(p+"/zookeeper_stats", []byte("count=0,bytes=0"), 0)
+}
+
+// deleteAll deletes a tree as far as it may.
+func (k *conn) deleteAll(path string) {
+	f := k.call(proto.OpGetChildren, &proto.PathWatch{Path: path})
+	if r, ok := f.Body.(*proto.ChildrenReply); ok {
+		for _, name := range r.Names {
+			k.deleteAll(path + "/" + name)
+		}
+	}
+	k.call(proto.OpDelete, &proto.PathVersion{Path: path, Version: proto.AnyVersion})
+}
+
+// body is a request's body made of parts, for those that are wrong on purpose.
+func body(parts ...any) []byte {
+	var b []byte
+	for _, p := range parts {
+		switch p := p.(type) {
+		case int:
+			b = jute.AppendInt(b, int32(p))
+		case int64:
+			b = jute.AppendLong(b, p)
+		case bool:
+			b = jute.AppendBool(b, p)
+		case string:
+			b = jute.AppendString(b, p)
+		case []byte:
+			b = append(b, p...)
+		case proto.Record:
+			b = p.Append(b)
+		default:
+			panic(fmt.Sprintf("body: %T", p))
+		}
+	}
+	return b
+}
+
+// repeat is data of n bytes.
+func repeat(n int) []byte { return bytes.Repeat([]byte("x"), n) }

@@ -1,0 +1,339 @@
+// Package conform says whether a server behaves as ZooKeeper does, to the byte:
+// a suite of named checks that runs against any endpoint of its protocol.
+//
+// A program calls [Run] and reads the [Report]; a Go test calls [Test], in the
+// manner of testing/fstest. The suite works below a root znode of its own and
+// takes it away again. It needs an endpoint that nobody else writes to, since
+// some checks count zxids.
+package conform
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Check is one behaviour that the suite looks at.
+type Check struct {
+	Name  string    // GROUP/WHAT, unique
+	Says  string    // the behaviour, in one sentence
+	In    string    // the versions of ZooKeeper that have it, as a range; see [Version.In]
+	Needs []Feature // what the endpoint must be able to do, or the check is unsupported
+	Alone bool      // nothing else may run beside it, since it counts zxids or asks for totals
+	run   func(*trial)
+}
+
+// Group is the part of the check's name that many share.
+func (k *Check) Group() string { return group(k.Name) }
+
+func group(name string) string {
+	g, _, _ := strings.Cut(name, "/")
+	return g
+}
+
+// Feature is something that not every endpoint can do, or lets be seen.
+type Feature string
+
+// The features. Whether an endpoint has those marked † is found out by trying.
+const (
+	Words  Feature = "words"  // † four-letter words
+	TTL    Feature = "ttl"    // † TTL znodes (extendedTypesEnabled)
+	Quotas Feature = "quotas" // † quotas that are enforced (enforceQuota)
+	Super  Feature = "super"  // a super user, whose password Options.Super gives
+	Reaper Feature = "reaper" // containers are reaped within Options.ReapWithin
+)
+
+// Features lists all features.
+func Features() []Feature { return []Feature{Words, TTL, Quotas, Super, Reaper} }
+
+// Checks lists the suite in the order of its report.
+func Checks() []Check { return slices.Clone(suite) }
+
+// suite is all checks, in the order of the report.
+var suite = slices.Concat(
+	handshakeChecks,
+)
+
+// Options say what to check, and where. Dial alone is required.
+type Options struct {
+	// Dial connects to the endpoint. It may be called from several goroutines.
+	Dial func(context.Context) (net.Conn, error)
+	// Version is the version of ZooKeeper that the endpoint is to behave as,
+	// such as "3.8.4", or "3.8.0+debian" for Debian's patched one. If it is
+	// empty the endpoint is asked (srvr), and if it does not say, the newest
+	// that the suite knows is expected.
+	Version string
+	// Groups are the groups to run; none means all.
+	Groups []string
+	// Run selects checks by their names; nil means all.
+	Run *regexp.Regexp
+	// Without are features that the endpoint does not have, besides those
+	// that are found missing.
+	Without []Feature
+	// Super is USER:PASSWORD of the endpoint's super user.
+	Super string
+	// ReapWithin is how long after it became empty a container is gone at the
+	// latest, by the endpoint's configuration. 0 leaves those checks out.
+	ReapWithin time.Duration
+	// Parallel is how many checks may run at a time; 0 means 8.
+	Parallel int
+	// Timeout bounds the wait for one frame; 0 means 10 s.
+	Timeout time.Duration
+	// Progress, if set, is told of each result as it comes, one at a time.
+	Progress func(done, of int, r *Result)
+}
+
+// Test runs the suite against the endpoint as subtests of t, one for each
+// check. Those that the endpoint's version or features leave out are skipped,
+// with the reason.
+func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...func(*Options)) {
+	t.Helper()
+	o := Options{Dial: dial}
+	for _, f := range change {
+		f(&o)
+	}
+	report, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range report.Results {
+		r := &report.Results[i]
+		t.Run(r.Name, func(t *testing.T) {
+			switch r.Status {
+			case Failed:
+				t.Errorf("%s\n%s\n%s", r.Says, r.Why, strings.Join(r.Exchange, "\n"))
+			case Unsupported, OtherVersion:
+				t.Skip(r.Why)
+			}
+		})
+	}
+}
+
+// Run runs the suite. An error says that it could not be run at all; what the
+// endpoint does wrong is in the report. When ctx ends the checks that have not
+// run yet fail.
+func Run(ctx context.Context, o Options) (*Report, error) {
+	if o.Dial == nil {
+		return nil, errors.New("conform: no Dial")
+	}
+	o.Parallel = cmp.Or(o.Parallel, 8)
+	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
+	for _, f := range o.Without {
+		if !slices.Contains(Features(), f) {
+			return nil, fmt.Errorf("conform: unknown feature %q", f)
+		}
+	}
+	var selected []Check
+	for _, k := range suite {
+		if (len(o.Groups) == 0 || slices.Contains(o.Groups, k.Group())) && (o.Run == nil || o.Run.MatchString(k.Name)) {
+			selected = append(selected, k)
+		}
+	}
+	if len(selected) == 0 {
+		return nil, errors.New("conform: no check has that name")
+	}
+	s := &state{o: o, root: fmt.Sprintf("/conform-%08x", rand.Uint32()), missing: map[Feature]string{}, total: len(selected)}
+	if err := s.prepare(ctx); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	results := make([]Result, len(selected))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, o.Parallel)
+	for _, alone := range []bool{false, true} {
+		for i := range selected {
+			if selected[i].Alone != alone {
+				continue
+			}
+			slots <- struct{}{}
+			wg.Go(func() {
+				results[i] = s.check(ctx, &selected[i])
+				<-slots
+			})
+			if alone {
+				wg.Wait()
+			}
+		}
+		wg.Wait()
+	}
+	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Seconds: time.Since(began).Seconds()}
+	if why := s.tidy(ctx); why != "" {
+		r.Left = why
+	}
+	return r, nil
+}
+
+// state is one run of the suite.
+type state struct {
+	o       Options
+	root    string
+	version Version
+	claims  string             // what the endpoint calls itself
+	missing map[Feature]string // why
+
+	mu          sync.Mutex
+	done, total int
+}
+
+// prepare learns the endpoint's version and features, and makes the root.
+func (s *state) prepare(ctx context.Context) error {
+	for _, f := range s.o.Without {
+		s.missing[f] = "said to be missing"
+	}
+	if s.o.Super == "" {
+		s.missing[Super] = "no password of a super user was given"
+	}
+	if s.o.ReapWithin == 0 {
+		s.missing[Reaper] = "it was not said how soon containers are reaped"
+	}
+	var err error
+	s.version = Newest
+	r := s.attempt(ctx, "srvr", func(t *trial) { s.claims = claimed(t.word("srvr")) })
+	if s.claims == "" && s.missing[Words] == "" {
+		s.missing[Words] = "srvr is not answered: " + cmp.Or(r.Why, "no version in it")
+	}
+	switch {
+	case s.o.Version != "":
+		if s.version, err = ParseVersion(s.o.Version); err != nil {
+			return err
+		}
+	case s.claims != "":
+		if s.version, err = ParseVersion(s.claims); err != nil {
+			return err
+		}
+	}
+	if r = s.attempt(ctx, "root", func(t *trial) { t.connect().create(s.root, nil, 0) }); r.Why != "" {
+		return fmt.Errorf("conform: the endpoint cannot be used: %s", r.Why)
+	}
+	s.probe(ctx, TTL, func(t *trial) string {
+		q := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: t.path("x"), ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 1e6}
+		if f := t.connect().call(proto.OpCreateTTL, q); f.Code == proto.Unimplemented {
+			return "createTTL is answered Unimplemented"
+		}
+		return ""
+	})
+	s.probe(ctx, Quotas, func(t *trial) string {
+		k := t.connect()
+		k.quota(t.path(""), "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1")
+		f := k.call(proto.OpCreate, &proto.CreateRequest{Path: t.path("x"), ACL: proto.OpenACL})
+		if f.Code != proto.QuotaExceeded {
+			return "a hard limit is not enforced"
+		}
+		return ""
+	})
+	return nil
+}
+
+// probe finds out whether the endpoint has a feature.
+func (s *state) probe(ctx context.Context, f Feature, try func(*trial) string) {
+	if s.missing[f] != "" {
+		return
+	}
+	why := ""
+	if r := s.attempt(ctx, string(f), func(t *trial) { why = try(t) }); r.Why != "" {
+		why = r.Why
+	}
+	if why != "" {
+		s.missing[f] = why
+	}
+}
+
+// attempt runs something that is no check of the suite.
+func (s *state) attempt(ctx context.Context, name string, run func(*trial)) Result {
+	t := &trial{ctx: ctx, s: s, name: "prepare/" + name}
+	defer t.end()
+	why := t.protect(func() {
+		if name != "srvr" && name != "root" {
+			t.makeRoot()
+		}
+		run(t)
+	})
+	return Result{Why: why}
+}
+
+// check runs one check and reports it.
+func (s *state) check(ctx context.Context, k *Check) Result {
+	r := Result{Name: k.Name, Group: k.Group(), Says: k.Says, In: k.In, Status: Passed}
+	switch why := s.leaveOut(k); {
+	case why != "":
+		r.Status, r.Why = Unsupported, why
+	case !s.version.In(k.In):
+		r.Status, r.Why = OtherVersion, fmt.Sprintf("ZooKeeper %s is not in %s", s.version, k.In)
+	case ctx.Err() != nil:
+		r.Status, r.Why = Failed, "not run: "+ctx.Err().Error()
+	default:
+		began := time.Now()
+		t := &trial{ctx: ctx, s: s, name: k.Name}
+		r.Why = t.protect(func() {
+			t.makeRoot()
+			k.run(t)
+		})
+		if r.Why != "" {
+			r.Status, r.Exchange = Failed, t.exchange()
+		}
+		r.Ops = t.ops()
+		t.end()
+		r.Seconds = time.Since(began).Seconds()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done++
+	if s.o.Progress != nil {
+		s.o.Progress(s.done, s.total, &r)
+	}
+	return r
+}
+
+func (s *state) leaveOut(k *Check) string {
+	for _, f := range k.Needs {
+		if why := s.missing[f]; why != "" {
+			return fmt.Sprintf("needs %s: %s", f, why)
+		}
+	}
+	return ""
+}
+
+// tidy deletes what the run left behind, and says what it could not.
+func (s *state) tidy(ctx context.Context) string {
+	t := &trial{ctx: ctx, s: s, name: "tidy"}
+	defer t.end()
+	return t.protect(func() {
+		k := t.connect()
+		for _, user := range users {
+			k.auth("digest", user+":"+user)
+		}
+		if s.o.Super != "" {
+			k.auth("digest", s.o.Super)
+		}
+		k.deleteAll("/zookeeper/quota" + s.root)
+		k.deleteAll(s.root)
+		if f := k.call(proto.OpExists, &proto.PathWatch{Path: s.root}); f.Code != proto.NoNode {
+			t.failf("%s could not be deleted", s.root)
+		}
+	})
+}
+
+// claimed is the version in the answer to srvr, or "".
+func claimed(srvr string) string {
+	_, v, ok := strings.Cut(srvr, "Zookeeper version: ")
+	v, _, ok2 := strings.Cut(v, ",")
+	if !ok || !ok2 {
+		return ""
+	}
+	return v
+}
+
+// opName is for the report.
+func opName(op proto.OpCode) string { return wire.OpName(op) }
