@@ -62,6 +62,8 @@ type Result struct {
 	// Drop says that the client gets no reply and its connection is to be
 	// closed: its session is gone or has moved.
 	Drop bool
+	// Exceeded are the quotas that the command went over, or failed at.
+	Exceeded []znode.QuotaExceeded
 	// Session is the one that was opened or resumed, nil if that was refused.
 	Session *session.Session
 }
@@ -115,7 +117,10 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		if c, rest, err = nextCommand(rest); err != nil {
 			return err
 		}
-		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0, X509: e.Settings&X509 != 0}
+		m.txn = znode.Txn{
+			Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0],
+			NoTTL: e.Settings&NoTTL != 0, EnforceQuota: e.Settings&EnforceQuota != 0, X509: e.Settings&X509 != 0,
+		}
 		m.out = m.out[:0]
 		before := m.zxid
 		r, err := m.do(&e, &c)
@@ -125,7 +130,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		if m.zxid != before {
 			m.noteDigest()
 		}
-		r.Body = m.out
+		r.Body, r.Exceeded = m.out, m.txn.Exceeded
 		if each != nil {
 			each(&e, i, &r, m.txn.Changes)
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/golden"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -86,7 +87,7 @@ func compareWords(t *testing.T, version zkVersion) {
 			if len(word) == 8 || word == "gtmk" { // the mask itself, not any number
 				return map[string]int{answer: 1}
 			}
-			return shape(versions.ReplaceAllString(answer, "V, built on"))
+			return golden.Shape(versions.ReplaceAllString(answer, "V, built on"))
 		}
 		want, got := ask(theirs), ask(ours)
 		word = word[:4]

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The four-letter words come in place of a connection's first frame length;
@@ -379,6 +380,26 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	line("stale_sessions_expired", s.cfg.Proposer.Expired()-s.stats.staleBase.Load())
 	line("outstanding_tls_handshake", s.stats.tlsHandshakes.Load())
 	line("connection_drop_probability", "0.0") // connections are never refused by chance
+	var quotas []znode.QuotaTotal
+	s.cfg.Replica.View(func(v *fsm.View) { quotas = v.Tree().QuotaTotals() })
+	for _, q := range quotas {
+		for _, m := range []struct {
+			key   string
+			value *int64
+		}{
+			{"count_limit", q.CountLimit}, {"bytes_limit", q.BytesLimit}, {"count_usage", q.CountUsage}, {"bytes_usage", q.BytesUsage},
+		} {
+			if m.value != nil {
+				line(q.Namespace+"_quota_"+m.key+"_per_namespace", *m.value)
+			}
+		}
+	}
+	s.stats.mu.Lock()
+	exceeded := maps.Clone(s.stats.exceeded)
+	s.stats.mu.Unlock()
+	for _, namespace := range slices.Sorted(maps.Keys(exceeded)) {
+		line(namespace+"_quota_exceeded_error_per_namespace", exceeded[namespace])
+	}
 }
 
 func conf(s *Server, _ *conn, b *strings.Builder) {

@@ -27,6 +27,9 @@ type stats struct {
 	tlsFailed, tlsExceeded atomic.Int64 // handshakes of TLS: that failed, and that were one too many
 	tlsHandshakes          atomic.Int64 // under way
 	staleBase              atomic.Int64 // Proposer.Expired at the last reset
+
+	mu       sync.Mutex
+	exceeded map[string]int64 // writes that a quota refused, by namespace
 }
 
 type counter struct {
@@ -52,6 +55,20 @@ func (s *stats) counters() []counter {
 		{"throttled_ops", &s.throttled},
 		{"unsuccessful_handshake", &s.tlsFailed},
 		{"tls_handshake_exceeded", &s.tlsExceeded},
+	}
+}
+
+// maxNamespaces bounds those that refused writes are counted for.
+const maxNamespaces = 1000
+
+func (s *stats) quotaExceeded(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exceeded == nil {
+		s.exceeded = map[string]int64{}
+	}
+	if _, ok := s.exceeded[namespace]; ok || len(s.exceeded) < maxNamespaces {
+		s.exceeded[namespace]++
 	}
 }
 
