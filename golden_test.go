@@ -78,7 +78,7 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 // TestUnreadableMulti sends multis with one create each, whose mode 3.9 looks
 // at while it reads a multi and nowhere else.
 func TestUnreadableMulti(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		create := proto.CreateRequest{Path: "/multi", ACL: proto.OpenACL}
 		for _, test := range []struct {

@@ -58,6 +58,7 @@ var someIDs = []proto.ID{
 	{Scheme: proto.SchemeDigest, ID: "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="},
 	{Scheme: proto.SchemeDigest, ID: "bob:ikIaKsbtGweaHnb/jKn7OHqbunM="},
 	{Scheme: proto.SchemeSuper},
+	{Scheme: proto.SchemeX509, ID: "CN=ann"},
 }
 
 func (h *history) identities() []byte {
@@ -91,6 +92,9 @@ func (h *history) next() entry {
 	settings := Settings(0)
 	if h.IntN(4) == 0 {
 		settings = NoTTL
+	}
+	if h.IntN(2) == 0 {
+		settings |= X509
 	}
 	if h.IntN(3) > 0 {
 		settings |= EnforceQuota
