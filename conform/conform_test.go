@@ -15,8 +15,9 @@ import (
 func TestLockkeeper(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 		c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
+		c.ContainerCheckInterval = 100 * time.Millisecond
 	}))
 	conform.Test(t, func(ctx context.Context) (net.Conn, error) {
 		return s.Dial("tcp", "", 10*time.Second)
-	}, func(o *conform.Options) { o.Super = "super:secret" })
+	}, func(o *conform.Options) { o.Super, o.ReapWithin = "super:secret", time.Second })
 }
