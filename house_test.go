@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -321,6 +322,26 @@ func TestOpsAreCaptured(t *testing.T) {
 		if !answered[op.Code] && op.Class != proto.Part && !refused {
 			t.Errorf("%s (%d): no captured good reply in testdata/golden", op.Name, op.Code)
 		}
+	}
+}
+
+// TestReadmeListsOps holds README's row of operations to the table of operations.
+func TestReadmeListsOps(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, row, _ := strings.Cut(string(text), "\n| operations | ")
+	row, _, _ = strings.Cut(row, " |")
+	row = regexp.MustCompile(` \([^)]*\)`).ReplaceAllString(row, "") // remarks
+	listed := strings.Split(row, ", ")
+	for i := range proto.Ops {
+		if name := proto.Ops[i].Name; !slices.Contains(listed, name) {
+			t.Errorf("README does not list the operation %s", name)
+		}
+	}
+	if len(listed) != len(proto.Ops) {
+		t.Errorf("README lists %d operations, the table has %d", len(listed), len(proto.Ops))
 	}
 }
 

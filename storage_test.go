@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
@@ -380,6 +382,41 @@ func tryDamaged(t *testing.T, dir, name string, content []byte, what string, int
 		t.Errorf("%s, %s: the state is %+v, was %+v", name, what, now, intact)
 	}
 	return false
+}
+
+// TestTornTail leaves behind the log's last page what a write may leave that a
+// power cut tore: bytes of any kind, and a file of another length. It is no part
+// of the log; what is appended behind it must last.
+func TestTornTail(t *testing.T) {
+	noGoroutineLeft(t)
+	r := rng(seed(t), 0)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "raft", "raft.db")
+	for round := range 6 {
+		s := open(t, lockkeeper.Config{DataDir: dir})
+		c := connect(t, inMemory(s))
+		for before := range round {
+			for i := range 30 {
+				must(c.Exists(fmt.Sprintf("/round%d-%d", before, i), false))(t)
+			}
+		}
+		for i := range 30 {
+			must(c.Create(fmt.Sprintf("/round%d-%d", round, i), make([]byte, r.IntN(5000)), 0))(t)
+		}
+		check(t, s.Close())
+
+		db := must(bbolt.Open(file, 0o600, &bbolt.Options{ReadOnly: true}))(t)
+		var end int64
+		check(t, db.View(func(tx *bbolt.Tx) error { end = tx.Size(); return nil }))
+		check(t, db.Close())
+		content := must(os.ReadFile(file))(t)[:end]
+		torn := make([]byte, r.IntN(100_000))
+		for i := range torn {
+			torn[i] = byte(r.Uint32())
+		}
+		check(t, os.WriteFile(file, append(content, torn...), 0o600))
+		must(cluster.Check(dir))(t)
+	}
 }
 
 // TestRefusedDirectories opens directories that are not to be opened.

@@ -83,7 +83,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	for i := range r.Results {
 		if x := &r.Results[i]; x.Status == Unsupported {
-			fmt.Fprintf(&b, "\nunsupported: %s: %s", x.Name, x.Why)
+			fmt.Fprintf(&b, "unsupported: %s: %s\n", x.Name, x.Why)
 		}
 	}
 	for i := range r.Results {
@@ -91,16 +91,16 @@ func (r *Report) WriteText(w io.Writer) error {
 		if x.Status != Failed {
 			continue
 		}
-		fmt.Fprintf(&b, "\n\nFAILED %s (ZooKeeper %s)\n  %s\n", x.Name, x.In, x.Says)
+		fmt.Fprintf(&b, "\nFAILED %s (ZooKeeper %s)\n  %s\n", x.Name, x.In, x.Says)
 		for _, line := range x.Exchange {
 			fmt.Fprintf(&b, "    %s\n", line)
 		}
-		fmt.Fprintf(&b, "  %s", strings.ReplaceAll(x.Why, "\n", "\n  "))
+		fmt.Fprintf(&b, "  %s\n", strings.ReplaceAll(x.Why, "\n", "\n  "))
 	}
 	if r.Left != "" {
-		fmt.Fprintf(&b, "\n\nleft behind: %s", r.Left)
+		fmt.Fprintf(&b, "\nleft behind: %s\n", r.Left)
 	}
-	fmt.Fprintf(&b, "\n\n%s\n", r.Summary())
+	fmt.Fprintf(&b, "\n%s\n", r.Summary())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -109,6 +109,7 @@ func (r *Report) WriteText(w io.Writer) error {
 func (r *Report) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
 	return e.Encode(r)
 }
 

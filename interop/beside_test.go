@@ -58,7 +58,8 @@ func TestBeside(t *testing.T) {
 		}},
 		{name: "ZooKeeper", start: func(t testing.TB) (string, int) {
 			// The limit of 60 connections per address is below what the load opens.
-			return startZooKeeper(t, nil, map[string]string{"maxClientCnxns": "0"})
+			z := startZooKeeper(t, zk38, nil, anyClients)
+			return z.addr, z.pid
 		}},
 	}
 	for _, s := range subjects {

@@ -275,7 +275,7 @@ func (c *loadClient) endSession() {
 
 // TestLoad makes sure that the load client counts only what has happened.
 func TestLoad(t *testing.T) {
-	addr, _ := startZooKeeper(t, nil, map[string]string{"4lw.commands.whitelist": "*", "maxClientCnxns": "0"})
+	addr := startZooKeeper(t, zk38, nil, merged(withWords, anyClients)).addr
 	before := countNodes(t, addr)
 	if ops, err := loadCreates(addr, 8, 16, 1003); err != nil || ops <= 0 {
 		t.Fatalf("creates: %v/s, %v", ops, err)

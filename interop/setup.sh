@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Installs what the tests behind the build tag interop need, on Debian, as root:
-# a real Redis, a real ZooKeeper with its jars, and the Go modules. It can run
-# any number of times and is quick when all is there. The packages' own services
-# are not started.
+# a real Redis, a real ZooKeeper with its jars, Java, newer jars from Maven
+# Central, and the Go modules. It can run any number of times and is quick when
+# all is there. The packages' own services are not started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java)
+packages=(redis-server zookeeper libslf4j-java strace)
+
+command -v javac >/dev/null || packages+=(default-jdk-headless)
+command -v mvn >/dev/null || packages+=(maven)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -30,6 +33,21 @@ if ((${#missing[@]})); then
 	apt-get update --quiet=2
 	apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}"
 fi
+
+# jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
+# on, into the folder NAME of the cache. The copy of the pom.xml beside them
+# comes last and says that all are there.
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
+jars() {
+	local pom=$1 dir=$cache/$2
+	if cmp --quiet "$pom" "$dir/pom.xml"; then
+		return
+	fi
+	rm -rf "$dir"
+	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir"
+	cp "$pom" "$dir/pom.xml"
+}
+jars interop/clients/java/pom.xml zookeeper
 
 go mod download
 # For TestGoZooKeeper, which runs the client's own tests.

@@ -14,81 +14,168 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// Where Debian's packages zookeeper and libslf4j-java put their jars. The
-// manifest of the first names what else it needs.
+// zkVersion is one of the real ZooKeepers to compare with.
+type zkVersion string
+
 const (
-	zookeeperJar = "/usr/share/java/zookeeper.jar"
-	slf4jJar     = "/usr/share/java/slf4j-simple.jar"
+	zk38 zkVersion = "3.8" // Debian's
+	zk39 zkVersion = "3.9" // Maven Central's, pinned in clients/java/pom.xml
 )
 
-// startZooKeeper starts Debian's ZooKeeper, standalone, on a port of its own
-// with an empty data directory, and stops it when the test ends. props are
-// JVM system properties, cfg is what zoo.cfg has beyond the defaults or
-// instead of them.
-func startZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pid int) {
+// classpath is what java needs to run the server, the client and the shell.
+func (v zkVersion) classpath(t testing.TB) string {
 	t.Helper()
-	addr, pid = launchZooKeeper(t, props, cfg)
-	waitZooKeeper(t, addr)
-	return addr, pid
-}
-
-// launchZooKeeper is startZooKeeper without the wait until it serves.
-func launchZooKeeper(t testing.TB, props, cfg map[string]string) (addr string, pid int) {
-	t.Helper()
+	if v == zk39 {
+		return cachedJars(t, "zookeeper", "clients/java/pom.xml")
+	}
+	// Where the packages zookeeper and libslf4j-java put their jars. The
+	// manifest of the first names what else it needs.
+	const zookeeperJar, slf4jJar = "/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"
 	if _, err := os.Stat(zookeeperJar); err != nil {
 		t.Fatalf("this test needs a real ZooKeeper: %v (interop/setup.sh installs it)", err)
 	}
-	dir := t.TempDir()
+	return zookeeperJar + ":" + slf4jJar
+}
+
+// cachedJars is the class path of the jars that setup.sh fetched for a pom.xml.
+func cachedJars(t testing.TB, name, pom string) string {
+	t.Helper()
+	cache, err := os.UserCacheDir() // $XDG_CACHE_HOME or ~/.cache, as in setup.sh
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "lockkeeper-interop", name)
+	want, err := os.ReadFile(pom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "pom.xml")); err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("%s does not hold the jars of %s (interop/setup.sh fetches them)", dir, pom)
+	}
+	return filepath.Join(dir, "*")
+}
+
+// realZooKeeper is a running ZooKeeper server.
+type realZooKeeper struct {
+	addr string
+	pid  int
+
+	cmd     *exec.Cmd
+	dir     string // of its zoo.cfg, its data and its log
+	command []string
+}
+
+// startZooKeeper starts a standalone ZooKeeper on a port of its own with an
+// empty data directory, and kills it when the test ends. props are JVM system
+// properties, cfg is what zoo.cfg has beyond the defaults or instead of them;
+// the settings below are among both.
+func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
+	t.Helper()
+	z := launchZooKeeper(t, version, props, cfg)
+	waitZooKeeper(t, z.addr)
+	return z
+}
+
+// launchZooKeeper is startZooKeeper without the wait until it serves.
+func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
+	t.Helper()
+	z := &realZooKeeper{dir: t.TempDir()}
 	_, port, _ := net.SplitHostPort(freeAddr(t))
 	all := map[string]string{
-		"dataDir":            filepath.Join(dir, "data"),
+		"dataDir":            filepath.Join(z.dir, "data"),
 		"clientPort":         port,
 		"clientPortAddress":  "127.0.0.1",
 		"admin.enableServer": "false",
 	}
 	maps.Copy(all, cfg)
+	z.addr = net.JoinHostPort(all["clientPortAddress"], all["clientPort"])
 	var conf bytes.Buffer
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		fmt.Fprintf(&conf, "%s=%s\n", k, all[k])
 	}
-	confFile := filepath.Join(dir, "zoo.cfg")
+	confFile := filepath.Join(z.dir, "zoo.cfg")
 	if err := os.WriteFile(confFile, conf.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	logFile, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer logFile.Close()
-
-	args := []string{
+	z.command = []string{
+		"java",
 		"-Xmx1000m", // the heap that zkServer.sh gives
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 	}
 	for _, k := range slices.Sorted(maps.Keys(props)) {
-		args = append(args, "-D"+k+"="+props[k])
+		z.command = append(z.command, "-D"+k+"="+props[k])
 	}
-	args = append(args, "-cp", zookeeperJar+":"+slf4jJar,
+	z.command = append(z.command, "-cp", version.classpath(t),
 		"org.apache.zookeeper.server.quorum.QuorumPeerMain", confFile)
-	cmd := exec.Command("java", args...)
-	cmd.Dir = dir
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	z.launch(t)
 	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
+		z.Kill()
 		if t.Failed() {
-			text, _ := os.ReadFile(logFile.Name())
-			t.Logf("the log of ZooKeeper at %s ends with:\n%s", addr, text[max(0, len(text)-4000):])
+			text, _ := os.ReadFile(z.logFile())
+			t.Logf("the log of ZooKeeper %s at %s ends with:\n%s", version, z.addr, text[max(0, len(text)-4000):])
 		}
 	})
-	return net.JoinHostPort(all["clientPortAddress"], all["clientPort"]), cmd.Process.Pid
+	return z
+}
+
+func (z *realZooKeeper) logFile() string { return filepath.Join(z.dir, "log") }
+
+func (z *realZooKeeper) launch(t testing.TB) {
+	t.Helper()
+	log, err := os.OpenFile(z.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	z.cmd = exec.Command(z.command[0], z.command[1:]...)
+	z.cmd.Dir = z.dir
+	z.cmd.Stdout, z.cmd.Stderr = log, log
+	z.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := z.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	z.pid = z.cmd.Process.Pid
+}
+
+// Kill ends the server with SIGKILL and waits until it is gone.
+func (z *realZooKeeper) Kill() {
+	z.cmd.Process.Kill() // an error means that it is gone already
+	z.cmd.Wait()
+}
+
+// Restart starts a killed server again, on its data and port, and waits until
+// it serves.
+func (z *realZooKeeper) Restart(t testing.TB) {
+	t.Helper()
+	z.launch(t)
+	waitZooKeeper(t, z.addr)
+}
+
+// Settings of a real ZooKeeper that tests share; merged puts some together.
+var (
+	// JVM properties
+	withTTL   = map[string]string{"zookeeper.extendedTypesEnabled": "true"}
+	withSuper = map[string]string{ // of super:secret
+		"zookeeper.DigestAuthenticationProvider.superDigest": "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
+	}
+	// zoo.cfg
+	withWords  = map[string]string{"4lw.commands.whitelist": "*"}
+	withQuotas = map[string]string{"enforceQuota": "true"}
+	anyClients = map[string]string{"maxClientCnxns": "0"}
+)
+
+// merged is all settings in one map.
+func merged(settings ...map[string]string) map[string]string {
+	all := map[string]string{}
+	for _, s := range settings {
+		maps.Copy(all, s)
+	}
+	return all
 }
 
 // waitZooKeeper waits until the server at addr serves clients.

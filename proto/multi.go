@@ -49,6 +49,12 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 		if r.Decode(d); d.Err() != nil {
 			return nil
 		}
+		// Here and nowhere else ZooKeeper looks at the mode while it reads (since
+		// 3.9); a TTL mode needs createTTL.
+		if c, ok := r.(*CreateRequest); ok && (c.Flags < FlagPersistent || c.Flags > FlagContainer) {
+			d.Fail(ErrMulti)
+			return nil
+		}
 		ops = append(ops, MultiOp{op, r})
 	}
 }
@@ -56,7 +62,8 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 // Append appends the record's encoding to b.
 func (r *MultiRequest) Append(b []byte) []byte { return appendMultiOps(b, r.Ops) }
 
-// Decode reads the record; an operation that multi may not carry is an error.
+// Decode reads the record; an operation that multi may not carry is an error, a
+// create of an unknown mode too.
 func (r *MultiRequest) Decode(d *jute.Decoder) { r.Ops = decodeMultiOps(d, OpMulti) }
 
 // Append appends the record's encoding to b.

@@ -34,6 +34,7 @@ var malformed = map[string]bool{"10-bad-frames": true, "54-malformed-body": true
 var unreadable = map[string]string{
 	"30-multi-edge:17": "a multi carries no setACL",
 	"30-multi-edge:22": "it is cut short",
+	"30-multi-edge:47": "it creates in a mode that nobody knows",
 	"32-multi-read:38": "a multiRead carries no exists",
 }
 

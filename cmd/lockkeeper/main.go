@@ -26,6 +26,7 @@ const usage = `usage: lockkeeper COMMAND [FLAGS]
 
   serve       serve ZooKeeper clients
   check DIR   verify the data directory of a server that is not running
+  conform     compare a server's behaviour with ZooKeeper's
   version     print the version
 
 'lockkeeper COMMAND -h' lists a command's flags. Every flag is also an
@@ -46,6 +47,8 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 		err = serve(args, getenv, stdout, stderr)
 	case "check":
 		err = check(args, getenv, stdout)
+	case "conform":
+		err = conformance(args, getenv, stdout, stderr)
 	case "version":
 		fmt.Fprintf(stdout, "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	case "help", "-h", "-help", "--help":
@@ -73,7 +76,7 @@ func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", ";
 func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) (given map[string]bool, err error) {
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
-	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+	if err := parseMixed(f, args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintf(stdout, "usage: lockkeeper %s\n", f.Name())
 		f.SetOutput(stdout)
 		f.PrintDefaults()
@@ -93,6 +96,25 @@ func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io
 		}
 	})
 	return given, err
+}
+
+// parseMixed parses flags wherever they stand among the other arguments, up to
+// a "--". f.Args then are the others alone.
+func parseMixed(f *flag.FlagSet, args []string) error {
+	var others []string
+	for {
+		if err := f.Parse(args); err != nil {
+			return err
+		}
+		parsed := len(args) - f.NArg()
+		if f.NArg() == 0 || parsed > 0 && args[parsed-1] == "--" {
+			others = append(others, f.Args()...)
+			break
+		}
+		others = append(others, f.Arg(0))
+		args = f.Args()[1:]
+	}
+	return f.Parse(append([]string{"--"}, others...))
 }
 
 func check(args []string, getenv func(string) string, stdout io.Writer) error {

@@ -1,5 +1,6 @@
 // Package testkit is what the tests of several packages share: transcripts,
-// seeds of random tests, and a count of allocated bytes. Only tests import it.
+// generated parts of documents, seeds of random tests, and a count of allocated
+// bytes. Only tests import it.
 package testkit
 
 import (
@@ -110,4 +111,30 @@ func Allocated(f func()) uint64 {
 	f()
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
+}
+
+// Generated compares the part of a file between the lines "<!-- NAME -->" and
+// "<!-- end of NAME -->" with what it should say. With the flag -rewrite it
+// writes the file anew instead.
+func Generated(t *testing.T, file, name, want string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(b), "<!-- "+name+" -->\n")
+	was, after, ok2 := strings.Cut(rest, "<!-- end of "+name+" -->\n")
+	switch {
+	case !ok || !ok2:
+		t.Errorf("%s has no part named %q", file, name)
+	case was == want:
+	case *rewrite:
+		was = before + "<!-- " + name + " -->\n" + want + "<!-- end of " + name + " -->\n" + after
+		if err := os.WriteFile(file, []byte(was), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		line, is, should := firstDifference(was, want)
+		t.Errorf("%s: line %d of the part %q is %q, should be %q (-rewrite brings it up to date)", file, line, name, is, should)
+	}
 }

@@ -1,0 +1,179 @@
+package conform
+
+import (
+	"bytes"
+	"context"
+	"encoding/xml"
+	"errors"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestRows looks at the form of every check.
+func TestRows(t *testing.T) {
+	seen := map[string]bool{}
+	form := regexp.MustCompile(`^[a-z0-9 -]+/[^/]+$`)
+	for _, k := range suite {
+		if !form.MatchString(k.Name) || seen[k.Name] {
+			t.Errorf("%q: a name is GROUP/WHAT, and there is one of each", k.Name)
+		}
+		seen[k.Name] = true
+		if len(k.Says) < 30 || !strings.HasSuffix(k.Says, ".") {
+			t.Errorf("%s: %q is no sentence", k.Name, k.Says)
+		}
+		if !Newest.In(k.In) && !(Version{3, 8, 0, true}).In(k.In) && !(Version{3, 8, 0, false}).In(k.In) {
+			t.Errorf("%s: no version that the suite is run against is in %q", k.Name, k.In)
+		}
+		if k.run == nil {
+			t.Errorf("%s: does nothing", k.Name)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, x := range []struct {
+		version, in string
+		want        bool
+	}{
+		{"3.9.5-lockkeeper-0.1.0", ">=3.9.2", true},
+		{"3.9.1-abc", ">=3.9.2", false},
+		{"3.8.6", ">=3.8.4 <3.9 | >=3.9.2", true},
+		{"3.9.0", ">=3.8.4 <3.9 | >=3.9.2", false},
+		{"3.8.0-${mvngit.commit.id}", "debian | >=3.9", true},
+		{"3.8.0+debian", "debian | >=3.9", true},
+		{"3.8.0", "debian | >=3.9", false},
+		{"3.8.0", ">=3.8 <3.8.4 !debian", true},
+		{"3.8.0+debian", ">=3.8 <3.8.4 !debian", false},
+		{"3.10.0", ">=3.9.2", true},
+		{"3.4", "<3.5", true},
+	} {
+		v, err := ParseVersion(x.version)
+		if err != nil || v.In(x.in) != x.want {
+			t.Errorf("%s (%s) in %q: %v, %v", x.version, v, x.in, !x.want, err)
+		}
+		if again, err := ParseVersion(v.String()); err != nil || again != v {
+			t.Errorf("%s does not read back: %v, %v", v, again, err)
+		}
+	}
+	if _, err := ParseVersion("newest"); err == nil {
+		t.Error("a word is taken for a version")
+	}
+}
+
+// withSuite runs f with other checks than the real ones.
+func withSuite(t *testing.T, checks []Check, f func()) {
+	t.Helper()
+	was := suite
+	suite = checks
+	defer func() { suite = was }()
+	f()
+}
+
+// TestReport runs checks of which each ends in its own way.
+func TestReport(t *testing.T) {
+	s := lockkeepertest.Start(t)
+	checks := []Check{
+		{Name: "a/good", Says: "It passes.", In: ">=3.0", run: func(t *trial) { t.connect().ping() }},
+		{Name: "a/wrong code", Says: "It fails.", In: ">=3.0", Alone: true, run: func(t *trial) {
+			t.connect().want(proto.NodeExists, proto.OpExists, &proto.PathWatch{Path: "/zookeeper"})
+		}},
+		{Name: "a/broken", Says: "It has a bug.", In: ">=3.0", run: func(*trial) { panic("bug") }},
+		{Name: "b/old", Says: "It is of old.", In: "<3.5", run: func(*trial) { panic("run") }},
+		{Name: "b/needy", Says: "It needs what is not there.", In: ">=3.0", Needs: []Feature{Reaper}, run: func(*trial) { panic("run") }},
+	}
+	var r *Report
+	var err error
+	calls := 0
+	withSuite(t, checks, func() {
+		r, err = Run(t.Context(), Options{
+			Dial:     func(context.Context) (net.Conn, error) { return s.Dial("", "", time.Second) },
+			Progress: func(done, of int, _ *Result) { calls++ },
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []Status{Passed, Failed, Failed, OtherVersion, Unsupported} {
+		if r.Results[i].Status != want {
+			t.Errorf("%s: %s, want %s (%s)", r.Results[i].Name, r.Results[i].Status, want, r.Results[i].Why)
+		}
+	}
+	if r.OK() || calls != len(checks) || r.Left != "" {
+		t.Errorf("OK %v, progress told %d times, left %q", r.OK(), calls, r.Left)
+	}
+	text, xmlText := new(bytes.Buffer), new(bytes.Buffer)
+	if err := errors.Join(r.WriteText(text), r.WriteJUnit(xmlText)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"a                          1       2            0              0\n",
+		"unsupported: b/needy: needs reaper: it was not said how soon containers are reaped\n",
+		"FAILED a/wrong code (ZooKeeper >=3.0)\n  It fails.\n    A > connect {",
+		"    A > exists xid=1 {path=\"/zookeeper\" watch=false}\n    A < exists xid=1 zxid=",
+		"  A: exists is answered Ok, expected NodeExists\n",
+		"the check broke: bug",
+		"5 checks as of ZooKeeper 3.9.5: 1 passed, 2 failed, 1 unsupported, 1 of other versions",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, text)
+		}
+	}
+	var junit struct {
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Skipped  int        `xml:"skipped,attr"`
+		Cases    []struct{} `xml:"testcase"`
+	}
+	if err := xml.Unmarshal(xmlText.Bytes(), &junit); err != nil || junit.Tests != 5 || junit.Failures != 2 || junit.Skipped != 2 || len(junit.Cases) != 5 {
+		t.Errorf("JUnit: %+v, %v\n%s", junit, err, xmlText)
+	}
+}
+
+// TestNoServer runs the suite where nothing, or something else, answers.
+func TestNoServer(t *testing.T) {
+	for name, dial := range map[string]func(context.Context) (net.Conn, error){
+		"refused": func(context.Context) (net.Conn, error) { return nil, errors.New("refused") },
+		"closes": func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			far.Close()
+			return near, nil
+		},
+		"another protocol": func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				far.Read(make([]byte, 1))
+				far.Write([]byte("SSH-2.0-OpenSSH\r\n"))
+				far.Close()
+			}()
+			return near, nil
+		},
+		"silent": func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				for {
+					if _, err := jute.ReadFrame(far, 1<<20, nil); err != nil {
+						return
+					}
+				}
+			}()
+			return near, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, err := Run(t.Context(), Options{Dial: dial, Timeout: time.Second})
+				if err == nil || !strings.Contains(err.Error(), "the endpoint cannot be used") {
+					t.Errorf("%v, %v", r, err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,142 @@
+//go:build interop
+
+package interop
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// conformSettings give a server every feature that the suite looks at. The ticks are
+// short, because some checks wait until a session expires.
+var conformSettings = map[string]string{
+	"tickTime":                                 "500",
+	"4lw.commands.whitelist":                   "*",
+	"enforceQuota":                             "true",
+	"extendedTypesEnabled":                     "true",
+	"maxClientCnxns":                           "0",
+	"znode.container.checkIntervalMs":          "300",
+	"znode.container.maxPerMinute":             "100000",
+	"admin.enableServer":                       "false",
+	"DigestAuthenticationProvider.superDigest": "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
+}
+
+// TestConform runs the conformance suite, by its command, against both real
+// ZooKeepers and lockkeeper: every check must pass on each of them whose
+// version has the behaviour. The table of operations in docs/compatibility.md
+// is what came of it.
+func TestConform(t *testing.T) {
+	var (
+		mu      sync.Mutex
+		reports = map[string]*conform.Report{}
+	)
+	t.Run("servers", func(t *testing.T) {
+		for name, start := range map[string]func(t *testing.T) string{
+			"lockkeeper":    func(t *testing.T) string { return startConfigured(t, conformSettings).addr },
+			"ZooKeeper 3.8": func(t *testing.T) string { return startZooKeeper(t, zk38, nil, conformSettings).addr },
+			"ZooKeeper 3.9": func(t *testing.T) string { return startZooKeeper(t, zk39, nil, conformSettings).addr },
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r := runConform(t, start(t))
+				mu.Lock()
+				reports[name] = r
+				mu.Unlock()
+			})
+		}
+	})
+	if len(reports) == 3 && !t.Failed() {
+		testkit.Generated(t, "../docs/compatibility.md", "operations", operationsTable(reports))
+	}
+}
+
+// startConfigured starts lockkeeper with a zoo.cfg.
+func startConfigured(t *testing.T, settings map[string]string) *lockkeeper {
+	t.Helper()
+	var cfg strings.Builder
+	for k, v := range settings {
+		fmt.Fprintf(&cfg, "%s=%s\n", k, v)
+	}
+	file := filepath.Join(t.TempDir(), "zoo.cfg")
+	if err := os.WriteFile(file, []byte(cfg.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startLockkeeper(t, "--config", file)
+}
+
+// runConform runs the command and fails the test for every check that did not pass.
+func runConform(t *testing.T, addr string) *conform.Report {
+	t.Helper()
+	cmd := exec.Command(lockkeeperBinary(t), "conform", "--json", "--super", "super:secret", "--reap-within", "3s", "--timeout", "20s", addr)
+	cmd.Env = cleanEnv()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, runErr := cmd.Output()
+	r := new(conform.Report)
+	if err := json.Unmarshal(stdout, r); err != nil {
+		t.Fatalf("%v, %v\n%s\n%s", runErr, err, stdout, &stderr)
+	}
+	for _, x := range r.Results {
+		if x.Status == conform.Failed || x.Status == conform.Unsupported {
+			t.Errorf("%s: %s\n%s\n%s\n%s", x.Status, x.Name, x.Says, strings.Join(x.Exchange, "\n"), x.Why)
+		}
+	}
+	if (runErr == nil) != r.OK() {
+		t.Errorf("the command ended with %v: %s", runErr, &stderr)
+	}
+	if r.Left != "" {
+		t.Errorf("left behind: %s", r.Left)
+	}
+	t.Logf("%s: %s", r.Claims, r.Summary())
+	return r
+}
+
+// operationsTable says of each operation how many checks that use it passed on
+// each of the servers.
+func operationsTable(reports map[string]*conform.Report) string {
+	servers := []string{"ZooKeeper 3.8", "ZooKeeper 3.9", "lockkeeper"}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| opcode | operation | %s %s (Debian) | %s %s | lockkeeper |\n|---|---|---|---|---|\n",
+		"ZooKeeper", strings.TrimSuffix(reports[servers[0]].Version, "+debian"), "ZooKeeper", reports[servers[1]].Version)
+	row := func(op proto.OpCode) {
+		name := wire.OpName(op)
+		fmt.Fprintf(&b, "| %d | %s ", op, name)
+		for _, s := range servers {
+			passed, of := 0, 0
+			for _, x := range reports[s].Results {
+				if !slices.Contains(x.Ops, name) {
+					continue
+				}
+				of++
+				if x.Status == conform.Passed {
+					passed++
+				}
+			}
+			fmt.Fprintf(&b, "| %d of %d ", passed, of)
+		}
+		b.WriteString("|\n")
+	}
+	for i := range proto.Ops {
+		row(proto.Ops[i].Code)
+	}
+	b.WriteString("| | all checks ")
+	for _, s := range servers {
+		r := reports[s]
+		fmt.Fprintf(&b, "| %d of %d ", r.Count(conform.Passed), len(r.Results)-r.Count(conform.OtherVersion))
+	}
+	b.WriteString("|\n")
+	return b.String()
+}

@@ -1,0 +1,36 @@
+package znode
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestSequencePastInt32 creates sequential znodes where ZooKeeper's counter
+// wraps: numbers go on, and none comes twice.
+func TestSequencePastInt32(t *testing.T) {
+	tree := New()
+	create := func(path string, flags int32) string {
+		n, code := tree.Create(&Txn{Zxid: 1}, proto.OpCreate, &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, -1)
+		if code != proto.OK {
+			t.Fatalf("create %s: %v", path, code)
+		}
+		return n.Record().Path
+	}
+	create("/dir", proto.FlagPersistent)
+	tree.edit(tree.Lookup("/dir"), func(r *Record) { r.Creates = math.MaxInt32 - 2 })
+	for i := range int64(5) {
+		if got, want := create("/dir/n-", proto.FlagSequential), fmt.Sprintf("/dir/n-%010d", math.MaxInt32-2+i); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	again, err := Restore(decodeAll(encodeAll(tree.Snapshot())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := again.Lookup("/dir").Record().Creates; got != math.MaxInt32+3 {
+		t.Errorf("a snapshot keeps %d creates", got)
+	}
+}
