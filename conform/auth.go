@@ -17,14 +17,16 @@ func (k *conn) prove(scheme string, auth []byte) *wire.Frame {
 	return k.answer(proto.XidAuth, proto.OpAuth)
 }
 
-// turnedAway makes sure that f refuses an auth request and that the connection ends.
-func (k *conn) turnedAway(f *wire.Frame) {
+// turnedAway makes sure that f refuses an auth request and that the connection
+// ends, and gives the session another.
+func (k *conn) turnedAway(f *wire.Frame) *conn {
 	k.judge(f, proto.AuthFailed)
 	k.t.equal("the refusal's zxid", f.Zxid, int64(0))
 	k.closed()
+	return k.t.resume(k.Session)
 }
 
-// whoami is what the connection's identities are, but for its address.
+// proved are the connection's identities, but for its address, sorted.
 func (k *conn) proved() (ids []proto.ID) {
 	for _, id := range k.ids() {
 		if id.Scheme != proto.SchemeIP {
@@ -156,8 +158,7 @@ var authChecks = []Check{
 		run: func(t *trial) {
 			k := t.connect()
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
-			k.turnedAway(k.prove("nobody", nil))
-			k = t.resume(k.Session)
+			k = k.turnedAway(k.prove("nobody", nil))
 			t.equal("the owner", k.stat(t.path("n")).EphemeralOwner, k.Session.SessionID)
 		},
 	},
@@ -171,6 +172,7 @@ var authChecks = []Check{
 				k.queueRaw(proto.OpAuth, b)
 				k.flush()
 				k.closed()
+				t.resume(k.Session)
 			}
 		},
 	},
@@ -241,7 +243,7 @@ var authChecks = []Check{
 			k, other := t.connect(), t.connect()
 			before := k.ping().Zxid
 			k.auth("digest", alice+":"+alice)
-			other.prove("nobody", nil)
+			other.turnedAway(other.prove("nobody", nil))
 			t.equal("the zxid afterwards", k.ping().Zxid, before)
 		},
 	},

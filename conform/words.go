@@ -14,7 +14,7 @@ import (
 // A four-letter word's answer: expressions of its lines.
 const (
 	versionText = `\d+\.\d+\.\d+\S*, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC`
-	clientText  = `/\S+:\d+\[[0-9a-f]+\]\(queued=\d+,recved=\d+,sent=\d+`
+	clientText  = `/\S+\[[0-9a-f]+\]\(queued=\d+,recved=\d+,sent=\d+`
 	sessionText = `,sid=0x[0-9a-f]+,lop=[A-Z0-9]+,est=\d+,to=\d+,(lcxid=0x[0-9a-f]+,)?lzxid=0x[0-9a-f]+,lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+`
 )
 
@@ -509,7 +509,7 @@ var wordChecks = []Check{
 			t.ensure(i >= 0 && len(owners) > i+1, "the session has no ephemeral znodes")
 			t.equal("its ephemeral znode", owners[i+1], "\t"+t.path("n"))
 			conns := t.section(lines, `Connections Sets \(\d+\)/\(\d+\):`, "")
-			t.every(conns, `\d+ expire at `+date+`:`, "\tip: /\\S+:\\d+ sessionId: 0x[0-9a-f]+")
+			t.every(conns, `\d+ expire at `+date+`:`, "\tip: /\\S+ sessionId: 0x[0-9a-f]+")
 			t.ensure(slices.ContainsFunc(conns, func(s string) bool { return strings.HasSuffix(s, " sessionId: "+k.hex()) }), "the connection is not there")
 		},
 	},
