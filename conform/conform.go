@@ -64,7 +64,26 @@ func Checks() []Check { return slices.Clone(suite) }
 // suite is all checks, in the order of the report.
 var suite = slices.Concat(
 	handshakeChecks,
-	multiChecks, multiReadChecks, watchChecks, persistentChecks, aclChecks, authChecks, quotaChecks, containerChecks, systemChecks, wordChecks,
+	sessionChecks,
+	createChecks,
+	deleteChecks,
+	dataChecks,
+	childrenChecks,
+	limitChecks,
+	badFrameChecks,
+	orderChecks,
+	syncChecks,
+	zxidChecks,
+	multiChecks,
+	multiReadChecks,
+	watchChecks,
+	persistentChecks,
+	aclChecks,
+	authChecks,
+	quotaChecks,
+	containerChecks,
+	systemChecks,
+	wordChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.

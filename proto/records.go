@@ -222,7 +222,8 @@ func (r *Path) Decode(d *jute.Decoder) {
 	r.Null = !ok
 }
 
-// SetDataRequest is the body of setData.
+// SetDataRequest is the body of setData. A null path reads as "", which no
+// znode has: ZooKeeper answers both alike (PathUtils.validatePath).
 type SetDataRequest struct {
 	Path    string
 	Data    []byte
@@ -236,10 +237,12 @@ func (r *SetDataRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetDataRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.Version = d.String(), d.Buffer(), d.Int()
+	r.Path, _ = d.NullableString()
+	r.Data, r.Version = d.Buffer(), d.Int()
 }
 
-// SetACLRequest is the body of setACL. Version is compared with aversion.
+// SetACLRequest is the body of setACL. Version is compared with aversion. A
+// null path reads as "", as that of setData does.
 type SetACLRequest struct {
 	Path    string
 	ACL     []ACL
@@ -253,7 +256,8 @@ func (r *SetACLRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetACLRequest) Decode(d *jute.Decoder) {
-	r.Path, r.ACL, r.Version = d.String(), DecodeACL(d), d.Int()
+	r.Path, _ = d.NullableString()
+	r.ACL, r.Version = DecodeACL(d), d.Int()
 }
 
 // ReconfigRequest is the body of reconfig. Lists of servers that are not given
