@@ -58,16 +58,19 @@ var multiChecks = []Check{
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("b"), nil, 0)
-			before := k.ping().Zxid
-			f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
-				opCreate(t.path("a"), nil, 0), opSet(t.path("a"), nil, 0), opCreate(t.path("a/x"), nil, 0), opDelete(t.path("b"), -1)}})
-			t.equal("the multi's zxid", f.Zxid, before+1)
-			s := k.stat(t.path("a"))
-			t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
-			t.equal("the parent's pzxid", k.stat(t.path("")).Pzxid, f.Zxid)
-			t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				k.create(root, nil, 0)
+				k.create(root+"/b", nil, 0)
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
+					opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)}})
+				t.equal("the multi's zxid", f.Zxid, before+1)
+				s := k.stat(root + "/a")
+				t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
+				t.equal("the parent's pzxid", k.stat(root).Pzxid, f.Zxid)
+				t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
+			})
 		},
 	},
 	{
@@ -166,11 +169,13 @@ var multiChecks = []Check{
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			before := k.ping().Zxid
-			f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), opCheck(t.path("b"), -1)}})
-			t.equal("the multi's zxid", f.Zxid, before+1)
-			t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(root, nil, 0), opCheck(root+"/b", -1)}})
+				t.equal("the multi's zxid", f.Zxid, before+1)
+				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			})
 		},
 	},
 	{
@@ -179,11 +184,13 @@ var multiChecks = []Check{
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			before := k.ping().Zxid
-			f := k.do(proto.OpMulti, &proto.MultiRequest{})
-			t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
-			t.equal("the multi's zxid", f.Zxid, before+1)
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{})
+				t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
+				t.equal("the multi's zxid", f.Zxid, before+1)
+			})
 		},
 	},
 	{
@@ -205,11 +212,13 @@ var multiChecks = []Check{
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			before := k.ping().Zxid
-			f := k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{1})
-			t.equal("its zxid", f.Zxid, before+1)
-			t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{1})
+				t.equal("its zxid", f.Zxid, before+1)
+				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			})
 		},
 	},
 	{
@@ -657,11 +666,13 @@ var multiReadChecks = []Check{
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			before := k.ping().Zxid
-			f := k.do(proto.OpMultiRead, multiRead(opGet(t.path("")), opGet(t.path("nope"))))
-			t.equal("the reply's zxid", f.Zxid, before)
-			t.equal("the zxid afterwards", k.ping().Zxid, before)
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMultiRead, multiRead(opGet(t.path("")), opGet(t.path("nope"))))
+				t.equal("the reply's zxid", f.Zxid, before)
+				t.equal("the zxid afterwards", k.ping().Zxid, before)
+			})
 		},
 	},
 	{

@@ -307,12 +307,14 @@ var quotaChecks = []Check{
 		Needs: []Feature{Quotas},
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			n := k.create(t.path("n"), nil, 0)
-			k.quota(n, hard(1, -1))
-			before := k.ping().Zxid
-			f := k.want(proto.QuotaExceeded, proto.OpCreate, &proto.CreateRequest{Path: n + "/a", ACL: proto.OpenACL})
-			t.equal("the zxid", f.Zxid, before+1)
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				n := k.create(root, nil, 0)
+				k.quota(n, hard(1, -1))
+				before := k.ping().Zxid
+				f := k.want(proto.QuotaExceeded, proto.OpCreate, &proto.CreateRequest{Path: n + "/a", ACL: proto.OpenACL})
+				t.equal("the zxid", f.Zxid, before+1)
+			})
 		},
 	},
 }

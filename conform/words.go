@@ -160,14 +160,16 @@ var wordChecks = []Check{
 		Needs: []Feature{Words},
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("n"), nil, 0)
-			zxid := k.ping().Zxid
-			for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
-				t.word(w)
-			}
-			t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
-			t.equal("the zxid afterwards", k.ping().Zxid, zxid)
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				k.create(root, nil, 0)
+				zxid := k.ping().Zxid
+				for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
+					t.word(w)
+				}
+				t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
+				t.equal("the zxid afterwards", k.ping().Zxid, zxid)
+			})
 		},
 	},
 	{
@@ -177,20 +179,22 @@ var wordChecks = []Check{
 		Needs: []Feature{Words},
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			n := t.number(t.lines("srvr"), "Node count: ")
-			count := func(want int64) {
-				for word, prefix := range map[string]string{"srvr": "Node count: ", "stat": "Node count: ", "mntr": "zk_znode_count\t"} {
-					t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				n := t.number(t.lines("srvr"), "Node count: ")
+				count := func(want int64) {
+					for word, prefix := range map[string]string{"srvr": "Node count: ", "stat": "Node count: ", "mntr": "zk_znode_count\t"} {
+						t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
+					}
 				}
-			}
-			k.create(t.path("a"), nil, 0)
-			count(n + 1)
-			k.multi(opCreate(t.path("a/b"), nil, 0), opCreate(t.path("a/c"), nil, proto.FlagEphemeral))
-			count(n + 3)
-			k.delete(t.path("a/b"), -1)
-			k.closeSession()
-			count(n + 1)
+				k.create(root, nil, 0)
+				count(n + 1)
+				k.multi(opCreate(root+"/b", nil, 0), opCreate(root+"/c", nil, proto.FlagEphemeral))
+				count(n + 3)
+				k.delete(root+"/b", -1)
+				k.closeSession()
+				count(n + 1)
+			})
 		},
 	},
 	{
@@ -372,24 +376,26 @@ var wordChecks = []Check{
 		Needs: []Feature{Words},
 		Alone: true,
 		run: func(t *trial) {
-			k := t.connect()
-			t.settled("mntr", "zk_watch_count\t")
-			before := t.lines("mntr")
-			more := func(key string, n int64) { t.becomes("mntr", "zk_"+key+"\t", t.number(before, "zk_"+key+"\t")+n) }
-			other := t.connect()
-			more("global_sessions", 1)
-			n := other.create(t.path("n"), repeat(100), proto.FlagEphemeral)
-			more("ephemerals_count", 1)
-			more("approximate_data_size", int64(len(n)+100))
-			k.watchData(n)
-			k.watchExists(n)
-			more("watch_count", 1)
-			k.watchChildren(t.path(""))
-			more("watch_count", 2)
-			other.closeSession()
-			for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
-				more(key, 0)
-			}
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				t.settled("mntr", "zk_watch_count\t")
+				before := t.lines("mntr")
+				more := func(key string, n int64) { t.becomes("mntr", "zk_"+key+"\t", t.number(before, "zk_"+key+"\t")+n) }
+				other := t.connect()
+				more("global_sessions", 1)
+				n := other.create(root, repeat(100), proto.FlagEphemeral)
+				more("ephemerals_count", 1)
+				more("approximate_data_size", int64(len(n)+100))
+				k.watchData(n)
+				k.watchExists(n)
+				more("watch_count", 1)
+				k.watchChildren(t.path(""))
+				more("watch_count", 2)
+				other.closeSession()
+				for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
+					more(key, 0)
+				}
+			})
 		},
 	},
 	{
