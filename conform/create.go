@@ -378,6 +378,23 @@ var createChecks = []Check{
 		},
 	},
 	{
+		Name: "create/ACL",
+		Says: "A znode has the ACL of its create, entry by entry, and not its parent's.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.connect()
+			k.auth("digest", alice+":"+alice)
+			acl := []proto.ACL{allowAll(proto.PermRead | proto.PermCreate), allow(alice, proto.PermAll), allow(bob, proto.PermWrite)}
+			k.createACL(t.path("x"), nil, acl, 0)
+			k.create(t.path("x/y"), nil, 0)
+			got, stat := k.getACL(t.path("x"))
+			t.equal("the ACL", got, acl)
+			t.equal("the Stat", stat, k.stat(t.path("x")))
+			got, _ = k.getACL(t.path("x/y"))
+			t.equal("the child's ACL", got, proto.OpenACL)
+		},
+	},
+	{
 		Name: "create/empty ACL",
 		Says: "An ACL that is empty or null is InvalidACL.",
 		In:   ">=3.0",
