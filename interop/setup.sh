@@ -35,19 +35,19 @@ if ((${#missing[@]})); then
 fi
 
 # jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
-# on, into the folder NAME of the cache. The copy of the pom.xml beside them
-# comes last and says that all are there.
+# on, into a folder of the cache that is named after NAME and the file's content.
+# A folder that is there is whole.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 jars() {
-	local pom=$1 dir=$cache/$2
-	if cmp --quiet "$pom" "$dir/pom.xml"; then
-		return
-	fi
-	rm -rf "$dir"
-	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir"
-	cp "$pom" "$dir/pom.xml"
+	local pom=$1 dir
+	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
+	[[ -d $dir ]] && return
+	rm -rf "$dir.part"
+	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+jars interop/clients/kafka/pom.xml kafka
 
 go mod download
 # For TestGoZooKeeper, which runs the client's own tests.
