@@ -550,8 +550,9 @@ var wordChecks = []Check{
 						continue
 					}
 					t.equal("the first number in "+line, m[1], strconv.Itoa(sets))
-					if len(m) > 2 {
-						t.equal("the second number in "+line, m[2], strconv.Itoa(members))
+					if len(m) > 2 { // 3.9 goes on counting some connections that ended
+						n, _ := strconv.Atoi(m[2])
+						t.ensure(n == members || n > members && strings.HasPrefix(line, "Connections"), "%d are listed below %q", members, line)
 					}
 				}
 			}
