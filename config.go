@@ -41,6 +41,10 @@ type Config struct {
 	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless
 	// extendedTypesEnabled is set.
 	NoTTL bool
+	// EnforceQuota refuses creates and setData that go over the hard limits of a
+	// quota with QuotaExceeded, and logs those that go over soft ones
+	// (enforceQuota). Quotas are counted either way.
+	EnforceQuota bool
 	// ContainerCheckInterval is how often container and TTL znodes are looked
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -111,6 +115,9 @@ func (c *Config) cluster() cluster.Config {
 	var settings fsm.Settings
 	if c.NoTTL {
 		settings |= fsm.NoTTL
+	}
+	if c.EnforceQuota {
+		settings |= fsm.EnforceQuota
 	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,

@@ -21,10 +21,9 @@ func TestGolden(t *testing.T) {
 			TickTime:    500 * time.Millisecond,
 			SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
 		},
-		"default": {TickTime: 2 * time.Second, NoTTL: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
+		"default": {TickTime: 2 * time.Second, NoTTL: true, EnforceQuota: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
 	}
 	notYet := map[string]string{
-		"57-quota":         "quotas are not served yet",
 		"60-4lw-whitelist": "TestFourLetterWords looks at the words",
 	}
 	opts := golden.Options{

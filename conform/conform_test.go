@@ -14,12 +14,13 @@ import (
 )
 
 // waiting are the checks of what lockkeeper does not do yet.
-var waiting = regexp.MustCompile(`^(auth/sasl not configured|quotas/.*|four-letter words/(mntr|dump|dump's numbers|gtmk and stmk))$`)
+var waiting = regexp.MustCompile(`^(auth/sasl not configured|four-letter words/(mntr|dump|dump's numbers|gtmk and stmk))$`)
 
 // TestLockkeeper runs the whole suite against a server in this process.
 func TestLockkeeper(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 		c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
+		c.EnforceQuota = true
 		c.ContainerCheckInterval = 100 * time.Millisecond
 	}))
 	conform.Test(t, func(ctx context.Context) (net.Conn, error) {

@@ -79,8 +79,12 @@ func (o *openSession) decode(d *jute.Decoder) {
 // change what its commands do.
 type Settings uint32
 
-// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
-const NoTTL Settings = 1
+const (
+	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
+	NoTTL Settings = 1 << iota
+	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper does with enforceQuota.
+	EnforceQuota
+)
 
 // Envelope starts an entry of the log. All commands that waited on one server
 // share one.

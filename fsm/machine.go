@@ -36,6 +36,8 @@ type Result struct {
 	// Drop says that the client gets no reply and its connection is to be
 	// closed: its session is gone or has moved.
 	Drop bool
+	// Exceeded are the quotas that the command went over, or failed at.
+	Exceeded []znode.QuotaExceeded
 	// Session is the one that was opened or resumed, nil if that was refused.
 	Session *session.Session
 }
@@ -89,13 +91,16 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		if c, rest, err = nextCommand(rest); err != nil {
 			return err
 		}
-		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0}
+		m.txn = znode.Txn{
+			Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0],
+			NoTTL: e.Settings&NoTTL != 0, EnforceQuota: e.Settings&EnforceQuota != 0,
+		}
 		m.out = m.out[:0]
 		r, err := m.do(&e, &c)
 		if err != nil {
 			return err
 		}
-		r.Body = m.out
+		r.Body, r.Exceeded = m.out, m.txn.Exceeded
 		if each != nil {
 			each(&e, i, &r, m.txn.Changes)
 		}

@@ -199,6 +199,9 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	})
 	if !ok {
 		m.out = m.out[:0]
+		if code == proto.MarshallingError { // of a quota: the whole request fails, as in PrepRequestProcessor
+			return code
+		}
 		for i := range r.Ops {
 			switch {
 			case i < failed:

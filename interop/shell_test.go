@@ -226,12 +226,6 @@ var shellScript = []shellCase{
 		ls -R /zookeeper`},
 }
 
-// shellNotYet are the cases which lockkeeper does not play yet. A case that it
-// plays is an error in this list.
-var shellNotYet = map[string]string{
-	"quota": "quotas are not served yet",
-}
-
 // TestShell plays one script with ZooKeeper's shell against lockkeeper and
 // against a real ZooKeeper. Both must print the same, but for what varies.
 func TestShell(t *testing.T) {
@@ -245,12 +239,10 @@ func TestShell(t *testing.T) {
 			if c.sorted {
 				want, got = sortedLines(want), sortedLines(got)
 			}
-			switch why, notYet := shellNotYet[c.name]; {
+			switch {
 			case strings.TrimSpace(want) == "":
 				t.Error("ZooKeeper prints nothing")
-			case want == got && notYet:
-				t.Errorf("not expected to be the same yet: %s", why)
-			case want != got && !notYet:
+			case want != got:
 				t.Errorf("the outputs differ (- ZooKeeper, + lockkeeper)\n%s", lineDiff(want, got))
 			}
 		})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The four-letter words come in place of a connection's first frame length;
@@ -272,6 +273,26 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	line("uptime", time.Since(s.start).Milliseconds())
 	line("max_latency", int64(greatest))
 	line("min_client_response_size", s.stats.minReply.Load())
+	var quotas []znode.QuotaTotal
+	s.cfg.Replica.View(func(v *fsm.View) { quotas = v.Tree().QuotaTotals() })
+	for _, q := range quotas {
+		for _, m := range []struct {
+			key   string
+			value *int64
+		}{
+			{"count_limit", q.CountLimit}, {"bytes_limit", q.BytesLimit}, {"count_usage", q.CountUsage}, {"bytes_usage", q.BytesUsage},
+		} {
+			if m.value != nil {
+				line(q.Namespace+"_quota_"+m.key+"_per_namespace", *m.value)
+			}
+		}
+	}
+	s.stats.mu.Lock()
+	exceeded := maps.Clone(s.stats.exceeded)
+	s.stats.mu.Unlock()
+	for _, namespace := range slices.Sorted(maps.Keys(exceeded)) {
+		line(namespace+"_quota_exceeded_error_per_namespace", exceeded[namespace])
+	}
 }
 
 func conf(s *Server, _ *conn, b *strings.Builder) {

@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // request is one request in a connection's queue.
@@ -172,6 +173,9 @@ func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 // Done implements fsm.Waiter: the write at the head of the queue is applied. Its
 // reply is queued, and then the reads behind it are run, up to the next write.
 func (c *conn) Done(v *fsm.View, r *fsm.Result) {
+	for i := range r.Exceeded {
+		c.exceeded(&r.Exceeded[i])
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead || len(c.queue) == 0 {
@@ -196,6 +200,19 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 		c.s.scratch = c.run(v, &q, c.s.scratch[:0])
 	}
 	c.markDirty()
+}
+
+// exceeded counts and logs that a write went over a quota. The log may block, so
+// it comes when the tree is unlocked.
+func (c *conn) exceeded(e *znode.QuotaExceeded) {
+	if e.Hard {
+		c.s.stats.quotaExceeded(e.Namespace())
+	}
+	if say := c.warning("quota exceeded", e.String()); say != nil {
+		c.s.dirtyMu.Lock()
+		c.s.said = append(c.s.said, say)
+		c.s.dirtyMu.Unlock()
+	}
 }
 
 // pop takes the head off the queue; mu is held.

@@ -60,8 +60,9 @@ type Server struct {
 	wg        sync.WaitGroup  // one for each connection and listener
 
 	dirtyMu sync.Mutex
-	dirty   []*conn // have frames that the applier queued since it last flushed
-	scratch []byte  // replies of reads that the applier runs; the applier's own
+	dirty   []*conn  // have frames that the applier queued since it last flushed
+	said    []func() // the applier's warnings, likewise
+	scratch []byte   // replies of reads that the applier runs; the applier's own
 
 	number   atomic.Uint64 // of the last connection
 	stats    stats
@@ -251,12 +252,15 @@ func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
 
 func (o observer) Applied() {
 	o.s.dirtyMu.Lock()
-	dirty := o.s.dirty
-	o.s.dirty = nil
+	dirty, said := o.s.dirty, o.s.said
+	o.s.dirty, o.s.said = nil, nil
 	o.s.dirtyMu.Unlock()
 	for _, c := range dirty {
 		c.dirty.Store(false)
 		c.out.flush()
+	}
+	for _, say := range said {
+		say()
 	}
 }
 

@@ -16,6 +16,23 @@ type stats struct {
 	latencyMin, latencyMax   atomic.Int64 // µs
 	lastReply, minReply      atomic.Int64 // bytes
 	maxReply                 atomic.Int64
+
+	mu       sync.Mutex
+	exceeded map[string]int64 // writes that a quota refused, by namespace
+}
+
+// maxNamespaces bounds those that refused writes are counted for.
+const maxNamespaces = 1000
+
+func (s *stats) quotaExceeded(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exceeded == nil {
+		s.exceeded = map[string]int64{}
+	}
+	if _, ok := s.exceeded[namespace]; ok || len(s.exceeded) < maxNamespaces {
+		s.exceeded[namespace]++
+	}
 }
 
 func (s *stats) reset() {

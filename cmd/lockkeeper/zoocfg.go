@@ -39,7 +39,6 @@ var zooIgnored = []string{
 var zooAlike = map[string][]string{
 	"forceSync":                              {"yes"},
 	"skipACL":                                {"no"},
-	"enforceQuota":                           {"false"},
 	"reconfigEnabled":                        {"false"},
 	"readonlymode.enabled":                   {"false"},
 	"sslQuorum":                              {"false"},
@@ -109,6 +108,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("4lw", value)
 		case name == "extendedTypesEnabled":
 			err = set("no-ttl", strconv.FormatBool(value != "true"))
+		case name == "enforceQuota":
+			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
 		case name == "maxCnxns":
 			err = number(value, &cfg.MaxConnections)
 		case name == "jute.maxbuffer":

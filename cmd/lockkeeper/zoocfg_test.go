@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // zooCfg writes a configuration file.
@@ -54,6 +56,22 @@ func TestZooCfg(t *testing.T) {
 	}
 }
 
+// TestZooCfgQuota: enforceQuota is enforced, and no is said as Java says it.
+func TestZooCfgQuota(t *testing.T) {
+	for value, want := range map[string]error{"true": proto.QuotaExceeded, "TRUE": proto.QuotaExceeded, "false": nil, "yes": nil} {
+		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforceQuota="+value)).waitReady()
+		c := p.connect()
+		for _, path := range []string{"/q", "/zookeeper/quota/q", "/zookeeper/quota/q/zookeeper_limits", "/zookeeper/quota/q/zookeeper_stats"} {
+			if _, err := c.Create(path, []byte("countHardLimit=1"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Create("/q/a", nil, 0); err != want {
+			t.Errorf("enforceQuota=%s: %v", value, err)
+		}
+	}
+}
+
 func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
@@ -66,7 +84,6 @@ func TestBadZooCfg(t *testing.T) {
 		"jute.maxbuffer=-5":                          "jute.maxbuffer=-5: ",
 		"secureClientPort=2281":                      "not supported",
 		"zookeeper.skipACL=yes":                      "not supported",
-		"enforceQuota=true":                          "not supported",
 		"authProvider.1=x.SASL":                      "not supported",
 		"server.1=a:1:2\nserver.2=b:1:2":             "server.2=b:1:2: clusters are not supported yet",
 		"dataDir=" + theirs:                          "ZooKeeper's own data",
