@@ -382,6 +382,17 @@ func ended(err error) bool {
 	return !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
+// bytes reads n bytes, whatever they are.
+func (k *conn) bytes(n int) string {
+	b := make([]byte, n)
+	k.nc.SetReadDeadline(k.deadline())
+	if _, err := io.ReadFull(k.r, b); err != nil {
+		k.t.failf("%s: expected %d bytes: %v", k.name, n, err)
+	}
+	k.note("answered %q", b)
+	return string(b)
+}
+
 func (k *conn) note(format string, args ...any) {
 	k.t.log = append(k.t.log, entry{conn: k.name, note: fmt.Sprintf(format, args...)})
 }
@@ -446,6 +457,11 @@ func (k *conn) judge(f *wire.Frame, code proto.Code) {
 	if code != proto.OK && len(f.Rest) > 0 && f.Op != proto.OpMultiRead {
 		k.t.failf("%s: an error with a body of %d bytes, expected none", k.name, len(f.Rest))
 	}
+}
+
+// doRaw is wantRaw with OK.
+func (k *conn) doRaw(op proto.OpCode, body []byte) *wire.Frame {
+	return k.wantRaw(proto.OK, op, body)
 }
 
 // do is want with OK.
@@ -614,6 +630,14 @@ func opSet(path string, data []byte, version int32) proto.MultiOp {
 }
 func opCheck(path string, version int32) proto.MultiOp {
 	return proto.MultiOp{Op: proto.OpCheck, Request: &proto.PathVersion{Path: path, Version: version}}
+}
+func opTTL(path string, flags int32, ttl int64) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpCreateTTL, Request: ttlRequest(path, flags, ttl)}
+}
+
+// ttlRequest is the body of a createTTL.
+func ttlRequest(path string, flags int32, ttl int64) *proto.CreateTTLRequest {
+	return &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, TTL: ttl}
 }
 
 // auth proves an identity, which must be accepted.

@@ -44,7 +44,7 @@ func (c *faultyConn) SetReadDeadline(t time.Time) error {
 }
 
 func (c *faultyConn) Write(b []byte) (int, error) {
-	c.word = c.word || string(b) == "srvr"
+	c.word = c.word || len(c.sent) == 0 && len(b) == 4
 	if c.sent = append(c.sent, b...); !c.word {
 		for len(c.sent) >= 4 {
 			d := jute.NewDecoder(c.sent)
@@ -217,6 +217,59 @@ var faults = []struct {
 		c.mute = f.Code == proto.Unimplemented
 		return [][]byte{f.Payload}
 	}},
+	{"a multi's later operations", "multi/fails in the middle", body(proto.OpMulti, func(r *proto.MultiReply) {
+		for i := range r.Results {
+			if r.Results[i].Code == proto.RuntimeInconsistency {
+				r.Results[i].Code = proto.OK
+			}
+		}
+	})},
+	{"create2 in a multi as create", "multi/create2", body(proto.OpMulti, func(r *proto.MultiReply) {
+		for i, x := range r.Results {
+			if made, ok := x.Reply.(*proto.PathStatReply); ok {
+				r.Results[i] = proto.MultiResult{Op: proto.OpCreate, Reply: &proto.PathReply{Path: made.Path}}
+			}
+		}
+	})},
+	{"an event without its zxid", "watches/header with zxid", change(0, func(f *wire.Frame) {
+		if f.Kind == wire.Event {
+			f.Zxid = -1
+		}
+	})},
+	{"the parent's event first", "watches/node before parent", func(c *faultyConn, f *wire.Frame) [][]byte {
+		if e, ok := f.Body.(*proto.WatcherEvent); ok && e.Type == proto.EventNodeCreated {
+			c.held = [][]byte{f.Payload}
+			return nil
+		}
+		out := append([][]byte{f.Payload}, c.held...)
+		c.held = nil
+		return out
+	}},
+	{"any watch is there", "watches/checkWatches", change(proto.OpCheckWatches, func(f *wire.Frame) { f.Code = proto.OK })},
+	{"children of a recursive watch", "persistent watches/mode 1", func(_ *faultyConn, f *wire.Frame) [][]byte {
+		e, ok := f.Body.(*proto.WatcherEvent)
+		if !ok || e.Type != proto.EventNodeCreated || !strings.HasSuffix(e.Path, "/c") {
+			return [][]byte{f.Payload}
+		}
+		e.Type, e.Path = proto.EventNodeChildrenChanged, strings.TrimSuffix(e.Path, "/c")
+		return [][]byte{f.Payload, encoded(f)}
+	}},
+	{"aversion does not move", "acl/aversion", body(proto.OpSetACL, func(s *proto.Stat) { s.Aversion = 0 })},
+	{"other users' digests", "acl/masked", body(proto.OpGetACL, func(r *proto.ACLReply) {
+		for i := range r.ACL {
+			r.ACL[i].ID.ID = strings.Replace(r.ACL[i].ID.ID, ":x", ":digest", 1)
+		}
+	})},
+	{"forbidden is missing", "acl/reads", change(0, func(f *wire.Frame) {
+		if f.Code == proto.NoAuth {
+			f.Code = proto.NoNode
+		}
+	})},
+	{"a refused auth's zxid", "auth/refused schemes", change(proto.OpAuth, func(f *wire.Frame) { f.Zxid = 7 })},
+	{"an identity twice", "auth/several", body(proto.OpWhoAmI, func(r *proto.WhoAmIReply) { r.IDs = append(r.IDs, r.IDs[0]) })},
+	{"a container's data", "containers and ttl/container", body(proto.OpCreateContainer, func(r *proto.PathStatReply) { r.Stat.DataLength = 0 })},
+	{"a root that was created", "system nodes/root", body(proto.OpExists, func(s *proto.Stat) { s.Czxid, s.Ctime = 1, 1 })},
+	{"a config for all", "system nodes/config", body(proto.OpGetACL, func(r *proto.ACLReply) { r.ACL = proto.OpenACL })},
 }
 
 // TestFaults plants faults between the suite and a good server: the check that

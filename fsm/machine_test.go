@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // outcome is what the application of one entry came to.
@@ -398,6 +399,28 @@ func TestEntriesNotUnderstood(t *testing.T) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		} else if !strings.HasPrefix(test.name, "fewer") && !strings.HasPrefix(test.name, "unknown") && m.Sessions().Len() != 1 {
 			t.Errorf("%s: was applied, digest %x, was %x", test.name, m.Digest(), digest)
+		}
+	}
+}
+
+// TestMultiFlags: in a multi the flags of a create decide what it makes.
+func TestMultiFlags(t *testing.T) {
+	create := func(path string, flags int32) proto.CreateRequest {
+		return proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
+	}
+	byFlag, plain := create("/container", proto.FlagContainer), create("/plain", 0)
+	both := create("/both", proto.FlagContainer)
+	q := proto.MultiRequest{Ops: []proto.MultiOp{
+		{Op: proto.OpCreate, Request: &byFlag},
+		{Op: proto.OpCreateTTL, Request: &proto.CreateTTLRequest{CreateRequest: plain, TTL: 1000}},
+		{Op: proto.OpCreateTTL, Request: &proto.CreateTTLRequest{CreateRequest: both, TTL: 1000}},
+	}}
+	m := NewMachine()
+	one(t, m, 1, OpenSession(1, 5, 1000, session.Password{}))
+	one(t, m, 1, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: q.Append(nil)})
+	for path, want := range map[string]znode.Kind{"/container": znode.Container, "/plain": znode.Persistent, "/both": znode.Container} {
+		if n := m.tree.Lookup(path); n == nil || n.Record().Kind != want {
+			t.Errorf("%s: %+v, want the kind %v", path, n, want)
 		}
 	}
 }
