@@ -24,10 +24,10 @@ fuzz:
 		done; \
 	done
 
-# As root on Debian: it installs a real Redis and a real ZooKeeper.
+# As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
 interop:
 	interop/setup.sh
-	go test -tags interop -timeout 20m ./interop/...
+	go test -tags interop -parallel 6 -timeout 20m ./interop/...
 
 ci:
 	.ci/run

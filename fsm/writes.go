@@ -87,6 +87,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	}
 	m.txn.IDs = m.identities(c.IDs)
 	r.Code = do(m, c.Op, &d)
+	if d.Err() != nil && c.Op != proto.OpMulti {
+		m.zxid-- // 3.9 reads a request before it takes a zxid, but for a multi
+		r.Zxid = m.zxid
+	}
 	return r, nil
 }
 
@@ -191,6 +195,7 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	failed, code := 0, proto.OK
 	ok := m.tree.Multi(&m.txn, func() bool {
 		for i, op := range r.Ops {
+			settle(&op)
 			if code = m.part(op); code != proto.OK {
 				failed = i
 				return false
@@ -200,6 +205,9 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	})
 	if !ok {
 		m.out = m.out[:0]
+		if code == proto.MarshallingError { // of a quota: the whole request fails, as in PrepRequestProcessor
+			return code
+		}
 		for i := range r.Ops {
 			switch {
 			case i < failed:
@@ -213,6 +221,18 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	}
 	m.out = proto.AppendMultiEnd(m.out)
 	return proto.OK
+}
+
+// settle makes a create in a multi what its flags say, which there decide
+// more than the opcode does (Op.Create, since ZooKeeper 3.8.2): a container's
+// flag makes one, and createTTL without a TTL's flag is a create.
+func settle(op *proto.MultiOp) {
+	if r, ok := op.Request.(*proto.CreateTTLRequest); ok && r.Flags != proto.FlagTTL && r.Flags != proto.FlagTTLSequential {
+		*op = proto.MultiOp{Op: proto.OpCreate, Request: &r.CreateRequest}
+	}
+	if r, ok := op.Request.(*proto.CreateRequest); ok && r.Flags == proto.FlagContainer {
+		op.Op = proto.OpCreateContainer
+	}
 }
 
 // part carries out one operation of a multi.

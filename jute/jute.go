@@ -172,8 +172,11 @@ func (d *Decoder) Count(size int) int {
 	return n
 }
 
-// Strings reads a vector of ustrings.
+// Strings reads a vector of ustrings that must not be null.
 func (d *Decoder) Strings() []string {
+	if len(d.buf) >= 4 && int32(binary.BigEndian.Uint32(d.buf)) == -1 {
+		d.Fail(ErrNull)
+	}
 	n := d.Count(4)
 	if n == 0 {
 		return nil

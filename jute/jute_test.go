@@ -72,7 +72,7 @@ func TestDecoder(t *testing.T) {
 		{"buffer of length -2", "fffffffe", buf, []byte(nil), ErrLength, 0},
 		{"smallest length", "80000000", buf, []byte(nil), ErrLength, 0},
 		{"vector", "00000002000000016100000000", vec, "a|", nil, 0},
-		{"null vector", "ffffffff", vec, "", nil, 0},
+		{"null vector", "ffffffff", vec, "", ErrNull, 0},
 		{"vector of -5", "fffffffb", vec, "", nil, 0},
 		{"vector with null in it", "00000001ffffffff", vec, "", ErrNull, 0},
 		{"vector that ends early", "000000020000000161", vec, "", ErrLength, 0},

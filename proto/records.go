@@ -222,7 +222,8 @@ func (r *Path) Decode(d *jute.Decoder) {
 	r.Null = !ok
 }
 
-// SetDataRequest is the body of setData.
+// SetDataRequest is the body of setData. A null path reads as "", which no
+// znode has: ZooKeeper answers both alike (PathUtils.validatePath).
 type SetDataRequest struct {
 	Path    string
 	Data    []byte
@@ -236,10 +237,12 @@ func (r *SetDataRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetDataRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.Version = d.String(), d.Buffer(), d.Int()
+	r.Path, _ = d.NullableString()
+	r.Data, r.Version = d.Buffer(), d.Int()
 }
 
-// SetACLRequest is the body of setACL. Version is compared with aversion.
+// SetACLRequest is the body of setACL. Version is compared with aversion. A
+// null path reads as "", as that of setData does.
 type SetACLRequest struct {
 	Path    string
 	ACL     []ACL
@@ -253,7 +256,8 @@ func (r *SetACLRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetACLRequest) Decode(d *jute.Decoder) {
-	r.Path, r.ACL, r.Version = d.String(), DecodeACL(d), d.Int()
+	r.Path, _ = d.NullableString()
+	r.ACL, r.Version = DecodeACL(d), d.Int()
 }
 
 // ReconfigRequest is the body of reconfig. Lists of servers that are not given
@@ -295,6 +299,31 @@ func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Scheme, _ = d.NullableString()
 	r.Auth = d.Buffer()
 }
+
+// SASLRequest is the body of sasl (GetSASLRequest). Its token may be empty, but
+// is never null.
+type SASLRequest struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLRequest) Append(b []byte) []byte {
+	return append(jute.AppendInt(b, int32(len(r.Token))), r.Token...)
+}
+
+// Decode reads the record.
+func (r *SASLRequest) Decode(d *jute.Decoder) {
+	if r.Token = d.Buffer(); r.Token == nil {
+		d.Fail(jute.ErrNull)
+	}
+}
+
+// SASLReply is the reply to sasl (SetSASLResponse).
+type SASLReply struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLReply) Append(b []byte) []byte { return jute.AppendBuffer(b, r.Token) }
+
+// Decode reads the record.
+func (r *SASLReply) Decode(d *jute.Decoder) { r.Token = d.Buffer() }
 
 // SetWatchesRequest is the body of setWatches.
 type SetWatchesRequest struct {

@@ -17,6 +17,12 @@ type Txn struct {
 
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL bool
+	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	X509 bool
+	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper
+	// does with enforceQuota; without it they are counted alone.
+	EnforceQuota bool
+	Exceeded     []QuotaExceeded // soft limits, and at most one hard one, which failed
 }
 
 func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
@@ -47,7 +53,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case !usablePath(r.Path):
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}
@@ -69,6 +75,9 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		return nil, proto.NodeExists
 	case parent.rec.Kind == Ephemeral:
 		return nil, proto.NoChildrenForEphemerals
+	}
+	if code := t.checkQuota(x, path, 1, len(r.Data)); code != proto.OK {
+		return nil, code
 	}
 	rec := Record{
 		Path: path, Data: bytes.Clone(r.Data), ACL: acl,
@@ -92,6 +101,11 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		t.undo = append(t.undo, undo{linked, rec})
 	}
 	x.did(proto.NodeCreated, n, parent)
+	n = n.apart()
+	if of, name, ok := quotaNode(path); ok && name == statsName {
+		t.recount(of)
+	}
+	t.count(path, 1, len(r.Data))
 	return n, proto.OK
 }
 
@@ -143,6 +157,7 @@ func (t *Tree) remove(x *Txn, n, parent *Node) {
 	t.unlink(n)
 	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
 	x.did(proto.NodeDeleted, n, parent)
+	t.count(n.rec.Path, -1, -len(n.rec.Data))
 }
 
 // SetData replaces a znode's data.
@@ -151,10 +166,14 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 		return nil, proto.BadArguments
 	}
 	n, code := t.lookup(x, r.Path, proto.PermWrite)
-	switch {
-	case code != proto.OK:
+	if code != proto.OK {
 		return nil, code
-	case !versionMatches(r.Version, n.rec.Version):
+	}
+	more := len(r.Data) - len(n.rec.Data)
+	if code := t.checkQuota(x, r.Path, 0, more); code != proto.OK {
+		return nil, code
+	}
+	if !versionMatches(r.Version, n.rec.Version) {
 		return nil, proto.BadVersion
 	}
 	n = t.edit(n, func(rec *Record) {
@@ -163,6 +182,8 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 		rec.Mzxid, rec.Mtime = x.Zxid, x.Time
 	})
 	x.did(proto.NodeDataChanged, n, nil)
+	n = n.apart()
+	t.count(r.Path, 0, more)
 	return n, proto.OK
 }
 
@@ -181,7 +202,7 @@ func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}
@@ -245,7 +266,7 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 		x.Changes = x.Changes[:before]
 	}
 	clear(t.undo)
-	t.undo, t.inMulti = t.undo[:0], false
+	t.undo, t.inMulti, t.before = t.undo[:0], false, nil
 	return ok
 }
 
