@@ -18,6 +18,7 @@
 package lockkeeper
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -55,9 +56,11 @@ func NewMemory() *Memory { return cluster.NewMemory() }
 
 // Server is a running server. Its methods may be called at any time, from any goroutine.
 type Server struct {
-	member   *cluster.Member
-	clients  *server.Server
-	listener net.Listener // nil without a port
+	member  *cluster.Member
+	clients *server.Server
+	plain   net.Listener // nil without a port
+	secure  net.Listener // likewise
+	tls     *tls.Config  // spoken on secure
 
 	ready     chan struct{}
 	errs      chan error
@@ -76,25 +79,43 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
-	if cfg.ClientAddr != "" {
-		var err error
-		if s.listener, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
-			return nil, err
-		}
+	if err := s.listen(&cfg); err != nil {
+		s.closeListeners()
+		return nil, err
 	}
 	replica := fsm.NewReplica()
 	late := &lateProposer{}
 	s.clients = server.New(cfg.server(replica, late))
 	member, err := cluster.Open(cfg.cluster(), replica)
 	if err != nil {
-		if s.listener != nil {
-			s.listener.Close()
-		}
+		s.closeListeners()
 		return nil, err
 	}
 	s.member, late.Member = member, member
 	s.wg.Go(s.run)
 	return s, nil
+}
+
+// listen takes the ports.
+func (s *Server) listen(cfg *Config) (err error) {
+	if cfg.ClientAddr != "" {
+		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
+			return err
+		}
+	}
+	if cfg.SecureAddr != "" {
+		s.tls = cfg.TLS.Clone()
+		s.secure, err = net.Listen("tcp", cfg.SecureAddr)
+	}
+	return err
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range []net.Listener{s.plain, s.secure} {
+		if l != nil {
+			l.Close()
+		}
+	}
 }
 
 // lateProposer lets the client port exist before the member does: the member
@@ -108,8 +129,11 @@ func (s *Server) run() {
 	select {
 	case <-s.member.Ready():
 		s.clients.Open()
-		if s.listener != nil {
-			s.wg.Go(func() { s.clients.Serve(s.listener) })
+		if s.plain != nil {
+			s.wg.Go(func() { s.clients.Serve(s.plain) })
+		}
+		if s.secure != nil {
+			s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
 		}
 		close(s.ready)
 	case err := <-s.member.Err():
@@ -131,11 +155,17 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addr is the address of the client port, with the real port number; nil
 // without a ClientAddr.
-func (s *Server) Addr() net.Addr {
-	if s.listener == nil {
+func (s *Server) Addr() net.Addr { return addr(s.plain) }
+
+// SecureAddr is Addr for the port where TLS is spoken; nil without a
+// Config.SecureAddr.
+func (s *Server) SecureAddr() net.Addr { return addr(s.secure) }
+
+func addr(l net.Listener) net.Addr {
+	if l == nil {
 		return nil
 	}
-	return s.listener.Addr()
+	return l.Addr()
 }
 
 // Dial connects to the server within this process, without a port. It fits
@@ -175,9 +205,7 @@ func (s *Server) Err() <-chan error { return s.errs }
 func (s *Server) Close() error {
 	s.closeOnce.Do(func() {
 		close(s.stop)
-		if s.listener != nil {
-			s.listener.Close()
-		}
+		s.closeListeners()
 		s.clients.Close()
 		s.closeErr = s.member.Close() // lets go of whoever waits for the log
 		s.clients.Wait()

@@ -31,7 +31,7 @@ func statsText(t testing.TB, c *rawclient.Client) string {
 // soft one are logged, and nobody who watches the stats hears of their changes.
 func TestQuota(t *testing.T) {
 	log := &capture{}
-	overBoth(t, lockkeeper.Config{EnforceQuota: true, Logger: log.logger()}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{EnforceQuota: true, Logger: log.logger()}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		log.reset()
 		c, watcher := connect(t, dial), connect(t, dial)
 		setQuota(t, c, "count=1,bytes=-1=;countHardLimit=-1;byteHardLimit=4")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -44,6 +45,7 @@ type Member struct {
 	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
 	due     int64            // the deadline that lead sleeps for
 	sooner  chan struct{}    // has an element when there is an earlier one
+	expired atomic.Int64     // sessions that this member has ended
 
 	ready     chan struct{}
 	readyOnce sync.Once

@@ -83,6 +83,37 @@ var zxidChecks = []Check{
 		},
 	},
 	{
+		Name:  "zxid/unreadable writes",
+		Says:  "A write whose body cannot be read takes no zxid, but a multi does.",
+		In:    ">=3.9",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				last := k.ping().Zxid
+				for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpDelete, proto.OpSetData, proto.OpSetACL} {
+					t.equal("the zxid of "+opName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last)
+				}
+				t.equal("the zxid of multi", k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{0, 0}).Zxid, last+1)
+			})
+		},
+	},
+	{
+		Name:  "zxid/unreadable writes of old",
+		Says:  "A write whose body cannot be read takes a zxid.",
+		In:    "<3.9",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				last := k.ping().Zxid
+				for i, op := range []proto.OpCode{proto.OpCreate, proto.OpDelete, proto.OpSetData, proto.OpSetACL, proto.OpMulti} {
+					t.equal("the zxid of "+opName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last+int64(i)+1)
+				}
+			})
+		},
+	},
+	{
 		Name:  "zxid/reads",
 		Says:  "Reads take none, whether they succeed or not, and show the last one taken.",
 		In:    ">=3.7",

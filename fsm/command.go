@@ -84,6 +84,8 @@ const (
 	NoTTL Settings = 1 << iota
 	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper does with enforceQuota.
 	EnforceQuota
+	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	X509
 )
 
 // Envelope starts an entry of the log. All commands that waited on one server

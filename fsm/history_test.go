@@ -58,6 +58,7 @@ var someIDs = []proto.ID{
 	{Scheme: proto.SchemeDigest, ID: "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="},
 	{Scheme: proto.SchemeDigest, ID: "bob:ikIaKsbtGweaHnb/jKn7OHqbunM="},
 	{Scheme: proto.SchemeSuper},
+	{Scheme: proto.SchemeX509, ID: "CN=ann"},
 }
 
 func (h *history) identities() []byte {
@@ -91,6 +92,9 @@ func (h *history) next() entry {
 	settings := Settings(0)
 	if h.IntN(4) == 0 {
 		settings = NoTTL
+	}
+	if h.IntN(2) == 0 {
+		settings |= X509
 	}
 	if h.IntN(3) > 0 {
 		settings |= EnforceQuota
@@ -165,6 +169,10 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 	default:
 		c.Op, c.Body, text = h.write()
 		f = fate{zxids: 1, drop: moved, nothing: moved, write: !moved}
+		d := jute.NewDecoder(c.Body)
+		if proto.OpByCode(c.Op).Request().Decode(&d); d.Err() != nil && c.Op != proto.OpMulti && !moved {
+			f.zxids = 0
+		}
 	}
 	if !cl.alive {
 		f = fate{nothing: true, drop: true}

@@ -233,6 +233,40 @@ func createCommand(sessionID int64, path string, flags int32) *Command {
 	return &Command{Op: proto.OpCreate, Session: sessionID, Conn: 1, Body: r.Append(nil)}
 }
 
+// TestDigests: the tree's digest is noted after every 128th transaction,
+// failures included, wherever in an entry that is, and after nothing else; and
+// no more than 1024 of them are kept.
+func TestDigests(t *testing.T) {
+	m := NewMachine()
+	results, _ := one(t, m, 1, OpenSession(1, 7, 1000, session.Password{}))
+	id := results[0].Session.ID
+	var want []TreeDigest
+	for n := 0; len(want) < maxDigests+3; n++ {
+		var entry []*Command
+		for i := range 1 + n%100 {
+			entry = append(entry, createCommand(id, fmt.Sprintf("/%d", (n*100+i)%700), 0)) // most exist already
+		}
+		entry = append(entry, &Command{Op: proto.OpSync, Session: id, Conn: 1, Body: (&proto.Path{Path: "/"}).Append(nil)})
+		b := BeginEntry(nil)
+		for _, c := range entry {
+			b = AppendCommand(b, c)
+		}
+		before := m.Zxid()
+		err := m.Apply(m.Index()+1, 1, EndEntry(b, &Envelope{Origin: 1, Count: len(entry)}), func(*Envelope, int, *Result, []proto.Change) {
+			if m.Zxid() != before && m.Zxid()%128 == 0 {
+				want = append(want, TreeDigest{m.Zxid(), m.Tree().Digest()})
+			}
+			before = m.Zxid()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.digests; !slices.Equal(got, want[len(want)-maxDigests:]) {
+		t.Errorf("%d digests: %v …", len(got), got[:3])
+	}
+}
+
 func TestEpochRisesWithTerm(t *testing.T) {
 	m := NewMachine()
 	steps := []struct {

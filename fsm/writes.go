@@ -85,6 +85,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	}
 	m.txn.IDs = m.identities(c.IDs)
 	r.Code = do(m, c.Op, &d)
+	if d.Err() != nil && c.Op != proto.OpMulti {
+		m.zxid-- // 3.9 reads a request before it takes a zxid, but for a multi
+		r.Zxid = m.zxid
+	}
 	return r, nil
 }
 

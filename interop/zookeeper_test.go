@@ -39,12 +39,14 @@ func (v zkVersion) classpath(t testing.TB) string {
 		return jars
 	}
 	// Where the packages zookeeper and libslf4j-java put their jars. The
-	// manifest of the first names what else it needs.
+	// manifest of the first names what else it needs, but for the parts of Netty
+	// that TLS takes.
 	const zookeeperJar, slf4jJar = "/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"
+	const nettyJars = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
 	if _, err := os.Stat(zookeeperJar); err != nil {
 		t.Fatalf("this test needs a real ZooKeeper: %v (interop/setup.sh installs it)", err)
 	}
-	return zookeeperJar + ":" + slf4jJar
+	return zookeeperJar + ":" + slf4jJar + ":" + nettyJars
 }
 
 // jarsOf is the class path of the jars that setup.sh fetched for a pom.xml.

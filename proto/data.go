@@ -28,6 +28,7 @@ const (
 	SchemeAuth                = "auth"
 	SchemeDigest              = "digest"
 	SchemeIP                  = "ip"
+	SchemeX509                = "x509"
 	SchemeSuper               = "super"
 	Anyone                    = "anyone"
 	PasswordLen               = 16 // bytes of a session's password

@@ -300,6 +300,31 @@ func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Auth = d.Buffer()
 }
 
+// SASLRequest is the body of sasl (GetSASLRequest). Its token may be empty, but
+// is never null.
+type SASLRequest struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLRequest) Append(b []byte) []byte {
+	return append(jute.AppendInt(b, int32(len(r.Token))), r.Token...)
+}
+
+// Decode reads the record.
+func (r *SASLRequest) Decode(d *jute.Decoder) {
+	if r.Token = d.Buffer(); r.Token == nil {
+		d.Fail(jute.ErrNull)
+	}
+}
+
+// SASLReply is the reply to sasl (SetSASLResponse).
+type SASLReply struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLReply) Append(b []byte) []byte { return jute.AppendBuffer(b, r.Token) }
+
+// Decode reads the record.
+func (r *SASLReply) Decode(d *jute.Decoder) { r.Token = d.Buffer() }
+
 // SetWatchesRequest is the body of setWatches.
 type SetWatchesRequest struct {
 	RelativeZxid       int64

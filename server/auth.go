@@ -25,6 +25,8 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	switch {
 	case q.Scheme == proto.SchemeIP: // given at accept
 		return proto.OK, nil
+	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given at accept, too
+		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && q.Auth != nil:
 		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(string(q.Auth))}
 		ids := slices.Clone(c.identity.Load().ids)

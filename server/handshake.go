@@ -20,7 +20,8 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	if q.Decode(&d); d.Err() != nil {
 		return false, d.Err()
 	}
-	c.received()
+	c.received(len(frame))
+	c.s.stats.handshakes.Add(1)
 	var last int64
 	c.s.cfg.Replica.View(func(v *fsm.View) { last = v.Zxid() })
 	if q.LastZxidSeen > last {
@@ -33,10 +34,18 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
+		if w.opens = c.s.roomForSession(); !w.opens {
+			// As ZooKeeper does when its connection throttle says no. A refusal
+			// would mean an expired session, and the client would ask again at once.
+			c.s.stats.refused.Add(1)
+			c.warn("refusing a session: too many", "sessions", c.s.cfg.MaxSessions)
+			return false, errEnd
+		}
 		var password session.Password
 		rand.Read(password[:])
 		cmd = fsm.OpenSession(c.number, c.newID(), timeout, password)
 	} else {
+		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
 	cmd.IDs = c.identity.Load().encoded
@@ -50,6 +59,19 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, nil
 	}
 	return true, nil
+}
+
+// roomForSession reserves a place for one more session, if there is one. An
+// opening that is done or lost gives it back.
+func (s *Server) roomForSession() (ok bool) {
+	n := s.opening.Add(1)
+	s.cfg.Replica.View(func(v *fsm.View) {
+		ok = s.cfg.MaxSessions == 0 || int64(v.Sessions().Len())+n <= int64(s.cfg.MaxSessions)
+	})
+	if !ok {
+		s.opening.Add(-1)
+	}
+	return ok
 }
 
 func (c *conn) negotiate(ms int32) int32 {
@@ -70,6 +92,7 @@ func (c *conn) newID() int64 {
 type opening struct {
 	c           *conn
 	hasReadOnly bool
+	opens       bool // a session, and so has a place reserved
 	start       time.Time
 	lost        bool
 	done        chan struct{}
@@ -79,6 +102,7 @@ type opening struct {
 // event of the new connection's watches and before anybody else learns of it.
 func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	c := w.c
+	w.giveBack()
 	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
 	if s := r.Session; s != nil {
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
@@ -98,7 +122,14 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	close(w.done)
 }
 
+func (w *opening) giveBack() {
+	if w.opens {
+		w.c.s.opening.Add(-1)
+	}
+}
+
 func (w *opening) Lost() {
+	w.giveBack()
 	w.lost = true
 	close(w.done)
 }

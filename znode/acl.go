@@ -58,7 +58,7 @@ func parseMask(s string) (netip.Prefix, bool) {
 // fixACL turns the list that a client sent into the one to store
 // (PrepRequestProcessor.fixupACL): exact duplicates go, "auth" becomes the
 // client's own identities, and every entry must be valid.
-func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
+func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 	if isOpen(acl) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
 	}
@@ -80,8 +80,8 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 		switch a.Scheme {
 		case proto.SchemeAuth:
 			n := len(out)
-			for _, id := range ids {
-				if id.Scheme == proto.SchemeDigest {
+			for _, id := range x.IDs {
+				if id.Scheme == proto.SchemeDigest || x.X509 && id.Scheme == proto.SchemeX509 {
 					out = append(out, proto.ACL{Perms: a.Perms, ID: id})
 				}
 			}
@@ -99,6 +99,10 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 			}
 		case proto.SchemeIP:
 			if _, ok := parseMask(a.ID.ID); !ok {
+				return nil, proto.InvalidACL
+			}
+		case proto.SchemeX509:
+			if !x.X509 || !validDN(a.ID.ID) {
 				return nil, proto.InvalidACL
 			}
 		default:

@@ -17,6 +17,8 @@ type Txn struct {
 
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL bool
+	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	X509 bool
 	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper
 	// does with enforceQuota; without it they are counted alone.
 	EnforceQuota bool
@@ -51,7 +53,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case !usablePath(r.Path):
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}
@@ -190,7 +192,7 @@ func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}

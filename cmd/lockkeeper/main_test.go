@@ -97,6 +97,13 @@ func TestUsage(t *testing.T) {
 		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"300"}},
 		{"serve --memory --super-digest nohash", nil, []string{"nohash"}},
 		{"serve --memory --max-client-cnxns -1", nil, []string{"negative"}},
+		{"serve --listen=", nil, []string{"-listen", "-tls-listen"}},
+		{"serve --tls-listen :0", nil, []string{"-tls-cert"}},
+		{"serve --tls-listen :0 --tls-cert x", nil, []string{"-tls-client-auth need", "-tls-ca"}},
+		{"serve --tls-listen :0 --tls-cert x --tls-client-auth want", nil, []string{"-tls-client-auth want", "-tls-ca"}},
+		{"serve --tls-listen :0 --tls-cert x --tls-client-auth some", nil, []string{"-tls-client-auth", `"some"`}},
+		{"serve --tls-cert x", nil, []string{"without -tls-listen"}},
+		{"serve --x509-super-user CN=x", nil, []string{"without -tls-listen"}},
 		{"check", nil, []string{"one directory"}},
 		{"check a b", nil, []string{"one directory"}},
 		{"check --nonsense a", nil, []string{"-nonsense"}},
@@ -129,7 +136,7 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	_, stdout, _ := call(nil, "serve", "-h")
-	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level"} {
+	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level", "tls-listen", "tls-cert", "tls-key", "tls-ca", "tls-client-auth", "x509-super-user"} {
 		if !strings.Contains(stdout, "-"+flag) {
 			t.Errorf("serve -h does not list -%s", flag)
 		}

@@ -18,7 +18,7 @@ import (
 func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	var cfg lockkeeper.Config
 	f := flag.NewFlagSet("serve [FLAGS]", flag.ContinueOnError)
-	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one")
+	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one, and without an address there is only that of -tls-listen")
 	f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`directory` to keep the state in")
 	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
 	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
@@ -32,6 +32,8 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
 	level := slog.LevelWarn
 	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
+	var secure tlsFlags
+	secure.define(f, &cfg)
 	given, err := parse(f, args, getenv, stdout)
 	if err != nil {
 		return err
@@ -65,6 +67,12 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	if cfg.MaxConnectionsPerAddress < 0 {
 		return usageError{fmt.Errorf("invalid value %d for flag -max-client-cnxns: negative", cfg.MaxConnectionsPerAddress)}
 	}
+	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
+		return usageError{errors.New("neither -listen nor -tls-listen gives an address")}
+	}
+	if err := secure.load(&cfg); err != nil {
+		return err
+	}
 	if *memory {
 		cfg.DataDir = ""
 	}
@@ -80,7 +88,12 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	for ready := s.Ready(); ; {
 		select {
 		case <-ready:
-			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", s.Addr())
+			if a := s.SecureAddr(); a != nil {
+				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)
+			}
+			if a := s.Addr(); a != nil {
+				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", a)
+			}
 			ready = nil
 		case err := <-s.Err():
 			return errors.Join(err, s.Close())

@@ -19,7 +19,7 @@ var (
 // Options.Text. Which namespaces were written to, and which expiry buckets are
 // empty, depends on what was done to the server before.
 func SameShape(st *Step, got string) error {
-	w, g := shape(st.Text), shape(got)
+	w, g := Shape(st.Text), Shape(got)
 	for line, n := range w {
 		if g[line] != n {
 			return fmt.Errorf("%d times %q where %d were recorded", g[line], line, n)
@@ -36,8 +36,8 @@ func SameShape(st *Step, got string) error {
 	return nil
 }
 
-// shape counts the lines of an answer that are equal but for their values.
-func shape(text string) map[string]int {
+// Shape counts the lines of an answer that are equal but for their values.
+func Shape(text string) map[string]int {
 	text = incidental.ReplaceAllString(text, "")
 	text = restoring.ReplaceAllString(text, "")
 	text = value.ReplaceAllString(text, "$1")
