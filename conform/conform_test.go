@@ -3,8 +3,6 @@ package conform_test
 import (
 	"context"
 	"net"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,9 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/conform"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
-
-// waiting are the checks of what lockkeeper does not do yet.
-var waiting = regexp.MustCompile(`^(auth/sasl not configured|four-letter words/(mntr|dump|dump's numbers|gtmk and stmk))$`)
 
 // TestLockkeeper runs the whole suite against a server in this process.
 func TestLockkeeper(t *testing.T) {
@@ -25,14 +20,5 @@ func TestLockkeeper(t *testing.T) {
 	}))
 	conform.Test(t, func(ctx context.Context) (net.Conn, error) {
 		return s.Dial("tcp", "", 10*time.Second)
-	}, func(o *conform.Options) {
-		o.Super, o.ReapWithin = "super:secret", time.Second
-		var names []string
-		for _, k := range conform.Checks() {
-			if !waiting.MatchString(k.Name) {
-				names = append(names, regexp.QuoteMeta(k.Name))
-			}
-		}
-		o.Run = regexp.MustCompile("^(" + strings.Join(names, "|") + ")$")
-	})
+	}, func(o *conform.Options) { o.Super, o.ReapWithin = "super:secret", time.Second })
 }
