@@ -381,7 +381,7 @@ func TestKnownFailuresAreListed(t *testing.T) {
 			}
 		}
 	}
-	rows := regexp.MustCompile("(?m)^\\| ([0-9]+) \\| (.+) \\| (.+) \\|$").FindAllStringSubmatch(string(doc), -1)
+	rows := regexp.MustCompile(`(?m)^\| ([0-9]+) \| (.+) \| (.+) \|$`).FindAllStringSubmatch(string(doc), -1)
 	if len(rows) != 24 {
 		t.Errorf("%d failures are listed, not 24", len(rows))
 	}

@@ -413,7 +413,7 @@ var wordChecks = []Check{
 		Needs: []Feature{Words},
 		run: func(t *trial) {
 			lines := t.lines("conf")
-			t.form(lines[:12], `clientPort=\d+`, `secureClientPort=-?\d+`, `dataDir=.*`, `dataDirSize=\d+`, `dataLogDir=.*`, `dataLogSize=\d+`,
+			t.form(lines[:12], `clientPort=-?\d+`, `secureClientPort=-?\d+`, `dataDir=.*`, `dataDirSize=\d+`, `dataLogDir=.*`, `dataLogSize=\d+`,
 				`tickTime=\d+`, `maxClientCnxns=\d+`, `minSessionTimeout=\d+`, `maxSessionTimeout=\d+`, `clientPortListenBacklog=-?\d+`, `serverId=\d+`)
 			t.equal("the shortest timeout", int64(t.connectFor(time.Millisecond).Session.Timeout), t.number(lines, "minSessionTimeout="))
 			t.equal("the longest timeout", int64(t.connectFor(1000*time.Hour/2).Session.Timeout), t.number(lines, "maxSessionTimeout="))
