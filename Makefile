@@ -1,6 +1,6 @@
 T := 30s
 
-.PHONY: build test race lint fuzz interop ci
+.PHONY: build test race lint fuzz interop diff ci
 
 build:
 	go build ./...
@@ -28,6 +28,11 @@ fuzz:
 interop:
 	interop/setup.sh
 	go test -tags interop -parallel 6 -timeout 20m ./interop/...
+
+# Compares lockkeeper with both real ZooKeepers at length, by random requests.
+diff:
+	interop/setup.sh
+	LOCKKEEPER_INTEROP_DIFFER=250000 go test -tags interop -timeout 60m -v -run 'TestDiffer$$' ./interop
 
 ci:
 	.ci/run

@@ -366,7 +366,7 @@ var multiChecks = []Check{
 			k.create(a+"/child", nil, 0)
 			k.create(t.path("e"), nil, proto.FlagEphemeral)
 			k.createACL(t.path("locked"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
-			noACL := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("x")}}
+			noACL := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("x"), ACL: []proto.ACL{}}}
 			for _, x := range []struct {
 				op   proto.MultiOp
 				code proto.Code

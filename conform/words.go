@@ -228,7 +228,7 @@ var wordChecks = []Check{
 			}
 			for _, prefix := range []string{"Received: ", "Sent: "} {
 				more := t.number(t.lines("srvr"), prefix) - t.number(before, prefix)
-				t.ensure(more >= 100 && more < 120, "%q grew by %d with 100 requests", prefix, more)
+				t.ensure(more > 95 && more < 120, "%q grew by %d with 100 requests", prefix, more)
 			}
 			t.equal("the answer to srst", t.word("srst"), "Server stats reset.\n")
 			for _, prefix := range []string{"Received: ", "Sent: "} {
@@ -334,12 +334,20 @@ var wordChecks = []Check{
 		Alone: true,
 		run: func(t *trial) {
 			k := t.connect()
-			for range 10 {
+			for range 20 {
 				k.ping()
 			}
-			t.ensure(!strings.Contains(t.cons(k), "recved=0,sent=0,"), "cons has counted nothing")
+			counted := func() (n [2]int) {
+				m := regexp.MustCompile(`recved=(\d+),sent=(\d+),`).FindStringSubmatch(t.cons(k))
+				n[0], _ = strconv.Atoi(m[1])
+				n[1], _ = strconv.Atoi(m[2])
+				return n
+			}
+			n := counted()
+			t.ensure(n[0] > 15 && n[1] > 15, "cons has counted %v of 20", n)
 			t.equal("the answer", t.word("crst"), "Connection stats reset.\n")
-			t.ensure(strings.Contains(t.cons(k), "recved=0,sent=0,"), "cons still counts what was before crst")
+			n = counted() // a packet may be counted a moment after it was sent
+			t.ensure(n[0] <= 1 && n[1] <= 1, "cons counts %v after crst", n)
 		},
 	},
 	{

@@ -204,7 +204,7 @@ func (h *history) acl() []proto.ACL {
 	case 1:
 		return []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}, {Perms: proto.PermRead, ID: proto.OpenACL[0].ID}}
 	case 2:
-		return nil
+		return []proto.ACL{}
 	}
 	return proto.OpenACL
 }

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -87,8 +88,8 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	}
 	m.txn.IDs = m.identities(c.IDs)
 	r.Code = do(m, c.Op, &d)
-	if d.Err() != nil && c.Op != proto.OpMulti {
-		m.zxid-- // 3.9 reads a request before it takes a zxid, but for a multi
+	if d.Err() != nil && (c.Op != proto.OpMulti || errors.Is(d.Err(), jute.ErrNull)) {
+		m.zxid-- // 3.9 reads a request before it takes a zxid, but for most multis
 		r.Zxid = m.zxid
 	}
 	return r, nil
@@ -192,6 +193,11 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
+	for _, op := range r.Ops { // found out before all else (getPendingChanges)
+		if pathOf(op) == jute.Null {
+			return proto.MarshallingError
+		}
+	}
 	failed, code := 0, proto.OK
 	ok := m.tree.Multi(&m.txn, func() bool {
 		for i, op := range r.Ops {
@@ -204,9 +210,8 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 		return true
 	})
 	if !ok {
-		m.out = m.out[:0]
-		if code == proto.MarshallingError { // of a quota: the whole request fails, as in PrepRequestProcessor
-			return code
+		if m.out = m.out[:0]; code == proto.MarshallingError {
+			return code // of a null id, or a quota: the whole request fails, as in PrepRequestProcessor
 		}
 		for i := range r.Ops {
 			switch {
@@ -221,6 +226,20 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	}
 	m.out = proto.AppendMultiEnd(m.out)
 	return proto.OK
+}
+
+func pathOf(op proto.MultiOp) string {
+	switch r := op.Request.(type) {
+	case *proto.CreateRequest:
+		return r.Path
+	case *proto.CreateTTLRequest:
+		return r.Path
+	case *proto.SetDataRequest:
+		return r.Path
+	case *proto.PathVersion:
+		return r.Path
+	}
+	return ""
 }
 
 // settle makes a create in a multi what its flags say, which there decide
@@ -259,4 +278,10 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 }
 
 // reconfig is off, as it is in ZooKeeper unless reconfigEnabled is set.
-func reconfig(*Machine, proto.OpCode, *jute.Decoder) proto.Code { return proto.ReconfigDisabled }
+func reconfig(_ *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.ReconfigRequest
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	return proto.ReconfigDisabled
+}

@@ -138,7 +138,7 @@ func (r *CreateRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *CreateRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.ACL, r.Flags = d.String(), d.Buffer(), DecodeACL(d), d.Int()
+	r.Path, r.Data, r.ACL, r.Flags = d.StringOrNull(), d.Buffer(), DecodeACL(d), d.Int()
 }
 
 // CreateTTLRequest is the body of createTTL.
@@ -170,7 +170,7 @@ func (r *PathVersion) Append(b []byte) []byte {
 }
 
 // Decode reads the record.
-func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.String(), d.Int() }
+func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.StringOrNull(), d.Int() }
 
 // PathType is the body of checkWatches and removeWatches (a watcher type) and
 // of addWatch (a mode).
@@ -185,7 +185,7 @@ func (r *PathType) Append(b []byte) []byte {
 }
 
 // Decode reads the record.
-func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.String(), d.Int() }
+func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.StringOrNull(), d.Int() }
 
 // PathWatch is the body of exists, getData, getChildren and getChildren2.
 type PathWatch struct {
@@ -237,12 +237,10 @@ func (r *SetDataRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetDataRequest) Decode(d *jute.Decoder) {
-	r.Path, _ = d.NullableString()
-	r.Data, r.Version = d.Buffer(), d.Int()
+	r.Path, r.Data, r.Version = d.StringOrNull(), d.Buffer(), d.Int()
 }
 
-// SetACLRequest is the body of setACL. Version is compared with aversion. A
-// null path reads as "", as that of setData does.
+// SetACLRequest is the body of setACL. Version is compared with aversion.
 type SetACLRequest struct {
 	Path    string
 	ACL     []ACL
@@ -256,8 +254,7 @@ func (r *SetACLRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetACLRequest) Decode(d *jute.Decoder) {
-	r.Path, _ = d.NullableString()
-	r.ACL, r.Version = DecodeACL(d), d.Int()
+	r.Path, r.ACL, r.Version = d.StringOrNull(), DecodeACL(d), d.Int()
 }
 
 // ReconfigRequest is the body of reconfig. Lists of servers that are not given

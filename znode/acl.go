@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -39,20 +40,51 @@ func maskMatches(mask, addr string) bool {
 	return ok && err == nil && p.Contains(a.WithZone("").Unmap()) // the zone is this host's name for a link
 }
 
-// parseMask reads the id of an ip entry: an address, or address/bits.
+// parseMask reads the id of an ip entry: an address, or address/bits. It takes
+// what ZooKeeper takes (IPAuthenticationProvider), which is not what netip takes.
 func parseMask(s string) (netip.Prefix, bool) {
 	host, bits, masked := strings.Cut(s, "/")
-	a, err := netip.ParseAddr(host)
-	if err != nil || a.Zone() != "" {
+	a, ok := parseIP4(host)
+	if strings.Contains(host, ":") {
+		a, ok = parseIP6(host)
+	}
+	if !ok {
 		return netip.Prefix{}, false
 	}
 	n := a.BitLen()
 	if masked {
+		var err error
 		if n, err = strconv.Atoi(bits); err != nil || n < 0 || n > a.BitLen() {
 			return netip.Prefix{}, false
 		}
 	}
 	return netip.PrefixFrom(a, n).Masked(), true
+}
+
+// parseIP4 reads four numbers, which may begin with zeros.
+func parseIP4(s string) (netip.Addr, bool) {
+	parts := strings.Split(s, ".")
+	if len(parts) != 4 {
+		return netip.Addr{}, false
+	}
+	var b [4]byte
+	for i, part := range parts {
+		v, err := strconv.Atoi(part)
+		if err != nil || v < 0 || v > 255 {
+			return netip.Addr{}, false
+		}
+		b[i] = byte(v)
+	}
+	return netip.AddrFrom4(b), true
+}
+
+// parseIP6 knows neither zones nor an IPv4 address at the end.
+func parseIP6(s string) (netip.Addr, bool) {
+	if strings.ContainsAny(s, ".%") {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(s)
+	return a, err == nil
 }
 
 // fixACL turns the list that a client sent into the one to store
@@ -76,6 +108,10 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 			if seen[a] = struct{}{}; len(seen) == n {
 				continue
 			}
+		}
+		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest || a.Scheme == proto.SchemeIP
+		if known && a.ID.ID == jute.Null {
+			return nil, proto.MarshallingError
 		}
 		switch a.Scheme {
 		case proto.SchemeAuth:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -50,6 +51,8 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case ttlMode && (ttl < 1 || ttl > proto.MaxTTL), !ttlMode && ttl >= 0,
 		op == proto.OpCreateTTL && !ttlMode: // the last one kills a real server for good
 		return nil, proto.BadArguments
+	case r.Path == jute.Null:
+		return nil, proto.MarshallingError
 	case !usablePath(r.Path):
 		return nil, proto.BadArguments
 	}
@@ -111,7 +114,10 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 
 // Delete removes a znode. The permission is its parent's to give.
 func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
-	if !usablePath(path) || special(path) {
+	switch {
+	case path == jute.Null:
+		return proto.MarshallingError
+	case !usablePath(path) || special(path):
 		return proto.BadArguments
 	}
 	parent := t.Lookup(parentPath(path))

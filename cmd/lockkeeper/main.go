@@ -27,7 +27,7 @@ const usage = `usage: lockkeeper COMMAND [FLAGS]
   serve       serve ZooKeeper clients
   cluster     show or change the members of a cluster
   check DIR   verify the data directory of a server that is not running
-  conform     compare a server's behaviour with ZooKeeper's
+  conform     compare a server's behaviour with ZooKeeper's, or with another's
   wire        a proxy that tells, and records, what clients and a server say
   wire replay FILE|DIR HOST:PORT
               play recordings against an endpoint and report what differs

@@ -260,6 +260,10 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 		}
 		b.WriteByte(']')
 	case reflect.String:
+		if v.String() == jute.Null {
+			b.WriteString("null")
+			return
+		}
 		b.WriteString(cut(strconv.Quote(v.String()), 400))
 	case reflect.Int64:
 		switch {
