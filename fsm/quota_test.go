@@ -18,7 +18,7 @@ func TestQuotaSetting(t *testing.T) {
 	apply := func(settings Settings, op proto.OpCode, r proto.Record) (results []Result) {
 		t.Helper()
 		b := AppendCommand(BeginEntry(nil), &Command{Op: op, Session: 1, Conn: 1, Body: r.Append(nil)})
-		b = EndEntry(b, &Envelope{Origin: 1, Time: 1000, Settings: settings, Count: 1})
+		b = EndEntry(b, &Envelope{Origin: 1, Batch: m.Index() + 1, Time: 1000, Settings: settings, Count: 1})
 		if err := m.Apply(m.Index()+1, 1, b, func(_ *Envelope, _ int, r *Result, changes []proto.Change) {
 			r.Body = bytes.Clone(r.Body)
 			results = append(results, *r)
