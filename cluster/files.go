@@ -56,6 +56,8 @@ type stores struct {
 	snaps  raft.SnapshotStore
 	where  string // for messages
 	close  func() error
+
+	members raft.Configuration // the newest that is stored; empty if none is
 }
 
 // bootstrap makes the cluster's configuration the first entry of an empty log.
@@ -88,7 +90,19 @@ type Memory struct {
 func NewMemory() *Memory { return &Memory{raft.NewInmemStore(), raft.NewInmemSnapshotStore()} }
 
 func (m *Memory) stores() *stores {
-	return &stores{log: m.log, stable: m.log, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	s := &stores{log: m.log, stable: m.log, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	if list, _ := m.snaps.List(); len(list) > 0 {
+		s.members = list[0].Configuration
+	}
+	first, _ := m.log.FirstIndex()
+	last, _ := m.log.LastIndex()
+	for i := max(first, 1); i <= last; i++ {
+		var l raft.Log
+		if m.log.GetLog(i, &l) == nil && l.Type == raft.LogConfiguration {
+			s.members = raft.DecodeConfiguration(l.Data)
+		}
+	}
+	return s
 }
 
 // openDir opens a member's data directory, making it if it is new, and
@@ -140,7 +154,16 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 			return fail(err)
 		}
 	}
-	if err := verifyLog(path, db, newest, machine, func(*raft.Log) error { return nil }); err != nil {
+	if newest != nil {
+		s.members = newest.Configuration
+	}
+	err = verifyLog(path, db, newest, machine, func(l *raft.Log) error {
+		if l.Type == raft.LogConfiguration {
+			s.members = raft.DecodeConfiguration(l.Data)
+		}
+		return nil
+	})
+	if err != nil {
 		return fail(err)
 	}
 	if known == nil {
