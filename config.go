@@ -44,6 +44,9 @@ type Config struct {
 	Peers map[uint64]string
 	// PeerAddr is this server's peer port. The default is that in Peers.
 	PeerAddr string
+	// PeerAllIPs has this server listen for members on all addresses of its host,
+	// and not on that of its peer port alone (quorumListenOnAllIPs).
+	PeerAllIPs bool
 	// Join, instead of Peers, is the peer port of a member of a running cluster,
 	// which is asked to take this server in. It takes a PeerAddr. With a PeerAddr
 	// alone a server waits until somebody adds it.
@@ -143,7 +146,7 @@ func (c *Config) complete() error {
 		c.PeerAddr = c.Peers[c.ID]
 	}
 	if c.Network == nil {
-		c.Network = cluster.TCP{TLS: c.PeerTLS}
+		c.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
 	}
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {

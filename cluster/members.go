@@ -447,6 +447,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
+		if !errors.As(err, new(*net.OpError)) { // which names its address
+			err = fmt.Errorf("%s: %w", addr, err)
+		}
 		return r, err
 	}
 	defer c.Close()

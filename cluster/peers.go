@@ -23,10 +23,20 @@ type Network interface {
 // TCP is the real network, with TLS if that is not nil. The same configuration
 // serves both directions, and for members that prove themselves to each other
 // it has a certificate, RootCAs, ClientCAs and RequireAndVerifyClientCert.
-type TCP struct{ TLS *tls.Config }
+type TCP struct {
+	TLS    *tls.Config
+	AllIPs bool // listen on every address of this host, with the port given
+}
 
 // Listen implements [Network].
 func (t TCP) Listen(addr string) (net.Listener, error) {
+	if t.AllIPs {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		addr = ":" + port
+	}
 	l, err := net.Listen("tcp", addr)
 	if err == nil && t.TLS != nil {
 		l = tls.NewListener(l, t.TLS)
