@@ -2,7 +2,7 @@ package proto
 
 import (
 	"fmt"
-	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -57,18 +57,22 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 	peer, client, hasClient := strings.Cut(value, ";")
 	if hasClient {
 		client, _, _ = strings.Cut(client, ";") // behind it the port for TLS
-		if s.Client = client; !strings.Contains(client, ":") {
+		i := strings.LastIndex(client, ":")
+		host := client[:max(i, 0)]
+		if s.Client = client; i < 0 {
 			s.Client = ":" + client
 		}
-		if _, port, err := net.SplitHostPort(s.Client); err != nil || !isPort(port) {
+		if bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"); !isPort(client[i+1:]) || strings.Contains(host, ":") && !bracketed {
 			return bad()
 		}
 	}
 	host, rest, ok := strings.Cut(peer, ":")
 	if strings.HasPrefix(peer, "[") { // IPv6
-		if host, rest, ok = strings.Cut(peer[1:], "]:"); net.ParseIP(host) == nil {
+		host, rest, ok = strings.Cut(peer[1:], "]:")
+		if _, err := netip.ParseAddr(host); err != nil {
 			return bad()
 		}
+		host = "[" + host + "]"
 	}
 	ports := strings.Split(rest, ":")
 	if len(ports) == 3 {
@@ -84,7 +88,7 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 	if !ok || host == "" || strings.ContainsAny(host, "|=") || len(ports) != 2 || !isPort(ports[0]) || !isPort(ports[1]) {
 		return bad()
 	}
-	s.Addr = net.JoinHostPort(host, ports[0])
+	s.Addr = host + ":" + ports[0]
 	return s, nil
 }
 

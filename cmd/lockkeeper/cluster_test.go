@@ -122,7 +122,7 @@ func TestCluster(t *testing.T) {
 	} else {
 		oneError(t, stderr, addrs[2])
 	}
-	three = joined(3, "--join", addrs[0]).waitReady() // as it was started first
+	joined(3, "--join", addrs[0]).waitReady() // as it was started first
 	four.connect()
 	ask(t, "remove", "4", "--peer", addrs[0])
 	fails2(four, 4)
