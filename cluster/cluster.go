@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -78,6 +79,7 @@ type Member struct {
 	failOnce  sync.Once
 	stop      chan struct{} // closed by Close
 	stopOnce  sync.Once
+	killed    atomic.Bool
 	wg        sync.WaitGroup
 }
 
@@ -232,10 +234,19 @@ func (m *Member) fail(err error) {
 }
 
 // Close stops the member and waits for its goroutines. Commands that wait are Lost.
-func (m *Member) Close() error {
+func (m *Member) Close() error { return m.end(true) }
+
+// Kill is Close as the end of the process would be: nobody is made the leader,
+// and from now on nothing is written.
+func (m *Member) Kill() error {
+	m.killed.Store(true)
+	return m.end(false)
+}
+
+func (m *Member) end(handOver bool) error {
 	var err error
 	m.stopOnce.Do(func() {
-		if m.peers != nil && m.raft.State() == raft.Leader {
+		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
 			m.handOver()
 		}
 		close(m.stop)
@@ -332,6 +343,9 @@ func (guardedStore) IsMonotonic() bool { return true }
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
+	if s.m.killed.Load() {
+		return ErrClosed
+	}
 	err := s.LogStore.StoreLogs(logs)
 	if err != nil {
 		s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
@@ -339,13 +353,19 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-func (s guardedStore) Set(key, val []byte) error { return s.stable(s.StableStore.Set(key, val)) }
-
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
-	return s.stable(s.StableStore.SetUint64(key, val))
+func (s guardedStore) Set(key, val []byte) error {
+	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-func (s guardedStore) stable(err error) error {
+func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
+}
+
+func (s guardedStore) stable(store func() error) error {
+	err := ErrClosed
+	if !s.m.killed.Load() {
+		err = store()
+	}
 	if err == nil {
 		return nil
 	}
