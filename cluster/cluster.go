@@ -150,17 +150,17 @@ func (m *Member) startRaft() error {
 	c.TrailingLogs = 1
 
 	var (
-		transport raft.Transport
-		first     raft.Configuration // of a new cluster
-		err       error
+		trans raft.Transport
+		first raft.Configuration // of a new cluster
+		err   error
 	)
 	m.electionTimeout = c.ElectionTimeout
 	if len(m.cfg.Peers) == 0 && m.cfg.Join == "" {
 		addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
 		first.Servers = []raft.Server{{ID: c.LocalID, Address: addr}}
-		transport = newLoneTransport(addr)
+		trans = newLoneTransport(addr)
 	} else {
-		if transport, err = m.startPeers(c); err != nil {
+		if trans, err = m.startPeers(c); err != nil {
 			return err
 		}
 		for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
@@ -173,7 +173,7 @@ func (m *Member) startRaft() error {
 		}
 	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport)
+	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans)
 	return err
 }
 
@@ -193,7 +193,7 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
 	})
-	return m.transport, nil
+	return transport{m.transport, m}, nil
 }
 
 // defaultElectionTimeout lets a cluster have a new leader well within a second
