@@ -80,6 +80,7 @@ type Member struct {
 	failOnce  sync.Once
 	stop      chan struct{} // closed by Close
 	stopOnce  sync.Once
+	killed    atomic.Bool
 	wg        sync.WaitGroup
 }
 
@@ -150,17 +151,17 @@ func (m *Member) startRaft() error {
 	c.TrailingLogs = 1
 
 	var (
-		transport raft.Transport
-		first     raft.Configuration // of a new cluster
-		err       error
+		trans raft.Transport
+		first raft.Configuration // of a new cluster
+		err   error
 	)
 	m.electionTimeout = c.ElectionTimeout
 	if len(m.cfg.Peers) == 0 && m.cfg.Join == "" {
 		addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
 		first.Servers = []raft.Server{{ID: c.LocalID, Address: addr}}
-		transport = newLoneTransport(addr)
+		trans = newLoneTransport(addr)
 	} else {
-		if transport, err = m.startPeers(c); err != nil {
+		if trans, err = m.startPeers(c); err != nil {
 			return err
 		}
 		for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
@@ -173,7 +174,7 @@ func (m *Member) startRaft() error {
 		}
 	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport)
+	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans)
 	return err
 }
 
@@ -193,7 +194,7 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
 	})
-	return m.transport, nil
+	return transport{m.transport, m}, nil
 }
 
 // defaultElectionTimeout lets a cluster have a new leader well within a second
@@ -234,10 +235,19 @@ func (m *Member) fail(err error) {
 }
 
 // Close stops the member and waits for its goroutines. Commands that wait are Lost.
-func (m *Member) Close() error {
+func (m *Member) Close() error { return m.end(true) }
+
+// Kill is Close as the end of the process would be: nobody is made the leader,
+// and from now on nothing is written.
+func (m *Member) Kill() error {
+	m.killed.Store(true)
+	return m.end(false)
+}
+
+func (m *Member) end(handOver bool) error {
 	var err error
 	m.stopOnce.Do(func() {
-		if m.peers != nil && m.raft.State() == raft.Leader {
+		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
 			m.handOver()
 		}
 		close(m.stop)
@@ -334,6 +344,9 @@ func (guardedStore) IsMonotonic() bool { return true }
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
+	if s.m.killed.Load() {
+		return ErrClosed
+	}
 	err := s.LogStore.StoreLogs(logs)
 	if err != nil {
 		s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
@@ -341,13 +354,19 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-func (s guardedStore) Set(key, val []byte) error { return s.stable(s.StableStore.Set(key, val)) }
-
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
-	return s.stable(s.StableStore.SetUint64(key, val))
+func (s guardedStore) Set(key, val []byte) error {
+	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-func (s guardedStore) stable(err error) error {
+func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
+}
+
+func (s guardedStore) stable(store func() error) error {
+	err := ErrClosed
+	if !s.m.killed.Load() {
+		err = store()
+	}
 	if err == nil {
 		return nil
 	}
