@@ -85,6 +85,21 @@ func (m *members) connect(i int, timeout time.Duration) *rawclient.Client {
 	return connectFor(m.t, inMemory(m.servers[i]), timeout)
 }
 
+// reconnect opens a session as soon as the member serves.
+func (m *members) reconnect(i int) (c *rawclient.Client) {
+	m.t.Helper()
+	eventually(m.t, "service", func() bool {
+		nc, err := m.servers[i].Dial("", "", time.Second)
+		if err != nil {
+			return false
+		}
+		m.t.Cleanup(func() { nc.Close() })
+		c, err = rawclient.Open(nc, 10*time.Second)
+		return err == nil
+	})
+	return c
+}
+
 // TestClusterServes: every member serves, what one writes all can read, and a
 // member reads its own writes.
 func TestClusterServes(t *testing.T) {
@@ -217,18 +232,10 @@ func TestClusterWithoutQuorum(t *testing.T) {
 			if d := time.Since(began); d > 2*time.Second {
 				t.Errorf("member %d serves %v without a quorum", alone, d)
 			}
-			other := m.connect((alone+1)%3, 10*time.Second)
+			other := m.reconnect((alone + 1) % 3) // it may be looking for a leader still
 			must(other.Create(fmt.Sprintf("/without%d", alone), nil, 0))(t)
 			m.net.Heal()
-			var again *rawclient.Client
-			eventually(t, "service", func() bool {
-				nc, err := m.servers[alone].Dial("", "", time.Second)
-				if err != nil {
-					return false
-				}
-				again, err = rawclient.Open(nc, 10*time.Second)
-				return err == nil
-			})
+			again := m.reconnect(alone)
 			must(again.Exists(fmt.Sprintf("/without%d", alone), false))(t)
 		}
 	})
