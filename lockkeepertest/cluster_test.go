@@ -10,34 +10,35 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// TestCluster: a lock outlives the leader, and its holder's session moves.
+// TestCluster: a session and its ephemeral outlive three leaders in turn.
 func TestCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
-		holder, waiter := c.Connect(t, 20*time.Second), c.Connect(t, 20*time.Second)
-		lock := zk.NewLock(holder, "/lock", zk.WorldACL(zk.PermAll))
-		if err := lock.Lock(); err != nil {
+		holder, other := c.Connect(t, 20*time.Second), c.Connect(t, 20*time.Second)
+		if _, err := holder.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}
-		got := make(chan error, 1)
-		go func() { got <- zk.NewLock(waiter, "/lock", zk.WorldACL(zk.PermAll)).Lock() }()
+		session := holder.SessionID()
 		for range 3 {
 			lead := c.Leader()
 			c.Kill(lead)
-			time.Sleep(5 * time.Second)
-			select {
-			case err := <-got:
-				t.Fatalf("the lock was given to two: %v", err)
-			default:
+			time.Sleep(5 * time.Second) // both have found another server
+			_, stat, err := other.Get("/lock")
+			if err != nil || stat.EphemeralOwner != session {
+				t.Fatalf("the lock is %+v, %v", stat, err)
 			}
 			c.Restart(lead)
 			time.Sleep(time.Second)
 		}
-		if err := lock.Unlock(); err != nil {
+		if holder.SessionID() != session {
+			t.Error("the holder has another session")
+		}
+		holder.Close()
+		if _, err := other.Sync("/lock"); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-got; err != nil {
-			t.Fatal(err)
+		if ok, _, err := other.Exists("/lock"); ok || err != nil {
+			t.Errorf("the lock after its session's end: %v, %v", ok, err)
 		}
 	})
 }
