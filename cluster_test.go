@@ -2,11 +2,13 @@ package lockkeeper_test
 
 import (
 	"fmt"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -237,6 +239,41 @@ func TestClusterWithoutQuorum(t *testing.T) {
 			m.net.Heal()
 			again := m.reconnect(alone)
 			must(again.Exists(fmt.Sprintf("/without%d", alone), false))(t)
+		}
+	})
+}
+
+// TestPeerPortBadInput sends what no member sends to the peer port: that costs
+// the connection, and the cluster goes on.
+func TestPeerPortBadInput(t *testing.T) {
+	r := rng(seed(t), 0)
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		m := startMembers(t, 3, nil)
+		c := m.connect(0, 10*time.Second)
+		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
+		entry[len(entry)-1]++
+		for i := range 60 {
+			nc, err := m.net.Host("stranger").Dial(t.Context(), m.peers[uint64(1+i%3)])
+			check(t, err)
+			garbage := make([]byte, r.IntN(3000))
+			for j := range garbage {
+				garbage[j] = byte(r.Uint32())
+			}
+			start := [][]byte{
+				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
+				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // an entry of a gigabyte that does not come
+				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // one that is damaged
+				{'A', 1, '{', '}', '\n'},
+			}[i%10]
+			nc.SetDeadline(time.Now().Add(2 * time.Second))
+			nc.Write(append(start, garbage...))
+			if i%2 == 0 {
+				io.Copy(io.Discard, nc) // until the member closes it
+			}
+			nc.Close()
+			must(c.Create(fmt.Sprintf("/n%d", i), nil, 0))(t)
 		}
 	})
 }
