@@ -1,6 +1,6 @@
 T := 30s
 
-.PHONY: build test race lint fuzz interop ci
+.PHONY: build test race lint fuzz interop diff ci
 
 build:
 	go build ./...
@@ -24,10 +24,15 @@ fuzz:
 		done; \
 	done
 
-# As root on Debian: it installs a real Redis and a real ZooKeeper.
+# As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
 interop:
 	interop/setup.sh
-	go test -tags interop -timeout 20m ./interop/...
+	go test -tags interop -parallel 6 -timeout 20m ./interop/...
+
+# Compares lockkeeper with both real ZooKeepers at length, by random requests.
+diff:
+	interop/setup.sh
+	LOCKKEEPER_INTEROP_DIFFER=250000 go test -tags interop -timeout 60m -v -run 'TestDiffer$$' ./interop
 
 ci:
 	.ci/run

@@ -59,7 +59,7 @@ func request32(v ...int32) (b []byte) {
 func TestBadFrames(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		for _, c := range []struct {
 			name  string
@@ -76,6 +76,9 @@ func TestBadFrames(t *testing.T) {
 			{"header and a half cut", frame(request32(1, 3)[:7]), "cut short"},
 			{"auth without body", frame(request32(1, 100)), "auth request"},
 			{"auth that lies", frame(request32(1, 100, 0, 1000)), "auth request"},
+			{"sasl without body", frame(request32(1, 102)), "sasl request"},
+			{"sasl that lies", frame(request32(1, 102, 1000)), "sasl request"},
+			{"sasl with a null token", frame(request32(1, 102, -1)), "sasl request"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				log.reset()
@@ -128,7 +131,7 @@ func TestNoHandshake(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
 	r := rng(seed(t), 0)
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		handshake := (&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}).Append(nil)
 		cases := map[string][]byte{
@@ -160,6 +163,7 @@ func TestNoHandshake(t *testing.T) {
 		}
 		t.Run("noise", func(t *testing.T) {
 			log.reset()
+			start := time.Now()
 			var wg sync.WaitGroup
 			for range 300 {
 				b := make([]byte, 1+r.IntN(300))
@@ -187,7 +191,8 @@ func TestNoHandshake(t *testing.T) {
 			}
 			wg.Wait()
 			alive(t, healthy)
-			if lines := log.matching(""); len(lines) > 100 {
+			// A second may bring 50 lines, of each of two kinds.
+			if lines := log.matching(""); len(lines) > 100*(1+int(time.Since(start)/time.Second)) {
 				t.Errorf("%d lines in the log", len(lines))
 			}
 		})
@@ -235,7 +240,7 @@ func TestCutRecords(t *testing.T) {
 			t.Errorf("no sample of %s", op.Name)
 		}
 	}
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		xid := int32(0)
 		ask := func(op proto.OpCode, body []byte) proto.Code {
@@ -319,7 +324,7 @@ func TestRefusedPaths(t *testing.T) {
 func TestUnknownOperations(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	overBoth(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		healthy := connect(t, dial)
 		log.reset()
 		for i, op := range []proto.OpCode{0, -1, 10, 13, 20, 23, 99, 108, 127, 128, 1000, -10, -12, -1001, -1002, math.MaxInt32, math.MinInt32} {
@@ -392,7 +397,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
 	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond}
-	overBoth(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
 			for i := range 50 {

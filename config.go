@@ -20,6 +20,15 @@ type Config struct {
 	// ClientAddr is the TCP address for clients, HOST:PORT; port 0 picks one.
 	// Empty opens no port.
 	ClientAddr string
+	// SecureAddr is the TCP address for clients that speak TLS, HOST:PORT; port 0
+	// picks one. Empty opens no such port.
+	SecureAddr string
+	// TLS is how to speak it there: at least with a certificate. It is copied. A
+	// client certificate that ClientAuth asks for and ClientCAs verify gives its
+	// connection an identity of scheme x509: the certificate's subject, in the
+	// form of RFC 2253. Without TLS nobody can have one, and ACLs may not name
+	// the scheme.
+	TLS *tls.Config
 	// DataDir is where to keep the state; it is made if it does not exist.
 	// Empty keeps it in memory.
 	DataDir string
@@ -56,12 +65,20 @@ type Config struct {
 	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD))
 	// of the user who passes every ACL. Empty is nobody.
 	SuperDigest string
-	// FourLetterWords are those that are answered. Nil is all. ZooKeeper's own
-	// default is srvr alone.
+	// X509SuperUser is ZooKeeper's X509AuthenticationProvider.superUser: the
+	// subject of the client certificate whose owner passes every ACL, such as
+	// CN=admin,O=Example. Empty is nobody.
+	X509SuperUser string
+	// FourLetterWords are those that are answered, besides srvr. Nil is all.
+	// ZooKeeper's own default is srvr alone.
 	FourLetterWords []string
 	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless
 	// extendedTypesEnabled is set.
 	NoTTL bool
+	// EnforceQuota refuses creates and setData that go over the hard limits of a
+	// quota with QuotaExceeded, and logs those that go over soft ones
+	// (enforceQuota). Quotas are counted either way.
+	EnforceQuota bool
 	// ContainerCheckInterval is how often container and TTL znodes are looked
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -71,6 +88,20 @@ type Config struct {
 	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) bound the
 	// connections; one too many is reset. 0 is no bound.
 	MaxConnections, MaxConnectionsPerAddress int
+	// MaxSessions bounds the sessions of the whole cluster: at the limit the
+	// connection of a client that asks for a new one is closed without an
+	// answer. Servers of one cluster that open some at the same moment may
+	// exceed it a little. 0 is no bound.
+	MaxSessions int
+	// MaxWatches bounds a connection's watches, of which a persistent one counts
+	// for two. A request that would set one more is answered ThrottledOp and
+	// does nothing, and a setWatches that would is the end of its connection.
+	// 0 is no bound.
+	MaxWatches int
+	// MaxTLSHandshakes bounds the TLS handshakes under way; the connection of one
+	// more is closed. The default is 1000. Each has ten seconds, with what a
+	// client says first.
+	MaxTLSHandshakes int
 	// MaxOutstanding bounds a connection's requests that wait for the log. One
 	// more is not read before another is answered. The default is 1000.
 	MaxOutstanding int
@@ -97,6 +128,7 @@ func (c *Config) complete() error {
 	setDefault(&c.ContainerCheckInterval, time.Minute)
 	setDefault(&c.MaxFrameBytes, jute.DefaultMaxFrame)
 	setDefault(&c.MaxOutstanding, 1000)
+	setDefault(&c.MaxTLSHandshakes, 1000)
 	setDefault(&c.MaxOutboxBytes, 64<<20)
 	setDefault(&c.SnapshotBytes, 16<<20)
 	if c.FourLetterWords == nil {
@@ -128,10 +160,16 @@ func (c *Config) complete() error {
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
 	case c.ContainerCheckInterval < 0 || c.MaxFrameBytes < 0 || c.MaxFrameBytes > 1<<30 || c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 ||
-		c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
+		c.MaxTLSHandshakes < 0 || c.MaxSessions < 0 || c.MaxWatches < 0 || c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
 		return fmt.Errorf("lockkeeper: a limit is negative, or a frame longer than 1 GiB")
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
+	case (c.SecureAddr != "") != (c.TLS != nil):
+		return fmt.Errorf("lockkeeper: only one of SecureAddr and TLS is set")
+	case c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil:
+		return fmt.Errorf("lockkeeper: TLS without a certificate")
+	case c.X509SuperUser != "" && c.TLS == nil:
+		return fmt.Errorf("lockkeeper: an x509 super user without TLS")
 	case c.DataDir != "" && c.Memory != nil:
 		return fmt.Errorf("lockkeeper: both a data directory and a memory")
 	}
@@ -150,6 +188,12 @@ func (c *Config) cluster() cluster.Config {
 	if c.NoTTL {
 		settings |= fsm.NoTTL
 	}
+	if c.TLS != nil {
+		settings |= fsm.X509
+	}
+	if c.EnforceQuota {
+		settings |= fsm.EnforceQuota
+	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
@@ -161,7 +205,8 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 	return server.Config{
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime, MinSessionTimeout: c.MinSessionTimeout, MaxSessionTimeout: c.MaxSessionTimeout,
-		SuperDigest: c.SuperDigest, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
+		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
+		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: 10 * time.Second, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir,

@@ -13,24 +13,20 @@ import (
 
 // TestGolden plays exchanges captured from Apache ZooKeeper 3.8.0 against a
 // server. Every frame must be the same, but for the zxid of events, which 3.9
-// fills in, and the reply to a multi that 3.9 cannot read; TestUnreadableMulti
-// looks at that.
+// fills in, and what golden.In39 names; TestUnreadableMulti and the conformance
+// suite look at that.
 func TestGolden(t *testing.T) {
 	configs := map[string]lockkeeper.Config{
 		"ext": {
 			TickTime:    500 * time.Millisecond,
 			SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
 		},
-		"default": {TickTime: 2 * time.Second, NoTTL: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
+		"default": {TickTime: 2 * time.Second, NoTTL: true, EnforceQuota: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
 	}
 	notYet := map[string]string{
-		"57-quota":         "quotas are not served yet",
 		"60-4lw-whitelist": "TestFourLetterWords looks at the words",
 	}
-	opts := golden.Options{
-		EventZxid: true,
-		Mask:      func(s *golden.Scenario, st *golden.Step) bool { return s.Name == "30-multi-edge" && st.Line == 49 },
-	}
+	opts := golden.Options{EventZxid: true, Mask: golden.In39}
 	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +78,7 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 // TestUnreadableMulti sends multis with one create each, whose mode 3.9 looks
 // at while it reads a multi and nowhere else.
 func TestUnreadableMulti(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		create := proto.CreateRequest{Path: "/multi", ACL: proto.OpenACL}
 		for _, test := range []struct {

@@ -3,6 +3,7 @@ package lockkeeper_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 // seed is LOCKKEEPER_SEED, or drawn anew; the test prints it.
@@ -88,14 +90,32 @@ func inMemory(s *lockkeeper.Server) dialer {
 	return func() (net.Conn, error) { return s.Dial("", "", 10*time.Second) }
 }
 
-// overBoth runs a test over TCP and in memory, each on a server of its own.
-func overBoth(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *lockkeeper.Server, dial dialer)) {
+// overTLS gives connections to the port where TLS is spoken. Certificates are
+// those of the client, if it has any.
+func overTLS(s *lockkeeper.Server, ca *testkit.CA, certificates ...tls.Certificate) dialer {
+	config := &tls.Config{RootCAs: ca.Pool, Certificates: certificates}
+	return func() (net.Conn, error) {
+		return tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", s.SecureAddr().String(), config)
+	}
+}
+
+// overAll runs a test over TCP, over TLS and in memory, each on a server of its own.
+func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *lockkeeper.Server, dial dialer)) {
 	t.Run("TCP", func(t *testing.T) {
 		noGoroutineLeft(t)
 		cfg.ClientAddr = "127.0.0.1:0"
 		s := open(t, cfg)
 		test(t, s, overTCP(s))
 	})
+	t.Run("TLS", func(t *testing.T) {
+		noGoroutineLeft(t)
+		ca := testkit.NewCA(t)
+		cfg.ClientAddr, cfg.SecureAddr = "", "127.0.0.1:0"
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t)}}
+		s := open(t, cfg)
+		test(t, s, overTLS(s, ca))
+	})
+	cfg.SecureAddr, cfg.TLS = "", nil
 	t.Run("memory", func(t *testing.T) {
 		noGoroutineLeft(t)
 		cfg.ClientAddr = ""

@@ -164,14 +164,12 @@ func TestArrows(t *testing.T) {
 			bad := func(why string) { t.Errorf("%s/%s: %s must not import %s: %s", s.dir, s.name, from, p, why) }
 			to, own := ownRoom(p)
 			switch {
-			case p == module+"/internal/golden":
-				bad("it plays captured exchanges, which is for tests alone")
 			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && onFloor <= floor["lockkeeper"]:
 				bad("the server does not depend on a client; only lockkeepertest, lock and what stands on them may")
 			case !own || helper:
 			case strings.HasPrefix(to, "internal/"):
 				if onFloor <= floor["lockkeeper"] {
-					bad("the server consists of the rooms of the house; internal holds what tests it")
+					bad("the server consists of the rooms of the house; internal holds what looks at it from outside")
 				}
 			case whyNot[from+">"+to] != "":
 				bad(whyNot[from+">"+to])

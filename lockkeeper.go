@@ -18,6 +18,7 @@
 package lockkeeper
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -59,11 +60,13 @@ func NewMemory() *Memory { return cluster.NewMemory() }
 
 // Server is a running server. Its methods may be called at any time, from any goroutine.
 type Server struct {
-	member   *cluster.Member
-	replica  *fsm.Replica
-	clients  *server.Server
-	listener net.Listener // nil without a port
-	alone    bool         // the only member of its cluster
+	member  *cluster.Member
+	replica *fsm.Replica
+	clients *server.Server
+	alone   bool         // the only member of its cluster
+	plain   net.Listener // nil without a port
+	secure  net.Listener // likewise
+	tls     *tls.Config  // spoken on secure
 
 	ready     chan struct{}
 	errs      chan error
@@ -82,11 +85,9 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{alone: len(cfg.Peers) == 0 && cfg.Join == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
-	if cfg.ClientAddr != "" {
-		var err error
-		if s.listener, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
-			return nil, err
-		}
+	if err := s.listen(&cfg); err != nil {
+		s.closeListeners()
+		return nil, err
 	}
 	replica := fsm.NewReplica()
 	if cfg.Observer != nil {
@@ -97,14 +98,34 @@ func Open(cfg Config) (*Server, error) {
 	s.clients = server.New(cfg.server(replica, late))
 	member, err := cluster.Open(cfg.cluster(), replica)
 	if err != nil {
-		if s.listener != nil {
-			s.listener.Close()
-		}
+		s.closeListeners()
 		return nil, err
 	}
 	s.member, late.Member = member, member
 	s.wg.Go(s.run)
 	return s, nil
+}
+
+// listen takes the ports.
+func (s *Server) listen(cfg *Config) (err error) {
+	if cfg.ClientAddr != "" {
+		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
+			return err
+		}
+	}
+	if cfg.SecureAddr != "" {
+		s.tls = cfg.TLS.Clone()
+		s.secure, err = net.Listen("tcp", cfg.SecureAddr)
+	}
+	return err
+}
+
+func (s *Server) closeListeners() {
+	for _, l := range []net.Listener{s.plain, s.secure} {
+		if l != nil {
+			l.Close()
+		}
+	}
 }
 
 // lateProposer lets the client port exist before the member does: the member
@@ -117,8 +138,8 @@ type lateProposer struct{ *cluster.Member }
 func (s *Server) run() {
 	// Clients of a server alone wait in its port's backlog, for the moment that
 	// it takes. A member answers words without a leader too.
-	if !s.alone && s.listener != nil {
-		s.wg.Go(func() { s.clients.Serve(s.listener) })
+	if !s.alone {
+		s.serve()
 	}
 	for first := true; ; {
 		select {
@@ -127,8 +148,8 @@ func (s *Server) run() {
 			case !serving:
 				s.clients.Suspend()
 				continue
-			case first && s.alone && s.listener != nil:
-				s.wg.Go(func() { s.clients.Serve(s.listener) })
+			case first && s.alone:
+				s.serve()
 			}
 			s.clients.Open()
 			if first {
@@ -145,16 +166,32 @@ func (s *Server) run() {
 	}
 }
 
+// serve accepts clients on the ports that there are.
+func (s *Server) serve() {
+	if s.plain != nil {
+		s.wg.Go(func() { s.clients.Serve(s.plain) })
+	}
+	if s.secure != nil {
+		s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
+	}
+}
+
 // Ready is closed when sessions can be created.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addr is the address of the client port, with the real port number; nil
 // without a ClientAddr.
-func (s *Server) Addr() net.Addr {
-	if s.listener == nil {
+func (s *Server) Addr() net.Addr { return addr(s.plain) }
+
+// SecureAddr is Addr for the port where TLS is spoken; nil without a
+// Config.SecureAddr.
+func (s *Server) SecureAddr() net.Addr { return addr(s.secure) }
+
+func addr(l net.Listener) net.Addr {
+	if l == nil {
 		return nil
 	}
-	return s.listener.Addr()
+	return l.Addr()
 }
 
 // Dial connects to the server within this process, without a port. It fits
@@ -200,9 +237,7 @@ func (s *Server) Kill() error { return s.close((*cluster.Member).Kill) }
 func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeOnce.Do(func() {
 		close(s.stop)
-		if s.listener != nil {
-			s.listener.Close()
-		}
+		s.closeListeners()
 		s.clients.Close()
 		s.closeErr = member(s.member) // lets go of whoever waits for the log
 		s.clients.Wait()

@@ -27,7 +27,7 @@ func TestOrder(t *testing.T) {
 	if testing.Short() {
 		requests = 500
 	}
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		first := connect(t, dial)
 		must(first.Create("/shared", nil, 0))(t)
 		const connections = 4
@@ -165,12 +165,12 @@ func (w *worker) receive() error {
 		if !q.shared && f.Code != q.code {
 			return fmt.Errorf("request %d (op %d %+v): %v, not %v", i, q.op, q.body, f.Code, q.code)
 		}
-		switch {
-		case q.op == proto.OpAuth && f.Zxid != 0:
-			return fmt.Errorf("reply to auth with zxid %d", f.Zxid)
-		case q.op != proto.OpAuth && f.Zxid < w.lastZxid:
+		switch auth := q.op == proto.OpAuth || q.op == proto.OpSASL; {
+		case auth && f.Zxid != 0:
+			return fmt.Errorf("reply to op %d with zxid %d", q.op, f.Zxid)
+		case !auth && f.Zxid < w.lastZxid:
 			return fmt.Errorf("request %d (op %d): zxid %d after %d", i, q.op, f.Zxid, w.lastZxid)
-		case q.op != proto.OpAuth:
+		case !auth:
 			w.lastZxid = f.Zxid
 		}
 		w.zxids[i] = f.Zxid
@@ -437,6 +437,8 @@ func (w *worker) next(i int) request {
 		return request{op: proto.OpSync, body: &proto.Path{Path: path}, verify: func(_ *worker, f *rawclient.Frame) error { return wantPath(f, path) }}
 	case k < 86:
 		return request{op: proto.OpPing}
+	case k < 87:
+		return request{op: proto.OpSASL, body: &proto.SASLRequest{Token: []byte("t")}}
 	case k < 88:
 		return request{op: proto.OpAuth, body: &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}}
 	case k < 91:
@@ -704,7 +706,7 @@ func (w *worker) checkShared(changes []sharedChange) error {
 // TestPipelinedLargeReads asks in one go for far more than is queued for a
 // client that does not read: all of it must come, since this one reads.
 func TestPipelinedLargeReads(t *testing.T) {
-	overBoth(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		data := bytes.Repeat([]byte("0123456789abcdef"), 16<<10) // 256 KiB
 		must(c.Create("/large", data, 0))(t)
@@ -742,7 +744,7 @@ func TestPipelinedLargeReads(t *testing.T) {
 // TestCloseSessionEndsThePipeline sends more behind closeSession: what stands
 // before it is answered, what stands behind it is not, and has no effect.
 func TestCloseSessionEndsThePipeline(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c, other := connect(t, dial), connect(t, dial)
 		c.Queue(proto.OpCreate, &proto.CreateRequest{Path: "/before", ACL: proto.OpenACL})
 		c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/before"})

@@ -77,7 +77,7 @@ func TestIdentity(t *testing.T) {
 // TestRefusedResume: the answer is session 0 and sixteen zero bytes, then the
 // end; and whoever has the session keeps it.
 func TestRefusedResume(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		owner := connect(t, dial)
 		must(owner.Create("/owned", nil, proto.FlagEphemeral))(t)
 		must(owner.Get("/", true))(t)
@@ -128,7 +128,7 @@ func TestRefusedResume(t *testing.T) {
 // TestResume moves a session to another connection: the old one ends, its
 // watches and identities with it, and the ephemerals stay.
 func TestResume(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		other := connect(t, dial)
 		old := connect(t, dial)
 		must(old.Create("/data", nil, 0))(t)
@@ -265,7 +265,7 @@ func TestExpiry(t *testing.T) {
 	})
 }
 
-// TestSignsOfLife: every request but auth keeps a session alive.
+// TestSignsOfLife: every request but auth and sasl keeps a session alive.
 func TestSignsOfLife(t *testing.T) {
 	inBubble(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server) {
 		for name, c := range map[string]struct {
@@ -280,6 +280,7 @@ func TestSignsOfLife(t *testing.T) {
 			"failing write": {proto.OpSetData, &proto.SetDataRequest{Path: "/", Version: 1 << 30}, false},
 			"bad body":      {proto.OpGetData, nil, false},
 			"auth":          {proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}, true},
+			"sasl":          {proto.OpSASL, &proto.SASLRequest{}, true},
 			"nothing":       {0, nil, true},
 		} {
 			cl := connectFor(t, inMemory(s), timeout)
@@ -450,7 +451,7 @@ func TestLateWritesOfAnOldConnection(t *testing.T) {
 // TestIdentitiesAreBounded: they go into the log with every write, so a
 // connection cannot prove any number of them.
 func TestIdentitiesAreBounded(t *testing.T) {
-	overBoth(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		defer c.Close()
 		long := strings.Repeat("u", 20<<10)

@@ -1,7 +1,10 @@
 package lockkeeper_test
 
 import (
+	"cmp"
+	"encoding/binary"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"regexp"
@@ -9,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -40,7 +44,7 @@ const (
 // and their numbers with what was done.
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
-	overBoth(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		// settled asks until the connections of earlier words are forgotten.
 		settled := func(w, says string) (text string) {
 			t.Helper()
@@ -80,7 +84,7 @@ func TestFourLetterWords(t *testing.T) {
 
 		client := func(interest, received, sent string) string {
 			address := `127\.0\.0\.1:\d+`
-			if s.Addr() == nil {
+			if s.Addr() == nil && s.SecureAddr() == nil {
 				address = `pipe`
 			}
 			return ` /` + address + `\[` + interest + `\]\(queued=0,recved=` + received + `,sent=` + sent + `\)\n`
@@ -129,12 +133,14 @@ func TestFourLetterWords(t *testing.T) {
 			t.Errorf("auth_failed_count is %d", got)
 		}
 
-		port := "-1"
-		if s.Addr() != nil {
-			port = fmt.Sprint(s.Addr().(*net.TCPAddr).Port)
+		port := func(a net.Addr) string {
+			if a == nil {
+				return "-1"
+			}
+			return fmt.Sprint(a.(*net.TCPAddr).Port)
 		}
 		quoted := regexp.QuoteMeta(dir)
-		lines(t, word(t, dial, "conf"), `clientPort=`+port+`\n`, `secureClientPort=-1\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
+		lines(t, word(t, dial, "conf"), `clientPort=`+port(s.Addr())+`\n`, `secureClientPort=`+port(s.SecureAddr())+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
 			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=10000\n`,
 			`clientPortListenBacklog=-1\n`, `serverId=1\n`, ``)
 
@@ -209,6 +215,172 @@ func TestConnectionWords(t *testing.T) {
 	}
 }
 
+// TestDump: when sessions and connections end, and whose ephemerals there are.
+func TestDump(t *testing.T) {
+	s := open(t, lockkeeper.Config{ClientAddr: "127.0.0.1:0", TickTime: 2 * time.Second})
+	dial := overTCP(s)
+	empty := "SessionTracker dump:\nSession Sets (0)/(0):\nephemeral nodes dump:\nSessions with Ephemerals (0):\nConnections dump:\nConnections Sets (1)/(1):\n1 expire at "
+	if got := word(t, dial, "dump"); !strings.HasPrefix(got, empty) || !strings.HasSuffix(got, " sessionId: 0x0\n") || strings.Count(got, "\n") != 8 {
+		t.Errorf("of an empty server: %q", got)
+	}
+	long, short, gone := connectFor(t, dial, 40*time.Second), connectFor(t, dial, 10*time.Second), connectFor(t, dial, 10*time.Second)
+	must(long.Create("/b", nil, proto.FlagEphemeral))(t)
+	must(long.Create("/a", nil, proto.FlagEphemeral))(t)
+	must(gone.Create("/c", nil, proto.FlagEphemeral))(t)
+	gone.Close()
+	id := func(c *rawclient.Client) string { return fmt.Sprintf("0x%x", uint64(c.Session.SessionID)) }
+	var text string
+	eventually(t, "the end of a connection", func() bool {
+		text = word(t, dial, "dump")
+		return strings.Contains(text, ")/(3):\n") && !strings.Contains(text, "sessionId: "+id(gone))
+	})
+
+	sessions, rest, ok1 := strings.Cut(text, "ephemeral nodes dump:\n")
+	ephemerals, conns, ok2 := strings.Cut(rest, "Connections dump:\n")
+	if !ok1 || !ok2 {
+		t.Fatal(text)
+	}
+	lists := map[string]string{id(long): "\t/b\n\t/a\n", id(gone): "\t/c\n"} // in the order of their creation
+	want := "Sessions with Ephemerals (2):\n"
+	for _, c := range slices.SortedFunc(slices.Values([]*rawclient.Client{long, gone}), func(a, b *rawclient.Client) int { return cmp.Compare(a.Session.SessionID, b.Session.SessionID) }) {
+		want += id(c) + ":\n" + lists[id(c)]
+	}
+	if ephemerals != want {
+		t.Errorf("ephemerals %q, should be %q", ephemerals, want)
+	}
+
+	// ends reads the sets: when what each line tells of is to end.
+	ends := func(set, head string) map[string]time.Time {
+		t.Helper()
+		at, left, last := map[string]time.Time{}, 0, time.Time{}
+		lines := strings.Split(strings.TrimSuffix(set, "\n"), "\n")
+		if !regexp.MustCompile("^" + head + `$`).MatchString(lines[0]) {
+			t.Errorf("%q is not %s", lines[0], head)
+		}
+		for _, line := range lines[1:] {
+			if item, ok := strings.CutPrefix(line, "\t"); ok && left > 0 {
+				at[item[strings.LastIndex(item, " ")+1:]] = last
+				left--
+				continue
+			}
+			before := last
+			n, date, ok := strings.Cut(line, " expire at ")
+			var err error
+			if left, err = strconv.Atoi(n); !ok || err != nil || left < 1 {
+				t.Fatalf("%q in\n%s", line, set)
+			}
+			if last, err = time.ParseInLocation("Mon Jan 02 15:04:05 MST 2006:", date, time.Local); err != nil || !last.After(before) {
+				t.Fatalf("%q: %v", line, err)
+			}
+		}
+		return at
+	}
+	ofSessions := ends(strings.TrimPrefix(sessions, "SessionTracker dump:\n"), `Session Sets \(2\)/\(3\):`)
+	ofConns := ends(conns, `Connections Sets \([23]\)/\(3\):`)
+	for what, end := range map[string]time.Time{"long": ofSessions[id(long)], "its connection": ofConns[id(long)]} {
+		if left := time.Until(end); left < 30*time.Second || left > 42*time.Second {
+			t.Errorf("%s ends in %v", what, left)
+		}
+	}
+	for what, end := range map[string]time.Time{"short": ofSessions[id(short)], "its connection": ofConns[id(short)], "a session without a connection": ofSessions[id(gone)]} {
+		if left := time.Until(end); left < time.Second || left > 12*time.Second {
+			t.Errorf("%s ends in %v", what, left)
+		}
+	}
+	if left := time.Until(ofConns["0x0"]); left < time.Second || left > 10*time.Second {
+		t.Errorf("the connection that asks would end in %v", left)
+	}
+}
+
+// TestTraceMask: stmk takes eight bytes more, and gtmk tells what they were.
+func TestTraceMask(t *testing.T) {
+	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+		if got := word(t, dial, "gtmk"); got != "306" {
+			t.Errorf("gtmk: %q", got)
+		}
+		for _, mask := range []int64{500, -3, 0, math.MinInt64} {
+			set := "stmk" + string(binary.BigEndian.AppendUint64(nil, uint64(mask)))
+			want := fmt.Sprint(mask)
+			if got := word(t, dial, set); got != want {
+				t.Errorf("stmk of %d: %q", mask, got)
+			}
+			if got := word(t, dial, "gtmk"); got != want {
+				t.Errorf("gtmk after %d: %q", mask, got)
+			}
+		}
+	})
+}
+
+// TestHash: the digests that the word hash shows are the same after a restart.
+func TestHash(t *testing.T) {
+	dir := t.TempDir()
+	s := must(lockkeeper.Open(lockkeeper.Config{DataDir: dir}))(t)
+	c := connect(t, inMemory(s))
+	if got := word(t, inMemory(s), "hash"); got != "" {
+		t.Errorf("of a new server: %q", got)
+	}
+	for i := range 300 {
+		must(c.Create(fmt.Sprintf("/%d", i), nil, 0))(t)
+	}
+	first := word(t, inMemory(s), "hash")
+	lines(t, first, `[0-9a-f]*80: -?\d+\n`, `[0-9a-f]*00: -?\d+\n`, ``)
+	check(t, s.Close())
+	again := open(t, lockkeeper.Config{DataDir: dir})
+	if got := word(t, inMemory(again), "hash"); got != first {
+		t.Errorf("after a restart %q, before it %q", got, first)
+	}
+}
+
+// TestCounters: the counters of mntr count.
+func TestCounters(t *testing.T) {
+	inBubble(t, lockkeeper.Config{MaxConnections: 3}, func(t *testing.T, s *lockkeeper.Server) {
+		dial := inMemory(s)
+		ask := func(w string) string {
+			text := word(t, dial, w)
+			synctest.Wait()
+			return text
+		}
+		c := connectFor(t, dial, timeout)
+		// With its length prefix each request has a header of 12 bytes, and each
+		// reply, without, of 16; a Stat has 68.
+		must(c.Create("/a", nil, 0))(t)   // 12 + 41, answered with 16 + 6
+		must(c.Get("/a", true))(t)        // 12 + 7, 16 + 4 + 68
+		must(c.Set("/a", []byte("x")))(t) // 12 + 15, 16 + 68; and an event of 16 + 14
+		again := must(rawclient.Resume(must(dial())(t), c.Session))(t)
+		silent := must(dial())(t)
+		synctest.Wait()
+		other := connect(t, dial) // c's connection is gone
+		refused := must(dial())(t)
+		if _, err := refused.Read(make([]byte, 1)); err == nil {
+			t.Error("a connection too many is served")
+		}
+		synctest.Wait()
+		again.Close()
+		other.Close()
+		time.Sleep(time.Minute) // the session of both and the silent connection come to their end
+		synctest.Wait()
+		m := counts(t, ask("mntr"))
+		for key, want := range map[string]int{
+			"connection_request_count": 3, "connection_revalidate_count": 1, "connection_rejected": 1, "connection_drop_count": 4,
+			"sessionless_connections_expired": 1, "stale_sessions_expired": 2, "cnxn_closed_without_zk_server_running": 0,
+			"watch_bytes": 30, "response_bytes": 22 + 88 + 84, "bytes_received_count": 3*49 + 53 + 19 + 27 + 4,
+			"non_mtls_local_conn_count": 6, "non_mtls_remote_conn_count": 0,
+		} {
+			if got := number(t, m, key); got != want {
+				t.Errorf("%s is %d, not %d", key, got, want)
+			}
+		}
+		silent.Close()
+		ask("srst")
+		m = counts(t, ask("mntr"))
+		for _, key := range []string{"connection_request_count", "stale_sessions_expired", "watch_bytes", "connection_rejected"} {
+			if got := number(t, m, key); got != 0 {
+				t.Errorf("%s is %d after srst", key, got)
+			}
+		}
+	})
+}
+
 // counts reads the answer to mntr.
 func counts(t *testing.T, text string) map[string]string {
 	t.Helper()
@@ -234,16 +406,20 @@ func number(t *testing.T, m map[string]string, key string) int {
 }
 
 // TestFourLetterWhitelist: what is not in the list is said so, and what is no
-// word gets nothing. Nothing but the first four bytes matters.
+// word gets nothing. Nothing but the first four bytes matters, and for stmk the
+// next eight. srvr is always in it, as in ZooKeeper.
 func TestFourLetterWhitelist(t *testing.T) {
-	all := []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst"}
+	all := []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst", "dump", "hash", "gtmk", "stmk"}
 	for _, allowed := range [][]string{nil, {"*"}, {"srvr"}, {"ruok", "mntr"}, {""}} {
 		s := open(t, lockkeeper.Config{FourLetterWords: allowed, ClientAddr: "127.0.0.1:0"})
 		for _, w := range all {
 			refusal := w + " is not executed because it is not in the whitelist.\n"
 			for _, behind := range []string{"", "\n", "\r\n and more"} {
+				if w == "stmk" {
+					behind = "\x00\x00\x00\x00\x00\x00\x012" + behind
+				}
 				got := word(t, overTCP(s), w+behind)
-				want := allowed == nil || slices.Contains(allowed, "*") || slices.Contains(allowed, w)
+				want := w == "srvr" || allowed == nil || slices.Contains(allowed, "*") || slices.Contains(allowed, w)
 				if (got != refusal) != want {
 					t.Errorf("%q with %q allowed: %q", w+behind, allowed, got)
 				}

@@ -69,6 +69,7 @@ type Member struct {
 	tracker *session.Tracker   // mirrors the replicated sessions; consulted while leading
 	due     int64              // the deadline that lead sleeps for
 	sooner  chan struct{}      // has an element when there is an earlier one
+	expired atomic.Int64       // sessions that this member has ended
 
 	touchWake chan struct{} // has an element when there are some
 	leads     chan struct{} // has an element when this member has begun to lead

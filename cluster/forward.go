@@ -182,7 +182,7 @@ func (m *Member) serveForward(c net.Conn) {
 	}
 }
 
-// touched remembers that a session was heard of, for the leader to know. The
+// noteTouch remembers that a session was heard of, for the leader to know. The
 // tracker's lock is held.
 func (m *Member) noteTouch(id int64) {
 	if m.peers == nil || m.leading {
@@ -224,10 +224,16 @@ func (m *Member) sendTouches() {
 		if lead.id == 0 || lead.id == m.cfg.ID {
 			continue // a new leader gives every session its whole time
 		}
-		// A failure loses no time for long: clients speak again, and a new
-		// leader begins anew.
-		if l, err := m.linkTo(lead.addr); err == nil {
-			l.send(msgTouched, b)
+		l, err := m.linkTo(lead.addr)
+		if err == nil {
+			err = l.send(msgTouched, b)
+		}
+		if err != nil { // the same leader may be there in a moment
+			m.trackMu.Lock()
+			for ; len(b) >= 8; b = b[8:] {
+				m.noteTouch(int64(binary.BigEndian.Uint64(b)))
+			}
+			m.trackMu.Unlock()
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -18,6 +19,22 @@ func (m *Member) Touch(id int64) bool {
 	m.noteTouch(id)
 	return m.tracker.Touch(id, now)
 }
+
+// Deadlines tells when the sessions are to end if nothing more is heard of them:
+// in ms since the epoch, the earliest first.
+func (m *Member) Deadlines() []session.Bucket {
+	m.trackMu.Lock()
+	buckets := m.tracker.Buckets()
+	ahead := time.Now().UnixMilli() - m.nowMs()
+	m.trackMu.Unlock()
+	for i := range buckets {
+		buckets[i].Deadline += ahead
+	}
+	return buckets
+}
+
+// Expired is how many sessions this member has ended because they were late.
+func (m *Member) Expired() int64 { return m.expired.Load() }
 
 // watchLeadership does the leader's duties while this member leads.
 func (m *Member) watchLeadership() {
@@ -96,7 +113,7 @@ func (m *Member) lead(stop <-chan struct{}) {
 		case <-m.sooner:
 		case <-timer.C:
 			for _, id := range m.late(due) {
-				m.expire(id, expiry{m, id})
+				m.expire(id, expiry{m, id, nil})
 			}
 		}
 		due, wait = m.nextDeadline()
@@ -157,14 +174,26 @@ func (m *Member) expire(id int64, w fsm.Waiter) {
 
 // expiry waits for the end of a late session.
 type expiry struct {
-	m  *Member
-	id int64
+	m    *Member
+	id   int64
+	done result // nil if nobody waits besides
 }
 
-func (expiry) Done(*fsm.View, *fsm.Result) {}
+// Done counts a session that has ended.
+func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
+	if r != nil && r.Code == proto.OK {
+		e.m.expired.Add(1)
+	}
+	if e.done != nil {
+		e.done <- nil
+	}
+}
 
 // Lost lets the session be found late again.
 func (e expiry) Lost() {
+	if e.done != nil {
+		e.done <- ErrClosed
+	}
 	e.m.trackMu.Lock()
 	defer e.m.trackMu.Unlock()
 	e.m.tracker.Retry([]int64{e.id}, e.m.nowMs())
@@ -173,9 +202,9 @@ func (e expiry) Lost() {
 // Expire ends a session now, as if it had not been heard of for its timeout,
 // and returns when its ephemerals are gone. It does nothing if there is no such session.
 func (m *Member) Expire(id int64) error {
-	w := make(result, 1)
-	m.expire(id, w)
-	return <-w
+	done := make(result, 1)
+	m.expire(id, expiry{m, id, done})
+	return <-done
 }
 
 // result waits for a command whose reply does not matter.

@@ -34,6 +34,9 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	if level < s.level {
 		return
 	}
+	if msg == "failed to get previous log" { // a word of a commit came before its entry: see notify.go
+		level = hclog.Debug
+	}
 	to := slog.LevelDebug // what Raft calls information is detail here
 	switch level {
 	case hclog.Warn:

@@ -24,6 +24,9 @@ import (
 // maxReply is the longest frame that is read. A server does not bound replies.
 const maxReply = 64 << 20
 
+// maxFrame is the longest frame that a server takes (jute.maxbuffer's default).
+const maxFrame = 1<<20 - 1
+
 // trial is what a check works with. All of it belongs to the check's goroutine. Its
 // methods end the check when something is not as it should be.
 type trial struct {
@@ -170,6 +173,24 @@ func (t *trial) eventually(d time.Duration, what string, f func() bool) {
 		if time.Now().After(end) {
 			t.failf("%s: not within %v", what, d+t.s.o.Timeout)
 		}
+	}
+}
+
+// undisturbed tries a few times until f passes, each time with another path to
+// work below. It is for what the end of an old session or a reaped container
+// could spoil by chance.
+func (t *trial) undisturbed(f func(root string)) {
+	const tries = 4
+	for try := range tries {
+		why := t.protect(func() { f(t.path(fmt.Sprintf("try%d", try))) })
+		if why == "" {
+			return
+		}
+		t.log = append(t.log, entry{conn: "-", note: why})
+		if try == tries-1 {
+			t.failf("%s", why)
+		}
+		t.wait(100 * time.Millisecond)
 	}
 }
 
@@ -361,6 +382,17 @@ func ended(err error) bool {
 	return !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
+// bytes reads n bytes, whatever they are.
+func (k *conn) bytes(n int) string {
+	b := make([]byte, n)
+	k.nc.SetReadDeadline(k.deadline())
+	if _, err := io.ReadFull(k.r, b); err != nil {
+		k.t.failf("%s: expected %d bytes: %v", k.name, n, err)
+	}
+	k.note("answered %q", b)
+	return string(b)
+}
+
 func (k *conn) note(format string, args ...any) {
 	k.t.log = append(k.t.log, entry{conn: k.name, note: fmt.Sprintf(format, args...)})
 }
@@ -427,23 +459,36 @@ func (k *conn) judge(f *wire.Frame, code proto.Code) {
 	}
 }
 
+// doRaw is wantRaw with OK.
+func (k *conn) doRaw(op proto.OpCode, body []byte) *wire.Frame {
+	return k.wantRaw(proto.OK, op, body)
+}
+
 // do is want with OK.
 func (k *conn) do(op proto.OpCode, body proto.Record) *wire.Frame { return k.want(proto.OK, op, body) }
 
 // closed waits until the server closes the connection, and nothing may come before.
 func (k *conn) closed() {
+	if f := k.nextOrEnd(); f != nil {
+		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+	}
+}
+
+// nextOrEnd is the next frame, or nil if the server closes the connection.
+func (k *conn) nextOrEnd() *wire.Frame {
 	k.nc.SetReadDeadline(k.deadline())
 	payload, err := jute.ReadFrame(k.r, maxReply, nil)
 	switch {
 	case err == nil:
 		f := k.talk.FromServer(payload)
 		k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
-		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+		return &f
 	case !ended(err):
 		k.t.failf("%s is still open, expected its end: %v", k.name, err)
 	}
 	k.note("closed by the server")
 	k.hangUp()
+	return nil
 }
 
 // hangUp closes the connection; a session on it lives on.
@@ -486,6 +531,11 @@ func (k *conn) noEvent() {
 	if len(k.events) > 0 {
 		k.t.failf("%s: an event came, expected none: %s", k.name, k.events[0])
 	}
+}
+
+// newZnode asks for a znode that anybody may do anything with.
+func newZnode(path string, flags int32) *proto.CreateRequest {
+	return &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
 }
 
 // create makes a znode that anybody may do anything with, and returns its path.
@@ -580,6 +630,14 @@ func opSet(path string, data []byte, version int32) proto.MultiOp {
 }
 func opCheck(path string, version int32) proto.MultiOp {
 	return proto.MultiOp{Op: proto.OpCheck, Request: &proto.PathVersion{Path: path, Version: version}}
+}
+func opTTL(path string, flags int32, ttl int64) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpCreateTTL, Request: ttlRequest(path, flags, ttl)}
+}
+
+// ttlRequest is the body of a createTTL.
+func ttlRequest(path string, flags int32, ttl int64) *proto.CreateTTLRequest {
+	return &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, TTL: ttl}
 }
 
 // auth proves an identity, which must be accepted.

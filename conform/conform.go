@@ -2,8 +2,8 @@
 // a suite of named checks that runs against any endpoint of its protocol.
 //
 // A program calls [Run] and reads the [Report]; a Go test calls [Test], in the
-// manner of testing/fstest. The suite works below a root znode of its own and
-// takes it away again. It needs an endpoint that nobody else writes to, since
+// manner of testing/fstest. The suite works below a root znode of its own, for
+// moments beside it too, and takes all away again. It needs an endpoint that nobody else writes to, since
 // some checks count zxids.
 package conform
 
@@ -48,7 +48,7 @@ type Feature string
 
 // The features. Whether an endpoint has those marked † is found out by trying.
 const (
-	Words  Feature = "words"  // † four-letter words
+	Words  Feature = "words"  // † four-letter words, all of them
 	TTL    Feature = "ttl"    // † TTL znodes (extendedTypesEnabled)
 	Quotas Feature = "quotas" // † quotas that are enforced (enforceQuota)
 	Super  Feature = "super"  // a super user, whose password Options.Super gives
@@ -64,6 +64,26 @@ func Checks() []Check { return slices.Clone(suite) }
 // suite is all checks, in the order of the report.
 var suite = slices.Concat(
 	handshakeChecks,
+	sessionChecks,
+	createChecks,
+	deleteChecks,
+	dataChecks,
+	childrenChecks,
+	limitChecks,
+	badFrameChecks,
+	orderChecks,
+	syncChecks,
+	zxidChecks,
+	multiChecks,
+	multiReadChecks,
+	watchChecks,
+	persistentChecks,
+	aclChecks,
+	authChecks,
+	quotaChecks,
+	containerChecks,
+	systemChecks,
+	wordChecks,
 )
 
 // Options say what to check, and where. Dial alone is required.
@@ -217,6 +237,12 @@ func (s *state) prepare(ctx context.Context) error {
 	if r = s.attempt(ctx, "root", func(t *trial) { t.connect().create(s.root, nil, 0) }); r.Why != "" {
 		return fmt.Errorf("conform: the endpoint cannot be used: %s", r.Why)
 	}
+	s.probe(ctx, Words, func(t *trial) string {
+		if answer := t.word("mntr"); strings.Contains(answer, "not in the whitelist") {
+			return strings.TrimSpace(answer)
+		}
+		return ""
+	})
 	s.probe(ctx, TTL, func(t *trial) string {
 		q := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: t.path("x"), ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 1e6}
 		if f := t.connect().call(proto.OpCreateTTL, q); f.Code == proto.Unimplemented {

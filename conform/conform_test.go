@@ -3,20 +3,69 @@ package conform_test
 import (
 	"context"
 	"net"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/conform"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestLockkeeper runs the whole suite against a server in this process.
-func TestLockkeeper(t *testing.T) {
-	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
+func start(t *testing.T, options ...lockkeepertest.Option) *lockkeepertest.Server {
+	return lockkeepertest.Start(t, append(options, lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 		c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
-	}))
+		c.EnforceQuota = true
+		c.ContainerCheckInterval = 100 * time.Millisecond
+	}))...)
+}
+
+// TestLockkeeper runs the whole suite against a server in this process, in
+// virtual time: every check must pass, and every operation have one.
+func TestLockkeeper(t *testing.T) {
+	var r *conform.Report
+	var err error
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		r, err = conform.Run(t.Context(), conform.Options{
+			Dial:  func(context.Context) (net.Conn, error) { return s.Dial("tcp", "", 10*time.Second) },
+			Super: "super:secret", ReapWithin: time.Second,
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, x := range r.Results {
+		if x.Status == conform.Failed || x.Status == conform.Unsupported {
+			t.Errorf("%s: %s: %s\n%s\n%s", x.Status, x.Name, x.Says, strings.Join(x.Exchange, "\n"), x.Why)
+		}
+		for _, op := range x.Ops {
+			used[op] = true
+		}
+	}
+	for _, op := range proto.Ops {
+		if !used[op.Name] {
+			t.Errorf("no check uses %s", op.Name)
+		}
+	}
+	if r.Left != "" || r.Count(conform.Passed) < 450 {
+		t.Errorf("left behind %q, %s", r.Left, r.Summary())
+	}
+	t.Log(r.Summary())
+}
+
+// TestTest is what a user's test does.
+func TestTest(t *testing.T) {
+	s := start(t, lockkeepertest.WithTCP())
+	groups := []string{"delete", "multi"}
 	conform.Test(t, func(ctx context.Context) (net.Conn, error) {
-		return s.Dial("tcp", "", 10*time.Second)
-	}, func(o *conform.Options) { o.Super = "super:secret" })
+		return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+	}, func(o *conform.Options) { o.Groups = groups })
+	if !slices.ContainsFunc(conform.Checks(), func(k conform.Check) bool { return k.Group() == groups[1] }) {
+		t.Error("there is no such group")
+	}
 }

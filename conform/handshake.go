@@ -2,8 +2,11 @@ package conform
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -35,7 +38,7 @@ var handshakeChecks = []Check{
 	{
 		Name: "handshake/no readOnly byte",
 		Says: "A request without the readOnly byte, as old clients send it, gets a reply without it, 36 bytes in all.",
-		In:   ">=3.0",
+		In:   ">=3.0 <3.9 | >=3.9.3",
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
 			q.HasReadOnly = false
@@ -47,4 +50,317 @@ var handshakeChecks = []Check{
 			k.ping()
 		},
 	},
+	{
+		Name: "handshake/readOnly asked",
+		Says: "A client that would take a read-only server is told readOnly=false by one that is none.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			q.ReadOnly = true
+			k := t.dial()
+			r := k.handshake(q)
+			t.ensure(r.SessionID != 0, "no session was opened")
+			t.equal("readOnly", r.ReadOnly, false)
+			k.create(t.path("x"), nil, 0)
+		},
+	},
+	{
+		Name: "handshake/protocol version",
+		Says: "The protocol version of the request is ignored; that of the reply is 0.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for _, version := range []int32{1, 7, -1, math.MinInt32, math.MaxInt32} {
+				q := newSession(30 * time.Second)
+				q.ProtocolVersion = version
+				k := t.dial()
+				r := k.handshake(q)
+				t.ensure(r.SessionID != 0, "no session was opened for version %d", version)
+				t.equal("protocol version", r.ProtocolVersion, int32(0))
+			}
+		},
+	},
+	{
+		Name: "handshake/two sessions",
+		Says: "Two sessions have two ids and two passwords.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect().Session, t.connect().Session
+			t.ensure(a.SessionID != b.SessionID, "both have the id %#x", a.SessionID)
+			t.ensure(!bytes.Equal(a.Password, b.Password), "both have the password %x", a.Password)
+		},
+	},
+	{
+		Name: "handshake/timeout 0",
+		Says: "A timeout of 0 is raised to the least that the server allows, as one of 1 ms is.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			least := t.timeoutFor(1)
+			t.ensure(least > 0, "the least timeout is %d ms", least)
+			t.equal("the timeout for 0 ms", t.timeoutFor(0), least)
+		},
+	},
+	{
+		Name: "handshake/timeout negative",
+		Says: "A negative timeout is raised to the least that the server allows.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			least := t.timeoutFor(1)
+			t.equal("the timeout for -1 ms", t.timeoutFor(-1), least)
+			t.equal("the timeout for the smallest number", t.timeoutFor(math.MinInt32), least)
+		},
+	},
+	{
+		Name: "handshake/timeout too long",
+		Says: "A timeout above the longest that the server allows is lowered to that.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
+			t.ensure(most > least && most < math.MaxInt32, "the least is %d ms and the longest %d ms", least, most)
+			t.equal("the timeout for one more", t.timeoutFor(most+1), most)
+		},
+	},
+	{
+		Name: "handshake/timeout taken",
+		Says: "A timeout between the two bounds, and each bound itself, is taken to the millisecond.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
+			for _, ms := range []int32{least, least + 1, least + (most-least)/3, most - 1, most} {
+				t.equal("the timeout", t.timeoutFor(ms), ms)
+			}
+		},
+	},
+	{
+		Name: "handshake/zxid ahead",
+		Says: "A client that has seen a later zxid than the server is closed without a reply, so that it tries another server.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			q.LastZxidSeen = math.MaxInt64
+			k := t.dial()
+			k.sendFrame(q.Append(nil))
+			k.closed()
+		},
+	},
+	{
+		Name: "handshake/zxid seen",
+		Says: "A client that has seen the server's last zxid, an older one, 0 or a negative number is let in.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			zxid := t.connect().ping().Zxid
+			for _, seen := range []int64{zxid, zxid - 1, 0, -1, math.MinInt64} {
+				q := newSession(30 * time.Second)
+				q.LastZxidSeen = seen
+				r := t.dial().handshake(q)
+				t.ensure(r.SessionID != 0, "no session was opened for zxid %d", seen)
+			}
+		},
+	},
+	{
+		Name: "handshake/zxid ahead spares the session",
+		Says: "A resumption that is turned away for its zxid leaves the session as it is.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			a.hangUp()
+			q := resumption(a.Session)
+			q.LastZxidSeen = math.MaxInt64
+			k := t.dial()
+			k.sendFrame(q.Append(nil))
+			k.closed()
+			t.equal("the owner", t.resume(a.Session).stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+		},
+	},
+	{
+		Name: "handshake/unknown session",
+		Says: "The resumption of a session that never was is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			q.SessionID, q.Password = 0x7766554433221100, []byte("0123456789abcdef")
+			t.refused(q)
+		},
+	},
+	{
+		Name: "handshake/session -1",
+		Says: "Session id -1 is no session, and is refused.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			q.SessionID = -1
+			t.refused(q)
+		},
+	},
+	{
+		Name: "handshake/refusal without readOnly byte",
+		Says: "A refusal too is 36 bytes long if the request had no readOnly byte.",
+		In:   ">=3.0 <3.9 | >=3.9.3",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			// Not the id of another check: a server closes the older connection of an id.
+			q.SessionID, q.HasReadOnly = 0x7766554433221101, false
+			t.equal("the reply's length", len(t.refused(q).Append(nil)), 36)
+		},
+	},
+	{
+		Name: "handshake/wrong password",
+		Says: "A resumption with a wrong password is refused like that of an unknown session, and the session lives on.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.hangUp()
+			q := resumption(a.Session)
+			q.Password = bytes.Clone(q.Password)
+			q.Password[15] ^= 1
+			t.refused(q)
+			t.resume(a.Session).ping()
+		},
+	},
+	{
+		Name: "handshake/password of another length",
+		Says: "A resumption with a password that is null, empty, too short or too long is refused.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.hangUp()
+			good := a.Session.Password
+			for _, wrong := range [][]byte{nil, {}, good[:15], append(bytes.Clone(good), 0)} {
+				q := resumption(a.Session)
+				q.Password = wrong
+				t.refused(q)
+			}
+			t.resume(a.Session).ping()
+		},
+	},
+	{
+		Name: "handshake/password of a new session",
+		Says: "The password of a request for a new session is ignored, whatever its length, null too.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for _, password := range [][]byte{nil, {}, []byte("short"), repeat(16), repeat(1000)} {
+				q := newSession(30 * time.Second)
+				q.Password = password
+				r := t.dial().handshake(q)
+				t.ensure(r.SessionID != 0, "no session was opened")
+				t.equal("the password's length", len(r.Password), proto.PasswordLen)
+			}
+		},
+	},
+	{
+		Name: "handshake/trailing bytes",
+		Says: "Bytes behind the readOnly byte are ignored.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.dial()
+			k.sendFrame(append(newSession(30*time.Second).Append(nil), "something"...))
+			r := k.shaken()
+			t.ensure(r.SessionID != 0, "no session was opened")
+			k.ping()
+		},
+	},
+	{
+		Name: "handshake/requests behind it",
+		Says: "Requests that come right behind the ConnectRequest are answered once the session is there.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.dial()
+			k.queuePayload(newSession(30 * time.Second).Append(nil))
+			create := k.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
+			stat := k.queue(proto.OpExists, &proto.PathWatch{Path: t.path("x")})
+			k.flush()
+			r := k.shaken()
+			t.ensure(r.SessionID != 0, "no session was opened")
+			k.judge(k.answer(create, proto.OpCreate), proto.OK)
+			f := k.answer(stat, proto.OpExists)
+			k.judge(f, proto.OK)
+			t.equal("the owner", f.Body.(*proto.Stat).EphemeralOwner, r.SessionID)
+		},
+	},
+	{
+		Name: "handshake/in pieces",
+		Says: "A ConnectRequest may come in pieces of one byte.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.dial()
+			q := newSession(30 * time.Second)
+			k.talk.FromClient(q.Append(nil))
+			payload := q.Append(nil)
+			for i, b := range append(jute.AppendInt(nil, int32(len(payload))), payload...) {
+				k.write([]byte{b}, fmt.Sprintf("byte %d of a ConnectRequest", i))
+			}
+			r := k.shaken()
+			t.ensure(r.SessionID != 0, "no session was opened")
+		},
+	},
+	{
+		Name: "handshake/truncated",
+		Says: "A frame that is too short for a ConnectRequest closes the connection without a reply.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			q := newSession(30 * time.Second)
+			q.HasReadOnly = false
+			whole := q.Append(nil)
+			for _, n := range []int{1, 4, 12, 16, 24, 27, 28, 43} {
+				k := t.dial()
+				k.sendFrame(whole[:n])
+				k.closed()
+			}
+		},
+	},
+	{
+		Name: "handshake/empty frame",
+		Says: "A frame of no bytes in the place of the ConnectRequest closes the connection without a reply.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.dial()
+			k.write(jute.AppendInt(nil, 0), "a frame of length 0")
+			k.closed()
+		},
+	},
+	{
+		Name: "handshake/frame length",
+		Says: "A first frame whose length is negative or above the limit closes the connection without a reply.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for _, n := range []int32{-1, -2, math.MinInt32, maxFrame + 1, math.MaxInt32} {
+				k := t.dial()
+				k.write(jute.AppendInt(nil, n), fmt.Sprintf("a frame's length of %d", n))
+				k.closed()
+			}
+		},
+	},
+	{
+		Name: "handshake/password length",
+		Says: "A password whose length is below -1 or beyond the frame closes the connection without a reply.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for _, n := range []int{-2, math.MinInt32, 17, math.MaxInt32} {
+				k := t.dial()
+				k.sendFrame(body(0, int64(0), 30000, int64(0), n, make([]byte, 16)))
+				k.closed()
+			}
+		},
+	},
+}
+
+// timeoutFor is the timeout, in ms, that the server gives when asked for ms.
+func (t *trial) timeoutFor(ms int32) int32 {
+	q := newSession(0)
+	q.Timeout = ms
+	k := t.dial()
+	r := k.handshake(q)
+	t.ensure(r.SessionID != 0, "no session was opened for a timeout of %d ms", ms)
+	k.closeSession()
+	return r.Timeout
+}
+
+// refused sends q, which must be answered with a refusal and the end.
+func (t *trial) refused(q *proto.ConnectRequest) *proto.ConnectReply {
+	k := t.dial()
+	r := k.handshake(q)
+	want := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: r.HasReadOnly}
+	t.equal("the refusal", r, want)
+	k.closed()
+	return &r
 }

@@ -84,8 +84,14 @@ func (o *openSession) decode(d *jute.Decoder) {
 // change what its commands do.
 type Settings uint32
 
-// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
-const NoTTL Settings = 1
+const (
+	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
+	NoTTL Settings = 1 << iota
+	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper does with enforceQuota.
+	EnforceQuota
+	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	X509
+)
 
 // Envelope starts an entry of the log. All commands that waited on one server
 // share one.

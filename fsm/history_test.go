@@ -58,6 +58,7 @@ var someIDs = []proto.ID{
 	{Scheme: proto.SchemeDigest, ID: "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="},
 	{Scheme: proto.SchemeDigest, ID: "bob:ikIaKsbtGweaHnb/jKn7OHqbunM="},
 	{Scheme: proto.SchemeSuper},
+	{Scheme: proto.SchemeX509, ID: "CN=ann"},
 }
 
 func (h *history) identities() []byte {
@@ -91,6 +92,12 @@ func (h *history) next() entry {
 	settings := Settings(0)
 	if h.IntN(4) == 0 {
 		settings = NoTTL
+	}
+	if h.IntN(2) == 0 {
+		settings |= X509
+	}
+	if h.IntN(3) > 0 {
+		settings |= EnforceQuota
 	}
 	e.bytes = EndEntry(b, &Envelope{Origin: origin, Batch: h.batch, Time: h.time, Settings: settings, Count: n})
 	return e
@@ -162,6 +169,10 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 	default:
 		c.Op, c.Body, text = h.write()
 		f = fate{zxids: 1, drop: moved, nothing: moved, write: !moved}
+		d := jute.NewDecoder(c.Body)
+		if proto.OpByCode(c.Op).Request().Decode(&d); d.Err() != nil && c.Op != proto.OpMulti && !moved {
+			f.zxids = 0
+		}
 	}
 	if !cl.alive {
 		f = fate{nothing: true, drop: true}
@@ -177,6 +188,9 @@ func (h *history) path() string {
 	for h.IntN(2) == 0 {
 		p += "/" + pick(h, "x", "y", "z-0000000000", "z-0000000001")
 	}
+	if h.IntN(6) == 0 {
+		p = "/zookeeper/quota" + pick(h, "/a", "/b", "/a/x", "", "/zookeeper") + pick(h, "", "/zookeeper_limits", "/zookeeper_stats")
+	}
 	if h.IntN(25) == 0 {
 		p = pick(h, "", "/", "/zookeeper", "/zookeeper/config", "/a//b", "/a/", "a", "/a/.", "/\x00")
 	}
@@ -190,7 +204,7 @@ func (h *history) acl() []proto.ACL {
 	case 1:
 		return []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}, {Perms: proto.PermRead, ID: proto.OpenACL[0].ID}}
 	case 2:
-		return nil
+		return []proto.ACL{}
 	}
 	return proto.OpenACL
 }
@@ -198,8 +212,11 @@ func (h *history) acl() []proto.ACL {
 func (h *history) version() int32 { return pick[int32](h, -1, -1, -1, 0, 1, 2, -2) }
 
 func (h *history) data() []byte {
-	if h.IntN(5) == 0 {
+	switch h.IntN(10) {
+	case 0, 1:
 		return nil
+	case 2, 3:
+		return []byte(pick(h, "count=1,bytes=5", "countHardLimit=3", "count=x", "byteHardLimit=40=;zz=1"))
 	}
 	return make([]byte, h.IntN(20))
 }

@@ -24,6 +24,32 @@ type Machine struct {
 	txn znode.Txn             // of the running command; its changes' memory is kept
 	out []byte                // the running command's reply, likewise
 	ids map[string][]proto.ID // decoded identities: few different ones fill a log
+
+	digests []TreeDigest // of the tree now and then, the oldest first; not part of the state
+}
+
+// TreeDigest is the tree's digest right after a transaction.
+type TreeDigest struct {
+	Zxid   int64
+	Digest uint64
+}
+
+// ZooKeeper remembers the digest after every 128th transaction, so that servers
+// can be compared, and the last 1024 of them (DataTree.logZxidDigest).
+const (
+	digestInterval = 128
+	maxDigests     = 1024
+)
+
+// noteDigest is called after each transaction.
+func (m *Machine) noteDigest() {
+	if m.zxid%digestInterval != 0 {
+		return
+	}
+	if len(m.digests) == maxDigests {
+		m.digests = m.digests[:copy(m.digests, m.digests[1:])]
+	}
+	m.digests = append(m.digests, TreeDigest{m.zxid, m.tree.Digest()})
 }
 
 // NewMachine returns the state of a fresh cluster.
@@ -39,6 +65,8 @@ type Result struct {
 	// Drop says that the client gets no reply and its connection is to be
 	// closed: its session is gone or has moved.
 	Drop bool
+	// Exceeded are the quotas that the command went over, or failed at.
+	Exceeded []znode.QuotaExceeded
 	// Session is the one that was opened or resumed, nil if that was refused.
 	Session *session.Session
 }
@@ -106,13 +134,20 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		if c, rest, err = nextCommand(rest); err != nil {
 			return err
 		}
-		m.txn = znode.Txn{Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0], NoTTL: e.Settings&NoTTL != 0}
+		m.txn = znode.Txn{
+			Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0],
+			NoTTL: e.Settings&NoTTL != 0, EnforceQuota: e.Settings&EnforceQuota != 0, X509: e.Settings&X509 != 0,
+		}
 		m.out = m.out[:0]
+		before := m.zxid
 		r, err := m.do(&e, &c)
 		if err != nil {
 			return err
 		}
-		r.Body = m.out
+		if m.zxid != before {
+			m.noteDigest()
+		}
+		r.Body, r.Exceeded = m.out, m.txn.Exceeded
 		if each != nil {
 			each(&e, i, &r, m.txn.Changes)
 		}

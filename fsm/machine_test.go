@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // outcome is what the application of one entry came to.
@@ -235,6 +236,40 @@ func createCommand(sessionID int64, path string, flags int32) *Command {
 	return &Command{Op: proto.OpCreate, Session: sessionID, Conn: 1, Body: r.Append(nil)}
 }
 
+// TestDigests: the tree's digest is noted after every 128th transaction,
+// failures included, wherever in an entry that is, and after nothing else; and
+// no more than 1024 of them are kept.
+func TestDigests(t *testing.T) {
+	m := NewMachine()
+	results, _ := one(t, m, 1, OpenSession(1, 7, 1000, session.Password{}))
+	id := results[0].Session.ID
+	var want []TreeDigest
+	for n := 0; len(want) < maxDigests+3; n++ {
+		var entry []*Command
+		for i := range 1 + n%100 {
+			entry = append(entry, createCommand(id, fmt.Sprintf("/%d", (n*100+i)%700), 0)) // most exist already
+		}
+		entry = append(entry, &Command{Op: proto.OpSync, Session: id, Conn: 1, Body: (&proto.Path{Path: "/"}).Append(nil)})
+		b := BeginEntry(nil)
+		for _, c := range entry {
+			b = AppendCommand(b, c)
+		}
+		before := m.Zxid()
+		err := m.Apply(m.Index()+1, 1, EndEntry(b, &Envelope{Origin: 1, Batch: m.Index() + 1, Count: len(entry)}), func(*Envelope, int, *Result, []proto.Change) {
+			if m.Zxid() != before && m.Zxid()%128 == 0 {
+				want = append(want, TreeDigest{m.Zxid(), m.Tree().Digest()})
+			}
+			before = m.Zxid()
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := m.digests; !slices.Equal(got, want[len(want)-maxDigests:]) {
+		t.Errorf("%d digests: %v …", len(got), got[:3])
+	}
+}
+
 func TestEpochRisesWithTerm(t *testing.T) {
 	m := NewMachine()
 	steps := []struct {
@@ -367,6 +402,28 @@ func TestEntriesNotUnderstood(t *testing.T) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		} else if !strings.HasPrefix(test.name, "fewer") && !strings.HasPrefix(test.name, "unknown") && m.Sessions().Len() != 1 {
 			t.Errorf("%s: was applied, digest %x, was %x", test.name, m.Digest(), digest)
+		}
+	}
+}
+
+// TestMultiFlags: in a multi the flags of a create decide what it makes.
+func TestMultiFlags(t *testing.T) {
+	create := func(path string, flags int32) proto.CreateRequest {
+		return proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
+	}
+	byFlag, plain := create("/container", proto.FlagContainer), create("/plain", 0)
+	both := create("/both", proto.FlagContainer)
+	q := proto.MultiRequest{Ops: []proto.MultiOp{
+		{Op: proto.OpCreate, Request: &byFlag},
+		{Op: proto.OpCreateTTL, Request: &proto.CreateTTLRequest{CreateRequest: plain, TTL: 1000}},
+		{Op: proto.OpCreateTTL, Request: &proto.CreateTTLRequest{CreateRequest: both, TTL: 1000}},
+	}}
+	m := NewMachine()
+	one(t, m, 1, OpenSession(1, 5, 1000, session.Password{}))
+	one(t, m, 1, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: q.Append(nil)})
+	for path, want := range map[string]znode.Kind{"/container": znode.Container, "/plain": znode.Persistent, "/both": znode.Container} {
+		if n := m.tree.Lookup(path); n == nil || n.Record().Kind != want {
+			t.Errorf("%s: %+v, want the kind %v", path, n, want)
 		}
 	}
 }

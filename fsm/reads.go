@@ -15,7 +15,48 @@ type Reader struct {
 	Watcher Watcher
 	Session int64
 	IDs     []proto.ID
+	// MaxWatches is how many watches the connection may have; 0 is any number.
+	// A request that would set one more is answered ThrottledOp.
+	MaxWatches int
 }
+
+// watch registers a watch, and reports false if that would be one too many.
+func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	fits := r.fits(v, path, kind)
+	if fits {
+		v.r.watches.Add(r.Watcher, kind, path, watch.Standard)
+	}
+	return fits
+}
+
+// watchPersistent is watch for what addWatch asks for.
+func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
+	v.r.watchMu.Lock()
+	defer v.r.watchMu.Unlock()
+	fits := r.fits(v, path, watch.Data) && (recursive || r.fits(v, path, watch.Data, watch.Child))
+	if fits {
+		v.r.watches.AddPersistent(r.Watcher, path, recursive)
+	}
+	return fits
+}
+
+// fits reports whether the connection may watch path in these tables too; watchMu is held.
+func (r *Reader) fits(v *View, path string, kinds ...watch.Kind) bool {
+	if r.MaxWatches == 0 {
+		return true
+	}
+	n := v.r.watches.Of(r.Watcher)
+	for _, kind := range kinds {
+		if !v.r.watches.Has(r.Watcher, kind, path, anyMode) {
+			n++
+		}
+	}
+	return n <= r.MaxWatches
+}
+
+const anyMode = watch.Standard | watch.Persistent | watch.Recursive
 
 // read carries an operation out on a view: it reads its request off d and
 // appends its reply to out.
@@ -71,8 +112,9 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 		return out, proto.BadArguments
 	}
 	n, code := v.permitted(q.Path, r.IDs)
-	if q.Watch && code != proto.NoAuth { // also for a znode that is not there yet
-		v.watch(r.Watcher, watch.Data, q.Path)
+	// A watch is also for a znode that is not there yet.
+	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
+		return out, proto.ThrottledOp
 	}
 	if code == proto.OK {
 		s := n.Stat()
@@ -90,8 +132,8 @@ func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Cod
 	if code != proto.OK {
 		return out, code
 	}
-	if q.Watch {
-		v.watch(r.Watcher, watch.Data, q.Path)
+	if q.Watch && !r.watch(v, watch.Data, q.Path) {
+		return out, proto.ThrottledOp
 	}
 	return appendData(out, n), proto.OK
 }
@@ -132,8 +174,8 @@ func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []b
 	if code != proto.OK {
 		return nil, out, code
 	}
-	if q.Watch {
-		v.watch(r.Watcher, watch.Child, q.Path)
+	if q.Watch && !r.watch(v, watch.Child, q.Path) {
+		return nil, out, proto.ThrottledOp
 	}
 	return n, appendChildren(out, n), proto.OK
 }
@@ -210,8 +252,7 @@ func setWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.
 	if q.SetWatchesRequest.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	v.setWatches(r.Watcher, &q)
-	return out, proto.OK
+	return out, v.setWatches(r, &q)
 }
 
 func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -219,14 +260,20 @@ func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	v.setWatches(r.Watcher, &q)
-	return out, proto.OK
+	return out, v.setWatches(r, &q)
 }
 
 // setWatches gives a client that reconnected its watches back (DataTree.setWatches).
 // What has changed since it last heard is an event at once, in place of a watch.
-func (v *View) setWatches(w Watcher, q *proto.SetWatches2Request) {
-	tell := func(t proto.EventType, path string) { w.Event(-1, t, path) }
+// If they are too many, some of them are set: the connection is of no use then.
+func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
+	tell := func(t proto.EventType, path string) { r.Watcher.Event(-1, t, path) }
+	code := proto.OK
+	set := func(ok bool) {
+		if !ok {
+			code = proto.ThrottledOp
+		}
+	}
 	for _, path := range q.Data {
 		switch n := v.m.tree.Lookup(path); {
 		case n == nil:
@@ -234,14 +281,14 @@ func (v *View) setWatches(w Watcher, q *proto.SetWatches2Request) {
 		case n.Record().Mzxid > q.RelativeZxid:
 			tell(proto.EventNodeDataChanged, path)
 		default:
-			v.watch(w, watch.Data, path)
+			set(r.watch(v, watch.Data, path))
 		}
 	}
 	for _, path := range q.Exist {
 		if v.m.tree.Lookup(path) != nil {
 			tell(proto.EventNodeCreated, path)
 		} else {
-			v.watch(w, watch.Data, path)
+			set(r.watch(v, watch.Data, path))
 		}
 	}
 	for _, path := range q.Child {
@@ -251,17 +298,16 @@ func (v *View) setWatches(w Watcher, q *proto.SetWatches2Request) {
 		case n.Record().Pzxid > q.RelativeZxid:
 			tell(proto.EventNodeChildrenChanged, path)
 		default:
-			v.watch(w, watch.Child, path)
+			set(r.watch(v, watch.Child, path))
 		}
 	}
-	v.r.watchMu.Lock()
-	defer v.r.watchMu.Unlock()
 	for _, path := range q.Persistent {
-		v.r.watches.AddPersistent(w, path, false)
+		set(r.watchPersistent(v, path, false))
 	}
 	for _, path := range q.Recursive {
-		v.r.watches.AddPersistent(w, path, true)
+		set(r.watchPersistent(v, path, true))
 	}
+	return code
 }
 
 func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -269,9 +315,9 @@ func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Co
 	if q.Decode(d); d.Err() != nil || q.Type < 0 || q.Type > 1 {
 		return out, proto.MarshallingError
 	}
-	v.r.watchMu.Lock()
-	v.r.watches.AddPersistent(r.Watcher, q.Path, q.Type == 1)
-	v.r.watchMu.Unlock()
+	if !r.watchPersistent(v, q.Path, q.Type == 1) {
+		return out, proto.ThrottledOp
+	}
 	return jute.AppendInt(out, 0), proto.OK
 }
 
@@ -290,7 +336,6 @@ func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 		kind  watch.Kind
 		modes watch.Mode
 	}
-	const all = watch.Standard | watch.Persistent | watch.Recursive
 	var q proto.PathType
 	if q.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
@@ -302,7 +347,7 @@ func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 	case 2:
 		places = []place{{watch.Data, watch.Standard}}
 	case 3:
-		places = []place{{watch.Child, all}, {watch.Data, all}}
+		places = []place{{watch.Child, anyMode}, {watch.Data, anyMode}}
 	case 4:
 		places = []place{{watch.Child, watch.Persistent}, {watch.Data, watch.Persistent}}
 	case 5:

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -108,6 +109,10 @@ func (v *View) Sessions() *session.Table { return v.m.sessions }
 // Digest is a hash of the whole replicated state.
 func (v *View) Digest() uint64 { return v.m.Digest() }
 
+// Digests are those of the tree after every 128th of the last transactions that
+// were applied here since the start or the last snapshot, the oldest first.
+func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
+
 // Check verifies the whole replicated state.
 func (v *View) Check() error { return v.m.Check() }
 
@@ -123,12 +128,6 @@ func (v *View) Watches(f func(w Watcher, path string)) {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
 	v.r.watches.Each(f)
-}
-
-func (v *View) watch(w Watcher, kind watch.Kind, path string) {
-	v.r.watchMu.Lock()
-	v.r.watches.Add(w, kind, path, watch.Standard)
-	v.r.watchMu.Unlock()
 }
 
 // DropWatches removes all watches of a connection that has ended.

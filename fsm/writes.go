@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -87,6 +88,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	}
 	m.txn.IDs = m.identities(c.IDs)
 	r.Code = do(m, c.Op, &d)
+	if d.Err() != nil && (c.Op != proto.OpMulti || errors.Is(d.Err(), jute.ErrNull)) {
+		m.zxid-- // 3.9 reads a request before it takes a zxid, but for most multis
+		r.Zxid = m.zxid
+	}
 	return r, nil
 }
 
@@ -188,9 +193,15 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
+	for _, op := range r.Ops { // found out before all else (getPendingChanges)
+		if pathOf(op) == jute.Null {
+			return proto.MarshallingError
+		}
+	}
 	failed, code := 0, proto.OK
 	ok := m.tree.Multi(&m.txn, func() bool {
 		for i, op := range r.Ops {
+			settle(&op)
 			if code = m.part(op); code != proto.OK {
 				failed = i
 				return false
@@ -199,7 +210,9 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 		return true
 	})
 	if !ok {
-		m.out = m.out[:0]
+		if m.out = m.out[:0]; code == proto.MarshallingError {
+			return code // of a null id, or a quota: the whole request fails, as in PrepRequestProcessor
+		}
 		for i := range r.Ops {
 			switch {
 			case i < failed:
@@ -213,6 +226,32 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	}
 	m.out = proto.AppendMultiEnd(m.out)
 	return proto.OK
+}
+
+func pathOf(op proto.MultiOp) string {
+	switch r := op.Request.(type) {
+	case *proto.CreateRequest:
+		return r.Path
+	case *proto.CreateTTLRequest:
+		return r.Path
+	case *proto.SetDataRequest:
+		return r.Path
+	case *proto.PathVersion:
+		return r.Path
+	}
+	return ""
+}
+
+// settle makes a create in a multi what its flags say, which there decide
+// more than the opcode does (Op.Create, since ZooKeeper 3.8.2): a container's
+// flag makes one, and createTTL without a TTL's flag is a create.
+func settle(op *proto.MultiOp) {
+	if r, ok := op.Request.(*proto.CreateTTLRequest); ok && r.Flags != proto.FlagTTL && r.Flags != proto.FlagTTLSequential {
+		*op = proto.MultiOp{Op: proto.OpCreate, Request: &r.CreateRequest}
+	}
+	if r, ok := op.Request.(*proto.CreateRequest); ok && r.Flags == proto.FlagContainer {
+		op.Op = proto.OpCreateContainer
+	}
 }
 
 // part carries out one operation of a multi.
@@ -239,4 +278,10 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 }
 
 // reconfig is off, as it is in ZooKeeper unless reconfigEnabled is set.
-func reconfig(*Machine, proto.OpCode, *jute.Decoder) proto.Code { return proto.ReconfigDisabled }
+func reconfig(_ *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
+	var r proto.ReconfigRequest
+	if r.Decode(d); d.Err() != nil {
+		return proto.MarshallingError
+	}
+	return proto.ReconfigDisabled
+}

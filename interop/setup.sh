@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
 # Installs what the tests behind the build tag interop need, on Debian, as root:
 # a real Redis, a real ZooKeeper with its jars, Java, newer jars from Maven
-# Central, and the Go modules. It can run any number of times and is quick when
-# all is there. The packages' own services are not started.
+# Central, clients of other languages, and the Go modules. What is fetched goes
+# below ${XDG_CACHE_HOME:-$HOME/.cache}. It can run any number of times and is
+# quick when all is there. The packages' own services are not started.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java strace)
-
+packages=(redis-server zookeeper libslf4j-java strace libzookeeper-mt-dev gcc libc6-dev)
+# Those that a machine may have from elsewhere. Debian's cargo itself is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
+python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
+command -v npm >/dev/null || packages+=(nodejs npm)
+command -v cargo >/dev/null || packages+=(cargo-web)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -34,21 +38,44 @@ if ((${#missing[@]})); then
 	apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}"
 fi
 
-# jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
-# on, into the folder NAME of the cache. The copy of the pom.xml beside them
-# comes last and says that all are there.
+# The clients, as their lock files have them.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
+clients=$PWD/interop/clients
+mkdir -p "$cache"/{kazoo,node,rust}
+
+cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
+rust=$!
+
+# jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
+# on, into a folder of the cache that is named after NAME and the file's content.
+# A folder that is there is whole.
 jars() {
-	local pom=$1 dir=$cache/$2
-	if cmp --quiet "$pom" "$dir/pom.xml"; then
-		return
-	fi
-	rm -rf "$dir"
-	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir"
-	cp "$pom" "$dir/pom.xml"
+	local pom=$1 dir
+	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
+	[[ -d $dir ]] && return
+	rm -rf "$dir.part"
+	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+jars interop/clients/kafka/pom.xml kafka
+
+wanted=$clients/kazoo/requirements.txt
+if ! cmp --silent "$wanted" "$cache/kazoo/requirements.txt" || ! "$cache/kazoo/bin/python" -c 'import kazoo'; then
+	python3 -m venv --clear "$cache/kazoo"
+	"$cache/kazoo/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$wanted"
+	cp "$wanted" "$cache/kazoo/requirements.txt"
+fi
+
+wanted=$clients/node/package-lock.json
+if ! cmp --silent "$wanted" "$cache/node/node_modules/package-lock.json"; then
+	cp "$clients/node/package.json" "$wanted" "$cache/node"
+	(cd "$cache/node" && npm ci --no-audit --no-fund --loglevel=error)
+	cp "$wanted" "$cache/node/node_modules"
+fi
 
 go mod download
 # For TestGoZooKeeper, which runs the client's own tests.
 go mod download github.com/go-zookeeper/zk@v1.0.4
+
+wait "$rust"

@@ -9,7 +9,6 @@ package jute
 import (
 	"encoding/binary"
 	"errors"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -35,8 +34,18 @@ func AppendInt(b []byte, v int32) []byte { return binary.BigEndian.AppendUint32(
 // AppendLong appends an 8-byte long.
 func AppendLong(b []byte, v int64) []byte { return binary.BigEndian.AppendUint64(b, uint64(v)) }
 
-// AppendString appends a ustring: its length in bytes and its UTF-8 bytes.
-func AppendString(b []byte, s string) []byte { return append(AppendInt(b, int32(len(s))), s...) }
+// Null stands for a ustring that is null where the difference from an empty one
+// matters. It is no UTF-8, so that no string that came off the wire equals it.
+const Null = "\xff"
+
+// AppendString appends a ustring: its length in bytes and its UTF-8 bytes; for
+// [Null], null.
+func AppendString(b []byte, s string) []byte {
+	if s == Null {
+		return AppendInt(b, -1)
+	}
+	return append(AppendInt(b, int32(len(s))), s...)
+}
 
 // AppendBuffer appends a buffer; nil is null (length -1), which is not empty.
 func AppendBuffer(b, v []byte) []byte {
@@ -141,11 +150,47 @@ func (d *Decoder) NullableString() (s string, ok bool) {
 	if d.err != nil || v == nil {
 		return "", false
 	}
-	s = string(v)
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "\uFFFD")
+	return Text(v), true
+}
+
+// Text is bytes as Java reads them as UTF-8: what is none becomes U+FFFD, once
+// for each longest beginning of a character and for each surrogate.
+func Text(v []byte) string {
+	if utf8.Valid(v) {
+		return string(v)
 	}
-	return s, true
+	out := make([]rune, 0, len(v))
+	for len(v) > 0 {
+		r, n := utf8.DecodeRune(v)
+		if r == utf8.RuneError && n == 1 {
+			n = broken(v)
+		}
+		out = append(out, r)
+		v = v[n:]
+	}
+	return string(out)
+}
+
+// StringOrNull reads a ustring; null is [Null].
+func (d *Decoder) StringOrNull() string {
+	s, ok := d.NullableString()
+	if !ok && d.err == nil {
+		return Null
+	}
+	return s
+}
+
+// broken is how many of the bytes one U+FFFD stands for.
+func broken(v []byte) int {
+	follows := func(i int) bool { return i < len(v) && v[i]&0xc0 == 0x80 }
+	switch lead := v[0]; {
+	case lead < 0xe0 || lead > 0xf4 || !follows(1),
+		lead == 0xe0 && v[1] < 0xa0, lead == 0xf0 && v[1] < 0x90, lead == 0xf4 && v[1] >= 0x90:
+		return 1
+	case !follows(2):
+		return 2
+	}
+	return 3
 }
 
 // String reads a ustring that must not be null.
@@ -172,8 +217,20 @@ func (d *Decoder) Count(size int) int {
 	return n
 }
 
-// Strings reads a vector of ustrings.
+// Null reads the count of a vector if that is null, and reports whether it was.
+func (d *Decoder) Null() bool {
+	if len(d.buf) < 4 || int32(binary.BigEndian.Uint32(d.buf)) != -1 {
+		return false
+	}
+	d.take(4)
+	return true
+}
+
+// Strings reads a vector of ustrings. Neither it nor any of them may be null.
 func (d *Decoder) Strings() []string {
+	if d.Null() {
+		d.Fail(ErrNull)
+	}
 	n := d.Count(4)
 	if n == 0 {
 		return nil

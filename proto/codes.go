@@ -29,6 +29,7 @@ const (
 	NoWatcher               Code = -121
 	ReconfigDisabled        Code = -123
 	QuotaExceeded           Code = -125
+	ThrottledOp             Code = -127
 )
 
 var codeNames = map[Code]string{
@@ -38,7 +39,7 @@ var codeNames = map[Code]string{
 	NoChildrenForEphemerals: "NoChildrenForEphemerals", NodeExists: "NodeExists", NotEmpty: "NotEmpty",
 	SessionExpired: "SessionExpired", InvalidACL: "InvalidACL", AuthFailed: "AuthFailed",
 	SessionMoved: "SessionMoved", NotReadOnly: "NotReadOnly", NoWatcher: "NoWatcher",
-	ReconfigDisabled: "ReconfigDisabled", QuotaExceeded: "QuotaExceeded",
+	ReconfigDisabled: "ReconfigDisabled", QuotaExceeded: "QuotaExceeded", ThrottledOp: "ThrottledOp",
 }
 
 // String is ZooKeeper's name of the code, or its number.

@@ -28,6 +28,7 @@ const (
 	SchemeAuth                = "auth"
 	SchemeDigest              = "digest"
 	SchemeIP                  = "ip"
+	SchemeX509                = "x509"
 	SchemeSuper               = "super"
 	Anyone                    = "anyone"
 	PasswordLen               = 16 // bytes of a session's password
@@ -57,20 +58,17 @@ func (a *ACL) Append(b []byte) []byte {
 	return jute.AppendString(b, a.ID.ID)
 }
 
-// Decode reads the entry. A null scheme reads as "", which no check accepts; a
-// null id is accepted for scheme auth alone, as in ZooKeeper (kazoo sends it).
+// Decode reads the entry. A null scheme or id is jute.Null (kazoo sends a null
+// id with scheme auth).
 func (a *ACL) Decode(d *jute.Decoder) {
-	a.Perms = d.Int()
-	a.Scheme, _ = d.NullableString()
-	id, ok := d.NullableString()
-	if !ok && a.Scheme != SchemeAuth {
-		d.Fail(jute.ErrNull)
-	}
-	a.ID.ID = id
+	a.Perms, a.Scheme, a.ID.ID = d.Int(), d.StringOrNull(), d.StringOrNull()
 }
 
-// AppendACL appends a list of entries.
+// AppendACL appends a list of entries; nil is null.
 func AppendACL(b []byte, acl []ACL) []byte {
+	if acl == nil {
+		return jute.AppendInt(b, -1)
+	}
 	b = jute.AppendInt(b, int32(len(acl)))
 	for i := range acl {
 		b = acl[i].Append(b)
@@ -78,13 +76,12 @@ func AppendACL(b []byte, acl []ACL) []byte {
 	return b
 }
 
-// DecodeACL reads a list of entries; a null list reads as an empty one.
+// DecodeACL reads a list of entries; a null list is nil, an empty one is not.
 func DecodeACL(d *jute.Decoder) []ACL {
-	n := d.Count(12)
-	if n == 0 {
+	if d.Null() {
 		return nil
 	}
-	acl := make([]ACL, n)
+	acl := make([]ACL, d.Count(12))
 	for i := range acl {
 		if acl[i].Decode(d); d.Err() != nil {
 			return nil

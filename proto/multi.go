@@ -49,11 +49,17 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 		if r.Decode(d); d.Err() != nil {
 			return nil
 		}
-		// Here and nowhere else ZooKeeper looks at the mode while it reads (since
-		// 3.9); a TTL mode needs createTTL.
-		if c, ok := r.(*CreateRequest); ok && (c.Flags < FlagPersistent || c.Flags > FlagContainer) {
-			d.Fail(ErrMulti)
-			return nil
+		// Here and nowhere else ZooKeeper looks at the mode and the ACL while it
+		// reads (since 3.9); a TTL mode needs createTTL.
+		if c, ok := r.(*CreateRequest); ok {
+			switch {
+			case c.Flags < FlagPersistent || c.Flags > FlagContainer:
+				d.Fail(ErrMulti)
+				return nil
+			case c.ACL == nil:
+				d.Fail(jute.ErrNull)
+				return nil
+			}
 		}
 		ops = append(ops, MultiOp{op, r})
 	}

@@ -31,6 +31,7 @@ const (
 	OpMultiRead            OpCode = 22
 	OpAuth                 OpCode = 100
 	OpSetWatches           OpCode = 101
+	OpSASL                 OpCode = 102
 	OpGetEphemerals        OpCode = 103
 	OpGetAllChildrenNumber OpCode = 104
 	OpSetWatches2          OpCode = 105
@@ -49,7 +50,7 @@ const (
 	Write Class = iota + 1
 	// Read is answered from the tree of this server.
 	Read
-	// Connection concerns the connection alone: ping, auth.
+	// Connection concerns the connection alone: ping, auth, sasl.
 	Connection
 	// Part is an operation that exists only inside a multi.
 	Part
@@ -109,6 +110,7 @@ var Ops = []Op{
 	{OpMultiRead, "multiRead", "MLTR", Read, 0, rec[MultiReadRequest](), rec[MultiReply]()},
 	{OpAuth, "auth", "AUTH", Connection, 0, rec[AuthRequest](), nil},
 	{OpSetWatches, "setWatches", "SETW", Read, 0, rec[SetWatchesRequest](), nil},
+	{OpSASL, "sasl", "SASL", Connection, 0, rec[SASLRequest](), rec[SASLReply]()},
 	{OpGetEphemerals, "getEphemerals", "GETE", Read, 0, rec[Path](), rec[StringsReply]()},
 	{OpGetAllChildrenNumber, "getAllChildrenNumber", "GETACN", Read, 0, rec[Path](), rec[IntReply]()},
 	{OpSetWatches2, "setWatches2", "STW2", Read, 0, rec[SetWatches2Request](), nil},

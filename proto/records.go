@@ -138,7 +138,7 @@ func (r *CreateRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *CreateRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.ACL, r.Flags = d.String(), d.Buffer(), DecodeACL(d), d.Int()
+	r.Path, r.Data, r.ACL, r.Flags = d.StringOrNull(), d.Buffer(), DecodeACL(d), d.Int()
 }
 
 // CreateTTLRequest is the body of createTTL.
@@ -170,7 +170,7 @@ func (r *PathVersion) Append(b []byte) []byte {
 }
 
 // Decode reads the record.
-func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.String(), d.Int() }
+func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.StringOrNull(), d.Int() }
 
 // PathType is the body of checkWatches and removeWatches (a watcher type) and
 // of addWatch (a mode).
@@ -185,7 +185,7 @@ func (r *PathType) Append(b []byte) []byte {
 }
 
 // Decode reads the record.
-func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.String(), d.Int() }
+func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.StringOrNull(), d.Int() }
 
 // PathWatch is the body of exists, getData, getChildren and getChildren2.
 type PathWatch struct {
@@ -222,7 +222,8 @@ func (r *Path) Decode(d *jute.Decoder) {
 	r.Null = !ok
 }
 
-// SetDataRequest is the body of setData.
+// SetDataRequest is the body of setData. A null path reads as "", which no
+// znode has: ZooKeeper answers both alike (PathUtils.validatePath).
 type SetDataRequest struct {
 	Path    string
 	Data    []byte
@@ -236,7 +237,7 @@ func (r *SetDataRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetDataRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.Version = d.String(), d.Buffer(), d.Int()
+	r.Path, r.Data, r.Version = d.StringOrNull(), d.Buffer(), d.Int()
 }
 
 // SetACLRequest is the body of setACL. Version is compared with aversion.
@@ -253,7 +254,7 @@ func (r *SetACLRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *SetACLRequest) Decode(d *jute.Decoder) {
-	r.Path, r.ACL, r.Version = d.String(), DecodeACL(d), d.Int()
+	r.Path, r.ACL, r.Version = d.StringOrNull(), DecodeACL(d), d.Int()
 }
 
 // ReconfigRequest is the body of reconfig. Lists of servers that are not given
@@ -295,6 +296,31 @@ func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Scheme, _ = d.NullableString()
 	r.Auth = d.Buffer()
 }
+
+// SASLRequest is the body of sasl (GetSASLRequest). Its token may be empty, but
+// is never null.
+type SASLRequest struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLRequest) Append(b []byte) []byte {
+	return append(jute.AppendInt(b, int32(len(r.Token))), r.Token...)
+}
+
+// Decode reads the record.
+func (r *SASLRequest) Decode(d *jute.Decoder) {
+	if r.Token = d.Buffer(); r.Token == nil {
+		d.Fail(jute.ErrNull)
+	}
+}
+
+// SASLReply is the reply to sasl (SetSASLResponse).
+type SASLReply struct{ Token []byte }
+
+// Append appends the record's encoding to b.
+func (r *SASLReply) Append(b []byte) []byte { return jute.AppendBuffer(b, r.Token) }
+
+// Decode reads the record.
+func (r *SASLReply) Decode(d *jute.Decoder) { r.Token = d.Buffer() }
 
 // SetWatchesRequest is the body of setWatches.
 type SetWatchesRequest struct {

@@ -32,17 +32,25 @@ func captured(t testing.TB, f func(scenario string, frame golden.Frame)) {
 var malformed = map[string]bool{"10-bad-frames": true, "54-malformed-body": true}
 
 var unreadable = map[string]string{
-	"30-multi-edge:17": "a multi carries no setACL",
-	"30-multi-edge:22": "it is cut short",
-	"30-multi-edge:47": "it creates in a mode that nobody knows",
-	"32-multi-read:38": "a multiRead carries no exists",
+	"30-multi-edge:17":     "a multi carries no setACL",
+	"30-multi-edge:22":     "it is cut short",
+	"30-multi-edge:47":     "it creates in a mode that nobody knows",
+	"32-multi-read:38":     "a multiRead carries no exists",
+	"59-sasl:44":           "its token is null",
+	"59-sasl:54":           "it has no token",
+	"62-connect-edges:337": "it is cut before the password",
+	"62-connect-edges:341": "it is cut in the password's length",
+	"62-connect-edges:345": "it is cut in the password",
+	"62-connect-edges:349": "the password's length is impossible",
+	"62-connect-edges:353": "the password's length lies",
 }
 
-// nulls are requests with a null that means the same as an empty value, and is
-// written as one.
-var nulls = map[string]string{
-	"20-create-errors:38": "the ACL",
-	"43-auth-digest:73":   "the id of scheme auth",
+// rewritten are handshakes that are written otherwise than they were sent, on
+// purpose: what they were read as.
+var rewritten = map[string]string{
+	"62-connect-edges:43":  "any byte but 0 is true",
+	"62-connect-edges:61":  "bytes behind a record mean nothing",
+	"62-connect-edges:263": "bytes behind a record mean nothing",
 }
 
 // TestWire reads every captured frame with the record of its operation's row,
@@ -57,9 +65,6 @@ func TestWire(t *testing.T) {
 		payload := f.Bytes[4:]
 		d := jute.NewDecoder(payload)
 		check := func(b []byte) {
-			if nulls[place] != "" {
-				payload = bytes.Replace(payload, []byte{255, 255, 255, 255}, make([]byte, 4), 1)
-			}
 			switch {
 			case unreadable[place] != "":
 				if d.Err() == nil {
@@ -67,6 +72,10 @@ func TestWire(t *testing.T) {
 				}
 			case d.Err() != nil:
 				bad("cannot be read", d.Err())
+			case rewritten[place] != "":
+				if bytes.Equal(b, payload) {
+					t.Errorf("%s is written as it was, though %s", place, rewritten[place])
+				}
 			case len(d.Rest()) > 0:
 				t.Errorf("%s: %d bytes were not read\n%s", place, len(d.Rest()), f.Comment)
 			case !bytes.Equal(b, payload):
@@ -141,7 +150,7 @@ func TestOps(t *testing.T) {
 			t.Errorf("%s is of class %v, but multi %d carries it", op.Name, op.Class, op.InMulti)
 		}
 	}
-	for _, code := range []OpCode{0, -1, 10, 20, 99, 102, 127, 128, 1 << 30, -1 << 31, OpCreateSession, -12, -1001, -1002} {
+	for _, code := range []OpCode{0, -1, 10, 20, 99, 127, 128, 1 << 30, -1 << 31, OpCreateSession, -12, -1001, -1002} {
 		if op := OpByCode(code); op != nil {
 			t.Errorf("%d is %s, which no client may ask for", code, op.Name)
 		}
@@ -154,7 +163,7 @@ func TestEveryPrefix(t *testing.T) {
 	create := CreateRequest{"/a", []byte("data"), acl, 2}
 	for _, r := range []Record{
 		&create, &CreateTTLRequest{create, 5}, &PathVersion{"/a", 1}, &PathType{"/a", 1}, &PathWatch{"/a", true}, &Path{Path: "/a"},
-		&SetDataRequest{"/a", []byte("x"), 1}, &SetACLRequest{"/a", acl, 1}, &AuthRequest{0, "digest", []byte("u:p")},
+		&SetDataRequest{"/a", []byte("x"), 1}, &SetACLRequest{"/a", acl, 1}, &AuthRequest{0, "digest", []byte("u:p")}, &SASLRequest{[]byte("t")}, &SASLReply{[]byte("t")},
 		&SetWatchesRequest{1, []string{"/a"}, []string{"/b", "/c"}, []string{"/d"}},
 		&SetWatches2Request{SetWatchesRequest{1, nil, nil, []string{"/d"}}, []string{"/p"}, []string{"/r", "/s"}},
 		&MultiRequest{[]MultiOp{{OpCreate, &create}, {OpCheck, &PathVersion{"/a", 1}}}},
@@ -195,20 +204,23 @@ func TestNulls(t *testing.T) {
 		body []byte
 		want Record // nil if it is an error
 	}{
-		{"create without path", &CreateRequest{}, cat(null, null, zero, zero), nil},
+		{"create without path", &CreateRequest{}, cat(null, null, zero, zero), &CreateRequest{Path: jute.Null, ACL: []ACL{}}},
 		{"create with null data and ACL", &CreateRequest{}, cat(path, null, null, zero), &CreateRequest{Path: "/a"}},
-		{"create with empty data", &CreateRequest{}, cat(path, zero, zero, zero), &CreateRequest{Path: "/a", Data: []byte{}}},
+		{"create with empty data", &CreateRequest{}, cat(path, zero, zero, zero), &CreateRequest{Path: "/a", Data: []byte{}, ACL: []ACL{}}},
 		{"getData without path", &PathWatch{}, cat(null, []byte{0}), nil},
-		{"delete without path", &PathVersion{}, cat(null, zero), nil},
+		{"delete without path", &PathVersion{}, cat(null, zero), &PathVersion{Path: jute.Null}},
 		{"sync without path", &Path{}, null, &Path{Null: true}},
 		{"sync of nothing", &Path{}, zero, &Path{}},
 		{"auth without scheme", &AuthRequest{}, cat(zero, null, null), &AuthRequest{}},
-		{"setWatches with null lists", &SetWatchesRequest{}, cat(zero, zero, null, null, null), &SetWatchesRequest{}},
+		{"setData without path", &SetDataRequest{}, cat(null, null, zero), &SetDataRequest{Path: jute.Null}},
+		{"setACL without path", &SetACLRequest{}, cat(null, null, zero), &SetACLRequest{Path: jute.Null}},
+		{"setWatches with empty lists", &SetWatchesRequest{}, cat(zero, zero, zero, zero, zero), &SetWatchesRequest{}},
+		{"setWatches with a null list", &SetWatchesRequest{}, cat(zero, zero, zero, null, zero), nil},
 		{"setWatches with a null path", &SetWatchesRequest{}, cat(zero, zero, jute.AppendInt(nil, 1), null, zero, zero), nil},
-		{"an ACL's null scheme", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, null, zero, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{}}}},
-		{"a null id of world", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "world"), null, zero), nil},
-		{"a null id of auth", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "auth"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{0, ID{"auth", ""}}}}},
-		{"a count below -1", &SetACLRequest{}, cat(path, jute.AppendInt(nil, -7), zero), &SetACLRequest{Path: "/a"}},
+		{"an ACL's null scheme", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, null, zero, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{Scheme: jute.Null}}}}},
+		{"a null id of world", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "world"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"world", jute.Null}}}}},
+		{"a null id of auth", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "auth"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"auth", jute.Null}}}}},
+		{"a count below -1", &SetACLRequest{}, cat(path, jute.AppendInt(nil, -7), zero), &SetACLRequest{Path: "/a", ACL: []ACL{}}},
 		{"a path's length below -1", &Path{}, jute.AppendInt(nil, -2), nil},
 	}
 	for _, test := range tests {

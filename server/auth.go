@@ -25,8 +25,10 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	switch {
 	case q.Scheme == proto.SchemeIP: // given at accept
 		return proto.OK, nil
+	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given at accept, too
+		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && q.Auth != nil:
-		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(string(q.Auth))}
+		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(jute.Text(q.Auth))}
 		ids := slices.Clone(c.identity.Load().ids)
 		if id.ID == c.s.cfg.SuperDigest {
 			ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})

@@ -2,10 +2,12 @@ package server
 
 import (
 	"bufio"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +22,7 @@ import (
 type conn struct {
 	s      *Server
 	nc     net.Conn
+	raw    net.Conn      // below TLS, or the same: to close it takes no time
 	r      *bufio.Reader // the reader's
 	addr   string        // of the client, without port; "" in memory
 	number uint64
@@ -64,7 +67,10 @@ func (c *conn) Identities() []proto.ID { return c.identity.Load().ids }
 func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 	c.frame(&proto.ReplyHeader{Xid: proto.XidEvent, Zxid: zxid}, func(b []byte) []byte {
 		e := proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
-		return e.Append(b)
+		start := len(b)
+		b = e.Append(b)
+		c.s.stats.eventBytes.Add(int64(16 + len(b) - start))
+		return b
 	})
 	c.markDirty()
 }
@@ -99,7 +105,14 @@ func (c *conn) remote() string { return c.nc.RemoteAddr().String() }
 func (c *conn) kill() {
 	c.goneOnce.Do(func() { close(c.gone) })
 	c.out.close()
-	c.nc.Close()
+	c.raw.Close()
+}
+
+// goodbye tells a client that speaks TLS that this was all.
+func (c *conn) goodbye() {
+	if t, ok := c.nc.(*tls.Conn); ok {
+		t.CloseWrite() // takes 5 s at the longest
+	}
 }
 
 // end closes the connection once what is queued is sent, or soon at the latest.
@@ -123,20 +136,30 @@ func (f fromNetwork) Read(p []byte) (int, error) {
 
 // serveConn is the reader of one connection, from its first byte to its end.
 func (s *Server) serveConn(nc net.Conn) {
-	c := &conn{s: s, nc: nc, number: s.number.Add(1), since: time.Now(),
+	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: time.Now(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()
 	}
 	c.out.init(s.cfg.OutboxBytes)
+	secured, isTLS := nc.(*tls.Conn)
+	if isTLS {
+		c.raw = secured.NetConn()
+	} else if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		s.stats.plainFar.Add(1)
+	} else {
+		s.stats.plainNear.Add(1)
+	}
 	if !s.admit(c) {
+		s.stats.refused.Add(1)
 		c.warn("refusing a connection: too many")
-		if t, ok := nc.(*net.TCPConn); ok {
+		if t, ok := c.raw.(*net.TCPConn); ok {
 			t.SetLinger(0) // a reset, as from ZooKeeper
 		}
-		nc.Close()
+		c.raw.Close()
 		return
 	}
+	defer s.stats.ended.Add(1)
 	defer s.forget(c)
 	defer nc.Close()
 
@@ -145,20 +168,27 @@ func (s *Server) serveConn(nc net.Conn) {
 		ids[0].ID = "127.0.0.1" // in memory is as local as can be
 	}
 	c.identity.Store(newIdentity(ids))
+	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	if isTLS && !c.shakeTLS(secured) {
+		return
+	}
+	nc.SetWriteDeadline(time.Time{})
 	c.r = bufio.NewReaderSize(fromNetwork{c}, 4<<10)
 
-	nc.SetReadDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	first, err := jute.FrameLength(c.r)
 	if err != nil {
+		c.late(err)
 		s.cfg.Log.Debug("connection ends without a handshake", "client", c.remote(), "error", err)
 		return
 	}
 	if word := fourLetters(first); s.knows(word) {
 		s.stats.received.Add(1)
+		s.stats.bytesIn.Add(4)
 		s.answer(c, word)
 		return
 	}
 	if !s.isServing() {
+		s.stats.unserved.Add(1)
 		return
 	}
 
@@ -167,7 +197,8 @@ func (s *Server) serveConn(nc net.Conn) {
 		defer close(writer)
 		c.out.run(nc)
 		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
-		c.kill()    // and with it the reader, wherever it waits
+		c.goodbye()
+		c.kill() // and with it the reader, wherever it waits
 	}()
 	switch err := c.talk(first); {
 	case err == nil: // what is queued is still sent, if the client takes it
@@ -194,7 +225,7 @@ var errEnd = errors.New("the server ends it")
 
 // badInput reports whether an error is of what a client sent, and not of the network.
 func badInput(err error) bool {
-	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth} {
+	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth, errSASL} {
 		if errors.Is(err, bad) {
 			return true
 		}
@@ -208,6 +239,7 @@ func badInput(err error) bool {
 func (c *conn) talk(first uint32) error {
 	buf, err := jute.ReadPayload(c.r, first, c.s.cfg.MaxFrame, nil)
 	if err != nil {
+		c.late(err)
 		return err
 	}
 	if ok, err := c.handshake(buf); !ok {
@@ -237,8 +269,16 @@ func (c *conn) talk(first uint32) error {
 	}
 }
 
-// isAuth reports whether a request is an auth packet, which ZooKeeper does not
+// late counts a connection that ended because its handshake did not come in time.
+func (c *conn) late(err error) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		c.s.stats.silent.Add(1)
+	}
+}
+
+// isAuth reports whether a request is auth or sasl, which ZooKeeper does not
 // count as a sign of life.
 func isAuth(frame []byte) bool {
-	return proto.OpCode(int32(binary.BigEndian.Uint32(frame[4:]))) == proto.OpAuth
+	op := proto.OpCode(int32(binary.BigEndian.Uint32(frame[4:])))
+	return op == proto.OpAuth || op == proto.OpSASL
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The four-letter words come in place of a connection's first frame length;
@@ -36,6 +38,10 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 	"wchs": wchs,
 	"wchc": wchc,
 	"wchp": wchp,
+	"dump": dump,
+	"hash": hash,
+	"gtmk": gtmk,
+	"stmk": stmk,
 	"crst": func(s *Server, _ *conn, b *strings.Builder) {
 		for _, c := range s.connections() {
 			c.stats.reset()
@@ -44,12 +50,13 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 	},
 	"srst": func(s *Server, _ *conn, b *strings.Builder) {
 		s.stats.resetAll()
+		s.stats.staleBase.Store(s.cfg.Proposer.Expired())
 		b.WriteString("Server stats reset.\n")
 	},
 }
 
 // unserved are the words that are answered even when no client can be served.
-var unserved = []string{"ruok", "isro", "envi"}
+var unserved = []string{"ruok", "isro", "envi", "gtmk", "stmk"}
 
 func fourLetters(length uint32) string {
 	return string(binary.BigEndian.AppendUint32(nil, length))
@@ -61,7 +68,7 @@ func (s *Server) answer(c *conn, word string) {
 	var b strings.Builder
 	allowed := s.cfg.FourLetterWords
 	switch {
-	case !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
+	case word != "srvr" && !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
 		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
 	case !s.isServing() && !slices.Contains(unserved, word):
 		b.WriteString("This ZooKeeper instance is not currently serving requests\n")
@@ -71,8 +78,10 @@ func (s *Server) answer(c *conn, word string) {
 	}
 	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	c.nc.Write([]byte(b.String()))
-	if t, ok := c.nc.(*net.TCPConn); ok {
-		t.CloseWrite() // what the client sent behind the word must not reset the answer away
+	// What the client sent behind the word must not reset the answer away.
+	c.goodbye()
+	if t, ok := c.raw.(*net.TCPConn); ok {
+		t.CloseWrite()
 	}
 }
 
@@ -179,6 +188,99 @@ func (s *Server) watches(b *strings.Builder, order func(id, path string) (head, 
 	b.WriteByte('\n')
 }
 
+// dump lists when sessions end if nothing more is heard of them, the ephemerals
+// of each, and when connections end with them: those without a session when
+// the time for their handshake is over.
+func dump(s *Server, _ *conn, b *strings.Builder) {
+	ends := map[int64]int64{} // of sessions, in ms
+	sessions := s.cfg.Proposer.Deadlines()
+	for _, bucket := range sessions {
+		for _, id := range bucket.Sessions {
+			ends[id] = bucket.Deadline
+		}
+	}
+	b.WriteString("SessionTracker dump:\n")
+	fmt.Fprintf(b, "Session Sets (%d)/(%d):\n", len(sessions), len(ends))
+	for _, bucket := range sessions {
+		expireAt(b, len(bucket.Sessions), bucket.Deadline)
+		for _, id := range bucket.Sessions {
+			fmt.Fprintf(b, "\t%s\n", session.FormatID(id))
+		}
+	}
+
+	b.WriteString("ephemeral nodes dump:\n")
+	s.cfg.Replica.View(func(v *fsm.View) {
+		var lists strings.Builder
+		owners := 0
+		for _, owner := range v.Sessions().All() {
+			paths := v.Tree().EphemeralsOf(owner.ID)
+			if len(paths) == 0 {
+				continue
+			}
+			owners++
+			fmt.Fprintf(&lists, "%s:\n", session.FormatID(owner.ID))
+			for _, path := range paths {
+				fmt.Fprintf(&lists, "\t%s\n", path)
+			}
+		}
+		fmt.Fprintf(b, "Sessions with Ephemerals (%d):\n%s", owners, lists.String())
+	})
+
+	b.WriteString("Connections dump:\n")
+	conns := s.connections()
+	lines := map[int64][]string{} // by the second of their end
+	for _, c := range conns {
+		id, _ := s.sessionOf(c)
+		end, ok := ends[id]
+		switch {
+		case id == 0:
+			end = c.since.Add(s.cfg.HandshakeTimeout).UnixMilli()
+		case !ok: // its session is just ending
+			end = time.Now().UnixMilli()
+		}
+		end -= end % 1000
+		lines[end] = append(lines[end], fmt.Sprintf("\tip: /%s sessionId: %s\n", c.remote(), session.FormatID(id)))
+	}
+	fmt.Fprintf(b, "Connections Sets (%d)/(%d):\n", len(lines), len(conns))
+	for _, end := range slices.Sorted(maps.Keys(lines)) {
+		expireAt(b, len(lines[end]), end)
+		b.WriteString(strings.Join(lines[end], ""))
+	}
+}
+
+// expireAt heads the n that end at a time, in ms since the epoch, as
+// ExpiryQueue.dump does: with Java's form of a date.
+func expireAt(b *strings.Builder, n int, end int64) {
+	fmt.Fprintf(b, "%d expire at %s:\n", n, time.UnixMilli(end).Format("Mon Jan 02 15:04:05 MST 2006"))
+}
+
+// hash tells the tree's digest after every 128th of the last transactions.
+// They can be compared between servers of one version of this program.
+func hash(s *Server, _ *conn, b *strings.Builder) {
+	var digests []fsm.TreeDigest
+	s.cfg.Replica.View(func(v *fsm.View) { digests = v.Digests() })
+	for _, d := range digests {
+		fmt.Fprintf(b, "%x: %d\n", uint64(d.Zxid), int64(d.Digest))
+	}
+}
+
+// gtmk and stmk get and set ZooKeeper's mask of what to trace. Nothing is
+// traced here; the mask is remembered and that is all.
+
+func gtmk(s *Server, _ *conn, b *strings.Builder) { fmt.Fprint(b, s.traceMask.Load()) }
+
+func stmk(s *Server, c *conn, b *strings.Builder) {
+	var mask [8]byte
+	if _, err := io.ReadFull(c.r, mask[:]); err != nil {
+		return // no answer, as from ZooKeeper
+	}
+	s.traceMask.Store(int64(binary.BigEndian.Uint64(mask[:])))
+	gtmk(s, c, b)
+}
+
+// defaultTraceMask is that of ZooTrace.
+const defaultTraceMask = 306
+
 func dirs(s *Server, _ *conn, b *strings.Builder) {
 	size := dirSize(s.cfg.DataDir)
 	fmt.Fprintf(b, "datadir_size: %d\nlogdir_size: %d\n", size, size)
@@ -272,17 +374,46 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	line("uptime", time.Since(s.start).Milliseconds())
 	line("max_latency", int64(greatest))
 	line("min_client_response_size", s.stats.minReply.Load())
+	for _, c := range s.stats.counters() {
+		line(c.key, c.v.Load())
+	}
+	line("stale_sessions_expired", s.cfg.Proposer.Expired()-s.stats.staleBase.Load())
+	line("outstanding_tls_handshake", s.stats.tlsHandshakes.Load())
+	line("connection_drop_probability", "0.0") // connections are never refused by chance
+	var quotas []znode.QuotaTotal
+	s.cfg.Replica.View(func(v *fsm.View) { quotas = v.Tree().QuotaTotals() })
+	for _, q := range quotas {
+		for _, m := range []struct {
+			key   string
+			value *int64
+		}{
+			{"count_limit", q.CountLimit}, {"bytes_limit", q.BytesLimit}, {"count_usage", q.CountUsage}, {"bytes_usage", q.BytesUsage},
+		} {
+			if m.value != nil {
+				line(q.Namespace+"_quota_"+m.key+"_per_namespace", *m.value)
+			}
+		}
+	}
+	s.stats.mu.Lock()
+	exceeded := maps.Clone(s.stats.exceeded)
+	s.stats.mu.Unlock()
+	for _, namespace := range slices.Sorted(maps.Keys(exceeded)) {
+		line(namespace+"_quota_exceeded_error_per_namespace", exceeded[namespace])
+	}
 }
 
 func conf(s *Server, _ *conn, b *strings.Builder) {
-	port := -1
-	s.mu.Lock()
-	if a, ok := s.listening.(*net.TCPAddr); ok {
-		port = a.Port
+	port := func(a net.Addr) int {
+		if a, ok := a.(*net.TCPAddr); ok {
+			return a.Port
+		}
+		return -1
 	}
+	s.mu.Lock()
+	plain, secure := port(s.listening), port(s.secure)
 	s.mu.Unlock()
 	size := dirSize(s.cfg.DataDir)
-	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=-1\n", port)
+	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=%d\n", plain, secure)
 	fmt.Fprintf(b, "dataDir=%s\ndataDirSize=%d\ndataLogDir=%s\ndataLogSize=%d\n", s.cfg.DataDir, size, s.cfg.DataDir, size)
 	fmt.Fprintf(b, "tickTime=%d\nmaxClientCnxns=%d\n", s.cfg.Tick.Milliseconds(), s.cfg.MaxConnsPerAddr)
 	fmt.Fprintf(b, "minSessionTimeout=%d\nmaxSessionTimeout=%d\n", s.cfg.MinSessionTimeout.Milliseconds(), s.cfg.MaxSessionTimeout.Milliseconds())

@@ -20,9 +20,17 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	if q.Decode(&d); d.Err() != nil {
 		return false, d.Err()
 	}
-	c.received()
+	c.received(len(frame))
+	c.s.stats.handshakes.Add(1)
 	var last int64
-	c.s.cfg.Replica.View(func(v *fsm.View) { last = v.Zxid() })
+	now := func(v *fsm.View) { last = v.Zxid() }
+	c.s.cfg.Replica.View(now)
+	if q.LastZxidSeen > last && c.s.cfg.Proposer.Role() != "standalone" {
+		// A moment ago it was the client of a server that was a little ahead.
+		w := &caughtUp{now, make(chan struct{})}
+		c.s.cfg.Proposer.Propose(fsm.Nothing(), w)
+		<-w.done
+	}
 	if q.LastZxidSeen > last {
 		// This server is behind what the client saw elsewhere. A refusal would
 		// expire its session; a closed socket sends it to another server.
@@ -33,10 +41,18 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
+		if w.opens = c.s.roomForSession(); !w.opens {
+			// As ZooKeeper does when its connection throttle says no. A refusal
+			// would mean an expired session, and the client would ask again at once.
+			c.s.stats.refused.Add(1)
+			c.warn("refusing a session: too many", "sessions", c.s.cfg.MaxSessions)
+			return false, errEnd
+		}
 		var password session.Password
 		rand.Read(password[:])
 		cmd = fsm.OpenSession(c.number, c.newID(), timeout, password)
 	} else {
+		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
 	cmd.IDs = c.identity.Load().encoded
@@ -50,6 +66,19 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, nil
 	}
 	return true, nil
+}
+
+// roomForSession reserves a place for one more session, if there is one. An
+// opening that is done or lost gives it back.
+func (s *Server) roomForSession() (ok bool) {
+	n := s.opening.Add(1)
+	s.cfg.Replica.View(func(v *fsm.View) {
+		ok = s.cfg.MaxSessions == 0 || int64(v.Sessions().Len())+n <= int64(s.cfg.MaxSessions)
+	})
+	if !ok {
+		s.opening.Add(-1)
+	}
+	return ok
 }
 
 func (c *conn) negotiate(ms int32) int32 {
@@ -66,10 +95,24 @@ func (c *conn) newID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:]))
 }
 
+// caughtUp waits until all that was committed is applied here.
+type caughtUp struct {
+	now  func(*fsm.View)
+	done chan struct{}
+}
+
+func (w *caughtUp) Done(v *fsm.View, _ *fsm.Result) {
+	w.now(v)
+	close(w.done)
+}
+
+func (w *caughtUp) Lost() { close(w.done) }
+
 // opening waits for the session that a handshake asked for.
 type opening struct {
 	c           *conn
 	hasReadOnly bool
+	opens       bool // a session, and so has a place reserved
 	start       time.Time
 	lost        bool
 	done        chan struct{}
@@ -79,6 +122,7 @@ type opening struct {
 // event of the new connection's watches and before anybody else learns of it.
 func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	c := w.c
+	w.giveBack()
 	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
 	if s := r.Session; s != nil {
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
@@ -98,7 +142,14 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	close(w.done)
 }
 
+func (w *opening) giveBack() {
+	if w.opens {
+		w.c.s.opening.Add(-1)
+	}
+}
+
 func (w *opening) Lost() {
+	w.giveBack()
 	w.lost = true
 	close(w.done)
 }

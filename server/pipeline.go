@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // request is one request in a connection's queue.
@@ -29,7 +30,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	if h.Decode(&d); d.Err() != nil {
 		return false, d.Err()
 	}
-	c.received()
+	c.received(len(frame))
 	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
 	if q.op != nil && q.op.Class == proto.Part {
 		q.op = nil // a check outside of a multi: newer servers do not know it
@@ -49,6 +50,14 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		}
 		c.local(q)
 		return q.code == proto.OK, nil
+	case q.op.Code == proto.OpSASL:
+		var r proto.SASLRequest
+		b := jute.NewDecoder(q.body)
+		if r.Decode(&b); b.Err() != nil {
+			return false, errSASL
+		}
+		c.local(q)
+		return true, nil
 	default:
 		c.local(q)
 		return true, nil
@@ -150,11 +159,21 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		h.Xid = proto.XidPing
 	case q.op.Code == proto.OpAuth:
 		h.Zxid, h.Code, end = 0, q.code, q.code != proto.OK
+	case q.op.Code == proto.OpSASL:
+		// What ZooKeeper says where no SASL is configured: OK, and no token
+		// (ZooKeeperServer.processSasl). Nobody is anybody by it.
+		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
 	default:
-		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids}
+		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches}
 		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 		if h.Code != proto.OK {
 			scratch = scratch[:0]
+		}
+		if h.Code == proto.ThrottledOp {
+			c.s.stats.throttled.Add(1)
+			// A client does not look at the answer to setWatches, and would
+			// wait for events that never come.
+			end = q.op.Code == proto.OpSetWatches || q.op.Code == proto.OpSetWatches2
 		}
 	}
 	c.reply(q, &h, scratch)
@@ -172,6 +191,9 @@ func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 // Done implements fsm.Waiter: the write at the head of the queue is applied. Its
 // reply is queued, and then the reads behind it are run, up to the next write.
 func (c *conn) Done(v *fsm.View, r *fsm.Result) {
+	for i := range r.Exceeded {
+		c.exceeded(&r.Exceeded[i])
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead || len(c.queue) == 0 {
@@ -198,6 +220,19 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	c.markDirty()
 }
 
+// exceeded counts and logs that a write went over a quota. The log may block, so
+// it comes when the tree is unlocked.
+func (c *conn) exceeded(e *znode.QuotaExceeded) {
+	if e.Hard {
+		c.s.stats.quotaExceeded(e.Namespace())
+	}
+	if say := c.warning("quota exceeded", e.String()); say != nil {
+		c.s.dirtyMu.Lock()
+		c.s.said = append(c.s.said, say)
+		c.s.dirtyMu.Unlock()
+	}
+}
+
 // pop takes the head off the queue; mu is held.
 func (c *conn) pop() request {
 	q := c.queue[0]
@@ -214,4 +249,7 @@ func (c *conn) pop() request {
 // closed connection says.
 func (c *conn) Lost() { c.kill() }
 
-var errAuth = errors.New("auth request that cannot be read")
+var (
+	errAuth = errors.New("auth request that cannot be read")
+	errSASL = errors.New("sasl request that cannot be read")
+)

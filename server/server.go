@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // Proposer is what the client port needs of the cluster.
@@ -21,6 +23,11 @@ type Proposer interface {
 	Touch(session int64) bool
 	// Role is this server's part in the cluster, as four-letter words say it.
 	Role() string
+	// Deadlines tells when the sessions are to end if nothing more is heard of
+	// them, as far as this server knows: in ms since the epoch, the earliest first.
+	Deadlines() []session.Bucket
+	// Expired is how many sessions this server has ended because they were late.
+	Expired() int64
 }
 
 // Config says how to serve clients. Every limit must be set.
@@ -34,14 +41,18 @@ type Config struct {
 	MinSessionTimeout time.Duration
 	MaxSessionTimeout time.Duration
 	SuperDigest       string // "user:base64(sha1(user:password))" of the super user; empty for none
+	SuperX509         string // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
 	MaxConns         int           // 0 is no limit
 	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
 	MaxOutstanding   int           // requests of one connection that wait
+	MaxWatches       int           // of one connection; 0 is no limit
+	MaxSessions      int           // that may be opened, in the whole cluster; 0 is no limit
 	OutboxBytes      int           // queued for a client that does not read
-	HandshakeTimeout time.Duration // for the first frame
-	FourLetterWords  []string      // those that are answered; "*" is all
+	HandshakeTimeout time.Duration // for TLS and the first frame
+	MaxTLSHandshakes int           // under way
+	FourLetterWords  []string      // those that are answered besides srvr; "*" is all
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
 	DataDir          string        // likewise
@@ -55,19 +66,23 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	serving   bool
-	listening net.Addr // of the first listener, for the word conf
+	listening net.Addr // for the word conf
+	secure    net.Addr // likewise: where TLS is spoken
 	conns     map[*conn]struct{}
 	perAddr   map[string]int
 	sessions  map[int64]*conn // whose connection it is, here
 	wg        sync.WaitGroup  // one for each connection and listener
 
 	dirtyMu sync.Mutex
-	dirty   []*conn // have frames that the applier queued since it last flushed
-	scratch []byte  // replies of reads that the applier runs; the applier's own
+	dirty   []*conn  // have frames that the applier queued since it last flushed
+	said    []func() // the applier's warnings, likewise
+	scratch []byte   // replies of reads that the applier runs; the applier's own
 
-	number   atomic.Uint64 // of the last connection
-	stats    stats
-	warnings warnings
+	opening   atomic.Int64  // sessions that are asked for and not in the replica yet
+	number    atomic.Uint64 // of the last connection
+	traceMask atomic.Int64  // of the words gtmk and stmk
+	stats     stats
+	warnings  warnings
 }
 
 // New returns a server, which refuses clients until [Server.Open]. It observes
@@ -81,6 +96,7 @@ func New(cfg Config) *Server {
 	// number of their connection.
 	s.number.Store(uint64(time.Now().UnixNano()))
 	s.stats.reset()
+	s.traceMask.Store(defaultTraceMask)
 	cfg.Replica.Observe(observer{s})
 	return s
 }
@@ -104,7 +120,15 @@ func (s *Server) Suspend() {
 }
 
 // Serve accepts connections on l until it is closed, and then closes l.
-func (s *Server) Serve(l net.Listener) error {
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.listening) }
+
+// ServeTLS is Serve for clients that speak TLS. Whose certificate was verified
+// has its subject as an identity of scheme x509.
+func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
+	return s.serve(tls.NewListener(l, config), &s.secure)
+}
+
+func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	if !s.enter() {
 		l.Close()
 		return net.ErrClosed
@@ -112,9 +136,7 @@ func (s *Server) Serve(l net.Listener) error {
 	defer s.wg.Done()
 	defer l.Close()
 	s.mu.Lock()
-	if s.listening == nil {
-		s.listening = l.Addr()
-	}
+	*addr = l.Addr()
 	s.mu.Unlock()
 	for {
 		c, err := l.Accept()
@@ -270,12 +292,15 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 
 func (o observer) Applied(uint64, uint64, int) {
 	o.s.dirtyMu.Lock()
-	dirty := o.s.dirty
-	o.s.dirty = nil
+	dirty, said := o.s.dirty, o.s.said
+	o.s.dirty, o.s.said = nil, nil
 	o.s.dirtyMu.Unlock()
 	for _, c := range dirty {
 		c.dirty.Store(false)
 		c.out.flush()
+	}
+	for _, say := range said {
+		say()
 	}
 }
 

@@ -16,6 +16,60 @@ type stats struct {
 	latencyMin, latencyMax   atomic.Int64 // µs
 	lastReply, minReply      atomic.Int64 // bytes
 	maxReply                 atomic.Int64
+
+	handshakes, resumes    atomic.Int64 // ConnectRequests, and those that name a session
+	refused, ended         atomic.Int64 // connections: over a limit, and those that are over
+	silent, unserved       atomic.Int64 // connections without a handshake in time, or while not serving
+	bytesIn, bytesOut      atomic.Int64 // bytesIn with length prefixes; bytesOut of replies, without
+	eventBytes             atomic.Int64 // likewise
+	plainNear, plainFar    atomic.Int64 // connections without TLS: of this host and of others
+	throttled              atomic.Int64 // requests over a limit
+	tlsFailed, tlsExceeded atomic.Int64 // handshakes of TLS: that failed, and that were one too many
+	tlsHandshakes          atomic.Int64 // under way
+	staleBase              atomic.Int64 // Proposer.Expired at the last reset
+
+	mu       sync.Mutex
+	exceeded map[string]int64 // writes that a quota refused, by namespace
+}
+
+type counter struct {
+	key string // in the word mntr
+	v   *atomic.Int64
+}
+
+// counters are those that mntr shows as they are, by ZooKeeper's names
+// (ServerMetrics).
+func (s *stats) counters() []counter {
+	return []counter{
+		{"connection_request_count", &s.handshakes},
+		{"connection_revalidate_count", &s.resumes},
+		{"connection_rejected", &s.refused},
+		{"connection_drop_count", &s.ended},
+		{"sessionless_connections_expired", &s.silent},
+		{"cnxn_closed_without_zk_server_running", &s.unserved},
+		{"bytes_received_count", &s.bytesIn},
+		{"response_bytes", &s.bytesOut},
+		{"watch_bytes", &s.eventBytes},
+		{"non_mtls_local_conn_count", &s.plainNear},
+		{"non_mtls_remote_conn_count", &s.plainFar},
+		{"throttled_ops", &s.throttled},
+		{"unsuccessful_handshake", &s.tlsFailed},
+		{"tls_handshake_exceeded", &s.tlsExceeded},
+	}
+}
+
+// maxNamespaces bounds those that refused writes are counted for.
+const maxNamespaces = 1000
+
+func (s *stats) quotaExceeded(namespace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exceeded == nil {
+		s.exceeded = map[string]int64{}
+	}
+	if _, ok := s.exceeded[namespace]; ok || len(s.exceeded) < maxNamespaces {
+		s.exceeded[namespace]++
+	}
 }
 
 func (s *stats) reset() {
@@ -29,6 +83,9 @@ func (s *stats) reset() {
 func (s *stats) resetAll() {
 	for _, v := range []*atomic.Int64{&s.received, &s.sent, &s.latencySum, &s.latencyCount, &s.latencyMax} {
 		v.Store(0)
+	}
+	for _, c := range s.counters() {
+		c.v.Store(0)
 	}
 	s.reset()
 }
@@ -92,9 +149,11 @@ func (s *connStats) reset() {
 	s.last, s.sum, s.max, s.n = lastRequest{}, 0, 0, 0
 }
 
-func (c *conn) received() {
+// received counts a frame with a payload of n bytes.
+func (c *conn) received(n int) {
 	c.stats.received.Add(1)
 	c.s.stats.received.Add(1)
+	c.s.stats.bytesIn.Add(int64(4 + n))
 }
 
 // answered notes how long a request took and how long its reply is.
@@ -106,6 +165,7 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 	raise(&s.latencyMax, us)
 	lower(&s.latencyMin, us)
 	size := int64(16 + body)
+	s.bytesOut.Add(size)
 	s.lastReply.Store(size)
 	raise(&s.maxReply, size)
 	lower(&s.minReply, size)

@@ -7,7 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// warnings keeps clients from filling the log: of each message at most
+// warnings keeps clients from filling the log: of each kind at most
 // warnBurst lines a second are logged, and the next one tells how many were not.
 type warnings struct {
 	mu   sync.Mutex
@@ -24,15 +24,23 @@ const warnBurst = 50
 
 // warn logs something about a connection that its client brought about.
 func (c *conn) warn(msg string, args ...any) {
-	unsaid, ok := c.s.warnings.allow(msg, time.Now())
+	if say := c.warning(msg, msg, args...); say != nil {
+		say()
+	}
+}
+
+// warning is what warn does, to be done later, where it may take time; nil if
+// there was enough of this kind.
+func (c *conn) warning(kind, msg string, args ...any) (say func()) {
+	unsaid, ok := c.s.warnings.allow(kind, time.Now())
 	if !ok {
-		return
+		return nil
 	}
 	args = append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
 	if unsaid > 0 {
 		args = append(args, "unsaid", unsaid)
 	}
-	c.s.cfg.Log.Warn(msg, args...)
+	return func() { c.s.cfg.Log.Warn(msg, args...) }
 }
 
 func (w *warnings) allow(msg string, now time.Time) (unsaid int, ok bool) {

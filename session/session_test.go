@@ -225,6 +225,22 @@ func TestTrackerModel(t *testing.T) {
 			if got, ok := tracker.Next(); got != next || ok != (next != 0) {
 				t.Fatalf("next deadline %d, %v, should be %d", got, ok, next)
 			}
+			byDeadline := map[int64][]int64{}
+			for id, x := range slow {
+				if !x.late {
+					byDeadline[x.deadline] = append(byDeadline[x.deadline], id)
+				}
+			}
+			buckets := tracker.Buckets()
+			for i, b := range buckets {
+				slices.Sort(byDeadline[b.Deadline])
+				if i > 0 && buckets[i-1].Deadline >= b.Deadline || len(b.Sessions) == 0 || !slices.Equal(b.Sessions, byDeadline[b.Deadline]) {
+					t.Fatalf("buckets %v, should be %v", buckets, byDeadline)
+				}
+			}
+			if len(buckets) != len(byDeadline) {
+				t.Fatalf("buckets %v, should be %v", buckets, byDeadline)
+			}
 			if tracker.Len() != len(slow) {
 				t.Fatalf("%d sessions tracked, should be %d", tracker.Len(), len(slow))
 			}

@@ -1,6 +1,9 @@
 package session
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Tracker tells which sessions have not been heard of for their timeout. It
 // works in buckets of one tick, as ZooKeeper's ExpiryQueue: a deadline is
@@ -110,6 +113,22 @@ func (t *Tracker) Next() (deadline int64, ok bool) {
 		}
 	}
 	return deadline, ok
+}
+
+// Bucket is sessions whose time is over at the same moment.
+type Bucket struct {
+	Deadline int64 // ms
+	Sessions []int64
+}
+
+// Buckets returns the sessions by their deadlines, both in order. Those that
+// were reported late are in none.
+func (t *Tracker) Buckets() []Bucket {
+	buckets := make([]Bucket, 0, len(t.buckets))
+	for _, deadline := range slices.Sorted(maps.Keys(t.buckets)) {
+		buckets = append(buckets, Bucket{deadline, slices.Sorted(maps.Keys(t.buckets[deadline]))})
+	}
+	return buckets
 }
 
 // Extend gives every session ms more, for a time in which nobody could be heard.

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -39,15 +40,20 @@ func maskMatches(mask, addr string) bool {
 	return ok && err == nil && p.Contains(a.WithZone("").Unmap()) // the zone is this host's name for a link
 }
 
-// parseMask reads the id of an ip entry: an address, or address/bits.
+// parseMask reads the id of an ip entry: an address, or address/bits. It takes
+// what ZooKeeper takes (IPAuthenticationProvider), which is not what netip takes.
 func parseMask(s string) (netip.Prefix, bool) {
 	host, bits, masked := strings.Cut(s, "/")
-	a, err := netip.ParseAddr(host)
-	if err != nil || a.Zone() != "" {
+	a, ok := parseIP4(host)
+	if strings.Contains(host, ":") {
+		a, ok = parseIP6(host)
+	}
+	if !ok {
 		return netip.Prefix{}, false
 	}
 	n := a.BitLen()
 	if masked {
+		var err error
 		if n, err = strconv.Atoi(bits); err != nil || n < 0 || n > a.BitLen() {
 			return netip.Prefix{}, false
 		}
@@ -55,10 +61,36 @@ func parseMask(s string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, n).Masked(), true
 }
 
+// parseIP4 reads four numbers, which may begin with zeros.
+func parseIP4(s string) (netip.Addr, bool) {
+	parts := strings.Split(s, ".")
+	if len(parts) != 4 {
+		return netip.Addr{}, false
+	}
+	var b [4]byte
+	for i, part := range parts {
+		v, err := strconv.Atoi(part)
+		if err != nil || v < 0 || v > 255 {
+			return netip.Addr{}, false
+		}
+		b[i] = byte(v)
+	}
+	return netip.AddrFrom4(b), true
+}
+
+// parseIP6 knows neither zones nor an IPv4 address at the end.
+func parseIP6(s string) (netip.Addr, bool) {
+	if strings.ContainsAny(s, ".%") {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(s)
+	return a, err == nil
+}
+
 // fixACL turns the list that a client sent into the one to store
 // (PrepRequestProcessor.fixupACL): exact duplicates go, "auth" becomes the
 // client's own identities, and every entry must be valid.
-func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
+func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 	if isOpen(acl) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
 	}
@@ -77,11 +109,15 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 				continue
 			}
 		}
+		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest || a.Scheme == proto.SchemeIP
+		if known && a.ID.ID == jute.Null {
+			return nil, proto.MarshallingError
+		}
 		switch a.Scheme {
 		case proto.SchemeAuth:
 			n := len(out)
-			for _, id := range ids {
-				if id.Scheme == proto.SchemeDigest {
+			for _, id := range x.IDs {
+				if id.Scheme == proto.SchemeDigest || x.X509 && id.Scheme == proto.SchemeX509 {
 					out = append(out, proto.ACL{Perms: a.Perms, ID: id})
 				}
 			}
@@ -99,6 +135,10 @@ func fixACL(acl []proto.ACL, ids []proto.ID) ([]proto.ACL, proto.Code) {
 			}
 		case proto.SchemeIP:
 			if _, ok := parseMask(a.ID.ID); !ok {
+				return nil, proto.InvalidACL
+			}
+		case proto.SchemeX509:
+			if !x.X509 || !validDN(a.ID.ID) {
 				return nil, proto.InvalidACL
 			}
 		default:

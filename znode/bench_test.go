@@ -150,3 +150,47 @@ func BenchmarkMultiRollback(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkQuota makes and deletes a lock's znode on a tree with a thousand
+// quotas: where none counts, and below one.
+func BenchmarkQuota(b *testing.B) {
+	for _, where := range []string{"none", "beside", "below"} {
+		b.Run(where, func(b *testing.B) {
+			tree, x := New(), &Txn{Session: 7, EnforceQuota: true}
+			create := func(path, data string, flags int32) string {
+				x.Zxid++
+				x.Changes = x.Changes[:0]
+				n, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL, Flags: flags}, -1)
+				if code != proto.OK {
+					b.Fatal(path, code)
+				}
+				return n.rec.Path
+			}
+			for _, path := range []string{"/locks", "/locks/a", "/locks/a/b"} {
+				create(path, "", 0)
+			}
+			quota := func(path string) {
+				create(QuotaPath+path, "", 0)
+				create(QuotaPath+path+"/"+limitsName, "countHardLimit=1000000", 0)
+				create(QuotaPath+path+"/"+statsName, "", 0)
+			}
+			if where != "none" {
+				create(QuotaPath+"/n", "", 0)
+				for i := range 1000 {
+					quota(fmt.Sprintf("/n/n%d", i))
+				}
+			}
+			if where == "below" {
+				quota("/locks")
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				path := create("/locks/a/b/lock-", "", proto.FlagEphemeralSeq)
+				x.Changes = x.Changes[:0]
+				if code := tree.Delete(x, path, -1); code != proto.OK {
+					b.Fatal(code)
+				}
+			}
+		})
+	}
+}

@@ -80,6 +80,9 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	if parent.Kind == Ephemeral {
 		return "", proto.NoChildrenForEphemerals
 	}
+	if m.exceeds(x, path, 1, len(r.Data)) {
+		return "", proto.QuotaExceeded
+	}
 	n := Record{Path: path, Data: r.Data, ACL: r.ACL, Czxid: x.Zxid, Mzxid: x.Zxid, Pzxid: x.Zxid, Ctime: x.Time, Mtime: x.Time}
 	switch {
 	case op == proto.OpCreateContainer:
@@ -91,12 +94,98 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	}
 	m[path] = n
 	m.touchParent(path, x.Zxid, true)
+	if of, ok := strings.CutSuffix(path, "/zookeeper_stats"); ok && strings.HasPrefix(path, "/zookeeper/quota") {
+		m.recount(strings.TrimPrefix(of, "/zookeeper/quota"))
+	}
+	m.count(path, 1, len(r.Data))
 	return path, proto.OK
 }
 
 func (m model) remove(x *Txn, path string) {
+	size := len(m[path].Data)
 	delete(m, path)
 	m.touchParent(path, x.Zxid, false)
+	m.count(path, -1, -size)
+}
+
+func (m model) set(x *Txn, path string, data []byte, version int32) proto.Code {
+	c := m.check(x, path, proto.PermWrite, -1, nil)
+	n := m[path]
+	more := len(data) - len(n.Data)
+	switch {
+	case c != proto.OK:
+		return c
+	case m.exceeds(x, path, 0, more):
+		return proto.QuotaExceeded
+	case version != -1 && version != n.Version:
+		return proto.BadVersion
+	}
+	n.Data, n.Mzxid, n.Mtime = data, x.Zxid, x.Time
+	n.Version++
+	m[path] = n
+	m.count(path, 0, more)
+	return proto.OK
+}
+
+// limited is the nearest path at or above path that has limits.
+func (m model) limited(path string) string {
+	for p := path; p != "/"; p = m.parent(p) {
+		if _, ok := m["/zookeeper/quota"+p+"/zookeeper_limits"]; ok {
+			return p
+		}
+	}
+	return ""
+}
+
+func numbers(format string, data []byte) (a, b int) {
+	if _, err := fmt.Sscanf(string(data), format, &a, &b); err != nil {
+		panic(err)
+	}
+	return a, b
+}
+
+func (m model) count(path string, nodes, size int) {
+	stats := "/zookeeper/quota" + m.limited(path) + "/zookeeper_stats"
+	if n, ok := m[stats]; ok && m.limited(path) != "" {
+		a, b := numbers("count=%d,bytes=%d", n.Data)
+		n.Data = fmt.Appendf(nil, "count=%d,bytes=%d", a+nodes, b+size)
+		m[stats] = n
+	}
+}
+
+func (m model) truth(path string) []byte {
+	nodes, size := 0, 0
+	for p, n := range m {
+		if p == path || strings.HasPrefix(p, path+"/") {
+			nodes++
+			size += len(n.Data)
+		}
+	}
+	return fmt.Appendf(nil, "count=%d,bytes=%d", nodes, size)
+}
+
+func (m model) recount(path string) {
+	n := m["/zookeeper/quota"+path+"/zookeeper_stats"]
+	n.Data = m.truth(path)
+	m[n.Path] = n
+}
+
+// beforeMulti is the model as it was before the running multi, which the
+// quotas are checked against.
+var beforeMulti model
+
+func (m model) exceeds(x *Txn, path string, nodes, size int) bool {
+	if beforeMulti != nil {
+		m = beforeMulti
+	}
+	at := "/zookeeper/quota" + m.limited(path)
+	stats, ok := m[at+"/zookeeper_stats"]
+	if !x.EnforceQuota || m.limited(path) == "" || !ok {
+		return false
+	}
+	a, b := numbers("count=%d,bytes=%d", stats.Data)
+	maxNodes, maxSize := numbers("countHardLimit=%d;byteHardLimit=%d", m[at+"/zookeeper_limits"].Data)
+	return nodes > 0 && maxNodes >= 0 && a+nodes > maxNodes || size != 0 && maxSize >= 0 && b+size > maxSize
 }
 
 func (m model) delete(x *Txn, path string, version int32) proto.Code {
@@ -189,13 +278,73 @@ func randomPath(r *rand.Rand) string {
 	return p
 }
 
-func randomAction(r *rand.Rand) action {
+// randomQuota makes, changes or deletes a znode of a quota. Tidy ones leave the
+// numbers to the server, and the limits where they are.
+func randomQuota(r *rand.Rand, tidy bool) action {
+	at := "/zookeeper/quota" + randomPath(r)
+	if tidy {
+		at = "/zookeeper/quota/" + string(rune('a'+r.IntN(3)))
+	}
+	limits := fmt.Appendf(nil, "countHardLimit=%d;byteHardLimit=%d", r.IntN(20)-1, r.IntN(20)-1)
+	stats := fmt.Appendf(nil, "count=%d,bytes=%d", r.IntN(9), r.IntN(9))
+	switch n := r.IntN(12); {
+	case n < 1 && !tidy:
+		return remove(at+"/zookeeper_limits", -1)
+	case n < 2 && !tidy:
+		return setData(at+"/zookeeper_stats", stats, -1)
+	case n < 4 && !tidy:
+		return create(proto.OpCreate, &proto.CreateRequest{Path: at, ACL: proto.OpenACL}, -1)
+	case n < 6 && !tidy:
+		return create(proto.OpCreate, &proto.CreateRequest{Path: at + "/zookeeper_limits", Data: limits, ACL: proto.OpenACL}, -1)
+	case n < 7:
+		return setData(at+"/zookeeper_limits", limits, -1)
+	case n < 8:
+		return remove(at+"/zookeeper_stats", -1)
+	}
+	return create(proto.OpCreate2, &proto.CreateRequest{Path: at + "/zookeeper_stats", Data: stats, ACL: proto.OpenACL, Flags: int32(r.IntN(2))}, -1)
+}
+
+func code(c proto.Code) (string, proto.Code) { return "", c }
+
+func create(op proto.OpCode, q *proto.CreateRequest, ttl int64) action {
+	return action{fmt.Sprintf("create %d %s flags %d ttl %d", op, q.Path, q.Flags, ttl),
+		func(t *Tree, x *Txn) (string, proto.Code) {
+			n, c := t.Create(x, op, q, ttl)
+			if n == nil {
+				return "", c
+			}
+			if s := n.Stat(); s.DataLength != int32(len(q.Data)) {
+				return "", proto.SystemError
+			}
+			return n.Record().Path, c
+		},
+		func(m model, x *Txn) (string, proto.Code) { return m.create(x, op, q, ttl) }}
+}
+
+func remove(path string, version int32) action {
+	return action{fmt.Sprintf("delete %s version %d", path, version),
+		func(t *Tree, x *Txn) (string, proto.Code) { return code(t.Delete(x, path, version)) },
+		func(m model, x *Txn) (string, proto.Code) { return code(m.delete(x, path, version)) }}
+}
+
+func setData(path string, data []byte, version int32) action {
+	return action{fmt.Sprintf("set %s version %d", path, version),
+		func(t *Tree, x *Txn) (string, proto.Code) {
+			_, c := t.SetData(x, &proto.SetDataRequest{Path: path, Data: data, Version: version})
+			return code(c)
+		},
+		func(m model, x *Txn) (string, proto.Code) { return code(m.set(x, path, data, version)) }}
+}
+
+func randomAction(r *rand.Rand, tidy bool) action {
+	if r.IntN(5) == 0 {
+		return randomQuota(r, tidy)
+	}
 	path, version, acl := randomPath(r), int32(max(r.IntN(6)-3, -1)), acls[max(r.IntN(24)-18, 0)]
 	data := []byte(strings.Repeat("d", r.IntN(3)))
 	if r.IntN(4) == 0 {
 		data = nil
 	}
-	code := func(c proto.Code) (string, proto.Code) { return "", c }
 	switch n := r.IntN(16); {
 	case n < 6:
 		op, flags, ttl := proto.OpCreate, int32(r.IntN(4)), int64(-1)
@@ -208,35 +357,11 @@ func randomAction(r *rand.Rand) action {
 		if flags == 2 || flags == 3 || flags == 6 {
 			path += "/"
 		}
-		q := &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags}
-		return action{fmt.Sprintf("create %d %s flags %d ttl %d", op, path, flags, ttl),
-			func(t *Tree, x *Txn) (string, proto.Code) {
-				n, c := t.Create(x, op, q, ttl)
-				if n == nil {
-					return "", c
-				}
-				return n.Record().Path, c
-			},
-			func(m model, x *Txn) (string, proto.Code) { return m.create(x, op, q, ttl) }}
+		return create(op, &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags}, ttl)
 	case n < 10:
-		return action{fmt.Sprintf("delete %s version %d", path, version),
-			func(t *Tree, x *Txn) (string, proto.Code) { return code(t.Delete(x, path, version)) },
-			func(m model, x *Txn) (string, proto.Code) { return code(m.delete(x, path, version)) }}
+		return remove(path, version)
 	case n < 13:
-		return action{fmt.Sprintf("set %s version %d", path, version),
-			func(t *Tree, x *Txn) (string, proto.Code) {
-				_, c := t.SetData(x, &proto.SetDataRequest{Path: path, Data: data, Version: version})
-				return code(c)
-			},
-			func(m model, x *Txn) (string, proto.Code) {
-				c := m.check(x, path, proto.PermWrite, version, func(n Record) int32 { return n.Version })
-				if n := m[path]; c == proto.OK {
-					n.Data, n.Mzxid, n.Mtime = data, x.Zxid, x.Time
-					n.Version++
-					m[path] = n
-				}
-				return code(c)
-			}}
+		return setData(path, data, version)
 	case n < 14:
 		return action{fmt.Sprintf("setacl %s version %d", path, version),
 			func(t *Tree, x *Txn) (string, proto.Code) {
@@ -280,18 +405,33 @@ func randomAction(r *rand.Rand) action {
 // answer the same and be the same after each. Snapshots that are taken on the
 // way stay what they were, while they are read beside the operations.
 func TestModel(t *testing.T) {
-	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
+	seed := testkit.Seed(t)
+	for stream, tidy := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tidy=%v", tidy), func(t *testing.T) { testModel(t, rand.New(rand.NewPCG(seed, uint64(stream)+1)), tidy) })
+	}
+}
+
+// testModel makes quotas as zkCli would, if tidy; then they must stay true. It
+// makes them as no sane client would otherwise.
+func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 	tree, slow := New(), newModel()
 	type frozen struct {
 		snapshot *Snapshot
 		bytes    []byte
 	}
+	if tidy { // the limits come first
+		for _, name := range []string{"/a", "/a/zookeeper_limits", "/b", "/b/zookeeper_limits", "/c", "/c/zookeeper_limits"} {
+			s := create(proto.OpCreate, &proto.CreateRequest{Path: "/zookeeper/quota" + name, Data: []byte("countHardLimit=7;byteHardLimit=9"), ACL: proto.OpenACL}, -1)
+			s.tree(tree, &Txn{})
+			s.slow(slow, &Txn{})
+		}
+	}
 	var snapshots []frozen
 	var readers sync.WaitGroup
-	good := 0
-	for zxid := int64(1); zxid <= 2500 && !t.Failed(); zxid++ {
+	good, exceeded, counted := 0, 0, 0
+	for zxid := int64(1); zxid <= 4000 && !t.Failed(); zxid++ {
 		txn := func() *Txn {
-			x := &Txn{Zxid: zxid, Time: zxid * 3, Session: 1 + zxid%3}
+			x := &Txn{Zxid: zxid, Time: zxid * 3, Session: 1 + zxid%3, EnforceQuota: zxid%3 > 0}
 			if zxid%8 != 0 {
 				x.IDs = []proto.ID{owner}
 			}
@@ -305,9 +445,9 @@ func TestModel(t *testing.T) {
 			tree.CloseSession(x, x.Session)
 			slow.closeSession(y)
 		case n < 12:
-			text = multiBoth(t, r, tree, slow, x, y)
+			text = multiBoth(t, r, tree, slow, x, y, tidy)
 		default:
-			s := randomAction(r)
+			s := randomAction(r, tidy)
 			text = s.text
 			path, code := s.tree(tree, x)
 			wantPath, want := s.slow(slow, y)
@@ -317,8 +457,21 @@ func TestModel(t *testing.T) {
 			if code != proto.OK && len(x.Changes) > 0 {
 				t.Errorf("zxid %d: %s failed, but changed %v", zxid, text, x.Changes)
 			}
-			if code == proto.OK {
+			switch code {
+			case proto.OK:
 				good++
+			case proto.QuotaExceeded:
+				exceeded++
+			}
+		}
+		for _, at := range []string{"/a", "/b", "/c"} {
+			q := tree.quotas[at]
+			if !tidy || q == nil || !q.stats.there || !q.limits.there {
+				continue
+			}
+			counted++
+			if want := slow.truth(at); !q.exact || !bytes.Equal(q.stats.data, want) {
+				t.Fatalf("after zxid %d, %s: the stats of %s are %q (%v), should be %q", zxid, text, at, q.stats.data, q.exact, want)
 			}
 		}
 		if zxid%8 == 0 { // it looks at everything
@@ -350,17 +503,21 @@ func TestModel(t *testing.T) {
 			t.Errorf("snapshot %d of %d changed", i, len(snapshots))
 		}
 	}
+	if exceeded < 5 || tidy && counted < 1000 {
+		t.Errorf("%d writes that a quota refused, %d true stats: the test does not show much", exceeded, counted)
+	}
 	if good < 250 || len(snapshots) < 20 {
 		t.Errorf("%d good operations and %d snapshots: the test does not show much", good, len(snapshots))
 	}
 }
 
 // multiBoth runs a multi on both; the model takes it back by going on with a copy.
-func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn) (text string) {
+func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn, tidy bool) (text string) {
 	before, digest, size := maps.Clone(slow), tree.Digest(), tree.DataSize()
+	beforeMulti = before
 	ok := tree.Multi(x, func() bool {
 		for range r.IntN(6) {
-			s := randomAction(r)
+			s := randomAction(r, tidy)
 			text += "; " + s.text
 			path, code := s.tree(tree, x)
 			wantPath, want := s.slow(slow, y)
@@ -373,6 +530,7 @@ func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn) (t
 		}
 		return r.IntN(3) > 0
 	})
+	beforeMulti = nil
 	if !ok {
 		clear(slow)
 		maps.Copy(slow, before)
@@ -543,7 +701,7 @@ func TestLongACL(t *testing.T) {
 		acl[i] = proto.ACL{Perms: int32(i % 60_000), ID: proto.OpenACL[0].ID}
 	}
 	start := time.Now()
-	got, code := fixACL(acl, nil)
+	got, code := new(Txn).fixACL(acl)
 	if took := time.Since(start); took > 2*time.Second {
 		t.Errorf("took %v", took)
 	}

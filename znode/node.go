@@ -56,6 +56,16 @@ type nodeList struct{ nodes []*Node }
 // Record returns the znode's values. Data and ACL must not be changed.
 func (n *Node) Record() *Record { return &n.rec }
 
+// apart is n, or a copy of it if n may be the stats of a quota: an operation
+// answers with its own data, and counts afterwards (DataTree.createNode, setData).
+func (n *Node) apart() *Node {
+	if _, name, ok := quotaNode(n.rec.Path); ok && name == statsName {
+		c := *n
+		return &c
+	}
+	return n
+}
+
 // NumChildren is the number of direct children.
 func (n *Node) NumChildren() int {
 	if n.children == nil {

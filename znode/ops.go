@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -17,6 +18,12 @@ type Txn struct {
 
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL bool
+	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	X509 bool
+	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper
+	// does with enforceQuota; without it they are counted alone.
+	EnforceQuota bool
+	Exceeded     []QuotaExceeded // soft limits, and at most one hard one, which failed
 }
 
 func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
@@ -44,10 +51,12 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case ttlMode && (ttl < 1 || ttl > proto.MaxTTL), !ttlMode && ttl >= 0,
 		op == proto.OpCreateTTL && !ttlMode: // the last one kills a real server for good
 		return nil, proto.BadArguments
+	case r.Path == jute.Null:
+		return nil, proto.MarshallingError
 	case !usablePath(r.Path):
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}
@@ -69,6 +78,9 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		return nil, proto.NodeExists
 	case parent.rec.Kind == Ephemeral:
 		return nil, proto.NoChildrenForEphemerals
+	}
+	if code := t.checkQuota(x, path, 1, len(r.Data)); code != proto.OK {
+		return nil, code
 	}
 	rec := Record{
 		Path: path, Data: bytes.Clone(r.Data), ACL: acl,
@@ -92,12 +104,20 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		t.undo = append(t.undo, undo{linked, rec})
 	}
 	x.did(proto.NodeCreated, n, parent)
+	n = n.apart()
+	if of, name, ok := quotaNode(path); ok && name == statsName {
+		t.recount(of)
+	}
+	t.count(path, 1, len(r.Data))
 	return n, proto.OK
 }
 
 // Delete removes a znode. The permission is its parent's to give.
 func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
-	if !usablePath(path) || special(path) {
+	switch {
+	case path == jute.Null:
+		return proto.MarshallingError
+	case !usablePath(path) || special(path):
 		return proto.BadArguments
 	}
 	parent := t.Lookup(parentPath(path))
@@ -143,6 +163,7 @@ func (t *Tree) remove(x *Txn, n, parent *Node) {
 	t.unlink(n)
 	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
 	x.did(proto.NodeDeleted, n, parent)
+	t.count(n.rec.Path, -1, -len(n.rec.Data))
 }
 
 // SetData replaces a znode's data.
@@ -151,10 +172,14 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 		return nil, proto.BadArguments
 	}
 	n, code := t.lookup(x, r.Path, proto.PermWrite)
-	switch {
-	case code != proto.OK:
+	if code != proto.OK {
 		return nil, code
-	case !versionMatches(r.Version, n.rec.Version):
+	}
+	more := len(r.Data) - len(n.rec.Data)
+	if code := t.checkQuota(x, r.Path, 0, more); code != proto.OK {
+		return nil, code
+	}
+	if !versionMatches(r.Version, n.rec.Version) {
 		return nil, proto.BadVersion
 	}
 	n = t.edit(n, func(rec *Record) {
@@ -163,6 +188,8 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 		rec.Mzxid, rec.Mtime = x.Zxid, x.Time
 	})
 	x.did(proto.NodeDataChanged, n, nil)
+	n = n.apart()
+	t.count(r.Path, 0, more)
 	return n, proto.OK
 }
 
@@ -181,7 +208,7 @@ func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {
 		return nil, proto.BadArguments
 	}
-	acl, code := fixACL(r.ACL, x.IDs)
+	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
 		return nil, code
 	}
@@ -245,7 +272,7 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 		x.Changes = x.Changes[:before]
 	}
 	clear(t.undo)
-	t.undo, t.inMulti = t.undo[:0], false
+	t.undo, t.inMulti, t.before = t.undo[:0], false, nil
 	return ok
 }
 

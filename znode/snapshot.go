@@ -106,5 +106,6 @@ func Restore(records []Record) (*Tree, error) {
 	if t.index[Root] == nil {
 		return nil, fmt.Errorf("%w: no root", ErrRecord)
 	}
+	t.restoreQuotas()
 	return t, nil
 }

@@ -15,6 +15,8 @@ type Tree struct {
 	nodes      slots               // the same nodes, dense, for snapshots
 	ephemerals map[int64]*nodeList // by owner
 	reapable   map[string]struct{} // container and TTL znodes
+	quotas     map[string]*quota   // by the path that they are about
+	before     map[string]quota    // entries of quotas that the running multi changed, as they were
 	gen        uint32              // nodes of an older generation may be held by a snapshot
 	digest     uint64
 	dataSize   int64
@@ -23,7 +25,7 @@ type Tree struct {
 }
 
 func newTree() *Tree {
-	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}}
+	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}, quotas: map[string]*quota{}}
 }
 
 // New returns a tree with the znodes that every server has: the root,
@@ -156,6 +158,7 @@ func (t *Tree) link(n *Node) {
 	n.content = contentHash(r)
 	n.digest = digestOf(r, n.content)
 	t.digest += n.digest
+	t.trackQuota(r, true)
 }
 
 // unlink takes a node without children out of the tree.
@@ -176,6 +179,7 @@ func (t *Tree) unlink(n *Node) {
 	delete(t.index, r.Path)
 	t.dataSize -= int64(len(r.Path) + len(r.Data))
 	t.digest -= n.digest
+	t.trackQuota(r, false)
 }
 
 // edit changes a node's record by change, on a copy if a snapshot may hold the
@@ -203,6 +207,7 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 	if !sameBytes(data, r.Data) {
 		t.dataSize += int64(len(r.Data) - len(data))
 		n.content = contentHash(r)
+		t.trackQuota(r, true)
 	}
 	t.digest -= n.digest
 	n.digest = digestOf(r, n.content)
@@ -243,11 +248,16 @@ func (t *Tree) rollback() {
 			t.link(&Node{rec: u.rec})
 		}
 	}
+	for path, q := range t.before {
+		if now := t.quotas[path]; now != nil {
+			now.exact = q.exact
+		}
+	}
 }
 
 // Check verifies the whole tree: that every znode has its parent, that lists,
-// counters and digest are what the znodes say, and that the owner of every
-// ephemeral is alive. It returns the first fault found.
+// counters, digest and quotas are what the znodes say, and that the owner of
+// every ephemeral is alive. It returns the first fault found.
 func (t *Tree) Check(alive func(session int64) bool) error {
 	if len(t.index) != t.Len() {
 		return fmt.Errorf("znode: %d paths for %d znodes", len(t.index), t.Len())
@@ -308,5 +318,5 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 	case size != t.dataSize:
 		return fmt.Errorf("znode: data size %d, should be %d", t.dataSize, size)
 	}
-	return nil
+	return t.checkQuotas()
 }

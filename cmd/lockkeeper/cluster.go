@@ -24,7 +24,7 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	observer := f.Bool("observer", false, "with add: a member that does not vote")
 	asJSON := f.Bool("json", false, "print JSON")
 	timeout := f.Duration("timeout", 15*time.Second, "how long to wait")
-	peerTLS := tlsFlags(f, "peer")
+	peerTLS := peerTLSFlags(f)
 	if _, err := parse(f, args, getenv, stdout); err != nil {
 		return err
 	}

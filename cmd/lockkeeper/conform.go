@@ -35,6 +35,8 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 	junit := f.String("junit", "", "write a JUnit report to this `file` too")
 	asJSON := f.Bool("json", false, "print JSON")
 	list := f.Bool("list", false, "list the checks and run none")
+	var beside against
+	beside.register(f)
 	if _, err := parse(f, args, getenv, stdout); err != nil {
 		return err
 	}
@@ -49,6 +51,9 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 	}
 	if _, _, err := net.SplitHostPort(f.Arg(0)); err != nil {
 		return usageError{err}
+	}
+	if beside.addr != "" {
+		return beside.run(f.Arg(0), *without, o.Super, *asJSON, stdout, stderr)
 	}
 	var err error
 	if o.Run, err = regexp.Compile(*pattern); err != nil {

@@ -50,6 +50,16 @@ func mustList(t *testing.T) string {
 	return stdout
 }
 
+// TestConformDiffers asks for a behaviour that the server does not have.
+func TestConformDiffers(t *testing.T) {
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
+	// Another version than the server's, so that it must differ.
+	code, stdout, stderr := call(nil, "conform", s.Addr(), "--like", "3.8.0", "--group", "persistent watches")
+	if code != exitFault || !strings.Contains(stdout, "\nFAILED persistent watches/") {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+}
+
 func TestConformUsage(t *testing.T) {
 	for _, x := range []struct {
 		args string

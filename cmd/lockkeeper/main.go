@@ -27,7 +27,10 @@ const usage = `usage: lockkeeper COMMAND [FLAGS]
   serve       serve ZooKeeper clients
   cluster     show or change the members of a cluster
   check DIR   verify the data directory of a server that is not running
-  conform     compare a server's behaviour with ZooKeeper's
+  conform     compare a server's behaviour with ZooKeeper's, or with another's
+  wire        a proxy that tells, and records, what clients and a server say
+  wire replay FILE|DIR HOST:PORT
+              play recordings against an endpoint and report what differs
   version     print the version
 
 'lockkeeper COMMAND -h' lists a command's flags. Every flag is also an
@@ -52,6 +55,8 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 		err = clusterCommand(args, getenv, stdout)
 	case "conform":
 		err = conformance(args, getenv, stdout, stderr)
+	case "wire":
+		err = wire(args, getenv, stdout, stderr)
 	case "version":
 		fmt.Fprintf(stdout, "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	case "help", "-h", "-help", "--help":

@@ -97,9 +97,27 @@ func TestUsage(t *testing.T) {
 		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"300"}},
 		{"serve --memory --super-digest nohash", nil, []string{"nohash"}},
 		{"serve --memory --max-client-cnxns -1", nil, []string{"negative"}},
+		{"serve --listen=", nil, []string{"-listen", "-tls-listen"}},
+		{"serve --tls-listen :0", nil, []string{"-tls-cert"}},
+		{"serve --tls-listen :0 --tls-cert x", nil, []string{"-tls-client-auth need", "-tls-ca"}},
+		{"serve --tls-listen :0 --tls-cert x --tls-client-auth want", nil, []string{"-tls-client-auth want", "-tls-ca"}},
+		{"serve --tls-listen :0 --tls-cert x --tls-client-auth some", nil, []string{"-tls-client-auth", `"some"`}},
+		{"serve --tls-cert x", nil, []string{"without -tls-listen"}},
+		{"serve --x509-super-user CN=x", nil, []string{"without -tls-listen"}},
 		{"check", nil, []string{"one directory"}},
 		{"check a b", nil, []string{"one directory"}},
 		{"check --nonsense a", nil, []string{"-nonsense"}},
+		{"wire", nil, []string{"--to"}},
+		{"wire --to nowhere", nil, []string{"-to", `"nowhere"`}},
+		{"wire --to a:1 b:2", nil, []string{`"b:2"`}},
+		{"wire --to a:1 --only ls", nil, []string{"-only", `"ls"`, "4lw"}},
+		{"wire --nonsense", nil, []string{"-nonsense"}},
+		{"wire replay", nil, []string{"HOST:PORT"}},
+		{"wire replay a", nil, []string{"HOST:PORT"}},
+		{"wire replay a b:1 c", nil, []string{"HOST:PORT"}},
+		{"wire replay a nowhere", nil, []string{`"nowhere"`}},
+		{"wire replay a b:1 --nonsense", nil, []string{"-nonsense"}},
+		{"wire replay --timeout 0s a b:1", nil, []string{"-timeout"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			code, stdout, stderr := call(c.env, strings.Fields(c.args)...)
@@ -112,13 +130,13 @@ func TestUsage(t *testing.T) {
 	if code, stdout, stderr := call(nil); code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "usage: ") {
 		t.Errorf("no arguments: %d %q %q", code, stdout, stderr)
 	}
-	for _, args := range []string{"help", "-h", "--help", "serve -h", "check --help"} {
+	for _, args := range []string{"help", "-h", "--help", "serve -h", "check --help", "wire -h", "wire replay --help", "wire replay a b:1 -h"} {
 		if code, stdout, stderr := call(nil, strings.Fields(args)...); code != exitOK || !strings.HasPrefix(stdout, "usage: lockkeeper") || stderr != "" {
 			t.Errorf("%s: %d %q %q", args, code, stdout, stderr)
 		}
 	}
 	_, stdout, _ := call(nil, "serve", "-h")
-	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level"} {
+	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level", "tls-listen", "tls-cert", "tls-key", "tls-ca", "tls-client-auth", "x509-super-user"} {
 		if !strings.Contains(stdout, "-"+flag) {
 			t.Errorf("serve -h does not list -%s", flag)
 		}
@@ -145,7 +163,7 @@ type process struct {
 	err    error         // of Wait; once it has ended
 }
 
-var readyLine = regexp.MustCompile(`^lockkeeper: serving ZooKeeper clients on (\S+:[1-9]\d*)$`)
+var readyLine = regexp.MustCompile(`^lockkeeper: (?:serving ZooKeeper clients on|proxying) (\S+:[1-9]\d*)(?: to \S+)?$`)
 
 // start starts the command, whose end the test waits for.
 func start(t *testing.T, env []string, args ...string) *process {

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"os"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -23,7 +20,7 @@ import (
 func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	var cfg lockkeeper.Config
 	f := flag.NewFlagSet("serve [FLAGS]", flag.ContinueOnError)
-	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one")
+	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one, and without an address there is only that of -tls-listen")
 	f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`directory` to keep the state in")
 	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
 	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
@@ -31,15 +28,18 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	peers := f.String("peers", "", "`members` of a new cluster, by their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT")
 	f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`address` of this server's peer port, as the other members reach it; by default that in -peers")
 	f.StringVar(&cfg.Join, "join", "", "peer port, `HOST:PORT`, of a member of a running cluster, to be taken in by it")
-	peerTLS := tlsFlags(f, "peer")
+	peerTLS := peerTLSFlags(f)
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
 	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
 	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
+	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
 	words := f.String("4lw", "*", "four-letter `words` to answer, separated by commas; * is all")
 	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
 	level := slog.LevelWarn
 	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
+	var secure tlsFlags
+	secure.define(f, &cfg)
 	given, err := parse(f, args, getenv, stdout)
 	if err != nil {
 		return err
@@ -89,6 +89,12 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	if cfg.MaxConnectionsPerAddress < 0 {
 		return usageError{fmt.Errorf("invalid value %d for flag -max-client-cnxns: negative", cfg.MaxConnectionsPerAddress)}
 	}
+	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
+		return usageError{errors.New("neither -listen nor -tls-listen gives an address")}
+	}
+	if err := secure.load(&cfg); err != nil {
+		return err
+	}
 	if *memory {
 		cfg.DataDir = ""
 	}
@@ -104,7 +110,12 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	for ready := s.Ready(); ; {
 		select {
 		case <-ready:
-			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", s.Addr())
+			if a := s.SecureAddr(); a != nil {
+				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)
+			}
+			if a := s.Addr(); a != nil {
+				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", a)
+			}
 			ready = nil
 		case err := <-s.Err():
 			return errors.Join(err, s.Close())
@@ -133,36 +144,4 @@ func parsePeers(list string) (map[uint64]string, error) {
 		peers[id] = addr
 	}
 	return peers, nil
-}
-
-// tlsFlags defines -NAME-tls-cert, -NAME-tls-key and -NAME-tls-ca, for mutual
-// TLS, and returns what makes a configuration of them: nil if none was given.
-func tlsFlags(f *flag.FlagSet, name string) func() (*tls.Config, error) {
-	cert := f.String(name+"-tls-cert", "", "PEM `file` of the certificate to prove this side by, to "+name+"s")
-	key := f.String(name+"-tls-key", "", "PEM `file` of its key")
-	ca := f.String(name+"-tls-ca", "", "PEM `file` of the authorities whose certificates are good")
-	return func() (*tls.Config, error) {
-		if *cert == "" && *key == "" && *ca == "" {
-			return nil, nil
-		}
-		if *cert == "" || *key == "" || *ca == "" {
-			return nil, usageError{fmt.Errorf("-%[1]s-tls-cert, -%[1]s-tls-key and -%[1]s-tls-ca go together", name)}
-		}
-		pair, err := tls.LoadX509KeyPair(*cert, *key)
-		if err != nil {
-			return nil, err
-		}
-		pem, err := os.ReadFile(*ca)
-		if err != nil {
-			return nil, err
-		}
-		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate", *ca)
-		}
-		return &tls.Config{
-			Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool,
-			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
-		}, nil
-	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -31,7 +32,7 @@ var zooIgnored = []string{
 	"standaloneEnabled", "quorumListenOnAllIPs", "dynamicConfigFile", "localSessionsEnabled", "localSessionsUpgradingEnabled",
 	"dataLogDir", "snapCount", "preAllocSize", "txnLogSizeLimitInKb", "autopurge.", "fsync.warningthresholdms", "globalOutstandingLimit",
 	"serverCnxnFactory", "clientPortListenBacklog", "tcpKeepAlive", "clientTcpKeepAlive", "admin.", "metricsProvider.",
-	"digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
+	"ssl.hostnameVerification", "ssl.quorum.", "digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
 }
 
 // zooAlike are keys of which one value is how it is here anyway; any other
@@ -39,7 +40,6 @@ var zooIgnored = []string{
 var zooAlike = map[string][]string{
 	"forceSync":                              {"yes"},
 	"skipACL":                                {"no"},
-	"enforceQuota":                           {"false"},
 	"reconfigEnabled":                        {"false"},
 	"readonlymode.enabled":                   {"false"},
 	"sslQuorum":                              {"false"},
@@ -48,6 +48,17 @@ var zooAlike = map[string][]string{
 	"sessionRequireClientSASLAuth":           {"false"},
 	"DigestAuthenticationProvider.enabled":   {"true"},
 	"DigestAuthenticationProvider.digestAlg": {"SHA1"},
+	"client.portUnification":                 {"false"},
+	"authProvider.x509":                      {"org.apache.zookeeper.server.auth.X509AuthenticationProvider"},
+	"ssl.authProvider":                       {"x509"},
+	"ssl.clientHostnameVerification":         {"false"},
+	"ssl.crl":                                {"false"},
+	"ssl.ocsp":                               {"false"},
+	"ssl.keyStore.password":                  {""},
+	"ssl.keyStore.passwordPath":              {""},
+	"ssl.trustStore.password":                {""},
+	"ssl.trustStore.passwordPath":            {""},
+	"client.certReload":                      {"false"},
 }
 
 // readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
@@ -101,6 +112,27 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 				err = set("listen", net.JoinHostPort(keys["clientPortAddress"], value))
 			}
 		case name == "clientPortAddress": // with clientPort
+		case name == "secureClientPort":
+			if _, err = strconv.ParseUint(value, 10, 16); err != nil {
+				break
+			}
+			if err = set("tls-listen", net.JoinHostPort(keys["secureClientPortAddress"], value)); err == nil && keys["clientPort"] == "" {
+				err = set("listen", "") // no other port, as in ZooKeeper
+			}
+		case name == "secureClientPortAddress":
+			if keys["secureClientPort"] == "" {
+				err = errors.New("without secureClientPort")
+			}
+		case name == "ssl.keyStore.location", name == "ssl.trustStore.location":
+			flag := map[string]string{"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca"}[name]
+			if err = set(flag, value); err == nil && !given[flag] {
+				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
+			}
+		case name == "ssl.keyStore.type", name == "ssl.trustStore.type": // with the location
+		case name == "ssl.clientAuth":
+			err = set("tls-client-auth", cmp.Or(strings.ToLower(value), "need"))
+		case name == "X509AuthenticationProvider.superUser":
+			err = set("x509-super-user", value)
 		case name == "maxClientCnxns":
 			err = set("max-client-cnxns", value)
 		case name == "DigestAuthenticationProvider.superDigest":
@@ -109,6 +141,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("4lw", value)
 		case name == "extendedTypesEnabled":
 			err = set("no-ttl", strconv.FormatBool(value != "true"))
+		case name == "enforceQuota":
+			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
 		case name == "maxCnxns":
 			err = number(value, &cfg.MaxConnections)
 		case name == "jute.maxbuffer":
@@ -124,10 +158,12 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 				err = errors.New("clusters are not supported yet")
 			}
 		case slices.Contains(zooAlike[name], value):
-		case zooAlike[name] != nil, strings.HasPrefix(name, "authProvider"), strings.HasPrefix(name, "secureClientPort"), strings.HasPrefix(name, "ssl."),
+		case slices.ContainsFunc(zooIgnored, func(k string) bool { return k == name || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }):
+		case strings.HasPrefix(name, "ssl.") && strings.Contains(name, ".password"):
+			err = errors.New("a store in PEM form needs no password here, and a key that does cannot be read")
+		case zooAlike[name] != nil, strings.HasPrefix(name, "authProvider"), strings.HasPrefix(name, "ssl."),
 			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme", name == "enforce.auth.schemes":
 			err = errors.New("not supported")
-		case slices.ContainsFunc(zooIgnored, func(k string) bool { return k == name || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }):
 		default:
 			log.Warn("a key of the configuration file means nothing here", "file", path, "key", key)
 		}
@@ -162,6 +198,21 @@ func zooKeys(path string) (map[string]string, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return keys, nil
+}
+
+// onlyPEM refuses a store of keys or certificates that is not in PEM form.
+// Without a type the file's name tells it (KeyStoreFileType).
+func onlyPEM(location, kind string) error {
+	if kind == "" {
+		kind = map[string]string{".pem": "PEM", ".jks": "JKS", ".p12": "PKCS12", ".bcfks": "BCFKS"}[filepath.Ext(location)]
+	}
+	switch strings.ToUpper(kind) {
+	case "PEM":
+		return nil
+	case "":
+		return errors.New("of which type the store is tells neither its name nor a key: it must be PEM")
+	}
+	return fmt.Errorf("a store of type %s cannot be read, only PEM: keytool and openssl make one of the other", kind)
 }
 
 // notZooKeepers refuses a directory that holds ZooKeeper's own data: a server

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // zooCfg writes a configuration file.
@@ -54,19 +56,48 @@ func TestZooCfg(t *testing.T) {
 	}
 }
 
+// TestZooCfgQuota: enforceQuota is enforced, and no is said as Java says it.
+func TestZooCfgQuota(t *testing.T) {
+	for value, want := range map[string]error{"true": proto.QuotaExceeded, "TRUE": proto.QuotaExceeded, "false": nil, "yes": nil} {
+		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforceQuota="+value)).waitReady()
+		c := p.connect()
+		for _, path := range []string{"/q", "/zookeeper/quota/q", "/zookeeper/quota/q/zookeeper_limits", "/zookeeper/quota/q/zookeeper_stats"} {
+			if _, err := c.Create(path, []byte("countHardLimit=1"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := c.Create("/q/a", nil, 0); err != want {
+			t.Errorf("enforceQuota=%s: %v", value, err)
+		}
+	}
+}
+
 func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
 	for line, says := range map[string]string{
-		"tickTime":                                   `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
-		"tickTime=x":                                 "tickTime=x: ",
-		"clientPort=65536":                           "clientPort=65536: ",
-		"clientPort=-1":                              "clientPort=-1: ",
-		"maxSessionTimeout=long":                     "maxSessionTimeout=long: ",
-		"jute.maxbuffer=-5":                          "jute.maxbuffer=-5: ",
-		"secureClientPort=2281":                      "not supported",
+		"tickTime":                             `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
+		"tickTime=x":                           "tickTime=x: ",
+		"clientPort=65536":                     "clientPort=65536: ",
+		"clientPort=-1":                        "clientPort=-1: ",
+		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
+		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
+		"secureClientPort=2281":                "-tls-listen without -tls-cert",
+		"secureClientPort=70000":               "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
+		"ssl.keyStore.location=/a/store.jks":   "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
+		"ssl.trustStore.location=/a/store.p12": "of type PKCS12",
+		"ssl.keyStore.location=/a/store":       "must be PEM",
+		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
+		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM form needs no password",
+		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM form needs no password",
+		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
+		"ssl.crl=true":                               "not supported",
+		"ssl.ciphersuites=x":                         "not supported",
+		"ssl.clientHostnameVerification=true":        "not supported",
+		"client.portUnification=true":                "not supported",
+		"authProvider.x509=com.example.Mine":         "not supported",
 		"zookeeper.skipACL=yes":                      "not supported",
-		"enforceQuota=true":                          "not supported",
 		"authProvider.1=x.SASL":                      "not supported",
 		"server.1=a:1:2\nserver.2=b:1:2":             "server.2=b:1:2: clusters are not supported yet",
 		"dataDir=" + theirs:                          "ZooKeeper's own data",

@@ -22,7 +22,7 @@ func (b *bindings) request(st *Step) ([]byte, error) {
 	out := append([]byte(nil), st.Bytes...)
 	for i := range st.Fields {
 		f := &st.Fields[i]
-		if f.old() {
+		if f.old() && f.Kind != Zxid {
 			continue
 		}
 		v, ok := b.value(f)
@@ -36,10 +36,12 @@ func (b *bindings) request(st *Step) ([]byte, error) {
 
 // value is what a symbol is bound to.
 func (b *bindings) value(f *Field) ([]byte, bool) {
-	switch f.Kind {
-	case Zxid:
+	switch {
+	case f.old(): // of a request: the latest that this server can have had, or 0
+		return binary.BigEndian.AppendUint64(nil, uint64(b.base)), true
+	case f.Kind == Zxid:
 		return binary.BigEndian.AppendUint64(nil, uint64(b.base+f.n)), b.based
-	case Time:
+	case f.Kind == Time:
 		ms, ok := b.times[f.n]
 		return binary.BigEndian.AppendUint64(nil, uint64(ms)), ok
 	}
@@ -51,8 +53,12 @@ func (b *bindings) value(f *Field) ([]byte, bool) {
 // for the first time to the values that came. It returns nil when they agree.
 func (b *bindings) reply(st *Step, got []byte, eventZxid bool) *Diff {
 	d := &Diff{Step: st, Got: got, Want: append([]byte(nil), st.Bytes...), Offset: -1}
+	eventZxid = eventZxid && event(st.Bytes) && event(got)
 	for i := range st.Fields {
 		f := &st.Fields[i]
+		if eventZxid && f.Offset == zxidAt {
+			continue
+		}
 		end := f.Offset + f.Length
 		var came []byte
 		if end <= len(got) {
@@ -73,7 +79,7 @@ func (b *bindings) reply(st *Step, got []byte, eventZxid bool) *Diff {
 		}
 		copy(d.Want[f.Offset:], v)
 	}
-	if eventZxid && event(st.Bytes) && event(got) {
+	if eventZxid {
 		if z := int64(binary.BigEndian.Uint64(got[zxidAt:])); z == -1 || z > 0 {
 			copy(d.Want[zxidAt:zxidAt+8], got[zxidAt:])
 		}

@@ -1,6 +1,10 @@
 package golden
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/lockkeeper/lockkeeper/internal/xid"
+)
 
 // Frame is one frame of a scenario as it was recorded, for tests of decoders.
 type Frame struct {
@@ -17,10 +21,9 @@ type Frame struct {
 // no frame, because their length prefix lies, are left out.
 func (s *Scenario) Frames() []Frame {
 	var frames []Frame
-	type request struct{ xid, op int32 }
 	type state struct {
-		asked, answered bool      // the handshake has been
-		waiting         []request // requests without an answer yet, oldest first
+		asked, answered bool // the handshake has been
+		waiting         xid.Waiting
 	}
 	conns := map[string]*state{}
 	for i := range s.Steps {
@@ -43,24 +46,14 @@ func (s *Scenario) Frames() []Frame {
 		case f.FromClient:
 			f.Op = opcode(st.Bytes)
 			if n >= 8 {
-				c.waiting = append(c.waiting, request{int32(binary.BigEndian.Uint32(st.Bytes[xidAt:])), f.Op})
+				c.waiting.Asked(int32(binary.BigEndian.Uint32(st.Bytes[xidAt:])), f.Op)
 			}
 		case !c.answered:
 			f.Handshake, c.answered = true, true
 		case !event(st.Bytes) && n >= 4:
-			xid := int32(binary.BigEndian.Uint32(st.Bytes[xidAt:]))
-			for j, r := range c.waiting {
-				// A ping is answered with xid -2 whatever its own was.
-				if r.xid == xid || xid == -2 && r.op == opPing {
-					f.Op = r.op
-					c.waiting = append(c.waiting[:j:j], c.waiting[j+1:]...)
-					break
-				}
-			}
+			f.Op, _ = c.waiting.Answered(int32(binary.BigEndian.Uint32(st.Bytes[xidAt:])))
 		}
 		frames = append(frames, f)
 	}
 	return frames
 }
-
-const opPing = 11

@@ -56,7 +56,7 @@ func LoadAll(fsys fs.FS) ([]*Scenario, error) {
 func Parse(r io.Reader) (*Scenario, error) {
 	p := &parser{open: map[string]bool{}}
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 4<<20) // a frame of the largest legal size takes 2 MiB of hex
+	lines.Buffer(nil, 2*maxFrame+1<<10) // in hex
 	next := p.header
 	for lines.Scan() {
 		p.line++
@@ -274,7 +274,7 @@ func parseField(text string) (Field, error) {
 		return Field{}, fmt.Errorf("unknown field kind or wrong length: %q", text)
 	}
 	prefix := map[FieldKind]string{Zxid: "base+", Sid: "S", Passwd: "P", Time: "T+"}[f.Kind]
-	if f.Kind == Zxid && f.old() {
+	if f.old() {
 		return f, nil
 	}
 	digits, ok := strings.CutPrefix(f.Symbol, prefix)

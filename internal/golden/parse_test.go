@@ -35,7 +35,7 @@ func TestFilesParse(t *testing.T) {
 			kinds[st.Kind]++
 		}
 	}
-	if want := map[string]int{"ext": 56, "default": 4, "admin": 1}; len(configs) != len(want) ||
+	if want := map[string]int{"ext": 58, "default": 4, "admin": 1}; len(configs) != len(want) ||
 		configs["ext"] != want["ext"] || configs["default"] != want["default"] || configs["admin"] != want["admin"] {
 		t.Errorf("scenarios by configuration: %v, want %v", configs, want)
 	}

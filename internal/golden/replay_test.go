@@ -439,3 +439,81 @@ C1 closed
 	}
 	// Output:
 }
+
+// What was set before a recording began is not compared, and an old zxid in a
+// request is replaced by one that the endpoint can know.
+func TestReplayOld(t *testing.T) {
+	s, err := Parse(strings.NewReader(`zk-golden 1
+title: t
+server: s, config ext
+
+C1 open
+C1 > 000000080000000000000099
+  @ 4 8 zxid old  lastZxidSeen
+C1 < 00000010000000010000000000000007fffffff0
+  @ 8 8 zxid base+2  zxid
+C1 > 000000080000000000000098
+  @ 4 8 zxid old  relativeZxid
+C1 < 00000018000000020000000000000003000000000000000000000004
+  @ 8 8 zxid old  zxid
+  @ 20 8 sid old  owner
+C1 < 00000018000000030000000000000007000000000000000000000004
+  @ 8 8 zxid base+2  zxid
+  @ 20 8 time old  ctime
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := net.Pipe()
+	var asked [2]uint64
+	done := make(chan error, 1)
+	go func() {
+		done <- func() error {
+			for i, answer := range [][]byte{
+				{0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 52, 255, 255, 255, 240},
+				append(append([]byte{0, 0, 0, 24, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0}, 9, 9, 9, 9, 9, 9, 9, 9),
+					0, 0, 0, 24, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 52, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8),
+			} {
+				var q [12]byte
+				if _, err := io.ReadFull(server, q[:]); err != nil {
+					return err
+				}
+				asked[i] = binary.BigEndian.Uint64(q[4:])
+				if _, err := server.Write(answer); err != nil {
+					return err
+				}
+			}
+			return server.Close()
+		}()
+	}()
+	if err := s.Replay(t.Context(), func() (net.Conn, error) { return client, nil }, Options{}); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil || asked != [2]uint64{0, 50} {
+		t.Errorf("asked with %v, want 0 and the base 50; %v", asked, err)
+	}
+}
+
+// A recording of 3.9 has the zxid of a notification; 3.8 sends none.
+func TestReplayEventZxidRecorded(t *testing.T) {
+	s := load(t, "38-watch-recursive")
+	for i := range s.Steps {
+		if st := &s.Steps[i]; st.Kind == Receive && event(st.Bytes) {
+			st.Fields = append(st.Fields, Field{zxidAt, 8, Zxid, "base+3", "zxid", 3})
+		}
+	}
+	without := func(f *fake) {
+		f.frame = func(_ *Step, frame []byte) []byte {
+			if event(frame) {
+				binary.BigEndian.PutUint64(frame[zxidAt:], ^uint64(0))
+			}
+			return frame
+		}
+	}
+	if err := against(t, s, Options{EventZxid: true}, without); err != nil {
+		t.Error(err)
+	}
+	if err := against(t, s, Options{}, without); err == nil {
+		t.Error("not found without EventZxid")
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/lockkeeper/lockkeeper/internal/xid"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -44,20 +45,12 @@ type Frame struct {
 // FromClient reports whether the client sent the frame.
 func (f *Frame) FromClient() bool { return f.Kind == ConnectRequest || f.Kind == Request }
 
-// maxWaiting bounds the requests that a [Conversation] remembers.
-const maxWaiting = 100_000
-
 // Conversation follows the two directions of one connection from its start, so
 // that a reply is decoded by what was asked. The zero value is a new
 // connection. It must not be used by two goroutines at once.
 type Conversation struct {
 	asked, answered bool // the handshake
-	waiting         []pending
-}
-
-type pending struct {
-	xid int32
-	op  proto.OpCode
+	waiting         xid.Waiting
 }
 
 // FromClient decodes the next frame that the client sent. It keeps payload.
@@ -77,12 +70,7 @@ func (c *Conversation) FromClient(payload []byte) Frame {
 		return f
 	}
 	f.Xid, f.Op = h.Xid, h.Op
-	if h.Op == proto.OpPing {
-		h.Xid = proto.XidPing
-	}
-	if len(c.waiting) < maxWaiting {
-		c.waiting = append(c.waiting, pending{h.Xid, h.Op})
-	}
+	c.waiting.Asked(h.Xid, int32(h.Op))
 	if row := proto.OpByCode(h.Op); row != nil {
 		f.decode(&d, row.Request())
 	} else {
@@ -113,13 +101,8 @@ func (c *Conversation) FromServer(payload []byte) Frame {
 		f.decode(&d, new(proto.WatcherEvent))
 		return f
 	}
-	for i, p := range c.waiting {
-		if p.xid == h.Xid {
-			f.Op, f.Known = p.op, true
-			c.waiting = append(c.waiting[:i], c.waiting[i+1:]...)
-			break
-		}
-	}
+	op, known := c.waiting.Answered(h.Xid)
+	f.Op, f.Known = proto.OpCode(op), known
 	row := proto.OpByCode(f.Op)
 	if f.Known && f.Code == proto.OK && row != nil && row.Reply != nil {
 		f.decode(&d, row.Reply())
@@ -168,9 +151,9 @@ func (f *Frame) String() string {
 		if f.Known {
 			name = OpName(f.Op)
 		}
-		fmt.Fprintf(&b, "%s xid=%d zxid=%#x %s", name, f.Xid, f.Zxid, f.Code)
+		fmt.Fprintf(&b, "%s xid=%d zxid=%s %s", name, f.Xid, Zxid(f.Zxid), f.Code)
 	case Event:
-		fmt.Fprintf(&b, "event zxid=%#x", f.Zxid)
+		fmt.Fprintf(&b, "event zxid=%s", Zxid(f.Zxid))
 		if f.Code != proto.OK {
 			fmt.Fprintf(&b, " %s", f.Code)
 		}
@@ -188,17 +171,31 @@ func (f *Frame) String() string {
 	return b.String()
 }
 
-func cut(s string, n int) string {
-	if len(s) > n {
-		return s[:n] + "…"
+// Zxid is a transaction id in words; -1 is none.
+func Zxid(z int64) string {
+	if z == -1 {
+		return "-1"
 	}
-	return s
+	return fmt.Sprintf("%#x", uint64(z))
+}
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n] + "…"
 }
 
 // Text is a record in words: its fields with their names, nested.
-func Text(r any) string {
+func Text(r any) string { return named(r, "") }
+
+// named is a value in words. name is the field that it is in, if any.
+func named(r any, name string) string {
 	var b strings.Builder
-	text(&b, reflect.ValueOf(r), "")
+	text(&b, reflect.ValueOf(r), name)
 	return b.String()
 }
 
@@ -215,7 +212,7 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 		if x.Null {
 			b.WriteString("null")
 		} else {
-			b.WriteString(strconv.Quote(x.Path))
+			b.WriteString(cut(strconv.Quote(x.Path), 400))
 		}
 		return
 	case proto.MultiOp:
@@ -263,9 +260,17 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 		}
 		b.WriteByte(']')
 	case reflect.String:
+		if v.String() == jute.Null {
+			b.WriteString("null")
+			return
+		}
 		b.WriteString(cut(strconv.Quote(v.String()), 400))
 	case reflect.Int64:
-		if strings.Contains(name, "zxid") || strings.Contains(name, "Zxid") || name == "sessionID" || name == "ephemeralOwner" {
+		switch {
+		case isZxid(name):
+			b.WriteString(Zxid(v.Int()))
+			return
+		case isSession(name):
 			fmt.Fprintf(b, "%#x", uint64(v.Int()))
 			return
 		}
@@ -273,6 +278,19 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 	default:
 		fmt.Fprint(b, v.Interface())
 	}
+}
+
+// isZxid and isSession tell what a field of 64 bits holds, by its name.
+func isZxid(name string) bool    { return strings.Contains(strings.ToLower(name), "zxid") }
+func isSession(name string) bool { return name == "sessionID" || name == "ephemeralOwner" }
+
+// fieldName is how a field of a record is called here.
+func fieldName(f reflect.StructField) string {
+	switch f.Name {
+	case "ACL", "IDs", "ID", "TTL":
+		return strings.ToLower(f.Name)
+	}
+	return strings.ToLower(f.Name[:1]) + f.Name[1:]
 }
 
 // fields writes the fields of a struct, those of embedded ones among them.
@@ -287,10 +305,7 @@ func fields(b *strings.Builder, v reflect.Value, first bool) bool {
 			b.WriteByte(' ')
 		}
 		first = false
-		name := strings.ToLower(f.Name)
-		if name != "acl" && name != "ids" {
-			name = name[:1] + f.Name[1:]
-		}
+		name := fieldName(f)
 		b.WriteString(name + "=")
 		text(b, v.Field(i), name)
 	}

@@ -75,7 +75,7 @@ func TestText(t *testing.T) {
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 9, Op: proto.OpPing})), `ping xid=9`},
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 3, Op: 20})), `deleteContainer xid=3`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: -1, Zxid: -1}, &proto.WatcherEvent{Type: 4, State: 3, Path: "/a"})),
-			`event zxid=-0x1 {type=NodeChildrenChanged state=3 path="/a"}`},
+			`event zxid=-1 {type=NodeChildrenChanged state=3 path="/a"}`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: 1, Zxid: 33}, failed)), `multi xid=1 zxid=0x21 Ok {results=[Ok BadVersion]}`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: 2, Zxid: 33})), `sync xid=2 zxid=0x21 Ok UNREADABLE (jute: record cut short)`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: -2, Zxid: 33})), `ping xid=-2 zxid=0x21 Ok`},
@@ -95,6 +95,7 @@ func TestText(t *testing.T) {
 // FuzzConversation decodes whatever two strangers may say to each other.
 func FuzzConversation(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 0, 14, 0, 0, 0, 1}, []byte{0, 0, 0, 1})
+	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x03/\xff\xfe\x01"), []byte{}) // a path that is no UTF-8
 	f.Fuzz(func(t *testing.T, asked, answered []byte) {
 		var c Conversation
 		for range 2 {
@@ -102,6 +103,18 @@ func FuzzConversation(f *testing.F) {
 			r := c.FromServer(answered)
 			if q.String() == "" || r.String() == "" {
 				t.Fatal("a frame without words")
+			}
+			for _, frame := range []*Frame{&q, &r} {
+				end := 0
+				for x := range frame.Fields() {
+					end = x.Offset + x.Length
+				}
+				if body := len(frame.Payload) - len(frame.Rest); frame.Err == nil && end != body {
+					t.Fatalf("the fields of %s end at %d of %d", frame, end, body)
+				}
+				if frame.Body != nil {
+					Plain(frame.Body)
+				}
 			}
 		}
 	})

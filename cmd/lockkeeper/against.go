@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/differ"
+)
+
+// against is 'conform --against': the comparison with another server.
+type against struct {
+	addr    string
+	ops     int
+	seed    uint64
+	masks   string
+	noMasks bool
+}
+
+func (a *against) register(f *flag.FlagSet) {
+	f.StringVar(&a.addr, "against", "", "instead of the checks, compare with the server at this `address` by random requests to both")
+	f.IntVar(&a.ops, "ops", 10_000, "with --against, how many requests to send")
+	f.Uint64Var(&a.seed, "seed", 0, "with --against, the seed of the random requests; 0 draws one")
+	f.StringVar(&a.masks, "mask", "", "with --against, `names` of differences to allow, besides those known between the two versions")
+	f.BoolVar(&a.noMasks, "no-masks", false, "with --against, allow none of the known differences")
+}
+
+// run compares the server at addr with the other one.
+func (a *against) run(addr, without, super string, asJSON bool, stdout, stderr io.Writer) error {
+	if _, _, err := net.SplitHostPort(a.addr); err != nil {
+		return usageError{err}
+	}
+	if a.ops < 1 {
+		return usageError{fmt.Errorf("invalid value %d for flag -ops: not positive", a.ops)}
+	}
+	o := differ.Options{Ops: a.ops, NoMasks: a.noMasks, Super: super}
+	var err error
+	if o.Without, err = choose("without", without, differ.Features); err != nil {
+		return err
+	}
+	if o.Masks, err = choose("mask", a.masks, differ.MaskNames()); err != nil {
+		return err
+	}
+	for a.seed == 0 {
+		a.seed = rand.Uint64N(1_000_000_000)
+	}
+	o.Seed = a.seed
+	dial := func(addr string) differ.Dial {
+		return func(ctx context.Context) (net.Conn, error) {
+			d := net.Dialer{Timeout: 10 * time.Second}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+	o.A, o.B = dial(a.addr), dial(addr)
+	fmt.Fprintf(stderr, "A is %s, B is %s, seed %d\n", a.addr, addr, a.seed)
+	told := time.Now()
+	o.Progress = func(r *differ.Report) {
+		if time.Since(told) > 2*time.Second {
+			told = time.Now()
+			fmt.Fprintf(stderr, "%d of %d requests, %.0f a second, %d events, no difference\n", r.Ops, a.ops, float64(r.Ops)/r.Seconds, r.Events)
+		}
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	report, err := differ.Run(ctx, o)
+	if err != nil && report.Difference == nil {
+		return err
+	}
+	if asJSON {
+		out := json.NewEncoder(stdout)
+		out.SetEscapeHTML(false)
+		out.SetIndent("", "  ")
+		err = errors.Join(err, out.Encode(report))
+	} else {
+		_, e := fmt.Fprint(stdout, report)
+		err = errors.Join(err, e)
+	}
+	if report.Difference != nil {
+		err = errors.Join(fmt.Errorf("%w from %s: %s", errDiffers, a.addr, report.Difference.What), err)
+	}
+	return err
+}

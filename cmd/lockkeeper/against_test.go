@@ -1,0 +1,62 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// TestAgainst compares two servers that are alike, and two that are not.
+func TestAgainst(t *testing.T) {
+	start := func(change func(*lockkeeper.Config)) string {
+		s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(2*time.Second), lockkeepertest.WithConfig(change))
+		return s.Addr()
+	}
+	same := func(*lockkeeper.Config) {}
+	a, b, c := start(same), start(same), start(func(c *lockkeeper.Config) { c.NoTTL = true })
+
+	code, stdout, stderr := call(nil, "conform", "--against", a, b, "--ops", "500", "--seed", "3")
+	if code != exitOK || !strings.Contains(stdout, "seed 3: 5") || !strings.HasSuffix(stdout, "no difference\n") || !strings.Contains(stderr, "seed 3") {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+
+	code, stdout, stderr = call(nil, "conform", "--against", a, c, "--json", "--ops", "5000", "--mask", "astral,event-zxid", "--without", "quotas")
+	var r differ.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil {
+		t.Fatalf("exit %d, %v\n%s\n%s", code, err, stdout, stderr)
+	}
+	d := r.Difference
+	if code != exitFault || d == nil || !d.Reproduced || d.Steps > 3 || !strings.Contains(stderr, "the endpoint differs from "+a) {
+		t.Fatalf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+	last := d.Minimal[len(d.Minimal)-1]
+	if x := strings.Join(last.B, " "); !strings.Contains(x, "Unimplemented") {
+		t.Errorf("the shortest sequence ends with %+v", last)
+	}
+	if _, ok := r.Masks["astral"]; !ok || r.Seed == 0 {
+		t.Errorf("seed %d, masks %v", r.Seed, r.Masks)
+	}
+}
+
+func TestAgainstUsage(t *testing.T) {
+	for args, says := range map[string]string{
+		"--against 127.0.0.1:1":                                    "one endpoint",
+		"--against nowhere 127.0.0.1:1":                            "missing port",
+		"--against 127.0.0.1:1 127.0.0.1:2 --ops 0":                "invalid value 0 for flag -ops",
+		"--against 127.0.0.1:1 127.0.0.1:2 --mask nonsense":        `invalid value "nonsense" for flag -mask`,
+		"--against 127.0.0.1:1 127.0.0.1:2 --without nonsense":     `invalid value "nonsense" for flag -without`,
+		"--against 127.0.0.1:1 127.0.0.1:2 --seed -1":              "invalid value",
+		"--against 127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 --no-masks": "one endpoint",
+	} {
+		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(args)...)...)
+		if code != exitUsage {
+			t.Errorf("conform %s: exit %d", args, code)
+		}
+		oneError(t, stderr, says)
+	}
+}

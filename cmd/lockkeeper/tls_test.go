@@ -1,0 +1,152 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+const secureLine = "lockkeeper: serving ZooKeeper clients with TLS on "
+
+// secureAddr waits until clients with TLS are served, and returns where.
+func (p *process) secureAddr() string {
+	p.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for _, l := range p.lines() {
+			if addr, ok := strings.CutPrefix(l, secureLine); ok {
+				return addr
+			}
+		}
+	}
+	p.t.Fatalf("not ready: %q", p.lines())
+	return ""
+}
+
+// identities opens a session with TLS and asks who it is.
+func identities(t *testing.T, addr string, ca *testkit.CA, certificates ...tls.Certificate) (ids []proto.ID, err error) {
+	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	c, err := rawclient.Open(nc, 10*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	var r proto.WhoAmIReply
+	_, err = c.Call(proto.OpWhoAmI, nil, &r)
+	return r.IDs, err
+}
+
+func isAnn(ids []proto.ID) bool {
+	return len(ids) == 2 && ids[0] == proto.ID{Scheme: "x509", ID: "CN=ann"}
+}
+
+// TestServeTLS serves with TLS by flags: beside the plain port, and alone.
+func TestServeTLS(t *testing.T) {
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	authority := ca.WriteCA(t, dir, "ca.pem")
+	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	ann := ca.Client(t, pkix.Name{CommonName: "ann"})
+
+	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key,
+		"--tls-ca", authority, "--x509-super-user", "CN=root").waitReady()
+	addr := p.secureAddr()
+	if ids, err := identities(t, addr, ca, ann); err != nil || !isAnn(ids) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	if ids, err := identities(t, addr, ca, ca.Client(t, pkix.Name{CommonName: "root"})); err != nil || len(ids) != 3 || ids[0].Scheme != proto.SchemeSuper {
+		t.Errorf("the super user is %v, %v", ids, err)
+	}
+	if ids, err := identities(t, addr, ca); err == nil {
+		t.Errorf("without a certificate: %v", ids)
+	}
+	if err := p.connect().Ping(); err != nil {
+		t.Error(err)
+	}
+	_, port, _ := net.SplitHostPort(addr)
+	if conf := p.conf(); !strings.Contains(conf, "secureClientPort="+port+"\n") {
+		t.Error(conf)
+	}
+
+	// One file for both, no plain port, and no certificates of clients.
+	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
+	p = start(t, []string{"LOCKKEEPER_TLS_CERT=" + both, "LOCKKEEPER_TLS_CLIENT_AUTH=NONE"}, "serve", "--memory", "--listen=", "--tls-listen", "127.0.0.1:0")
+	if ids, err := identities(t, p.secureAddr(), ca, ann); err != nil || len(ids) != 1 {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for _, l := range p.lines() {
+		if readyLine.MatchString(l) {
+			t.Errorf("a plain port, too: %s", l)
+		}
+	}
+	check1(t, p.Process.Signal(os.Interrupt))
+	if code := p.exit(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestServeTLSFiles: a file that is not what it should be stops the start, by its name.
+func TestServeTLSFiles(t *testing.T) {
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	authority := ca.WriteCA(t, dir, "ca.pem")
+	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	_, otherKey := testkit.WritePair(t, ca.Server(t), dir, "other.pem", "otherkey.pem")
+	missing := filepath.Join(dir, "missing.pem")
+	for says, files := range map[string][3]string{
+		missing:                              {missing, key, authority},
+		missing + ":":                        {cert, missing, authority},
+		"missing.pem:":                       {cert, key, missing},
+		otherKey:                             {cert, otherKey, authority},
+		cert:                                 {cert, "", authority}, // no key in it
+		key + ": no certificate in PEM form": {cert, key, key},
+	} {
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0",
+			"--tls-cert", files[0], "--tls-key", files[1], "--tls-ca", files[2])
+		if code != exitFault {
+			t.Errorf("%v: exit %d", files, code)
+		}
+		oneError(t, stderr, says)
+	}
+}
+
+// TestZooCfgTLS serves with TLS by the keys that ZooKeeper has for it.
+func TestZooCfgTLS(t *testing.T) {
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	authority := ca.WriteCA(t, dir, "ca.crt")
+	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
+	ann := ca.Client(t, pkix.Name{CommonName: "ann"})
+	keys := []string{"secureClientPort=0", "secureClientPortAddress=127.0.0.1", "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+		"ssl.keyStore.location=" + both, "ssl.keyStore.password=", "ssl.trustStore.location=" + authority, "ssl.trustStore.type=PEM",
+		"authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider", "zookeeper.X509AuthenticationProvider.superUser=CN=root",
+		"ssl.hostnameVerification=true", "ssl.quorum.keyStore.location=/x.jks", "sslQuorum=false"}
+
+	p := start(t, nil, "serve", "--memory", "--config", zooCfg(t, keys...))
+	addr := p.secureAddr()
+	if ids, err := identities(t, addr, ca, ann); err != nil || !isAnn(ids) {
+		t.Errorf("%v, %v", ids, err)
+	}
+	if ids, err := identities(t, addr, ca); err == nil {
+		t.Errorf("without a certificate, which is needed by default: %v", ids)
+	}
+	for _, l := range p.lines() {
+		if readyLine.MatchString(l) || strings.Contains(l, "level=WARN") && !strings.Contains(l, "handshake") {
+			t.Errorf("no clientPort is given, and every key is known, but: %s", l)
+		}
+	}
+
+	p = start(t, nil, "serve", "--memory", "--config", zooCfg(t, append(keys, "clientPort=0", "clientPortAddress=127.0.0.1", "ssl.clientAuth=WANT")...)).waitReady()
+	if ids, err := identities(t, p.secureAddr(), ca); err != nil || len(ids) != 1 {
+		t.Errorf("without a certificate, which is only wanted: %v, %v", ids, err)
+	}
+	check1(t, p.connect().Ping())
+}

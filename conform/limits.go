@@ -1,0 +1,204 @@
+package conform
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+var limitChecks = []Check{
+	{
+		Name: "limits/largest frame",
+		Says: "A frame of 1,048,575 bytes, jute.maxbuffer's default, is taken.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("x"), nil, 0)
+			data := fill(&proto.SetDataRequest{Path: t.path("x"), Version: -1}, maxFrame)
+			t.equal("dataLength", k.set(t.path("x"), data, -1).DataLength, int32(len(data)))
+			k.delete(t.path("x"), -1)
+		},
+	},
+	{
+		Name: "limits/frame too large",
+		Says: "A frame that is one byte longer closes the connection without a reply, and what it asks for is not done; the session lives on.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			data := fill(&proto.SetDataRequest{Path: t.path("x"), Version: -1}, maxFrame+1)
+			a.send(proto.OpSetData, &proto.SetDataRequest{Path: t.path("x"), Data: data, Version: -1})
+			a.closed()
+			t.equal("version", b.stat(t.path("x")).Version, int32(0))
+			t.resume(a.Session).ping()
+		},
+	},
+	{
+		Name: "limits/frame length",
+		Says: "A frame's length that is negative or above the limit closes the connection at once, before the rest of the frame.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for _, n := range []int32{-1, -2, math.MinInt32, maxFrame + 1, math.MaxInt32} {
+				k := t.connect()
+				k.write(jute.AppendInt(nil, n), fmt.Sprintf("a frame's length of %d", n))
+				k.closed()
+				t.resume(k.Session).ping()
+			}
+		},
+	},
+	{
+		Name: "limits/largest reply",
+		Says: "A reply may be longer than a request: the data of the largest frame is given back with its Stat.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("x"), nil, 0)
+			data := fill(&proto.SetDataRequest{Path: t.path("x"), Version: -1}, maxFrame)
+			for i := range data {
+				data[i] = byte(i % 251)
+			}
+			stat := k.set(t.path("x"), data, -1)
+			f := k.do(proto.OpGetData, &proto.PathWatch{Path: t.path("x")})
+			r := f.Body.(*proto.DataReply)
+			t.ensure(bytes.Equal(r.Data, data), "the data came back changed, %d bytes", len(r.Data))
+			t.equal("the Stat", r.Stat, stat)
+			t.equal("the frame's length", len(f.Payload), 16+4+len(data)+68)
+			k.delete(t.path("x"), -1)
+		},
+	},
+	{
+		Name: "limits/many children",
+		Says: "A znode may have thousands of children, and all their names come in one reply.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			const n = 3000
+			k := t.connect()
+			var want []string
+			var ops []proto.MultiOp
+			for i := range n {
+				name := fmt.Sprintf("child-%05d", i)
+				want = append(want, name)
+				if ops = append(ops, opCreate(t.path(name), nil, 0)); len(ops) == n/3 {
+					k.multi(ops...)
+					ops = nil
+				}
+			}
+			t.ensure(slices.Equal(k.children(t.path("")), want), "the names are not the %d that were created", n)
+			stat := k.stat(t.path(""))
+			t.equal("numChildren", stat.NumChildren, int32(n))
+			t.equal("cversion", stat.Cversion, int32(n))
+		},
+	},
+	{
+		Name: "limits/large multi",
+		Says: "A multi may have thousands of operations, which all have its zxid.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			const n = 2000
+			k := t.connect()
+			var ops []proto.MultiOp
+			for i := range n {
+				ops = append(ops, opCreate(t.path("s-"), nil, proto.FlagSequential), opDelete(fmt.Sprintf("%s%010d", t.path("s-"), i), 0))
+			}
+			f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: ops})
+			results := f.Body.(*proto.MultiReply).Results
+			t.equal("the number of results", len(results), 2*n)
+			t.equal("the last path", results[2*n-2].Reply, proto.Record(&proto.PathReply{Path: fmt.Sprintf("%s%010d", t.path("s-"), n-1)}))
+			stat := k.stat(t.path(""))
+			t.equal("pzxid", stat.Pzxid, f.Zxid)
+			t.equal("cversion", stat.Cversion, int32(2*n))
+		},
+	},
+	{
+		Name: "limits/deep tree",
+		Says: "Znodes may be nested hundreds deep.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			const n = 300
+			k := t.connect()
+			var ops []proto.MultiOp
+			p := t.path("d")
+			for range n {
+				ops = append(ops, opCreate(p, nil, 0))
+				p += "/d"
+			}
+			k.multi(ops...)
+			deepest := strings.TrimSuffix(p, "/d")
+			k.stat(deepest)
+			k.missing(p)
+			ops = nil
+			for range n {
+				ops = append(ops, opDelete(deepest, -1))
+				deepest = strings.TrimSuffix(deepest, "/d")
+			}
+			k.multi(ops...)
+			k.missing(t.path("d"))
+		},
+	},
+	{
+		Name: "limits/long path",
+		Says: "A path has no limit but the frame's, in reads too.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.connect()
+			name := strings.Repeat("n", 500_000)
+			k.create(t.path(name), nil, 0)
+			k.stat(t.path(name))
+			k.missing(t.path(name + "x"))
+			k.delete(t.path(name), 0)
+		},
+	},
+	{
+		Name: "limits/frames in pieces",
+		Says: "Frames may come in any pieces, several in one and one in several.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			k := t.connect()
+			var all []byte
+			const n = 20
+			for range n {
+				k.xid++
+				h := proto.RequestHeader{Xid: k.xid, Op: proto.OpCreate}
+				payload := newZnode(t.path("s-"), proto.FlagSequential).Append(h.Append(nil))
+				k.talk.FromClient(payload)
+				all = append(jute.AppendInt(all, int32(len(payload))), payload...)
+			}
+			for size := 1; len(all) > 0; size = size*2 + 1 {
+				cut := min(size, len(all))
+				k.write(all[:cut], fmt.Sprintf("%d bytes", cut))
+				all = all[cut:]
+			}
+			for i := range int32(n) {
+				f := k.answer(i+1, proto.OpCreate)
+				t.equal("the path", f.Body, proto.Record(&proto.PathReply{Path: fmt.Sprintf("%s%010d", t.path("s-"), i)}))
+			}
+		},
+	},
+	{
+		Name: "limits/many requests",
+		Says: "A client may send thousands of requests before it reads a reply.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			const n = 3000
+			k := t.connect()
+			for range n {
+				k.queue(proto.OpExists, &proto.PathWatch{Path: t.path("")})
+			}
+			k.flush()
+			for i := range int32(n) {
+				k.judge(k.answer(i+1, proto.OpExists), proto.OK)
+			}
+		},
+	},
+}
+
+// fill is data that makes a setData request n bytes long.
+func fill(q *proto.SetDataRequest, n int) []byte {
+	q.Data = []byte{}
+	return repeat(n - 8 - len(q.Append(nil)))
+}

@@ -1,0 +1,728 @@
+package conform
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// codes are what the results of a multi come to: the code of each. All must be
+// without a reply, as those of a multi that failed are.
+func (t *trial) rolledBack(results []proto.MultiResult, codes ...proto.Code) {
+	var got []proto.Code
+	for _, r := range results {
+		t.ensure(r.Op == proto.OpError, "a failed multi has the result of %s", opName(r.Op))
+		got = append(got, r.Code)
+	}
+	t.equal("the codes of the results", got, codes)
+}
+
+// applied makes sure that a multi was good, with results of those types.
+func (t *trial) applied(results []proto.MultiResult, types ...proto.OpCode) {
+	var got []proto.OpCode
+	for _, r := range results {
+		t.equal("a result's code", r.Code, proto.OK)
+		got = append(got, r.Op)
+	}
+	t.equal("the types of the results", got, types)
+}
+
+func opMake(op proto.OpCode, path string, data []byte, flags int32) proto.MultiOp {
+	return proto.MultiOp{Op: op, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
+}
+
+// sequence is the number that the next sequential child of a znode gets, by its Stat.
+func sequence(s proto.Stat) string { return fmt.Sprintf("%010d", (s.Cversion+s.NumChildren)/2) }
+
+var multiChecks = []Check{
+	{
+		Name: "multi/results",
+		Says: "The results of a good multi have the types of its operations; that of create has the path, that of setData the Stat, and those of check and delete nothing.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			a := t.path("a")
+			k.create(a, nil, 0)
+			k.create(t.path("b"), nil, 0)
+			r := k.multi(opCheck(a, 0), opSet(a, []byte("xyz"), 0), opCreate(t.path("c"), nil, 0), opDelete(t.path("b"), 0))
+			t.applied(r, proto.OpCheck, proto.OpSetData, proto.OpCreate, proto.OpDelete)
+			t.equal("setData's Stat", *r[1].Reply.(*proto.Stat), k.stat(a))
+			t.equal("create's path", r[2].Reply.(*proto.PathReply).Path, t.path("c"))
+			k.missing(t.path("b"))
+		},
+	},
+	{
+		Name:  "multi/one zxid",
+		Says:  "A multi is one transaction: it takes one zxid, which is its reply's and that of all that it did.",
+		In:    ">=3.4",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				k.create(root, nil, 0)
+				k.create(root+"/b", nil, 0)
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
+					opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)}})
+				t.equal("the multi's zxid", f.Zxid, before+1)
+				s := k.stat(root + "/a")
+				t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
+				t.equal("the parent's pzxid", k.stat(root).Pzxid, f.Zxid)
+				t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
+			})
+		},
+	},
+	{
+		Name: "multi/create2",
+		Says: "create2 in a multi is answered as create2, with path and Stat.",
+		In:   ">=3.8.2",
+		run: func(t *trial) {
+			k := t.connect()
+			r := k.multi(opMake(proto.OpCreate2, t.path("a"), []byte("xy"), 0))
+			t.applied(r, proto.OpCreate2)
+			got := r[0].Reply.(*proto.PathStatReply)
+			t.equal("the path", got.Path, t.path("a"))
+			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
+		},
+	},
+	{
+		Name: "multi/create2 as create",
+		Says: "create2 in a multi is answered as create, with the path alone.",
+		In:   ">=3.6 <3.8.2",
+		run: func(t *trial) {
+			r := t.connect().multi(opMake(proto.OpCreate2, t.path("a"), nil, 0))
+			t.applied(r, proto.OpCreate)
+			t.equal("the path", r[0].Reply.(*proto.PathReply).Path, t.path("a"))
+		},
+	},
+	{
+		Name: "multi/createContainer",
+		Says: "createContainer in a multi is answered as create2, with path and Stat.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			r := k.multi(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagContainer))
+			t.applied(r, proto.OpCreate2)
+			got := r[0].Reply.(*proto.PathStatReply)
+			t.equal("the path", got.Path, t.path("a"))
+			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
+		},
+	},
+	{
+		Name:  "multi/createTTL",
+		Says:  "createTTL in a multi is answered as create2, with path and Stat.",
+		In:    ">=3.6",
+		Needs: []Feature{TTL},
+		run: func(t *trial) {
+			k := t.connect()
+			r := k.multi(opTTL(t.path("a-"), proto.FlagTTLSequential, 1e6))
+			t.applied(r, proto.OpCreate2)
+			got := r[0].Reply.(*proto.PathStatReply)
+			t.equal("the path", got.Path, t.path("a-0000000000"))
+			t.equal("the Stat", got.Stat, k.stat(got.Path))
+		},
+	},
+	{
+		Name: "multi/fails in the middle",
+		Says: "When an operation of a multi fails the reply's header is good, the result of that one has the code, those before it Ok and those behind it RuntimeInconsistency, all without a reply.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			r := t.connect().multi(opCreate(t.path("a"), nil, 0), opCheck(t.path("a"), 0), opDelete(t.path("nope"), -1), opCreate(t.path("b"), nil, 0), opDelete(t.path("also"), -1))
+			t.rolledBack(r, proto.OK, proto.OK, proto.NoNode, proto.RuntimeInconsistency, proto.RuntimeInconsistency)
+		},
+	},
+	{
+		Name: "multi/fails at the ends",
+		Says: "The first failure alone counts, be it that of the first operation or of the last.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			good, bad := opCreate(t.path("a"), nil, 0), opSet(t.path("nope"), nil, -1)
+			t.rolledBack(k.multi(bad, good, good), proto.NoNode, proto.RuntimeInconsistency, proto.RuntimeInconsistency)
+			t.rolledBack(k.multi(good, opCreate(t.path("b"), nil, 0), bad), proto.OK, proto.OK, proto.NoNode)
+			t.rolledBack(k.multi(bad), proto.NoNode)
+		},
+	},
+	{
+		Name: "multi/nothing applied",
+		Says: "A multi that failed has changed nothing.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), []byte("old"), 0)
+			k.create(t.path("b"), nil, 0)
+			parent, a, b := k.stat(t.path("")), k.stat(t.path("a")), k.stat(t.path("b"))
+			r := k.multi(opSet(t.path("a"), []byte("new"), 0), opCreate(t.path("a/x"), nil, proto.FlagEphemeral), opDelete(t.path("b"), 0), opCheck(t.path("a"), 0))
+			t.rolledBack(r, proto.OK, proto.OK, proto.OK, proto.BadVersion)
+			t.equal("the parent's Stat", k.stat(t.path("")), parent)
+			t.equal("the Stat of b", k.stat(t.path("b")), b)
+			data, s := k.get(t.path("a"))
+			t.equal("the data", string(data), "old")
+			t.equal("the Stat of a", s, a)
+			k.missing(t.path("a/x"))
+		},
+	},
+	{
+		Name:  "multi/failed one's zxid",
+		Says:  "A multi that failed has consumed one zxid, which its reply shows.",
+		In:    ">=3.4",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(root, nil, 0), opCheck(root+"/b", -1)}})
+				t.equal("the multi's zxid", f.Zxid, before+1)
+				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			})
+		},
+	},
+	{
+		Name:  "multi/empty",
+		Says:  "A multi of no operations is good, has no results and consumes a zxid.",
+		In:    ">=3.4",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMulti, &proto.MultiRequest{})
+				t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
+				t.equal("the multi's zxid", f.Zxid, before+1)
+			})
+		},
+	},
+	{
+		Name: "multi/undecodable",
+		Says: "A multi that cannot be decoded is answered MarshallingError as a whole, applies nothing, and leaves the connection open.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			whole := (&proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), opCreate(t.path("b"), nil, 0)}}).Append(nil)
+			for _, cut := range []int{0, 3, 8, 9, 20, len(whole) / 2, len(whole) - 9, len(whole) - 1} {
+				k.wantRaw(proto.MarshallingError, proto.OpMulti, whole[:cut])
+			}
+			k.missing(t.path("a"))
+		},
+	},
+	{
+		Name:  "multi/undecodable one's zxid",
+		Says:  "A multi that cannot be decoded consumes a zxid all the same.",
+		In:    ">=3.6",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{1})
+				t.equal("its zxid", f.Zxid, before+1)
+				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+			})
+		},
+	},
+	{
+		Name: "multi/what it may not carry",
+		Says: "A multi with an operation that it may not carry, such as exists, getACL, setACL, another multi or an unknown one, is answered MarshallingError as a whole.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			p := &proto.PathWatch{Path: t.path("")}
+			for _, op := range []proto.MultiOp{
+				{Op: proto.OpExists, Request: p}, {Op: proto.OpGetChildren2, Request: p}, {Op: proto.OpSync, Request: &proto.Path{Path: "/"}},
+				{Op: proto.OpSetACL, Request: &proto.SetACLRequest{Path: t.path(""), ACL: proto.OpenACL, Version: -1}},
+				{Op: proto.OpMulti, Request: &proto.MultiRequest{}}, {Op: 77, Request: &proto.Empty{}},
+			} {
+				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), op}})
+			}
+			k.missing(t.path("a"))
+		},
+	},
+	{
+		Name: "multi/reads among writes",
+		Says: "A multi that mixes getData or getChildren with writes is answered MarshallingError as a whole.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			for _, op := range []proto.OpCode{proto.OpGetData, proto.OpGetChildren} {
+				read := proto.MultiOp{Op: op, Request: &proto.PathWatch{Path: t.path("")}}
+				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), read}})
+				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{read, opCreate(t.path("a"), nil, 0)}})
+			}
+			k.missing(t.path("a"))
+		},
+	},
+	{
+		Name: "multi/header's error",
+		Says: "The error in the header of a request's operation means nothing, and what follows the end of the list is not read.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			f := k.doRaw(proto.OpMulti, body(int(proto.OpCreate), false, 4711, opCreate(t.path("a"), nil, 0).Request, 17, true, 0, "behind it"))
+			t.applied(f.Body.(*proto.MultiReply).Results, proto.OpCreate)
+		},
+	},
+	{
+		Name: "multi/sees itself",
+		Says: "An operation of a multi finds what those before it did.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			before := k.stat(t.path(""))
+			a := t.path("a")
+			r := k.multi(opCreate(a, nil, 0), opCreate(a+"/b", nil, 0), opSet(a, []byte("1"), 0), opSet(a, []byte("22"), 1),
+				opCheck(a, 2), opDelete(a+"/b", 0), opDelete(a, 2), opCreate(a, []byte("333"), 0))
+			t.applied(r, proto.OpCreate, proto.OpCreate, proto.OpSetData, proto.OpSetData, proto.OpCheck, proto.OpDelete, proto.OpDelete, proto.OpCreate)
+			first, second := r[2].Reply.(*proto.Stat), r[3].Reply.(*proto.Stat)
+			t.equal("the versions and lengths of the two Stats", []int32{first.Version, first.DataLength, second.Version, second.DataLength}, []int32{1, 1, 2, 2})
+			s := k.stat(a)
+			t.equal("version, cversion, length", []int32{s.Version, s.Cversion, s.DataLength}, []int32{0, 0, 3})
+			after := k.stat(t.path(""))
+			t.equal("the parent's cversion", after.Cversion, before.Cversion+3)
+			t.equal("the parent's number of children", after.NumChildren, before.NumChildren+1)
+		},
+	},
+	{
+		Name: "multi/sequence numbers",
+		Says: "Sequential znodes of one multi get consecutive numbers, and plain creates among them count.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			p := t.path("n-")
+			r := k.multi(opCreate(p, nil, proto.FlagSequential), opCreate(p, nil, proto.FlagEphemeralSeq), opCreate(t.path("plain"), nil, 0),
+				opDelete(t.path("plain"), 0), opCreate(p, nil, proto.FlagSequential))
+			t.applied(r, proto.OpCreate, proto.OpCreate, proto.OpCreate, proto.OpDelete, proto.OpCreate)
+			for i, want := range map[int]string{0: "0000000000", 1: "0000000001", 4: "0000000003"} {
+				t.equal("the path", r[i].Reply.(*proto.PathReply).Path, p+want)
+			}
+			t.equal("the owner of the ephemeral one", k.stat(p+"0000000001").EphemeralOwner, k.Session.SessionID)
+		},
+	},
+	{
+		Name: "multi/sequence numbers of a failed one",
+		Says: "A multi that failed uses up no sequence numbers.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			p := t.path("n-")
+			k.create(p, nil, proto.FlagSequential)
+			t.rolledBack(k.multi(opCreate(p, nil, proto.FlagSequential), opCreate(p, nil, proto.FlagSequential), opCheck(t.path("nope"), -1)), proto.OK, proto.OK, proto.NoNode)
+			t.equal("the next path", k.create(p, nil, proto.FlagSequential), p+"0000000001")
+		},
+	},
+	{
+		Name: "multi/check",
+		Says: "check compares the data's version; -1 fits every version, but the znode must exist.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			a := t.path("a")
+			k.create(a, nil, 0)
+			k.set(a, nil, 0)
+			k.setACL(a, proto.OpenACL, 0)
+			k.setACL(a, proto.OpenACL, 1)
+			t.applied(k.multi(opCheck(a, 1), opCheck(a, -1)), proto.OpCheck, proto.OpCheck)
+			for _, v := range []int32{0, 2, -2} {
+				t.rolledBack(k.multi(opCheck(a, v)), proto.BadVersion)
+			}
+			t.rolledBack(k.multi(opCheck(t.path("nope"), -1)), proto.NoNode)
+			t.rolledBack(k.multi(opCheck("nope", -1)), proto.BadArguments)
+		},
+	},
+	{
+		Name: "multi/check changes nothing",
+		Says: "A check changes nothing in the znode and fires no watch.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			s := k.stat(t.path("a"))
+			k.watchData(t.path("a"))
+			k.multi(opCheck(t.path("a"), 0))
+			k.noEvent()
+			t.equal("the Stat", k.stat(t.path("a")), s)
+		},
+	},
+	{
+		Name: "multi/check's permission",
+		Says: "check needs READ on the znode.",
+		In:   ">=3.4.11",
+		run: func(t *trial) {
+			k := t.connect()
+			k.createACL(t.path("hidden"), nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
+			t.rolledBack(k.multi(opCheck(t.path("hidden"), 0)), proto.NoAuth)
+			k.createACL(t.path("shown"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
+			t.applied(k.multi(opCheck(t.path("shown"), 0)), proto.OpCheck)
+		},
+	},
+	{
+		Name: "multi/codes",
+		Says: "An operation in a multi fails with the code that it has on its own.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			a := t.path("a")
+			k.create(a, nil, 0)
+			k.create(a+"/child", nil, 0)
+			k.create(t.path("e"), nil, proto.FlagEphemeral)
+			k.createACL(t.path("locked"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
+			noACL := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("x"), ACL: []proto.ACL{}}}
+			for _, x := range []struct {
+				op   proto.MultiOp
+				code proto.Code
+			}{
+				{opCreate(a, nil, 0), proto.NodeExists},
+				{opCreate(t.path("no/parent"), nil, 0), proto.NoNode},
+				{opCreate(t.path("e/x"), nil, 0), proto.NoChildrenForEphemerals},
+				{opCreate("relative", nil, 0), proto.BadArguments},
+				{noACL, proto.InvalidACL},
+				{opCreate(t.path("locked/x"), nil, 0), proto.NoAuth},
+				{opDelete(a, 0), proto.NotEmpty},
+				{opDelete(a+"/child", 5), proto.BadVersion},
+				{opDelete("/zookeeper", -1), proto.BadArguments},
+				{opSet(t.path("locked"), nil, -1), proto.NoAuth},
+				{opSet(a, nil, 5), proto.BadVersion},
+				{opSet("relative", nil, -1), proto.BadArguments},
+			} {
+				t.rolledBack(k.multi(opCheck(a, 0), x.op, opCheck(a, 0)), proto.OK, x.code, proto.RuntimeInconsistency)
+			}
+		},
+	},
+	{
+		Name: "multi/flags decide",
+		Says: "In a multi the flags decide what kind of znode a create makes: create with a container's flag makes a container and is answered as such, and createTTL with flag 0 is a create.",
+		In:   ">=3.8.2",
+		run: func(t *trial) {
+			k := t.connect()
+			r := k.multi(opCreate(t.path("container"), nil, proto.FlagContainer), opTTL(t.path("plain"), 0, 1e6), opMake(proto.OpCreateContainer, t.path("c"), nil, 0))
+			t.applied(r, proto.OpCreate2, proto.OpCreate, proto.OpCreate2)
+		},
+	},
+	{
+		Name: "multi/unknown flags",
+		Says: "A create in a multi with flags that do not exist, or with those of a TTL znode, makes the whole multi a MarshallingError.",
+		In:   ">=3.8.2",
+		run: func(t *trial) {
+			k := t.connect()
+			for _, flags := range []int32{-1, 7, 77, proto.FlagTTL, proto.FlagTTLSequential} {
+				for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
+					k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), opMake(op, t.path("x"), nil, flags)}})
+				}
+			}
+			k.missing(t.path("a"))
+			t.rolledBack(k.multi(opTTL(t.path("x"), 77, 1e6)), proto.BadArguments)
+		},
+	},
+	{
+		Name: "multi/unknown flags fail alone",
+		Says: "A create in a multi with flags that do not exist fails with BadArguments.",
+		In:   ">=3.6 <3.8.2",
+		run: func(t *trial) {
+			k := t.connect()
+			for _, flags := range []int32{-1, 7, 77} {
+				t.rolledBack(k.multi(opCreate(t.path("a"), nil, 0), opCreate(t.path("x"), nil, flags)), proto.OK, proto.BadArguments)
+			}
+		},
+	},
+	{
+		Name: "multi/ACL",
+		Says: "Permissions inside a multi are those of the connection, and hold for znodes that the multi itself made.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			closed := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{allow(alice, proto.PermAll)}}}
+			ops := []proto.MultiOp{closed, opCreate(t.path("a/x"), nil, 0)}
+			t.rolledBack(k.multi(ops...), proto.OK, proto.NoAuth)
+			k.auth("digest", alice+":"+alice)
+			t.applied(k.multi(ops...), proto.OpCreate, proto.OpCreate)
+			t.rolledBack(t.connect().multi(opDelete(t.path("a/x"), -1)), proto.NoAuth)
+		},
+	},
+	{
+		Name: "multi/auth scheme",
+		Says: "The ACL auth:: of a create in a multi stands for the connection's identities, and is InvalidACL if there are none.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			own := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}}}}
+			t.rolledBack(k.multi(own), proto.InvalidACL)
+			k.auth("digest", alice+":"+alice)
+			t.applied(k.multi(own), proto.OpCreate)
+			acl, _ := k.getACL(t.path("a"))
+			t.equal("the ACL", acl, []proto.ACL{allow(alice, proto.PermAll)})
+		},
+	},
+	{
+		Name: "multi/events",
+		Says: "A multi fires its watches in the order of its operations, for each the znode's before its parent's, and before the reply.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			k.create(t.path("b"), nil, 0)
+			k.watchData(t.path("b"))
+			k.watchExists(t.path("c"))
+			k.watchChildren(t.path(""))
+			k.watchData(t.path("a"))
+			xid := k.send(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
+				opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)}})
+			k.event(proto.EventNodeDataChanged, t.path("b"))
+			k.event(proto.EventNodeCreated, t.path("c"))
+			k.event(proto.EventNodeChildrenChanged, t.path(""))
+			k.event(proto.EventNodeDeleted, t.path("a"))
+			k.answer(xid, proto.OpMulti)
+			k.noEvent()
+		},
+	},
+	{
+		Name: "multi/one-shot watches",
+		Says: "A watch fires once in a multi, whatever happens to its znode after that.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			k.watchData(t.path("a"))
+			k.multi(opSet(t.path("a"), nil, -1), opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCreate(t.path("a"), nil, 0))
+			k.event(proto.EventNodeDataChanged, t.path("a"))
+			k.noEvent()
+		},
+	},
+	{
+		Name: "multi/events of a failed one",
+		Says: "A multi that failed fires no watch and uses none up.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			k.watchData(t.path("a"))
+			k.watchChildren(t.path(""))
+			k.multi(opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCheck(t.path("nope"), -1))
+			k.noEvent()
+			k.delete(t.path("a"), -1)
+			k.event(proto.EventNodeDeleted, t.path("a"))
+			k.event(proto.EventNodeChildrenChanged, t.path(""))
+		},
+	},
+	{
+		Name: "multi/seen at once",
+		Says: "Other connections see all of a multi or nothing of it.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			w, r := t.connect(), t.connect()
+			a, b := t.path("a"), t.path("b")
+			w.create(a, nil, 0)
+			w.create(b, nil, 0)
+			const rounds = 40
+			for range rounds {
+				w.queue(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opSet(a, nil, -1), opSet(b, nil, -1)}})
+			}
+			w.flush()
+			// Whichever is read first, the other may not be behind it.
+			var last int32
+			for turn := 0; last < rounds; turn++ {
+				t.ensure(turn < 10000, "%d multis are not applied", rounds)
+				for _, p := range []string{a, b, a} {
+					r.queue(proto.OpExists, &proto.PathWatch{Path: p})
+				}
+				r.flush()
+				for range 3 {
+					f := r.reply()
+					r.judge(f, proto.OK)
+					v := f.Body.(*proto.Stat).Version
+					t.ensure(v >= last, "version %d was seen of one znode and then %d of the other, which the same multis set", last, v)
+					last = v
+				}
+			}
+			for range rounds {
+				w.judge(w.reply(), proto.OK)
+			}
+		},
+	},
+	{
+		Name: "multi/event after all of it",
+		Says: "Who is told of the first change of a multi finds the last one done.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			w, r := t.connect(), t.connect()
+			w.create(t.path("a"), nil, 0)
+			r.watchData(t.path("a"))
+			ops := []proto.MultiOp{opSet(t.path("a"), nil, -1)}
+			for i := range 100 {
+				ops = append(ops, opCreate(t.path(fmt.Sprintf("n%d", i)), nil, 0))
+			}
+			w.send(proto.OpMulti, &proto.MultiRequest{Ops: ops})
+			r.event(proto.EventNodeDataChanged, t.path("a"))
+			r.stat(t.path("n99"))
+			t.equal("the number of results", len(w.reply().Body.(*proto.MultiReply).Results), 101)
+		},
+	},
+	{
+		Name: "multi/in order with others",
+		Says: "A multi takes its turn among the requests of its connection.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			a := t.path("a")
+			xids := []int32{
+				k.queue(proto.OpCreate, &proto.CreateRequest{Path: a, ACL: proto.OpenACL}),
+				k.queue(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCheck(a, 0), opSet(a, []byte("m"), 0)}}),
+				k.queue(proto.OpGetData, &proto.PathWatch{Path: a}),
+				k.queue(proto.OpSetData, &proto.SetDataRequest{Path: a, Version: 1}),
+			}
+			k.flush()
+			for i, op := range []proto.OpCode{proto.OpCreate, proto.OpMulti, proto.OpGetData, proto.OpSetData} {
+				f := k.answer(xids[i], op)
+				k.judge(f, proto.OK)
+				if i == 2 {
+					t.equal("the data", string(f.Body.(*proto.DataReply).Data), "m")
+				}
+			}
+		},
+	},
+	{
+		Name: "multi/ephemerals",
+		Says: "Ephemeral znodes of a multi belong to its session and go with it.",
+		In:   ">=3.4",
+		run: func(t *trial) {
+			k := t.connect()
+			k.multi(opCreate(t.path("a"), nil, proto.FlagEphemeral), opMake(proto.OpCreate2, t.path("b"), nil, proto.FlagEphemeral))
+			for _, p := range []string{t.path("a"), t.path("b")} {
+				t.equal("the owner", k.stat(p).EphemeralOwner, k.Session.SessionID)
+			}
+			k.closeSession()
+			t.equal("the children left", len(t.connect().children(t.path(""))), 0)
+		},
+	},
+}
+
+// multiRead is a multiRead's operations.
+func multiRead(ops ...proto.MultiOp) *proto.MultiReadRequest {
+	return &proto.MultiReadRequest{Ops: ops}
+}
+
+func opGet(path string) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpGetData, Request: &proto.PathWatch{Path: path}}
+}
+func opChildren(path string) proto.MultiOp {
+	return proto.MultiOp{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: path}}
+}
+
+var multiReadChecks = []Check{
+	{
+		Name: "multi/multiRead, results",
+		Says: "multiRead answers getData with data and Stat and getChildren with the names, in the order of the request.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), []byte("data"), 0)
+			k.create(t.path("b"), nil, 0)
+			r := k.do(proto.OpMultiRead, multiRead(opChildren(t.path("")), opGet(t.path("a")), opChildren(t.path("a")))).Body.(*proto.MultiReply).Results
+			t.applied(r, proto.OpGetChildren, proto.OpGetData, proto.OpGetChildren)
+			names := r[0].Reply.(*proto.ChildrenReply).Names
+			slices.Sort(names)
+			t.equal("the names", names, []string{"a", "b"})
+			got := r[1].Reply.(*proto.DataReply)
+			t.equal("the data", string(got.Data), "data")
+			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
+			t.equal("the number of names", len(r[2].Reply.(*proto.ChildrenReply).Names), 0)
+		},
+	},
+	{
+		Name: "multi/multiRead, failures",
+		Says: "Each read of a multiRead fails alone: its result has its code, the others are good, and so is the header.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.createACL(t.path("hidden"), nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
+			r := k.do(proto.OpMultiRead, multiRead(opGet(t.path("nope")), opGet(t.path("")), opChildren(t.path("hidden")), opChildren(t.path("nope")), opGet(t.path("hidden")), opGet(t.path("")))).Body.(*proto.MultiReply).Results
+			var types []proto.OpCode
+			var codes []proto.Code
+			for _, x := range r {
+				types, codes = append(types, x.Op), append(codes, x.Code)
+			}
+			t.equal("the types", types, []proto.OpCode{proto.OpError, proto.OpGetData, proto.OpError, proto.OpError, proto.OpError, proto.OpGetData})
+			t.equal("the codes", codes, []proto.Code{proto.NoNode, proto.OK, proto.NoAuth, proto.NoNode, proto.NoAuth, proto.OK})
+		},
+	},
+	{
+		Name: "multi/multiRead, watches",
+		Says: "A multiRead sets no watches, whatever it asks for.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			get, children := opGet(t.path("a")), opChildren(t.path(""))
+			get.Request.(*proto.PathWatch).Watch = true
+			children.Request.(*proto.PathWatch).Watch = true
+			k.do(proto.OpMultiRead, multiRead(get, children))
+			k.set(t.path("a"), nil, -1)
+			k.delete(t.path("a"), -1)
+			k.noEvent()
+		},
+	},
+	{
+		Name:  "multi/multiRead, zxid",
+		Says:  "A multiRead consumes no zxid; its reply shows the last one.",
+		In:    ">=3.6",
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				before := k.ping().Zxid
+				f := k.do(proto.OpMultiRead, multiRead(opGet(t.path("")), opGet(t.path("nope"))))
+				t.equal("the reply's zxid", f.Zxid, before)
+				t.equal("the zxid afterwards", k.ping().Zxid, before)
+			})
+		},
+	},
+	{
+		Name: "multi/multiRead, empty",
+		Says: "A multiRead of nothing is good and has no results.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			f := t.connect().do(proto.OpMultiRead, multiRead())
+			t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
+		},
+	},
+	{
+		Name: "multi/multiRead, what it may not carry",
+		Says: "A multiRead with a write or with another read than getData and getChildren is answered MarshallingError, and applies nothing.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.want(proto.MarshallingError, proto.OpMultiRead, multiRead(opGet(t.path("")), opCreate(t.path("a"), nil, 0)))
+			k.want(proto.MarshallingError, proto.OpMultiRead, multiRead(proto.MultiOp{Op: proto.OpExists, Request: &proto.PathWatch{Path: "/"}}))
+			k.missing(t.path("a"))
+		},
+	},
+	{
+		Name: "multi/multiRead, undecodable",
+		Says: "A multiRead that cannot be decoded is answered MarshallingError and leaves the connection open.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			whole := multiRead(opGet(t.path(""))).Append(nil)
+			for _, cut := range []int{0, 5, 12, len(whole) - 1} {
+				k.wantRaw(proto.MarshallingError, proto.OpMultiRead, whole[:cut])
+			}
+			k.ping()
+		},
+	},
+	{
+		Name: "multi/multiRead, same order",
+		Says: "A multiRead finds the earlier writes of its connection, and not the later ones.",
+		In:   ">=3.6",
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("a"), nil, 0)
+			k.queue(proto.OpSetData, &proto.SetDataRequest{Path: t.path("a"), Version: -1})
+			k.queue(proto.OpMultiRead, multiRead(opGet(t.path("a"))))
+			k.queue(proto.OpSetData, &proto.SetDataRequest{Path: t.path("a"), Version: -1})
+			k.flush()
+			k.judge(k.reply(), proto.OK)
+			r := k.reply().Body.(*proto.MultiReply).Results
+			t.equal("the version", r[0].Reply.(*proto.DataReply).Stat.Version, int32(1))
+			k.judge(k.reply(), proto.OK)
+		},
+	},
+}

@@ -1,0 +1,472 @@
+package conform
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// short is the timeout of sessions that are to expire: long enough for a slow
+// machine, and the server may make it longer.
+const short = time.Second
+
+var sessionChecks = []Check{
+	{
+		Name: "sessions/resume",
+		Says: "A resumption is answered with the session's id and password.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.hangUp()
+			b := t.resume(a.Session)
+			t.equal("the answer", b.Session, a.Session)
+			b.ping()
+		},
+	},
+	{
+		Name: "sessions/resume keeps ephemerals",
+		Says: "Ephemeral znodes outlive their session's connection, and still are the session's after a resumption.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			a.hangUp()
+			t.equal("the owner, seen by another", t.connect().stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+			b := t.resume(a.Session)
+			t.equal("the owner", b.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+			b.closeSession()
+			t.connect().missing(t.path("x"))
+		},
+	},
+	{
+		Name: "sessions/resume loses watches",
+		Says: "Watches end with their connection, though the session goes on.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.create(t.path("x"), nil, 0)
+			a.watchData(t.path("x"))
+			a.watchExists(t.path("y"))
+			a.watchChildren(t.path(""))
+			a.hangUp()
+			b := t.resume(a.Session)
+			k := t.connect()
+			k.set(t.path("x"), nil, -1)
+			k.create(t.path("y"), nil, 0)
+			b.do(proto.OpSync, &proto.Path{Path: t.path("x")})
+			b.noEvent()
+		},
+	},
+	{
+		Name: "sessions/resume loses identities",
+		Says: "Proven identities end with their connection, though the session goes on.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.auth("digest", alice+":"+alice)
+			a.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
+			a.get(t.path("x"))
+			a.hangUp()
+			b := t.resume(a.Session)
+			b.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: t.path("x")})
+			b.auth("digest", alice+":"+alice)
+			b.get(t.path("x"))
+		},
+	},
+	{
+		Name: "sessions/resume closes the old connection",
+		Says: "A resumption while the session's connection is open takes over, and the old connection is closed.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			b := t.resume(a.Session)
+			a.closed()
+			b.ping()
+			c := t.resume(a.Session)
+			b.closed()
+			c.create(t.path("x"), nil, proto.FlagEphemeral)
+		},
+	},
+	{
+		Name: "sessions/resume with another timeout",
+		Says: "A resumption negotiates the timeout anew.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			least := t.timeoutFor(1)
+			a := t.connect()
+			for _, ms := range []int32{1, least + 3, 0} {
+				a.hangUp()
+				q := resumption(a.Session)
+				q.Timeout = ms
+				b := t.dial()
+				r := b.handshake(q)
+				t.equal("the session", r.SessionID, a.Session.SessionID)
+				t.equal("the timeout", r.Timeout, max(ms, least))
+				a = b
+			}
+		},
+	},
+	{
+		Name: "sessions/resume shortens the life",
+		Says: "The timeout of a resumption rules when the session expires.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			watcher := t.connect()
+			watcher.watchExists(t.path("x"))
+			a.hangUp()
+			q := resumption(a.Session)
+			q.Timeout = int32(short.Milliseconds())
+			b := t.dial()
+			began := time.Now()
+			b.handshake(q)
+			b.hangUp()
+			watcher.expires(b.Session, began, t.path("x"))
+		},
+	},
+	{
+		Name: "sessions/resume lengthens the life",
+		Says: "A session that was resumed in time for a longer timeout does not expire after the shorter one.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			began := time.Now()
+			a, b := t.connectFor(short), t.connectFor(short)
+			a.create(t.path("a"), nil, proto.FlagEphemeral)
+			b.create(t.path("b"), nil, proto.FlagEphemeral)
+			watcher := t.connect()
+			watcher.watchExists(t.path("b"))
+			a.hangUp()
+			q := resumption(a.Session)
+			q.Timeout *= 6
+			a = t.dial()
+			if a.handshake(q); a.Session.SessionID == 0 && time.Since(began) > short {
+				return // too late on a slow machine
+			}
+			t.equal("the session", a.Session.SessionID, q.SessionID)
+			began = time.Now()
+			b.ping()
+			watcher.expires(b.Session, began, t.path("b"))
+			if time.Since(began) < time.Duration(a.Session.Timeout)*time.Millisecond {
+				watcher.stat(t.path("a"))
+			}
+		},
+	},
+	{
+		Name: "sessions/hanging up",
+		Says: "A connection that ends without closeSession leaves the session, and others neither see nor hear of it.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			b.watchExists(t.path("x"))
+			a.hangUp()
+			b.noEvent()
+			b.stat(t.path("x"))
+			t.resume(a.Session).closeSession()
+			b.event(proto.EventNodeDeleted, t.path("x"))
+		},
+	},
+	{
+		Name: "sessions/expiry",
+		Says: "A session that is silent for its timeout expires: its connection is closed without a frame and its ephemeral znodes are deleted with all their events.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			b := t.connect()
+			a, began := t.shortLived(func(a *conn) {
+				a.create(t.path("x"), nil, proto.FlagEphemeral)
+				b.watchExists(t.path("x"))
+				b.watchChildren(t.path(""))
+				b.events = nil // of an earlier try
+			})
+			b.expires(a.Session, began, t.path("x"))
+			b.event(proto.EventNodeChildrenChanged, t.path(""))
+			b.missing(t.path("x"))
+			a.closed()
+		},
+	},
+	{
+		Name: "sessions/expiry in one transaction",
+		Says: "All ephemeral znodes of a session that expires go in one transaction, so that their parents get the same pzxid.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			b := t.connect()
+			var parents []string
+			for i := range 5 {
+				parents = append(parents, b.create(t.path(fmt.Sprintf("p%d", i)), nil, 0))
+			}
+			before := b.stat(parents[0]).Cversion
+			a, began := t.shortLived(func(a *conn) {
+				before = b.stat(parents[0]).Cversion
+				for _, p := range parents {
+					a.create(p+"/x", nil, proto.FlagEphemeral)
+				}
+				a.create(parents[0]+"/y", nil, proto.FlagEphemeral)
+			})
+			b.watchExists(parents[2] + "/x")
+			b.expires(a.Session, began, parents[2]+"/x")
+			first := b.stat(parents[0])
+			t.equal("children left", first.NumChildren, int32(0))
+			t.equal("cversion", first.Cversion, before+4)
+			for _, p := range parents[1:] {
+				t.equal("pzxid of "+p, b.stat(p).Pzxid, first.Pzxid)
+			}
+		},
+	},
+	{
+		Name: "sessions/expired",
+		Says: "A session that has expired cannot be resumed.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			b := t.connect()
+			a, began := t.shortLived(func(a *conn) {
+				a.create(t.path("x"), nil, proto.FlagEphemeral)
+				b.watchExists(t.path("x"))
+				b.events = nil
+			})
+			a.hangUp()
+			b.expires(a.Session, began, t.path("x"))
+			t.refused(resumption(a.Session))
+		},
+	},
+	{
+		Name: "sessions/pings keep it",
+		Says: "Pings keep a session alive.",
+		In:   ">=3.0",
+		run:  keeps(func(k *conn) { k.ping() }),
+	},
+	{
+		Name: "sessions/reads keep it",
+		Says: "Requests of any kind keep a session alive, those that fail too.",
+		In:   ">=3.0",
+		run:  keeps(func(k *conn) { k.missing(k.t.path("missing")) }),
+	},
+	{
+		Name: "sessions/resuming keeps it",
+		Says: "A session that is resumed before its time is up starts a whole timeout anew.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			watcher := t.connect()
+			a, _ := t.shortLived(func(a *conn) {
+				a.create(t.path("x"), nil, proto.FlagEphemeral)
+				watcher.watchExists(t.path("x"))
+				watcher.events = nil
+			})
+			t.wait(time.Duration(a.Session.Timeout) * time.Millisecond / 2)
+			a.hangUp()
+			b := t.dial()
+			began := time.Now()
+			if r := b.handshake(resumption(a.Session)); r.SessionID == 0 {
+				return // too late on a slow machine
+			}
+			watcher.expires(b.Session, began, t.path("x"))
+		},
+	},
+	{
+		Name: "sessions/auth does not keep it",
+		Says: "Auth packets alone do not keep a session alive.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			watcher := t.connect()
+			a, began := t.shortLived(func(a *conn) { a.create(t.path("x"), nil, proto.FlagEphemeral) })
+			t.eventually(2*time.Duration(a.Session.Timeout)*time.Millisecond, "the end of a session that only sends auth", func() bool {
+				a.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("carol:carol")})
+				a.flush()
+				t.wait(50 * time.Millisecond)
+				return watcher.call(proto.OpExists, &proto.PathWatch{Path: t.path("x")}).Code == proto.NoNode
+			})
+			t.notBefore(a.Session, began)
+		},
+	},
+	{
+		Name: "sessions/close",
+		Says: "closeSession is answered without a body, and then the server closes the connection.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			f := t.connect().closeSession()
+			t.equal("the reply's body", len(f.Rest), 0)
+		},
+	},
+	{
+		Name: "sessions/close deletes ephemerals",
+		Says: "closeSession deletes the session's ephemeral znodes in its own transaction, whose zxid is in the reply, and no other's.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			for _, p := range []string{"p", "q", "r"} {
+				b.create(t.path(p), nil, 0)
+				a.create(t.path(p+"/a"), nil, proto.FlagEphemeral)
+				b.create(t.path(p+"/b"), nil, proto.FlagEphemeral)
+				a.create(t.path(p+"/c"), nil, 0)
+			}
+			zxid := a.closeSession().Zxid
+			for _, p := range []string{"p", "q", "r"} {
+				t.equal("children of "+p, b.children(t.path(p)), []string{"b", "c"})
+				t.equal("pzxid of "+p, b.stat(t.path(p)).Pzxid, zxid)
+			}
+		},
+	},
+	{
+		Name: "sessions/close behind a create",
+		Says: "An ephemeral znode whose create is sent right before closeSession is gone too.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			create := a.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
+			last := a.queue(proto.OpCloseSession, nil)
+			a.flush()
+			a.judge(a.answer(create, proto.OpCreate), proto.OK)
+			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
+			a.closed()
+			b := t.connect()
+			b.missing(t.path("x"))
+			t.equal("cversion of the parent", b.stat(t.path("")).Cversion, int32(2))
+		},
+	},
+	{
+		Name: "sessions/requests behind a close",
+		Says: "Requests sent behind closeSession are not carried out; one that is answered before the connection ends is told SessionExpired or UnknownSession.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			last := a.queue(proto.OpCloseSession, nil)
+			a.queue(proto.OpExists, &proto.PathWatch{Path: t.path("")})
+			a.queue(proto.OpCreate, newZnode(t.path("x"), 0))
+			a.queue(proto.OpCreate, newZnode(t.path("y"), proto.FlagEphemeral))
+			a.flush()
+			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
+			for f := a.nextOrEnd(); f != nil; f = a.nextOrEnd() {
+				t.ensure(f.Code == proto.SessionExpired || f.Code == proto.UnknownSession, "a request behind closeSession is answered %s", f.Code)
+			}
+			b := t.connect()
+			b.missing(t.path("x"))
+			b.missing(t.path("y"))
+		},
+	},
+	{
+		Name: "sessions/closed",
+		Says: "A session that was closed cannot be resumed.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a := t.connect()
+			a.closeSession()
+			t.refused(resumption(a.Session))
+		},
+	},
+	{
+		Name: "sessions/after a close",
+		Says: "When closeSession is answered, a new session sees no ephemeral znode of the one before and can make its own of the same name.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			for range 5 {
+				a := t.connect()
+				a.create(t.path("x"), nil, proto.FlagEphemeral)
+				a.closeSession()
+			}
+			t.equal("cversion of the parent", t.connect().stat(t.path("")).Cversion, int32(10))
+		},
+	},
+	{
+		Name: "sessions/two on one client",
+		Says: "Sessions know nothing of each other: one that closes leaves another's znodes and connection alone.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			a.create(t.path("a"), nil, proto.FlagEphemeral)
+			b.create(t.path("b"), nil, proto.FlagEphemeral)
+			a.closeSession()
+			b.ping()
+			t.equal("the children", b.children(t.path("")), []string{"b"})
+		},
+	},
+	{
+		Name: "sessions/wrong password spares ephemerals",
+		Says: "Somebody who does not know a session's password can neither take it over nor end it.",
+		In:   ">=3.0",
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			a.create(t.path("x"), nil, proto.FlagEphemeral)
+			a.hangUp() // since ZooKeeper closes the connection before it looks at the password
+			q := resumption(a.Session)
+			q.Password = bytes.Repeat([]byte{7}, proto.PasswordLen)
+			for range 3 {
+				t.refused(q)
+			}
+			b.stat(t.path("x"))
+			t.equal("the owner", t.resume(a.Session).stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+		},
+	},
+}
+
+// shortLived opens a session that is to expire; it was last heard of after
+// began. setup may make ephemeral znodes; it is run again if it took so
+// long that the session may have ended on the way.
+func (t *trial) shortLived(setup func(*conn)) (k *conn, began time.Time) {
+	const tries = 5
+	for try := range tries {
+		k = t.connectFor(short)
+		start := time.Now()
+		why := t.protect(func() {
+			setup(k)
+			began = time.Now()
+			k.ping()
+		})
+		if why == "" {
+			break
+		}
+		if time.Since(start) < time.Duration(k.Session.Timeout)*time.Millisecond || try == tries-1 {
+			t.failf("%s", why)
+		}
+		t.protect(func() { t.resume(k.Session).closeSession() }) // unless it has expired
+	}
+	return k, began
+}
+
+// expires waits for the event that tells of the end of a silent session, by
+// the deletion of its znode. The session was last heard of after began.
+func (k *conn) expires(s proto.ConnectReply, began time.Time, path string) {
+	usual := k.timeout
+	k.timeout += 2 * time.Duration(s.Timeout) * time.Millisecond
+	k.event(proto.EventNodeDeleted, path)
+	k.timeout = usual
+	k.t.notBefore(s, began)
+}
+
+// notBefore makes sure that a session which ended by now and was last heard of
+// after began had its time.
+func (t *trial) notBefore(s proto.ConnectReply, began time.Time) {
+	if lived := time.Since(began); lived < time.Duration(s.Timeout)*time.Millisecond {
+		t.failf("the session expired after %v, its timeout is %d ms", lived, s.Timeout)
+	}
+}
+
+// keeps is a check that a session lives on while it does something.
+func keeps(something func(*conn)) func(*trial) {
+	return func(t *trial) {
+		const tries = 5
+		for try := range tries {
+			k := t.connectFor(short)
+			k.create(t.path(fmt.Sprint(try)), nil, proto.FlagEphemeral)
+			timeout := time.Duration(k.Session.Timeout) * time.Millisecond
+			late, last := false, time.Now()
+			why := t.protect(func() {
+				for began := last; time.Since(began) < timeout*5/2; t.wait(timeout / 5) {
+					late = late || time.Since(last) > timeout*2/3
+					last = time.Now()
+					something(k)
+				}
+				k.stat(t.path(fmt.Sprint(try)))
+			})
+			late = late || time.Since(last) > timeout*2/3
+			if why == "" {
+				return
+			}
+			// A machine that is too slow is no proof against the server.
+			if !late || try == tries-1 {
+				t.failf("%s", why)
+			}
+		}
+	}
+}

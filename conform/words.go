@@ -1,0 +1,638 @@
+package conform
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// A four-letter word's answer: expressions of its lines.
+const (
+	versionText = `\d+\.\d+\.\d+\S*, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC`
+	clientText  = `/\S+\[[0-9a-f]+\]\(queued=\d+,recved=\d+,sent=\d+`
+	sessionText = `,sid=0x[0-9a-f]+,lop=[A-Z0-9]+,est=\d+,to=\d+,(lcxid=0x[0-9a-f]+,)?lzxid=0x[0-9a-f]+,lresp=\d+,llat=\d+,minlat=\d+,avglat=\d+,maxlat=\d+`
+)
+
+var srvrLines = []string{
+	`Zookeeper version: ` + versionText,
+	`Latency min/avg/max: \d+/\d+\.\d+/\d+`,
+	`Received: \d+`,
+	`Sent: \d+`,
+	`Connections: \d+`,
+	`Outstanding: \d+`,
+	`Zxid: 0x[0-9a-f]+`,
+	`Mode: (standalone|leader|follower|observer)`,
+	`Node count: \d+`,
+	`(Proposal sizes last/min/max: -?\d+/-?\d+/-?\d+)?`, // a leader's
+}
+
+// matches reports whether all of line is as the expression says.
+func matches(expr, line string) bool {
+	return regexp.MustCompile(`^(?:` + expr + `)$`).MatchString(line)
+}
+
+// lines asks a word and gives the lines of its answer, the last of which must be complete.
+func (t *trial) lines(word string) []string {
+	answer := t.word(word)
+	rest, ok := strings.CutSuffix(answer, "\n")
+	t.ensure(ok, "the answer to %s ends without a line feed: %q", word, answer)
+	return strings.Split(rest, "\n")
+}
+
+// form makes sure that the lines are as the expressions say, one by one. An
+// expression that fits the empty line may have none.
+func (t *trial) form(lines []string, exprs ...string) {
+	for _, e := range exprs {
+		switch {
+		case len(lines) > 0 && matches(e, lines[0]):
+			lines = lines[1:]
+		case !matches(e, ""):
+			t.failf("the line %q is expected to be %q", slices.Concat(lines, []string{""})[0], e)
+		}
+	}
+	t.equal("the lines left over", len(lines), 0)
+}
+
+// every makes sure that each line is as one of the expressions says.
+func (t *trial) every(lines []string, exprs ...string) {
+	for _, line := range lines {
+		t.ensure(slices.ContainsFunc(exprs, func(e string) bool { return matches(e, line) }), "the line %q is unexpected", line)
+	}
+}
+
+// number is the number behind a prefix, in the one line that has it.
+func (t *trial) number(lines []string, prefix string) int64 {
+	for _, line := range lines {
+		if s, ok := strings.CutPrefix(line, prefix); ok {
+			n, err := strconv.ParseInt(strings.TrimSpace(s), 0, 64)
+			t.ensure(err == nil, "the line %q is expected to have a number", line)
+			return n
+		}
+	}
+	t.failf("no line begins with %q", prefix)
+	return 0
+}
+
+// becomes waits until a number of a word's answer is want. Some numbers are a
+// moment late, as a connection that has ended may still be counted.
+func (t *trial) becomes(word, prefix string, want int64) {
+	var got int64
+	t.eventually(0, fmt.Sprintf("%q in %s becomes %d", prefix, word, want), func() bool {
+		got = t.number(t.lines(word), prefix)
+		return got == want
+	})
+}
+
+// settled is a number once it stands still: the ends of other checks'
+// connections have been seen.
+func (t *trial) settled(word, prefix string) int64 {
+	was := t.number(t.lines(word), prefix)
+	for same := 0; same < 3; {
+		t.wait(20 * time.Millisecond)
+		if n := t.number(t.lines(word), prefix); n == was {
+			same++
+		} else {
+			was, same = n, 0
+		}
+	}
+	return was
+}
+
+// cons is the line of cons that has the connection's session.
+func (t *trial) cons(k *conn) string {
+	for _, line := range t.lines("cons") {
+		if strings.Contains(line, fmt.Sprintf(",sid=%#x,", uint64(k.Session.SessionID))) {
+			return line
+		}
+	}
+	t.failf("cons does not have the session %#x", uint64(k.Session.SessionID))
+	return ""
+}
+
+// hex is a session's id as the words write it.
+func (k *conn) hex() string { return fmt.Sprintf("%#x", uint64(k.Session.SessionID)) }
+
+// section is the lines from one on up to another, without either.
+func (t *trial) section(lines []string, from, to string) []string {
+	fits := func(expr string) int { return slices.IndexFunc(lines, func(s string) bool { return matches(expr, s) }) }
+	i := fits(from)
+	t.ensure(i >= 0, "no line is %q", from)
+	lines = lines[i+1:]
+	if to != "" {
+		i = fits(to)
+		t.ensure(i >= 0, "no line is %q", to)
+		lines = lines[:i]
+	}
+	return lines
+}
+
+var wordChecks = []Check{
+	{
+		Name:  "four-letter words/ruok",
+		Says:  "ruok is answered imok, without a line feed.",
+		In:    ">=3.0",
+		Needs: []Feature{Words},
+		run:   func(t *trial) { t.equal("the answer", t.word("ruok"), "imok") },
+	},
+	{
+		Name:  "four-letter words/isro",
+		Says:  "isro is answered rw, without a line feed, by a server that takes writes.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		run:   func(t *trial) { t.equal("the answer", t.word("isro"), "rw") },
+	},
+	{
+		Name:  "four-letter words/srvr",
+		Says:  "srvr tells version, latency, packets, connections, outstanding requests, zxid, mode and the number of znodes, a line each.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		run:   func(t *trial) { t.form(t.lines("srvr"), srvrLines...) },
+	},
+	{
+		Name:  "four-letter words/srvr's zxid",
+		Says:  "The zxid in srvr is the last one, in hexadecimal; words consume none.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				k.create(root, nil, 0)
+				zxid := k.ping().Zxid
+				for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
+					t.word(w)
+				}
+				t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
+				t.equal("the zxid afterwards", k.ping().Zxid, zxid)
+			})
+		},
+	},
+	{
+		Name:  "four-letter words/node count",
+		Says:  "The number of znodes in srvr, stat and mntr grows by one with each znode and shrinks with each deletion.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				n := t.number(t.lines("srvr"), "Node count: ")
+				count := func(want int64) {
+					for word, prefix := range map[string]string{"srvr": "Node count: ", "stat": "Node count: ", "mntr": "zk_znode_count\t"} {
+						t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
+					}
+				}
+				k.create(root, nil, 0)
+				count(n + 1)
+				k.multi(opCreate(root+"/b", nil, 0), opCreate(root+"/c", nil, proto.FlagEphemeral))
+				count(n + 3)
+				k.delete(root+"/b", -1)
+				k.closeSession()
+				count(n + 1)
+			})
+		},
+	},
+	{
+		Name:  "four-letter words/connections",
+		Says:  "The number of connections in srvr and mntr has those of sessions and the asking one.",
+		In:    ">=3.5",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			k := t.connect()
+			before := t.settled("srvr", "Connections: ")
+			other := t.connect()
+			t.becomes("srvr", "Connections: ", before+1)
+			t.becomes("mntr", "zk_num_alive_connections\t", before+1)
+			other.closeSession()
+			t.becomes("srvr", "Connections: ", before)
+			k.ping()
+		},
+	},
+	{
+		Name:  "four-letter words/packets",
+		Says:  "Received and Sent in srvr count requests and replies; srst begins anew.",
+		In:    ">=3.5",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			k := t.connect()
+			before := t.lines("srvr")
+			for range 100 {
+				k.ping()
+			}
+			for _, prefix := range []string{"Received: ", "Sent: "} {
+				more := t.number(t.lines("srvr"), prefix) - t.number(before, prefix)
+				t.ensure(more > 95 && more < 120, "%q grew by %d with 100 requests", prefix, more)
+			}
+			t.equal("the answer to srst", t.word("srst"), "Server stats reset.\n")
+			for _, prefix := range []string{"Received: ", "Sent: "} {
+				n := t.number(t.lines("srvr"), prefix)
+				t.ensure(n < 100, "%q is %d after srst", prefix, n)
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/latency",
+		Says:  "The latencies in srvr and mntr are in order and the same.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			m := regexp.MustCompile(`Latency min/avg/max: (\d+)/(\d+\.\d+)/(\d+)`).FindStringSubmatch(t.word("srvr"))
+			t.ensure(m != nil, "there are no latencies")
+			least, _ := strconv.Atoi(m[1])
+			mean, _ := strconv.ParseFloat(m[2], 64)
+			most, _ := strconv.Atoi(m[3])
+			t.ensure(float64(least) <= mean && mean <= float64(most), "the latencies are out of order")
+		},
+	},
+	{
+		Name:  "four-letter words/stat",
+		Says:  "stat is srvr with a line for each connection behind the version.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			t.connect()
+			t.connect()
+			t.settled("srvr", "Connections: ")
+			lines := t.lines("stat")
+			clients := t.section(lines, "Clients:", "")
+			n := slices.Index(clients, "")
+			t.ensure(n >= 3, "%d clients, expected three at least", n)
+			t.every(clients[:n], ` `+clientText+`\)`)
+			t.equal("the number of connections", t.number(lines, "Connections: "), int64(n))
+			t.equal("the second line", lines[1], "Clients:")
+			t.form(append(lines[:1:1], clients[n+1:]...), srvrLines...)
+		},
+	},
+	{
+		Name:  "four-letter words/cons",
+		Says:  "cons tells of each connection its address and packets, and of its session the id, the last operation, when it began, the timeout, the last zxid and latencies.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true, // a session that is being opened has no operation yet
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("n"), nil, 0)
+			var lines []string
+			for _, line := range t.lines("cons") {
+				if line != "" {
+					lines = append(lines, line)
+				}
+			}
+			t.every(lines, ` `+clientText+`\)`, ` `+clientText+sessionText+`\)`)
+			t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(` `+clientText+`\)`, s) }), "the asking connection is not among them")
+			t.ensure(matches(` `+clientText+sessionText+`\)`, t.cons(k)), "the session's line is wrong")
+		},
+	},
+	{
+		Name:  "four-letter words/cons of a session",
+		Says:  "The line of a session has its timeout, the last operation, and that one's xid and zxid.",
+		In:    ">=3.5",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			k := t.connect()
+			has := func(field string) {
+				line := t.cons(k)
+				t.ensure(strings.Contains(line, ","+field+","), "%s is not in %s", field, line)
+			}
+			has("lop=SESS")
+			has(fmt.Sprintf("to=%d", k.Session.Timeout))
+			for _, x := range []struct {
+				op   proto.OpCode
+				body proto.Record
+				name string
+			}{
+				{proto.OpCreate, &proto.CreateRequest{Path: t.path("n"), ACL: proto.OpenACL}, "CREA"},
+				{proto.OpGetData, &proto.PathWatch{Path: t.path("n")}, "GETD"},
+				{proto.OpSetData, &proto.SetDataRequest{Path: t.path("n"), Version: -1}, "SETD"},
+				{proto.OpExists, &proto.PathWatch{Path: t.path("n")}, "EXIS"},
+				{proto.OpGetChildren, &proto.PathWatch{Path: t.path("n")}, "GETC"},
+				{proto.OpGetACL, &proto.Path{Path: t.path("n")}, "GETA"},
+				{proto.OpSync, &proto.Path{Path: t.path("n")}, "SYNC"},
+				{proto.OpDelete, &proto.PathVersion{Path: t.path("n"), Version: -1}, "DELE"},
+				{proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("m"), nil, 0)}}, "MULT"},
+			} {
+				f := k.do(x.op, x.body)
+				has("lop=" + x.name)
+				has(fmt.Sprintf("lcxid=%#x", f.Xid))
+				has(fmt.Sprintf("lzxid=%#x", f.Zxid))
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/crst",
+		Says:  "crst sets the numbers of each connection to zero.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			k := t.connect()
+			for range 20 {
+				k.ping()
+			}
+			counted := func() (n [2]int) {
+				m := regexp.MustCompile(`recved=(\d+),sent=(\d+),`).FindStringSubmatch(t.cons(k))
+				n[0], _ = strconv.Atoi(m[1])
+				n[1], _ = strconv.Atoi(m[2])
+				return n
+			}
+			n := counted()
+			t.ensure(n[0] > 15 && n[1] > 15, "cons has counted %v of 20", n)
+			t.equal("the answer", t.word("crst"), "Connection stats reset.\n")
+			n = counted() // a packet may be counted a moment after it was sent
+			t.ensure(n[0] <= 1 && n[1] <= 1, "cons counts %v after crst", n)
+		},
+	},
+	{
+		Name:  "four-letter words/mntr",
+		Says:  "mntr has a line zk_KEY, tab, value for each of its numbers, the version and the state first.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			t.connect()
+			lines := t.lines("mntr")
+			t.form(lines[:2], `zk_version\t`+versionText, `zk_server_state\t(standalone|leader|follower|observer)`)
+			t.every(lines, `zk_[A-Za-z0-9_:.-]+\t.+`)
+			for _, key := range []string{
+				"avg_latency", "min_latency", "max_latency", "packets_received", "packets_sent", "num_alive_connections", "outstanding_requests",
+				"znode_count", "watch_count", "ephemerals_count", "approximate_data_size", "global_sessions", "local_sessions",
+				"open_file_descriptor_count", "max_file_descriptor_count", "uptime", "last_client_response_size", "min_client_response_size",
+				"max_client_response_size", "connection_drop_probability", "auth_failed_count",
+			} {
+				t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(`zk_`+key+`\t-?\d+(\.\d+)?`, s) }), "zk_%s is missing, or no number", key)
+			}
+			t.ensure(t.number(lines, "zk_global_sessions\t") > 0, "there is no session")
+			seen := map[string]bool{}
+			for _, line := range lines {
+				key, _, _ := strings.Cut(line, "\t")
+				t.ensure(!seen[key], "%s is there twice", key)
+				seen[key] = true
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/mntr's numbers",
+		Says:  "The sessions, ephemeral znodes, watches of both kinds and sizes of data and paths in mntr are what they are.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(root string) {
+				k := t.connect()
+				t.settled("mntr", "zk_watch_count\t")
+				before := t.lines("mntr")
+				more := func(key string, n int64) { t.becomes("mntr", "zk_"+key+"\t", t.number(before, "zk_"+key+"\t")+n) }
+				other := t.connect()
+				more("global_sessions", 1)
+				n := other.create(root, repeat(100), proto.FlagEphemeral)
+				more("ephemerals_count", 1)
+				more("approximate_data_size", int64(len(n)+100))
+				k.watchData(n)
+				k.watchExists(n)
+				more("watch_count", 1)
+				k.watchChildren(t.path(""))
+				more("watch_count", 2)
+				other.closeSession()
+				for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
+					more(key, 0)
+				}
+			})
+		},
+	},
+	{
+		Name:  "four-letter words/conf",
+		Says:  "conf tells the configuration, KEY=VALUE; the bounds of session timeouts in it are those that are kept.",
+		In:    ">=3.6",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			lines := t.lines("conf")
+			t.form(lines[:12], `clientPort=-?\d+`, `secureClientPort=-?\d+`, `dataDir=.*`, `dataDirSize=\d+`, `dataLogDir=.*`, `dataLogSize=\d+`,
+				`tickTime=\d+`, `maxClientCnxns=\d+`, `minSessionTimeout=\d+`, `maxSessionTimeout=\d+`, `clientPortListenBacklog=-?\d+`, `serverId=\d+`)
+			t.equal("the shortest timeout", int64(t.connectFor(time.Millisecond).Session.Timeout), t.number(lines, "minSessionTimeout="))
+			t.equal("the longest timeout", int64(t.connectFor(1000*time.Hour/2).Session.Timeout), t.number(lines, "maxSessionTimeout="))
+		},
+	},
+	{
+		Name:  "four-letter words/envi",
+		Says:  "envi tells the environment, KEY=VALUE, where zookeeper.version is what srvr says.",
+		In:    ">=3.7",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			lines := t.lines("envi")
+			t.equal("the first line", lines[0], "Environment:")
+			t.every(lines[1:], `[a-z.]+=.*`)
+			version := strings.TrimPrefix(t.lines("srvr")[0], "Zookeeper version: ")
+			t.equal("the second line", lines[1], "zookeeper.version="+version)
+			for _, key := range []string{"host.name", "os.name", "os.arch", "user.name", "user.dir"} {
+				t.ensure(slices.ContainsFunc(lines, func(s string) bool { return strings.HasPrefix(s, key+"=") }), "%s is missing", key)
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/dirs",
+		Says:  "dirs tells the sizes of the directories of data and log.",
+		In:    ">=3.6",
+		Needs: []Feature{Words},
+		run:   func(t *trial) { t.form(t.lines("dirs"), `datadir_size: \d+`, `logdir_size: \d+`) },
+	},
+	{
+		Name:  "four-letter words/wchs",
+		Says:  "wchs counts connections that watch, watched paths and watches.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			t.settled("mntr", "zk_watch_count\t")
+			counts := func() (n [3]int) {
+				t.form(t.lines("wchs"), `\d+ connections watching \d+ paths`, `Total watches:\d+`)
+				_, err := fmt.Sscanf(t.word("wchs"), "%d connections watching %d paths\nTotal watches:%d", &n[0], &n[1], &n[2])
+				t.ensure(err == nil, "%v", err)
+				return n
+			}
+			before := counts()
+			a.watchData(t.path(""))
+			a.watchExists(t.path("missing"))
+			b.watchExists(t.path(""))
+			t.equal("connections, paths and watches", counts(), [3]int{before[0] + 2, before[1] + 2, before[2] + 3})
+			a.removeWatches(t.path("missing"), watcherData)
+			b.closeSession()
+			t.eventually(0, "the watches of a connection that ended go", func() bool {
+				return counts() == [3]int{before[0] + 1, before[1] + 1, before[2] + 1}
+			})
+		},
+	},
+	{
+		Name:  "four-letter words/wchc",
+		Says:  "wchc lists the sessions that watch, each with its paths below it behind a tab.",
+		In:    ">=3.5",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			k := t.connect()
+			k.watchData(t.path(""))
+			k.watchExists(t.path("missing"))
+			lines := t.lines("wchc")
+			t.every(lines, `0x[0-9a-f]+`, "\t/.*", ``)
+			i := slices.Index(lines, k.hex())
+			t.ensure(i >= 0 && len(lines) >= i+3, "the session is not there")
+			got := slices.Sorted(slices.Values(lines[i+1 : i+3]))
+			t.equal("its paths", got, []string{"\t" + t.path(""), "\t" + t.path("missing")})
+		},
+	},
+	{
+		Name:  "four-letter words/wchp",
+		Says:  "wchp lists the watched paths, each with the sessions below it behind a tab.",
+		In:    ">=3.5",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			a, b := t.connect(), t.connect()
+			a.watchData(t.path(""))
+			b.watchExists(t.path(""))
+			lines := t.lines("wchp")
+			t.every(lines, `/.*`, "\t0x[0-9a-f]+", ``)
+			i := slices.Index(lines, t.path(""))
+			t.ensure(i >= 0 && len(lines) >= i+3, "the path is not there")
+			got := slices.Sorted(slices.Values(lines[i+1 : i+3]))
+			t.equal("its sessions", got, slices.Sorted(slices.Values([]string{"\t" + a.hex(), "\t" + b.hex()})))
+		},
+	},
+	{
+		Name:  "four-letter words/dump",
+		Says:  "dump lists sessions by when they expire, ephemeral znodes by session, and connections.",
+		In:    ">=3.6",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			k := t.connect()
+			k.create(t.path("n"), nil, proto.FlagEphemeral)
+			lines := t.lines("dump")
+			const date = `[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \S+ \d{4}`
+			t.equal("the first line", lines[0], "SessionTracker dump:")
+			sessions := t.section(lines, `Session Sets \(\d+\)/\(\d+\):`, `ephemeral nodes dump:`)
+			t.every(sessions, `\d+ expire at `+date+`:`, "\t0x[0-9a-f]+")
+			t.ensure(slices.Contains(sessions, "\t"+k.hex()), "the session is not there")
+			owners := t.section(lines, `Sessions with Ephemerals \(\d+\):`, `Connections dump:`)
+			t.every(owners, `0x[0-9a-f]+:`, "\t/.*")
+			i := slices.Index(owners, k.hex()+":")
+			t.ensure(i >= 0 && len(owners) > i+1, "the session has no ephemeral znodes")
+			t.equal("its ephemeral znode", owners[i+1], "\t"+t.path("n"))
+			conns := t.section(lines, `Connections Sets \(\d+\)/\(\d+\):`, "")
+			t.every(conns, `\d+ expire at `+date+`:`, "\tip: /\\S+ sessionId: 0x[0-9a-f]+")
+			t.ensure(slices.ContainsFunc(conns, func(s string) bool { return strings.HasSuffix(s, " sessionId: "+k.hex()) }), "the connection is not there")
+		},
+	},
+	{
+		Name:  "four-letter words/dump's numbers",
+		Says:  "The numbers in dump are those of the sessions, owners and connections that it lists.",
+		In:    ">=3.6",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			k := t.connect()
+			t.connect().create(t.path("a"), nil, proto.FlagEphemeral)
+			k.create(t.path("b"), nil, proto.FlagEphemeral)
+			t.settled("srvr", "Connections: ")
+			lines := t.lines("dump")
+			for _, x := range []struct{ head, to, set, member string }{
+				{`Session Sets \((\d+)\)/\((\d+)\):`, `ephemeral nodes dump:`, `\d+ expire at .*`, "\t0x.*"},
+				{`Sessions with Ephemerals \((\d+)\):`, `Connections dump:`, `0x[0-9a-f]+:`, ""},
+				{`Connections Sets \((\d+)\)/\((\d+)\):`, ``, `\d+ expire at .*`, "\tip: .*"},
+			} {
+				var sets, members int
+				for _, line := range t.section(lines, x.head, x.to) {
+					if matches(x.set, line) {
+						sets++
+					} else if x.member != "" && matches(x.member, line) {
+						members++
+					}
+				}
+				for _, line := range lines {
+					m := regexp.MustCompile(`^` + x.head + `$`).FindStringSubmatch(line)
+					if m == nil {
+						continue
+					}
+					t.equal("the first number in "+line, m[1], strconv.Itoa(sets))
+					if len(m) > 2 { // 3.9 goes on counting some connections that ended
+						n, _ := strconv.Atoi(m[2])
+						t.ensure(n == members || n > members && strings.HasPrefix(line, "Connections"), "%d are listed below %q", members, line)
+					}
+				}
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/gtmk and stmk",
+		Says:  "gtmk is answered with the mask of traces, a decimal number without a line feed, and stmk, which has eight bytes more, sets it.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		Alone: true,
+		run: func(t *trial) {
+			mask := t.word("gtmk")
+			n, err := strconv.ParseInt(mask, 10, 64)
+			t.ensure(err == nil, "the mask is %q", mask)
+			t.equal("the answer to stmk", t.word("stmk"+string(body(n^2))), strconv.FormatInt(n^2, 10))
+			t.equal("the mask", t.word("gtmk"), strconv.FormatInt(n^2, 10))
+			t.equal("the answer to stmk", t.word("stmk"+string(body(n))), mask)
+			t.equal("the mask", t.word("gtmk"), mask)
+		},
+	},
+	{
+		Name:  "four-letter words/hash",
+		Says:  "hash lists digests of the tree, each behind the zxid that it is of in hexadecimal.",
+		In:    ">=3.6",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			if answer := t.word("hash"); answer != "" { // as long as little has happened
+				rest, ok := strings.CutSuffix(answer, "\n")
+				t.ensure(ok, "the answer ends without a line feed")
+				t.every(strings.Split(rest, "\n"), `[0-9a-f]+: -?\d+`)
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/and more bytes",
+		Says:  "What follows a word is ignored, and it may come in pieces.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			t.equal("the answer", t.word("ruok\r\n"), "imok")
+			k := t.dial()
+			k.write([]byte("is"), "is")
+			t.wait(10 * time.Millisecond) // most likely a packet of its own
+			k.write([]byte("ro"), "ro")
+			t.equal("the answer", k.bytes(2), "rw")
+			k.closed()
+		},
+	},
+	{
+		Name:  "four-letter words/unknown",
+		Says:  "Four letters that are no word are the length of a frame that is too long: the connection is closed without an answer.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			for _, w := range []string{"what", "RUOK", "mntR"} {
+				k := t.dial()
+				k.write([]byte(w), w)
+				k.closed()
+			}
+		},
+	},
+	{
+		Name:  "four-letter words/not in a session",
+		Says:  "A word counts at the start of a connection alone; behind the handshake it is a frame that is too long.",
+		In:    ">=3.4",
+		Needs: []Feature{Words},
+		run: func(t *trial) {
+			k := t.connect()
+			k.write([]byte("ruok"), "ruok")
+			k.closed()
+			t.resume(k.Session).ping()
+		},
+	},
+}

@@ -1,0 +1,121 @@
+package testkit
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// CA is an authority that issues certificates to tests. They are valid at all
+// times, virtual ones too, unless they are to be expired.
+type CA struct {
+	Pool *x509.CertPool // itself
+
+	cert   *x509.Certificate
+	key    *ecdsa.PrivateKey
+	serial int64
+}
+
+var validFrom, validTo = time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2190, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// NewCA makes an authority.
+func NewCA(t testing.TB) *CA {
+	t.Helper()
+	ca := &CA{Pool: x509.NewCertPool()}
+	ca.cert, ca.key = ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Test CA"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: validTo})
+	ca.Pool.AddCert(ca.cert)
+	return ca
+}
+
+// Server issues a certificate for a server on the loopback interface.
+func (ca *CA) Server(t testing.TB) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "server"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotAfter: validTo,
+	}))
+}
+
+// Client issues a client certificate.
+func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validTo}))
+}
+
+// Expired issues a client certificate whose time is over.
+func (ca *CA) Expired(t testing.TB, subject pkix.Name) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validFrom.Add(time.Hour)}))
+}
+
+func pair(cert *x509.Certificate, key *ecdsa.PrivateKey) tls.Certificate {
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+func (ca *CA) sign(t testing.TB, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca.serial++
+	template.SerialNumber, template.NotBefore, template.BasicConstraintsValid = big.NewInt(ca.serial), validFrom, true
+	parent, signer := ca.cert, ca.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+// WriteCA writes the authority's certificate to a PEM file of that name, and returns its path.
+func (ca *CA) WriteCA(t testing.TB, dir, name string) string {
+	t.Helper()
+	return write(t, dir, name, &pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+// WritePair writes a certificate and its key to PEM files, and returns their
+// paths. With one name for both they go into one file.
+func WritePair(t testing.TB, pair tls.Certificate, dir, certName, keyName string) (cert, key string) {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, k := &pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, &pem.Block{Type: "PRIVATE KEY", Bytes: der}
+	if certName == keyName {
+		both := write(t, dir, certName, c, k)
+		return both, both
+	}
+	return write(t, dir, certName, c), write(t, dir, keyName, k)
+}
+
+func write(t testing.TB, dir, name string, blocks ...*pem.Block) string {
+	t.Helper()
+	var b []byte
+	for _, block := range blocks {
+		b = append(b, pem.EncodeToMemory(block)...)
+	}
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

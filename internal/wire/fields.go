@@ -1,0 +1,221 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Field is one value of a frame that is not made of others, and its place.
+type Field struct {
+	Name   string // with the names of what it is in: "stat.czxid", "ops[1].path"
+	Offset int    // in Payload
+	Length int
+	Value  any // a bool, number, string, []byte, or one of proto's types for them
+}
+
+// Text is the field's value in words.
+func (f *Field) Text() string { return named(f.Value, f.Base()) }
+
+// Base is the name without what the field is in: "czxid".
+func (f *Field) Base() string { return f.Name[strings.LastIndexByte(f.Name, '.')+1:] }
+
+// Fields gives the fields of a frame in their order, those of the header first.
+// A body that could not be decoded has none.
+func (f *Frame) Fields() iter.Seq[Field] {
+	return func(yield func(Field) bool) {
+		w := walker{yield: yield, payload: f.Payload}
+		switch f.Kind {
+		case Request:
+			w.leaf("xid", 4, f.Xid)
+			w.leaf("op", 4, f.Op)
+		case Reply, Event:
+			w.leaf("xid", 4, f.Xid)
+			w.leaf("zxid", 8, f.Zxid)
+			w.leaf("code", 4, f.Code)
+		}
+		if f.Body != nil {
+			w.value("", reflect.ValueOf(f.Body))
+		}
+	}
+}
+
+// walker goes through a record in the order of its encoding.
+type walker struct {
+	yield   func(Field) bool
+	payload []byte
+	at      int
+	done    bool
+}
+
+func (w *walker) leaf(name string, size int, v any) {
+	w.done = w.done || !w.yield(Field{name, w.at, size, v})
+	w.at += size
+}
+
+// sized is a leaf that begins with its length. That is read from the bytes: what
+// is no UTF-8 is longer or shorter when decoded.
+func (w *walker) sized(name string, v any) {
+	size := 4
+	if rest := w.payload[min(w.at, len(w.payload)):]; len(rest) >= 4 {
+		size += max(0, min(int(int32(binary.BigEndian.Uint32(rest))), len(rest)-4))
+	}
+	w.leaf(name, size, v)
+}
+
+func join(outer, inner string) string {
+	if outer == "" {
+		return inner
+	}
+	return outer + "." + inner
+}
+
+func (w *walker) value(name string, v reflect.Value) {
+	if w.done {
+		return
+	}
+	switch x := v.Interface().(type) {
+	case *proto.Path:
+		w.value(join(name, "path"), v.Elem())
+		return
+	case proto.Path:
+		w.sized(name, x)
+		return
+	case []byte:
+		w.sized(name, x)
+		return
+	case proto.MultiOp: // type, done, err, and the record
+		w.leaf(join(name, "op"), 4, x.Op)
+		w.at += 5
+		w.value(name, reflect.ValueOf(x.Request))
+		return
+	case proto.MultiResult:
+		w.leaf(join(name, "op"), 4, x.Op)
+		w.at++
+		w.leaf(join(name, "code"), 4, x.Code)
+		if x.Op == proto.OpError {
+			w.at += 4 // the code again
+		} else if x.Reply != nil {
+			w.value(name, reflect.ValueOf(x.Reply))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		w.value(name, v.Elem())
+	case reflect.Struct:
+		w.fields(name, v)
+	case reflect.Slice:
+		multi := v.Type().Elem() == reflect.TypeFor[proto.MultiOp]() || v.Type().Elem() == reflect.TypeFor[proto.MultiResult]()
+		if !multi {
+			w.leaf("len("+name+")", 4, v.Len())
+		}
+		for i := range v.Len() {
+			w.value(fmt.Sprintf("%s[%d]", name, i), v.Index(i))
+		}
+		if multi {
+			w.leaf("end("+name+")", 9, v.Len())
+		}
+	case reflect.String:
+		w.sized(name, v.Interface())
+	case reflect.Bool:
+		w.leaf(name, 1, v.Interface())
+	default:
+		w.leaf(name, int(v.Type().Size()), v.Interface())
+	}
+}
+
+// fields walks through a struct, with those embedded in it in their place. The
+// byte readOnly of a handshake may not be there.
+func (w *walker) fields(name string, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		switch {
+		case f.Name == "HasReadOnly", f.Name == "ReadOnly" && !v.FieldByName("HasReadOnly").Bool():
+		case f.Anonymous:
+			w.fields(name, v.Field(i))
+		default:
+			w.value(join(name, fieldName(f)), v.Field(i))
+		}
+	}
+}
+
+// Plain is a record made of what JSON knows: objects with the names that Text
+// has, lists, strings, numbers, null. Ids of 64 bits are strings in hex, which
+// no reader of JSON rounds; bytes that are no text are {"hex": …}.
+func Plain(r any) any { return plain(reflect.ValueOf(r), "") }
+
+func plain(v reflect.Value, name string) any {
+	switch x := v.Interface().(type) {
+	case proto.Path:
+		if x.Null {
+			return nil
+		}
+		return x.Path
+	case proto.MultiOp:
+		return map[string]any{"op": OpName(x.Op), "request": Plain(x.Request)}
+	case proto.MultiResult:
+		m := map[string]any{"op": OpName(x.Op), "code": x.Code.String()}
+		if x.Op == proto.OpError {
+			delete(m, "op")
+		}
+		if x.Reply != nil {
+			m["reply"] = Plain(x.Reply)
+		}
+		return m
+	case proto.OpCode:
+		return OpName(x)
+	case fmt.Stringer:
+		return x.String()
+	case []byte:
+		switch {
+		case x == nil:
+			return nil
+		case utf8.Valid(x):
+			return string(x)
+		}
+		return map[string]any{"hex": fmt.Sprintf("%x", x)}
+	}
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if p, ok := v.Interface().(*proto.Path); ok {
+			return map[string]any{"path": plain(reflect.ValueOf(*p), "")}
+		}
+		return plain(v.Elem(), name)
+	case reflect.Struct:
+		m := map[string]any{}
+		plainFields(m, v)
+		return m
+	case reflect.Slice:
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = plain(v.Index(i), "")
+		}
+		return list
+	case reflect.Int64:
+		switch {
+		case isZxid(name):
+			return Zxid(v.Int())
+		case isSession(name):
+			return fmt.Sprintf("%#x", uint64(v.Int()))
+		}
+	}
+	return v.Interface()
+}
+
+func plainFields(m map[string]any, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if f.Anonymous && f.Type.Kind() == reflect.Struct {
+			plainFields(m, v.Field(i))
+			continue
+		}
+		name := fieldName(f)
+		m[name] = plain(v.Field(i), name)
+	}
+}

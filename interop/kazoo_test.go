@@ -1,0 +1,124 @@
+//go:build interop
+
+package interop
+
+import (
+	"encoding/xml"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// kazooModules are kazoo's own tests that need a server, in groups that run side
+// by side: most of their time they wait.
+var kazooModules = [][]string{
+	{"partitioner", "barrier", "counter", "election", "lease", "party", "queue"},
+	{"watchers", "cache"},
+	{"client", "connection"},
+	{"lock"},
+}
+
+// kazooWaiting names the tests of kazoo that lockkeeper cannot pass yet, and why.
+// A test that is not named here must pass; a name without a test is an error.
+var kazooWaiting = map[string]string{
+	"test_client.TestClient.test_update_host_list":      "needs three servers, one of which is stopped",
+	"test_connection.TestReadOnlyMode.test_read_only":   "needs three servers, of which two are stopped",
+	"test_client.TestSSLClient.test_create":             "needs TLS",
+	"test_client.TestReconfig.test_no_super_auth":       "needs reconfig",
+	"test_client.TestReconfig.test_add_remove_observer": "needs reconfig",
+	"test_client.TestReconfig.test_bad_input":           "needs reconfig",
+}
+
+// TestKazooOwn runs kazoo's own tests, which its package carries.
+func TestKazooOwn(t *testing.T) {
+	t.Parallel()
+	type outcome struct {
+		Name    string  `xml:"name,attr"`
+		Class   string  `xml:"classname,attr"`
+		Skipped *string `xml:"skipped"`
+		Failure string  `xml:"failure"`
+		Error   string  `xml:"error"`
+	}
+	packages, _ := filepath.Glob(clientCache(t, "kazoo/lib") + "/python*/site-packages")
+	if len(packages) != 1 {
+		t.Fatalf("kazoo's virtual environment has %d folders of packages", len(packages))
+	}
+	var deselect []string
+	for name, why := range kazooWaiting {
+		parts := strings.Split(name, ".")
+		file := "kazoo/tests/" + parts[0] + ".py"
+		text, err := os.ReadFile(filepath.Join(packages[0], file))
+		if err != nil || !strings.Contains(string(text), "class "+parts[1]+"(") || !strings.Contains(string(text), "def "+parts[2]+"(") {
+			t.Errorf("%s waits (%s), but kazoo has no such test", name, why)
+		}
+		deselect = append(deselect, "--deselect", file+"::"+parts[1]+"::"+parts[2])
+	}
+	plugins, err := filepath.Abs("clients/kazoo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan []outcome, len(kazooModules))
+	t.Run("all", func(t *testing.T) {
+		for _, modules := range kazooModules {
+			t.Run(modules[0], func(t *testing.T) {
+				t.Parallel()
+				report := filepath.Join(t.TempDir(), "report.xml")
+				cmd := clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "lockkeeper_servers",
+					"-p", "no:cacheprovider", "--quiet", "--junitxml", report)
+				cmd.Args = append(cmd.Args, deselect...)
+				for _, module := range modules {
+					cmd.Args = append(cmd.Args, "kazoo/tests/test_"+module+".py")
+				}
+				cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
+				cmd.Dir = packages[0]
+				log := &tail{}
+				cmd.Stdout, cmd.Stderr = log, log
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+				cmd.WaitDelay = 10 * time.Second
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				// Its servers are of the same group.
+				t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+				stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+				defer stuck.Stop()
+				if err := cmd.Wait(); err != nil {
+					t.Errorf("pytest: %v\n%s", err, log)
+				}
+				text, err := os.ReadFile(report)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var parsed struct {
+					Cases []outcome `xml:"testsuite>testcase"`
+				}
+				if err := xml.Unmarshal(text, &parsed); err != nil {
+					t.Fatal(err)
+				}
+				if len(parsed.Cases) == 0 {
+					t.Fatal("no test has run")
+				}
+				reports <- parsed.Cases
+			})
+		}
+	})
+	close(reports)
+	total := 0
+	for report := range reports {
+		for _, o := range report {
+			total++
+			t.Run(strings.TrimPrefix(o.Class, "kazoo.tests.")+"."+o.Name, func(t *testing.T) {
+				if why := o.Failure + o.Error; why != "" {
+					t.Error(why)
+				}
+				if o.Skipped != nil {
+					t.Error("was skipped; a test that cannot run belongs in kazooWaiting")
+				}
+			})
+		}
+	}
+	t.Logf("%d tests of kazoo ran, %d wait", total, len(kazooWaiting))
+}

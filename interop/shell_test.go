@@ -1,0 +1,380 @@
+//go:build interop
+
+package interop
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// shellCase is a part of a session of ZooKeeper's shell, zkCli.sh.
+type shellCase struct {
+	name     string
+	commands string
+	sorted   bool // the order of the lines is that of a Java hash set
+}
+
+// shellScript is the whole session, which begins with an empty tree.
+var shellScript = []shellCase{
+	{name: "empty", commands: `
+		ls /
+		ls -R /
+		stat /
+		ls -s /zookeeper
+		get /zookeeper
+		getAllChildrenNumber /
+		getEphemerals`},
+	{name: "create", commands: `
+		create /a
+		create /a data
+		create /a/b "two words"
+		create -s /a/s- x
+		create -s /a/s- x
+		create -e /a/e x
+		create -e -s /a/es- x
+		create -c /a/c x
+		create -t 600000 /a/t x
+		create -s -t 600000 /a/st- x
+		create -e -t 10 /a/wrong x
+		create -c -e /a/wrong x
+		create -t 0 /a/wrong x
+		create /none/x
+		create /a/e/x
+		create relative
+		create /a//b
+		create /a/acl x world:anyone:r
+		create /a/acl2 x digest:user:hash:cdrwa,ip:127.0.0.1:r
+		create /a/wrong x none:anyone:r
+		create`},
+	{name: "ls", commands: `
+		ls /a
+		ls -s /a
+		ls -R /a
+		ls /none
+		ls`},
+	{name: "get", commands: `
+		get /a/b
+		get -s /a/b
+		get -b /a/b
+		get -x /a/b
+		get -s /a/e
+		get -s /a/c
+		get -s /a/t
+		get /a
+		get /none
+		stat /a
+		stat /a/e
+		stat /none`},
+	{name: "set", commands: `
+		set /a/b other
+		set -s /a/b third
+		set -v 2 /a/b fourth
+		set -v 2 -s /a/b fifth
+		set -b /a/b Zm91cg==
+		get -s /a/b
+		set /none x`},
+	{name: "watches", commands: `
+		get -w /a/b
+		set /a/b watched
+		stat -w /a/new
+		create /a/w x
+		stat -w /a/w
+		ls -w /a/w
+		create /a/w/x
+		get -s -w /a/w
+		set /a/w y
+		set /a/w z
+		delete /a/w/x
+		delete /a/w
+		sync /a`},
+	{name: "addWatch", commands: `
+		create /watch
+		addWatch /watch
+		create /watch/x
+		set /watch/x y
+		addWatch -m PERSISTENT /watch/x
+		set /watch/x z
+		delete /watch/x
+		addWatch -m none /watch
+		removewatches /watch -r
+		removewatches /watch -r
+		removewatches /watch/x -p
+		removewatches /watch/x
+		get -w /watch
+		removewatches /watch -d
+		ls -w /watch
+		removewatches /watch -c
+		get -w /watch
+		removewatches /watch -a
+		create /watch/y
+		set /watch x
+		sync /watch`},
+	{name: "printwatches", commands: `
+		printwatches
+		printwatches off
+		get -w /watch
+		set /watch y
+		printwatches on`},
+	{name: "acl", commands: `
+		getAcl /a
+		getAcl -s /a/acl
+		getAcl /a/acl2
+		getAcl /none
+		create /acl x
+		setAcl /acl world:anyone:crwda
+		setAcl -s /acl ip:127.0.0.1:cdrwa
+		setAcl -v 0 /acl world:anyone:r
+		setAcl -v 2 -s /acl world:anyone:ra
+		set /acl y
+		create /acl/x
+		delete /a/acl
+		setAcl /acl none
+		setAcl /acl world:anyone:q
+		setAcl /none world:anyone:r
+		create /acl-tree
+		create /acl-tree/x
+		create /acl-tree/x/y
+		setAcl -R /acl-tree world:anyone:ra
+		getAcl /acl-tree/x/y
+		setAcl -R /acl-tree world:anyone:cdrwa`},
+	{name: "addauth", commands: `
+		create /auth x auth::cdrwa
+		addauth digest user:secret
+		create /auth x auth::cdrwa
+		getAcl /auth
+		setAcl /auth auth::r
+		set /auth y
+		setAcl /a/b auth::cdrwa
+		getAcl -s /a/b`},
+	{name: "whoami", commands: `whoami`, sorted: true},
+	{name: "numbers", commands: `
+		getAllChildrenNumber /a
+		getAllChildrenNumber /
+		getAllChildrenNumber /none
+		getEphemerals /a/es
+		getEphemerals /none
+		getEphemerals a`},
+	{name: "delete", commands: `
+		delete /a
+		delete -v 7 /a/acl2
+		delete -v 0 /a/acl2
+		delete /a/acl2
+		delete /none
+		deleteall /a
+		deleteall -b 1 /acl-tree
+		deleteall /none
+		ls -R /`},
+	{name: "system", commands: `
+		config
+		config -s
+		config -c
+		reconfig -add server.9=127.0.0.1:1:2;3
+		reconfig -remove 1
+		reconfig
+		delete /zookeeper
+		delete /zookeeper/config
+		delete /zookeeper/quota
+		create /zookeeper/x
+		set /zookeeper/config x
+		getAcl /zookeeper/config
+		sync /
+		sync /none
+		sync`},
+	{name: "shell", commands: `
+		version
+		history
+		redo 1
+		none
+		ls -q /`},
+	{name: "quota", commands: `
+		create /q x
+		create /q/1 x
+		listquota /q
+		setquota -n 10 /q
+		setquota -b 100 /q
+		setquota -N 20 /q
+		setquota -B 200 /q
+		listquota /q
+		create /q/2 xyz
+		set /q/1 longer
+		listquota /q
+		delete /q/2
+		listquota /q
+		setquota -n 1 /q/1
+		setquota -n -5 /q
+		setquota -n x /q
+		setquota -n 1 /none
+		setquota -n 1 /zookeeper
+		ls -R /zookeeper
+		get /zookeeper/quota/q/zookeeper_limits
+		get /zookeeper/quota/q/zookeeper_stats
+		delquota -n /q
+		listquota /q
+		delquota -b /q
+		delquota -N /q
+		delquota -B /q
+		delquota /q
+		delquota /q
+		listquota /q
+		ls -R /zookeeper`},
+}
+
+// TestShell plays one script with ZooKeeper's shell against lockkeeper and
+// against a real ZooKeeper. Both must print the same, but for what varies.
+func TestShell(t *testing.T) {
+	outputs := map[string]map[string]string{}
+	for name, start := range javaServers {
+		outputs[name] = shellOutputs(t, start(t).addr)
+	}
+	for _, c := range append(shellScript, shellCase{name: shellEvents}) {
+		t.Run(c.name, func(t *testing.T) {
+			want, got := outputs["ZooKeeper"][c.name], outputs["lockkeeper"][c.name]
+			if c.sorted {
+				want, got = sortedLines(want), sortedLines(got)
+			}
+			switch {
+			case strings.TrimSpace(want) == "":
+				t.Error("ZooKeeper prints nothing")
+			case want != got:
+				t.Errorf("the outputs differ (- ZooKeeper, + lockkeeper)\n%s", lineDiff(want, got))
+			}
+		})
+	}
+}
+
+// shellEvents is the name under which the events of the whole session stand.
+// Another thread of the shell prints them, at any place.
+const shellEvents = "events"
+
+// shellOutputs plays the script and returns what the cases print, by their
+// names.
+func shellOutputs(t *testing.T, addr string) map[string]string {
+	t.Helper()
+	var script strings.Builder
+	for _, c := range shellScript {
+		for line := range strings.Lines(c.commands) {
+			if line = strings.TrimSpace(line); line != "" {
+				script.WriteString(line + "\n")
+			}
+		}
+		// The failure of this is printed after all that the case prints.
+		fmt.Fprintf(&script, "get /end-of/%s\n", c.name)
+	}
+	script.WriteString("quit\n")
+
+	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
+		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "5000", "-server", addr)
+	cmd.Stdin = strings.NewReader(script.String())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stuck := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	out, err := cmd.CombinedOutput()
+	if !stuck.Stop() {
+		t.Fatalf("the shell was stuck after %s", out)
+	}
+	// It exits with the failure of the last command.
+	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() != 1) {
+		t.Fatalf("the shell: %v\n%s", err, out)
+	}
+
+	text := strings.ReplaceAll(string(out), addr, "ADDRESS")
+	_, text, welcome := strings.Cut(text, "JLine support is disabled\n")
+	if !welcome {
+		t.Fatalf("the shell does not start:\n%s", out)
+	}
+	text, events := takeEvents(maskShell(text))
+	outputs := map[string]string{shellEvents: events}
+	for _, c := range shellScript {
+		part, rest, ended := strings.Cut(text, "Node does not exist: /end-of/"+c.name+"\n")
+		if !ended {
+			t.Fatalf("the case %s does not end:\n%s", c.name, text)
+		}
+		outputs[c.name], text = part, rest
+	}
+	return outputs
+}
+
+var (
+	shellZxid    = regexp.MustCompile(`(?m)^((?:cZxid|mZxid|pZxid) = )0x([0-9a-f]+)$`)
+	shellEvent   = regexp.MustCompile(`(zxid: )([0-9]+)`)
+	shellTime    = regexp.MustCompile(`(?m)^((?:ctime|mtime) = )\w{3} \w{3} \d{2} .*$`)
+	shellSession = regexp.MustCompile(`(?m)^(ephemeralOwner = )0x[0-9a-f]{2,}$`)
+)
+
+// maskShell puts the same in place of what varies: times, the session's id, and
+// zxids, which are counted from the first that is printed. The system's own
+// znodes have zxid 0 everywhere.
+func maskShell(text string) string {
+	var base uint64
+	zxid := func(s string, radix int) string {
+		n, err := strconv.ParseUint(s, radix, 64)
+		if err != nil || n == 0 {
+			return s
+		}
+		if base == 0 {
+			base = n
+		}
+		return fmt.Sprintf("base+%d", n-base)
+	}
+	text = shellZxid.ReplaceAllStringFunc(text, func(s string) string {
+		m := shellZxid.FindStringSubmatch(s)
+		return m[1] + zxid(m[2], 16)
+	})
+	text = shellEvent.ReplaceAllStringFunc(text, func(s string) string {
+		m := shellEvent.FindStringSubmatch(s)
+		return m[1] + zxid(m[2], 10)
+	})
+	text = shellTime.ReplaceAllStringFunc(text, func(s string) string {
+		name, value, _ := strings.Cut(s, " = ")
+		if strings.HasPrefix(value, "Thu Jan 01 00:00:00") {
+			return s // the system's own znodes
+		}
+		return name + " = TIME"
+	})
+	return shellSession.ReplaceAllString(text, "${1}SESSION")
+}
+
+// takeEvents takes the events out of a text, and leaves empty lines out.
+func takeEvents(text string) (without, events string) {
+	var rest, taken strings.Builder
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.TrimSpace(line) == "", line == "WATCHER::\n":
+		case strings.HasPrefix(line, "WatchedEvent "):
+			taken.WriteString(line)
+		default:
+			rest.WriteString(line)
+		}
+	}
+	return rest.String(), taken.String()
+}
+
+func sortedLines(text string) string {
+	return strings.Join(slices.Sorted(strings.Lines(text)), "")
+}
+
+// lineDiff shows the lines of both texts from the first that differs.
+func lineDiff(want, got string) string {
+	w, g := slices.Collect(strings.Lines(want)), slices.Collect(strings.Lines(got))
+	i := 0
+	for i < len(w) && i < len(g) && w[i] == g[i] {
+		i++
+	}
+	var b strings.Builder
+	show := func(sign string, lines []string) {
+		for _, line := range lines[:min(len(lines), 8)] {
+			b.WriteString(sign + line)
+		}
+	}
+	show("  ", w[max(0, i-3):i])
+	show("- ", w[i:])
+	show("+ ", g[i:])
+	return b.String()
+}

@@ -1,0 +1,135 @@
+//go:build interop
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// TestWire records stock clients that contend for a lock on a real ZooKeeper,
+// give up waiting, and end without a word, and replays the recording on
+// lockkeeper, which must do the same, frame by frame.
+func TestWire(t *testing.T) {
+	zookeeper := startZooKeeper(t, zk38, nil, map[string]string{"tickTime": "500"}).addr
+	file := filepath.Join(t.TempDir(), "lock.txt")
+	addr, stop := startWire(t, zookeeper, "--record", file, "--only", "connect,conn,4lw")
+	ctx, cancel := context.WithTimeout(t.Context(), programDeadline)
+	defer cancel()
+
+	const dir = "/locks/a"
+	first := connect(t, addr, 5*time.Second)
+	create(t, first, "/locks")
+	create(t, first, dir)
+	create(t, first, dir+"-new")
+	var clients sync.WaitGroup
+	for i := range 4 {
+		conn := connect(t, addr, 5*time.Second)
+		clients.Go(func() {
+			defer conn.Close()
+			for range 3 {
+				take, where := byRecipe, dir
+				if i%2 == 0 {
+					take, where = byNewLock, dir+"-new" // its znodes have other names
+				}
+				if err := take(ctx, conn, where, func(int64) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+			// Some give up.
+			if held, ok, err := tryLock(conn, dir, time.Millisecond); err != nil {
+				t.Error(err)
+			} else if ok {
+				if err := unlock(conn, held); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if answer, err := fourLetterWord(addr, "srvr", rawTimeout); err != nil || !strings.Contains(answer, "Mode: standalone") {
+		t.Errorf("srvr gives %q, %v", answer, err)
+	}
+
+	// A holder that is gone without a word: the lock is passed on when its session expires.
+	gone, err := dialRaw(addr, time.Second, 0, rawSession{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := gone.call(createRequest(1, dir+"/held", nil, flagEphemeral)); err != nil || r.code != 0 {
+		t.Fatal(r.code, err)
+	}
+	exists, _, deleted, err := first.ExistsW(dir + "/held")
+	if err != nil || !exists {
+		t.Fatal(exists, err)
+	}
+	gone.Close()
+	select {
+	case ev := <-deleted:
+		if ev.Type != zk.EventNodeDeleted {
+			t.Errorf("%v", ev)
+		}
+	case <-time.After(rawTimeout):
+		t.Fatal("the session does not expire")
+	}
+	first.Close()
+	if out := stop(); !strings.Contains(out, "<- connect {") {
+		t.Errorf("the proxy prints\n%s", out)
+	}
+
+	began := time.Now()
+	server := startLockkeeper(t, "--memory", "--tick-time", "500ms")
+	replay := exec.Command(lockkeeperBinary(t), "wire", "replay", "--event-zxid", file, server.addr)
+	replay.Env = cleanEnv()
+	out, err := replay.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "the same in all ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Logf("%s in %v", strings.TrimSpace(string(out)), time.Since(began).Round(time.Millisecond))
+}
+
+// startWire starts `lockkeeper wire` before a server. stop ends it, and returns
+// what it printed.
+func startWire(t *testing.T, server string, args ...string) (addr string, stop func() string) {
+	t.Helper()
+	const line = "lockkeeper: proxying "
+	cmd := exec.Command(lockkeeperBinary(t), append([]string{"wire", "--to", server}, args...)...)
+	cmd.Env = cleanEnv()
+	var stdout strings.Builder
+	stderr := &tail{want: line, match: make(chan string, 1)}
+	cmd.Stdout, cmd.Stderr = &stdout, stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	select {
+	case text := <-stderr.match:
+		if _, err := fmt.Sscanf(text, line+"%s to", &addr); err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+	case <-time.After(startDeadline):
+		t.Fatalf("the proxy does not start: %s", stderr)
+	}
+	return addr, func() string {
+		cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the proxy ends with %v: %s", err, stderr)
+		}
+		if got := strings.Count(stderr.String(), "\n"); got != 1 {
+			t.Errorf("the proxy says %s", stderr)
+		}
+		return stdout.String()
+	}
+}

@@ -1,0 +1,118 @@
+//go:build interop
+
+package interop
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// notHere are the lines of ZooKeeper's answers that lockkeeper leaves out on
+// purpose, and those that it has instead, after numbers and values are masked.
+var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
+	// Java's environment and its memory.
+	"envi": {regexp.MustCompile(`^(java\.|os\.version|os\.memory\.)`), regexp.MustCompile(`^go\.version=`)},
+	// What mntr tells of the stages of ZooKeeper's pipeline, its queues and
+	// caches, of what its watch and quorum code does, and all its summaries (of
+	// times mostly) but those that TestFourLetterWords asks for.
+	"mntr": {regexp.MustCompile(`^zk_(` + strings.Join([]string{
+		`(avg|min|max|cnt|sum|pN)_\w+`, `outstanding_changes_\w+`, `\w*_processor_\w+`, `(prep|sync|request|response_packet|requests)_\w+`,
+		`proposal_count`, `commit_count`, `learner_\w+`, `looking_count`, `quit_leading_\w+`, `diff_count`, `snap_count`, `revalidate_count`,
+		`ensemble_auth_\w+`, `skip_\w+`, `dead_watchers_\w+`, `add_dead_\w+`, `digest_mismatches_count`, `unrecoverable_error_count`,
+		`stale_(requests|replies)\w*`, `large_requests_rejected`, `insecure_admin_count`, `(snapshot|restore)_\w+`,
+	}, "|") + `)\t`), nil},
+}
+
+var versions = regexp.MustCompile(`\d+\.\d+\.\d+\S*, built on`)
+
+// TestWords asks a real ZooKeeper and lockkeeper every four-letter word, after
+// the same has been done to both: line by line the answers must be the same but
+// for their numbers, or the difference must be in the list above.
+func TestWords(t *testing.T) {
+	for _, version := range []zkVersion{zk38, zk39} {
+		t.Run(string(version), func(t *testing.T) { compareWords(t, version) })
+	}
+}
+
+func compareWords(t *testing.T, version zkVersion) {
+	theirs := startZooKeeper(t, version, nil, map[string]string{"4lw.commands.whitelist": "*", "tickTime": "2000"}).addr
+	ours := startLockkeeper(t).addr
+	for _, addr := range []string{theirs, ours} {
+		var all [2]*rawclient.Client
+		for i := range all {
+			nc, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if all[i], err = rawclient.Open(nc, 20*time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+		do := func(_ any, err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatalf("%s: %v", addr, err)
+			}
+		}
+		for i := range 300 {
+			do(all[0].Create(fmt.Sprintf("/n%d", i), nil, 0))
+		}
+		do(all[1].Create("/e", nil, proto.FlagEphemeral))
+		do(all[0].Get("/e", true))
+		do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
+	}
+	answer, err := fourLetterWord(theirs, "srvr", 10*time.Second)
+	if err != nil || !strings.Contains(answer, "Zookeeper version: "+string(version)) {
+		t.Fatalf("%q, %v", answer, err)
+	}
+	mask := func(n int64) string { return "stmk" + string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
+	for _, word := range []string{"ruok", "isro", "srvr", "stat", "conf", "cons", "dump", "wchs", "wchc", "wchp", "mntr", "dirs", "gtmk", mask(7), "gtmk", "hash", "envi", "crst", "srst"} {
+		ask := func(addr string) map[string]int {
+			answer, err := fourLetterWord(addr, word, 10*time.Second)
+			if err != nil {
+				t.Fatalf("%s of %s: %v", word, addr, err)
+			}
+			if len(word) == 8 || word == "gtmk" { // the mask itself, not any number
+				return map[string]int{answer: 1}
+			}
+			return golden.Shape(versions.ReplaceAllString(answer, "V, built on"))
+		}
+		want, got := ask(theirs), ask(ours)
+		word = word[:4]
+		if word == "dump" { // into how many buckets the same sessions fall is chance
+			for _, lines := range []map[string]int{want, got} {
+				for l := range lines {
+					lines[l] = 1
+				}
+			}
+		}
+		allowed, left := notHere[word], 0
+		for _, line := range slices.Sorted(maps.Keys(want)) {
+			switch {
+			case got[line] == want[line]:
+			case got[line] == 0 && allowed.zookeeper != nil && allowed.zookeeper.MatchString(line):
+				left++
+			default:
+				t.Errorf("%s: %d times %q, ZooKeeper %d", word, got[line], line, want[line])
+			}
+		}
+		for _, line := range slices.Sorted(maps.Keys(got)) {
+			if want[line] == 0 && (allowed.lockkeeper == nil || !allowed.lockkeeper.MatchString(line)) {
+				t.Errorf("%s: %q is nothing that ZooKeeper says", word, line)
+			}
+		}
+		t.Logf("%s: %d different lines, %d of them left out", word, len(want), left)
+	}
+}

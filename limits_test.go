@@ -1,0 +1,143 @@
+package lockkeeper_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestMaxSessions: however many ask at once, so many sessions there are and no
+// more; one more is not answered at all. Sessions that exist are not concerned.
+func TestMaxSessions(t *testing.T) {
+	const most = 10
+	overAll(t, lockkeeper.Config{MaxSessions: most}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+		var opened, refused atomic.Int64
+		var mu sync.Mutex
+		var clients []*rawclient.Client
+		var wg sync.WaitGroup
+		for range 5 * most {
+			wg.Go(func() {
+				nc, err := dial()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c := rawclient.New(nc)
+				err = c.Handshake(&proto.ConnectRequest{Timeout: 30000, Password: make([]byte, proto.PasswordLen)})
+				if err != nil {
+					nc.Close()
+					if err == rawclient.ErrRefused {
+						t.Error("a refusal, which means an expired session to a client")
+					}
+					refused.Add(1)
+					return
+				}
+				opened.Add(1)
+				mu.Lock()
+				clients = append(clients, c)
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		if opened.Load() != most || refused.Load() != 4*most {
+			t.Fatalf("%d sessions opened, %d refused", opened.Load(), refused.Load())
+		}
+		if m := counts(t, word(t, dial, "mntr")); number(t, m, "connection_rejected") != 4*most || number(t, m, "global_sessions") != most {
+			t.Errorf("connection_rejected %s, global_sessions %s", m["connection_rejected"], m["global_sessions"])
+		}
+		// A session that is resumed is none more, and one that ends makes room.
+		clients[0] = must(rawclient.Resume(must(dial())(t), clients[0].Session))(t)
+		must(clients[1].Call(proto.OpCloseSession, nil, nil))(t)
+		closed(t, clients[1])
+		clients[1] = connect(t, dial)
+		for _, c := range clients {
+			alive(t, c)
+			c.Close()
+		}
+	})
+}
+
+// TestMaxWatches: a connection may have so many watches; a request for one more
+// does nothing, and a set of them that is too large ends the connection.
+func TestMaxWatches(t *testing.T) {
+	overAll(t, lockkeeper.Config{MaxWatches: 4}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+		c, other := connect(t, dial), connect(t, dial)
+		for _, path := range []string{"/a", "/b", "/c"} {
+			must(c.Create(path, []byte(path), 0))(t)
+		}
+		ask := func(want error, op proto.OpCode, q proto.Record) {
+			t.Helper()
+			if _, err := c.Call(op, q, nil); err != want {
+				t.Errorf("op %d: %v, should be %v", op, err, want)
+			}
+		}
+		watch := func(path string) proto.Record { return &proto.PathWatch{Path: path, Watch: true} }
+		var ok error
+		ask(ok, proto.OpGetData, watch("/a"))
+		ask(ok, proto.OpGetChildren, watch("/a"))
+		ask(proto.NoNode, proto.OpExists, watch("/none"))
+		ask(ok, proto.OpGetChildren2, watch("/b"))
+		// These four are there already, or add none.
+		ask(ok, proto.OpExists, watch("/a"))
+		ask(ok, proto.OpAddWatch, &proto.PathType{Path: "/a", Type: 0})
+		ask(ok, proto.OpAddWatch, &proto.PathType{Path: "/a", Type: 1})
+		ask(proto.NoNode, proto.OpGetData, watch("/none"))
+		// And these would be one more, of every kind.
+		ask(proto.ThrottledOp, proto.OpGetData, watch("/b"))
+		ask(proto.ThrottledOp, proto.OpExists, watch("/c"))
+		ask(proto.ThrottledOp, proto.OpExists, watch("/nothing"))
+		ask(proto.ThrottledOp, proto.OpGetChildren, watch("/c"))
+		ask(proto.ThrottledOp, proto.OpGetChildren2, watch("/c"))
+		ask(proto.ThrottledOp, proto.OpAddWatch, &proto.PathType{Path: "/b", Type: 0})
+		ask(proto.ThrottledOp, proto.OpAddWatch, &proto.PathType{Path: "/c", Type: 1})
+		ask(ok, proto.OpGetData, &proto.PathWatch{Path: "/b"})
+		if m := counts(t, word(t, dial, "mntr")); number(t, m, "throttled_ops") != 7 || number(t, m, "watch_count") != 4 {
+			t.Errorf("throttled_ops %s, watch_count %s", m["throttled_ops"], m["watch_count"])
+		}
+		// What was refused is not told of; what fires makes room.
+		must(other.Set("/c", nil))(t)
+		must(other.Create("/b/x", nil, 0))(t)
+		must(c.Call(proto.OpPing, nil, nil))(t)
+		if len(c.Events) != 1 || c.Events[0].Path != "/b" {
+			t.Errorf("events %+v", c.Events)
+		}
+		ask(ok, proto.OpGetData, watch("/b"))
+		for range 100 { // another connection has as many of its own
+			must(other.Get("/a", true))(t)
+		}
+
+		now := must(c.Call(proto.OpPing, nil, nil))(t).Zxid
+		set := &proto.SetWatchesRequest{RelativeZxid: now, Data: []string{"/a", "/b"}, Exist: []string{"/none"}, Child: []string{"/a"}}
+		again := must(rawclient.Resume(must(dial())(t), c.Session))(t)
+		must(again.Call(proto.OpSetWatches, set, nil))(t) // as many as it may have
+		again = must(rawclient.Resume(must(dial())(t), c.Session))(t)
+		set.Child = append(set.Child, "/b")
+		if f, err := again.Call(proto.OpSetWatches, set, nil); err != proto.ThrottledOp || len(f.Body) > 0 {
+			t.Errorf("too large a set: %v", err)
+		}
+		closed(t, again)
+		again = must(rawclient.Resume(must(dial())(t), c.Session))(t)
+		large := &proto.SetWatches2Request{SetWatchesRequest: *set, Persistent: []string{"/p"}, Recursive: []string{"/r"}}
+		if _, err := again.Call(proto.OpSetWatches2, large, nil); err != proto.ThrottledOp {
+			t.Errorf("too large a set: %v", err)
+		}
+		closed(t, again)
+		eventually(t, "the end of its watches", func() bool { return number(t, counts(t, word(t, dial, "mntr")), "watch_count") == 1 })
+		alive(t, other)
+		other.Close()
+	})
+}
+
+// TestLimitsMakeSense: a limit below none is refused.
+func TestLimitsMakeSense(t *testing.T) {
+	for _, cfg := range []lockkeeper.Config{{MaxSessions: -1}, {MaxWatches: -1}, {MaxTLSHandshakes: -1}, {MaxOutstanding: -1}, {MaxConnections: -1}} {
+		if s, err := lockkeeper.Open(cfg); err == nil {
+			s.Close()
+			t.Errorf("%+v is good", cfg)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"crypto/tls"
+	"encoding/asn1"
+	"encoding/hex"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// shakeTLS has TLS spoken on a connection, and notes whose it is by its client
+// certificate. It reports false if the connection is to end. The connection has
+// a deadline.
+func (c *conn) shakeTLS(t *tls.Conn) bool {
+	stats := &c.s.stats
+	defer stats.tlsHandshakes.Add(-1)
+	if int(stats.tlsHandshakes.Add(1)) > c.s.cfg.MaxTLSHandshakes {
+		stats.tlsExceeded.Add(1)
+		c.warn("refusing a connection: too many TLS handshakes under way")
+		c.raw.Close()
+		return false
+	}
+	err := t.Handshake()
+	if err == nil {
+		err = c.addX509(t.ConnectionState())
+	}
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, io.EOF): // a client that only looked whether the port is open
+		c.s.cfg.Log.Debug("TLS handshake ends", "client", c.remote())
+	default:
+		stats.authFailed.Add(1)
+		c.warn("TLS handshake failed", "error", err)
+	}
+	stats.tlsFailed.Add(1)
+	return false
+}
+
+// addX509 adds the identity that a verified certificate proves
+// (X509AuthenticationProvider). No certificate, where none was asked for or
+// needed, is no error.
+func (c *conn) addX509(state tls.ConnectionState) error {
+	if len(state.VerifiedChains) == 0 {
+		return nil
+	}
+	name, err := distinguishedName(state.PeerCertificates[0].RawSubject)
+	if err != nil {
+		return err
+	}
+	ids := slices.Clone(c.identity.Load().ids)
+	if name != "" && name == c.s.cfg.SuperX509 {
+		ids = append(ids, proto.ID{Scheme: proto.SchemeSuper})
+	}
+	who := newIdentity(append(ids, proto.ID{Scheme: proto.SchemeX509, ID: name}))
+	if len(who.encoded) > maxIdentity {
+		return errors.New("the certificate's subject is too long")
+	}
+	c.identity.Store(who)
+	return nil
+}
+
+func (c *conn) hasX509() bool {
+	return slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 })
+}
+
+// dnNames are the attributes that have a name in RFC 2253; others show as numbers.
+var dnNames = map[string]string{
+	"2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.10": "O", "2.5.4.11": "OU",
+	"2.5.4.9": "STREET", "0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
+}
+
+// nameSET is one part of a distinguished name. encoding/asn1 goes by its suffix.
+type nameSET []struct {
+	Type  asn1.ObjectIdentifier
+	Value asn1.RawValue
+}
+
+// distinguishedName shows a subject as Java's X500Principal.getName does, since
+// that is what stands in ACLs: in the form of RFC 2253, the last part first.
+func distinguishedName(der []byte) (string, error) {
+	var parts []nameSET
+	if rest, err := asn1.Unmarshal(der, &parts); err != nil || len(rest) > 0 {
+		return "", errors.New("the certificate's subject cannot be read")
+	}
+	var b strings.Builder
+	for i, part := range slices.Backward(parts) {
+		if i < len(parts)-1 {
+			b.WriteByte(',')
+		}
+		for j, a := range part {
+			if j > 0 {
+				b.WriteByte('+')
+			}
+			name, named := dnNames[a.Type.String()]
+			if !named {
+				name = a.Type.String()
+			}
+			b.WriteString(name)
+			b.WriteByte('=')
+			if named && isText(a.Value) {
+				writeDNValue(&b, string(a.Value.Bytes))
+			} else {
+				b.WriteString("#" + hex.EncodeToString(a.Value.FullBytes))
+			}
+		}
+	}
+	return b.String(), nil
+}
+
+// isText reports whether Java takes a value for text. It takes the bytes of all
+// these types for UTF-8.
+func isText(v asn1.RawValue) bool {
+	return v.Class == asn1.ClassUniversal && slices.Contains([]int{asn1.TagPrintableString, asn1.TagUTF8String, asn1.TagT61String,
+		asn1.TagIA5String, asn1.TagGeneralString, asn1.TagBMPString}, v.Tag)
+}
+
+func writeDNValue(b *strings.Builder, s string) {
+	const blank = " \r"
+	inner := strings.Trim(s, blank)
+	before := len(s) - len(strings.TrimLeft(s, blank))
+	for i, r := range s {
+		switch {
+		case r == 0:
+			b.WriteString("\\00")
+			continue
+		case strings.ContainsRune(",=+<>#;\"\\", r), i < before, i >= before+len(inner):
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+}

@@ -1,0 +1,302 @@
+package lockkeeper_test
+
+import (
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"errors"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// secure is a configuration with both ports.
+func secure(t testing.TB, ca *testkit.CA, auth tls.ClientAuthType) lockkeeper.Config {
+	return lockkeeper.Config{
+		ClientAddr: "127.0.0.1:0", SecureAddr: "127.0.0.1:0",
+		TLS: &tls.Config{Certificates: []tls.Certificate{ca.Server(t)}, ClientAuth: auth, ClientCAs: ca.Pool},
+	}
+}
+
+// TestTLSAndPlain: clients with TLS and without are served at once, and hold
+// one lock in turns.
+func TestTLSAndPlain(t *testing.T) {
+	noGoroutineLeft(t)
+	ca := testkit.NewCA(t)
+	s := open(t, secure(t, ca, tls.NoClientCert))
+	secured := overTLS(s, ca)
+	conns := []zk.Dialer{
+		func(string, string, time.Duration) (net.Conn, error) { return secured() },
+		func(string, string, time.Duration) (net.Conn, error) { return overTCP(s)() },
+	}
+	var mu sync.Mutex
+	holder, held := "", map[string]int{}
+	var wg sync.WaitGroup
+	for i, dial := range conns {
+		c, _, err := zk.Connect([]string{"127.0.0.1:1"}, 10*time.Second, zk.WithDialer(dial), zk.WithLogInfo(false))
+		check(t, err)
+		defer c.Close()
+		name := []string{"TLS", "plain"}[i]
+		wg.Go(func() {
+			lock := zk.NewLock(c, "/lock", zk.WorldACL(zk.PermAll))
+			for range 20 {
+				if err := lock.Lock(); err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				if holder != "" {
+					t.Errorf("%s and %s hold it", holder, name)
+				}
+				holder = name
+				held[name]++
+				mu.Unlock()
+				mu.Lock()
+				holder = ""
+				mu.Unlock()
+				if err := lock.Unlock(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if held["TLS"] != 20 || held["plain"] != 20 {
+		t.Errorf("held %v", held)
+	}
+
+	// A session goes from the one port to the other.
+	first := connect(t, secured)
+	must(first.Create("/e", nil, proto.FlagEphemeral))(t)
+	second := must(rawclient.Resume(must(overTCP(s)())(t), first.Session))(t)
+	closed(t, first)
+	must(second.Call(proto.OpCloseSession, nil, nil))(t)
+	closed(t, second)
+	if third := connect(t, secured); exists(t, third, "/e") {
+		t.Error("the session's ephemeral is still there")
+	}
+
+	// Each port speaks one of the two.
+	if nc, err := overTCP(s)(); err != nil {
+		t.Error(err)
+	} else if err := tls.Client(nc, &tls.Config{RootCAs: ca.Pool, ServerName: "localhost"}).Handshake(); err == nil {
+		t.Error("TLS is spoken on the plain port")
+	}
+	nc := must(net.Dial("tcp", s.SecureAddr().String()))(t)
+	defer nc.Close()
+	if _, err := rawclient.Open(nc, time.Second); err == nil {
+		t.Error("who does not speak TLS gets a session on its port")
+	}
+	if got := word(t, secured, "ruok"); got != "imok" {
+		t.Errorf("ruok over TLS: %q", got)
+	}
+	m := counts(t, word(t, secured, "mntr"))
+	if number(t, m, "non_mtls_local_conn_count") < 3 || m["non_mtls_remote_conn_count"] != "0" || number(t, m, "unsuccessful_handshake") != 1 ||
+		m["outstanding_tls_handshake"] != "0" || m["tls_handshake_exceeded"] != "0" {
+		t.Errorf("mntr: %v", m)
+	}
+}
+
+// TestX509: a client is whom its certificate says.
+func TestX509(t *testing.T) {
+	noGoroutineLeft(t)
+	var log capture
+	ca, other := testkit.NewCA(t), testkit.NewCA(t)
+	cfg := secure(t, ca, tls.RequireAndVerifyClientCert)
+	cfg.Logger, cfg.X509SuperUser, cfg.DataDir = log.logger(), "CN=root,O=Example", t.TempDir()
+	s := open(t, cfg)
+	name := func(cn string) pkix.Name { return pkix.Name{CommonName: cn, Organization: []string{"Example"}} }
+	is := func(cn string) dialer { return overTLS(s, ca, ca.Client(t, name(cn))) }
+	create := func(c *rawclient.Client, path string, acl ...proto.ACL) error {
+		_, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: path, ACL: acl}, nil)
+		return err
+	}
+	entry := func(perms int32, scheme, id string) proto.ACL {
+		return proto.ACL{Perms: perms, ID: proto.ID{Scheme: scheme, ID: id}}
+	}
+	get := func(c *rawclient.Client, path string) error {
+		_, err := c.Get(path, false)
+		return err
+	}
+	want := func(err, want error) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%v, should be %v", err, want)
+		}
+	}
+
+	ann, bob, root, plain := connect(t, is("ann")), connect(t, is("bob")), connect(t, is("root")), connect(t, overTCP(s))
+	want(create(ann, "/ann", entry(proto.PermAll, proto.SchemeAuth, "")), nil)
+	want(create(ann, "/both", entry(proto.PermAll, proto.SchemeX509, "CN=ann,O=Example"), entry(proto.PermRead, proto.SchemeX509, "CN=bob,O=Example")), nil)
+	want(get(ann, "/ann"), nil)
+	want(get(bob, "/ann"), proto.NoAuth)
+	want(get(plain, "/ann"), proto.NoAuth)
+	want(get(root, "/ann"), nil)
+	want(get(bob, "/both"), nil)
+	want(bob.Delete("/both"), nil) // its parent's ACL decides
+	var acl proto.ACLReply
+	must(ann.Call(proto.OpGetACL, &proto.Path{Path: "/ann"}, &acl))(t)
+	if !slices.Equal(acl.ACL, []proto.ACL{entry(proto.PermAll, "x509", "CN=ann,O=Example")}) {
+		t.Errorf("ACL %v", acl.ACL)
+	}
+
+	// Names that are none, and a client that has none.
+	want(create(ann, "/x", entry(proto.PermAll, proto.SchemeX509, "ann")), proto.InvalidACL)
+	want(create(plain, "/x", entry(proto.PermAll, proto.SchemeAuth, "")), proto.InvalidACL)
+	want(create(plain, "/plain", entry(proto.PermAll, proto.SchemeX509, "cn=Ann , 1.2.3 = x")), nil)
+
+	// What the packet auth can add: nothing.
+	auth := func(c *rawclient.Client) error {
+		_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeX509}, nil)
+		return err
+	}
+	want(auth(ann), nil)
+	want(auth(plain), proto.AuthFailed)
+	closed(t, plain)
+	for c, want := range map[*rawclient.Client][]proto.ID{
+		ann:  {{Scheme: "x509", ID: "CN=ann,O=Example"}, {Scheme: "ip", ID: "127.0.0.1"}},
+		root: {{Scheme: "super"}, {Scheme: "x509", ID: "CN=root,O=Example"}, {Scheme: "ip", ID: "127.0.0.1"}},
+	} {
+		var who proto.WhoAmIReply
+		must(c.Call(proto.OpWhoAmI, nil, &who))(t)
+		if !slices.Equal(who.IDs, want) {
+			t.Errorf("whoAmI %v, should be %v", who.IDs, want)
+		}
+	}
+
+	// The identity belongs to the connection, not to the session; and both kinds add up.
+	moved := must(rawclient.Resume(must(overTCP(s)())(t), ann.Session))(t)
+	want(get(moved, "/ann"), proto.NoAuth)
+	moved.Close()
+	must(bob.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}, nil))(t)
+	want(create(bob, "/two", entry(proto.PermAll, proto.SchemeAuth, "")), nil)
+	must(bob.Call(proto.OpGetACL, &proto.Path{Path: "/two"}, &acl))(t)
+	if len(acl.ACL) != 2 {
+		t.Errorf("ACL %v", acl.ACL)
+	}
+
+	// A client that resumes its TLS session, which shows no certificate again.
+	config := &tls.Config{RootCAs: ca.Pool, Certificates: []tls.Certificate{ca.Client(t, name("ann"))}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	for i := range 2 {
+		nc := must(tls.Dial("tcp", s.SecureAddr().String(), config))(t)
+		if c := must(rawclient.Open(nc, 10*time.Second))(t); nc.ConnectionState().DidResume != (i == 1) {
+			t.Errorf("connection %d: resumed %v", i, i == 0)
+		} else {
+			want(get(c, "/ann"), nil)
+		}
+		nc.Close()
+	}
+
+	// Who has no certificate, or one that nobody vouches for, or any more, gets no session.
+	log.reset()
+	for what, d := range map[string]dialer{
+		"none": overTLS(s, ca), "another's": overTLS(s, ca, other.Client(t, name("ann"))), "expired": overTLS(s, ca, ca.Expired(t, name("ann"))),
+		"a server's": overTLS(s, ca, ca.Server(t)),
+	} {
+		nc, err := d()
+		if err != nil { // TLS 1.3 tells when something is read
+			continue
+		}
+		if _, err := rawclient.Open(nc, time.Second); err == nil || os.IsTimeout(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+		nc.Close()
+	}
+	eventually(t, "the log of it", func() bool { return len(log.matching("TLS handshake failed")) == 4 })
+	if m := counts(t, word(t, is("ann"), "mntr")); number(t, m, "unsuccessful_handshake") != 4 || number(t, m, "auth_failed_count") != 5 {
+		t.Errorf("unsuccessful_handshake %s, auth_failed_count %s", m["unsuccessful_handshake"], m["auth_failed_count"])
+	}
+
+	// The log's entries say what they meant: a server without TLS reads them the
+	// same, but lets nobody name the scheme any more.
+	check(t, s.Close())
+	without := open(t, lockkeeper.Config{DataDir: cfg.DataDir})
+	c := connect(t, inMemory(without))
+	want(get(c, "/ann"), proto.NoAuth)
+	want(get(c, "/plain"), proto.NoAuth)
+	want(create(c, "/y", entry(proto.PermAll, proto.SchemeX509, "CN=ann")), proto.InvalidACL)
+	want(auth(c), proto.AuthFailed)
+}
+
+// TestX509Wanted: a certificate that is only wanted may be left out, but not be bad.
+func TestX509Wanted(t *testing.T) {
+	ca, other := testkit.NewCA(t), testkit.NewCA(t)
+	s := open(t, secure(t, ca, tls.VerifyClientCertIfGiven))
+	who := func(d dialer) (string, error) {
+		nc, err := d()
+		if err != nil {
+			return "", err
+		}
+		defer nc.Close()
+		c, err := rawclient.Open(nc, 10*time.Second)
+		if err != nil {
+			return "", err
+		}
+		var r proto.WhoAmIReply
+		_, err = c.Call(proto.OpWhoAmI, nil, &r)
+		return r.IDs[0].Scheme, err
+	}
+	ann := pkix.Name{CommonName: "ann"}
+	if scheme, err := who(overTLS(s, ca)); scheme != "ip" || err != nil {
+		t.Errorf("without one: %s, %v", scheme, err)
+	}
+	if scheme, err := who(overTLS(s, ca, ca.Client(t, ann))); scheme != "x509" || err != nil {
+		t.Errorf("with one: %s, %v", scheme, err)
+	}
+	if scheme, err := who(overTLS(s, ca, other.Client(t, ann))); err == nil {
+		t.Errorf("with another's: %s", scheme)
+	}
+	long := pkix.Name{CommonName: strings.Repeat("long", 20_000)}
+	if scheme, err := who(overTLS(s, ca, ca.Client(t, long))); err == nil {
+		t.Errorf("with a name that fills the log: %s", scheme)
+	}
+	// A certificate that is asked for, but that nobody has verified, proves nothing.
+	s = open(t, secure(t, ca, tls.RequireAnyClientCert))
+	if scheme, err := who(overTLS(s, ca, other.Client(t, ann))); scheme != "ip" || err != nil {
+		t.Errorf("unverified: %s, %v", scheme, err)
+	}
+}
+
+// TestTLSConfig: what makes no sense is refused, and leaves no port open.
+func TestTLSConfig(t *testing.T) {
+	ca := testkit.NewCA(t)
+	good := secure(t, ca, tls.NoClientCert)
+	taken := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer taken.Close()
+	for says, change := range map[string]func(c *lockkeeper.Config){
+		"only one of SecureAddr and TLS":  func(c *lockkeeper.Config) { c.TLS = nil },
+		"only one of SecureAddr and TLS ": func(c *lockkeeper.Config) { c.SecureAddr = "" },
+		"without a certificate":           func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
+		"super user without TLS":          func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
+		"a limit is negative":             func(c *lockkeeper.Config) { c.MaxTLSHandshakes = -1 },
+		"address already in use":          func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
+	} {
+		cfg := good
+		plain := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		cfg.ClientAddr = plain.Addr().String()
+		plain.Close()
+		change(&cfg)
+		s, err := lockkeeper.Open(cfg)
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {
+			t.Errorf("%v, should say %q", err, says)
+		}
+		if again, err := net.Listen("tcp", cfg.ClientAddr); err != nil {
+			t.Errorf("%s: its port is still taken: %v", says, err)
+		} else {
+			again.Close()
+		}
+	}
+}

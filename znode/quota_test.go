@@ -1,0 +1,235 @@
+package znode
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+func TestParseTrack(t *testing.T) {
+	for data, want := range map[string]string{
+		"count=01,bytes=000000000000000000000000000000012": "count=1,bytes=12",
+		"count=999999999999999999,bytes=-3":                "count=999999999999999999,bytes=-3",
+		"count=9223372036854775807,bytes=5":                "count=9223372036854775807,bytes=5",
+		"count=,bytes=5":                                   "", "count=5,bytes=": "", "count=5,bytes": "",
+		"":                            "count=-1,bytes=-1",
+		",":                           "count=-1,bytes=-1",
+		";,;":                         "count=-1,bytes=-1",
+		"count=1,bytes=2":             "count=1,bytes=2",
+		"bytes=2;;count=+1,":          "count=1,bytes=2",
+		"count==5":                    "count=-1,bytes=-1",
+		"count=5=6":                   "count=5,bytes=-1",
+		"bytes=5====":                 "count=-1,bytes=5",
+		"=5":                          "count=-1,bytes=-1=;=5",
+		"zz=1;countHardLimit=-7;aa=3": "count=-1,bytes=-1=;aa=3;countHardLimit=-7;zz=1",
+		"count=1;count=2":             "count=2,bytes=-1",
+		"count=-1,bytes=-1=;byteHardLimit=10;countHardLimit=3": "count=-1,bytes=-1=;byteHardLimit=10;countHardLimit=3",
+		"x": "", "count": "", "count=": "", "=": "", "count= 1": "", "count=1 ": "", "count=x": "", "count=1,x": "", ",count=1": "",
+		"count=9223372036854775808": "", "count=1_0": "", "count=0x1": "", "count===": "", "count=+": "", "=,count=1": "",
+	} {
+		u, ok := parseUsage([]byte(data))
+		if got := string(u.text()); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q %v, should be %q", data, got, ok, want)
+		}
+	}
+	if _, ok := parseUsage(nil); ok {
+		t.Error("null is no text")
+	}
+}
+
+// quotaTree is a tree with a quota on /q, where some znodes are, and what makes more.
+func quotaTree(t *testing.T, limits string) (tree *Tree, do func(op proto.OpCode, path, data string) proto.Code) {
+	tree = New()
+	x := &Txn{EnforceQuota: true}
+	do = func(op proto.OpCode, path, data string) (code proto.Code) {
+		x.Zxid++
+		switch op {
+		case proto.OpSetData:
+			_, code = tree.SetData(x, &proto.SetDataRequest{Path: path, Data: []byte(data), Version: -1})
+		case proto.OpDelete:
+			code = tree.Delete(x, path, -1)
+		default:
+			_, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
+		}
+		return code
+	}
+	for _, n := range [][2]string{{"/q", "1234"}, {"/q/a", "12"}, {"/zookeeper/quota/q", ""}, {"/zookeeper/quota/q/zookeeper_limits", limits}, {"/zookeeper/quota/q/zookeeper_stats", ""}} {
+		if code := do(proto.OpCreate, n[0], n[1]); code != proto.OK {
+			t.Fatal(n[0], code)
+		}
+	}
+	return tree, do
+}
+
+const qStats = "/zookeeper/quota/q/zookeeper_stats"
+
+func (t *Tree) text(path string) string { return string(t.index[path].rec.Data) }
+
+// TestCheckQuotas: Check sees stats that are not true, and a table that is not
+// what the znodes say.
+func TestCheckQuotas(t *testing.T) {
+	alive := func(int64) bool { return true }
+	for name, damage := range map[string]func(*Tree){
+		"stats": func(tree *Tree) {
+			tree.edit(tree.index[qStats], func(r *Record) { r.Data = []byte("count=3,bytes=6") })
+			tree.quotas["/q"].exact = true
+		},
+		"lost":    func(tree *Tree) { delete(tree.quotas, "/q") },
+		"extra":   func(tree *Tree) { tree.quotas["/r"] = &quota{below: 1} },
+		"another": func(tree *Tree) { tree.quotas["/r"] = tree.quotas["/q"]; delete(tree.quotas, "/q") },
+		"data":    func(tree *Tree) { tree.quotas["/q"].limits.data = []byte("count=1") },
+		"below":   func(tree *Tree) { tree.quotas["/q"].below = 1 },
+	} {
+		tree, _ := quotaTree(t, "countHardLimit=10")
+		if err := tree.Check(alive); err != nil {
+			t.Fatal(err)
+		}
+		if !tree.quotas["/q"].exact {
+			t.Error("stats that were counted just now are not taken for exact")
+		}
+		damage(tree)
+		if err := tree.Check(alive); err == nil || !strings.Contains(err.Error(), "quota") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestQuotaRestored: a restored tree has the same stats, whether they are true
+// or not, and knows which are.
+func TestQuotaRestored(t *testing.T) {
+	for _, stats := range []string{"", "count=7,bytes=7"} {
+		tree, do := quotaTree(t, "countHardLimit=10")
+		if stats != "" {
+			do(proto.OpSetData, qStats, stats)
+		}
+		restored, err := Restore(decodeAll(encodeAll(tree.Snapshot())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if restored.Digest() != tree.Digest() || restored.text(qStats) != tree.text(qStats) {
+			t.Errorf("%q became %q", tree.text(qStats), restored.text(qStats))
+		}
+		if q := restored.quotas["/q"]; q == nil || q.exact != (stats == "") {
+			t.Errorf("stats %q: %+v", stats, q)
+		}
+	}
+}
+
+// TestQuotaSurvived: what a real server does not survive.
+func TestQuotaSurvived(t *testing.T) {
+	tree, do := quotaTree(t, "")
+	want := func(code proto.Code, op proto.OpCode, path, data string) {
+		t.Helper()
+		if got := do(op, path, data); got != code {
+			t.Errorf("%d %s %q: %v, should be %v", op, path, data, got, code)
+		}
+	}
+	// Stats that are no text: it dies of the next change. Here they are counted anew.
+	for _, odd := range []string{"x", "count=", "count=1,bytes=9223372036854775808"} {
+		want(proto.OK, proto.OpSetData, qStats, odd)
+		want(proto.OK, proto.OpCreate, "/q/b", "123")
+		if got := tree.text(qStats); got != "count=3,bytes=9" {
+			t.Errorf("after %q the stats are %q", odd, got)
+		}
+		want(proto.OK, proto.OpDelete, "/q/b", "")
+	}
+	// Limits for the root: it dies at once. Limits beside /zookeeper/quota, of
+	// which it cuts as many letters off: it dies, or limits what is elsewhere.
+	for _, path := range []string{"/zookeeper/quota", "/zookeeper", "/zookeeper/quotas", "/zookeeper/quotas/q", "/zookeeper/abcde", "/zookeeper/abcde/q"} {
+		do(proto.OpCreate, path, "")
+		want(proto.OK, proto.OpCreate, path+"/zookeeper_limits", "countHardLimit=0")
+	}
+	want(proto.OK, proto.OpCreate, "/free", "")
+	want(proto.OK, proto.OpCreate, "/q/b", "")
+	if got := tree.text(qStats); got != "count=3,bytes=6" {
+		t.Errorf("the stats are %q", got)
+	}
+	for _, path := range []string{"/zookeeper/quota", "/zookeeper", "/zookeeper/quotas", "/zookeeper/quotas/q", "/zookeeper/abcde", "/zookeeper/abcde/q"} {
+		want(proto.OK, proto.OpDelete, path+"/zookeeper_limits", "")
+	}
+	want(proto.OK, proto.OpDelete, "/q/b", "")
+	if got := tree.text(qStats); got != "count=2,bytes=6" {
+		t.Errorf("the stats are %q", got)
+	}
+	if err := tree.Check(func(int64) bool { return true }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestQuotaExceeded: the texts of ZooKeeper's log.
+func TestQuotaExceeded(t *testing.T) {
+	for limits, want := range map[string]string{
+		"count=2":                   "Quota exceeded: /q [current count=3, softCountLimit=2]",
+		"count=9,bytes=6":           "Quota exceeded: /q [current bytes=9, softByteLimit=6]",
+		"countHardLimit=2":          "Quota exceeded: /q [current count=3, hardCountLimit=2]",
+		"bytes=5=;byteHardLimit=8":  "Quota exceeded: /q [current bytes=9, hardByteLimit=8]",
+		"count=2,bytes=6":           "Quota exceeded: /q [current count=3, softCountLimit=2] Quota exceeded: /q [current bytes=9, softByteLimit=6]",
+		"count=2=;countHardLimit=3": "",
+	} {
+		tree, _ := quotaTree(t, limits)
+		var got []string
+		x := &Txn{EnforceQuota: true}
+		_, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1)
+		for i := range x.Exceeded {
+			got = append(got, x.Exceeded[i].String())
+		}
+		if strings.Join(got, " ") != want || (code == proto.QuotaExceeded) != strings.Contains(want, "hard") {
+			t.Errorf("%s: %q, should be %q", limits, got, want)
+		}
+		tree, _ = quotaTree(t, limits)
+		x = &Txn{}
+		if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1); code != proto.OK || len(x.Exceeded) > 0 {
+			t.Errorf("%s, not enforced: %v, %v", limits, code, x.Exceeded)
+		}
+	}
+}
+
+// TestUnreadableQuota: limits or stats that are needed and cannot be read.
+func TestUnreadableQuota(t *testing.T) {
+	for _, path := range []string{"/zookeeper/quota/q/zookeeper_limits", qStats} {
+		for _, data := range [][]byte{nil, []byte("x")} {
+			tree, do := quotaTree(t, "countHardLimit=10")
+			if _, code := tree.SetData(&Txn{}, &proto.SetDataRequest{Path: path, Data: data, Version: -1}); code != proto.OK {
+				t.Fatal(code)
+			}
+			if code := do(proto.OpCreate, "/q/b", ""); code != proto.MarshallingError {
+				t.Errorf("%s is %q: %v", path, data, code)
+			}
+			if code := do(proto.OpDelete, "/q/a", ""); code != proto.OK {
+				t.Errorf("%s is %q: a delete: %v", path, data, code)
+			}
+		}
+	}
+}
+
+// TestManyQuotas: no operation takes longer for the number of quotas, and none
+// of many in one multi for those before it.
+func TestManyQuotas(t *testing.T) {
+	tree, do := quotaTree(t, "countHardLimit=100000000")
+	const many = 20_000
+	start := time.Now()
+	for i := range many {
+		at := fmt.Sprintf("/zookeeper/quota/n%d", i)
+		do(proto.OpCreate, at, "")
+		do(proto.OpCreate, at+"/zookeeper_limits", "countHardLimit=0")
+		do(proto.OpCreate, at+"/zookeeper_stats", "")
+	}
+	x := &Txn{EnforceQuota: true}
+	tree.Multi(x, func() bool {
+		for i := range many {
+			if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprintf("/q/n%d", i), ACL: proto.OpenACL}, -1); code != proto.OK {
+				t.Fatal(code)
+			}
+		}
+		return true
+	})
+	if want := fmt.Sprintf("count=%d,bytes=6", many+2); tree.text(qStats) != want {
+		t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
