@@ -92,6 +92,8 @@ type cutSpan struct {
 	At, Until time.Duration
 }
 
+const anyone = "*"
+
 // lockedRand is a source for many goroutines.
 type lockedRand struct {
 	mu sync.Mutex
@@ -263,6 +265,10 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
+	// What it had heard of its clients and not passed on is lost.
+	m.s.mu.Lock()
+	m.s.cutLog = append(m.s.cutLog, cutSpan{from: m.name, to: anyone, At: m.s.h.now(), Until: m.s.h.now()})
+	m.s.mu.Unlock()
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
