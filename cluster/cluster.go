@@ -60,8 +60,8 @@ type Member struct {
 	leadMu  sync.Mutex
 	current leaderInfo
 
-	linkMu sync.Mutex
-	link   *link // to the leader
+	linkTurn chan struct{} // has an element while somebody uses link
+	link     *link         // to the leader
 
 	trackMu sync.Mutex
 	leading bool               // this member leads
@@ -94,7 +94,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}

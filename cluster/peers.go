@@ -178,9 +178,7 @@ func (p *peerPort) serve(nc net.Conn) {
 }
 
 // dial connects to another member.
-func (p *peerPort) dial(addr string, kind byte, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, timeout)
-	defer cancel()
+func (p *peerPort) dial(ctx context.Context, addr string, kind byte) (net.Conn, error) {
 	c, err := hello(ctx, p.network, addr, kind)
 	if err != nil {
 		return nil, err
@@ -224,7 +222,9 @@ func (l raftLayer) Close() error { return nil } // the peer port is closed by it
 func (l raftLayer) Addr() net.Addr { return peerAddr(l.addr) }
 
 func (l raftLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return l.dial(string(addr), kindRaft, timeout)
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	defer cancel()
+	return l.dial(ctx, string(addr), kindRaft)
 }
 
 // peerAddr is an address as the configuration gives it.

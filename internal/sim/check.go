@@ -115,6 +115,22 @@ func (c *checker) writes() {
 			}
 		}
 	}
+	// What is sent on a connection whose session another one has by then is not done.
+	newest := map[int64]*ConnLog{}
+	next := map[int]*ConnLog{} // the session's next connection
+	for i := len(c.h.Conns) - 1; i >= 0; i-- {
+		k := c.h.Conns[i]
+		next[k.ID] = newest[k.Session]
+		newest[k.Session] = k
+	}
+	for _, o := range c.h.Ops {
+		if o.Tag == "" || !isWrite(o.Code) {
+			continue
+		}
+		if n := next[o.Conn]; done[o.Tag] != 0 && n != nil && o.Call > n.Seq {
+			c.fail("session moved", "op %d was sent on connection %d, after session %x had moved to connection %d, and was done at zxid %x", o.ID, o.Conn, o.Session, n.ID, done[o.Tag])
+		}
+	}
 	// In the order of their ends, the highest zxid so far is a bound for all that begin later.
 	ends := slices.Clone(known)
 	slices.SortFunc(ends, func(a, b *Op) int { return cmp.Compare(a.Ret, b.Ret) })
@@ -343,6 +359,12 @@ func (c *checker) locks() {
 		var holder *Span
 		for _, p := range spans {
 			end := confident(p, answered[p.Session])
+			if t, ok := c.h.Known[p.Session]; ok {
+				end = min(end, t)
+			}
+			if c.h.Forced[p.Session] {
+				end = 0 // it was ended over its head
+			}
 			if holder != nil && p.At < until && p.Path != holder.Path {
 				c.fail("locks", "client %d holds %s from %v, and client %d may believe in %s until %v", p.Client, p.Path, p.At, holder.Client, holder.Path, until)
 			}
@@ -539,13 +561,14 @@ func (c *checker) expiries() {
 	}
 }
 
-// wasCut says whether the way between two members was cut in a time.
+// wasCut says whether the way between two members was cut in a time, or one of
+// them stopped.
 func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	x, y := memberHost(a), memberHost(b)
 	for _, s := range c.s.cutLog {
-		if (s.from == x && s.to == y || s.from == y && s.to == x) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+		if (s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)) && s.At <= to && (s.Until == 0 || s.Until >= from) {
 			return true
 		}
 	}

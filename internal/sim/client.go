@@ -46,6 +46,7 @@ type conn struct {
 	xids    []int32
 	xid     int32
 	over    bool
+	last    int64 // zxid seen last, here or before on another connection
 }
 
 func (s *sim) newClient(timeout time.Duration) *client {
@@ -122,10 +123,10 @@ func (c *client) try(server int) error {
 	if c.session = raw.Session; c.lazy {
 		raw.Timeout = 2 * c.timeout
 	}
-	k := &conn{c: c, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
+	k := &conn{c: c, last: last, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h := c.s.h
 	h.mu.Lock()
-	k.log = &ConnLog{ID: len(h.Conns), Client: c.id, Server: server, Session: c.session.SessionID}
+	k.log = &ConnLog{ID: len(h.Conns), Seq: h.next(), Client: c.id, Server: server, Session: c.session.SessionID}
 	h.Conns = append(h.Conns, k.log)
 	h.mu.Unlock()
 	c.conn = k
@@ -137,6 +138,9 @@ func (c *client) try(server int) error {
 // forget drops the session and its connection.
 func (c *client) forget() {
 	c.drop()
+	c.s.h.mu.Lock()
+	c.s.h.Known[c.session.SessionID] = c.s.h.now()
+	c.s.h.mu.Unlock()
 	c.session = proto.ConnectReply{}
 	c.mu.Lock()
 	c.last = 0
@@ -276,14 +280,15 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	x := Frame{Seq: h.next(), At: h.now(), Zxid: f.Zxid, OpID: -1}
-	k.c.mu.Lock()
 	if f.Zxid > 0 {
-		if f.Zxid < k.c.last {
-			h.violateLocked("session order", "client %d, session %x, connection %d: zxid %x after %x", k.c.id, k.log.Session, k.log.ID, f.Zxid, k.c.last)
+		if f.Zxid < k.last {
+			h.violateLocked("session order", "client %d, session %x, connection %d: zxid %x after %x", k.c.id, k.log.Session, k.log.ID, f.Zxid, k.last)
 		}
-		k.c.last = f.Zxid
+		k.last = f.Zxid
+		k.c.mu.Lock()
+		k.c.last = max(k.c.last, k.last)
+		k.c.mu.Unlock()
 	}
-	k.c.mu.Unlock()
 	if e, ok := f.Event(); ok {
 		x.Event, x.Path = e.Type, e.Path
 		k.log.Frames = append(k.log.Frames, x)

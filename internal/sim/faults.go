@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math"
 	"math/rand/v2"
 	"syscall"
 	"time"
@@ -268,7 +269,7 @@ func (s *sim) chaos() {
 	for _, f := range faultKinds {
 		total += f.weight
 	}
-	pace := time.Duration(300+r.IntN(5000)) * time.Millisecond // of this run
+	pace := time.Duration(float64(300+r.IntN(5000))*math.Sqrt(s.opts.Pace)) * time.Millisecond // of this run
 	for {
 		select {
 		case <-s.calm:

@@ -69,6 +69,7 @@ type Frame struct {
 type ConnLog struct {
 	ID, Client, Server int
 	Session            int64
+	Seq                int // of its handshake's reply
 	Frames             []Frame
 }
 
@@ -131,11 +132,14 @@ type History struct {
 	Spans      []*Span
 	Expiries   []Expiry
 	Faults     []string
-	Forced     map[int64]bool // sessions that were ended on command
+	Forced     map[int64]bool          // sessions that were ended on command
+	Known      map[int64]time.Duration // when a client knew that its session is at its end
 	Violations []Violation
 }
 
-func newHistory() *History { return &History{start: time.Now(), Forced: map[int64]bool{}} }
+func newHistory() *History {
+	return &History{start: time.Now(), Forced: map[int64]bool{}, Known: map[int64]time.Duration{}}
+}
 
 func (h *History) now() time.Duration { return time.Since(h.start) }
 

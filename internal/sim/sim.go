@@ -24,10 +24,26 @@ import (
 // Options say what to run.
 type Options struct {
 	Seed    uint64
-	Members int           // 0 has the seed choose: 3 or 5
-	Dir     string        // where members keep files; "" is in memory
+	Members int
+	Files   bool // members keep files, in Dir
+	Dir     string
 	For     time.Duration // of faults and work
 	Quiet   bool          // no faults
+	Pace    float64       // how slow the clients are; 1 is busy
+}
+
+// OptionsFor are those that a seed has by itself: most runs are short and busy,
+// some longer and slower, a few on files.
+func OptionsFor(seed uint64) Options {
+	r := rand.New(rand.NewPCG(seed, 6))
+	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1}
+	switch r.IntN(12) {
+	case 0:
+		o.Files, o.For = true, 20*time.Second
+	case 1, 2, 3, 4:
+		o.For, o.Pace = 10*time.Minute, 10
+	}
+	return o
 }
 
 // Report is what a run came to.
@@ -75,6 +91,8 @@ type cutSpan struct {
 	from, to  string
 	At, Until time.Duration
 }
+
+const anyone = "*"
 
 // lockedRand is a source for many goroutines.
 type lockedRand struct {
@@ -247,6 +265,10 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
+	// What it had heard of its clients and not passed on is lost.
+	m.s.mu.Lock()
+	m.s.cutLog = append(m.s.cutLog, cutSpan{from: m.name, to: anyone, At: m.s.h.now(), Until: m.s.h.now()})
+	m.s.mu.Unlock()
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
@@ -330,9 +352,9 @@ func Run(o Options) *Report {
 		cuts: map[[2]string]int{}, faults: map[string]int{},
 	}
 	s.delay.Store(int64(usualDelay))
-	if s.opts.Members == 0 {
-		s.opts.Members = 3 + 2*s.stream(1).IntN(2)
-	}
+	// A run that hangs has nothing left to do but wait: its time flies.
+	hang := time.AfterFunc(o.For+time.Hour, func() { panic(fmt.Sprintf("sim: seed %d hangs", o.Seed)) })
+	defer hang.Stop()
 	s.shared = &lockedRand{r: s.stream(2)}
 	jitter := &lockedRand{r: s.stream(3)}
 	s.net.SetDelay(func(from, to string) time.Duration {

@@ -74,7 +74,9 @@ func (s *sim) work() {
 }
 
 // pause lets time pass between requests.
-func (c *client) pause(most time.Duration) { c.s.sleep(time.Duration(c.rng.Int64N(int64(most)))) }
+func (c *client) pause(most time.Duration) {
+	c.s.sleep(time.Duration(c.rng.Float64() * float64(most) * c.s.opts.Pace))
+}
 
 // move now and then leaves the connection for another; the session goes on.
 func (c *client) move() {
@@ -206,6 +208,7 @@ func (c *client) watches() {
 		c.do(&Op{Code: proto.OpDelete, Path: path, Version: -1})
 	}
 	c.awaitEvent(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
+	c.pause(200 * time.Millisecond)
 	if c.rng.IntN(20) == 0 {
 		c.move()
 	}
