@@ -174,8 +174,13 @@ func (m *Member) startRaft() error {
 		}
 	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans)
-	return err
+	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
+		return err
+	}
+	if m.peers != nil {
+		m.peers.wg.Go(m.peers.accept)
+	}
+	return nil
 }
 
 // startPeers opens the peer port, and sets Raft's times for a cluster.

@@ -73,6 +73,8 @@ type peerPort struct {
 	conns map[net.Conn]struct{} // those that close has to end; nil when closed
 }
 
+// listenPeers takes the port. Who connects waits until there is a goroutine for
+// accept, since what they ask for takes a Raft that runs.
 func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	l, err := network.Listen(addr)
 	if err != nil {
@@ -80,7 +82,6 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	}
 	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.wg.Go(p.accept)
 	return p, nil
 }
 

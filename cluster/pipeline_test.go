@@ -22,6 +22,7 @@ func TestPipelineRefused(t *testing.T) {
 			if m.peers, err = listenPeers(m, net.Host(host), addr); err != nil {
 				t.Fatal(err)
 			}
+			m.peers.wg.Go(m.peers.accept)
 			m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 				Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log),
 			})
