@@ -45,8 +45,13 @@ type Config struct {
 	// PeerAddr is this server's peer port. The default is that in Peers.
 	PeerAddr string
 	// Join, instead of Peers, is the peer port of a member of a running cluster,
-	// which is asked to take this server in. It takes a PeerAddr.
+	// which is asked to take this server in. It takes a PeerAddr. With a PeerAddr
+	// alone a server waits until somebody adds it.
 	Join string
+	// Observers are the ids of servers that are members without a vote: they
+	// serve clients, and a cluster does not wait for them. They are among the
+	// Peers, or it is this server, which joins as an observer.
+	Observers []uint64
 	// PeerTLS, if set, is for both directions between members. To have them
 	// prove themselves to each other it takes a certificate, RootCAs, ClientCAs
 	// and tls.RequireAndVerifyClientCert.
@@ -151,6 +156,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: server %d is not among its peers", c.ID)
 	case len(c.Peers) > 0 && c.Join != "":
 		return fmt.Errorf("lockkeeper: both peers and a member to join by")
+	case len(c.Peers) > 0 && len(c.Observers) >= len(c.Peers):
+		return fmt.Errorf("lockkeeper: a cluster of observers alone")
 	case c.Join != "" && c.PeerAddr == "":
 		return fmt.Errorf("lockkeeper: to join a cluster takes a peer address")
 	case c.ElectionTimeout < 0:
@@ -197,7 +204,7 @@ func (c *Config) cluster() cluster.Config {
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
-		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
+		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
 	}
 }
 

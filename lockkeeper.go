@@ -46,6 +46,10 @@ var ErrClosed = errors.New("lockkeeper: server closed")
 // data directory open.
 var ErrInUse = cluster.ErrInUse
 
+// ErrRemoved says that this server was removed from its cluster, while it ran or
+// before it was opened. What is in its data stays there.
+var ErrRemoved = cluster.ErrRemoved
+
 // Memory keeps a server's state between runs in one process, where a disk
 // would: a server opened on the Memory of one that was closed finds all it had.
 // It is for tests of restarts. Only one server may use it at a time.
@@ -84,7 +88,7 @@ func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{alone: len(cfg.Peers) == 0 && cfg.Join == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	s := &Server{alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
 		return nil, err

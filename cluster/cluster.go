@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"sync"
@@ -24,8 +25,9 @@ import (
 type Config struct {
 	ID              uint64            // of this server, 1 to 254
 	Peers           map[uint64]string // addresses of the peer ports of a new cluster's members, by id; nil is a server alone
-	Addr            string            // of this server's peer port, as the others reach it; by default that in Peers
+	Addr            string            // of this server's peer port, as the others reach it; by default that in Peers. Alone it is for one who is taken in
 	Join            string            // the peer port of a member of a running cluster, to be taken in by it
+	Observers       []uint64          // ids of members in Peers, or of this one that joins, that do not vote
 	Network         Network           // how members reach each other; nil is TCP
 	ElectionTimeout time.Duration     // without a sign of the leader, after which a member stands for election
 	Dir             string            // where to keep the log; if empty, in Memory
@@ -51,6 +53,7 @@ type Member struct {
 	transport       *raft.NetworkTransport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
+	changing        sync.Mutex    // held while this member changes them
 
 	batcher batcher
 	pending pending
@@ -129,8 +132,11 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	go m.watchLeadership()
 	go m.watchLeader()
 	go m.sendTouches()
-	if cfg.Join != "" && m.raft.LastIndex() == 0 { // else it is a member, or was
-		m.wg.Go(m.join)
+	if m.peers != nil {
+		m.wg.Go(m.watchMembership)
+		if cfg.Join != "" && m.raft.LastIndex() == 0 { // else it is a member, or was
+			m.wg.Go(m.join)
+		}
 	}
 	return m, nil
 }
@@ -156,17 +162,24 @@ func (m *Member) startRaft() error {
 		err   error
 	)
 	m.electionTimeout = c.ElectionTimeout
-	if len(m.cfg.Peers) == 0 && m.cfg.Join == "" {
-		addr := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-		first.Servers = []raft.Server{{ID: c.LocalID, Address: addr}}
-		trans = newLoneTransport(addr)
-	} else {
-		if trans, err = m.startPeers(c); err != nil {
-			return err
+	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
+	if !m.cfg.clustered() {
+		first.Servers = []raft.Server{{ID: c.LocalID, Address: lone}}
+	}
+	for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
+		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(m.cfg.Peers[id])}
+		if slices.Contains(m.cfg.Observers, id) {
+			s.Suffrage = raft.Nonvoter
 		}
-		for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
-			first.Servers = append(first.Servers, raft.Server{ID: serverID(id), Address: raft.ServerAddress(m.cfg.Peers[id])})
-		}
+		first.Servers = append(first.Servers, s)
+	}
+	if err := m.checkStored(infos(first)); err != nil {
+		return err
+	}
+	if !m.cfg.clustered() {
+		trans = newLoneTransport(lone)
+	} else if trans, err = m.startPeers(c); err != nil {
+		return err
 	}
 	if len(first.Servers) > 0 {
 		if err := m.stores.bootstrap(first); err != nil {
@@ -183,11 +196,43 @@ func (m *Member) startRaft() error {
 	return nil
 }
 
+// clustered reports whether there is a peer port.
+func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }
+
+// checkStored compares the members in the stores, which count, with those of
+// the configuration.
+func (m *Member) checkStored(configured []MemberInfo) error {
+	if len(m.stores.members.Servers) == 0 {
+		if len(configured) == 0 && m.cfg.Join == "" {
+			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
+		}
+		return nil
+	}
+	stored, where := infos(m.stores.members), m.stores.where
+	_, _, err := net.SplitHostPort(stored[0].Addr)
+	switch alone := err != nil; {
+	case alone && m.cfg.clustered():
+		return fmt.Errorf("%s is of a server that is alone, and cannot become a cluster's: start with an empty one", where)
+	case !alone && !m.cfg.clustered():
+		return fmt.Errorf("%s is of a member of a cluster of %d: start it with its peers, or with its peer port's address", where, len(stored))
+	case alone:
+		return nil
+	}
+	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, configured) {
+		m.cfg.Log.Warn("the members are those in the data, not those that were configured", "data", where, "members", stored, "configured", configured)
+	} else if self := find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.addr() {
+		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.addr())
+	}
+	return nil
+}
+
+func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
+
 // startPeers opens the peer port, and sets Raft's times for a cluster.
 func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	m.electionTimeout = cmp.Or(m.cfg.ElectionTimeout, defaultElectionTimeout)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.electionTimeout, m.electionTimeout, m.electionTimeout
-	addr := cmp.Or(m.cfg.Addr, m.cfg.Peers[m.cfg.ID])
+	addr := m.cfg.addr()
 	network := m.cfg.Network
 	if network == nil {
 		network = TCP{}

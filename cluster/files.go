@@ -57,6 +57,8 @@ type stores struct {
 	snaps  raft.SnapshotStore
 	where  string // for messages
 	close  func() error
+
+	members raft.Configuration // the newest that is stored; empty if none is
 }
 
 // bootstrap makes the cluster's configuration the first entry of an empty log.
@@ -102,8 +104,20 @@ func (m *Memory) SetFault(f func() error) {
 }
 
 func (m *Memory) stores() *stores {
-	s := faultyStore{m.log, m}
-	return &stores{log: s, stable: s, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	faulty := faultyStore{m.log, m}
+	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	if list, _ := m.snaps.List(); len(list) > 0 {
+		s.members = list[0].Configuration
+	}
+	first, _ := m.log.FirstIndex()
+	last, _ := m.log.LastIndex()
+	for i := max(first, 1); i <= last; i++ {
+		var l raft.Log
+		if m.log.GetLog(i, &l) == nil && l.Type == raft.LogConfiguration {
+			s.members = raft.DecodeConfiguration(l.Data)
+		}
+	}
+	return s
 }
 
 // faultyStore has faults on command.
@@ -186,7 +200,16 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 			return fail(err)
 		}
 	}
-	if err := verifyLog(path, db, newest, machine, func(*raft.Log) error { return nil }); err != nil {
+	if newest != nil {
+		s.members = newest.Configuration
+	}
+	err = verifyLog(path, db, newest, machine, func(l *raft.Log) error {
+		if l.Type == raft.LogConfiguration {
+			s.members = raft.DecodeConfiguration(l.Data)
+		}
+		return nil
+	})
+	if err != nil {
 		return fail(err)
 	}
 	if known == nil {

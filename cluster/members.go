@@ -2,17 +2,21 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // MemberInfo is one member of the cluster.
@@ -30,25 +34,59 @@ type Status struct {
 	Term    uint64       `json:"term"`
 	Index   uint64       `json:"index"` // of the last entry applied
 	Zxid    int64        `json:"zxid"`
-	Digest  string       `json:"digest"` // of the state at Index
-	Members []MemberInfo `json:"members"`
+	Digest  string       `json:"digest"`  // of the state at Index
+	Members []MemberInfo `json:"members"` // by id
 }
 
 // Status tells what this member knows of its cluster.
 func (m *Member) Status() (Status, error) {
-	f := m.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
+	members, err := m.members()
+	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role()}
+	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
-	for _, x := range f.Configuration().Servers {
-		id, _ := strconv.ParseUint(string(x.ID), 10, 64)
-		s.Members = append(s.Members, MemberInfo{id, string(x.Address), x.Suffrage == raft.Voter})
-	}
 	return s, nil
+}
+
+// members are those of the newest configuration that this member knows of,
+// committed or not, by id.
+func (m *Member) members() ([]MemberInfo, error) {
+	f := m.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, err
+	}
+	return infos(f.Configuration()), nil
+}
+
+func infos(c raft.Configuration) (members []MemberInfo) {
+	for _, s := range c.Servers {
+		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
+		members = append(members, MemberInfo{id, string(s.Address), s.Suffrage == raft.Voter})
+	}
+	slices.SortFunc(members, func(a, b MemberInfo) int { return cmp.Compare(a.ID, b.ID) })
+	return members
+}
+
+// find returns the member with that id, nil if there is none.
+func find(members []MemberInfo, id uint64) *MemberInfo {
+	for i := range members {
+		if members[i].ID == id {
+			return &members[i]
+		}
+	}
+	return nil
+}
+
+func voters(members []MemberInfo) (n int) {
+	for _, x := range members {
+		if x.Voter {
+			n++
+		}
+	}
+	return n
 }
 
 // Role is this member's part: leader, follower, observer, looking (for a
@@ -63,138 +101,351 @@ func (m *Member) Role() string {
 	case lead == m.cfg.ID:
 		return "leader"
 	}
-	if f := m.raft.GetConfiguration(); f.Error() == nil {
-		for _, s := range f.Configuration().Servers {
-			if s.ID == serverID(m.cfg.ID) && s.Suffrage != raft.Voter {
-				return "observer"
-			}
+	if members, err := m.members(); err == nil {
+		if self := find(members, m.cfg.ID); self != nil && !self.Voter {
+			return "observer"
 		}
 	}
 	return "follower"
 }
 
-// Request asks for a change of the members, or for their status. One of its
-// fields is set.
+// Request asks for a change of the members, or about them. One of its fields is
+// set.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
-	Add      *MemberInfo `json:"add,omitempty"`      // or change
+	Add      *MemberInfo `json:"add,omitempty"`      // or change whether it votes
 	Remove   uint64      `json:"remove,omitempty"`   // the member's id
 	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 is any
+	Reconfig *Reconfig   `json:"reconfig,omitempty"`
+	Knows    uint64      `json:"knows,omitempty"` // whether the cluster has a member of that id
+}
+
+// Reconfig is a change of several members, as ZooKeeper's operation of that
+// name has it.
+type Reconfig struct {
+	Joining []MemberInfo `json:"joining,omitempty"` // taken in, or changed
+	Leaving []uint64     `json:"leaving,omitempty"` // who is not there has left
+	Whole   bool         `json:"whole,omitempty"`   // who is not joining is leaving
+	Version int64        `json:"version"`           // that the configuration must have, a zxid; -1 is any
 }
 
 // Reply answers a Request.
 type Reply struct {
-	Status *Status `json:"status,omitempty"`
-	Error  string  `json:"error,omitempty"`
-	Leader string  `json:"leader,omitempty"` // whom to ask instead: its peer port
+	Status *Status    `json:"status,omitempty"`
+	Known  bool       `json:"known,omitempty"` // to Knows
+	Error  string     `json:"error,omitempty"`
+	Code   proto.Code `json:"code,omitempty"`   // of the error, where ZooKeeper has one
+	Lead   bool       `json:"lead,omitempty"`   // the error is that this member does not lead
+	Leader string     `json:"leader,omitempty"` // whom to ask instead, if that is known: its peer port
 }
 
 // ErrNotLeader says that this member cannot change the members, since it does not lead.
 var ErrNotLeader = errors.New("cluster: not the leader")
 
-// adminTimeout bounds a change of the members.
-const adminTimeout = 10 * time.Second
+// ErrRemoved says that this member is not one of its cluster any more.
+var ErrRemoved = errors.New("removed from its cluster")
+
+// refusal is a change that cannot be made, with ZooKeeper's code for that.
+type refusal struct {
+	code proto.Code
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func refuse(code proto.Code, format string, args ...any) error {
+	return &refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// Times of requests about the members.
+const (
+	adminTimeout = 10 * time.Second // for one change
+	askAgain     = 50 * time.Millisecond
+)
 
 // Change carries out a request. All but Status must go to the leader.
-func (m *Member) Change(q Request) (*Status, error) {
-	var f raft.Future
+func (m *Member) Change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
 		s, err := m.Status()
-		return &s, err
+		return Reply{Status: &s}, err
 	case m.Leader() != m.cfg.ID:
-		return nil, ErrNotLeader
+		return Reply{}, ErrNotLeader
+	}
+	// What earlier leaders changed is known after this, and whether this
+	// member still leads.
+	if err := m.raft.Barrier(adminTimeout).Error(); err != nil {
+		return Reply{}, leaderError(err)
+	}
+	if q.Knows != 0 {
+		known, err := m.knows(q.Knows)
+		return Reply{Known: known}, err
+	}
+	if q.Reconfig == nil {
+		m.changing.Lock() // one after the other; each has its time
+	} else if !m.changing.TryLock() {
+		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+	}
+	defer m.changing.Unlock()
+	members, err := m.members()
+	if err != nil {
+		return Reply{}, err
+	}
+	switch {
 	case q.Add != nil:
-		if q.Add.ID == 0 || q.Add.ID > 254 {
-			return nil, fmt.Errorf("server id %d is not in 1 to 254", q.Add.ID)
-		}
-		if _, _, err := net.SplitHostPort(q.Add.Addr); err != nil {
-			return nil, err
-		}
-		if q.Add.Voter {
-			f = m.raft.AddVoter(serverID(q.Add.ID), raft.ServerAddress(q.Add.Addr), 0, adminTimeout)
-		} else {
-			f = m.raft.AddNonvoter(serverID(q.Add.ID), raft.ServerAddress(q.Add.Addr), 0, adminTimeout)
-		}
+		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil)
 	case q.Remove != 0:
-		f = m.raft.RemoveServer(serverID(q.Remove), 0, adminTimeout)
-	case q.Transfer != nil:
-		if *q.Transfer == 0 {
-			f = m.raft.LeadershipTransfer()
-			break
+		if find(members, q.Remove) == nil {
+			return Reply{}, refuse(proto.BadArguments, "server %d is no member", q.Remove)
 		}
-		s, err := m.Status()
-		if err != nil {
-			return nil, err
+		err = m.reconfigure(members, nil, []uint64{q.Remove})
+	case q.Reconfig != nil:
+		r := q.Reconfig
+		if version := m.configVersion(); r.Version != -1 && r.Version != version {
+			return Reply{}, refuse(proto.BadVersion, "the members are those of version %x, not %x", version, r.Version)
 		}
-		addr := ""
-		for _, x := range s.Members {
-			if x.ID == *q.Transfer && x.Voter {
-				addr = x.Addr
+		leaving := r.Leaving
+		if r.Whole {
+			for _, x := range members {
+				if find(r.Joining, x.ID) == nil {
+					leaving = append(leaving, x.ID)
+				}
 			}
 		}
-		if addr == "" {
-			return nil, fmt.Errorf("server %d is no voting member", *q.Transfer)
-		}
-		f = m.raft.LeadershipTransferToServer(serverID(*q.Transfer), raft.ServerAddress(addr))
+		err = m.reconfigure(members, r.Joining, leaving)
+	case q.Transfer != nil:
+		err = m.transfer(members, *q.Transfer)
 	default:
-		return nil, errors.New("nothing was asked for")
+		err = errors.New("nothing was asked for")
 	}
-	switch err := f.Error(); {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipLost):
-		return nil, ErrNotLeader
-	case err != nil:
-		return nil, err
+	if err != nil {
+		return Reply{}, err
 	}
 	s, err := m.Status()
-	return &s, err
+	return Reply{Status: &s}, err
+}
+
+func leaderError(err error) error {
+	for _, e := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress} {
+		if errors.Is(err, e) {
+			return ErrNotLeader
+		}
+	}
+	return err
+}
+
+// knows tells whether there is a member of that id, or is about to be one or
+// none any more: only what is committed is certain.
+func (m *Member) knows(id uint64) (bool, error) {
+	members, err := m.members()
+	if err != nil || find(members, id) != nil {
+		return err == nil, err
+	}
+	known := false
+	m.replica.View(func(v *fsm.View) { known = v.HasMember(id) })
+	return known, nil
+}
+
+func (m *Member) configVersion() (zxid int64) {
+	m.replica.View(func(v *fsm.View) { zxid = v.Tree().Lookup(znode.ConfigPath).Record().Mzxid })
+	return zxid
+}
+
+// reconfigure takes members in and lets others go, one after the other, once it
+// is clear that all of that can be done. A leader that is to go, or not to vote
+// any more, hands over first and changes nothing.
+func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64) error {
+	after := slices.Clone(members)
+	for _, x := range joining {
+		if err := checkMember(x); err != nil {
+			return err
+		}
+		for _, y := range after {
+			switch {
+			case x.ID == y.ID && x.Addr != y.Addr:
+				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
+			case x.ID != y.ID && x.Addr == y.Addr:
+				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
+			}
+		}
+		if y := find(after, x.ID); y != nil {
+			y.Voter = x.Voter
+		} else {
+			after = append(after, x)
+		}
+	}
+	after = slices.DeleteFunc(after, func(x MemberInfo) bool { return slices.Contains(leaving, x.ID) })
+	if voters(after) == 0 {
+		return refuse(proto.BadArguments, "the last voting member has to stay")
+	}
+	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
+		if err := m.raft.LeadershipTransfer().Error(); err != nil && !errors.Is(err, raft.ErrNotLeader) {
+			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
+		}
+		return ErrNotLeader
+	}
+	for _, x := range joining {
+		if err := m.takeIn(find(members, x.ID), x); err != nil {
+			return err
+		}
+	}
+	for _, id := range leaving {
+		if find(members, id) != nil {
+			if err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error(); err != nil {
+				return leaderError(err)
+			}
+			m.cfg.Log.Info("member removed", "id", id)
+		}
+	}
+	return nil
+}
+
+func checkMember(x MemberInfo) error {
+	if x.ID == 0 || x.ID > 254 {
+		return refuse(proto.BadArguments, "server id %d is not in 1 to 254", x.ID)
+	}
+	if host, port, err := net.SplitHostPort(x.Addr); err != nil || host == "" || port == "" {
+		return refuse(proto.BadArguments, "%q is no HOST:PORT", x.Addr)
+	}
+	return nil
+}
+
+// takeIn adds a member, or changes whether it votes. One that is to vote
+// catches up first: until it has, it would be one more to wait for.
+func (m *Member) takeIn(is *MemberInfo, x MemberInfo) error {
+	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
+	if is != nil && is.Voter {
+		if x.Voter {
+			return nil
+		}
+		return leaderError(m.raft.DemoteVoter(id, 0, adminTimeout).Error())
+	}
+	ctx, cancel := context.WithTimeout(m.peers.ctx, adminTimeout)
+	defer cancel()
+	if _, err := m.statusOf(ctx, x); err != nil {
+		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
+	}
+	if is == nil {
+		if err := m.raft.AddNonvoter(id, addr, 0, adminTimeout).Error(); err != nil {
+			return leaderError(err)
+		}
+	}
+	if !x.Voter {
+		return nil
+	}
+	var goal uint64
+	m.replica.View(func(v *fsm.View) { goal = v.Index() })
+	for {
+		s, err := m.statusOf(ctx, x)
+		if err == nil && s.Index >= goal {
+			return leaderError(m.raft.AddVoter(id, addr, 0, adminTimeout).Error())
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, adminTimeout)
+		}
+	}
+}
+
+// statusOf asks a member that is to be for its status.
+func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
+	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Status == nil:
+		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
+	case r.Status.ID != x.ID:
+		return nil, fmt.Errorf("%s is the address of a server %d", x.Addr, r.Status.ID)
+	}
+	return r.Status, nil
+}
+
+func (m *Member) transfer(members []MemberInfo, id uint64) error {
+	if id == 0 {
+		if voters(members) == 1 {
+			return refuse(proto.BadArguments, "there is no other voting member")
+		}
+		return m.raft.LeadershipTransfer().Error()
+	}
+	to := find(members, id)
+	switch {
+	case to == nil || !to.Voter:
+		return refuse(proto.BadArguments, "server %d is no voting member", id)
+	case id == m.cfg.ID:
+		return nil
+	}
+	return m.raft.LeadershipTransferToServer(serverID(id), raft.ServerAddress(to.Addr)).Error()
 }
 
 // serveAdmin answers one request.
 func (m *Member) serveAdmin(c net.Conn) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
-	line, err := bufio.NewReaderSize(c, 4096).ReadSlice('\n')
+	line, err := bufio.NewReaderSize(c, 64<<10).ReadSlice('\n')
 	if err != nil {
 		return
 	}
 	var q Request
 	var r Reply
-	if err := json.Unmarshal(line, &q); err != nil {
-		r.Error = err.Error()
-	} else if r.Status, err = m.Change(q); err != nil {
-		r.Error = err.Error()
-		if errors.Is(err, ErrNotLeader) {
-			r.Leader = m.leader().addr
+	if err = json.Unmarshal(line, &q); err == nil {
+		r, err = m.Change(q)
+	}
+	if err != nil {
+		r = Reply{Error: err.Error()}
+		var refused *refusal
+		switch {
+		case errors.As(err, &refused):
+			r.Code = refused.code
+		case errors.Is(err, ErrNotLeader):
+			r.Lead, r.Leader = true, m.leader().addr
 		}
 	}
 	json.NewEncoder(c).Encode(r) // an error means that nobody waits for it
 }
 
 // Ask sends a request to the member whose peer port is at addr, and to the
-// leader if that one does not lead. A nil network is TCP.
+// leader if that one does not lead. While nobody leads it waits, at most half a
+// minute. A nil network is TCP.
 func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
+	r, err := askLeader(ctx, network, addr, q)
+	return r.Status, err
+}
+
+func askLeader(ctx context.Context, network Network, addr string, q Request) (Reply, error) {
 	if network == nil {
 		network = TCP{}
 	}
-	for range 3 {
-		r, err := ask(ctx, network, addr, q)
+	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	defer cancel()
+	for to := addr; ; {
+		r, err := ask(ctx, network, to, q)
 		switch {
-		case err != nil:
-			return nil, err
-		case r.Leader != "" && r.Leader != addr:
-			addr = r.Leader
-			continue
-		case r.Error != "":
-			return nil, fmt.Errorf("%s: %s", addr, r.Error)
+		case err != nil && (to == addr || !errors.As(err, new(*net.OpError))):
+			return r, err
+		case err == nil && r.Error == "":
+			return r, nil
+		case err == nil && !r.Lead:
+			return r, &refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)}
 		}
-		return r.Status, nil
+		if r.Leader != "" && r.Leader != to {
+			to = r.Leader
+			continue
+		}
+		to = addr // who leads changes just now
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return r, fmt.Errorf("%s: no member leads", addr)
+		}
 	}
-	return nil, fmt.Errorf("%s: no leader", addr)
 }
 
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
-	c, err := hello(ctx, network, addr, kindAdmin)
+	dial, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
 		return r, err
 	}
@@ -203,7 +454,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer stop()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	if err := json.NewEncoder(c).Encode(q); err != nil {
-		return r, err
+		return r, fmt.Errorf("%s: %w", addr, err)
 	}
 	if err := json.NewDecoder(bufio.NewReader(c)).Decode(&r); err != nil {
 		return r, fmt.Errorf("%s: %w", addr, err)
@@ -213,9 +464,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 
 // join asks a running cluster to take this member in, until it does.
 func (m *Member) join() {
-	self := &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.Addr, Voter: true}
+	self := &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.Addr, Voter: !slices.Contains(m.cfg.Observers, m.cfg.ID)}
 	ctx := m.peers.ctx
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+	for wait := askAgain; ; wait = min(2*wait, 2*time.Second) {
 		_, err := Ask(ctx, m.peers.network, m.cfg.Join, Request{Add: self})
 		if err == nil || ctx.Err() != nil {
 			return
@@ -225,6 +476,50 @@ func (m *Member) join() {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// watchMembership finds out whether this member was removed, while it has
+// reason to ask: it knows no leader, or its log ends in a configuration
+// without it. Its own log cannot tell: it may end before its removal, which
+// nobody sends to it any more, and one that is taken in reads about times
+// when it was no member.
+func (m *Member) watchMembership() {
+	ctx := m.peers.ctx
+	every := max(m.electionTimeout, 250*time.Millisecond)
+	for {
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return
+		}
+		members, err := m.members()
+		if err != nil || len(members) == 0 { // not taken in yet
+			continue
+		}
+		if m.Leader() != 0 && find(members, m.cfg.ID) != nil {
+			every = max(m.electionTimeout, 250*time.Millisecond)
+			continue
+		}
+		every = min(2*every, 5*time.Second)
+		for _, x := range members {
+			if x.ID == m.cfg.ID {
+				continue
+			}
+			// The leader itself has to say so: it alone knows.
+			r, err := ask(ctx, m.peers.network, x.Addr, Request{Knows: m.cfg.ID})
+			if err == nil && r.Lead && r.Leader != "" {
+				r, err = ask(ctx, m.peers.network, r.Leader, Request{Knows: m.cfg.ID})
+			}
+			if err != nil || r.Error != "" {
+				continue
+			}
+			if !r.Known {
+				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.stores.where))
+				return
+			}
+			break
 		}
 	}
 }

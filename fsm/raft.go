@@ -1,12 +1,16 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The methods that make a Replica a raft.FSM. This file is the only one of the
@@ -45,7 +49,11 @@ func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
 // QuorumVerifier; nil for a server that is alone and has no peer port.
 func Members(c raft.Configuration) func(zxid int64) string {
 	var b strings.Builder
-	for _, s := range c.Servers {
+	servers := slices.Clone(c.Servers)
+	slices.SortFunc(servers, func(a, b raft.Server) int { // ids are numbers
+		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
+	})
+	for _, s := range servers {
 		_, port, err := net.SplitHostPort(string(s.Address))
 		if err != nil {
 			return nil
@@ -57,6 +65,12 @@ func Members(c raft.Configuration) func(zxid int64) string {
 		fmt.Fprintf(&b, "server.%s=%s:%s:%s\n", s.ID, s.Address, port, role)
 	}
 	return func(zxid int64) string { return fmt.Sprintf("%sversion=%x", b.String(), zxid) }
+}
+
+// HasMember reports whether /zookeeper/config lists a server of that id.
+func (v *View) HasMember(id uint64) bool {
+	text := "\n" + string(v.m.tree.Lookup(znode.ConfigPath).Record().Data)
+	return strings.Contains(text, fmt.Sprintf("\nserver.%d=", id))
 }
 
 // Snapshot takes a snapshot, which is written beside the entries that follow.

@@ -15,6 +15,8 @@ const (
 	Unimplemented           Code = -6
 	BadArguments            Code = -8
 	UnknownSession          Code = -12
+	NewConfigNoQuorum       Code = -13
+	ReconfigInProgress      Code = -14
 	NoNode                  Code = -101
 	NoAuth                  Code = -102
 	BadVersion              Code = -103
@@ -35,7 +37,7 @@ const (
 var codeNames = map[Code]string{
 	OK: "Ok", SystemError: "SystemError", RuntimeInconsistency: "RuntimeInconsistency",
 	MarshallingError: "MarshallingError", Unimplemented: "Unimplemented", BadArguments: "BadArguments",
-	UnknownSession: "UnknownSession", NoNode: "NoNode", NoAuth: "NoAuth", BadVersion: "BadVersion",
+	UnknownSession: "UnknownSession", NewConfigNoQuorum: "NewConfigNoQuorum", ReconfigInProgress: "ReconfigInProgress", NoNode: "NoNode", NoAuth: "NoAuth", BadVersion: "BadVersion",
 	NoChildrenForEphemerals: "NoChildrenForEphemerals", NodeExists: "NodeExists", NotEmpty: "NotEmpty",
 	SessionExpired: "SessionExpired", InvalidACL: "InvalidACL", AuthFailed: "AuthFailed",
 	SessionMoved: "SessionMoved", NotReadOnly: "NotReadOnly", NoWatcher: "NoWatcher",

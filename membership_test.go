@@ -1,0 +1,306 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// add starts one more server, which joins by way of the first that runs, and
+// waits until it serves.
+func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Server {
+	m.t.Helper()
+	i := len(m.servers)
+	c := lockkeeper.Config{
+		ID: uint64(id), PeerAddr: host(i) + ":7000", Join: m.running(), Network: m.net.Host(host(i)),
+		Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+	}
+	if change != nil {
+		change(&c)
+	}
+	m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
+	m.start(i)
+	m.ready(m.servers[i])
+	eventually(m.t, "its place in the cluster", func() bool { // which is that of an observer before
+		s, err := m.ask(cluster.Request{Status: true})
+		check(m.t, err)
+		for _, x := range s.Members {
+			if x.ID == c.ID && x.Voter == !slices.Contains(c.Observers, c.ID) {
+				return true
+			}
+		}
+		return false
+	})
+	return m.servers[i]
+}
+
+// running is the peer port of the first server that runs.
+func (m *members) running() string {
+	for i, s := range m.servers {
+		if s != nil {
+			return host(i) + ":7000"
+		}
+	}
+	m.t.Fatal("no server runs")
+	return ""
+}
+
+func (m *members) ask(q cluster.Request) (*cluster.Status, error) {
+	return cluster.Ask(context.Background(), m.net.Host("operator"), m.running(), q)
+}
+
+// list is what the first server says of the members: ids, those of observers with an o.
+func (m *members) list() string {
+	m.t.Helper()
+	s, err := m.ask(cluster.Request{Status: true})
+	check(m.t, err)
+	var list []string
+	for _, x := range s.Members {
+		name := fmt.Sprint(x.ID)
+		if !x.Voter {
+			name += "o"
+		}
+		list = append(list, name)
+	}
+	return strings.Join(list, " ")
+}
+
+func (m *members) want(list string) {
+	m.t.Helper()
+	if got := m.list(); got != list {
+		m.t.Errorf("members are %q, want %q", got, list)
+	}
+}
+
+// removed waits until a server says that it was removed, and closes it.
+func (m *members) removed(i int) {
+	m.t.Helper()
+	select {
+	case err := <-m.servers[i].Err():
+		if !errors.Is(err, lockkeeper.ErrRemoved) {
+			m.t.Errorf("server %d: %v", i+1, err)
+		}
+		if strings.Contains(err.Error(), "\n") {
+			m.t.Errorf("more than a line: %q", err)
+		}
+	case <-time.After(time.Minute):
+		m.t.Fatalf("server %d does not know that it was removed", i+1)
+	}
+	m.net.Kill(host(i))
+	m.stop(i)
+}
+
+// busy writes on a server until stopped, and fails the test if a write does.
+// It returns how many were made.
+func (m *members) busy(c *rawclient.Client) (stop func() int) {
+	must(c.Create("/busy", nil, 0))(m.t)
+	end, done := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		defer func() { done <- n }()
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			s, err := c.Set("/busy", fmt.Append(nil, n))
+			if n++; err != nil || int(s.Version) != n {
+				m.t.Errorf("write %d: version %d, %v", n, s.Version, err)
+				return
+			}
+		}
+	}()
+	return func() int {
+		close(end)
+		return <-done
+	}
+}
+
+// TestMembershipChanges: servers come and go while clients write, and every
+// member has all that was written.
+func TestMembershipChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		m := startMembers(t, 1, nil)
+		stop := m.busy(m.connect(0, 10*time.Second))
+		m.add(2, nil)
+		m.add(3, nil)
+		m.want("1 2 3")
+		m.add(7, func(c *lockkeeper.Config) { c.Observers = []uint64{7} })
+		m.want("1 2 3 7o")
+		if r := m.servers[3].Role(); r != "observer" {
+			t.Errorf("server 7 is %s", r)
+		}
+		o := m.connect(3, 10*time.Second)
+		must(o.Create("/by-observer", nil, 0))(t)
+
+		for _, voter := range []bool{true, false, true} { // an observer gets a vote, loses it, and gets it again
+			must(m.ask(cluster.Request{Add: &cluster.MemberInfo{ID: 7, Addr: "host4:7000", Voter: voter}}))(t)
+			m.want(map[bool]string{true: "1 2 3 7", false: "1 2 3 7o"}[voter])
+		}
+		must(m.ask(cluster.Request{Remove: 2}))(t)
+		m.want("1 3 7")
+		m.removed(1)
+		n := stop()
+		for i, s := range m.servers {
+			if s == nil {
+				continue
+			}
+			c := m.connect(i, 10*time.Second)
+			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+			if s := must(c.Exists("/busy", false))(t); int(s.Version) != n {
+				t.Errorf("server %d has %d writes of %d", i+1, s.Version, n)
+			}
+		}
+	})
+}
+
+// TestMembershipReplace: a dead member's place is taken, under its id by one
+// with another address, and under a new id; and its old disk is not let in again.
+func TestMembershipReplace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		m.connect(0, 10*time.Second)
+		m.net.Kill(host(2))
+		m.stop(2)
+		taken := cluster.Request{Add: &cluster.MemberInfo{ID: 3, Addr: "host9:7000", Voter: true}}
+		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "server 3 is at host3:7000: remove it") {
+			t.Errorf("another address of a member: %v", err)
+		}
+		taken.Add = &cluster.MemberInfo{ID: 9, Addr: "host2:7000", Voter: true}
+		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "address of server 2") {
+			t.Errorf("the address of another member: %v", err)
+		}
+		must(m.ask(cluster.Request{Remove: 3}))(t)
+		m.add(3, nil) // at host4
+		m.want("1 2 3")
+		must(m.ask(cluster.Request{Remove: 3}))(t)
+		m.removed(3)
+		m.add(4, nil)
+		m.want("1 2 4")
+		for _, again := range []int{2, 3} { // one was down when it was removed, the other was not
+			m.start(again)
+			m.removed(again)
+		}
+		m.want("1 2 4")
+		must(m.connect(4, 10*time.Second).Create("/x", nil, 0))(t)
+	})
+}
+
+// TestMembershipRemoveLeader: who leads hands over and goes, and clients of the
+// others do not notice.
+func TestMembershipRemoveLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
+		own := m.connect(lead, 10*time.Second)
+		s := must(m.ask(cluster.Request{Remove: uint64(lead + 1)}))(t)
+		if s.Leader == uint64(lead+1) || slices.ContainsFunc(s.Members, func(x cluster.MemberInfo) bool { return x.ID == uint64(lead+1) }) {
+			t.Errorf("after the leader %d was removed: %+v", lead+1, s)
+		}
+		m.removed(lead)
+		closed(t, own)
+		if n := stop(); n == 0 {
+			t.Error("nothing was written")
+		}
+	})
+}
+
+// TestMembershipRefusals: what would leave no cluster is refused, and changes nothing.
+func TestMembershipRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		m.add(2, func(c *lockkeeper.Config) { c.Observers = []uint64{2} })
+		for _, x := range []struct {
+			q    cluster.Request
+			want string
+		}{
+			{cluster.Request{Remove: 1}, "last voting member"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 1, Addr: "host1:7000"}}, "last voting member"},
+			{cluster.Request{Remove: 5}, "server 5 is no member"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5:7000", Voter: true}}, "server 5 cannot be taken in"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 300, Addr: "host5:7000", Voter: true}}, "not in 1 to 254"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5", Voter: true}}, "no HOST:PORT"},
+			{cluster.Request{Transfer: new(uint64)}, "no other voting member"},
+			{cluster.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "no voting member"},
+			{cluster.Request{}, "nothing was asked for"},
+		} {
+			if _, err := m.ask(x.q); err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("%+v: %v, want %q", x.q, err, x.want)
+			}
+		}
+		m.want("1 2o")
+		must(m.connect(1, 10*time.Second).Create("/x", nil, 0))(t)
+	})
+}
+
+// TestMembershipStored: the members in a server's data count, and it says so if
+// it was configured with others.
+func TestMembershipStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		var log capture
+		m.stop(2)
+		m.configs[2].Logger = log.logger()
+		m.configs[2].Peers = map[uint64]string{3: "host3:7000", 4: "host4:7000"}
+		m.start(2)
+		m.ready(m.servers[2])
+		m.want("1 2 3")
+		if found := log.matching("WARN", "those in the data"); len(found) != 1 {
+			t.Errorf("logged %q", found)
+		}
+		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
+
+		m.stop(2)
+		m.configs[2].Peers, m.configs[2].PeerAddr = nil, ""
+		if s, err := lockkeeper.Open(m.configs[2]); err == nil || !strings.Contains(err.Error(), "member of a cluster of 3") {
+			t.Errorf("a member's data without a cluster: %v, %v", s, err)
+		}
+		m.configs[2].PeerAddr = "host3:7000" // all it takes
+		m.start(2)
+		m.ready(m.servers[2])
+
+		alone := lockkeeper.Config{Memory: lockkeeper.NewMemory()}
+		s := must(lockkeeper.Open(alone))(t)
+		<-s.Ready()
+		check(t, s.Close())
+		alone.Peers, alone.Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
+		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "server that is alone") {
+			t.Errorf("a lone server's data in a cluster: %v, %v", s, err)
+		}
+	})
+}
+
+// TestMembershipWaits: a server with a peer port alone waits until it is added.
+func TestMembershipWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Network: m.net.Host("host2")}
+		s := must(lockkeeper.Open(c))(t)
+		defer s.Close()
+		time.Sleep(time.Minute)
+		select {
+		case <-s.Ready():
+			t.Error("served alone")
+		case err := <-s.Err():
+			t.Error(err)
+		default:
+		}
+		must(m.ask(cluster.Request{Add: &cluster.MemberInfo{ID: 2, Addr: "host2:7000", Voter: true}}))(t)
+		m.ready(s)
+		m.want("1 2")
+		must(m.ask(cluster.Request{Remove: 2}))(t)
+	})
+}
