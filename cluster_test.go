@@ -1,12 +1,17 @@
 package lockkeeper_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -83,6 +88,21 @@ func (m *members) ready(s *lockkeeper.Server) {
 func (m *members) connect(i int, timeout time.Duration) *rawclient.Client {
 	m.t.Helper()
 	return connectFor(m.t, inMemory(m.servers[i]), timeout)
+}
+
+// reconnect opens a session as soon as the member serves.
+func (m *members) reconnect(i int) (c *rawclient.Client) {
+	m.t.Helper()
+	eventually(m.t, "service", func() bool {
+		nc, err := m.servers[i].Dial("", "", time.Second)
+		if err != nil {
+			return false
+		}
+		m.t.Cleanup(func() { nc.Close() })
+		c, err = rawclient.Open(nc, 10*time.Second)
+		return err == nil
+	})
+	return c
 }
 
 // TestClusterServes: every member serves, what one writes all can read, and a
@@ -217,19 +237,99 @@ func TestClusterWithoutQuorum(t *testing.T) {
 			if d := time.Since(began); d > 2*time.Second {
 				t.Errorf("member %d serves %v without a quorum", alone, d)
 			}
-			other := m.connect((alone+1)%3, 10*time.Second)
+			other := m.reconnect((alone + 1) % 3) // it may be looking for a leader still
 			must(other.Create(fmt.Sprintf("/without%d", alone), nil, 0))(t)
 			m.net.Heal()
-			var again *rawclient.Client
-			eventually(t, "service", func() bool {
-				nc, err := m.servers[alone].Dial("", "", time.Second)
-				if err != nil {
-					return false
-				}
-				again, err = rawclient.Open(nc, 10*time.Second)
-				return err == nil
-			})
+			again := m.reconnect(alone)
 			must(again.Exists(fmt.Sprintf("/without%d", alone), false))(t)
+		}
+	})
+}
+
+// TestPeerPortBadInput sends what no member sends to the peer port: that costs
+// the connection, and the cluster goes on.
+func TestPeerPortBadInput(t *testing.T) {
+	r := rng(seed(t), 0)
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		m := startMembers(t, 3, nil)
+		c := m.connect(0, 10*time.Second)
+		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
+		entry[len(entry)-1]++
+		for i := range 60 {
+			nc, err := m.net.Host("stranger").Dial(t.Context(), m.peers[uint64(1+i%3)])
+			check(t, err)
+			garbage := make([]byte, r.IntN(3000))
+			for j := range garbage {
+				garbage[j] = byte(r.Uint32())
+			}
+			start := [][]byte{
+				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
+				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // an entry of a gigabyte that does not come
+				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // one that is damaged
+				{'A', 1, '{', '}', '\n'},
+			}[i%10]
+			nc.SetDeadline(time.Now().Add(2 * time.Second))
+			nc.Write(append(start, garbage...))
+			if i%2 == 0 {
+				io.Copy(io.Discard, nc) // until the member closes it
+			}
+			nc.Close()
+			must(c.Create(fmt.Sprintf("/n%d", i), nil, 0))(t)
+		}
+	})
+}
+
+// TestClusterSessionRequests asks for sessions while leaders die: each request
+// is answered, or its connection closed, and none is lost on the way. What was
+// answered is a session of every member.
+func TestClusterSessionRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		for range 4 {
+			lead := m.leader()
+			var asked sync.WaitGroup
+			var mu sync.Mutex
+			var opened []proto.ConnectReply
+			for i := range 40 {
+				asked.Go(func() {
+					time.Sleep(time.Duration(i) * 25 * time.Millisecond)
+					nc, err := m.servers[(lead+1+i%2)%3].Dial("", "", time.Second)
+					if err != nil {
+						return
+					}
+					defer nc.Close()
+					c := rawclient.New(nc)
+					c.Timeout = 5 * time.Second
+					err = c.Handshake(&proto.ConnectRequest{Timeout: 20000, Password: make([]byte, proto.PasswordLen)})
+					var late net.Error
+					if errors.As(err, &late) && late.Timeout() {
+						t.Errorf("request %d for a session is lost", i)
+					}
+					if err == nil {
+						mu.Lock()
+						opened = append(opened, c.Session)
+						mu.Unlock()
+					}
+				})
+			}
+			time.Sleep(200 * time.Millisecond)
+			m.net.Kill(host(lead))
+			m.stop(lead)
+			asked.Wait()
+			m.start(lead)
+			m.ready(m.servers[lead])
+			if len(opened) < 15 {
+				t.Errorf("only %d of 40 sessions were opened", len(opened))
+			}
+			for _, s := range opened {
+				nc := must(m.servers[lead].Dial("", "", time.Second))(t)
+				if _, err := rawclient.Resume(nc, s); err != nil {
+					t.Errorf("session %#x on another member: %v", s.SessionID, err)
+				}
+				nc.Close()
+			}
 		}
 	})
 }

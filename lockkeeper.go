@@ -65,6 +65,7 @@ func NewMemory() *Memory { return cluster.NewMemory() }
 // Server is a running server. Its methods may be called at any time, from any goroutine.
 type Server struct {
 	member  *cluster.Member
+	replica *fsm.Replica
 	clients *server.Server
 	alone   bool         // the only member of its cluster
 	plain   net.Listener // nil without a port
@@ -93,6 +94,10 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	replica := fsm.NewReplica()
+	if cfg.Observer != nil {
+		replica.Observe(cfg.Observer)
+	}
+	s.replica = replica
 	late := &lateProposer{}
 	s.clients = server.New(cfg.server(replica, late))
 	member, err := cluster.Open(cfg.cluster(), replica)
@@ -227,17 +232,27 @@ func (s *Server) Err() <-chan error { return s.errs }
 
 // Close stops the server, waits for all that it started, and closes its files.
 // Sessions live on in the data directory. Calls after the first return the same.
-func (s *Server) Close() error {
+func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
+
+// Kill is Close as the end of the process would be, for tests: leadership is
+// not handed over, and nothing more is written.
+func (s *Server) Kill() error { return s.close((*cluster.Member).Kill) }
+
+func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeOnce.Do(func() {
 		close(s.stop)
 		s.closeListeners()
 		s.clients.Close()
-		s.closeErr = s.member.Close() // lets go of whoever waits for the log
+		s.closeErr = member(s.member) // lets go of whoever waits for the log
 		s.clients.Wait()
 		s.wg.Wait()
 	})
 	return s.closeErr
 }
+
+// View calls f with the state as it is here and now; nothing is applied until f
+// returns. It is for tests that look inside without a client.
+func (s *Server) View(f func(*fsm.View)) { s.replica.View(f) }
 
 // Role is this server's part in its cluster: standalone, leader, follower,
 // observer, or looking while it knows no leader.

@@ -63,8 +63,8 @@ type Member struct {
 	leadMu  sync.Mutex
 	current leaderInfo
 
-	linkMu sync.Mutex
-	link   *link // to the leader
+	linkTurn chan struct{} // has an element while somebody uses link
+	link     *link         // to the leader
 
 	trackMu sync.Mutex
 	leading bool               // this member leads
@@ -83,6 +83,7 @@ type Member struct {
 	failOnce  sync.Once
 	stop      chan struct{} // closed by Close
 	stopOnce  sync.Once
+	killed    atomic.Bool
 	wg        sync.WaitGroup
 }
 
@@ -96,7 +97,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
@@ -156,9 +157,9 @@ func (m *Member) startRaft() error {
 	c.TrailingLogs = 1
 
 	var (
-		transport raft.Transport
-		first     raft.Configuration // of a new cluster
-		err       error
+		trans raft.Transport
+		first raft.Configuration // of a new cluster
+		err   error
 	)
 	m.electionTimeout = c.ElectionTimeout
 	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
@@ -176,8 +177,8 @@ func (m *Member) startRaft() error {
 		return err
 	}
 	if !m.cfg.clustered() {
-		transport = newLoneTransport(lone)
-	} else if transport, err = m.startPeers(c); err != nil {
+		trans = newLoneTransport(lone)
+	} else if trans, err = m.startPeers(c); err != nil {
 		return err
 	}
 	if len(first.Servers) > 0 {
@@ -186,8 +187,13 @@ func (m *Member) startRaft() error {
 		}
 	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
-	m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, transport)
-	return err
+	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
+		return err
+	}
+	if m.peers != nil {
+		m.peers.wg.Go(m.peers.accept)
+	}
+	return nil
 }
 
 // clustered reports whether there is a peer port.
@@ -238,7 +244,7 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
 	})
-	return m.transport, nil
+	return transport{m.transport, m}, nil
 }
 
 // defaultElectionTimeout lets a cluster have a new leader well within a second
@@ -279,10 +285,19 @@ func (m *Member) fail(err error) {
 }
 
 // Close stops the member and waits for its goroutines. Commands that wait are Lost.
-func (m *Member) Close() error {
+func (m *Member) Close() error { return m.end(true) }
+
+// Kill is Close as the end of the process would be: nobody is made the leader,
+// and from now on nothing is written.
+func (m *Member) Kill() error {
+	m.killed.Store(true)
+	return m.end(false)
+}
+
+func (m *Member) end(handOver bool) error {
 	var err error
 	m.stopOnce.Do(func() {
-		if m.peers != nil && m.raft.State() == raft.Leader {
+		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
 			m.handOver()
 		}
 		close(m.stop)
@@ -379,6 +394,9 @@ func (guardedStore) IsMonotonic() bool { return true }
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
+	if s.m.killed.Load() {
+		return ErrClosed
+	}
 	err := s.LogStore.StoreLogs(logs)
 	if err != nil {
 		s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
@@ -386,13 +404,19 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-func (s guardedStore) Set(key, val []byte) error { return s.stable(s.StableStore.Set(key, val)) }
-
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
-	return s.stable(s.StableStore.SetUint64(key, val))
+func (s guardedStore) Set(key, val []byte) error {
+	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-func (s guardedStore) stable(err error) error {
+func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
+}
+
+func (s guardedStore) stable(store func() error) error {
+	err := ErrClosed
+	if !s.m.killed.Load() {
+		err = store()
+	}
 	if err == nil {
 		return nil
 	}

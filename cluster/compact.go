@@ -63,10 +63,6 @@ func (m *Member) awaitLog() {
 	}
 }
 
-// trailingBytes is about how much of the log stays behind a snapshot, for
-// members that lag: to send it is cheaper than the snapshot.
-const trailingBytes = 16 << 20
-
 // takeSnapshots has Raft take snapshots when they are due, and cut its log,
 // beside everything else. One that fails leaves the log longer.
 func (m *Member) takeSnapshots() {
@@ -84,7 +80,9 @@ func (m *Member) takeSnapshots() {
 		l.mu.Unlock()
 		if m.peers != nil {
 			c := m.raft.ReloadableConfig()
-			c.TrailingLogs = uint64(max(1, trailingBytes*entries/max(1, bytes)))
+			// About SnapshotBytes of the log stay behind the snapshot, for
+			// members that lag: to send them is cheaper than the snapshot.
+			c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))
 			if err := m.raft.ReloadConfig(c); err != nil {
 				m.cfg.Log.Warn("the log is cut as before", "error", err)
 			}

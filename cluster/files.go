@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -84,13 +85,27 @@ func (s *stores) bootstrap(c raft.Configuration) error {
 type Memory struct {
 	log   *raft.InmemStore
 	snaps *raft.InmemSnapshotStore
+	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never was.
-func NewMemory() *Memory { return &Memory{raft.NewInmemStore(), raft.NewInmemSnapshotStore()} }
+func NewMemory() *Memory {
+	return &Memory{log: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
+}
+
+// SetFault has f called before each write of the log, the term or the vote: it
+// may take its time, as a slow disk does, or return an error, as a full one
+// does, and then nothing is written. Nil ends that.
+func (m *Memory) SetFault(f func() error) {
+	if f == nil {
+		f = func() error { return nil }
+	}
+	m.fault.Store(&f)
+}
 
 func (m *Memory) stores() *stores {
-	s := &stores{log: m.log, stable: m.log, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	faulty := faultyStore{m.log, m}
+	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
 	if list, _ := m.snaps.List(); len(list) > 0 {
 		s.members = list[0].Configuration
 	}
@@ -103,6 +118,37 @@ func (m *Memory) stores() *stores {
 		}
 	}
 	return s
+}
+
+// faultyStore has faults on command.
+type faultyStore struct {
+	*raft.InmemStore
+	m *Memory
+}
+
+func (s faultyStore) write(f func() error) error {
+	if fault := s.m.fault.Load(); fault != nil {
+		if err := (*fault)(); err != nil {
+			return err
+		}
+	}
+	return f()
+}
+
+func (s faultyStore) StoreLog(l *raft.Log) error {
+	return s.write(func() error { return s.InmemStore.StoreLog(l) })
+}
+
+func (s faultyStore) StoreLogs(l []*raft.Log) error {
+	return s.write(func() error { return s.InmemStore.StoreLogs(l) })
+}
+
+func (s faultyStore) Set(key, val []byte) error {
+	return s.write(func() error { return s.InmemStore.Set(key, val) })
+}
+
+func (s faultyStore) SetUint64(key []byte, val uint64) error {
+	return s.write(func() error { return s.InmemStore.SetUint64(key, val) })
 }
 
 // openDir opens a member's data directory, making it if it is new, and

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"net"
 	"sync"
@@ -16,16 +17,20 @@ type link struct {
 	addr string
 	c    net.Conn
 
-	mu      sync.Mutex // of writes
+	turn    chan struct{} // has an element while somebody writes
 	refused chan uint64
 	gone    chan struct{} // closed when the connection is
 }
 
-// linkTo returns a connection to the leader at addr, the one that there is if
-// it still works. The batcher and the sender of touches use it.
-func (m *Member) linkTo(addr string) (*link, error) {
-	m.linkMu.Lock()
-	defer m.linkMu.Unlock()
+// linkTo returns a connection to the leader, the one that there is if it still
+// works. It stops trying when there is another leader. The batcher and the
+// sender of touches use it, one at a time.
+func (m *Member) linkTo(lead leaderInfo) (*link, error) {
+	addr := lead.addr
+	// No mutex, since to connect may take seconds: whoever waits for one holds
+	// up the clock in virtual time.
+	m.linkTurn <- struct{}{}
+	defer func() { <-m.linkTurn }()
 	if l := m.link; l != nil {
 		select {
 		case <-l.gone:
@@ -37,11 +42,20 @@ func (m *Member) linkTo(addr string) (*link, error) {
 		}
 		m.link = nil
 	}
-	c, err := m.peers.dial(addr, kindForward, peerTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	m.wg.Go(func() {
+		select {
+		case <-lead.changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	c, err := m.peers.dial(ctx, addr, kindForward)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, refused: make(chan uint64, 16), gone: make(chan struct{})}
+	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), gone: make(chan struct{})}
 	m.link = l
 	m.wg.Go(func() {
 		defer close(l.gone)
@@ -61,8 +75,8 @@ func (m *Member) linkTo(addr string) (*link, error) {
 }
 
 func (l *link) send(kind byte, payload []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
 	err := writeMessage(l.c, kind, payload)
 	if err != nil {
 		l.c.Close()
@@ -116,7 +130,7 @@ const retryAfter = 20 * time.Millisecond
 // forward sends an entry to the leader and waits until it is applied here; false if it
 // has to be tried again.
 func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, done <-chan struct{}) bool {
-	l, err := m.linkTo(lead.addr)
+	l, err := m.linkTo(lead)
 	if err != nil || l.send(msgBatch, entry) != nil {
 		return false
 	}
@@ -182,7 +196,7 @@ func (m *Member) serveForward(c net.Conn) {
 	}
 }
 
-// touched remembers that a session was heard of, for the leader to know. The
+// noteTouch remembers that a session was heard of, for the leader to know. The
 // tracker's lock is held.
 func (m *Member) noteTouch(id int64) {
 	if m.peers == nil || m.leading {
@@ -224,10 +238,16 @@ func (m *Member) sendTouches() {
 		if lead.id == 0 || lead.id == m.cfg.ID {
 			continue // a new leader gives every session its whole time
 		}
-		// A failure loses no time for long: clients speak again, and a new
-		// leader begins anew.
-		if l, err := m.linkTo(lead.addr); err == nil {
-			l.send(msgTouched, b)
+		l, err := m.linkTo(lead)
+		if err == nil {
+			err = l.send(msgTouched, b)
+		}
+		if err != nil { // the same leader may be there in a moment
+			m.trackMu.Lock()
+			for ; len(b) >= 8; b = b[8:] {
+				m.noteTouch(int64(binary.BigEndian.Uint64(b)))
+			}
+			m.trackMu.Unlock()
 		}
 	}
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -61,11 +62,16 @@ func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
 	}
 }
 
+// mostTries bounds how often a member is told of an entry that it does not
+// have yet: for 30 ms in all, after which Raft's own message is near.
+const mostTries = 4
+
 // tellCommitsTo tells one of them: one message at a time, the newest.
 func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{}) {
 	self := m.transport.EncodePeer(serverID(m.cfg.ID), m.transport.LocalAddr())
-	told := uint64(0)
+	told, tries := uint64(0), 0
 	for {
+		var again <-chan time.Time
 		index, entryTerm, news := m.commits.get()
 		if index > told && entryTerm != 0 {
 			q := raft.AppendEntriesRequest{
@@ -76,12 +82,19 @@ func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{})
 				LeaderCommitIndex: index,
 			}
 			var r raft.AppendEntriesResponse
-			// A member that does not answer, or lags, learns it from Raft.
-			_ = m.transport.AppendEntries(s.ID, s.Address, &q, &r)
-			told = index
+			err := m.transport.AppendEntries(s.ID, s.Address, &q, &r)
+			if err == nil && !r.Success && tries < mostTries {
+				// The others were faster: the entry is still on its way there.
+				tries++
+				again = time.After(time.Millisecond << tries)
+			} else {
+				// One that does not answer, or lags, learns it from Raft.
+				told, tries = index, 0
+			}
 		}
 		select {
 		case <-news:
+		case <-again:
 		case <-stop:
 			return
 		}

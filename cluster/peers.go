@@ -83,6 +83,8 @@ type peerPort struct {
 	conns map[net.Conn]struct{} // those that close has to end; nil when closed
 }
 
+// listenPeers takes the port. Who connects waits until there is a goroutine for
+// accept, since what they ask for takes a Raft that runs.
 func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	l, err := network.Listen(addr)
 	if err != nil {
@@ -90,7 +92,6 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	}
 	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.wg.Go(p.accept)
 	return p, nil
 }
 
@@ -188,9 +189,7 @@ func (p *peerPort) serve(nc net.Conn) {
 }
 
 // dial connects to another member.
-func (p *peerPort) dial(addr string, kind byte, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.ctx, timeout)
-	defer cancel()
+func (p *peerPort) dial(ctx context.Context, addr string, kind byte) (net.Conn, error) {
 	c, err := hello(ctx, p.network, addr, kind)
 	if err != nil {
 		return nil, err
@@ -234,7 +233,9 @@ func (l raftLayer) Close() error { return nil } // the peer port is closed by it
 func (l raftLayer) Addr() net.Addr { return peerAddr(l.addr) }
 
 func (l raftLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	return l.dial(string(addr), kindRaft, timeout)
+	ctx, cancel := context.WithTimeout(l.ctx, timeout)
+	defer cancel()
+	return l.dial(ctx, string(addr), kindRaft)
 }
 
 // peerAddr is an address as the configuration gives it.

@@ -56,9 +56,9 @@ func (m *Member) watchLeader() {
 	defer m.raft.DeregisterObserver(o)
 	var (
 		serving = false
-		giveUp  <-chan time.Time    // runs while there is no leader
-		caught  chan struct{}       // closed when this member caught up with the leader
-		grace   = m.electionTimeout // an election takes about that long
+		giveUp  <-chan time.Time        // runs while there is no leader
+		caught  chan struct{}           // closed when this member caught up with the leader
+		grace   = 2 * m.electionTimeout // an election, and a second one should the votes be split
 	)
 	for {
 		addr, id := m.raft.LeaderWithID()

@@ -68,6 +68,15 @@ var labels atomic.Int64
 // the test ends. Sessions may last from 2 ticks to one hour.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
+	s := newServer(t, options)
+	if err := s.start(); err != nil {
+		t.Fatalf("lockkeepertest: %v", err)
+	}
+	return s
+}
+
+// newServer is a server that is not started yet, and is stopped when the test ends.
+func newServer(t testing.TB, options []Option) *Server {
 	s := &Server{t: t, label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour, Memory: lockkeeper.NewMemory()}
 	for _, o := range options {
@@ -76,11 +85,8 @@ func Start(t testing.TB, options ...Option) *Server {
 	if s.cfg.DataDir != "" {
 		s.cfg.Memory = nil
 	}
-	if err := s.start(); err != nil {
-		t.Fatalf("lockkeepertest: %v", err)
-	}
 	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
+		if err := s.stop((*lockkeeper.Server).Close); err != nil {
 			t.Errorf("lockkeepertest: stop: %v", err)
 		}
 		s.checkGoroutines()
@@ -94,7 +100,15 @@ func (s *Server) labelled(f func()) {
 	pprof.Do(context.Background(), pprof.Labels(labelKey, s.label), func(context.Context) { f() })
 }
 
-func (s *Server) start() (err error) {
+// start opens the server and waits until it is ready.
+func (s *Server) start() error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	return s.await()
+}
+
+func (s *Server) open() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.s != nil {
@@ -105,15 +119,6 @@ func (s *Server) start() (err error) {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-server.Ready():
-	case err = <-server.Err():
-	case <-time.After(patience):
-		err = fmt.Errorf("not ready after %v", patience)
-	}
-	if err != nil {
-		return errors.Join(err, server.Close())
-	}
 	if server.Addr() != nil {
 		s.addr = server.Addr().String()
 		s.cfg.ClientAddr = s.addr // the same port again after a restart
@@ -122,13 +127,29 @@ func (s *Server) start() (err error) {
 	return nil
 }
 
-func (s *Server) stop() error {
+func (s *Server) await() error {
+	server, err := s.running()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-server.Ready():
+		return nil
+	case err = <-server.Err():
+	case <-time.After(patience):
+		err = fmt.Errorf("not ready after %v", patience)
+	}
+	return errors.Join(err, s.stop((*lockkeeper.Server).Close))
+}
+
+// stop stops the server by Close or Kill.
+func (s *Server) stop(how func(*lockkeeper.Server) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.s == nil {
 		return nil
 	}
-	err := s.s.Close()
+	err := how(s.s)
 	s.s = nil
 	return err
 }
@@ -179,8 +200,19 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 // closed when the test ends.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
-	// The address is not dialled, but the client wants one that it can resolve.
-	conn, events, err := zk.Connect([]string{"127.0.0.1:2181"}, sessionTimeout, zk.WithDialer(s.Dial), zk.WithLogger(quiet{}))
+	return connect(t, 1, sessionTimeout, s.Dial)
+}
+
+// connect returns a stock client of n servers, that dial connects to.
+func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer) *zk.Conn {
+	t.Helper()
+	// The addresses are not dialled, but the client wants some that it can
+	// resolve. Their ports tell the servers apart.
+	var addrs []string
+	for i := range n {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
+	}
+	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(quiet{}))
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
@@ -226,7 +258,7 @@ func (s *Server) Disconnect(id int64) bool {
 // server does nothing.
 func (s *Server) Stop() {
 	s.t.Helper()
-	if err := s.stop(); err != nil {
+	if err := s.stop((*lockkeeper.Server).Close); err != nil {
 		s.t.Errorf("lockkeepertest: stop: %v", err)
 	}
 	s.checkGoroutines()

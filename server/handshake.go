@@ -23,7 +23,14 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	c.received(len(frame))
 	c.s.stats.handshakes.Add(1)
 	var last int64
-	c.s.cfg.Replica.View(func(v *fsm.View) { last = v.Zxid() })
+	now := func(v *fsm.View) { last = v.Zxid() }
+	c.s.cfg.Replica.View(now)
+	if q.LastZxidSeen > last && c.s.cfg.Proposer.Role() != "standalone" {
+		// A moment ago it was the client of a server that was a little ahead.
+		w := &caughtUp{now, make(chan struct{})}
+		c.s.cfg.Proposer.Propose(fsm.Nothing(), w)
+		<-w.done
+	}
 	if q.LastZxidSeen > last {
 		// This server is behind what the client saw elsewhere. A refusal would
 		// expire its session; a closed socket sends it to another server.
@@ -87,6 +94,19 @@ func (c *conn) newID() int64 {
 	b[0] = byte(c.s.cfg.ID)
 	return int64(binary.BigEndian.Uint64(b[:]))
 }
+
+// caughtUp waits until all that was committed is applied here.
+type caughtUp struct {
+	now  func(*fsm.View)
+	done chan struct{}
+}
+
+func (w *caughtUp) Done(v *fsm.View, _ *fsm.Result) {
+	w.now(v)
+	close(w.done)
+}
+
+func (w *caughtUp) Lost() { close(w.done) }
 
 // opening waits for the session that a handshake asked for.
 type opening struct {

@@ -282,8 +282,9 @@ func (h *half) read(p []byte) (int, error) {
 				until = at
 			}
 		case h.err != nil && (len(h.chunks) == 0):
+			err := h.err
 			h.mu.Unlock()
-			return 0, h.err
+			return 0, err
 		}
 		changed := h.changed
 		h.mu.Unlock()

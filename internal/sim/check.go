@@ -1,0 +1,576 @@
+package sim
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Counts say how much was checked.
+type Counts struct {
+	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized int
+	Unchecked                                                                     int // histories that Porcupine could not judge in time
+}
+
+func (n *Counts) add(m Counts) {
+	n.Ops += m.Ops
+	n.Commits += m.Commits
+	n.Locks += m.Locks
+	n.Watches += m.Watches
+	n.Events += m.Events
+	n.Ephemerals += m.Ephemerals
+	n.Expiries += m.Expiries
+	n.Reads += m.Reads
+	n.Linearized += m.Linearized
+	n.Unchecked += m.Unchecked
+}
+
+// check judges the history. Session order and the agreement of the members were
+// judged as things happened.
+func (s *sim) check() Counts {
+	c := &checker{s: s, h: s.h, at: map[int64]int{}}
+	for i := range s.h.Commits {
+		c.at[s.h.Commits[i].Zxid] = i
+	}
+	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
+	c.writes()
+	c.reads()
+	c.locks()
+	c.watches()
+	c.ephemerals()
+	c.expiries()
+	return c.n
+}
+
+type checker struct {
+	s  *sim
+	h  *History
+	at map[int64]int // index in h.Commits by zxid
+	n  Counts
+}
+
+func (c *checker) fail(check, format string, args ...any) { c.h.violate(check, format, args...) }
+
+func isWrite(code proto.OpCode) bool {
+	switch code {
+	case proto.OpCreate, proto.OpSetData, proto.OpDelete, proto.OpMulti:
+		return true
+	}
+	return false
+}
+
+// writes compares what clients were told of their writes with what the members
+// applied: nothing acknowledged is missing, nothing refused was done, nothing is
+// done twice, and what was done before something began has a lower zxid.
+func (c *checker) writes() {
+	done := map[string]int64{} // tag -> zxid
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		var tags []string
+		for _, g := range x.Changes {
+			if g.Data == "" || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged || strings.HasPrefix(g.Path, "/zookeeper") || slices.Contains(tags, g.Data) {
+				continue
+			}
+			tags = append(tags, g.Data) // a multi writes one twice
+			if z, twice := done[g.Data]; twice {
+				c.fail("exactly once", "%q was written at zxid %x and again at %x", g.Data, z, x.Zxid)
+			}
+			done[g.Data] = x.Zxid
+		}
+	}
+	var known []*Op
+	for _, o := range c.h.Ops {
+		if !isWrite(o.Code) || !o.Known() {
+			continue
+		}
+		known = append(known, o)
+		i, committed := c.at[o.Zxid]
+		switch {
+		case o.Err != proto.OK:
+			if committed {
+				c.fail("writes", "op %d was answered %v, and yet zxid %x changed %+v", o.ID, o.Err, o.Zxid, c.h.Commits[i].Changes)
+			}
+		case !committed:
+			c.fail("writes", "op %d, %s, was acknowledged at zxid %x, which no member applied", o.ID, o.Path, o.Zxid)
+		default:
+			path, kind := o.Path, proto.NodeDataChanged
+			switch o.Code {
+			case proto.OpCreate:
+				path, kind = o.GotPath, proto.NodeCreated
+			case proto.OpDelete:
+				kind = proto.NodeDeleted
+			case proto.OpMulti:
+				path = "/multi/a"
+			}
+			g := c.h.Commits[i].Changes[0]
+			if g.Path != path || g.Kind != kind || kind != proto.NodeDeleted && g.Data != o.Tag || o.Code == proto.OpSetData && g.Version != o.GotVersion {
+				c.fail("writes", "op %d, %s of %q, was acknowledged at zxid %x, which did %+v", o.ID, path, o.Tag, o.Zxid, g)
+			}
+		}
+	}
+	// What is sent on a connection whose session another one has by then is not done.
+	newest := map[int64]*ConnLog{}
+	next := map[int]*ConnLog{} // the session's next connection
+	for i := len(c.h.Conns) - 1; i >= 0; i-- {
+		k := c.h.Conns[i]
+		next[k.ID] = newest[k.Session]
+		newest[k.Session] = k
+	}
+	for _, o := range c.h.Ops {
+		if o.Tag == "" || !isWrite(o.Code) {
+			continue
+		}
+		if n := next[o.Conn]; done[o.Tag] != 0 && n != nil && o.Call > n.Seq {
+			c.fail("session moved", "op %d was sent on connection %d, after session %x had moved to connection %d, and was done at zxid %x", o.ID, o.Conn, o.Session, n.ID, done[o.Tag])
+		}
+	}
+	// In the order of their ends, the highest zxid so far is a bound for all that begin later.
+	ends := slices.Clone(known)
+	slices.SortFunc(ends, func(a, b *Op) int { return cmp.Compare(a.Ret, b.Ret) })
+	slices.SortFunc(known, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
+	var high *Op
+	for _, o := range known {
+		for len(ends) > 0 && ends[0].Ret < o.Call {
+			if high == nil || ends[0].Zxid > high.Zxid {
+				high = ends[0]
+			}
+			ends = ends[1:]
+		}
+		if high != nil && o.Zxid <= high.Zxid {
+			c.fail("real time", "op %d has zxid %x, and began after op %d ended, with zxid %x", o.ID, o.Zxid, high.ID, high.Zxid)
+			break
+		}
+	}
+}
+
+// world is the tree as commits make it.
+type world struct {
+	nodes    map[string]Chg // data, version and owner
+	children map[string]map[string]bool
+}
+
+func parentOf(path string) (dir, name string) {
+	i := strings.LastIndexByte(path, '/')
+	return path[:max(i, 1)], path[i+1:]
+}
+
+func (w *world) apply(x *Commit) {
+	for _, g := range x.Changes {
+		dir, name := "", ""
+		if g.Path != "" && g.Path != "/" {
+			dir, name = parentOf(g.Path)
+		}
+		switch g.Kind {
+		case proto.NodeCreated:
+			w.nodes[g.Path] = g
+			if w.children[dir] == nil {
+				w.children[dir] = map[string]bool{}
+			}
+			w.children[dir][name] = true
+		case proto.NodeDataChanged:
+			g.Session = w.nodes[g.Path].Session
+			w.nodes[g.Path] = g
+		case proto.NodeDeleted:
+			delete(w.nodes, g.Path)
+			delete(w.children[dir], name)
+		}
+	}
+}
+
+// reads compares every read with the tree as it was at the zxid of its reply,
+// and has Porcupine judge the writes and the synced reads of each register.
+func (c *checker) reads() {
+	var reads []*Op
+	for _, o := range c.h.Ops {
+		switch o.Code {
+		case proto.OpGetData, proto.OpExists, proto.OpGetChildren:
+			if o.Known() {
+				reads = append(reads, o)
+			}
+		}
+	}
+	c.n.Reads = len(reads)
+	slices.SortStableFunc(reads, func(a, b *Op) int { return cmp.Compare(a.Zxid, b.Zxid) })
+	w := &world{map[string]Chg{}, map[string]map[string]bool{}}
+	next := 0
+	for _, o := range reads {
+		for ; next < len(c.h.Commits) && c.h.Commits[next].Zxid <= o.Zxid; next++ {
+			w.apply(&c.h.Commits[next])
+		}
+		n, exists := w.nodes[o.Path]
+		switch {
+		case !exists || o.Err != proto.OK:
+			if exists || o.Err != proto.NoNode {
+				c.fail("reads", "op %d reads %s at zxid %x and gets %v; exists: %v", o.ID, o.Path, o.Zxid, o.Err, exists)
+			}
+		case o.Code == proto.OpGetChildren:
+			got, want := slices.Sorted(slices.Values(o.GotChildren)), slices.Sorted(maps.Keys(w.children[o.Path]))
+			if !slices.Equal(got, want) {
+				c.fail("reads", "op %d lists %s at zxid %x as %v, should be %v", o.ID, o.Path, o.Zxid, got, want)
+			}
+		case n.Version != o.GotVersion || o.Code == proto.OpGetData && n.Data != o.GotData:
+			c.fail("reads", "op %d reads %s at zxid %x as %q version %d, should be %q version %d", o.ID, o.Path, o.Zxid, o.GotData, o.GotVersion, n.Data, n.Version)
+		}
+	}
+}
+
+// regState is a register for Porcupine.
+type regState struct {
+	data    string
+	version int32
+}
+
+var regModel = porcupine.Model{
+	Init: func() any { return regState{} },
+	Step: func(state, input, output any) (bool, any) {
+		s, in, out := state.(regState), input.(*Op), output.(*Op)
+		if in.Code != proto.OpSetData {
+			return s.version == out.GotVersion && (s.version == 0 || s.data == out.GotData), s
+		}
+		fits := in.Version == -1 || in.Version == s.version
+		after := regState{in.Tag, s.version + 1}
+		switch {
+		case !out.Known():
+			return fits, after
+		case out.Err == proto.BadVersion:
+			return !fits, s
+		}
+		return fits && out.GotVersion == after.version, after
+	},
+	Equal: func(a, b any) bool { return a == b },
+}
+
+// Linearize has Porcupine judge the registers. It takes real time, so it is
+// called outside of the bubble.
+func (r *Report) Linearize(most time.Duration) {
+	h := r.History
+	// Of a write without an answer the log knows whether it was done, and by
+	// when: else there would be too many orders to try.
+	done := map[string]int{}
+	for i := range h.Commits {
+		for _, g := range h.Commits[i].Changes {
+			done[g.Data] = h.Commits[i].Seq
+		}
+	}
+	// A synced read begins with its sync.
+	syncs := map[int]*Op{} // the newest by connection
+	per := map[string][]porcupine.Operation{}
+	for _, o := range h.Ops {
+		begin := int64(o.Call)
+		switch {
+		case o.Code == proto.OpSync:
+			syncs[o.Conn] = o
+			continue
+		case o.Code == proto.OpGetData && !o.Unsynced && o.OK():
+			// The sync was sent just before on the same connection, and its reply came, too.
+			if y := syncs[o.Conn]; y == nil || !y.OK() {
+				continue
+			}
+		case o.Code == proto.OpSetData && strings.HasPrefix(o.Path, "/reg/"):
+			if o.Known() && o.Err != proto.OK && o.Err != proto.BadVersion {
+				continue
+			}
+		default:
+			continue
+		}
+		end := int64(o.Ret)
+		if !o.Known() {
+			if done[o.Tag] == 0 {
+				continue
+			}
+			end = int64(done[o.Tag])
+		}
+		per[o.Path] = append(per[o.Path], porcupine.Operation{ClientId: o.Client, Input: o, Call: begin, Output: o, Return: end})
+	}
+	for _, path := range slices.Sorted(maps.Keys(per)) {
+		ops := per[path]
+		switch porcupine.CheckOperationsTimeout(regModel, ops, most) {
+		case porcupine.Illegal:
+			h.violate("linearizability", "%d operations on %s are in no order that a register could have had", len(ops), path)
+		case porcupine.Unknown:
+			r.Checked.Unchecked++
+		default:
+			r.Checked.Linearized += len(ops)
+		}
+	}
+}
+
+// locks judges who held which lock: in zxid order one at a time, the first in
+// line, with tokens that grow; and by the clock, for as long as a holder could
+// know that its session lived, one at a time, too.
+func (c *checker) locks() {
+	c.n.Locks = len(c.h.Spans)
+	created, deleted := map[string]int64{}, map[string]int64{}
+	for i := range c.h.Commits {
+		for _, g := range c.h.Commits[i].Changes {
+			if g.Kind == proto.NodeCreated {
+				created[g.Path] = c.h.Commits[i].Zxid
+			} else if g.Kind == proto.NodeDeleted {
+				deleted[g.Path] = c.h.Commits[i].Zxid
+			}
+		}
+	}
+	answered := map[int64][]*Op{}
+	for _, o := range c.h.Ops {
+		if o.Known() {
+			answered[o.Session] = append(answered[o.Session], o)
+		}
+	}
+	per := map[string][]*Span{}
+	for _, p := range c.h.Spans {
+		per[p.Lock] = append(per[p.Lock], p)
+	}
+	for _, lock := range slices.Sorted(maps.Keys(per)) {
+		spans := per[lock]
+		slices.SortFunc(spans, func(a, b *Span) int { return cmp.Compare(a.Zxid, b.Zxid) })
+		for i, p := range spans {
+			if created[p.Path] != p.Czxid {
+				c.fail("locks", "%s has czxid %x for its holder, and was made at %x", p.Path, p.Czxid, created[p.Path])
+			}
+			// First in line when it was told so: all that came before were gone.
+			for path, z := range created {
+				if z < p.Czxid && strings.HasPrefix(path, lock+"/") {
+					if d := deleted[path]; d == 0 || d > p.Zxid {
+						c.fail("locks", "client %d holds %s from zxid %x, and %s, made before, is there until %x", p.Client, p.Path, p.Zxid, path, d)
+					}
+				}
+			}
+			if i == 0 {
+				continue
+			}
+			q := spans[i-1]
+			if q.Czxid >= p.Czxid {
+				c.fail("locks", "%s: token %x follows %x", lock, p.Czxid, q.Czxid)
+			}
+			if d := deleted[q.Path]; d == 0 || d > p.Zxid {
+				c.fail("locks", "client %d holds %s from zxid %x, and client %d %s until %x", p.Client, p.Path, p.Zxid, q.Client, q.Path, d)
+			}
+		}
+		// By the clock.
+		slices.SortFunc(spans, func(a, b *Span) int { return cmp.Compare(a.At, b.At) })
+		var until time.Duration
+		var holder *Span
+		for _, p := range spans {
+			end := confident(p, answered[p.Session])
+			if t, ok := c.h.Known[p.Session]; ok {
+				end = min(end, t)
+			}
+			if c.h.Forced[p.Session] {
+				end = 0 // it was ended over its head
+			}
+			if holder != nil && p.At < until && p.Path != holder.Path {
+				c.fail("locks", "client %d holds %s from %v, and client %d may believe in %s until %v", p.Client, p.Path, p.At, holder.Client, holder.Path, until)
+			}
+			if end > until {
+				until, holder = end, p
+			}
+		}
+	}
+}
+
+// confident is until when a holder may believe that it holds: for two thirds of
+// its timeout after it sent the last request that was answered, as stock
+// clients do, if it does not let go before.
+func confident(p *Span, answered []*Op) time.Duration {
+	until := p.CallAt + p.Timeout*2/3
+	for _, o := range answered { // in order of their calls
+		if o.RetAt <= until {
+			until = max(until, o.CallAt+p.Timeout*2/3)
+		}
+	}
+	if p.Until > 0 {
+		until = min(until, p.Until)
+	}
+	return until
+}
+
+// triggers lists when a watch of a kind on a path fires.
+type triggers map[string][]trigger
+
+type trigger struct {
+	zxid  int64
+	event proto.EventType
+}
+
+// watches follows every connection: an event for each watch that should have
+// fired before what came later, at the zxid of the first change, and no other.
+func (c *checker) watches() {
+	data, child := triggers{}, triggers{}
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		on := func(t triggers, path string, e proto.EventType) { t[path] = append(t[path], trigger{x.Zxid, e}) }
+		for _, g := range x.Changes {
+			switch g.Kind {
+			case proto.NodeCreated:
+				dir, _ := parentOf(g.Path)
+				on(data, g.Path, proto.EventNodeCreated)
+				on(child, dir, proto.EventNodeChildrenChanged)
+			case proto.NodeDeleted:
+				dir, _ := parentOf(g.Path)
+				on(data, g.Path, proto.EventNodeDeleted)
+				on(child, g.Path, proto.EventNodeDeleted)
+				on(child, dir, proto.EventNodeChildrenChanged)
+			case proto.NodeDataChanged:
+				on(data, g.Path, proto.EventNodeDataChanged)
+			}
+		}
+	}
+	after := func(t triggers, path string, zxid int64) trigger {
+		l := t[path]
+		if i := sort.Search(len(l), func(i int) bool { return l[i].zxid > zxid }); i < len(l) {
+			return l[i]
+		}
+		return trigger{zxid: 1 << 62}
+	}
+	type watched struct {
+		child bool
+		path  string
+	}
+	for _, k := range c.h.Conns {
+		armed := map[watched]trigger{} // when each is to fire
+		for _, f := range k.Frames {
+			if f.Event != 0 {
+				c.n.Events++
+				fired := false
+				for _, w := range []watched{{false, f.Path}, {true, f.Path}} {
+					if t, ok := armed[w]; ok && t.event == f.Event && t.zxid == f.Zxid {
+						delete(armed, w)
+						fired = true
+					}
+				}
+				if !fired {
+					c.fail("watches", "connection %d of client %d: event %d of %s at zxid %x, which no watch waits for: armed %v", k.ID, k.Client, f.Event, f.Path, f.Zxid, armed)
+				}
+				continue
+			}
+			for w, t := range armed {
+				if f.Zxid >= t.zxid {
+					c.fail("watches", "connection %d of client %d to member %d: no event of %v at zxid %x, and a reply at %x", k.ID, k.Client, k.Server, w, t.zxid, f.Zxid)
+					delete(armed, w)
+				}
+			}
+			o := f.Op
+			if !o.Watch || o.Err != proto.OK && !(o.Code == proto.OpExists && o.Err == proto.NoNode) {
+				continue
+			}
+			w, t := watched{o.Code == proto.OpGetChildren, o.Path}, data
+			if w.child {
+				t = child
+			}
+			c.n.Watches++
+			if _, ok := armed[w]; !ok {
+				armed[w] = after(t, w.path, o.Zxid)
+			}
+		}
+	}
+}
+
+// ephemerals holds ephemeral znodes to the lives of their sessions.
+func (c *checker) ephemerals() {
+	open := map[int64]bool{}
+	owned := map[int64]map[string]bool{}
+	owner := map[string]int64{}
+	asked := map[string]bool{} // that somebody wanted deleted
+	for _, o := range c.h.Ops {
+		if o.Code == proto.OpDelete {
+			asked[o.Path] = true
+		}
+	}
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		closes := int64(0)
+		for _, g := range x.Changes {
+			switch g.Kind {
+			case proto.SessionOpened:
+				open[g.Session] = true
+				owned[g.Session] = map[string]bool{}
+			case proto.SessionClosed:
+				closes = g.Session
+			}
+		}
+		for _, g := range x.Changes {
+			switch {
+			case g.Kind == proto.NodeCreated && g.Session != 0:
+				c.n.Ephemerals++
+				if !open[g.Session] {
+					c.fail("ephemerals", "%s was made at zxid %x in session %x, which has ended", g.Path, x.Zxid, g.Session)
+					continue
+				}
+				owned[g.Session][g.Path] = true
+				owner[g.Path] = g.Session
+			case g.Kind == proto.NodeDeleted && owner[g.Path] != 0:
+				if owner[g.Path] != closes && !asked[g.Path] && !strings.HasPrefix(g.Path, "/stock") {
+					c.fail("ephemerals", "%s is gone at zxid %x, which nobody asked for, and its session lives", g.Path, x.Zxid)
+				}
+				delete(owned[owner[g.Path]], g.Path)
+				delete(owner, g.Path)
+			}
+		}
+		if closes != 0 {
+			if len(owned[closes]) > 0 {
+				c.fail("ephemerals", "session %x ended at zxid %x, and has left %v", closes, x.Zxid, slices.Sorted(maps.Keys(owned[closes])))
+			}
+			if !open[closes] {
+				c.fail("ephemerals", "session %x ended again at zxid %x", closes, x.Zxid)
+			}
+			delete(open, closes)
+			delete(owned, closes)
+		}
+	}
+}
+
+// expiries asks of every session that a leader found late whether its client
+// had been heard of within its timeout, by a member that could tell the leader.
+func (c *checker) expiries() {
+	answered := map[int64][]*Op{}
+	for _, o := range c.h.Ops {
+		if o.Known() {
+			answered[o.Session] = append(answered[o.Session], o)
+		}
+	}
+	closed := map[int64]time.Duration{}
+	for i := range c.h.Commits {
+		for _, g := range c.h.Commits[i].Changes {
+			if g.Kind == proto.SessionClosed {
+				closed[g.Session] = c.h.Commits[i].At
+			}
+		}
+	}
+	const onItsWay = tick/4 + 600*time.Millisecond // from one member to the other, at most, without a cut
+	for _, e := range c.h.Expiries {
+		if c.h.Forced[e.Session] {
+			continue
+		}
+		if _, ended := closed[e.Session]; !ended {
+			continue // the decision came to nothing
+		}
+		c.n.Expiries++
+		for _, o := range answered[e.Session] {
+			if o.RetAt+onItsWay < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
+				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
+				break
+			}
+		}
+	}
+}
+
+// wasCut says whether the way between two members was cut in a time, or one of
+// them stopped.
+func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	x, y := memberHost(a), memberHost(b)
+	for _, s := range c.s.cutLog {
+		if (s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,391 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// client is a client with a session of its own, which it takes from server to
+// server. One goroutine, its actor, uses it.
+type client struct {
+	s       *sim
+	id      int
+	rng     *rand.Rand
+	host    memnet.Host
+	timeout time.Duration
+	lazy    bool // speaks as seldom as it may
+	tags    int
+
+	conn    *conn              // nil if there is none
+	session proto.ConnectReply // id 0 if there is none
+
+	mu   sync.Mutex
+	last int64 // zxid seen last by the session
+}
+
+// conn is one connection of a client.
+type conn struct {
+	c      *client
+	nc     net.Conn
+	raw    *rawclient.Client
+	log    *ConnLog
+	gone   chan struct{} // closed when the connection is over
+	events chan struct{} // has an element when one came
+
+	mu      sync.Mutex
+	pending []*Op // in order
+	xids    []int32
+	xid     int32
+	over    bool
+	last    int64 // zxid seen last, here or before on another connection
+}
+
+func (s *sim) newClient(timeout time.Duration) *client {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	s.clients++
+	id := s.clients
+	return &client{s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout}
+}
+
+func clientHost(id int) string { return fmt.Sprintf("client%d", id) }
+
+// tag is data that nobody else writes.
+func (c *client) tag() string {
+	c.tags++
+	return fmt.Sprintf("c%d-%d", c.id, c.tags)
+}
+
+// errExpired says that the session is at its end.
+var errExpired = errors.New("sim: session expired")
+
+// connect makes a connection, for the session if there is one, and tries until
+// it has one or the run is over. It forgets a session that has ended, with
+// errExpired. Nothing happens if the connection lives.
+func (c *client) connect() error {
+	if c.conn != nil && !c.conn.dead() {
+		return nil
+	}
+	c.conn = nil
+	for !c.s.over() {
+		err := c.try(1 + c.rng.IntN(len(c.s.members)))
+		if err == nil || errors.Is(err, errExpired) {
+			return err
+		}
+		c.s.sleep(time.Duration(10+c.rng.IntN(200)) * time.Millisecond)
+	}
+	return errOver
+}
+
+var errOver = errors.New("sim: the run is over")
+
+func (c *client) dial(addr string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return c.host.Dial(ctx, addr)
+}
+
+func (c *client) try(server int) error {
+	nc, err := c.dial(clientAddr(server), c.timeout/3)
+	if err != nil {
+		return err
+	}
+	raw := rawclient.New(nc)
+	raw.Timeout = c.timeout * 2 / 3
+	c.mu.Lock()
+	last := c.last
+	c.mu.Unlock()
+	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
+	resumes := c.session.SessionID
+	if resumes != 0 {
+		q.SessionID, q.Password = resumes, c.session.Password
+	}
+	if err := raw.Handshake(&q); err != nil {
+		nc.Close()
+		if errors.Is(err, rawclient.ErrRefused) {
+			c.forget()
+			return errExpired
+		}
+		return err
+	}
+	if resumes != 0 && raw.Session.SessionID != resumes {
+		c.s.h.violate("session", "client %d resumes %x and gets %x", c.id, resumes, raw.Session.SessionID)
+	}
+	if c.session = raw.Session; c.lazy {
+		raw.Timeout = 2 * c.timeout
+	}
+	k := &conn{c: c, last: last, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
+	h := c.s.h
+	h.mu.Lock()
+	k.log = &ConnLog{ID: len(h.Conns), Seq: h.next(), Client: c.id, Server: server, Session: c.session.SessionID}
+	h.Conns = append(h.Conns, k.log)
+	h.mu.Unlock()
+	c.conn = k
+	c.s.wg.Go(k.read)
+	c.s.wg.Go(k.ping)
+	return nil
+}
+
+// forget drops the session and its connection.
+func (c *client) forget() {
+	c.drop()
+	c.s.h.mu.Lock()
+	c.s.h.Known[c.session.SessionID] = c.s.h.now()
+	c.s.h.mu.Unlock()
+	c.session = proto.ConnectReply{}
+	c.mu.Lock()
+	c.last = 0
+	c.mu.Unlock()
+}
+
+// drop ends the connection.
+func (c *client) drop() {
+	if c.conn != nil {
+		c.conn.end()
+		c.conn = nil
+	}
+}
+
+func (k *conn) dead() bool {
+	select {
+	case <-k.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// end closes the connection; what is pending has an unknown outcome.
+func (k *conn) end() {
+	k.nc.Close()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return
+	}
+	k.over = true
+	for _, o := range k.pending {
+		close(o.done)
+	}
+	k.pending = nil
+	close(k.gone)
+}
+
+// ping speaks when nobody else does.
+func (k *conn) ping() {
+	for {
+		every := k.c.timeout / 3
+		if k.c.lazy {
+			every = k.c.timeout * time.Duration(50+k.c.s.shared.IntN(45)) / 100
+		}
+		select {
+		case <-time.After(every):
+		case <-k.gone:
+			return
+		}
+		k.start(&Op{Code: proto.OpPing, Client: k.c.id, Unsynced: true})
+	}
+}
+
+// start sends a request. Its done is closed when its reply came or the
+// connection ended.
+func (k *conn) start(o *Op) {
+	o.done = make(chan struct{})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		close(o.done)
+		return
+	}
+	h := k.c.s.h
+	h.mu.Lock()
+	o.ID, o.Conn, o.Server, o.Session = len(h.Ops), k.log.ID, k.log.Server, k.log.Session
+	o.Call, o.CallAt = h.next(), h.now()
+	h.Ops = append(h.Ops, o)
+	h.mu.Unlock()
+	xid := proto.XidPing
+	if o.Code != proto.OpPing {
+		k.xid++
+		xid = k.xid
+	}
+	k.pending, k.xids = append(k.pending, o), append(k.xids, xid)
+	k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
+	// An error shows in read, too.
+	k.nc.Write(rawclient.Request(nil, xid, o.Code, o.body()))
+}
+
+func (o *Op) body() proto.Record {
+	switch o.Code {
+	case proto.OpCreate:
+		return &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: proto.OpenACL, Flags: o.Flags}
+	case proto.OpSetData:
+		return &proto.SetDataRequest{Path: o.Path, Data: []byte(o.Tag), Version: o.Version}
+	case proto.OpDelete:
+		return &proto.PathVersion{Path: o.Path, Version: o.Version}
+	case proto.OpGetData, proto.OpExists, proto.OpGetChildren:
+		return &proto.PathWatch{Path: o.Path, Watch: o.Watch}
+	case proto.OpSync:
+		return &proto.Path{Path: o.Path}
+	case proto.OpMulti:
+		q := &proto.MultiRequest{}
+		for _, p := range o.More {
+			var r proto.Record
+			switch p.Code {
+			case proto.OpSetData:
+				r = &proto.SetDataRequest{Path: p.Path, Data: []byte(p.Tag), Version: p.Version}
+			case proto.OpCheck:
+				r = &proto.PathVersion{Path: p.Path, Version: p.Version}
+			case proto.OpCreate:
+				r = &proto.CreateRequest{Path: p.Path, Data: []byte(p.Tag), ACL: proto.OpenACL}
+			case proto.OpDelete:
+				r = &proto.PathVersion{Path: p.Path, Version: p.Version}
+			}
+			q.Ops = append(q.Ops, proto.MultiOp{Op: p.Code, Request: r})
+		}
+		return q
+	}
+	return nil
+}
+
+// read takes what comes until the connection ends.
+func (k *conn) read() {
+	defer k.end()
+	h := k.c.s.h
+	for {
+		f, err := k.raw.Read()
+		if err != nil {
+			return
+		}
+		if !k.take(h, &f) {
+			return
+		}
+	}
+}
+
+func (k *conn) take(h *History, f *rawclient.Frame) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return false // the client does not look at it any more
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	x := Frame{Seq: h.next(), At: h.now(), Zxid: f.Zxid, OpID: -1}
+	if f.Zxid > 0 {
+		if f.Zxid < k.last {
+			h.violateLocked("session order", "client %d, session %x, connection %d: zxid %x after %x", k.c.id, k.log.Session, k.log.ID, f.Zxid, k.last)
+		}
+		k.last = f.Zxid
+		k.c.mu.Lock()
+		k.c.last = max(k.c.last, k.last)
+		k.c.mu.Unlock()
+	}
+	if e, ok := f.Event(); ok {
+		x.Event, x.Path = e.Type, e.Path
+		k.log.Frames = append(k.log.Frames, x)
+		select {
+		case k.events <- struct{}{}:
+		default:
+		}
+		return true
+	}
+	if len(k.pending) == 0 || k.xids[0] != f.Xid {
+		h.violateLocked("session order", "client %d, connection %d: reply %d, while %v are awaited", k.c.id, k.log.ID, f.Xid, k.xids)
+		return false
+	}
+	o := k.pending[0]
+	k.pending, k.xids = k.pending[1:], k.xids[1:]
+	o.Ret, o.RetAt, o.Zxid, o.Err = x.Seq, x.At, f.Zxid, f.Code
+	if f.Code == proto.OK {
+		if err := o.decode(f); err != nil {
+			h.violateLocked("protocol", "client %d, connection %d, op %d: %v", k.c.id, k.log.ID, o.ID, err)
+		}
+	}
+	x.Op, x.OpID = o, o.ID
+	k.log.Frames = append(k.log.Frames, x)
+	close(o.done)
+	return true
+}
+
+func (o *Op) stat(s *proto.Stat) { o.GotVersion, o.GotCzxid, o.GotMzxid = s.Version, s.Czxid, s.Mzxid }
+
+func (o *Op) decode(f *rawclient.Frame) error {
+	switch o.Code {
+	case proto.OpCreate:
+		var r proto.PathReply
+		err := f.Decode(&r)
+		o.GotPath = r.Path
+		return err
+	case proto.OpSetData, proto.OpExists:
+		var r proto.Stat
+		err := f.Decode(&r)
+		o.stat(&r)
+		return err
+	case proto.OpGetData:
+		var r proto.DataReply
+		err := f.Decode(&r)
+		o.stat(&r.Stat)
+		o.GotData = string(r.Data)
+		return err
+	case proto.OpGetChildren:
+		var r proto.ChildrenReply
+		err := f.Decode(&r)
+		o.GotChildren = r.Names
+		return err
+	case proto.OpMulti:
+		var r proto.MultiReply
+		if err := f.Decode(&r); err != nil {
+			return err
+		}
+		for _, x := range r.Results {
+			if x.Code != proto.OK { // the reply's own code is OK even so
+				o.Err = x.Code
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// do sends a request and waits; the op is not Known if the connection was lost.
+// The caller has connected.
+func (c *client) do(o *Op) *Op {
+	c.send(o)
+	<-o.done
+	return o
+}
+
+func (c *client) send(o *Op) *Op {
+	o.Client = c.id
+	if c.conn == nil {
+		o.done = make(chan struct{})
+		close(o.done)
+		return o
+	}
+	c.conn.start(o)
+	return o
+}
+
+// awaitEvent waits for an event, the connection's end, or that long; false for all but the first.
+func (c *client) awaitEvent(most time.Duration) bool {
+	if c.conn == nil {
+		return false
+	}
+	select {
+	case <-c.conn.events:
+		return true
+	case <-c.conn.gone:
+	case <-time.After(most):
+	case <-c.s.done:
+	}
+	return false
+}

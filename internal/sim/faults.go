@@ -1,0 +1,300 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// fault is a kind of fault: do makes one, holds it for a while and ends it.
+type fault struct {
+	name   string
+	weight int
+	do     func(s *sim, r *rand.Rand, hold time.Duration)
+}
+
+var faultKinds = []fault{
+	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
+	{"stop", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), false, hold) }},
+	{"crash the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.leader(), true, hold) }},
+	{"crash all", 1, func(s *sim, r *rand.Rand, hold time.Duration) {
+		for _, m := range s.members {
+			s.wg.Go(func() { s.restart(m, true, hold/4) })
+		}
+		time.Sleep(hold / 4)
+	}},
+	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
+		if m := s.leader(); m != nil {
+			s.isolate(m.name, true, true, hold)
+		}
+	}},
+	{"isolate the leader's sends", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		if m := s.leader(); m != nil {
+			s.isolate(m.name, true, false, hold)
+		}
+	}},
+	{"isolate the leader's receives", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		if m := s.leader(); m != nil {
+			s.isolate(m.name, false, true, hold)
+		}
+	}},
+	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.isolate(s.pick(r).name, true, true, hold) }},
+	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		a, b := s.pick(r), s.pick(r)
+		if a != b {
+			s.cut(a.name, b.name, 1)
+			time.Sleep(hold)
+			s.cut(a.name, b.name, -1)
+		}
+	}},
+	{"partition", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		side := make([]bool, len(s.members))
+		for i := range side {
+			side[i] = r.IntN(2) == 0
+		}
+		each := func(by int) {
+			for i, a := range s.members {
+				for j, b := range s.members {
+					if side[i] != side[j] {
+						s.cut(a.name, b.name, by)
+					}
+				}
+			}
+		}
+		each(1)
+		time.Sleep(hold)
+		each(-1)
+	}},
+	{"pause a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m := s.pick(r)
+		s.cutAll(m.name, 1)
+		time.Sleep(hold)
+		s.cutAll(m.name, -1)
+	}},
+	{"cut clients", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m, way := s.pick(r), r.IntN(3)
+		s.h.mu.Lock()
+		n := s.clients
+		s.h.mu.Unlock()
+		var some []string
+		for i := 1; i <= n; i++ {
+			if r.IntN(3) == 0 {
+				some = append(some, clientHost(i))
+			}
+		}
+		each := func(by int) {
+			for _, c := range some {
+				if way != 0 {
+					s.cut(c, m.name, by)
+				}
+				if way != 1 {
+					s.cut(m.name, c, by)
+				}
+			}
+		}
+		each(1)
+		time.Sleep(hold)
+		each(-1)
+	}},
+	{"slow network", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		s.delay.Store(int64(5+r.IntN(150)) * int64(time.Millisecond))
+		time.Sleep(hold)
+		s.delay.Store(int64(usualDelay))
+	}},
+	{"slow store", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m := s.pick(r)
+		if m.mem == nil {
+			return
+		}
+		most := 5 + r.IntN(400)
+		m.mem.SetFault(func() error {
+			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
+			return nil
+		})
+		time.Sleep(hold)
+		m.mem.SetFault(nil)
+	}},
+	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m := s.pick(r)
+		if m.mem == nil || !m.claim() {
+			return
+		}
+		defer m.release()
+		m.mu.Lock()
+		m.doomed = true
+		m.mu.Unlock()
+		m.mem.SetFault(func() error { return syscall.ENOSPC })
+		time.Sleep(hold)
+		m.stop(false)
+		m.mem.SetFault(nil)
+		m.mu.Lock()
+		m.doomed = false
+		m.mu.Unlock()
+		m.start()
+	}},
+	{"transfer", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		if m := s.leader(); m != nil {
+			s.ask(m, cluster.Request{Transfer: new(uint64)})
+		}
+	}},
+	{"remove and add", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.removeAndAdd(s.pick(r), r, hold) }},
+	{"disconnect sessions", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		for _, id := range s.sessions() {
+			if r.IntN(2) == 0 {
+				for _, m := range s.members {
+					if srv := m.server(); srv != nil {
+						srv.Disconnect(id)
+					}
+				}
+			}
+		}
+	}},
+	{"expire a session", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+		ids, srv := s.sessions(), s.pick(r).server()
+		if len(ids) == 0 || srv == nil {
+			return
+		}
+		id := ids[r.IntN(len(ids))]
+		s.h.mu.Lock()
+		s.h.Forced[id] = true
+		s.h.mu.Unlock()
+		srv.ExpireSession(id) // an error means that it was not to be
+	}},
+}
+
+func (s *sim) pick(r *rand.Rand) *member { return s.members[r.IntN(len(s.members))] }
+
+// sessions are those that exist, in order.
+func (s *sim) sessions() (ids []int64) {
+	for _, m := range s.members {
+		if srv := m.server(); srv != nil {
+			srv.View(func(v *fsm.View) {
+				for _, x := range v.Sessions().All() {
+					ids = append(ids, x.ID)
+				}
+			})
+			return ids
+		}
+	}
+	return nil
+}
+
+// claim takes a member for a fault that stops it; false if another has it.
+func (m *member) claim() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy || m.srv == nil {
+		return false
+	}
+	m.busy = true
+	return true
+}
+
+func (m *member) release() {
+	m.mu.Lock()
+	m.busy = false
+	m.mu.Unlock()
+}
+
+func (s *sim) restart(m *member, crash bool, down time.Duration) {
+	if m == nil || !m.claim() {
+		return
+	}
+	defer m.release()
+	m.stop(crash)
+	time.Sleep(down)
+	m.start()
+}
+
+// isolate cuts a member from the other members.
+func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
+	each := func(by int) {
+		for _, m := range s.members {
+			if m.name == host {
+				continue
+			}
+			if sends {
+				s.cut(host, m.name, by)
+			}
+			if receives {
+				s.cut(m.name, host, by)
+			}
+		}
+	}
+	each(1)
+	time.Sleep(hold)
+	each(-1)
+}
+
+// removeAndAdd takes a member out of the cluster and, after a while in which it
+// is down, in again.
+func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
+	lead := s.leader()
+	if lead == nil || !m.claim() {
+		return
+	}
+	defer m.release()
+	via := s.members[(int(m.id))%len(s.members)] // not itself
+	err := s.ask(via, cluster.Request{Remove: m.id})
+	s.h.fault("remove %d: %v", m.id, err)
+	m.stop(r.IntN(2) == 0)
+	time.Sleep(hold)
+	m.start()
+	for i := 0; ; i++ {
+		via := s.members[(int(m.id)+i)%len(s.members)]
+		if via == m {
+			continue
+		}
+		err := s.ask(via, cluster.Request{Add: &cluster.MemberInfo{ID: m.id, Addr: s.peers[m.id], Voter: true}})
+		if err == nil {
+			break
+		}
+		if i > 1000 {
+			s.h.violate("recovery", "member %d is not taken in again: %v", m.id, err)
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.h.fault("add %d", m.id)
+}
+
+// chaos makes faults until the run is to calm down, and waits for their ends.
+func (s *sim) chaos() {
+	r := s.stream(4)
+	total := 0
+	for _, f := range faultKinds {
+		total += f.weight
+	}
+	pace := time.Duration(float64(300+r.IntN(5000))*math.Sqrt(s.opts.Pace)) * time.Millisecond // of this run
+	for {
+		select {
+		case <-s.calm:
+			return
+		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
+		}
+		n := r.IntN(total)
+		for _, f := range faultKinds {
+			if n -= f.weight; n >= 0 {
+				continue
+			}
+			hold := time.Duration(min(r.ExpFloat64(), 5) * float64(2500*time.Millisecond))
+			mine := rand.New(rand.NewPCG(r.Uint64(), 0))
+			s.mu.Lock()
+			s.faults[f.name]++
+			s.active++
+			s.mu.Unlock()
+			s.h.fault("%s for %v", f.name, hold)
+			s.wg.Go(func() {
+				f.do(s, mine, hold)
+				s.mu.Lock()
+				s.active--
+				s.mu.Unlock()
+			})
+			break
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var plantsFlag = flag.Int("sim.plants", 0, "TestPlants: look for each planted bug in so many seeds")
+
+// A plant is a bug that a build of the tests has, to see that it is found. The
+// program's own code knows nothing of it: go test -overlay puts the changed
+// files in the place of its files.
+type plant struct {
+	name  string
+	edits []edit
+	by    []string // the checks that may find it first
+}
+
+type edit struct{ file, old, new string }
+
+var plants = []plant{
+	{"a read does not wait for the session's write", []edit{
+		{"server/pipeline.go", "waits := len(c.queue) > 0", "waits := false"},
+	}, []string{"session order"}},
+	{"sync does not go through the log", []edit{
+		{"server/pipeline.go", "case q.op.Class == proto.Write:", "case q.op.Class == proto.Write && q.op.Code != proto.OpSync:"},
+		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
+	}, []string{"linearizability"}},
+	{"the leader passes over touches of other members", []edit{
+		{"cluster/forward.go", "m.tracker.Touch(int64(binary.BigEndian.Uint64(b)), now)", "_ = now"},
+	}, []string{"expiry", "locks"}},
+	{"a new leader goes on with the times that it knows", []edit{
+		{"cluster/lead.go", "m.setLeading(true)\n\t\t\tm.trackAll()", "m.setLeading(true)"},
+	}, []string{"expiry", "locks"}},
+	{"an entry that is tried again is applied again", []edit{
+		{"fsm/machine.go", "if e.Batch <= m.batches[e.Origin] {", "if e.Batch == 0 {"},
+	}, []string{"exactly once"}},
+	{"a new leader's first entry fires no watches", []edit{
+		{"fsm/replica.go", "\tv := &View{r, r.m}\n\terr := r.m.Apply(", "\tv, before := &View{r, r.m}, r.m.term\n\terr := r.m.Apply("},
+		{"fsm/replica.go", "\t\t\tr.fire(changes)\n\t\t\tfor", "\t\t\tif before == term {\n\t\t\t\tr.fire(changes)\n\t\t\t}\n\t\t\tfor"},
+	}, []string{"watches"}},
+	{"a watch fires twice", []edit{
+		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
+	}, []string{"watches"}},
+	{"connections outlive the restore of a snapshot", []edit{
+		{"server/server.go", "func (o observer) Restored() {\n\to.s.mu.Lock()\n\tdefer o.s.mu.Unlock()\n\tfor c := range o.s.conns {\n\t\tc.kill()\n\t}\n}", "func (o observer) Restored() {}"},
+	}, []string{"watches"}},
+	{"a write is acknowledged before it is committed", []edit{
+		{"server/pipeline.go", "\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)", "\t\tif q.op.Code == proto.OpDelete {\n\t\t\tc.s.cfg.Proposer.Propose(&cmd, early{})\n\t\t\tc.local(q)\n\t\t\tc.release(&q)\n\t\t\treturn\n\t\t}\n\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)"},
+		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
+		{"server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
+	}, []string{"writes", "session order", "reads"}},
+	{"the last entries of the log were not synced when a member crashed", []edit{
+		{"cluster/files.go", "\ts := faultyStore{m.log, m}\n", "\ts := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
+	}, []string{"agreement", "order", "writes", "start", "recovery"}},
+	{"a member keeps the ephemerals of some sessions that end", []edit{
+		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},
+		{"fsm/machine.go", "// closeSession ends", "var planted int\n\n// closeSession ends"},
+	}, []string{"agreement", "ephemerals", "check"}},
+	{"a connection that lost its session can write", []edit{
+		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
+	}, []string{"session moved"}},
+	{"an expired session is given to whoever comes back", []edit{
+		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
+	}, []string{"ephemerals", "session", "locks"}},
+}
+
+// replaced is what a file says with a plant's edits, by file.
+func (p *plant) replaced(t *testing.T) map[string]string {
+	files := map[string]string{}
+	for _, e := range p.edits {
+		text, ok := files[e.file]
+		if !ok {
+			b, err := os.ReadFile(filepath.Join("../..", e.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text = string(b)
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			t.Errorf("%s: %s has %q %d times, should be once: write the plant anew", p.name, e.file, e.old, n)
+		}
+		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	}
+	return files
+}
+
+// TestPlants looks for planted bugs: a simulation that finds none of them is
+// worth nothing. By itself it only sees that they still fit the code.
+func TestPlants(t *testing.T) {
+	for _, p := range plants {
+		t.Run(p.name, func(t *testing.T) {
+			files := p.replaced(t)
+			if t.Failed() || *plantsFlag == 0 {
+				return
+			}
+			dir := t.TempDir()
+			overlay := struct{ Replace map[string]string }{map[string]string{}}
+			for file, text := range files {
+				from, err := filepath.Abs(filepath.Join("../..", file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+				if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				overlay.Replace[from] = to
+			}
+			b, _ := json.Marshal(overlay)
+			list := filepath.Join(dir, "overlay.json")
+			if err := os.WriteFile(list, b, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			binary := filepath.Join(dir, "sim.test")
+			if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".").CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for seed := 1; seed <= *plantsFlag; seed++ {
+				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=2m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir).CombinedOutput()
+				if err == nil {
+					continue
+				}
+				_, text, ok := bytes.Cut(out, []byte("SIM {"))
+				var s summary
+				if ok {
+					text, _, _ = bytes.Cut(text, []byte("\n"))
+					json.Unmarshal(append([]byte("{"), text...), &s)
+				}
+				if len(s.Violations) == 0 {
+					t.Fatalf("seed %d ended without a judgement:\n%.4000s", seed, out)
+				}
+				for _, by := range p.by {
+					if strings.HasPrefix(s.Violations[0], by+":") {
+						t.Logf("found with seed %d: %.300s", seed, s.Violations[0])
+						return
+					}
+				}
+				t.Fatalf("seed %d found something else: %v", seed, s.Violations)
+			}
+			t.Errorf("not found in %d seeds", *plantsFlag)
+		})
+	}
+}

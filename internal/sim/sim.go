@@ -1,0 +1,494 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// Options say what to run.
+type Options struct {
+	Seed    uint64
+	Members int
+	Files   bool // members keep files, in Dir
+	Dir     string
+	For     time.Duration // of faults and work
+	Quiet   bool          // no faults
+	Pace    float64       // how slow the clients are; 1 is busy
+}
+
+// OptionsFor are those that a seed has by itself: most runs are short and busy,
+// some longer and slower, a few on files.
+func OptionsFor(seed uint64) Options {
+	r := rand.New(rand.NewPCG(seed, 6))
+	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1}
+	switch r.IntN(12) {
+	case 0:
+		o.Files, o.For = true, 20*time.Second
+	case 1, 2, 3, 4:
+		o.For, o.Pace = 10*time.Minute, 10
+	}
+	return o
+}
+
+// Report is what a run came to.
+type Report struct {
+	Options
+	History *History
+	Virtual time.Duration
+	Faults  map[string]int // by kind
+	Checked Counts
+}
+
+// Failed says that a promise was broken.
+func (r *Report) Failed() bool { return len(r.History.Violations) > 0 }
+
+const (
+	tick       = 500 * time.Millisecond
+	usualDelay = 2 * time.Millisecond
+)
+
+// sim is a run.
+type sim struct {
+	opts    Options
+	h       *History
+	net     *memnet.Network
+	peers   map[uint64]string
+	members []*member
+	shared  *lockedRand   // for choices that no single actor makes
+	done    chan struct{} // closed when the work is over
+	calm    chan struct{} // closed when the faults are over
+	wg      sync.WaitGroup
+	clients int // under h.mu
+	closing bool
+
+	delay atomic.Int64 // of a message, at most
+
+	mu     sync.Mutex
+	cuts   map[[2]string]int // how many faults cut a way
+	cutLog []cutSpan
+	faults map[string]int
+	active int // faults that have not ended
+}
+
+// cutSpan is a time in which a way was cut; Until is 0 while it is.
+type cutSpan struct {
+	from, to  string
+	At, Until time.Duration
+}
+
+const anyone = "*"
+
+// lockedRand is a source for many goroutines.
+type lockedRand struct {
+	mu sync.Mutex
+	r  *rand.Rand
+}
+
+func (l *lockedRand) IntN(n int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.r.IntN(n)
+}
+
+func (s *sim) stream(i int) *rand.Rand { return rand.New(rand.NewPCG(s.opts.Seed, uint64(i))) }
+
+func (s *sim) over() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// sleep waits, or until the work is over.
+func (s *sim) sleep(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.done:
+	}
+}
+
+// member is one server, over all its runs.
+type member struct {
+	s    *sim
+	id   uint64
+	name string
+	mem  *lockkeeper.Memory
+	dir  string
+
+	mu     sync.Mutex
+	srv    *lockkeeper.Server // nil while it is down
+	tap    *tap
+	front  net.Listener
+	doomed bool // its store fails on command, or it was removed: it may stop by itself
+	busy   bool // a fault has it
+	gone   chan struct{}
+}
+
+func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
+func clientAddr(id int) string { return memberHost(id) + ":2181" }
+
+// logged turns a member's log into what the checks need of it.
+type logged struct {
+	s  *sim
+	id uint64
+}
+
+func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logged) WithAttrs([]slog.Attr) slog.Handler               { return l }
+func (l logged) WithGroup(string) slog.Handler                    { return l }
+func (l logged) Handle(_ context.Context, r slog.Record) error {
+	h := l.s.h
+	if r.Message == "session expired" {
+		e := Expiry{At: h.now(), By: l.id}
+		r.Attrs(func(a slog.Attr) bool {
+			switch a.Key {
+			case "session":
+				n, _ := strconv.ParseUint(a.Value.String(), 0, 64)
+				e.Session = int64(n)
+			case "timeoutMs":
+				e.Timeout = time.Duration(a.Value.Int64()) * time.Millisecond
+			}
+			return true
+		})
+		h.mu.Lock()
+		h.Expiries = append(h.Expiries, e)
+		h.mu.Unlock()
+		return nil
+	}
+	if r.Level >= slog.LevelWarn || r.Message == "leader" {
+		text := r.Message
+		r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+		h.fault("member %d says: %s", l.id, text)
+	}
+	return nil
+}
+
+func (m *member) start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := &tap{h: m.s.h, member: m.id, lost: true}
+	srv, err := lockkeeper.Open(lockkeeper.Config{
+		ID: m.id, Peers: m.s.peers, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
+		TickTime: tick, SnapshotBytes: 16 << 10, Observer: t, ContainerCheckInterval: 10 * time.Second,
+		Logger: slog.New(logged{m.s, m.id}),
+	})
+	if err != nil {
+		m.s.h.violate("start", "member %d: %v", m.id, err)
+		return err
+	}
+	m.srv, m.tap, m.gone = srv, t, make(chan struct{})
+	front, err := m.s.net.Host(m.name).Listen(clientAddr(int(m.id)))
+	if err != nil {
+		m.s.h.violate("start", "member %d: %v", m.id, err)
+		return err
+	}
+	m.front = front
+	m.s.wg.Go(func() { m.serve(front, srv) })
+	gone := m.gone
+	m.s.wg.Go(func() { m.watch(srv, gone) })
+	return nil
+}
+
+// watch sees whether a server stops by itself.
+func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
+	select {
+	case <-gone:
+		return
+	case err := <-srv.Err():
+		m.s.h.fault("member %d stops: %v", m.id, err)
+		m.mu.Lock()
+		doomed := m.doomed
+		m.mu.Unlock()
+		if !doomed {
+			m.s.h.violate("fault", "member %d stops by itself: %v", m.id, err)
+		} else if !errors.Is(err, syscall.ENOSPC) {
+			m.s.h.violate("fault", "member %d stops without naming its fault: %v", m.id, err)
+		}
+	}
+}
+
+// serve takes clients from the network to the server.
+func (m *member) serve(front net.Listener, srv *lockkeeper.Server) {
+	for {
+		c, err := front.Accept()
+		if err != nil {
+			return
+		}
+		m.s.wg.Go(func() {
+			defer c.Close()
+			p, err := srv.Dial("", "", 5*time.Second)
+			if err != nil {
+				return
+			}
+			var there sync.WaitGroup
+			there.Go(func() {
+				io.Copy(p, c)
+				p.Close()
+				c.Close()
+			})
+			io.Copy(c, p)
+			p.Close()
+			c.Close()
+			there.Wait()
+		})
+	}
+}
+
+// stop ends the server: by Close, or by a crash, after which nothing of it is
+// written or sent.
+func (m *member) stop(crash bool) {
+	m.mu.Lock()
+	srv, front := m.srv, m.front
+	m.srv = nil
+	if srv != nil {
+		close(m.gone)
+	}
+	m.mu.Unlock()
+	if srv == nil {
+		return
+	}
+	// What it had heard of its clients and not passed on is lost.
+	m.s.mu.Lock()
+	m.s.cutLog = append(m.s.cutLog, cutSpan{from: m.name, to: anyone, At: m.s.h.now(), Until: m.s.h.now()})
+	m.s.mu.Unlock()
+	var err error
+	if crash {
+		m.s.cutAll(m.name, 1)
+		m.s.net.Kill(m.name)
+		err = srv.Kill()
+		m.s.net.Kill(m.name)
+		m.s.cutAll(m.name, -1)
+	} else {
+		front.Close()
+		err = srv.Close()
+		m.s.net.Kill(m.name)
+	}
+	if err != nil {
+		m.s.h.violate("stop", "member %d: %v", m.id, err)
+	}
+}
+
+func (m *member) server() *lockkeeper.Server {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.srv
+}
+
+// leader is the member that leads, or nil.
+func (s *sim) leader() *member {
+	for _, m := range s.members {
+		if srv := m.server(); srv != nil && srv.Role() == "leader" {
+			return m
+		}
+	}
+	return nil
+}
+
+// cut adds to the number of faults that cut the way between two hosts.
+func (s *sim) cut(from, to string, by int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := [2]string{from, to}
+	was := s.cuts[k] > 0
+	s.cuts[k] += by
+	is := s.cuts[k] > 0
+	if was == is {
+		return
+	}
+	s.net.Cut(from, to, is)
+	if is {
+		s.cutLog = append(s.cutLog, cutSpan{from: from, to: to, At: s.h.now()})
+		return
+	}
+	for i := len(s.cutLog) - 1; i >= 0; i-- {
+		if c := &s.cutLog[i]; c.from == from && c.to == to {
+			c.Until = s.h.now()
+			break
+		}
+	}
+}
+
+// cutAll cuts a host from all others.
+func (s *sim) cutAll(host string, by int) {
+	s.h.mu.Lock()
+	n := s.clients
+	s.h.mu.Unlock()
+	for _, m := range s.members {
+		if m.name != host {
+			s.cut(host, m.name, by)
+			s.cut(m.name, host, by)
+		}
+	}
+	for i := 1; i <= n; i++ {
+		s.cut(host, clientHost(i), by)
+		s.cut(clientHost(i), host, by)
+	}
+}
+
+// Run runs a cluster and judges what came of it. It must be called in a
+// synctest bubble; the history may be judged further outside of it.
+func Run(o Options) *Report {
+	s := &sim{
+		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
+		done: make(chan struct{}), calm: make(chan struct{}),
+		cuts: map[[2]string]int{}, faults: map[string]int{},
+	}
+	s.delay.Store(int64(usualDelay))
+	// A run that hangs has nothing left to do but wait: its time flies.
+	hang := time.AfterFunc(o.For+time.Hour, func() { panic(fmt.Sprintf("sim: seed %d hangs", o.Seed)) })
+	defer hang.Stop()
+	s.shared = &lockedRand{r: s.stream(2)}
+	jitter := &lockedRand{r: s.stream(3)}
+	s.net.SetDelay(func(from, to string) time.Duration {
+		return time.Duration(1 + jitter.IntN(int(s.delay.Load())))
+	})
+	for i := 1; i <= s.opts.Members; i++ {
+		s.peers[uint64(i)] = memberHost(i) + ":7000"
+	}
+	for i := 1; i <= s.opts.Members; i++ {
+		m := &member{s: s, id: uint64(i), name: memberHost(i)}
+		if o.Dir == "" {
+			m.mem = lockkeeper.NewMemory()
+		} else {
+			m.dir = filepath.Join(o.Dir, m.name)
+		}
+		s.members = append(s.members, m)
+	}
+	for _, m := range s.members {
+		if m.start() != nil {
+			return s.report()
+		}
+	}
+	if s.setUp() {
+		s.work()
+		if !o.Quiet {
+			s.wg.Go(s.chaos)
+		}
+		time.Sleep(o.For)
+		close(s.calm)
+		s.recover()
+	} else {
+		close(s.done)
+	}
+	for _, m := range s.members {
+		m.stop(false)
+	}
+	s.wg.Wait()
+	return s.report()
+}
+
+func (s *sim) report() *Report {
+	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check()}
+}
+
+// recover lets the cluster come together again after the faults, and asks it
+// to be whole.
+func (s *sim) recover() {
+	// All faults end within their time.
+	deadline := time.Now().Add(2 * time.Minute)
+	for !s.idle() && time.Now().Before(deadline) {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if !s.idle() {
+		s.h.violate("recovery", "faults do not end: %v", s.busyMembers())
+	}
+	began, acked := time.Now(), s.acked()
+	for s.acked() < acked+50 && time.Since(began) < time.Minute {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if s.acked() < acked+50 {
+		s.h.violate("recovery", "%d requests answered in the minute after the last fault", s.acked()-acked)
+	}
+	time.Sleep(5 * time.Second) // so that sessions end and watches fire in peace, too
+	close(s.done)
+	s.agree()
+}
+
+func (s *sim) idle() bool {
+	s.mu.Lock()
+	active := s.active
+	s.mu.Unlock()
+	return active == 0 && len(s.busyMembers()) == 0
+}
+
+func (s *sim) busyMembers() (busy []uint64) {
+	for _, m := range s.members {
+		m.mu.Lock()
+		if m.busy || m.srv == nil {
+			busy = append(busy, m.id)
+		}
+		m.mu.Unlock()
+	}
+	return busy
+}
+
+func (s *sim) acked() (n int) {
+	s.h.mu.Lock()
+	defer s.h.mu.Unlock()
+	for _, o := range s.h.Ops {
+		if o.Ret > 0 && o.Code != 11 {
+			n++
+		}
+	}
+	return n
+}
+
+// agree waits until all members are at one index, and compares what they have.
+func (s *sim) agree() {
+	type state struct {
+		index, digest uint64
+		check         error
+	}
+	var all []state
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		all = all[:0]
+		same := true
+		for _, m := range s.members {
+			var x state
+			if srv := m.server(); srv != nil {
+				srv.View(func(v *fsm.View) { x = state{v.Index(), v.Digest(), v.Check()} })
+			}
+			all = append(all, x)
+			same = same && x.index == all[0].index
+		}
+		if !same {
+			continue
+		}
+		for i, x := range all {
+			if x.digest != all[0].digest {
+				s.h.violate("agreement", "member %d has digest %x at index %d, member 1 has %x", i+1, x.digest, x.index, all[0].digest)
+			}
+			if x.check != nil {
+				s.h.violate("check", "member %d: %v", i+1, x.check)
+			}
+		}
+		return
+	}
+	s.h.violate("recovery", "members are not at one index 2 minutes after the last fault: %+v", all)
+}
+
+// ask asks the members for a change.
+func (s *sim) ask(by *member, q cluster.Request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err := cluster.Ask(ctx, s.net.Host("operator"), s.peers[by.id], q)
+	return err
+}

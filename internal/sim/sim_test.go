@@ -1,0 +1,203 @@
+//go:debug randseednop=0
+package sim
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand"
+	randv2 "math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	seedFlag  = flag.Uint64("sim.seed", 0, "run this seed alone")
+	countFlag = flag.Int("sim.count", 1, "run so many seeds, from sim.seed on")
+	hoursFlag = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
+	jobsFlag  = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
+	keepFlag  = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
+)
+
+// fixedSeeds are those that found something once, and some more.
+var fixedSeeds = []uint64{1, 2, 5}
+
+// TestSeeds runs some seeds that were chosen, and some new ones.
+func TestSeeds(t *testing.T) {
+	seeds := slices.Clone(fixedSeeds)
+	for range 3 {
+		seeds = append(seeds, randv2.Uint64()>>1)
+	}
+	if *seedFlag != 0 {
+		seeds = nil
+		for i := range *countFlag {
+			seeds = append(seeds, *seedFlag+uint64(i))
+		}
+	}
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			fmt.Printf("SIM-BEGIN %d\n", seed) // a panic does not tell
+			r := run(t, seed)
+			s := summarize(r)
+			b, _ := json.Marshal(s)
+			fmt.Printf("SIM %s\n", b)
+			t.Logf("%+v", s)
+			if !r.Failed() {
+				return
+			}
+			path := filepath.Join(*keepFlag, fmt.Sprintf("sim-%d.jsonl", seed))
+			if err := r.History.save(path); err != nil {
+				t.Error(err)
+			}
+			t.Errorf("seed %d broke a promise; its history is in %s; again with: go test ./internal/sim -run TestSeeds -sim.seed=%d", seed, path, seed)
+			for _, v := range r.History.Violations {
+				t.Error(v)
+			}
+		})
+	}
+}
+
+// run runs a seed, as nearly the same each time as can be: chance comes from the
+// seed, in Raft and in the servers too, and there is one processor.
+func run(t *testing.T, seed uint64) (r *Report) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	rand.Seed(int64(seed)) //nolint:staticcheck // Raft draws from it
+	cryptotest.SetGlobalRandom(t, seed)
+	o := OptionsFor(seed)
+	if o.Files {
+		o.Dir = t.TempDir()
+	}
+	synctest.Test(t, func(t *testing.T) { r = Run(o) })
+	r.Linearize(20 * time.Second)
+	return r
+}
+
+// summary is what a run came to, in numbers.
+type summary struct {
+	Seed       uint64
+	Runs       int
+	Virtual    time.Duration
+	Faults     map[string]int
+	Checked    Counts
+	Violations []string
+}
+
+func summarize(r *Report) *summary {
+	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked}
+	for _, v := range r.History.Violations {
+		s.Violations = append(s.Violations, v.String())
+	}
+	return s
+}
+
+// TestLong runs seeds in processes beside each other, for as many virtual hours
+// as -sim.hours says, and reports.
+func TestLong(t *testing.T) {
+	if *hoursFlag == 0 {
+		t.Skip("needs -sim.hours; see make sim")
+	}
+	const block = 10
+	var (
+		mu    sync.Mutex
+		next  = *seedFlag
+		total = summary{Faults: map[string]int{}}
+		bad   []string
+		wg    sync.WaitGroup
+	)
+	if next == 0 {
+		next = randv2.Uint64() >> 1
+	}
+	first := next
+	limit := time.Duration(*hoursFlag * float64(time.Hour))
+	began := time.Now()
+	lastSaid := began
+	for range *jobsFlag {
+		wg.Go(func() {
+			for {
+				mu.Lock()
+				from := next
+				next += block
+				over := total.Virtual >= limit || len(bad) > 20
+				mu.Unlock()
+				if over {
+					return
+				}
+				reports, failed := process(from, block)
+				mu.Lock()
+				for _, s := range reports {
+					total.Runs++
+					total.Virtual += s.Virtual
+					total.Checked.add(s.Checked)
+					for k, n := range s.Faults {
+						total.Faults[k] += n
+					}
+				}
+				bad = append(bad, failed...)
+				if time.Since(lastSaid) > time.Minute {
+					lastSaid = time.Now()
+					fmt.Printf("%v: %d runs, %.1f virtual hours, %d failures\n", time.Since(began).Round(time.Second), total.Runs, total.Virtual.Hours(), len(bad))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	hours := total.Virtual.Hours()
+	faults := 0
+	var kinds strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(total.Faults)) {
+		faults += total.Faults[k]
+		fmt.Fprintf(&kinds, "  %7d %s\n", total.Faults[k], k)
+	}
+	c := total.Checked
+	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
+%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour)
+checked: %d reads, %d locks, %d watches with %d events, %d ephemerals, %d expiries; Porcupine judged %d operations, and gave up on %d histories
+%sfailures: %d
+`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours,
+		c.Reads, c.Locks, c.Watches, c.Events, c.Ephemerals, c.Expiries, c.Linearized, c.Unchecked, kinds.String(), len(bad))
+	for _, b := range bad {
+		t.Error(b)
+	}
+}
+
+// process runs seeds in a process of their own, and tells of those that failed.
+func process(from uint64, n int) (reports []summary, failed []string) {
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSeeds$", "-test.timeout=20m",
+		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag)
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=all")
+	out, err := cmd.CombinedOutput()
+	running := ""
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		if seed, ok := strings.CutPrefix(lines.Text(), "SIM-BEGIN "); ok {
+			running = seed
+		} else if text, ok := strings.CutPrefix(lines.Text(), "SIM "); ok {
+			var s summary
+			if json.Unmarshal([]byte(text), &s) == nil {
+				reports = append(reports, s)
+				running = ""
+				for _, v := range s.Violations {
+					failed = append(failed, fmt.Sprintf("seed %d: %s", s.Seed, v))
+				}
+			}
+		}
+	}
+	if err != nil && len(failed) == 0 {
+		path := filepath.Join(*keepFlag, fmt.Sprintf("sim-%s.out", running))
+		os.WriteFile(path, out, 0o644)
+		failed = append(failed, fmt.Sprintf("seed %s: %v: see %s", running, err, path))
+	}
+	return reports, failed
+}

@@ -1,0 +1,381 @@
+package sim
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// The znodes that clients work on.
+const (
+	registers = 3
+	locks     = 2
+)
+
+func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
+
+// setUp waits for the cluster and makes the znodes that the work takes.
+func (s *sim) setUp() bool {
+	c := s.newClient(10 * time.Second)
+	defer c.drop()
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock"}
+	for i := range registers {
+		made = append(made, register(i))
+	}
+	for i := range locks {
+		made = append(made, fmt.Sprintf("/locks/%d", i))
+	}
+	deadline := time.Now().Add(time.Minute)
+	for len(made) > 0 {
+		if time.Now().After(deadline) {
+			s.h.violate("start", "the cluster does not serve after a minute")
+			return false
+		}
+		if err := c.connect(); err != nil {
+			continue
+		}
+		if o := c.do(&Op{Code: proto.OpCreate, Path: made[0], Tag: c.tag()}); o.OK() || o.Known() && o.Err == proto.NodeExists {
+			made = made[1:]
+		}
+	}
+	return true
+}
+
+// work starts the clients.
+func (s *sim) work() {
+	r := s.stream(5)
+	timeout := func() time.Duration { return time.Duration(4000+r.IntN(6000)) * time.Millisecond }
+	start := func(n int, act func(c *client)) {
+		for range n {
+			c := s.newClient(timeout())
+			s.wg.Go(func() {
+				defer c.drop()
+				for !s.over() {
+					act(c)
+				}
+			})
+		}
+	}
+	start(4, (*client).lock)
+	start(3, (*client).registers)
+	start(1, (*client).sequence)
+	start(3, (*client).ephemerals)
+	start(3, (*client).watches)
+	start(2, (*client).multis)
+	for range 2 {
+		s.stockLock()
+	}
+}
+
+// pause lets time pass between requests.
+func (c *client) pause(most time.Duration) {
+	c.s.sleep(time.Duration(c.rng.Float64() * float64(most) * c.s.opts.Pace))
+}
+
+// move now and then leaves the connection for another; the session goes on.
+func (c *client) move() {
+	switch c.rng.IntN(60) {
+	case 0:
+		c.drop()
+	case 1: // without a word to the old server
+		if old := c.conn; old != nil {
+			c.conn = nil
+			if c.connect() == nil && c.rng.IntN(2) == 0 {
+				// A late request on the old connection: it is not to do anything.
+				old.start(&Op{Code: proto.OpSetData, Client: c.id, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
+			}
+			c.s.wg.Go(func() {
+				select {
+				case <-time.After(time.Second):
+				case <-old.gone:
+				}
+				old.end()
+			})
+		}
+	}
+}
+
+// registers writes and reads znodes, waiting for replies or not.
+func (c *client) registers() {
+	if c.connect() != nil {
+		return
+	}
+	var last *Op
+	for range 1 + c.rng.IntN(4) {
+		path := register(c.rng.IntN(registers))
+		switch c.rng.IntN(6) {
+		case 0, 1:
+			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: -1})
+		case 2:
+			o := c.do(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
+			if !o.OK() {
+				return
+			}
+			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion})
+		case 3:
+			last = c.send(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
+		case 4:
+			c.send(&Op{Code: proto.OpSync, Path: path})
+			last = c.send(&Op{Code: proto.OpGetData, Path: path})
+		case 5:
+			last = c.send(&Op{Code: proto.OpExists, Path: path, Unsynced: true})
+		}
+	}
+	<-last.done
+	c.move()
+	c.pause(300 * time.Millisecond)
+}
+
+// sequence makes sequential znodes, and deletes some.
+func (c *client) sequence() {
+	if c.connect() != nil {
+		return
+	}
+	if o := c.do(&Op{Code: proto.OpCreate, Path: "/seq/n-", Tag: c.tag(), Flags: proto.FlagSequential}); o.OK() && c.rng.IntN(2) == 0 {
+		c.do(&Op{Code: proto.OpDelete, Path: o.GotPath, Version: -1})
+	}
+	c.move()
+	c.pause(500 * time.Millisecond)
+}
+
+// ephemerals makes ephemeral znodes in sessions that end in many ways.
+func (c *client) ephemerals() {
+	c.lazy = c.rng.IntN(2) == 0
+	if c.connect() != nil {
+		return
+	}
+	for range 1 + c.rng.IntN(5) {
+		c.do(&Op{Code: proto.OpCreate, Path: fmt.Sprintf("/eph/e%d-", c.id), Tag: c.tag(), Flags: proto.FlagEphemeralSeq})
+		c.pause(500 * time.Millisecond)
+	}
+	for range c.rng.IntN(30) {
+		if c.connect() != nil {
+			return
+		}
+		c.do(&Op{Code: proto.OpGetChildren, Path: "/eph", Unsynced: true})
+		c.move()
+		c.pause(c.timeout / 4)
+	}
+	switch c.rng.IntN(3) {
+	case 0: // closed
+		if c.connect() == nil {
+			c.do(&Op{Code: proto.OpCloseSession})
+			c.forget()
+		}
+	case 1: // silent for longer than it may be
+		c.drop()
+		c.s.sleep(c.timeout + time.Duration(c.rng.Int64N(int64(c.timeout))))
+	default: // left alone, a new one instead
+		c.forget()
+	}
+}
+
+// watches sets watches; the checks see which events come.
+func (c *client) watches() {
+	if c.connect() != nil {
+		return
+	}
+	if c.conn.log.Frames == nil || c.rng.IntN(2) == 0 {
+		for range 1 + c.rng.IntN(6) {
+			o := &Op{Watch: true, Unsynced: true}
+			switch c.rng.IntN(4) {
+			case 0:
+				o.Code, o.Path = proto.OpGetData, register(c.rng.IntN(registers))
+			case 1:
+				o.Code, o.Path = proto.OpExists, fmt.Sprintf("/reg/x%d", c.rng.IntN(3))
+			case 2:
+				o.Code, o.Path = proto.OpGetChildren, []string{"/eph", "/seq", "/locks/0", "/reg"}[c.rng.IntN(4)]
+			case 3:
+				o.Code, o.Path = proto.OpExists, register(c.rng.IntN(registers))
+			}
+			if c.conn == nil {
+				return
+			}
+			c.send(o)
+		}
+	}
+	// Something to see.
+	path := fmt.Sprintf("/reg/x%d", c.rng.IntN(3))
+	if c.rng.IntN(2) == 0 {
+		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag()})
+	} else {
+		c.do(&Op{Code: proto.OpDelete, Path: path, Version: -1})
+	}
+	c.awaitEvent(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
+	c.pause(200 * time.Millisecond)
+	if c.rng.IntN(20) == 0 {
+		c.move()
+	}
+}
+
+// multis changes two znodes at once.
+func (c *client) multis() {
+	if c.connect() != nil {
+		return
+	}
+	tag, version := c.tag(), int32(-1)
+	if c.rng.IntN(2) == 0 {
+		o := c.do(&Op{Code: proto.OpGetData, Path: "/multi/a", Unsynced: true})
+		if !o.OK() {
+			return
+		}
+		version = o.GotVersion
+	}
+	c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
+		{proto.OpCheck, "/multi/a", "", version},
+		{proto.OpSetData, "/multi/a", tag, -1},
+		{proto.OpSetData, "/multi/b", tag, -1},
+	}})
+	c.move()
+	c.pause(400 * time.Millisecond)
+}
+
+// lock takes a lock by ZooKeeper's recipe, holds it and lets go.
+func (c *client) lock() {
+	if c.connect() != nil {
+		return
+	}
+	dir := fmt.Sprintf("/locks/%d", c.rng.IntN(locks))
+	id := c.tag()
+	session := c.session.SessionID
+	mine := ""
+	var czxid int64
+	// again makes sure of a connection; false if the session is not that one any more.
+	again := func() bool { return c.connect() == nil && c.session.SessionID == session }
+	o := c.do(&Op{Code: proto.OpCreate, Path: dir + "/" + id + "-lock-", Tag: id, Flags: proto.FlagEphemeralSeq})
+	if o.OK() {
+		mine = o.GotPath
+	}
+	begun := time.Now()
+	var span *Span
+	for span == nil {
+		if !again() {
+			return
+		}
+		o := c.do(&Op{Code: proto.OpGetChildren, Path: dir, Unsynced: true})
+		if !o.OK() {
+			continue
+		}
+		names := o.GotChildren
+		slices.SortFunc(names, func(a, b string) int { return strings.Compare(sequenceOf(a), sequenceOf(b)) })
+		at := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, id+"-") })
+		switch {
+		case at < 0 && mine == "":
+			// The create came to nothing, or is still on its way: it must not
+			// be done after this session's next write.
+			return
+		case at < 0:
+			// Ended on the way, and the connection's end will tell; or a lost ephemeral.
+			if s := c.do(&Op{Code: proto.OpSync, Path: dir}); s.OK() {
+				if e := c.do(&Op{Code: proto.OpExists, Path: mine, Unsynced: true}); e.Known() && e.Err == proto.NoNode {
+					c.s.h.violate("ephemerals", "client %d: %s is gone, and session %x is not", c.id, mine, session)
+					return
+				}
+			}
+			continue
+		}
+		mine = dir + "/" + names[at]
+		if at == 0 {
+			e := c.do(&Op{Code: proto.OpExists, Path: mine, Unsynced: true})
+			if !e.OK() {
+				continue
+			}
+			czxid = e.GotCzxid
+			span = &Span{Client: c.id, Session: session, Timeout: c.timeout, Lock: dir, Path: mine, Czxid: czxid, Zxid: o.Zxid, At: o.RetAt, CallAt: o.CallAt}
+			c.s.h.mu.Lock()
+			c.s.h.Spans = append(c.s.h.Spans, span)
+			c.s.h.mu.Unlock()
+			break
+		}
+		before := dir + "/" + names[at-1]
+		e := c.do(&Op{Code: proto.OpExists, Path: before, Watch: true, Unsynced: true})
+		if e.OK() {
+			c.awaitEvent(30 * time.Second)
+		}
+		if time.Since(begun) > 5*time.Minute || c.s.over() {
+			return
+		}
+	}
+	for range c.rng.IntN(6) {
+		if !again() {
+			return
+		}
+		c.do(&Op{Code: proto.OpSetData, Path: register(0), Tag: c.tag(), Version: -1})
+		c.move()
+		c.pause(400 * time.Millisecond)
+	}
+	c.s.h.mu.Lock()
+	span.Until = c.s.h.now()
+	c.s.h.mu.Unlock()
+	for again() {
+		if o := c.do(&Op{Code: proto.OpDelete, Path: mine, Version: -1}); o.Known() {
+			break
+		}
+	}
+	c.pause(200 * time.Millisecond)
+}
+
+// sequenceOf is the number at the end of a sequential znode's name.
+func sequenceOf(name string) string { return name[max(0, len(name)-10):] }
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// stockLock has a stock client take a lock again and again.
+func (s *sim) stockLock() {
+	c := s.newClient(0)
+	dial := func(_, address string, timeout time.Duration) (net.Conn, error) {
+		return c.dial("host"+strings.TrimPrefix(address, "127.0.0."), timeout)
+	}
+	var addrs []string
+	for _, m := range s.members {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.%d:2181", m.id)) // or it asks a resolver
+	}
+	s.wg.Go(func() {
+		for !s.over() {
+			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(silent{}))
+			if err != nil {
+				s.h.violate("stock", "%v", err)
+				return
+			}
+			s.wg.Go(func() {
+				for range events { // until Close
+				}
+			})
+			s.stockSession(c, conn)
+			conn.Close()
+		}
+	})
+}
+
+// stockSession uses one session of a stock client, until it ends.
+func (s *sim) stockSession(c *client, conn *zk.Conn) {
+	for range 10 {
+		l := zk.NewLock(conn, "/stock", zk.WorldACL(zk.PermAll))
+		locked := make(chan error, 1)
+		s.wg.Go(func() { locked <- l.LockWithData([]byte(c.tag())) })
+		select {
+		case err := <-locked:
+			if err != nil {
+				s.sleep(100 * time.Millisecond)
+				return
+			}
+		case <-time.After(2 * time.Minute):
+			return // and Close lets go of it
+		case <-s.done:
+			return
+		}
+		c.pause(500 * time.Millisecond)
+		s.sleep(1)
+		if l.Unlock() != nil || s.over() {
+			return
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package lockkeepertest
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// Cluster is a cluster under test. Its members are numbered from 0; the id of
+// member i is i+1. Its methods may be called from any goroutine of the test.
+type Cluster struct {
+	t       testing.TB
+	net     *memnet.Network
+	servers []*Server
+}
+
+func host(i int) string { return fmt.Sprintf("member%d", i) }
+
+// StartCluster starts a cluster of n members in memory, with a network of its
+// own between them, waits until all are ready, and stops it when the test ends.
+func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, net: memnet.New()}
+	peers := map[uint64]string{}
+	for i := range n {
+		peers[uint64(i+1)] = host(i) + ":1"
+	}
+	for i := range n {
+		member := WithConfig(func(cfg *lockkeeper.Config) {
+			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), peers, c.net.Host(host(i))
+		})
+		c.servers = append(c.servers, newServer(t, append([]Option{member}, options...)))
+	}
+	for _, s := range c.servers {
+		if err := s.open(); err != nil {
+			t.Fatalf("lockkeepertest: %v", err)
+		}
+	}
+	for i, s := range c.servers {
+		if err := s.await(); err != nil {
+			t.Fatalf("lockkeepertest: member %d: %v", i, err)
+		}
+	}
+	return c
+}
+
+// Server is member i.
+func (c *Cluster) Server(i int) *Server { return c.servers[i] }
+
+// Leader waits until a member leads, and returns its number. Right after a
+// partition the old leader may believe for a moment longer that it leads.
+func (c *Cluster) Leader() int {
+	c.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for i, s := range c.servers {
+			if server, err := s.running(); err == nil && server.Role() == "leader" {
+				return i
+			}
+		}
+	}
+	c.t.Fatalf("lockkeepertest: no leader after %v", patience)
+	return -1
+}
+
+// Partition cuts the network between the groups, and between each of them and
+// the members that are in none. Within a group all is well.
+func (c *Cluster) Partition(groups ...[]int) {
+	side := make([]int, len(c.servers)) // 0 is no group
+	for g, members := range groups {
+		for _, i := range members {
+			side[i] = g + 1
+		}
+	}
+	for i := range side {
+		for j := range side {
+			c.net.Cut(host(i), host(j), i != j && (side[i] != side[j] || side[i] == 0))
+		}
+	}
+}
+
+// Heal mends the network.
+func (c *Cluster) Heal() { c.net.Heal() }
+
+// Kill ends member i as the end of its process would. Its state stays.
+func (c *Cluster) Kill(i int) {
+	c.t.Helper()
+	c.net.Kill(host(i))
+	if err := c.servers[i].stop((*lockkeeper.Server).Kill); err != nil {
+		c.t.Errorf("lockkeepertest: kill %d: %v", i, err)
+	}
+}
+
+// Restart starts member i again, with the state that it had, and does not wait:
+// it serves when it has found a leader, for which Dial and Connect wait.
+func (c *Cluster) Restart(i int) {
+	c.t.Helper()
+	if err := c.servers[i].open(); err != nil {
+		c.t.Fatalf("lockkeepertest: restart %d: %v", i, err)
+	}
+}
+
+// Dial connects to the member whose number is the port of address less one. It
+// fits zk.WithDialer.
+func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	i, err := strconv.Atoi(port)
+	if err != nil || i < 1 || i > len(c.servers) {
+		return nil, fmt.Errorf("lockkeepertest: no member has port %s", port)
+	}
+	return c.servers[i-1].Dial(network, address, timeout)
+}
+
+// Connect returns a stock client of all members, with a session of the given
+// timeout, which is closed when the test ends.
+func (c *Cluster) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
+	t.Helper()
+	return connect(t, len(c.servers), sessionTimeout, c.Dial)
+}
