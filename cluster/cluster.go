@@ -54,6 +54,7 @@ type Member struct {
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
 	changing        sync.Mutex    // held while this member changes them
+	watched         watched
 
 	batcher batcher
 	pending pending
@@ -105,6 +106,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.pending.init()
 	m.commits.init()
 	m.log.init()
+	m.watched.silent = map[raft.ServerID]bool{}
+	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)
 
@@ -190,6 +193,7 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
+	m.raft.RegisterObserver(raft.NewObserver(nil, false, m.watched.observe))
 	if m.peers != nil {
 		m.peers.wg.Go(m.peers.accept)
 	}

@@ -99,6 +99,7 @@ func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
 				mine = append([]byte(nil), entry...)
 			}
 			fsm.Stamp(mine, time.Now().UnixMilli())
+			m.watched.proposed(len(mine))
 			if m.raft.Apply(mine, 0).Error() == nil {
 				// Applied, or passed over, or not understood: then nobody is done.
 				lose(m.pending.take(number))
@@ -173,6 +174,7 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 			fsm.Stamp(b, time.Now().UnixMilli())
+			m.watched.proposed(len(b))
 			f := m.raft.Apply(b, peerTimeout)
 			wg.Go(func() {
 				if f.Error() != nil {

@@ -43,6 +43,8 @@ func (idle) Propose(_ *fsm.Command, w fsm.Waiter) { w.Lost() }
 func (idle) Touch(int64) bool                     { return true }
 func (idle) Deadlines() []session.Bucket          { return nil }
 func (idle) Expired() int64                       { return 0 }
+func (idle) Quorum() (Quorum, bool)               { return Quorum{}, false }
+func (idle) ResetProposals()                      {}
 func (idle) Role() string                         { return "standalone" }
 
 // overPipes runs a test with a server that speaks TLS over pipes, in virtual
