@@ -87,6 +87,9 @@ type Config struct {
 	// quota with QuotaExceeded, and logs those that go over soft ones
 	// (enforceQuota). Quotas are counted either way.
 	EnforceQuota bool
+	// Reconfig lets clients that may write /zookeeper/config, such as the super
+	// user, change the members of the cluster (reconfigEnabled).
+	Reconfig bool
 	// ContainerCheckInterval is how often container and TTL znodes are looked
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -203,6 +206,9 @@ func (c *Config) cluster() cluster.Config {
 	}
 	if c.EnforceQuota {
 		settings |= fsm.EnforceQuota
+	}
+	if c.Reconfig {
+		settings |= fsm.Reconfig
 	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,

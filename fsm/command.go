@@ -91,6 +91,8 @@ const (
 	EnforceQuota
 	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
 	X509
+	// Reconfig lets clients change the members, as ZooKeeper does with reconfigEnabled.
+	Reconfig
 )
 
 // Envelope starts an entry of the log. All commands that waited on one server

@@ -28,6 +28,10 @@ type Proposer interface {
 	Deadlines() []session.Bucket
 	// Expired is how many sessions this server has ended because they were late.
 	Expired() int64
+	// Reconfigure changes the members as the body of a reconfig says, whose checks
+	// against the state were passed; who is to vote has wait to catch up. When it
+	// returns, the change is applied here. It reports false if its fate is unknown.
+	Reconfigure(body []byte, wait time.Duration) (code proto.Code, ok bool)
 	// Quorum tells about the cluster; false if this server is alone.
 	Quorum() (Quorum, bool)
 	// ResetProposals forgets the lengths of proposals in it.

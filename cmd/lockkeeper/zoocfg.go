@@ -44,7 +44,6 @@ var zooAlike = map[string][]string{
 	"forceSync":                              {"yes"},
 	"skipACL":                                {"no"},
 	"readonlymode.enabled":                   {"false"},
-	"reconfigEnabled":                        {"false"},
 	"ssl.quorum.hostnameVerification":        {"true"},
 	"ssl.quorum.clientHostnameVerification":  {"false"},
 	"ssl.quorum.clientAuth":                  {"need"},
@@ -156,6 +155,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("no-ttl", strconv.FormatBool(value != "true"))
 		case name == "enforceQuota":
 			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
+		case name == "reconfigEnabled":
+			err = set("reconfig", strconv.FormatBool(strings.EqualFold(value, "true")))
 		case name == "maxCnxns":
 			err = number(value, &cfg.MaxConnections)
 		case name == "jute.maxbuffer":
