@@ -111,6 +111,9 @@ var faultKinds = []fault{
 			return
 		}
 		most := 5 + r.IntN(400)
+		if r.IntN(3) == 0 {
+			most *= 10 // so slow that the others' logs go on without it
+		}
 		m.mem.SetFault(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
 			return nil

@@ -30,7 +30,7 @@ var plants = []plant{
 		{"server/pipeline.go", "waits := len(c.queue) > 0", "waits := false"},
 	}, []string{"session order"}},
 	{"sync does not go through the log", []edit{
-		{"server/pipeline.go", "case q.op.Class == proto.Write:", "case q.op.Class == proto.Write && q.op.Code != proto.OpSync:"},
+		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability"}},
 	{"the leader passes over touches of other members", []edit{

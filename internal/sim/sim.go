@@ -187,7 +187,7 @@ func (m *member) start() error {
 	t := &tap{h: m.s.h, member: m.id, lost: true}
 	srv, err := lockkeeper.Open(lockkeeper.Config{
 		ID: m.id, Peers: m.s.peers, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
-		TickTime: tick, SnapshotBytes: 16 << 10, Observer: t, ContainerCheckInterval: 10 * time.Second,
+		TickTime: tick, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}),
 	})
 	if err != nil {
