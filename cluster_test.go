@@ -1,8 +1,11 @@
 package lockkeeper_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -274,6 +277,59 @@ func TestPeerPortBadInput(t *testing.T) {
 			}
 			nc.Close()
 			must(c.Create(fmt.Sprintf("/n%d", i), nil, 0))(t)
+		}
+	})
+}
+
+// TestClusterSessionRequests asks for sessions while leaders die: each request
+// is answered, or its connection closed, and none is lost on the way. What was
+// answered is a session of every member.
+func TestClusterSessionRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		for range 4 {
+			lead := m.leader()
+			var asked sync.WaitGroup
+			var mu sync.Mutex
+			var opened []proto.ConnectReply
+			for i := range 40 {
+				asked.Go(func() {
+					time.Sleep(time.Duration(i) * 25 * time.Millisecond)
+					nc, err := m.servers[(lead+1+i%2)%3].Dial("", "", time.Second)
+					if err != nil {
+						return
+					}
+					defer nc.Close()
+					c := rawclient.New(nc)
+					c.Timeout = 5 * time.Second
+					err = c.Handshake(&proto.ConnectRequest{Timeout: 20000, Password: make([]byte, proto.PasswordLen)})
+					var late net.Error
+					if errors.As(err, &late) && late.Timeout() {
+						t.Errorf("request %d for a session is lost", i)
+					}
+					if err == nil {
+						mu.Lock()
+						opened = append(opened, c.Session)
+						mu.Unlock()
+					}
+				})
+			}
+			time.Sleep(200 * time.Millisecond)
+			m.net.Kill(host(lead))
+			m.stop(lead)
+			asked.Wait()
+			m.start(lead)
+			m.ready(m.servers[lead])
+			if len(opened) < 15 {
+				t.Errorf("only %d of 40 sessions were opened", len(opened))
+			}
+			for _, s := range opened {
+				nc := must(m.servers[lead].Dial("", "", time.Second))(t)
+				if _, err := rawclient.Resume(nc, s); err != nil {
+					t.Errorf("session %#x on another member: %v", s.SessionID, err)
+				}
+				nc.Close()
+			}
 		}
 	})
 }
