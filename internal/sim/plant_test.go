@@ -67,7 +67,7 @@ var plants = []plant{
 	{"a connection that lost its session can write", []edit{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
-	{"an expired session is given to whoever comes back", []edit{
+	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},
 }
