@@ -49,9 +49,6 @@ var plants = []plant{
 	{"a watch fires twice", []edit{
 		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
 	}, []string{"watches"}},
-	{"connections outlive the restore of a snapshot", []edit{
-		{"server/server.go", "func (o observer) Restored() {\n\to.s.mu.Lock()\n\tdefer o.s.mu.Unlock()\n\tfor c := range o.s.conns {\n\t\tc.kill()\n\t}\n}", "func (o observer) Restored() {}"},
-	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
 		{"server/pipeline.go", "\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)", "\t\tif q.op.Code == proto.OpDelete {\n\t\t\tc.s.cfg.Proposer.Propose(&cmd, early{})\n\t\t\tc.local(q)\n\t\t\tc.release(&q)\n\t\t\treturn\n\t\t}\n\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)"},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
