@@ -546,12 +546,18 @@ func (c *checker) expiries() {
 		}
 	}
 	const onItsWay = tick/4 + 600*time.Millisecond // from one member to the other, at most, without a cut
+	before := map[int64]uint64{}                   // who found a session late last
 	for _, e := range c.h.Expiries {
 		if c.h.Forced[e.Session] {
 			continue
 		}
 		if _, ended := closed[e.Session]; !ended {
 			continue // the decision came to nothing
+		}
+		again := before[e.Session] == e.By // what it found before could not be done then
+		before[e.Session] = e.By
+		if again {
+			continue
 		}
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
