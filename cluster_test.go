@@ -333,3 +333,71 @@ func TestClusterSessionRequests(t *testing.T) {
 		}
 	})
 }
+
+// wipe takes a member's disk away.
+func (m *members) wipe(i int) { m.configs[i].Memory = lockkeeper.NewMemory() }
+
+// TestClusterWipedMember: a member that lost its disk has forgotten what it
+// acknowledged. It must not help another that never had it to a majority.
+func TestClusterWipedMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		wiped, behind := (lead+1)%3, (lead+2)%3
+		for _, i := range []int{lead, wiped} { // the third one misses what follows
+			m.net.Cut(host(i), host(behind), true)
+			m.net.Cut(host(behind), host(i), true)
+		}
+		c := m.connect(lead, 20*time.Second)
+		must(c.Create("/acknowledged", nil, 0))(t)
+		for _, i := range []int{lead, wiped} {
+			m.net.Kill(host(i))
+			m.stop(i)
+		}
+		m.net.Heal()
+		m.wipe(wiped)
+		m.start(wiped)
+		time.Sleep(20 * time.Second)
+		if m.servers[wiped].Role() != "looking" || m.servers[behind].Role() != "looking" {
+			t.Fatal("a member without a disk made a majority of those that do not have what was acknowledged")
+		}
+		m.start(lead)
+		for i := range m.servers {
+			c := m.reconnect(i)
+			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+			must(c.Exists("/acknowledged", false))(t)
+		}
+		// It has its vote again: with it, the others can go one by one.
+		eventually(t, "its vote", func() bool { return m.servers[wiped].Role() == "follower" || m.servers[wiped].Role() == "leader" })
+		m.net.Kill(host(lead))
+		m.stop(lead)
+		must(m.reconnect(wiped).Create("/later", nil, 0))(t)
+	})
+}
+
+// TestClusterWipedTwice wipes each member in turn, also in the middle of its return.
+func TestClusterWipedTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		for round := range 6 {
+			i := round % 3
+			must(m.reconnect((i+1)%3).Create(fmt.Sprintf("/r%d", round), nil, 0))(t)
+			m.net.Kill(host(i))
+			m.stop(i)
+			m.wipe(i)
+			m.start(i)
+			if round >= 3 {
+				time.Sleep(time.Duration(round) * 30 * time.Millisecond)
+				m.net.Kill(host(i))
+				m.stop(i)
+				m.start(i)
+			}
+			m.ready(m.servers[i])
+			c := m.reconnect(i)
+			for r := range round + 1 {
+				must(c.Exists(fmt.Sprintf("/r%d", r), false))(t)
+			}
+			eventually(t, "its vote", func() bool { return m.servers[i].Role() == "follower" })
+		}
+	})
+}

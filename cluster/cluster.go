@@ -50,6 +50,7 @@ type Member struct {
 
 	// Of a member that is not alone.
 	peers           *peerPort
+	gate            *gate
 	transport       *raft.NetworkTransport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
@@ -99,6 +100,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
 		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
+		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
 	m.batcher.init()
@@ -134,9 +136,6 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	go m.sendTouches()
 	if m.peers != nil {
 		m.wg.Go(m.watchMembership)
-		if cfg.Join != "" && m.raft.LastIndex() == 0 { // else it is a member, or was
-			m.wg.Go(m.join)
-		}
 	}
 	return m, nil
 }
@@ -181,18 +180,38 @@ func (m *Member) startRaft() error {
 	} else if trans, err = m.startPeers(c); err != nil {
 		return err
 	}
-	if len(first.Servers) > 0 {
+	fresh, err := m.stores.fresh()
+	if err != nil {
+		return err
+	}
+	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // else it waits to be added
+	if m.peers == nil || fresh && len(first.Servers) == 1 {
 		if err := m.stores.bootstrap(first); err != nil {
 			return err
 		}
+		fresh = false
+	}
+	pending, err := stableUint64(m.stores.stable, string(rejoining))
+	if err != nil {
+		return err
 	}
 	store := guardedStore{m.stores.log, m.stores.stable, m}
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
-	if m.peers != nil {
-		m.peers.wg.Go(m.peers.accept)
+	if m.peers == nil {
+		return nil
 	}
+	switch {
+	case fresh:
+		m.wg.Go(func() { m.form(first) })
+	case pending != 0:
+		m.gate.lift()
+		m.wg.Go(m.regain)
+	default:
+		m.gate.lift()
+	}
+	m.peers.wg.Go(m.peers.accept)
 	return nil
 }
 
@@ -225,6 +244,9 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 	}
 	return nil
 }
+
+// votes reports whether this member is to vote.
+func (c *Config) votes() bool { return !slices.Contains(c.Observers, c.ID) }
 
 func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
 

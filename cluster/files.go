@@ -457,7 +457,7 @@ func raftKeys() func(bucket, key, value []byte) error {
 			}
 			index = binary.BigEndian.Uint64(key)
 		case "conf":
-			if !slices.Contains([]string{"CurrentTerm", "LastVoteTerm", "LastVoteCand"}, string(key)) {
+			if !slices.Contains([]string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(rejoining)}, string(key)) {
 				return fmt.Errorf("key %q", key)
 			}
 		default:

@@ -36,6 +36,7 @@ type Status struct {
 	Zxid    int64        `json:"zxid"`
 	Digest  string       `json:"digest"`  // of the state at Index
 	Members []MemberInfo `json:"members"` // by id
+	Formed  bool         `json:"formed"`  // it has been in a cluster that works
 }
 
 // Status tells what this member knows of its cluster.
@@ -44,7 +45,7 @@ func (m *Member) Status() (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members}
+	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
@@ -463,24 +464,6 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 		return r, fmt.Errorf("%s: %w", addr, err)
 	}
 	return r, nil
-}
-
-// join asks a running cluster to take this member in, until it does.
-func (m *Member) join() {
-	self := &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.Addr, Voter: !slices.Contains(m.cfg.Observers, m.cfg.ID)}
-	ctx := m.peers.ctx
-	for wait := askAgain; ; wait = min(2*wait, 2*time.Second) {
-		_, err := Ask(ctx, m.peers.network, m.cfg.Join, Request{Add: self})
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		m.cfg.Log.Warn("not taken in yet", "by", m.cfg.Join, "error", err)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // watchMembership finds out whether this member was removed, while it has

@@ -163,6 +163,10 @@ func (p *peerPort) serve(nc net.Conn) {
 	}
 	switch hello[0] {
 	case kindRaft:
+		if !p.m.gate.lifted() {
+			c.Close()
+			return
+		}
 		select {
 		case p.raft <- c:
 		case <-p.ctx.Done():

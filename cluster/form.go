@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A member with empty stores is new, or it is one that lost its disk. The
+// second kind has forgotten what it voted and what it acknowledged, and would
+// break promises that others count on: two leaders in a term, or a majority
+// that does not have what was committed. So a member with empty stores hears
+// and says nothing of Raft until one of two things is known. If most members of
+// the list are new too, they form the cluster. If one of them is further, the
+// leader takes this member in as any that is added: its vote is taken away
+// first, by the others alone, and given back when it has caught up.
+
+// rejoining is the key in the stable store under which a member that was taken
+// in remembers that its vote is still to be given.
+var rejoining = []byte("Rejoining")
+
+// gate keeps Raft's messages out until it is lifted.
+type gate struct {
+	open chan struct{}
+	once sync.Once
+}
+
+func newGate() *gate { return &gate{open: make(chan struct{})} }
+
+func (g *gate) lift() { g.once.Do(func() { close(g.open) }) }
+
+func (g *gate) lifted() bool {
+	select {
+	case <-g.open:
+		return true
+	default:
+		return false
+	}
+}
+
+// fresh reports whether the stores are empty. A crash while the first
+// configuration was stored leaves a term without an entry, which goes.
+func (s *stores) fresh() (bool, error) {
+	last, err := s.log.LastIndex()
+	if err != nil || last > 0 {
+		return false, err
+	}
+	snapshots, err := s.snaps.List()
+	if err != nil || len(snapshots) > 0 {
+		return false, err
+	}
+	term, err := stableUint64(s.stable, "CurrentTerm")
+	if err == nil && term > 0 {
+		err = s.stable.SetUint64([]byte("CurrentTerm"), 0)
+	}
+	return true, err
+}
+
+// self is this member as it is to be.
+func (m *Member) self(voter bool) *MemberInfo {
+	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
+}
+
+// form finds out which kind of new member this is. first are the members of a
+// new cluster; there are none if this one is to join.
+func (m *Member) form(first raft.Configuration) {
+	members := infos(first)
+	for wait := askAgain; ; wait = min(2*wait, time.Second) {
+		fresh, further := 1, "" // this one is
+		if len(members) == 0 {
+			further = m.cfg.Join
+		} else {
+			fresh, further = m.survey(members)
+		}
+		var err error
+		switch {
+		case further != "":
+			err = m.takenIn(further)
+		case fresh > voters(members)/2:
+			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
+				m.gate.lift()
+			}
+		default:
+			err = fmt.Errorf("%d of %d members are there", fresh, len(members))
+		}
+		if err == nil || m.peers.ctx.Err() != nil {
+			return
+		}
+		m.cfg.Log.Info("not in the cluster yet", "error", err)
+		select {
+		case <-time.After(wait):
+		case <-m.peers.ctx.Done():
+			return
+		}
+	}
+}
+
+// survey asks the other members whether they are new: it counts those that are,
+// this one among them, and names one that is not.
+func (m *Member) survey(members []MemberInfo) (fresh int, further string) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for _, x := range members {
+		asked.Go(func() {
+			formed := false
+			if x.ID != m.cfg.ID {
+				s, err := m.statusOf(ctx, x)
+				if err != nil {
+					return
+				}
+				formed = s.Formed
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case formed:
+				further = x.Addr
+			case x.Voter:
+				fresh++
+			}
+		})
+	}
+	asked.Wait()
+	return fresh, further
+}
+
+// takenIn has the leader of a running cluster, of which the one at addr is a
+// member, take this member in.
+func (m *Member) takenIn(addr string) error {
+	ctx, network := m.peers.ctx, m.peers.network
+	if m.cfg.Join == "" { // it is to be a member already
+		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
+		if err != nil {
+			return err
+		}
+		if !r.Known {
+			m.fail(fmt.Errorf("server %d is no member of the cluster of %s: add it, or have it join", m.cfg.ID, addr))
+			return nil
+		}
+		m.cfg.Log.Warn("the cluster has been there, and this member has nothing of it: it gives up its vote until it has caught up", "known", addr)
+	}
+	if err := m.stores.stable.SetUint64(rejoining, 1); err != nil {
+		return err
+	}
+	if _, err := Ask(ctx, network, addr, Request{Add: m.self(false)}); err != nil {
+		return err
+	}
+	m.gate.lift()
+	m.regainVote(addr)
+	return nil
+}
+
+// regainVote asks for this member's vote until it has it, if it is to vote.
+func (m *Member) regainVote(addr string) {
+	ctx := m.peers.ctx
+	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
+		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			break
+		}
+		m.cfg.Log.Info("no vote yet", "error", err)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+	m.stores.stable.SetUint64(rejoining, 0) // a failure lets it ask once more
+}
+
+// regain goes on with what a crash interrupted in takenIn.
+func (m *Member) regain() {
+	for {
+		if members, err := m.members(); err == nil {
+			for _, x := range members {
+				if x.ID != m.cfg.ID {
+					m.regainVote(x.Addr)
+					return
+				}
+			}
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-m.peers.ctx.Done():
+			return
+		}
+	}
+}
