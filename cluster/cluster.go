@@ -54,7 +54,7 @@ type Member struct {
 	transport       *raft.NetworkTransport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
-	changing        sync.Mutex    // held while this member changes them
+	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
 
 	batcher batcher
 	pending pending
@@ -98,7 +98,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},

@@ -182,12 +182,15 @@ func (m *Member) Change(q Request) (Reply, error) {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	if q.Reconfig == nil {
-		m.changing.Lock() // one after the other; each has its time
-	} else if !m.changing.TryLock() {
-		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+	select {
+	case m.changing <- struct{}{}:
+	default:
+		if q.Reconfig != nil {
+			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+		}
+		m.changing <- struct{}{} // one after the other; each has its time
 	}
-	defer m.changing.Unlock()
+	defer func() { <-m.changing }()
 	members, err := m.members()
 	if err != nil {
 		return Reply{}, err
