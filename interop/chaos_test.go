@@ -21,7 +21,6 @@ const envChaos = "LOCKKEEPER_INTEROP_CHAOS"
 const (
 	chaosTime    = 30 * time.Second
 	chaosLockers = 30
-	chaosLanes   = 3
 	chaosTick    = 500 * time.Millisecond
 )
 
@@ -71,17 +70,11 @@ func newChaos(t *testing.T, e *ensemble, lockers int) *chaos {
 	setCounter(t, c.redis, 0)
 	conn := connect(t, e.listen[0], 10*time.Second)
 	create(t, conn, lockerDir)
-	create(t, conn, streamRoot)
 	conn.Close()
 	for i := range c.lockers {
 		c.startLocker(i)
 	}
-	for i := range chaosLanes {
-		s := &stream{number: i, addrs: e.listen, random: rand.New(rand.NewPCG(c.random.Uint64(), 0)), stop: make(chan struct{}), done: make(chan struct{})}
-		c.streams = append(c.streams, s)
-		go s.run()
-		t.Cleanup(s.end)
-	}
+	c.streams = startStreams(t, e.listen, c.random)
 	return c
 }
 
@@ -242,9 +235,6 @@ func (c *chaos) end() {
 			t.Fatalf("a client waits for ever:\n%s", p.stderr)
 		}
 	}
-	for _, s := range c.streams {
-		s.end()
-	}
 	ctx := context.Background()
 	count := func(key string) int {
 		n, err := c.redis.Get(ctx, key).Int()
@@ -278,107 +268,8 @@ func (c *chaos) end() {
 		}
 	}
 	conn.Close()
-	sent, acked, segments := c.verifyStreams()
+	sent, acked, segments := endStreams(t, c.listen[c.random.IntN(len(c.listen))], c.streams)
 	c.finish()
 	t.Logf("%v: %v; %d lockers: %d turns, %d stale tokens refused; %d creates sent on %d connections, %d acknowledged",
 		took.Round(time.Second), c.struck, c.started, writes, refused, sent, segments, acked)
-}
-
-// verifyStreams looks for every create.
-func (c *chaos) verifyStreams() (sent, acked, segments int) {
-	c.t.Helper()
-	all := &crash{t: c.t}
-	for _, s := range c.streams {
-		if s.err != nil {
-			c.t.Fatalf("stream %d: %v", s.number, s.err)
-		}
-		all.rounds = append(all.rounds, s.segments...)
-		all.show(s.shown)
-	}
-	conn, err := dialRaw(c.listen[c.random.IntN(len(c.listen))], 20*time.Second, all.shown, rawSession{})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer conn.Close()
-	all.conn = conn
-	for _, r := range all.rounds {
-		all.verifyRound(r, true)
-		for _, l := range r.lanes {
-			sent, acked, segments = sent+l.sent, acked+len(l.acked), segments+1
-		}
-	}
-	if acked == 0 {
-		c.t.Error("no create was acknowledged")
-	}
-	return sent, acked, segments
-}
-
-const streamRoot = "/stream"
-
-// stream is a client that creates znodes, on one connection after the other,
-// each to any member.
-type stream struct {
-	number   int
-	addrs    []string
-	random   *rand.Rand
-	shown    int64 // the highest zxid that it was shown
-	segments []*crashRound
-	err      error
-	stop     chan struct{}
-	once     sync.Once
-	done     chan struct{}
-}
-
-func (s *stream) end() {
-	s.once.Do(func() { close(s.stop) })
-	<-s.done
-}
-
-func (s *stream) run() {
-	defer close(s.done)
-	for n := 0; s.err == nil; n++ {
-		select {
-		case <-s.stop:
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-		conn, err := dialRaw(s.addrs[s.random.IntN(len(s.addrs))], 10*time.Second, s.shown, rawSession{})
-		if err != nil {
-			continue // it is down, or behind what this client has seen
-		}
-		s.segment(conn, fmt.Sprintf("%s/%d-%d", streamRoot, s.number, n))
-	}
-}
-
-// segment is one connection.
-func (s *stream) segment(conn *rawConn, dir string) {
-	watch := make(chan struct{})
-	defer close(watch)
-	go func() {
-		select {
-		case <-s.stop:
-		case <-time.After(time.Duration(s.random.Int64N(int64(8 * time.Second)))):
-		case <-watch:
-		}
-		conn.Close()
-	}()
-	reply, err := conn.call(createRequest(1, dir, nil, 0))
-	if err != nil {
-		return // nothing is known of the directory, and nothing is in it
-	}
-	if reply.code != 0 || reply.zxid <= s.shown {
-		s.err = fmt.Errorf("create %s: code %d, zxid %#x after %#x", dir, reply.code, reply.zxid, s.shown)
-		return
-	}
-	s.shown = reply.zxid
-	l := &lane{dir: dir, pause: 4 * time.Millisecond}
-	s.segments = append(s.segments, &crashRound{number: len(s.segments), dir: dir, floor: s.shown, lanes: []*lane{l}})
-	l.run(conn, 1+s.random.IntN(crashWindow))
-	s.err = l.err
-	for _, zxid := range l.acked {
-		if zxid <= s.shown {
-			s.err = fmt.Errorf("%s: zxid %#x after %#x", dir, zxid, s.shown)
-		}
-		s.shown = zxid
-	}
 }
