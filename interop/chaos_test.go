@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// envChaos is how long TestClusterLocks goes on.
+// envChaos is how long TestClusterLocks and TestClusterNetwork go on.
 const envChaos = "LOCKKEEPER_INTEROP_CHAOS"
 
 const (
@@ -37,19 +37,30 @@ const (
 //   - the members have the same state, and their files are good;
 //   - nobody waits for ever, and nothing stays in line.
 func TestClusterLocks(t *testing.T) {
-	length := chaosTime
+	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
+	c.strike(holderStopped) // once for sure
+	for end := c.began.Add(chaosLength(t, chaosTime)); time.Now().Before(end); {
+		c.strike("")
+	}
+	c.end()
+}
+
+// chaosLength is how long it goes on, by default in CI.
+func chaosLength(t *testing.T, length time.Duration) time.Duration {
+	t.Helper()
 	if s := os.Getenv(envChaos); s != "" {
 		var err error
 		if length, err = time.ParseDuration(s); err != nil {
 			t.Fatalf("%s: %v", envChaos, err)
 		}
 	}
-	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
-	c.strike(holderStopped) // once for sure
-	for end := c.began.Add(length); time.Now().Before(end); {
-		c.strike("")
-	}
-	c.end()
+	return length
+}
+
+// blow is a bad thing that happens. It is over when do returns.
+type blow struct {
+	name string
+	do   func()
 }
 
 // chaos is a cluster under load, to which bad things happen.
@@ -61,6 +72,7 @@ type chaos struct {
 	lockers []*lockerProcess
 	streams []*stream
 	started int // lockers
+	blows   []blow
 	struck  map[string]int
 	stopped sync.WaitGroup // lockers that will be continued
 }
@@ -75,6 +87,7 @@ func newChaos(t *testing.T, e *ensemble, lockers int) *chaos {
 		c.startLocker(i)
 	}
 	c.streams = startStreams(t, e.listen, c.random)
+	c.blows = c.processBlows()
 	return c
 }
 
@@ -98,13 +111,9 @@ func (c *chaos) server() int {
 
 const holderStopped = "holder SIGSTOP"
 
-// strike does one bad thing, a random one without a name, and repairs it.
-func (c *chaos) strike(name string) {
-	c.t.Helper()
-	blows := []struct {
-		name string
-		do   func()
-	}{
+// processBlows are what happens to processes.
+func (c *chaos) processBlows() []blow {
+	return []blow{
 		{"kill -9", func() {
 			i := c.server()
 			c.kill(i)
@@ -178,8 +187,13 @@ func (c *chaos) strike(name string) {
 			}
 		}},
 	}
-	b := blows[c.random.IntN(len(blows))]
-	for _, named := range blows {
+}
+
+// strike has a bad thing happen, a random one without a name.
+func (c *chaos) strike(name string) {
+	c.t.Helper()
+	b := c.blows[c.random.IntN(len(c.blows))]
+	for _, named := range c.blows {
 		if named.name == name {
 			b = named
 		}
