@@ -44,6 +44,9 @@ type Config struct {
 	Peers map[uint64]string
 	// PeerAddr is this server's peer port. The default is that in Peers.
 	PeerAddr string
+	// PeerAllIPs has this server listen for members on all addresses of its host,
+	// and not on that of its peer port alone (quorumListenOnAllIPs).
+	PeerAllIPs bool
 	// Join, instead of Peers, is the peer port of a member of a running cluster,
 	// which is asked to take this server in. It takes a PeerAddr. With a PeerAddr
 	// alone a server waits until somebody adds it.
@@ -84,6 +87,9 @@ type Config struct {
 	// quota with QuotaExceeded, and logs those that go over soft ones
 	// (enforceQuota). Quotas are counted either way.
 	EnforceQuota bool
+	// Reconfig lets clients that may write /zookeeper/config, such as the super
+	// user, change the members of the cluster (reconfigEnabled).
+	Reconfig bool
 	// ContainerCheckInterval is how often container and TTL znodes are looked
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -146,7 +152,7 @@ func (c *Config) complete() error {
 		c.PeerAddr = c.Peers[c.ID]
 	}
 	if c.Network == nil {
-		c.Network = cluster.TCP{TLS: c.PeerTLS}
+		c.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
 	}
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
@@ -200,6 +206,9 @@ func (c *Config) cluster() cluster.Config {
 	}
 	if c.EnforceQuota {
 		settings |= fsm.EnforceQuota
+	}
+	if c.Reconfig {
+		settings |= fsm.Reconfig
 	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,

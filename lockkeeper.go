@@ -137,6 +137,11 @@ func (s *Server) closeListeners() {
 // is served before the member is set.
 type lateProposer struct{ *cluster.Member }
 
+func (p *lateProposer) Quorum() (server.Quorum, bool) {
+	q, ok := p.Member.Quorum()
+	return server.Quorum(q), ok
+}
+
 // run lets clients in while the member can serve them, and closes the client
 // port when the member cannot go on.
 func (s *Server) run() {

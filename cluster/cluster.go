@@ -55,6 +55,7 @@ type Member struct {
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
 	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
+	watched         watched
 
 	batcher batcher
 	pending pending
@@ -107,6 +108,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.pending.init()
 	m.commits.init()
 	m.log.init()
+	m.watched.silent = map[raft.ServerID]bool{}
+	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)
 
@@ -199,6 +202,7 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
+	m.raft.RegisterObserver(raft.NewObserver(nil, false, m.watched.observe))
 	if m.peers == nil {
 		return nil
 	}

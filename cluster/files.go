@@ -353,6 +353,9 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 	}
 	path := filepath.Join(dir, snapshotDir, newest.String())
 	meta, machine, err := readSnapshot(path, newest, id)
+	if errors.Is(err, fsm.ErrVersion) {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
 	}

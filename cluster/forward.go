@@ -99,6 +99,7 @@ func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
 				mine = append([]byte(nil), entry...)
 			}
 			fsm.Stamp(mine, time.Now().UnixMilli())
+			m.watched.proposed(len(mine))
 			if m.raft.Apply(mine, 0).Error() == nil {
 				// Applied, or passed over, or not understood: then nobody is done.
 				lose(m.pending.take(number))
@@ -171,6 +172,7 @@ func (m *Member) serveForward(c net.Conn) {
 		var mu sync.Mutex
 		for b := range batches {
 			fsm.Stamp(b.entry, time.Now().UnixMilli())
+			m.watched.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, peerTimeout)
 			wg.Go(func() {
 				if f.Error() != nil {

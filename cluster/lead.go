@@ -91,6 +91,7 @@ func (m *Member) term() (uint64, bool) {
 }
 
 func (m *Member) setLeading(yes bool) {
+	m.watched.lead(yes)
 	m.trackMu.Lock()
 	m.leading = yes
 	m.trackMu.Unlock()

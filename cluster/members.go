@@ -128,6 +128,7 @@ type Reconfig struct {
 	Leaving []uint64     `json:"leaving,omitempty"` // who is not there has left
 	Whole   bool         `json:"whole,omitempty"`   // who is not joining is leaving
 	Version int64        `json:"version"`           // that the configuration must have, a zxid; -1 is any
+	WaitMs  int64        `json:"waitMs,omitempty"`  // for one who is to vote to catch up
 }
 
 // Reply answers a Request.
@@ -197,12 +198,12 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	switch {
 	case q.Add != nil:
-		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil)
+		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, adminTimeout)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
 			return Reply{}, refuse(proto.BadArguments, "server %d is no member", q.Remove)
 		}
-		err = m.reconfigure(members, nil, []uint64{q.Remove})
+		err = m.reconfigure(members, nil, []uint64{q.Remove}, adminTimeout)
 	case q.Reconfig != nil:
 		r := q.Reconfig
 		if version := m.configVersion(); r.Version != -1 && r.Version != version {
@@ -216,7 +217,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 				}
 			}
 		}
-		err = m.reconfigure(members, r.Joining, leaving)
+		err = m.reconfigure(members, r.Joining, leaving, min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout))
 	case q.Transfer != nil:
 		err = m.transfer(members, *q.Transfer)
 	default:
@@ -258,8 +259,18 @@ func (m *Member) configVersion() (zxid int64) {
 // reconfigure takes members in and lets others go, one after the other, once it
 // is clear that all of that can be done. A leader that is to go, or not to vote
 // any more, hands over first and changes nothing.
-func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64) error {
-	after := slices.Clone(members)
+func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, patience time.Duration) error {
+	var before []uint64 // who has to leave before others join
+	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
+		is, back := find(members, id), find(joining, id)
+		return is == nil || back != nil && back.Addr == is.Addr
+	})
+	for _, id := range leaving {
+		if is := find(members, id); slices.ContainsFunc(joining, func(x MemberInfo) bool { return x.ID == id || x.Addr == is.Addr }) {
+			before = append(before, id)
+		}
+	}
+	after := slices.DeleteFunc(slices.Clone(members), func(x MemberInfo) bool { return slices.Contains(leaving, x.ID) })
 	for _, x := range joining {
 		if err := checkMember(x); err != nil {
 			return err
@@ -278,7 +289,6 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64) er
 			after = append(after, x)
 		}
 	}
-	after = slices.DeleteFunc(after, func(x MemberInfo) bool { return slices.Contains(leaving, x.ID) })
 	if voters(after) == 0 {
 		return refuse(proto.BadArguments, "the last voting member has to stay")
 	}
@@ -288,20 +298,36 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64) er
 		}
 		return ErrNotLeader
 	}
+	for _, id := range before {
+		if err := m.letGo(id); err != nil {
+			return err
+		}
+	}
 	for _, x := range joining {
-		if err := m.takeIn(find(members, x.ID), x); err != nil {
+		is := find(members, x.ID)
+		if slices.Contains(before, x.ID) {
+			is = nil
+		}
+		if err := m.takeIn(is, x, patience); err != nil {
 			return err
 		}
 	}
 	for _, id := range leaving {
-		if find(members, id) != nil {
-			if err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error(); err != nil {
-				return leaderError(err)
+		if !slices.Contains(before, id) {
+			if err := m.letGo(id); err != nil {
+				return err
 			}
-			m.cfg.Log.Info("member removed", "id", id)
 		}
 	}
 	return nil
+}
+
+func (m *Member) letGo(id uint64) error {
+	err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error()
+	if err == nil {
+		m.cfg.Log.Info("member removed", "id", id)
+	}
+	return leaderError(err)
 }
 
 func checkMember(x MemberInfo) error {
@@ -316,7 +342,7 @@ func checkMember(x MemberInfo) error {
 
 // takeIn adds a member, or changes whether it votes. One that is to vote
 // catches up first: until it has, it would be one more to wait for.
-func (m *Member) takeIn(is *MemberInfo, x MemberInfo) error {
+func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
 	if is != nil && is.Voter {
 		if x.Voter {
@@ -324,7 +350,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo) error {
 		}
 		return leaderError(m.raft.DemoteVoter(id, 0, adminTimeout).Error())
 	}
-	ctx, cancel := context.WithTimeout(m.peers.ctx, adminTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
 	if _, err := m.statusOf(ctx, x); err != nil {
 		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
@@ -347,7 +373,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo) error {
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
-			return refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, adminTimeout)
+			return refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)
 		}
 	}
 }
@@ -451,6 +477,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
+		if !errors.As(err, new(*net.OpError)) { // which names its address
+			err = fmt.Errorf("%s: %w", addr, err)
+		}
 		return r, err
 	}
 	defer c.Close()

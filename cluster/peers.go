@@ -23,10 +23,20 @@ type Network interface {
 // TCP is the real network, with TLS if that is not nil. The same configuration
 // serves both directions, and for members that prove themselves to each other
 // it has a certificate, RootCAs, ClientCAs and RequireAndVerifyClientCert.
-type TCP struct{ TLS *tls.Config }
+type TCP struct {
+	TLS    *tls.Config
+	AllIPs bool // listen on every address of this host, with the port given
+}
 
 // Listen implements [Network].
 func (t TCP) Listen(addr string) (net.Listener, error) {
+	if t.AllIPs {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		addr = ":" + port
+	}
 	l, err := net.Listen("tcp", addr)
 	if err == nil && t.TLS != nil {
 		l = tls.NewListener(l, t.TLS)
@@ -69,8 +79,9 @@ type peerPort struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]struct{} // those that close has to end; nil when closed
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{} // those that close has to end; nil when closed
+	warned map[string]time.Time  // when each message was logged last
 }
 
 // listenPeers takes the port. Who connects waits until there is a goroutine for
@@ -80,7 +91,7 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}}
+	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -152,12 +163,15 @@ func (p *peerPort) serve(nc net.Conn) {
 	c.SetDeadline(time.Now().Add(helloTimeout))
 	var hello [2]byte
 	if _, err := io.ReadFull(c, hello[:]); err != nil {
+		if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
+			p.warn("refusing a peer that does not prove itself", "peer", c.RemoteAddr().String(), "error", err)
+		}
 		c.Close()
 		return
 	}
 	c.SetDeadline(time.Time{})
 	if hello[1] != peerVersion {
-		p.m.cfg.Log.Error("refusing a peer that speaks another version", "peer", c.RemoteAddr().String(), "version", hello[1], "known", peerVersion)
+		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", c.RemoteAddr().String(), "version", hello[1], "known", peerVersion)
 		c.Close()
 		return
 	}
@@ -177,8 +191,23 @@ func (p *peerPort) serve(nc net.Conn) {
 	case kindAdmin:
 		p.m.serveAdmin(c)
 	default:
-		p.m.cfg.Log.Warn("closing a connection to the peer port that is of no peer", "from", c.RemoteAddr().String())
+		p.warn("closing a connection to the peer port that is of no peer", "from", c.RemoteAddr().String())
 		c.Close()
+	}
+}
+
+// warn logs a message about somebody who may come again and again: a message
+// once in ten seconds.
+func (p *peerPort) warn(message string, args ...any) {
+	p.mu.Lock()
+	now := time.Now()
+	quiet := now.Sub(p.warned[message]) < 10*time.Second
+	if !quiet {
+		p.warned[message] = now
+	}
+	p.mu.Unlock()
+	if !quiet {
+		p.m.cfg.Log.Warn(message, args...)
 	}
 }
 

@@ -94,6 +94,10 @@ const (
 	EnforceQuota
 	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
 	X509
+	// Reconfig lets clients change the members, as ZooKeeper does with reconfigEnabled.
+	Reconfig
+
+	knownSettings = Reconfig<<1 - 1
 )
 
 // Envelope starts an entry of the log. All commands that waited on one server
@@ -115,7 +119,7 @@ const (
 // Errors that an entry can cause. They stop the server. A snapshot of a newer
 // version is an ErrVersion too.
 var (
-	ErrVersion = errors.New("fsm: written by a newer version")
+	ErrVersion = errors.New("written by a newer lockkeeper: upgrade this one")
 	ErrEntry   = errors.New("fsm: damaged entry")
 )
 
@@ -173,6 +177,9 @@ func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 		Batch:    binary.BigEndian.Uint64(b[13:]),
 		Time:     int64(binary.BigEndian.Uint64(b[21:])),
 		Count:    int(binary.BigEndian.Uint32(b[29:])),
+	}
+	if unknown := e.Settings &^ knownSettings; unknown != 0 {
+		return e, nil, fmt.Errorf("%w: entry with settings %#x", ErrVersion, unknown)
 	}
 	return e, b[headerLen:end], nil
 }

@@ -21,9 +21,10 @@ type Machine struct {
 	index    uint64            // of the last entry
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
-	txn znode.Txn             // of the running command; its changes' memory is kept
-	out []byte                // the running command's reply, likewise
-	ids map[string][]proto.ID // decoded identities: few different ones fill a log
+	settings Settings              // of the running entry
+	txn      znode.Txn             // of the running command; its changes' memory is kept
+	out      []byte                // the running command's reply, likewise
+	ids      map[string][]proto.ID // decoded identities: few different ones fill a log
 
 	digests []TreeDigest // of the tree now and then, the oldest first; not part of the state
 }
@@ -128,7 +129,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		}
 		return nil
 	}
-	m.batches[e.Origin] = e.Batch
+	m.batches[e.Origin], m.settings = e.Batch, e.Settings
 	for i := range e.Count {
 		var c Command
 		if c, rest, err = nextCommand(rest); err != nil {

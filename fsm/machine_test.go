@@ -389,6 +389,7 @@ func TestEntriesNotUnderstood(t *testing.T) {
 	open := OpenSession(1, 5, 1000, session.Password{})
 	newer := good(open, 1)
 	newer[0]++
+	setting := EndEntry(AppendCommand(BeginEntry(nil), open), &Envelope{Origin: 9, Batch: 1, Count: 1, Settings: knownSettings + 1})
 	flipped := good(open, 1)
 	flipped[20] ^= 4
 	tests := []struct {
@@ -399,6 +400,7 @@ func TestEntriesNotUnderstood(t *testing.T) {
 		{"empty", nil, ErrEntry},
 		{"short", good(open, 1)[:30], ErrEntry},
 		{"newer version", newer, ErrVersion},
+		{"newer setting", setting, ErrVersion},
 		{"damaged", flipped, ErrEntry},
 		{"fewer commands than it says", good(open, 2), ErrEntry},
 		{"more commands than it says", good(open, 0), ErrEntry},

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,6 +96,12 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 		}
 	}
 	rc.Close()
+	if errors.Is(err, ErrVersion) { // it would come again and again
+		r.failed = fmt.Errorf("snapshot: %w", err)
+		for _, o := range r.observers {
+			o.Failed(r.failed)
+		}
+	}
 	return err
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -221,6 +222,24 @@ func TestReplicaFails(t *testing.T) {
 	}
 	if _, err := r.Snapshot(); !errors.Is(err, ErrVersion) {
 		t.Errorf("a snapshot of a failed replica: %v", err)
+	}
+}
+
+// TestReplicaNewerSnapshot: a leader of a later version sends its snapshot.
+func TestReplicaNewerSnapshot(t *testing.T) {
+	b := encode(t, small(t))
+	b[len(snapshotMagic)]++
+	var sent []string
+	r := NewReplica()
+	r.Observe(observer{&sent})
+	if err := r.Restore(io.NopCloser(bytes.NewReader(b))); !errors.Is(err, ErrVersion) {
+		t.Errorf("%v", err)
+	}
+	if len(sent) != 1 || !strings.HasPrefix(sent[0], "observer: failed: snapshot: ") {
+		t.Errorf("the observer heard %q", sent)
+	}
+	if err, _ := r.Apply(&raft.Log{Index: 1, Term: 1, Data: entryOf(1, 1, Nothing())}).(error); !errors.Is(err, ErrVersion) {
+		t.Errorf("the next entry: %v", err)
 	}
 }
 

@@ -280,12 +280,3 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 	}
 	return proto.MarshallingError // the decoder lets no other through
 }
-
-// reconfig is off, as it is in ZooKeeper unless reconfigEnabled is set.
-func reconfig(_ *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
-	var r proto.ReconfigRequest
-	if r.Decode(d); d.Err() != nil {
-		return proto.MarshallingError
-	}
-	return proto.ReconfigDisabled
-}

@@ -51,6 +51,7 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 	"srst": func(s *Server, _ *conn, b *strings.Builder) {
 		s.stats.resetAll()
 		s.stats.staleBase.Store(s.cfg.Proposer.Expired())
+		s.cfg.Proposer.ResetProposals()
 		b.WriteString("Server stats reset.\n")
 	},
 }
@@ -200,12 +201,23 @@ func dump(s *Server, _ *conn, b *strings.Builder) {
 		}
 	}
 	b.WriteString("SessionTracker dump:\n")
-	fmt.Fprintf(b, "Session Sets (%d)/(%d):\n", len(sessions), len(ends))
-	for _, bucket := range sessions {
-		expireAt(b, len(bucket.Sessions), bucket.Deadline)
-		for _, id := range bucket.Sessions {
-			fmt.Fprintf(b, "\t%s\n", session.FormatID(id))
+	switch s.cfg.Proposer.Role() {
+	case "leader", "standalone":
+		fmt.Fprintf(b, "Session Sets (%d)/(%d):\n", len(sessions), len(ends))
+		for _, bucket := range sessions {
+			expireAt(b, len(bucket.Sessions), bucket.Deadline)
+			for _, id := range bucket.Sessions {
+				fmt.Fprintf(b, "\t%s\n", session.FormatID(id))
+			}
 		}
+	default: // when sessions end only the leader knows (LearnerSessionTracker)
+		s.cfg.Replica.View(func(v *fsm.View) {
+			all := v.Sessions().All()
+			fmt.Fprintf(b, "Global Sessions(%d):\n", len(all))
+			for _, x := range all {
+				fmt.Fprintf(b, "%s\t%dms\n", session.FormatID(x.ID), x.Timeout)
+			}
+		})
 	}
 
 	b.WriteString("ephemeral nodes dump:\n")
@@ -334,7 +346,11 @@ func (s *Server) counts(b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
 	fmt.Fprintf(b, "Received: %d\nSent: %d\nConnections: %d\n", s.stats.received.Load(), s.stats.sent.Load(), len(s.connections()))
-	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: %s\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, s.cfg.Proposer.Role(), st.znodes)
+	role := s.cfg.Proposer.Role()
+	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: %s\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, role, st.znodes)
+	if q, _ := s.cfg.Proposer.Quorum(); role == "leader" {
+		fmt.Fprintf(b, "Proposal sizes last/min/max: %d/%d/%d\n", q.Last, q.Min, q.Max)
+	}
 }
 
 // decimal shows a number as Java does: at most four digits, at least one.
@@ -351,7 +367,28 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
 	line("version", s.version())
-	line("server_state", s.cfg.Proposer.Role())
+	role := s.cfg.Proposer.Role()
+	line("server_state", role)
+	quorum, clustered := s.cfg.Proposer.Quorum()
+	if doing := map[string]string{"leader": "leading", "follower": "following", "observer": "observing"}[role]; doing != "" {
+		line("peer_state", doing+" - broadcast")
+	}
+	switch {
+	case role == "leader":
+		line("quorum_size", quorum.Voters)
+		line("learners", quorum.Followers+quorum.Observers)
+		line("synced_followers", quorum.Followers)
+		line("synced_non_voting_followers", 0) // these are observers
+		line("synced_observers", quorum.Observers)
+		line("pending_syncs", 0) // a sync goes through the log
+		line("leader_uptime", quorum.Leads.Milliseconds())
+		line("last_proposal_size", quorum.Last)
+		line("min_proposal_size", quorum.Min)
+		line("max_proposal_size", quorum.Max)
+	case clustered:
+		line("quorum_size", quorum.Voters)
+		line("synced_observers", 0) // they follow the leader, and nobody else
+	}
 	line("ephemerals_count", st.ephemerals)
 	line("num_alive_connections", len(s.connections()))
 	line("avg_latency", decimal(mean))
@@ -418,6 +455,16 @@ func conf(s *Server, _ *conn, b *strings.Builder) {
 	fmt.Fprintf(b, "tickTime=%d\nmaxClientCnxns=%d\n", s.cfg.Tick.Milliseconds(), s.cfg.MaxConnsPerAddr)
 	fmt.Fprintf(b, "minSessionTimeout=%d\nmaxSessionTimeout=%d\n", s.cfg.MinSessionTimeout.Milliseconds(), s.cfg.MaxSessionTimeout.Milliseconds())
 	fmt.Fprintf(b, "clientPortListenBacklog=-1\nserverId=%d\n", s.cfg.ID)
+	if q, ok := s.cfg.Proposer.Quorum(); ok {
+		peerType := 0
+		if q.Observer {
+			peerType = 1
+		}
+		var members []byte
+		s.cfg.Replica.View(func(v *fsm.View) { members = v.Tree().Lookup(znode.ConfigPath).Record().Data })
+		// Nothing is limited to a number of ticks, and one port does for all.
+		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", q.PeerPort, q.PeerPort, peerType, members)
+	}
 }
 
 // dirSize is the number of bytes in the files of a directory and below; 0 if there is none.

@@ -40,6 +40,8 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
 		c.local(q)
 		return false, nil
+	case q.op.Code == proto.OpReconfig:
+		return c.reconfig(q)
 	case q.op.Class == proto.Write:
 		c.write(q)
 		return q.op.Code != proto.OpCloseSession, nil
@@ -77,6 +79,50 @@ func (c *conn) write(q request) {
 		c.s.cfg.Proposer.Propose(&cmd, c)
 	}
 }
+
+// reconfig has the members changed. The log tells whether that may be, behind
+// all that came before; then the leader does it, which takes several entries of
+// the log. Nothing more is read until it is done.
+func (c *conn) reconfig(q request) (bool, error) {
+	w := &checked{done: make(chan struct{})}
+	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w)
+	<-w.done
+	if !w.ok {
+		return false, errEnd
+	}
+	h := proto.ReplyHeader{Xid: q.xid, Zxid: w.zxid, Code: w.code}
+	if w.code == proto.OK {
+		var ok bool
+		// Its pings wait as well, and it gives up after two thirds of its timeout.
+		if h.Code, ok = c.s.cfg.Proposer.Reconfigure(q.body, time.Duration(c.timeout)*time.Millisecond/3); !ok {
+			return false, errEnd
+		}
+	}
+	c.unsent = true
+	c.s.cfg.Replica.View(func(v *fsm.View) {
+		var body []byte
+		if h.Code == proto.OK {
+			h.Zxid, body = v.Zxid(), v.Config(nil)
+		}
+		c.reply(&q, &h, body)
+	})
+	return true, nil
+}
+
+// checked waits for what the log says of a reconfig.
+type checked struct {
+	ok   bool
+	code proto.Code
+	zxid int64
+	done chan struct{}
+}
+
+func (w *checked) Done(_ *fsm.View, r *fsm.Result) {
+	w.ok, w.code, w.zxid = !r.Drop, r.Code, r.Zxid
+	close(w.done)
+}
+
+func (w *checked) Lost() { close(w.done) }
 
 // reserve waits until the queue has room for one more request, which takes
 // slots of it: a write one, a read that is parked more, and with a long body

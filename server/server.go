@@ -28,6 +28,27 @@ type Proposer interface {
 	Deadlines() []session.Bucket
 	// Expired is how many sessions this server has ended because they were late.
 	Expired() int64
+	// Reconfigure changes the members as the body of a reconfig says, whose checks
+	// against the state were passed; who is to vote has wait to catch up. When it
+	// returns, the change is applied here. It reports false if its fate is unknown.
+	Reconfigure(body []byte, wait time.Duration) (code proto.Code, ok bool)
+	// Quorum tells about the cluster; false if this server is alone.
+	Quorum() (Quorum, bool)
+	// ResetProposals forgets the lengths of proposals in it.
+	ResetProposals()
+}
+
+// Quorum is what four-letter words tell of a cluster.
+type Quorum struct {
+	Voters    int           // members that vote
+	Observer  bool          // this server does not
+	PeerPort  int           // of this server
+	Followers int           // of a leader: those that it hears of, with a vote
+	Observers int           // likewise, without one
+	Leads     time.Duration // how long this server does
+	// Bytes of what it has proposed as the leader: the last, the least and the
+	// most; -1 if there is nothing.
+	Last, Min, Max int64
 }
 
 // Config says how to serve clients. Every limit must be set.

@@ -203,6 +203,12 @@ func (t *Tree) SetConfig(x *Txn, data []byte) {
 	x.did(proto.NodeDataChanged, n, nil)
 }
 
+// MayConfigure reports whether the running transaction may change what
+// /zookeeper/config tells.
+func (t *Tree) MayConfigure(x *Txn) bool {
+	return Permits(t.index[ConfigPath].Record().ACL, proto.PermWrite, x.IDs)
+}
+
 // SetACL replaces a znode's access control list.
 func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {

@@ -36,6 +36,12 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	if err != nil {
 		return usageError{err}
 	}
+	if err := checkPeer(*peer); err != nil {
+		return usageError{fmt.Errorf("invalid value %q for flag -peer: %w", *peer, err)}
+	}
+	if *observer && q.Add == nil {
+		return usageError{errors.New("-observer goes with add")}
+	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, *timeout)
@@ -70,15 +76,15 @@ func clusterRequest(args []string, observer bool) (q cluster.Request, err error)
 	case command == "status" && len(args) == 0:
 		q.Status = true
 	case command == "add" && len(args) == 1:
-		peers, err := parsePeers(args[0])
+		peers, observers, err := parsePeers(args[0])
 		if err != nil {
 			return q, err
 		}
-		if len(peers) != 1 {
-			return q, errors.New("one member is added at a time")
+		if len(peers) != 1 || observer && len(observers) > 0 {
+			return q, errors.New("usage: " + clusterUsage)
 		}
 		for id, addr := range peers {
-			q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer}
+			q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(observers) == 0}
 		}
 	case command == "remove" && len(args) == 1:
 		if q.Remove, err = strconv.ParseUint(args[0], 10, 64); err != nil || q.Remove == 0 {
@@ -87,7 +93,7 @@ func clusterRequest(args []string, observer bool) (q cluster.Request, err error)
 	case command == "transfer" && len(args) <= 1:
 		q.Transfer = new(uint64)
 		if len(args) == 1 {
-			if *q.Transfer, err = strconv.ParseUint(args[0], 10, 64); err != nil {
+			if *q.Transfer, err = strconv.ParseUint(args[0], 10, 64); err != nil || *q.Transfer == 0 {
 				return q, fmt.Errorf("%q is no server id", args[0])
 			}
 		}

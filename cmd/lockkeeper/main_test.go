@@ -104,6 +104,33 @@ func TestUsage(t *testing.T) {
 		{"serve --tls-listen :0 --tls-cert x --tls-client-auth some", nil, []string{"-tls-client-auth", `"some"`}},
 		{"serve --tls-cert x", nil, []string{"without -tls-listen"}},
 		{"serve --x509-super-user CN=x", nil, []string{"without -tls-listen"}},
+		{"serve --peers 1", nil, []string{"-peers", `"1"`}},
+		{"serve --peers 1=a:1,1=b:1", nil, []string{"-peers", "server 1 is there twice"}},
+		{"serve --peers 1=a:1,2=a:1", nil, []string{"-peers", "servers 1 and 2 have one address"}},
+		{"serve --peers 1=0.0.0.0:1", nil, []string{"-peers", "as other members reach it"}},
+		{"serve --peers 2=a:1,3=b:1", nil, []string{"server 1", "-peers", "-id"}},
+		{"serve --peers 1=a:1:observer", nil, []string{"nobody votes"}},
+		{"serve --peers 1=a:1 --join b:1", nil, []string{"-peers", "-join"}},
+		{"serve --peers 1=a:1 --observer", nil, []string{"-observer", "-join"}},
+		{"serve --join b:1", nil, []string{"-join", "-peer-listen"}},
+		{"serve --join b --peer-listen a:1", nil, []string{"-join", "b"}},
+		{"serve --join b:1 --peer-listen :1", nil, []string{"-peer-listen", `":1"`}},
+		{"serve --peers 1=a:1 --peer-tls-cert x", nil, []string{"-peer-tls-ca"}},
+		{"cluster", nil, []string{"status"}},
+		{"cluster list", nil, []string{"status"}},
+		{"cluster status 1", nil, []string{"usage"}},
+		{"cluster status --peer x", nil, []string{"-peer"}},
+		{"cluster status --observer", nil, []string{"-observer", "add"}},
+		{"cluster add", nil, []string{"usage"}},
+		{"cluster add 4", nil, []string{`"4"`}},
+		{"cluster add 4=a:1,5=b:1", nil, []string{"usage"}},
+		{"cluster add 400=a:1", nil, []string{"1 to 254"}},
+		{"cluster remove", nil, []string{"usage"}},
+		{"cluster remove x", nil, []string{`"x"`}},
+		{"cluster remove 0", nil, []string{`"0"`}},
+		{"cluster transfer 0", nil, []string{`"0"`}},
+		{"cluster transfer 1 2", nil, []string{"usage"}},
+		{"cluster --nonsense", nil, []string{"-nonsense"}},
 		{"check", nil, []string{"one directory"}},
 		{"check a b", nil, []string{"one directory"}},
 		{"check --nonsense a", nil, []string{"-nonsense"}},
@@ -136,7 +163,7 @@ func TestUsage(t *testing.T) {
 		}
 	}
 	_, stdout, _ := call(nil, "serve", "-h")
-	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level", "tls-listen", "tls-cert", "tls-key", "tls-ca", "tls-client-auth", "x509-super-user"} {
+	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level", "tls-listen", "tls-cert", "tls-key", "tls-ca", "tls-client-auth", "x509-super-user", "peers", "peer-listen", "peer-all-ips", "join", "observer", "peer-tls-cert"} {
 		if !strings.Contains(stdout, "-"+flag) {
 			t.Errorf("serve -h does not list -%s", flag)
 		}

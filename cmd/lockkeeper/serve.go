@@ -25,15 +25,18 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
 	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
 	f.Uint64Var(&cfg.ID, "id", 1, "this server's `id`, 1 to 254")
-	peers := f.String("peers", "", "`members` of a new cluster, by their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT")
-	f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`address` of this server's peer port, as the other members reach it; by default that in -peers")
+	peers := f.String("peers", "", "`members` of a new cluster, by their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; with :observer behind it, one that does not vote")
+	f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`address` of this server's peer port, as the other members reach it; by default that in -peers. Alone it is for a server that somebody adds")
 	f.StringVar(&cfg.Join, "join", "", "peer port, `HOST:PORT`, of a member of a running cluster, to be taken in by it")
+	f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "listen for members on all addresses of this host")
+	observer := f.Bool("observer", false, "join as a member that does not vote")
 	peerTLS := peerTLSFlags(f)
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
 	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
 	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
 	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
+	f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as ZooKeeper's reconfigEnabled does")
 	words := f.String("4lw", "*", "four-letter `words` to answer, separated by commas; * is all")
 	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
 	level := slog.LevelWarn
@@ -65,7 +68,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 		return usageError{fmt.Errorf("invalid value %d for flag -id: not in 1 to 254", cfg.ID)}
 	}
 	if *peers != "" {
-		if cfg.Peers, err = parsePeers(*peers); err != nil {
+		if cfg.Peers, cfg.Observers, err = parsePeers(*peers); err != nil {
 			return usageError{fmt.Errorf("invalid value %q for flag -peers: %w", *peers, err)}
 		}
 	}
@@ -76,6 +79,17 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 		return usageError{errors.New("-peers forms a cluster and -join enters one: give one of them")}
 	case cfg.Join != "" && cfg.PeerAddr == "":
 		return usageError{errors.New("-join takes a -peer-listen")}
+	case cfg.Peers != nil && len(cfg.Observers) == len(cfg.Peers):
+		return usageError{errors.New("nobody votes in -peers")}
+	case *observer && cfg.Join == "":
+		return usageError{errors.New("-observer goes with -join; in -peers it is ID=HOST:PORT:observer")}
+	case *observer:
+		cfg.Observers = []uint64{cfg.ID}
+	}
+	for _, a := range []struct{ name, addr string }{{"peer-listen", cfg.PeerAddr}, {"join", cfg.Join}} {
+		if err := checkPeer(a.addr); a.addr != "" && err != nil {
+			return usageError{fmt.Errorf("invalid value %q for flag -%s: %w", a.addr, a.name, err)}
+		}
 	}
 	if cfg.PeerTLS, err = peerTLS(); err != nil {
 		return err
@@ -126,22 +140,46 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	}
 }
 
-// parsePeers reads ID=HOST:PORT,ID=HOST:PORT,…
-func parsePeers(list string) (map[uint64]string, error) {
-	peers := map[uint64]string{}
+// parsePeers reads ID=HOST:PORT,ID=HOST:PORT:observer,…
+func parsePeers(list string) (peers map[uint64]string, observers []uint64, err error) {
+	peers = map[uint64]string{}
 	for p := range strings.SplitSeq(list, ",") {
 		name, addr, ok := strings.Cut(strings.TrimSpace(p), "=")
 		id, err := strconv.ParseUint(name, 10, 64)
 		switch {
 		case !ok || err != nil || id == 0 || id > 254:
-			return nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
+			return nil, nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
 		case peers[id] != "":
-			return nil, fmt.Errorf("server %d is there twice", id)
+			return nil, nil, fmt.Errorf("server %d is there twice", id)
 		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return nil, err
+		addr, observer := strings.CutSuffix(addr, ":observer")
+		if err := checkPeer(addr); err != nil {
+			return nil, nil, err
+		}
+		for other, a := range peers {
+			if a == addr {
+				return nil, nil, fmt.Errorf("servers %d and %d have one address", min(id, other), max(id, other))
+			}
 		}
 		peers[id] = addr
+		if observer {
+			observers = append(observers, id)
+		}
 	}
-	return peers, nil
+	return peers, observers, nil
+}
+
+// checkPeer refuses what is no address that other members can reach.
+func checkPeer(addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	switch n, _ := strconv.ParseUint(port, 10, 16); {
+	case err != nil:
+		return err
+	case host == "" || n == 0:
+		return fmt.Errorf("%q is not HOST:PORT as other members reach it", addr)
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return fmt.Errorf("%q is not HOST:PORT as other members reach it", addr)
+	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // A zoo.cfg is ZooKeeper's configuration file (QuorumPeerConfig): a key and a
@@ -25,14 +26,16 @@ import (
 // those that are a field of the configuration, those that mean nothing here,
 // and those that would promise something that is not kept, which are refused.
 
-// zooIgnored are keys without a meaning here: of clusters, of ZooKeeper's own
-// files and threads, and of its other ports.
+// zooIgnored are keys without a meaning here: of how long ZooKeeper's servers
+// wait for each other (here a member that lags catches up as long as that takes,
+// and a leader is missed after a fraction of a second), of its own files and
+// threads, and of its other ports.
 var zooIgnored = []string{
-	"initLimit", "syncLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "peerType", "syncEnabled",
-	"standaloneEnabled", "quorumListenOnAllIPs", "dynamicConfigFile", "localSessionsEnabled", "localSessionsUpgradingEnabled",
+	"initLimit", "syncLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "syncEnabled",
+	"observerMasterPort", "localSessionsEnabled", "localSessionsUpgradingEnabled",
 	"dataLogDir", "snapCount", "preAllocSize", "txnLogSizeLimitInKb", "autopurge.", "fsync.warningthresholdms", "globalOutstandingLimit",
 	"serverCnxnFactory", "clientPortListenBacklog", "tcpKeepAlive", "clientTcpKeepAlive", "admin.", "metricsProvider.",
-	"ssl.hostnameVerification", "ssl.quorum.", "digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
+	"ssl.hostnameVerification", "digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
 }
 
 // zooAlike are keys of which one value is how it is here anyway; any other
@@ -40,9 +43,17 @@ var zooIgnored = []string{
 var zooAlike = map[string][]string{
 	"forceSync":                              {"yes"},
 	"skipACL":                                {"no"},
-	"reconfigEnabled":                        {"false"},
 	"readonlymode.enabled":                   {"false"},
-	"sslQuorum":                              {"false"},
+	"ssl.quorum.hostnameVerification":        {"true"},
+	"ssl.quorum.clientHostnameVerification":  {"false"},
+	"ssl.quorum.clientAuth":                  {"need"},
+	"ssl.quorum.crl":                         {"false"},
+	"ssl.quorum.ocsp":                        {"false"},
+	"ssl.quorum.keyStore.password":           {""},
+	"ssl.quorum.keyStore.passwordPath":       {""},
+	"ssl.quorum.trustStore.password":         {""},
+	"ssl.quorum.trustStore.passwordPath":     {""},
+	"sslQuorumReloadCertFiles":               {"false"},
 	"portUnification":                        {"false"},
 	"enforce.auth.enabled":                   {"false"},
 	"sessionRequireClientSASLAuth":           {"false"},
@@ -95,7 +106,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		}
 		return err
 	}
-	servers := 0
+	var servers []proto.QuorumServer
+	tlsPeers := keys["sslQuorum"] == "true"
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		value, name := keys[key], strings.TrimPrefix(key, "zookeeper.")
 		var err error
@@ -143,6 +155,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("no-ttl", strconv.FormatBool(value != "true"))
 		case name == "enforceQuota":
 			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
+		case name == "reconfigEnabled":
+			err = set("reconfig", strconv.FormatBool(strings.EqualFold(value, "true")))
 		case name == "maxCnxns":
 			err = number(value, &cfg.MaxConnections)
 		case name == "jute.maxbuffer":
@@ -154,9 +168,29 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		case name == "znode.container.checkIntervalMs":
 			err = ms(value, &cfg.ContainerCheckInterval)
 		case strings.HasPrefix(name, "server."):
-			if servers++; servers > 1 {
-				err = errors.New("clusters are not supported yet")
+			var s proto.QuorumServer
+			if s, err = proto.ParseServer(name, value); err == nil {
+				servers = append(servers, s)
 			}
+		case name == "standaloneEnabled", name == "sslQuorum":
+			if value != "true" && value != "false" {
+				err = errors.New("neither true nor false")
+			}
+		case name == "peerType":
+			if value != "observer" && value != "participant" { // the server's line says it too, and counts
+				err = errors.New("neither observer nor participant")
+			}
+		case name == "quorumListenOnAllIPs":
+			err = set("peer-all-ips", strconv.FormatBool(value == "true"))
+		case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
+		case name == "ssl.quorum.keyStore.location", name == "ssl.quorum.trustStore.location":
+			flag := map[string]string{"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca"}[name]
+			if err = set(flag, value); err == nil && !given[flag] {
+				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
+			}
+		case name == "ssl.quorum.keyStore.type", name == "ssl.quorum.trustStore.type": // with the location
+		case strings.HasPrefix(name, "group."), strings.HasPrefix(name, "weight."):
+			err = errors.New("not supported: every member that votes has one vote")
 		case slices.Contains(zooAlike[name], value):
 		case slices.ContainsFunc(zooIgnored, func(k string) bool { return k == name || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }):
 		case strings.HasPrefix(name, "ssl.") && strings.Contains(name, ".password"):
@@ -171,11 +205,108 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			return bad(key, err)
 		}
 	}
+	if tlsPeers && (f.Lookup("peer-tls-cert").Value.String() == "" || f.Lookup("peer-tls-ca").Value.String() == "") {
+		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
+	}
+	if given["peers"] || given["join"] {
+		return nil
+	}
+	id := ""
+	if given["id"] {
+		id = f.Lookup("id").Value.String()
+	}
+	return zooServers(path, id, servers, keys, set)
+}
+
+// zooServers makes a member of the server if the file lists a cluster: one
+// server alone is no cluster, unless standaloneEnabled=false. Which server it is
+// stands in the file myid of the data directory.
+func zooServers(path, id string, servers []proto.QuorumServer, keys map[string]string, set func(name, value string) error) error {
+	if len(servers) == 0 || len(servers) == 1 && keys["standaloneEnabled"] != "false" {
+		return nil
+	}
+	fail := func(format string, args ...any) error {
+		return usageError{fmt.Errorf("%s: %w", path, fmt.Errorf(format, args...))}
+	}
+	var peers []string
+	for _, s := range servers {
+		peer := fmt.Sprintf("%d=%s", s.ID, s.Addr)
+		if s.Observer {
+			peer += ":observer"
+		}
+		peers = append(peers, peer)
+	}
+	slices.Sort(peers)
+	list := strings.Join(peers, ",")
+	if _, _, err := parsePeers(list); err != nil {
+		return fail("%w", err)
+	}
+	if err := set("peers", list); err != nil {
+		return fail("%w", err)
+	}
+	if id == "" {
+		file := filepath.Join(keys["dataDir"], "myid")
+		b, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fail("it lists %d servers, and %s, which tells which of them this is, does not exist: write it, or give --id", len(servers), file)
+		} else if err != nil {
+			return fail("%w", err)
+		}
+		id = strings.TrimSpace(string(b))
+		if err := set("id", id); err != nil {
+			return fail("%s: %q is no server id", file, id)
+		}
+	}
+	self, _ := strconv.ParseUint(id, 10, 64)
+	if !slices.ContainsFunc(servers, func(s proto.QuorumServer) bool { return s.ID == self }) {
+		return fail("there is no server.%s, as this one's myid or --id has it", id)
+	}
+	for _, s := range servers {
+		if s.ID != self || s.Client == "" {
+			continue
+		}
+		if keys["clientPort"] == "" {
+			return set("listen", s.Client)
+		}
+		if _, port, _ := net.SplitHostPort(s.Client); port != keys["clientPort"] {
+			return fail("server.%d has client port %s, but clientPort is %s", s.ID, port, keys["clientPort"])
+		}
+	}
 	return nil
 }
 
-// zooKeys reads the keys of a zoo.cfg, a file of Java properties.
+// zooKeys reads the keys of a zoo.cfg, and of the file that it may have its
+// servers in.
 func zooKeys(path string) (map[string]string, error) {
+	keys, err := zooFile(path)
+	if err != nil {
+		return nil, err
+	}
+	dynamic := keys["dynamicConfigFile"]
+	delete(keys, "dynamicConfigFile")
+	if dynamic == "" {
+		return keys, nil
+	}
+	more, err := zooFile(dynamic)
+	if err != nil {
+		return nil, err
+	}
+	for key, value := range more {
+		switch {
+		case key == "version": // of the file
+		case !strings.HasPrefix(key, "server.") && !strings.HasPrefix(key, "group.") && !strings.HasPrefix(key, "weight."):
+			return nil, usageError{fmt.Errorf("%s: %s is no key of a file of servers", dynamic, key)}
+		case keys[key] != "":
+			return nil, usageError{fmt.Errorf("%s and %s both have %s", path, dynamic, key)}
+		default:
+			keys[key] = value
+		}
+	}
+	return keys, nil
+}
+
+// zooFile reads a file of Java properties.
+func zooFile(path string) (map[string]string, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err

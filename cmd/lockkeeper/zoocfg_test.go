@@ -24,7 +24,7 @@ func TestZooCfg(t *testing.T) {
 		"# The number of milliseconds of each tick", "tickTime=500", "", "initLimit = 10", "syncLimit: 5", "! another comment",
 		"dataDir="+dir, "clientPort=0", "clientPortAddress=127.0.0.1", "maxClientCnxns=17", "maxSessionTimeout=60000",
 		"minSessionTimeout=-1", "4lw.commands.whitelist=conf, ruok", "autopurge.purgeInterval=1", "admin.enableServer=false",
-		"server.1=localhost:2888:3888", "jute.maxbuffer=0x1fffff", "forceSync=yes")
+		"server.1=localhost:2888:3888", "reconfigEnabled=true", "jute.maxbuffer=0x1fffff", "forceSync=yes")
 	says := func(p *process, want ...string) {
 		t.Helper()
 		conf := p.conf()
@@ -92,16 +92,29 @@ func TestBadZooCfg(t *testing.T) {
 		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM form needs no password",
 		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM form needs no password",
 		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
-		"ssl.crl=true":                               "not supported",
-		"ssl.ciphersuites=x":                         "not supported",
-		"ssl.clientHostnameVerification=true":        "not supported",
-		"client.portUnification=true":                "not supported",
-		"authProvider.x509=com.example.Mine":         "not supported",
-		"zookeeper.skipACL=yes":                      "not supported",
-		"authProvider.1=x.SASL":                      "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":             "server.2=b:1:2: clusters are not supported yet",
-		"dataDir=" + theirs:                          "ZooKeeper's own data",
-		"DigestAuthenticationProvider.superDigest=x": "not USER:HASH",
+		"ssl.crl=true":                                               "not supported",
+		"ssl.ciphersuites=x":                                         "not supported",
+		"ssl.clientHostnameVerification=true":                        "not supported",
+		"client.portUnification=true":                                "not supported",
+		"authProvider.x509=com.example.Mine":                         "not supported",
+		"zookeeper.skipACL=yes":                                      "not supported",
+		"authProvider.1=x.SASL":                                      "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                             "myid, which tells which of them this is, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":                    "myid",
+		"server.1=a:1:2\nserver.0=b:1:2":                             "server.0=b:1:2: ",
+		"server.1=a:1:2\nserver.2=a:1:2":                             "servers 1 and 2 have one address",
+		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                       "as other members reach it",
+		"server.1=a:1:2|b:1:2":                                       "server.1=a:1:2|b:1:2: ",
+		"server.1=a:1":                                               "server.1=a:1: ",
+		"group.1=1:2":                                                "not supported: every member",
+		"peerType=leader":                                            "neither observer nor participant",
+		"standaloneEnabled=no":                                       "neither true nor false",
+		"sslQuorum=true":                                             "without ssl.quorum.keyStore.location",
+		"sslQuorum=true\nssl.quorum.keyStore.location=/a.jks":        "a store of type JKS cannot be read",
+		"sslQuorum=true\nssl.quorum.hostnameVerification=false":      "not supported",
+		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password": "needs no password",
+		"dataDir=" + theirs:                                          "ZooKeeper's own data",
+		"DigestAuthenticationProvider.superDigest=x":                 "not USER:HASH",
 	} {
 		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
 		if code != exitUsage {
@@ -114,4 +127,33 @@ func TestBadZooCfg(t *testing.T) {
 		t.Errorf("no file: exit %d", code)
 	}
 	oneError(t, stderr, "none.cfg")
+	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist"))
+	if oneError(t, stderr, "/does/not/exist"); code != exitFault {
+		t.Errorf("no file of servers: exit %d", code)
+	}
+}
+
+// TestZooCfgMyID: which server this is stands in myid or is given, and has to be
+// one of those that the file lists.
+func TestZooCfgMyID(t *testing.T) {
+	dir := t.TempDir()
+	lines := func(more ...string) []string {
+		return append([]string{"dataDir=" + dir, "clientPort=0", "server.1=127.0.0.1:1:2", "server.2=127.0.0.1:2:2;2181"}, more...)
+	}
+	for _, c := range []struct {
+		myid string
+		args []string
+		says string
+	}{
+		{"x", nil, `myid: "x" is no server id`},
+		{"3", nil, "there is no server.3"},
+		{"1", []string{"--id", "4"}, "there is no server.4"},
+		{"2", nil, "server.2 has client port 2181, but clientPort is 0"},
+	} {
+		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid), 0o600))
+		code, _, stderr := call(nil, append([]string{"serve", "--config", zooCfg(t, lines()...)}, c.args...)...)
+		if oneError(t, stderr, c.says); code != exitUsage {
+			t.Errorf("%q: exit code %d", c.myid, code)
+		}
+	}
 }

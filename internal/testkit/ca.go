@@ -46,6 +46,16 @@ func (ca *CA) Server(t testing.TB) tls.Certificate {
 	}))
 }
 
+// Peer issues a certificate for a member of a cluster on the loopback interface,
+// which is a server and a client to the others.
+func (ca *CA) Peer(t testing.TB) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "peer"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
+	}))
+}
+
 // Client issues a client certificate.
 func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()

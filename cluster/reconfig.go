@@ -1,0 +1,44 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Reconfigure changes the members as a client's reconfig says, whose checks
+// against the state were passed. One that is to vote has wait to catch up. The
+// change is applied here when Reconfigure returns; false means that nobody
+// knows what came of it.
+func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool) {
+	var q proto.ReconfigRequest
+	d := jute.NewDecoder(body)
+	q.Decode(&d)
+	c, err := fsm.ParseReconfig(&q)
+	if err != nil || d.Err() != nil || m.peers == nil {
+		return proto.BadArguments, true
+	}
+	r := &Reconfig{Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
+	for _, s := range c.Joining {
+		r.Joining = append(r.Joining, MemberInfo{s.ID, s.Addr, !s.Observer})
+	}
+	ctx, cancel := context.WithTimeout(m.peers.ctx, 3*adminTimeout)
+	defer cancel()
+	_, err = Ask(ctx, m.peers.network, m.cfg.addr(), Request{Reconfig: r})
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused) && refused.code != proto.OK:
+		m.cfg.Log.Warn("reconfig refused", "code", refused.code, "error", err)
+		return refused.code, true
+	case err != nil:
+		m.cfg.Log.Warn("reconfig failed", "error", err)
+		return 0, false
+	}
+	applied := make(result, 1)
+	m.Propose(fsm.Nothing(), applied)
+	return proto.OK, <-applied == nil
+}

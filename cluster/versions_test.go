@@ -1,0 +1,202 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) count(words string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), words)
+}
+
+// until waits for a condition.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
+// threeMembers opens a cluster and returns it with the leader's index.
+func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Member, lead int) {
+	t.Helper()
+	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+	for id := uint64(1); id <= 3; id++ {
+		host, _, _ := net.SplitHostPort(peers[id])
+		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		m, err := Open(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		members = append(members, m)
+	}
+	for _, m := range members {
+		<-m.Ready()
+	}
+	until(t, "a leader", func() bool {
+		for i, m := range members {
+			if m.Role() == "leader" {
+				lead = i
+				return true
+			}
+		}
+		return false
+	})
+	return members, lead
+}
+
+// newer is an entry that a program of a later version wrote.
+func newer(change func(entry []byte, e *fsm.Envelope) []byte) []byte {
+	e := &fsm.Envelope{Origin: 2, Batch: 1 << 62, Count: 1}
+	return change(fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing()), e)
+}
+
+var newerEntries = map[string][]byte{
+	"version": newer(func(b []byte, e *fsm.Envelope) []byte { b = fsm.EndEntry(b, e); b[0]++; return b }),
+	"setting": newer(func(b []byte, e *fsm.Envelope) []byte { e.Settings = 1 << 31; return fsm.EndEntry(b, e) }),
+}
+
+// TestNewerEntry: a leader does not take what it does not understand from a
+// newer member, and the cluster goes on; and a member that finds such an entry
+// in its log says so in one line and applies nothing more.
+func TestNewerEntry(t *testing.T) {
+	for name, entry := range newerEntries {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log lines
+				members, lead := threeMembers(t, memnet.New(), &log)
+				other := members[(lead+1)%3]
+				c, err := hello(context.Background(), other.peers.network, members[lead].cfg.addr(), kindForward)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				if err := writeMessage(c, msgBatch, entry); err != nil {
+					t.Fatal(err)
+				}
+				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {
+					t.Errorf("answered %q, %v", b, err)
+				}
+				if n := log.count("refusing a peer's entry"); n != 1 || log.count("upgrade this one") != 1 {
+					t.Errorf("refused %d times in the log: %s", n, log.text.String())
+				}
+				done := make(result, 1)
+				other.Propose(fsm.Nothing(), done)
+				if err := <-done; err != nil {
+					t.Errorf("the next entry: %v", err)
+				}
+
+				members[lead].raft.Apply(entry, time.Second)
+				for i, m := range members {
+					err := <-m.Err()
+					if text := err.Error(); strings.Contains(text, "\n") || !strings.Contains(text, "log entry ") || !strings.Contains(text, "upgrade this one") {
+						t.Errorf("member %d: %v", i+1, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestNewerPeer: who speaks a later version is not heard, which is said once in a while.
+func TestNewerPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		n := memnet.New()
+		members, _ := threeMembers(t, n, &log)
+		for range 100 {
+			for _, kind := range []byte{kindRaft, kindForward, kindAdmin} {
+				c, err := n.Host("d").Dial(context.Background(), "a:1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(c, "%c%c{\"status\":true}\n", kind, peerVersion+1)
+				if b, _ := io.ReadAll(c); len(b) > 0 {
+					t.Errorf("answered %q", b)
+				}
+				c.Close()
+			}
+		}
+		if got := log.count("speaks another version"); got != 1 || log.count("upgrade") != 1 {
+			t.Errorf("said %d times: %s", got, log.text.String())
+		}
+		done := make(result, 1)
+		members[0].Propose(fsm.Nothing(), done)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNewerSnapshot: one in the data directory stops the start. It is not
+// damaged, and not to be thrown away.
+func TestNewerSnapshot(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.SnapshotBytes = 1
+	m, err := Open(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-m.Ready()
+	done := make(result, 1)
+	m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done)
+	<-done
+	var found []string
+	until(t, "a snapshot", func() bool {
+		found, _ = filepath.Glob(filepath.Join(cfg.Dir, snapshotDir, "*[0-9]", "state.bin"))
+		return len(found) > 0
+	})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	found, _ = filepath.Glob(filepath.Join(cfg.Dir, snapshotDir, "*", "state.bin"))
+	for _, path := range found {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[6]++ // behind the magic
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err = Open(cfg, fsm.NewReplica())
+	if err == nil {
+		m.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "upgrade this one") || !strings.Contains(err.Error(), cfg.Dir) || strings.Contains(err.Error(), "damaged") {
+		t.Errorf("%v", err)
+	}
+}

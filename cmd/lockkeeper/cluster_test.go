@@ -1,0 +1,199 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// freePorts finds ports that nobody listens on.
+func freePorts(t *testing.T, n int) (ports []int) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		check1(t, err)
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// waitFor waits until ok.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came: %s", what)
+		}
+	}
+}
+
+// ask runs a command about the cluster, with --json, and expects it to succeed.
+func ask(t *testing.T, args ...string) cluster.Status {
+	t.Helper()
+	code, stdout, stderr := call(nil, append([]string{"cluster", "--json"}, args...)...)
+	var s cluster.Status
+	if code != exitOK || stderr != "" {
+		t.Fatalf("cluster %v: %d %q", args, code, stderr)
+	}
+	if err := json.Unmarshal([]byte(stdout), &s); err != nil {
+		t.Fatalf("%v: %q", err, stdout)
+	}
+	return s
+}
+
+// TestCluster grows a server to a cluster of three and an observer, hands over,
+// and removes one after the other, while a client works.
+func TestCluster(t *testing.T) {
+	var addrs []string
+	for _, port := range freePorts(t, 4) {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	dir := t.TempDir()
+	data := func(id int) string { return filepath.Join(dir, fmt.Sprint(id)) }
+	one := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", data(1), "--peers", "1="+addrs[0]).waitReady()
+	c := one.connect()
+	write := func(path string) {
+		t.Helper()
+		_, err := c.Create(path, nil, 0)
+		check1(t, err)
+	}
+	write("/alone")
+	joined := func(id int, more ...string) *process {
+		t.Helper()
+		args := append([]string{"serve", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--data", data(id), "--peer-listen", addrs[id-1]}, more...)
+		return start(t, nil, args...)
+	}
+	two := joined(2, "--join", addrs[0]).waitReady()
+	three := joined(3, "--join", addrs[1]).waitReady()
+	four := joined(4, "--join", addrs[0], "--observer").waitReady()
+	waitFor(t, "three votes", func() bool {
+		n := 0
+		for _, m := range ask(t, "status", "--peer", addrs[3]).Members {
+			if m.Voter {
+				n++
+			}
+		}
+		return n == 3
+	})
+	write("/four")
+	if _, err := four.connect().Exists("/alone", false); err != nil {
+		t.Error(err)
+	}
+	code, stdout, _ := call(map[string]string{"LOCKKEEPER_PEER": addrs[2]}, "cluster", "status")
+	if lines := strings.Split(stdout, "\n"); code != exitOK || len(lines) != 6 || !strings.HasPrefix(lines[0], "server 3 is follower, in term ") ||
+		strings.Join(strings.Fields(lines[1]), " ") != "1 "+addrs[0]+" leader" || strings.Join(strings.Fields(lines[4]), " ") != "4 "+addrs[3]+" observer" {
+		t.Errorf("%d %q", code, stdout)
+	}
+
+	if s := ask(t, "transfer", "2", "--peer", addrs[2]); s.ID != 1 || len(s.Members) != 4 {
+		t.Errorf("%+v", s)
+	}
+	waitFor(t, "another leader", func() bool { return ask(t, "status", "--peer", addrs[3]).Leader == 2 })
+	write("/by-two")
+	code, _, stderr := call(nil, "cluster", "remove", "9", "--peer", addrs[0])
+	if oneError(t, stderr, "server 9 is no member"); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	ask(t, "remove", "2", "--peer", addrs[0]) // the leader
+	fails2 := func(p *process, id int) {
+		t.Helper()
+		code := p.exit()
+		lines := p.lines()
+		if last := lines[len(lines)-1]; code != exitFault || !strings.HasPrefix(last, fmt.Sprintf("lockkeeper: server %d was removed from its cluster: ", id)) {
+			t.Errorf("exit code %d, %q", code, lines)
+		}
+	}
+	fails2(two, 2)
+	write("/without-two")
+	check1(t, three.Process.Kill())
+	<-three.done
+	if code, _, stderr := call(nil, "cluster", "status", "--peer", addrs[2]); code != exitFault {
+		t.Errorf("a member that is down: %d %q", code, stderr)
+	} else {
+		oneError(t, stderr, addrs[2])
+	}
+	joined(3, "--join", addrs[0]).waitReady() // as it was started first
+	four.connect()
+	ask(t, "remove", "4", "--peer", addrs[0])
+	fails2(four, 4)
+	fails2(joined(4), 4)
+	if s := ask(t, "status", "--peer", addrs[2]); len(s.Members) != 2 {
+		t.Errorf("%+v", s)
+	}
+	write("/at-last")
+
+	// The way of a server that is added by hand.
+	check1(t, os.RemoveAll(data(4)))
+	four = joined(4)
+	waitFor(t, "a place", func() bool {
+		code, _, _ := call(nil, "cluster", "add", "4="+addrs[3], "--observer", "--peer", addrs[0])
+		return code == exitOK
+	})
+	four.waitReady()
+}
+
+// TestClusterZooCfg serves a cluster by three files as ZooKeeper has them, one
+// of them with its servers in another, with TLS between the members.
+func TestClusterZooCfg(t *testing.T) {
+	dir, ports, ca := t.TempDir(), freePorts(t, 6), testkit.NewCA(t)
+	authority := ca.WriteCA(t, dir, "ca.pem")
+	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")
+	var servers []string
+	for i, role := range []string{"", ":participant;127.0.0.1:" + fmt.Sprint(ports[4]), ":observer"} {
+		servers = append(servers, fmt.Sprintf("server.%d=127.0.0.1:%d:3888%s", i+1, ports[i], role))
+	}
+	dynamic := filepath.Join(dir, "zoo.cfg.dynamic")
+	check1(t, os.WriteFile(dynamic, []byte(strings.Join(append(servers, "version=100000000"), "\n")), 0o600))
+	var members []*process
+	for i := range 3 {
+		data := filepath.Join(dir, fmt.Sprint(i+1))
+		check1(t, os.Mkdir(data, 0o700))
+		check1(t, os.WriteFile(filepath.Join(data, "myid"), fmt.Appendf(nil, "%d\n", i+1), 0o600))
+		lines := append([]string{"tickTime=500", "initLimit=10", "syncLimit=5", "dataDir=" + data, "sslQuorum=true",
+			"ssl.quorum.keyStore.location=" + pem, "ssl.quorum.trustStore.location=" + authority}, servers...)
+		switch i {
+		case 0:
+			lines = append(lines[:len(lines)-3], "dynamicConfigFile="+dynamic, "clientPort=0", "clientPortAddress=127.0.0.1", "quorumListenOnAllIPs=true")
+		case 2:
+			lines = append(lines, "peerType=observer", "clientPort=0")
+		}
+		members = append(members, start(t, nil, "serve", "--config", zooCfg(t, lines...)))
+	}
+	for i, p := range members {
+		p.waitReady()
+		if _, err := p.connect().Create(fmt.Sprintf("/by%d", i), nil, 0); err != nil {
+			t.Error(err)
+		}
+		for _, l := range p.lines() {
+			if strings.Contains(l, "means nothing here") {
+				t.Errorf("every key is known, but: %s", l)
+			}
+		}
+	}
+	if want := fmt.Sprintf("127.0.0.1:%d", ports[4]); members[1].addr != want {
+		t.Errorf("server 2 serves clients on %s, not %s", members[1].addr, want)
+	}
+	s := ask(t, "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[2]), "--peer-tls-cert", pem, "--peer-tls-ca", authority)
+	if s.Role != "observer" || len(s.Members) != 3 || !s.Members[0].Voter || s.Members[2].Voter {
+		t.Errorf("%+v", s)
+	}
+	if _, err := members[2].connect().Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
+		t.Error(err)
+	}
+	for _, without := range [][]string{nil, {"--peer-tls-cert", pem, "--peer-tls-ca", testkit.NewCA(t).WriteCA(t, dir, "other.pem")}} {
+		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
+		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
+			t.Errorf("a stranger: exit code %d", code)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package proto
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// QuorumServer is a server of a cluster, as zoo.cfg, /zookeeper/config and
+// reconfig write it (QuorumPeer.QuorumServer):
+//
+//	server.ID=HOST:PORT:ELECTIONPORT[:participant|:observer][;[ADDRESS:]CLIENTPORT]
+type QuorumServer struct {
+	ID       uint64
+	Addr     string // HOST:PORT, where the other servers reach it
+	Observer bool   // it does not vote
+	Client   string // ADDRESS:PORT for clients, ADDRESS may be empty; "" if it is not told
+}
+
+// ParseServers reads servers that commas or line ends separate. Lines with the
+// version of the configuration and empty ones are passed over.
+func ParseServers(text string) (servers []QuorumServer, err error) {
+	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
+		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if key == "" && !ok || key == "version" {
+			continue
+		}
+		s, err := ParseServer(strings.TrimSpace(key), strings.TrimSpace(value))
+		if err != nil {
+			return nil, err
+		}
+		for _, other := range servers {
+			switch {
+			case other.ID == s.ID:
+				return nil, fmt.Errorf("server %d is there twice", s.ID)
+			case other.Addr == s.Addr:
+				return nil, fmt.Errorf("servers %d and %d have one address", other.ID, s.ID)
+			}
+		}
+		servers = append(servers, s)
+	}
+	return servers, nil
+}
+
+// ParseServer reads one server: key is server.ID, value what stands behind the
+// equals sign. ZooKeeper's ids are from 0 to 255; here they are from 1 to 254.
+func ParseServer(key, value string) (s QuorumServer, err error) {
+	id, ok := strings.CutPrefix(key, "server.")
+	s.ID, err = strconv.ParseUint(id, 10, 64)
+	if !ok || err != nil || s.ID == 0 || s.ID > 254 {
+		return s, fmt.Errorf("%q is not server.ID with an id from 1 to 254", key)
+	}
+	bad := func() (QuorumServer, error) {
+		return s, fmt.Errorf("%q is not HOST:PORT:ELECTIONPORT[:ROLE][;[ADDRESS:]CLIENTPORT]", value)
+	}
+	peer, client, hasClient := strings.Cut(value, ";")
+	if hasClient {
+		client, _, _ = strings.Cut(client, ";") // behind it the port for TLS
+		i := strings.LastIndex(client, ":")
+		host := client[:max(i, 0)]
+		if s.Client = client; i < 0 {
+			s.Client = ":" + client
+		}
+		if bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"); !isPort(client[i+1:]) || strings.Contains(host, ":") && !bracketed {
+			return bad()
+		}
+	}
+	host, rest, ok := strings.Cut(peer, ":")
+	if strings.HasPrefix(peer, "[") { // IPv6
+		host, rest, ok = strings.Cut(peer[1:], "]:")
+		if _, err := netip.ParseAddr(host); err != nil {
+			return bad()
+		}
+		host = "[" + host + "]"
+	}
+	ports := strings.Split(rest, ":")
+	if len(ports) == 3 {
+		switch strings.ToLower(ports[2]) {
+		case "participant":
+		case "observer":
+			s.Observer = true
+		default:
+			return bad()
+		}
+		ports = ports[:2]
+	}
+	if !ok || host == "" || strings.ContainsAny(host, "|=") || len(ports) != 2 || !isPort(ports[0]) || !isPort(ports[1]) {
+		return bad()
+	}
+	s.Addr = host + ":" + ports[0]
+	return s, nil
+}
+
+func isPort(s string) bool {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return err == nil && n > 0
+}

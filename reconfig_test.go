@@ -1,0 +1,174 @@
+package lockkeeper_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// superUser proves to be the super user of a configuration with superDigest.
+func superUser(t *testing.T, c *rawclient.Client) *rawclient.Client {
+	t.Helper()
+	must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("super:test")}, nil))(t)
+	return c
+}
+
+const superDigest = "super:D/InIHSb7yEEbrWz8b9l71RjZJU=" // password test
+
+func list(s string) proto.Path { return proto.Path{Path: s, Null: s == ""} }
+
+func reconfig(c *rawclient.Client, joining, leaving, members string, version int64) (proto.DataReply, error) {
+	var r proto.DataReply
+	_, err := c.Call(proto.OpReconfig, &proto.ReconfigRequest{Joining: list(joining), Leaving: list(leaving), NewMembers: list(members), ConfigID: version}, &r)
+	return r, err
+}
+
+// TestReconfig changes the members by ZooKeeper's own operation, through a
+// follower, and watches them change.
+func TestReconfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		more := func(c *lockkeeper.Config) { // waits to be added
+			c.Join, c.Reconfig, c.SuperDigest = "", true, superDigest
+		}
+		follower := (m.leader() + 1) % 3
+		c := superUser(t, m.connect(follower, 10*time.Second))
+		watcher := m.connect((follower+1)%3, 10*time.Second)
+		line := func(i int, role string) string { return fmt.Sprintf("server.%d=host%d:7000:7000:%s\n", i, i, role) }
+		config := func(r proto.DataReply, lines ...string) {
+			t.Helper()
+			if want := strings.Join(lines, "") + fmt.Sprintf("version=%x", r.Stat.Mzxid); string(r.Data) != want {
+				t.Errorf("the members are\n%s\nnot\n%s", r.Data, want)
+			}
+		}
+		was := must(watcher.Get("/zookeeper/config", true))(t)
+		config(was, line(1, "participant"), line(2, "participant"), line(3, "participant"))
+
+		for i := 3; i < 5; i++ {
+			m.configs = append(m.configs, lockkeeper.Config{
+				ID: uint64(i + 1), PeerAddr: host(i) + ":7000", Network: m.net.Host(host(i)), Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+			})
+			more(&m.configs[i])
+			m.servers = append(m.servers, nil)
+			m.start(i)
+		}
+		// One joins, one more without a vote, and one leaves, all at once.
+		leaves := (follower + 1) % 3
+		if leaves == m.leader() {
+			leaves = (follower + 2) % 3
+		}
+		r, err := reconfig(c, "server.4=host4:7000:3888;2181,server.5=host5:7000:3888:observer;2181", fmt.Sprint(leaves+1), "", was.Stat.Mzxid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for i := range 3 {
+			if i != leaves {
+				lines = append(lines, line(i+1, "participant"))
+			}
+		}
+		lines = append(lines, line(4, "participant"), line(5, "observer"))
+		config(r, lines...)
+		config(must(c.Get("/zookeeper/config", false))(t), lines...)
+		m.removed(leaves)
+		m.ready(m.servers[4])
+		if r.Stat.Version != -1 && r.Stat.Version != was.Stat.Version {
+			t.Errorf("version %d after %d", r.Stat.Version, was.Stat.Version)
+		}
+
+		// The whole list: the observer gets a vote, 4 is gone.
+		lines = append(lines[:2:2], line(5, "participant"))
+		r, err = reconfig(c, "", "", strings.ReplaceAll(strings.Join(lines, ""), "\n", ","), -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, lines...)
+		m.removed(3)
+
+		for _, x := range []struct {
+			name                      string
+			c                         *rawclient.Client
+			joining, leaving, members string
+			version                   int64
+			want                      proto.Code
+		}{
+			{"nobody's", m.connect(follower, 10*time.Second), "", "5", "", -1, proto.NoAuth},
+			{"old version", c, "", "5", "", was.Stat.Mzxid, proto.BadVersion},
+			{"malformed", c, "server.4=host4", "", "", -1, proto.BadArguments},
+			{"malformed leaving", c, "", "x", "", -1, proto.BadArguments},
+			{"taken address", c, "server.6=host5:7000:1", "", "", -1, proto.BadArguments},
+			{"nobody votes", c, "", "", "server.5=host5:7000:1:observer", -1, proto.BadArguments},
+			{"not there", c, "server.6=host6:7000:1;2181", "", "", -1, proto.NewConfigNoQuorum},
+		} {
+			if _, err := reconfig(x.c, x.joining, x.leaving, x.members, x.version); err != x.want {
+				t.Errorf("%s: %v, want %v", x.name, err, x.want)
+			}
+		}
+		config(must(c.Get("/zookeeper/config", false))(t), lines...)
+		if s, err := reconfig(c, "", "77", "", -1); err != nil { // who is not there cannot leave
+			t.Errorf("%v %v", s, err)
+		}
+
+		// The same id at another address, in one request; and the leader leaves.
+		m.net.Kill(host(4))
+		m.stop(4)
+		m.configs[4].PeerAddr, m.configs[4].Network, m.configs[4].Memory = "host6:7000", m.net.Host("host6"), lockkeeper.NewMemory()
+		m.start(4)
+		lead := m.leader()
+		c = superUser(t, m.connect(lead, 10*time.Second))
+		r, err = reconfig(c, "server.5=host6:7000:3888;2181", "5", "", -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, append(lines[:2:2], "server.5=host6:7000:7000:participant\n")...)
+		m.ready(m.servers[4])
+		c = superUser(t, m.connect(4, 10*time.Second))
+		if _, err = reconfig(c, "", fmt.Sprint(lead+1), "", -1); err != nil {
+			t.Fatal(err)
+		}
+		m.removed(lead)
+		if s, err := m.ask(cluster.Request{Status: true}); err != nil || len(s.Members) != 2 {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}
+
+// TestReconfigWatch: a watch on /zookeeper/config tells of every change.
+func TestReconfigWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		c := m.connect(0, 10*time.Second)
+		must(c.Get("/zookeeper/config", true))(t)
+		m.add(2, func(c *lockkeeper.Config) { c.Observers = []uint64{2} })
+		eventually(t, "the event", func() bool {
+			must(c.Exists("/", false))(t)
+			return len(c.Events) > 0
+		})
+		if e := c.Events[0]; e.Path != "/zookeeper/config" || e.Type != proto.EventNodeDataChanged {
+			t.Errorf("event %+v", e)
+		}
+	})
+}
+
+// TestReconfigOff: not enabled, and enabled on a server alone.
+func TestReconfigOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		if _, err := reconfig(m.connect(0, 10*time.Second), "", "1", "", -1); err != proto.ReconfigDisabled {
+			t.Errorf("disabled: %v", err)
+		}
+		s := open(t, lockkeeper.Config{Reconfig: true, SuperDigest: superDigest})
+		c := superUser(t, connect(t, inMemory(s)))
+		if _, err := reconfig(c, "", "1", "", -1); err != proto.Unimplemented {
+			t.Errorf("alone: %v", err)
+		}
+		must(c.Exists("/", false))(t) // the connection stays
+	})
+}
