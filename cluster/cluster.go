@@ -343,17 +343,26 @@ func (m *Member) end(handOver bool) error {
 
 // handOver makes another member the leader, if one is fit to, so that nobody
 // waits for an election.
-func (m *Member) handOver() {
-	f := m.raft.LeadershipTransfer()
-	done := make(chan struct{})
-	m.wg.Go(func() {
-		f.Error() // ErrRaftShutdown at the latest
-		close(done)
-	})
-	select {
-	case <-done:
-	case <-time.After(2 * m.electionTimeout):
+func (m *Member) handOver() error {
+	m.raft.LeadershipTransfer()
+	return m.awaitHandOver()
+}
+
+// awaitHandOver waits until this member does not lead any more. Raft is not
+// asked for what came of the transfer: it never answers if it is shut down
+// before it looks at it.
+func (m *Member) awaitHandOver() error {
+	for end := time.Now().Add(2 * m.electionTimeout); m.raft.State() == raft.Leader; {
+		if !time.Now().Before(end) {
+			return errors.New("nobody has taken over in time")
+		}
+		select {
+		case <-m.stop:
+			return ErrClosed
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
+	return nil
 }
 
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }

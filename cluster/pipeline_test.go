@@ -16,7 +16,7 @@ func TestPipelineRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
 		open := func(host string) (*Member, transport) {
-			m := &Member{gate: newGate(), cfg: Config{Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{})}
+			m := &Member{cfg: Config{Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{}), gate: newGate()}
 			m.gate.lift()
 			addr := host + ":1"
 			var err error

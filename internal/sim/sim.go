@@ -75,7 +75,6 @@ type sim struct {
 	calm    chan struct{} // closed when the faults are over
 	wg      sync.WaitGroup
 	clients int // under h.mu
-	closing bool
 
 	delay atomic.Int64 // of a message, at most
 

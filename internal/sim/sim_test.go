@@ -79,7 +79,8 @@ func TestSeeds(t *testing.T) {
 // and there is one processor.
 func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	rand.Seed(int64(seed)) //nolint:staticcheck // Raft draws from it
+	//lint:ignore SA1019 Raft draws from it
+	rand.Seed(int64(seed))
 	cryptotest.SetGlobalRandom(t, seed)
 	o := OptionsFor(seed)
 	if most > 0 {
