@@ -90,6 +90,9 @@ type Config struct {
 	// Reconfig lets clients that may write /zookeeper/config, such as the super
 	// user, change the members of the cluster (reconfigEnabled).
 	Reconfig bool
+	// ReadOnly has a member that lost the majority serve reads to clients that ask
+	// for no more (readonlymode.enabled): what it had when it lost it.
+	ReadOnly bool
 	// ContainerCheckInterval is how often container and TTL znodes are looked
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -224,7 +227,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
-		HandshakeTimeout: 10 * time.Second, FourLetterWords: c.FourLetterWords,
+		HandshakeTimeout: 10 * time.Second, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir,
 	}
 }

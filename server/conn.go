@@ -30,6 +30,7 @@ type conn struct {
 
 	session  int64 // set by the handshake, under Server.mu and before the reader goes on
 	timeout  int32 // ms, likewise
+	readOnly bool  // likewise: it is served reads alone, and its session is not this server's to keep
 	identity atomic.Pointer[identity]
 
 	out     outbox
@@ -187,7 +188,7 @@ func (s *Server) serveConn(nc net.Conn) {
 		s.answer(c, word)
 		return
 	}
-	if !s.isServing() {
+	if !s.isServing() && !s.isReadOnly() {
 		s.stats.unserved.Add(1)
 		return
 	}
@@ -247,6 +248,9 @@ func (c *conn) talk(first uint32) error {
 	}
 	c.nc.SetReadDeadline(time.Time{})
 	for buf = nil; ; {
+		if c.readOnly { // nobody else sees to its end
+			c.nc.SetReadDeadline(time.Now().Add(time.Duration(c.timeout) * time.Millisecond))
+		}
 		if buf, err = jute.ReadFrame(c.r, c.s.cfg.MaxFrame, buf); err != nil {
 			if err == io.EOF || errors.Is(err, net.ErrClosed) {
 				return errEnd
@@ -256,7 +260,7 @@ func (c *conn) talk(first uint32) error {
 		// One touch does for all frames that came together.
 		if c.fed && len(buf) >= 8 && !isAuth(buf) {
 			c.fed = false
-			if !c.s.cfg.Proposer.Touch(c.session) {
+			if !c.readOnly && !c.s.cfg.Proposer.Touch(c.session) {
 				return errEnd
 			}
 		}

@@ -71,7 +71,7 @@ func (s *Server) answer(c *conn, word string) {
 	switch {
 	case word != "srvr" && !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
 		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
-	case !s.isServing() && !slices.Contains(unserved, word):
+	case !s.isServing() && !s.isReadOnly() && !slices.Contains(unserved, word):
 		b.WriteString("This ZooKeeper instance is not currently serving requests\n")
 	default:
 		c.stats.received.Add(1)
@@ -87,22 +87,34 @@ func (s *Server) answer(c *conn, word string) {
 }
 
 func isro(s *Server, _ *conn, b *strings.Builder) {
-	if s.isServing() {
+	switch {
+	case s.isServing():
 		b.WriteString("rw")
-	} else {
+	case s.isReadOnly():
+		b.WriteString("ro")
+	default:
 		b.WriteString("null")
 	}
 }
 
 func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
 
-func srvr(s *Server, _ *conn, b *strings.Builder) {
+// heading begins srvr and stat.
+func (s *Server) heading(b *strings.Builder) {
 	fmt.Fprintf(b, "Zookeeper version: %s\n", s.version())
+	if s.isReadOnly() {
+		b.WriteString("READ-ONLY mode; serving only read-only clients\n")
+	}
+}
+
+func srvr(s *Server, _ *conn, b *strings.Builder) {
+	s.heading(b)
 	s.counts(b)
 }
 
 func stat(s *Server, self *conn, b *strings.Builder) {
-	fmt.Fprintf(b, "Zookeeper version: %s\nClients:\n", s.version())
+	s.heading(b)
+	b.WriteString("Clients:\n")
 	for _, c := range s.connections() {
 		c.brief(b, self)
 		b.WriteString(")\n")
@@ -346,7 +358,7 @@ func (s *Server) counts(b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
 	fmt.Fprintf(b, "Received: %d\nSent: %d\nConnections: %d\n", s.stats.received.Load(), s.stats.sent.Load(), len(s.connections()))
-	role := s.cfg.Proposer.Role()
+	role := s.role()
 	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: %s\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, role, st.znodes)
 	if q, _ := s.cfg.Proposer.Quorum(); role == "leader" {
 		fmt.Fprintf(b, "Proposal sizes last/min/max: %d/%d/%d\n", q.Last, q.Min, q.Max)
@@ -367,7 +379,7 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	least, mean, greatest := s.stats.latency()
 	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
 	line("version", s.version())
-	role := s.cfg.Proposer.Role()
+	role := s.role()
 	line("server_state", role)
 	quorum, clustered := s.cfg.Proposer.Quorum()
 	if doing := map[string]string{"leader": "leading", "follower": "following", "observer": "observing"}[role]; doing != "" {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/binary"
 	"time"
 
@@ -25,7 +26,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	var last int64
 	now := func(v *fsm.View) { last = v.Zxid() }
 	c.s.cfg.Replica.View(now)
-	if q.LastZxidSeen > last && c.s.cfg.Proposer.Role() != "standalone" {
+	if q.LastZxidSeen > last && c.s.isServing() && c.s.cfg.Proposer.Role() != "standalone" {
 		// A moment ago it was the client of a server that was a little ahead.
 		w := &caughtUp{now, make(chan struct{})}
 		c.s.cfg.Proposer.Propose(fsm.Nothing(), w)
@@ -36,6 +37,9 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		// expire its session; a closed socket sends it to another server.
 		c.warn("refusing a client that has seen a later zxid", "seen", q.LastZxidSeen, "here", last)
 		return false, errEnd
+	}
+	if c.s.isReadOnly() {
+		return c.shakeReadOnly(&q)
 	}
 	timeout := c.negotiate(q.Timeout)
 	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
@@ -65,6 +69,51 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		c.end()
 		return false, nil
 	}
+	return true, nil
+}
+
+// shakeReadOnly lets a client in who asked for no more than reads. One who has a
+// session keeps its id and password, which it needs when it can be resumed;
+// whether it still exists nobody here knows. One who has none gets an id that
+// no other server knows.
+func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
+	if !q.ReadOnly {
+		return false, errEnd
+	}
+	reply := proto.ConnectReply{
+		Timeout: c.negotiate(q.Timeout), SessionID: q.SessionID, Password: q.Password, HasReadOnly: true, ReadOnly: true,
+	}
+	if q.SessionID == 0 {
+		reply.SessionID, reply.Password = c.newID(), make([]byte, proto.PasswordLen)
+		rand.Read(reply.Password)
+	} else {
+		known := false
+		c.s.cfg.Replica.View(func(v *fsm.View) {
+			s := v.Sessions().Get(q.SessionID)
+			known = s != nil && subtle.ConstantTimeCompare(s.Password[:], q.Password) == 1
+		})
+		if !known { // a refusal would mean that it has expired
+			return false, errEnd
+		}
+	}
+	c.s.mu.Lock()
+	ok := c.s.readOnly
+	if ok {
+		c.session, c.timeout, c.readOnly = reply.SessionID, reply.Timeout, true
+	}
+	c.s.mu.Unlock()
+	if !ok {
+		return false, errEnd
+	}
+	c.out.add(func(b []byte) []byte {
+		b, start := jute.BeginFrame(b)
+		b = reply.Append(b)
+		jute.EndFrame(b, start)
+		return b
+	})
+	c.stats.sent.Add(1)
+	c.s.stats.sent.Add(1)
+	c.unsent = true
 	return true, nil
 }
 

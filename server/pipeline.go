@@ -40,6 +40,9 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
 		c.local(q)
 		return false, nil
+	case c.readOnly && q.op.Class == proto.Write:
+		c.local(q)
+		return q.op.Code != proto.OpCloseSession, nil
 	case q.op.Code == proto.OpReconfig:
 		return c.reconfig(q)
 	case q.op.Class == proto.Write:
@@ -201,6 +204,10 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	switch {
 	case q.op == nil:
 		h.Zxid, h.Code, end = -1, proto.Unimplemented, true
+	case q.op.Code == proto.OpCloseSession: // of a client that is served reads alone: it leaves
+		end = true
+	case q.op.Class == proto.Write:
+		h.Code = proto.NotReadOnly
 	case q.op.Code == proto.OpPing:
 		h.Xid = proto.XidPing
 	case q.op.Code == proto.OpAuth:

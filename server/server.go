@@ -73,6 +73,7 @@ type Config struct {
 	OutboxBytes      int           // queued for a client that does not read
 	HandshakeTimeout time.Duration // for TLS and the first frame
 	MaxTLSHandshakes int           // under way
+	ReadOnly         bool          // serve reads while suspended, to clients who say that they are content with them
 	FourLetterWords  []string      // those that are answered besides srvr; "*" is all
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
@@ -87,6 +88,7 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	serving   bool
+	readOnly  bool     // not serving, but clients who are content with reads
 	listening net.Addr // for the word conf
 	secure    net.Addr // likewise: where TLS is spoken
 	conns     map[*conn]struct{}
@@ -122,19 +124,26 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Open begins to serve clients.
+// Open begins to serve clients. Those who were served reads alone are closed,
+// so that they come back for a session.
 func (s *Server) Open() {
 	s.mu.Lock()
-	s.serving = true
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	s.serving, s.readOnly = true, false
+	for c := range s.conns {
+		if c.readOnly {
+			c.kill()
+		}
+	}
 }
 
 // Suspend closes all connections and refuses clients until the next
-// [Server.Open], so that they go to another server.
+// [Server.Open], so that they go to another server; but for those who are content
+// with reads, if there is a read-only mode.
 func (s *Server) Suspend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.serving = false
+	s.serving, s.readOnly = false, s.cfg.ReadOnly
 	for c := range s.conns {
 		c.kill()
 	}
@@ -207,7 +216,7 @@ func (s *Server) enter() bool {
 // Listeners must be closed by whoever opened them.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.closed, s.serving = true, false
+	s.closed, s.serving, s.readOnly = true, false, false
 	for c := range s.conns {
 		c.kill()
 	}
@@ -277,6 +286,20 @@ func (s *Server) isServing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.serving
+}
+
+func (s *Server) isReadOnly() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.readOnly
+}
+
+// role is this server's part in the cluster, as four-letter words say it.
+func (s *Server) role() string {
+	if s.isReadOnly() {
+		return "read-only"
+	}
+	return s.cfg.Proposer.Role()
 }
 
 // markDirty notes that c has frames to send when the running entry is applied.

@@ -37,6 +37,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
 	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
 	f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as ZooKeeper's reconfigEnabled does")
+	f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that ask for no more, as ZooKeeper's readonlymode.enabled does")
 	words := f.String("4lw", "*", "four-letter `words` to answer, separated by commas; * is all")
 	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
 	level := slog.LevelWarn

@@ -43,7 +43,6 @@ var zooIgnored = []string{
 var zooAlike = map[string][]string{
 	"forceSync":                              {"yes"},
 	"skipACL":                                {"no"},
-	"readonlymode.enabled":                   {"false"},
 	"ssl.quorum.hostnameVerification":        {"true"},
 	"ssl.quorum.clientHostnameVerification":  {"false"},
 	"ssl.quorum.clientAuth":                  {"need"},
@@ -155,6 +154,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("no-ttl", strconv.FormatBool(value != "true"))
 		case name == "enforceQuota":
 			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
+		case name == "readonlymode.enabled":
+			err = set("read-only", strconv.FormatBool(strings.EqualFold(value, "true")))
 		case name == "reconfigEnabled":
 			err = set("reconfig", strconv.FormatBool(strings.EqualFold(value, "true")))
 		case name == "maxCnxns":

@@ -24,7 +24,7 @@ func TestZooCfg(t *testing.T) {
 		"# The number of milliseconds of each tick", "tickTime=500", "", "initLimit = 10", "syncLimit: 5", "! another comment",
 		"dataDir="+dir, "clientPort=0", "clientPortAddress=127.0.0.1", "maxClientCnxns=17", "maxSessionTimeout=60000",
 		"minSessionTimeout=-1", "4lw.commands.whitelist=conf, ruok", "autopurge.purgeInterval=1", "admin.enableServer=false",
-		"server.1=localhost:2888:3888", "reconfigEnabled=true", "jute.maxbuffer=0x1fffff", "forceSync=yes")
+		"server.1=localhost:2888:3888", "reconfigEnabled=true", "readonlymode.enabled=true", "jute.maxbuffer=0x1fffff", "forceSync=yes")
 	says := func(p *process, want ...string) {
 		t.Helper()
 		conf := p.conf()

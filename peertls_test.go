@@ -1,0 +1,87 @@
+package lockkeeper_test
+
+import (
+	"crypto/tls"
+	"crypto/x509/pkix"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// TestPeerTLS: members prove themselves to each other. Who cannot is kept out,
+// as a member and as one who asks, and the others go on.
+func TestPeerTLS(t *testing.T) {
+	noGoroutineLeft(t)
+	ca, foreign := testkit.NewCA(t), testkit.NewCA(t)
+	mutual := func(ca *testkit.CA, certificates ...tls.Certificate) *tls.Config {
+		return &tls.Config{Certificates: certificates, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	}
+	var addrs []string
+	for range 5 {
+		l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+		l.Close() // whoever listens next gets another port for now
+	}
+	peers := map[uint64]string{1: addrs[0], 2: addrs[1], 3: addrs[2]}
+	var log capture
+	var servers []*lockkeeper.Server
+	for id := range peers {
+		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers, PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.logger()}))(t)
+		defer s.Close()
+		servers = append(servers, s)
+	}
+	for i, s := range servers {
+		<-s.Ready()
+		must(connect(t, inMemory(s)).Create(fmt.Sprintf("/by%d", i), nil, 0))(t)
+	}
+	ours := cluster.TCP{TLS: mutual(ca, ca.Peer(t))}
+	strangers := map[string]*tls.Config{
+		"no certificate":         mutual(ca),
+		"of a foreign authority": {Certificates: []tls.Certificate{foreign.Peer(t)}, InsecureSkipVerify: true, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert},
+		"an expired certificate": mutual(ca, ca.Expired(t, pkix.Name{CommonName: "peer"})),
+		"no TLS":                 nil,
+	}
+	for name, config := range strangers {
+		t.Run(name, func(t *testing.T) {
+			var own capture
+			if s, err := cluster.Ask(t.Context(), cluster.TCP{TLS: config}, addrs[0], cluster.Request{Status: true}); err == nil {
+				t.Errorf("answered %+v", s)
+			}
+			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.logger()}
+			s, err := lockkeeper.Open(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			eventually(t, "word that it is not let in", func() bool { return len(own.matching("not in the cluster yet")) > 1 })
+			select {
+			case <-s.Ready():
+				t.Error("it serves")
+			default:
+			}
+			q := cluster.Request{Add: &cluster.MemberInfo{ID: 4, Addr: addrs[3], Voter: true}}
+			if s, err := cluster.Ask(t.Context(), ours, addrs[0], q); err == nil {
+				t.Errorf("added by hand: %+v", s)
+			}
+			if s := must(cluster.Ask(t.Context(), ours, addrs[0], cluster.Request{Status: true}))(t); len(s.Members) != 3 {
+				t.Errorf("members %+v", s.Members)
+			}
+		})
+	}
+	if said := log.matching("WARN", "does not prove itself", "tls: "); len(said) == 0 || len(said) > len(strangers) {
+		t.Errorf("the log of the others: %q", said)
+	}
+	s := must(lockkeeper.Open(lockkeeper.Config{ID: 5, PeerAddr: addrs[4], Join: addrs[2], PeerTLS: ours.TLS}))(t)
+	defer s.Close()
+	select {
+	case <-s.Ready():
+	case <-time.After(20 * time.Second):
+		t.Error("one who proves itself does not come in")
+	}
+}
