@@ -1,6 +1,7 @@
 T := 30s
+H := 10
 
-.PHONY: build test race lint fuzz interop diff ci
+.PHONY: build test race lint fuzz sim plants interop diff ci
 
 build:
 	go build ./...
@@ -23,6 +24,15 @@ fuzz:
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) -fuzzminimizetime 1s $$package; \
 		done; \
 	done
+
+# Clusters in virtual time under faults: H virtual hours of them, on all cores
+# (docs/reliability.md).
+sim:
+	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
+
+# Builds with planted bugs, each of which the simulation has to find.
+plants:
+	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=40
 
 # As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
 interop:

@@ -199,6 +199,35 @@ func TestClusterTouches(t *testing.T) {
 	})
 }
 
+// TestClusterSlowLeader: sessions of other members live while the leader's disk
+// is slow and writes wait for it.
+func TestClusterSlowLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		other := (lead + 1) % 3
+		ours, theirs, quiet := m.connect(lead, 10*time.Second), m.connect(other, 10*time.Second), m.connect(other, 2*time.Second)
+		must(quiet.Create("/quiet", nil, proto.FlagEphemeral))(t)
+		slow := true
+		m.configs[lead].Memory.SetFault(func() error {
+			if slow {
+				slow = false
+				time.Sleep(6 * time.Second)
+			}
+			return nil
+		})
+		// The leader stores one, and another waits for its turn there.
+		ours.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
+		time.Sleep(10 * time.Millisecond)
+		theirs.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
+		for range 16 {
+			time.Sleep(500 * time.Millisecond)
+			check(t, quiet.Ping())
+		}
+		must(quiet.Exists("/quiet", false))(t)
+	})
+}
+
 // TestClusterSessionMoves: a session resumes on any member, and its old
 // connection is closed.
 func TestClusterSessionMoves(t *testing.T) {

@@ -128,9 +128,9 @@ type Config struct {
 
 	// Logger gets what happens. Nil discards it.
 	Logger *slog.Logger
-	// Observer, if not nil, learns of everything that is applied here, as it is
+	// Tap, if not nil, learns of everything that is applied here, as it is
 	// applied. It must not block. It is for tests.
-	Observer fsm.Observer
+	Tap fsm.Observer
 }
 
 // complete puts defaults in and refuses what makes no sense.

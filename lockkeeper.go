@@ -94,8 +94,8 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	replica := fsm.NewReplica()
-	if cfg.Observer != nil {
-		replica.Observe(cfg.Observer)
+	if cfg.Tap != nil {
+		replica.Observe(cfg.Tap)
 	}
 	s.replica = replica
 	late := &lateProposer{}

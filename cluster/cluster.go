@@ -54,7 +54,7 @@ type Member struct {
 	transport       *raft.NetworkTransport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
-	changing        sync.Mutex    // held while this member changes them
+	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
 	watched         watched
 
 	batcher batcher
@@ -99,7 +99,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
@@ -343,17 +343,26 @@ func (m *Member) end(handOver bool) error {
 
 // handOver makes another member the leader, if one is fit to, so that nobody
 // waits for an election.
-func (m *Member) handOver() {
-	f := m.raft.LeadershipTransfer()
-	done := make(chan struct{})
-	m.wg.Go(func() {
-		f.Error() // ErrRaftShutdown at the latest
-		close(done)
-	})
-	select {
-	case <-done:
-	case <-time.After(2 * m.electionTimeout):
+func (m *Member) handOver() error {
+	m.raft.LeadershipTransfer()
+	return m.awaitHandOver()
+}
+
+// awaitHandOver waits until this member does not lead any more. Raft is not
+// asked for what came of the transfer: it never answers if it is shut down
+// before it looks at it.
+func (m *Member) awaitHandOver() error {
+	for end := time.Now().Add(2 * m.electionTimeout); m.raft.State() == raft.Leader; {
+		if !time.Now().Before(end) {
+			return errors.New("nobody has taken over in time")
+		}
+		select {
+		case <-m.stop:
+			return ErrClosed
+		case <-time.After(5 * time.Millisecond):
+		}
 	}
+	return nil
 }
 
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }

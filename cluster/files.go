@@ -84,13 +84,13 @@ func (s *stores) bootstrap(c raft.Configuration) error {
 // finds everything that one had. Only one member may use it at a time.
 type Memory struct {
 	log   *raft.InmemStore
-	snaps *raft.InmemSnapshotStore
+	snaps *memorySnapshots
 	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never was.
 func NewMemory() *Memory {
-	return &Memory{log: raft.NewInmemStore(), snaps: raft.NewInmemSnapshotStore()}
+	return &Memory{log: raft.NewInmemStore(), snaps: &memorySnapshots{}}
 }
 
 // SetFault has f called before each write of the log, the term or the vote: it

@@ -160,7 +160,31 @@ func (m *Member) serveForward(c net.Conn) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.Close()
-	var mu sync.Mutex
+	type batch struct {
+		number uint64
+		entry  []byte
+	}
+	// Raft takes no entry while a slow disk has the one before. The touches
+	// behind it must be heard meanwhile: their sessions would be found late.
+	batches := make(chan batch, 16)
+	defer close(batches)
+	wg.Go(func() {
+		var mu sync.Mutex
+		for b := range batches {
+			fsm.Stamp(b.entry, time.Now().UnixMilli())
+			m.watched.proposed(len(b.entry))
+			f := m.raft.Apply(b.entry, peerTimeout)
+			wg.Go(func() {
+				if f.Error() != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					if writeMessage(c, msgRefused, binary.BigEndian.AppendUint64(nil, b.number)) != nil {
+						c.Close()
+					}
+				}
+			})
+		}
+	})
 	for r := bufio.NewReader(c); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
@@ -173,18 +197,12 @@ func (m *Member) serveForward(c net.Conn) {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
 				return
 			}
-			fsm.Stamp(b, time.Now().UnixMilli())
-			m.watched.proposed(len(b))
-			f := m.raft.Apply(b, peerTimeout)
-			wg.Go(func() {
-				if f.Error() != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					if writeMessage(c, msgRefused, binary.BigEndian.AppendUint64(nil, e.Batch)) != nil {
-						c.Close()
-					}
-				}
-			})
+			select {
+			case batches <- batch{e.Batch, b}:
+			default:
+				m.cfg.Log.Error("a peer sends entries without waiting", "peer", c.RemoteAddr().String())
+				return
+			}
 		case msgTouched:
 			now := m.nowMs()
 			m.trackMu.Lock()

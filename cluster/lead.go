@@ -64,13 +64,14 @@ func (m *Member) watchLeadership() {
 			m.setLeading(true)
 			m.trackAll()
 			stop, done = make(chan struct{}), make(chan struct{})
-			if term, ok := m.term(); ok && m.peers != nil {
+			term, ok := m.term()
+			if ok && m.peers != nil {
 				stop := stop
 				m.wg.Go(func() { m.tellCommits(term, stop) })
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
-				m.lead(stop)
+				m.lead(term, stop)
 			}(stop, done)
 			select {
 			case m.leads <- struct{}{}:
@@ -98,7 +99,7 @@ func (m *Member) setLeading(yes bool) {
 
 // lead ends sessions that are late, and now and then reaps container and TTL
 // znodes. Between deadlines it sleeps.
-func (m *Member) lead(stop <-chan struct{}) {
+func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
 	due, wait := m.nextDeadline()
@@ -114,7 +115,7 @@ func (m *Member) lead(stop <-chan struct{}) {
 		case <-m.sooner:
 		case <-timer.C:
 			for _, id := range m.late(due) {
-				m.expire(id, expiry{m, id, nil})
+				m.expire(id, term, expiry{m, id, nil})
 			}
 		}
 		due, wait = m.nextDeadline()
@@ -161,8 +162,9 @@ func (m *Member) track(id int64, timeoutMs int32) {
 	}
 }
 
-// expire proposes the end of a session, unless another connection gets it first.
-func (m *Member) expire(id int64, w fsm.Waiter) {
+// expire proposes the end of a session, unless another connection gets it first
+// or, if term is not 0, this term ends.
+func (m *Member) expire(id int64, term uint64, w fsm.Waiter) {
 	var s *session.Session
 	m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
 	if s == nil {
@@ -170,7 +172,7 @@ func (m *Member) expire(id int64, w fsm.Waiter) {
 		return
 	}
 	m.cfg.Log.Info("session expired", "session", session.FormatID(id), "timeoutMs", s.Timeout)
-	m.Propose(fsm.ExpireSession(s), w)
+	m.Propose(fsm.ExpireSession(s, term), w)
 }
 
 // expiry waits for the end of a late session.
@@ -204,7 +206,7 @@ func (e expiry) Lost() {
 // and returns when its ephemerals are gone. It does nothing if there is no such session.
 func (m *Member) Expire(id int64) error {
 	done := make(result, 1)
-	m.expire(id, expiry{m, id, done})
+	m.expire(id, 0, expiry{m, id, done})
 	return <-done
 }
 

@@ -183,12 +183,15 @@ func (m *Member) Change(q Request) (Reply, error) {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	if q.Reconfig == nil {
-		m.changing.Lock() // one after the other; each has its time
-	} else if !m.changing.TryLock() {
-		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+	select {
+	case m.changing <- struct{}{}:
+	default:
+		if q.Reconfig != nil {
+			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+		}
+		m.changing <- struct{}{} // one after the other; each has its time
 	}
-	defer m.changing.Unlock()
+	defer func() { <-m.changing }()
 	members, err := m.members()
 	if err != nil {
 		return Reply{}, err
@@ -290,7 +293,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 		return refuse(proto.BadArguments, "the last voting member has to stay")
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
-		if err := m.raft.LeadershipTransfer().Error(); err != nil && !errors.Is(err, raft.ErrNotLeader) {
+		if err := m.handOver(); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return ErrNotLeader
@@ -394,7 +397,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 		if voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.raft.LeadershipTransfer().Error()
+		return m.handOver()
 	}
 	to := find(members, id)
 	switch {
@@ -403,7 +406,8 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	return m.raft.LeadershipTransferToServer(serverID(id), raft.ServerAddress(to.Addr)).Error()
+	m.raft.LeadershipTransferToServer(serverID(id), raft.ServerAddress(to.Addr))
+	return m.awaitHandOver()
 }
 
 // serveAdmin answers one request.

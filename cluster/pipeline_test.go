@@ -16,7 +16,8 @@ func TestPipelineRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
 		open := func(host string) (*Member, transport) {
-			m := &Member{cfg: Config{Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{})}
+			m := &Member{cfg: Config{Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{}), gate: newGate()}
+			m.gate.lift()
 			addr := host + ":1"
 			var err error
 			if m.peers, err = listenPeers(m, net.Host(host), addr); err != nil {

@@ -15,17 +15,32 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func start(t *testing.T, options ...lockkeepertest.Option) *lockkeepertest.Server {
-	return lockkeepertest.Start(t, append(options, lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
-		c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
-		c.EnforceQuota = true
-		c.ContainerCheckInterval = 100 * time.Millisecond
-	}))...)
-}
+// everything gives a server what the suite looks at.
+var everything = lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
+	c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
+	c.EnforceQuota = true
+	c.ContainerCheckInterval = 100 * time.Millisecond
+})
 
 // TestLockkeeper runs the whole suite against a server in this process, in
 // virtual time: every check must pass, and every operation have one.
 func TestLockkeeper(t *testing.T) {
+	whole(t, func(t *testing.T) *lockkeepertest.Server { return lockkeepertest.Start(t, everything) })
+}
+
+// TestMembers runs it against a leader, and against a follower.
+func TestMembers(t *testing.T) {
+	for i, role := range []string{"leader", "follower"} {
+		t.Run(role, func(t *testing.T) {
+			whole(t, func(t *testing.T) *lockkeepertest.Server {
+				c := lockkeepertest.StartCluster(t, 3, everything)
+				return c.Server((c.Leader() + i) % 3)
+			})
+		})
+	}
+}
+
+func whole(t *testing.T, start func(t *testing.T) *lockkeepertest.Server) {
 	var r *conform.Report
 	var err error
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +75,7 @@ func TestLockkeeper(t *testing.T) {
 
 // TestTest is what a user's test does.
 func TestTest(t *testing.T) {
-	s := start(t, lockkeepertest.WithTCP())
+	s := lockkeepertest.Start(t, everything, lockkeepertest.WithTCP())
 	groups := []string{"delete", "multi"}
 	conform.Test(t, func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())

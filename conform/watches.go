@@ -392,7 +392,9 @@ var watchChecks = []Check{
 			for round := int32(1); round <= 20; round++ {
 				k.watchData(n)
 				w.send(proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
-				for seen := false; !seen; {
+				late := time.Now().Add(t.s.o.Timeout)
+				for seen := false; !seen; t.wait(20 * time.Microsecond) {
+					t.ensure(time.Now().Before(late), "version %d is never read", round)
 					f := k.call(proto.OpExists, &proto.PathWatch{Path: n})
 					k.judge(f, proto.OK)
 					seen = f.Body.(*proto.Stat).Version == round

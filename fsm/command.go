@@ -61,10 +61,13 @@ func ResumeSession(conn uint64, id int64, timeout int32, password []byte) *Comma
 	return &Command{Op: OpResumeSession, Session: id, Conn: conn, Body: jute.AppendBuffer(b, password)}
 }
 
-// ExpireSession is the command that ends s unless another connection has it by then.
-func ExpireSession(s *session.Session) *Command {
+// ExpireSession is the command that ends s, found late by the leader of a term,
+// unless another connection has it by then, or there is another leader, which
+// gives it its whole time again. In term 0 any leader is as good.
+func ExpireSession(s *session.Session, term uint64) *Command {
 	b := jute.AppendLong(nil, int64(s.Owner.Server))
-	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(s.Owner.Number))}
+	b = jute.AppendLong(b, int64(s.Owner.Number))
+	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(term))}
 }
 
 // Nothing is a command without effect. When it is done, all that was committed

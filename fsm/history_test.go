@@ -141,7 +141,7 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 		if h.IntN(3) == 0 {
 			owner.Number++
 		}
-		c = ExpireSession(&session.Session{ID: cl.id, Owner: owner})
+		c = ExpireSession(&session.Session{ID: cl.id, Owner: owner}, 0)
 		if !cl.alive || owner != cl.owner {
 			return c, fate{nothing: true}, fmt.Sprint("vain expiry of ", cl.id)
 		}

@@ -294,6 +294,20 @@ func TestEpochRisesWithTerm(t *testing.T) {
 	}
 }
 
+// TestExpiryOfEarlierTerm: what a leader decided does not count under the next,
+// who gives every session its whole time again.
+func TestExpiryOfEarlierTerm(t *testing.T) {
+	m := NewMachine()
+	one(t, m, 3, OpenSession(1, 5, 1000, session.Password{}))
+	late := ExpireSession(m.Sessions().Get(5), 3)
+	if r, changes := one(t, m, 4, late); r[0].Code == proto.OK || len(changes) > 0 || m.Sessions().Get(5) == nil {
+		t.Errorf("in the next term: %v, changes %v", r[0].Code, changes)
+	}
+	if r, _ := one(t, m, 4, ExpireSession(m.Sessions().Get(5), 4)); r[0].Code != proto.OK || m.Sessions().Get(5) != nil {
+		t.Errorf("in the same term: %v", r[0].Code)
+	}
+}
+
 // TestCloseDeletesEphemerals: one zxid, the znodes in the order of their
 // creation, then the session.
 func TestCloseDeletesEphemerals(t *testing.T) {
@@ -304,7 +318,7 @@ func TestCloseDeletesEphemerals(t *testing.T) {
 	other.Conn = 2
 	one(t, m, 1, other)
 	before := m.Zxid()
-	for _, end := range []*Command{ExpireSession(m.Sessions().Get(5)), ExpireSession(&session.Session{ID: 5})} {
+	for _, end := range []*Command{ExpireSession(m.Sessions().Get(5), 0), ExpireSession(&session.Session{ID: 5}, 0)} {
 		r, changes := one(t, m, 1, end)
 		if m.Sessions().Get(5) != nil {
 			t.Fatal("the session is still there")

@@ -48,7 +48,11 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		if d.Err() != nil {
 			return Result{}, fmt.Errorf("%w: expireSession", ErrEntry)
 		}
-		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner {
+		term := uint64(0) // older logs have none
+		if len(d.Rest()) > 0 {
+			term = uint64(d.Long())
+		}
+		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner || term != 0 && term != m.term {
 			return Result{Zxid: m.zxid, Code: proto.SessionMoved}, nil
 		}
 		return m.closeSession(c.Session), nil

@@ -4,12 +4,10 @@ package interop
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -118,9 +116,10 @@ type crashRound struct {
 type lane struct {
 	dir    string
 	number int
-	sent   int     // creates of which at least one byte may have left
-	acked  []int64 // the zxids of the acknowledged ones, which are the first
-	err    error   // an answer that should not have been
+	sent   int           // creates of which at least one byte may have left
+	acked  []int64       // the zxids of the acknowledged ones, which are the first
+	err    error         // an answer that should not have been
+	pause  time.Duration // before each create
 
 	seen bool
 	kept []int64 // czxids of the znodes found after the kill
@@ -387,6 +386,7 @@ func (l *lane) run(conn *rawConn, window int) {
 			case <-broken:
 				return
 			}
+			time.Sleep(l.pause)
 			path := l.path(l.sent)
 			l.sent++
 			if conn.send(createRequest(int32(l.sent), path, crashData(path), 0)) != nil {
@@ -422,11 +422,5 @@ func (l *lane) run(conn *rawConn, window int) {
 // check lets the operator's tool look at the files of the dead server.
 func (c *crash) check() {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, lockkeeperBinary(c.t), "check", c.dir)
-	cmd.Env = cleanEnv()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		c.fatalf("lockkeeper check: %v\n%s", err, out)
-	}
+	checkDir(c.t, c.dir)
 }

@@ -33,13 +33,8 @@ var goZKReplacement []byte
 // goZKWaiting names the tests of goZK that lockkeeper cannot pass yet, and why.
 // A test that is not named here must pass; a name without a test is an error.
 var goZKWaiting = map[string]string{
-	"TestIntegration_BasicCluster":             "needs three servers",
-	"TestIntegration_ClientClusterFailover":    "needs three servers, one of which is killed",
-	"TestIntegration_NoQuorum":                 "needs three servers, of which two are killed",
-	"TestIntegration_RecurringReAuthHang":      "needs three servers, one of which is killed",
-	"TestIntegration_DNSHostProviderReconnect": "needs three servers, one of which is killed",
-	"TestIntegration_IncrementalReconfig":      "needs three servers, and a fourth that joins by reconfig",
-	"TestIntegration_Reconfig":                 "needs three servers, and reconfig",
+	"TestIntegration_IncrementalReconfig": "needs three servers, and a fourth that joins by reconfig",
+	"TestIntegration_Reconfig":            "needs three servers, and reconfig",
 }
 
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.

@@ -30,11 +30,12 @@ const (
 
 // play is main for the processes that the tests start of this binary.
 func play(role string) int {
-	if role != "holder" {
+	part := map[string]func() error{"holder": playHolder, "locker": playLocker}[role]
+	if part == nil {
 		fmt.Fprintf(os.Stderr, "no such part to play: %q\n", role)
 		return 2
 	}
-	if err := playHolder(); err != nil {
+	if err := part(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

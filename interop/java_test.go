@@ -214,3 +214,26 @@ func TestJavaClient(t *testing.T) {
 		"session-timeout", "read-only-flag", "resume", "wrong-password", "close", "expiry", "ttl-and-container",
 		"reconnect", "many-watches", "restart", "delete-recursive", "netty")
 }
+
+// TestClusterJava has Curator's lock and ZooKeeper's own client go on while the
+// leader of three servers is killed.
+func TestClusterJava(t *testing.T) {
+	classpath, err := javaClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := startEnsemble(t, 3)
+	down := 0
+	outcomes := runJava(t, classpath, "ClusterCases", map[string]func(){
+		"kill leader": func() {
+			down = e.leader()
+			e.kill(down)
+		},
+		"start": func() {
+			e.launch(down)
+			e.await()
+		},
+	}, e.addrs())
+	checkCases(t, outcomes, "mutex", "watches")
+	e.finish()
+}

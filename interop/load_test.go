@@ -89,8 +89,8 @@ func loadRoot(addr string) (string, error) {
 	return root, err
 }
 
-// runLoad opens the connections and their sessions, then measures how long
-// they take for total requests. The requests of worker w are op(w, 0), op(w,
+// runLoad opens the connections and their sessions, spread over the servers if
+// addr names several, then measures how long they take for total requests. The requests of worker w are op(w, 0), op(w,
 // 1) and so on.
 func runLoad(addr string, conns, outstanding, total int, op func(worker, i int) loadOp) (opsPerSecond float64, err error) {
 	clients := make([]*loadClient, 0, conns)
@@ -99,8 +99,9 @@ func runLoad(addr string, conns, outstanding, total int, op func(worker, i int) 
 			c.nc.Close()
 		}
 	}()
-	for range conns {
-		c, err := dialLoad(addr)
+	addrs := strings.Split(addr, ",")
+	for i := range conns {
+		c, err := dialLoad(addrs[i%len(addrs)])
 		if err != nil {
 			return 0, err
 		}

@@ -113,6 +113,12 @@ const servingLine = "lockkeeper: serving ZooKeeper clients on "
 // execLockkeeper starts the process and does not wait for it to serve.
 func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 	t.Helper()
+	return execLockkeeperBy(t, nil, args...)
+}
+
+// execLockkeeperBy has another program, which becomes it, start the process.
+func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
+	t.Helper()
 	l := &lockkeeper{t: t, exited: make(chan struct{})}
 	if v, ok := flagValue(args, "listen"); !ok {
 		args = append([]string{"--listen", "127.0.0.1:0"}, args...)
@@ -125,7 +131,8 @@ func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 		l.dir = t.TempDir()
 		args = append(args, "--data", l.dir)
 	}
-	l.cmd = exec.Command(lockkeeperBinary(t), append([]string{"serve"}, args...)...)
+	command := slices.Concat(by, []string{lockkeeperBinary(t), "serve"}, args)
+	l.cmd = exec.Command(command[0], command[1:]...)
 	l.cmd.Env = cleanEnv()
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	l.stderr = &tail{want: servingLine, match: make(chan string, 1)}

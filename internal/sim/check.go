@@ -15,8 +15,8 @@ import (
 
 // Counts say how much was checked.
 type Counts struct {
-	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized int
-	Unchecked                                                                     int // histories that Porcupine could not judge in time
+	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
+	Unchecked                                                                               int // histories that Porcupine could not judge in time
 }
 
 func (n *Counts) add(m Counts) {
@@ -30,6 +30,7 @@ func (n *Counts) add(m Counts) {
 	n.Reads += m.Reads
 	n.Linearized += m.Linearized
 	n.Unchecked += m.Unchecked
+	n.Restores += m.Restores
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -39,6 +40,7 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
+	c.n.Restores = s.h.Restores
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.reads()
@@ -544,12 +546,18 @@ func (c *checker) expiries() {
 		}
 	}
 	const onItsWay = tick/4 + 600*time.Millisecond // from one member to the other, at most, without a cut
+	before := map[int64]uint64{}                   // who found a session late last
 	for _, e := range c.h.Expiries {
 		if c.h.Forced[e.Session] {
 			continue
 		}
 		if _, ended := closed[e.Session]; !ended {
 			continue // the decision came to nothing
+		}
+		again := before[e.Session] == e.By // what it found before could not be done then
+		before[e.Session] = e.By
+		if again {
+			continue
 		}
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {

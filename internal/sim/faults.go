@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
@@ -111,6 +114,9 @@ var faultKinds = []fault{
 			return
 		}
 		most := 5 + r.IntN(400)
+		if r.IntN(3) == 0 {
+			most *= 10 // so slow that the others' logs go on without it
+		}
 		m.mem.SetFault(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
 			return nil
@@ -124,16 +130,12 @@ var faultKinds = []fault{
 			return
 		}
 		defer m.release()
-		m.mu.Lock()
-		m.doomed = true
-		m.mu.Unlock()
+		m.setDoomed(true)
 		m.mem.SetFault(func() error { return syscall.ENOSPC })
 		time.Sleep(hold)
 		m.stop(false)
 		m.mem.SetFault(nil)
-		m.mu.Lock()
-		m.doomed = false
-		m.mu.Unlock()
+		m.setDoomed(false)
 		m.start()
 	}},
 	{"transfer", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
@@ -230,36 +232,61 @@ func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
 	each(-1)
 }
 
-// removeAndAdd takes a member out of the cluster and, after a while in which it
-// is down, in again.
+// removeAndAdd takes a member out of the cluster, and after a while in which it
+// is down has it join again, with nothing.
 func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
-	lead := s.leader()
-	if lead == nil || !m.claim() {
+	// While another member lags, Raft can end without anybody who could be
+	// elected (docs/reliability.md, open).
+	s.mu.Lock()
+	alone := s.active == 1
+	s.mu.Unlock()
+	if !alone || !m.claim() {
 		return
 	}
 	defer m.release()
-	via := s.members[(int(m.id))%len(s.members)] // not itself
-	err := s.ask(via, cluster.Request{Remove: m.id})
-	s.h.fault("remove %d: %v", m.id, err)
-	m.stop(r.IntN(2) == 0)
-	time.Sleep(hold)
-	m.start()
+	m.setDoomed(true)
+	// Until it is sure: a member that lost its memory must not vote.
 	for i := 0; ; i++ {
 		via := s.members[(int(m.id)+i)%len(s.members)]
-		if via == m {
-			continue
+		err := errors.New("it would remove itself")
+		if via != m || r.IntN(2) == 0 {
+			err = s.ask(via, cluster.Request{Remove: m.id})
 		}
-		err := s.ask(via, cluster.Request{Add: &cluster.MemberInfo{ID: m.id, Addr: s.peers[m.id], Voter: true}})
-		if err == nil {
+		s.h.fault("remove %d by way of %d: %v", m.id, via.id, err)
+		if err == nil || strings.Contains(err.Error(), "is no member") { // an answer was lost
 			break
 		}
 		if i > 1000 {
-			s.h.violate("recovery", "member %d is not taken in again: %v", m.id, err)
+			s.h.violate("recovery", "member %d cannot be removed: %v", m.id, err)
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	s.h.fault("add %d", m.id)
+	time.Sleep(hold / 4)
+	m.stop(r.IntN(2) == 0)
+	time.Sleep(hold)
+	m.setDoomed(false)
+	m.join = true
+	if m.mem != nil {
+		m.mem = lockkeeper.NewMemory()
+	} else {
+		m.dir += "+"
+	}
+	if m.start() != nil {
+		return
+	}
+	select {
+	case <-m.server().Ready():
+		s.h.fault("%d has joined", m.id)
+	case <-time.After(time.Minute):
+		s.h.violate("recovery", "member %d has not joined after a minute", m.id)
+	}
+}
+
+func (m *member) setDoomed(yes bool) {
+	m.mu.Lock()
+	m.doomed = yes
+	m.mu.Unlock()
 }
 
 // chaos makes faults until the run is to calm down, and waits for their ends.

@@ -134,6 +134,7 @@ type History struct {
 	Faults     []string
 	Forced     map[int64]bool          // sessions that were ended on command
 	Known      map[int64]time.Duration // when a client knew that its session is at its end
+	Restores   int                     // of snapshots, at a start or from the leader
 	Violations []Violation
 }
 
@@ -264,5 +265,10 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (t *tap) Applied(uint64, uint64, int) {}
-func (t *tap) Restored()                   { t.lost = true }
-func (t *tap) Failed(err error)            { t.h.violate("apply", "member %d: %v", t.member, err) }
+func (t *tap) Restored() {
+	t.lost = true
+	t.h.mu.Lock()
+	t.h.Restores++
+	t.h.mu.Unlock()
+}
+func (t *tap) Failed(err error) { t.h.violate("apply", "member %d: %v", t.member, err) }

@@ -75,7 +75,6 @@ type sim struct {
 	calm    chan struct{} // closed when the faults are over
 	wg      sync.WaitGroup
 	clients int // under h.mu
-	closing bool
 
 	delay atomic.Int64 // of a message, at most
 
@@ -132,6 +131,7 @@ type member struct {
 	name string
 	mem  *lockkeeper.Memory
 	dir  string
+	join bool // it was removed once, and has joined since
 
 	mu     sync.Mutex
 	srv    *lockkeeper.Server // nil while it is down
@@ -181,28 +181,34 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
+// start opens the server. Only who has claimed the member calls it.
 func (m *member) start() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	t := &tap{h: m.s.h, member: m.id, lost: true}
-	srv, err := lockkeeper.Open(lockkeeper.Config{
-		ID: m.id, Peers: m.s.peers, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
-		TickTime: tick, SnapshotBytes: 16 << 10, Observer: t, ContainerCheckInterval: 10 * time.Second,
+	c := lockkeeper.Config{
+		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
+		TickTime: tick, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}),
-	})
+	}
+	if m.join {
+		c.PeerAddr, c.Join = m.s.peers[m.id], m.s.peers[m.id%uint64(len(m.s.members))+1]
+	} else {
+		c.Peers = m.s.peers
+	}
+	srv, err := lockkeeper.Open(c)
 	if err != nil {
 		m.s.h.violate("start", "member %d: %v", m.id, err)
 		return err
 	}
-	m.srv, m.tap, m.gone = srv, t, make(chan struct{})
 	front, err := m.s.net.Host(m.name).Listen(clientAddr(int(m.id)))
 	if err != nil {
 		m.s.h.violate("start", "member %d: %v", m.id, err)
 		return err
 	}
-	m.front = front
+	gone := make(chan struct{})
+	m.mu.Lock()
+	m.srv, m.tap, m.front, m.gone = srv, t, front, gone
+	m.mu.Unlock()
 	m.s.wg.Go(func() { m.serve(front, srv) })
-	gone := m.gone
 	m.s.wg.Go(func() { m.watch(srv, gone) })
 	return nil
 }
@@ -219,7 +225,7 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		m.mu.Unlock()
 		if !doomed {
 			m.s.h.violate("fault", "member %d stops by itself: %v", m.id, err)
-		} else if !errors.Is(err, syscall.ENOSPC) {
+		} else if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, lockkeeper.ErrRemoved) {
 			m.s.h.violate("fault", "member %d stops without naming its fault: %v", m.id, err)
 		}
 	}

@@ -26,6 +26,7 @@ import (
 var (
 	seedFlag  = flag.Uint64("sim.seed", 0, "run this seed alone")
 	countFlag = flag.Int("sim.count", 1, "run so many seeds, from sim.seed on")
+	forFlag   = flag.Duration("sim.for", 0, "let no run be longer than this")
 	hoursFlag = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
 	jobsFlag  = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
 	keepFlag  = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
@@ -36,6 +37,10 @@ var fixedSeeds = []uint64{1, 2, 5}
 
 // TestSeeds runs some seeds that were chosen, and some new ones.
 func TestSeeds(t *testing.T) {
+	most := *forFlag
+	if most == 0 && *seedFlag == 0 {
+		most = 15 * time.Second // many tests wait for this one
+	}
 	seeds := slices.Clone(fixedSeeds)
 	for range 3 {
 		seeds = append(seeds, randv2.Uint64()>>1)
@@ -49,7 +54,7 @@ func TestSeeds(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			fmt.Printf("SIM-BEGIN %d\n", seed) // a panic does not tell
-			r := run(t, seed)
+			r := run(t, seed, most)
 			s := summarize(r)
 			b, _ := json.Marshal(s)
 			fmt.Printf("SIM %s\n", b)
@@ -61,7 +66,7 @@ func TestSeeds(t *testing.T) {
 			if err := r.History.save(path); err != nil {
 				t.Error(err)
 			}
-			t.Errorf("seed %d broke a promise; its history is in %s; again with: go test ./internal/sim -run TestSeeds -sim.seed=%d", seed, path, seed)
+			t.Errorf("seed %d broke a promise; its history is in %s; again with: go test ./internal/sim -run TestSeeds -sim.seed=%d -sim.for=%v", seed, path, seed, most)
 			for _, v := range r.History.Violations {
 				t.Error(v)
 			}
@@ -69,13 +74,18 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// run runs a seed, as nearly the same each time as can be: chance comes from the
-// seed, in Raft and in the servers too, and there is one processor.
-func run(t *testing.T, seed uint64) (r *Report) {
+// run runs a seed, for at most so long if that is not 0, as nearly the same each
+// time as can be: chance comes from the seed, in Raft and in the servers too,
+// and there is one processor.
+func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	rand.Seed(int64(seed)) //nolint:staticcheck // Raft draws from it
+	//lint:ignore SA1019 Raft draws from it
+	rand.Seed(int64(seed))
 	cryptotest.SetGlobalRandom(t, seed)
 	o := OptionsFor(seed)
+	if most > 0 {
+		o.For = min(o.For, most)
+	}
 	if o.Files {
 		o.Dir = t.TempDir()
 	}
@@ -163,10 +173,10 @@ func TestLong(t *testing.T) {
 	}
 	c := total.Checked
 	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
-%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour)
+%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored
 checked: %d reads, %d locks, %d watches with %d events, %d ephemerals, %d expiries; Porcupine judged %d operations, and gave up on %d histories
 %sfailures: %d
-`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours,
+`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores,
 		c.Reads, c.Locks, c.Watches, c.Events, c.Ephemerals, c.Expiries, c.Linearized, c.Unchecked, kinds.String(), len(bad))
 	for _, b := range bad {
 		t.Error(b)

@@ -181,7 +181,7 @@ func (c *client) watches() {
 	if c.connect() != nil {
 		return
 	}
-	if c.conn.log.Frames == nil || c.rng.IntN(2) == 0 {
+	if c.rng.IntN(2) == 0 {
 		for range 1 + c.rng.IntN(6) {
 			o := &Op{Watch: true, Unsynced: true}
 			switch c.rng.IntN(4) {

@@ -4,54 +4,86 @@ It stands in for kazoo.testing.common, which starts Java servers.
 """
 
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import types
 
 SUPER = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="  # super:test, which the tests know
 
 
+SERVING = "lockkeeper: serving ZooKeeper clients on "
+
+
+def free_port():
+    """A port that stays free, below those that clients are given."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+
+
 class Server:
     def __init__(self):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.address = "%s:%d" % s.getsockname()
+        self.address = "127.0.0.1:%d" % free_port()
+        self.peer = "127.0.0.1:%d" % free_port()
         self.dir = tempfile.mkdtemp(prefix="lockkeeper-interop-")
         self.process = None
+        self.flags = []
 
     @property
     def running(self):
         return self.process is not None
 
-    def run(self):
-        if self.running:
-            return
+    def launch(self):
         command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        # There may be a line before it, about a client that outlived its test.
-        line = ""
-        while not line.startswith("lockkeeper: serving ZooKeeper clients on "):
-            line = self.process.stderr.readline()
-            assert line, "lockkeeper has ended"
+        self.said = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(command + self.flags, stderr=self.said)
+
+    def text(self):
+        self.said.flush()
+        return os.pread(self.said.fileno(), 1 << 20, 0).decode()
+
+    def await_(self):
+        deadline = time.monotonic() + 30
+        while SERVING not in self.text():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.005)
+
+    def run(self):
+        if not self.running:
+            self.launch()
+            self.await_()
 
     def stop(self):
         if self.running:
             self.process.terminate()
-            said = self.process.stderr.read()
-            assert self.process.wait() == 0, said
+            assert self.process.wait() == 0, self.text()
             self.process = None
 
 
 class Cluster(list):
-    def __init__(self, **settings):
-        super().__init__([Server()])
+    def __init__(self, size, **settings):
+        super().__init__(Server() for _ in range(size))
+        peers = ",".join("%d=%s" % (i, server.peer) for i, server in enumerate(self, 1))
+        for i, server in enumerate(self, 1):
+            server.flags = ["--id", str(i), "--peers", peers] if size > 1 else []
 
     def start(self):
-        for server in self:
-            server.run()
+        down = [server for server in self if not server.running]
+        for server in down:
+            server.launch()
+        for server in down:
+            server.await_()
 
     def terminate(self):
         for server in self:

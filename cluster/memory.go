@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// memorySnapshots keeps the newest snapshot in memory. Raft's own store shows
+// one from its first byte on: after a crash while it came, the state would be a
+// part of it.
+type memorySnapshots struct {
+	mu     sync.Mutex
+	newest *memorySnapshot // whole, or nil
+}
+
+// memorySnapshot is a snapshot, or one that is being written (raft.SnapshotSink).
+type memorySnapshot struct {
+	store    *memorySnapshots
+	meta     raft.SnapshotMeta
+	contents bytes.Buffer
+}
+
+// Create implements raft.SnapshotStore.
+func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	return &memorySnapshot{store: s, meta: raft.SnapshotMeta{
+		Version: version, ID: fmt.Sprintf("%d-%d", term, index), Index: index, Term: term, Configuration: c, ConfigurationIndex: configIndex,
+	}}, nil
+}
+
+// List implements raft.SnapshotStore.
+func (s *memorySnapshots) List() ([]*raft.SnapshotMeta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil {
+		return nil, nil
+	}
+	meta := s.newest.meta
+	return []*raft.SnapshotMeta{&meta}, nil
+}
+
+// Open implements raft.SnapshotStore.
+func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.newest == nil || s.newest.meta.ID != id {
+		return nil, nil, fmt.Errorf("there is no snapshot %s", id)
+	}
+	meta := s.newest.meta
+	return &meta, io.NopCloser(bytes.NewReader(s.newest.contents.Bytes())), nil
+}
+
+func (m *memorySnapshot) Write(p []byte) (int, error) { return m.contents.Write(p) }
+func (m *memorySnapshot) ID() string                  { return m.meta.ID }
+func (m *memorySnapshot) Cancel() error               { return nil }
+
+// Close makes the snapshot the newest.
+func (m *memorySnapshot) Close() error {
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	m.meta.Size = int64(m.contents.Len())
+	m.store.newest = m
+	return nil
+}

@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"io"
+	"testing"
+
+	"github.com/hashicorp/raft"
+)
+
+// TestMemorySnapshots: a snapshot counts when it is whole, and not before.
+func TestMemorySnapshots(t *testing.T) {
+	s := &memorySnapshots{}
+	write := func(index uint64, text string) raft.SnapshotSink {
+		sink, err := s.Create(1, index, 1, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(sink, text)
+		return sink
+	}
+	newest := func() string {
+		list, err := s.List()
+		if err != nil || len(list) == 0 {
+			return ""
+		}
+		meta, r, err := s.Open(list[0].ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(r)
+		if meta.Size != int64(len(b)) {
+			t.Errorf("%d bytes, said to be %d", len(b), meta.Size)
+		}
+		return string(b)
+	}
+	first := write(1, "first")
+	if got := newest(); got != "" {
+		t.Errorf("%q is there before its end", got)
+	}
+	first.Close()
+	write(2, "a pa") // and a crash
+	write(3, "worse").Cancel()
+	if got := newest(); got != "first" {
+		t.Errorf("the newest is %q, want the one that is whole", got)
+	}
+	write(4, "second").Close()
+	if got := newest(); got != "second" {
+		t.Errorf("the newest is %q", got)
+	}
+}

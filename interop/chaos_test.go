@@ -1,0 +1,289 @@
+//go:build interop
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// envChaos is how long TestClusterLocks and TestClusterNetwork go on.
+const envChaos = "LOCKKEEPER_INTEROP_CHAOS"
+
+const (
+	chaosTime    = 30 * time.Second
+	chaosLockers = 30
+	chaosTick    = 500 * time.Millisecond
+)
+
+// TestClusterLocks kills, ends and stops three servers and thirty clients at
+// random, while the clients add to a counter under the cluster's lock and its
+// token, and a stream of creates goes on. Then
+//
+//   - the counter is exactly the number of writes that Redis has taken;
+//   - nobody's znode was there when somebody behind it in line had the lock, no
+//     token was given twice, and a create that was tried again made one znode;
+//   - every acknowledged create is there, with its data and its zxid, and none
+//     that was not sent; what is there of a connection's creates is their
+//     beginning; and no server served a client that had seen more than it had;
+//   - the members have the same state, and their files are good;
+//   - nobody waits for ever, and nothing stays in line.
+func TestClusterLocks(t *testing.T) {
+	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
+	c.strike(holderStopped) // once for sure
+	for end := c.began.Add(chaosLength(t, chaosTime)); time.Now().Before(end); {
+		c.strike("")
+	}
+	c.end()
+}
+
+// chaosLength is how long it goes on, by default in CI.
+func chaosLength(t *testing.T, length time.Duration) time.Duration {
+	t.Helper()
+	if s := os.Getenv(envChaos); s != "" {
+		var err error
+		if length, err = time.ParseDuration(s); err != nil {
+			t.Fatalf("%s: %v", envChaos, err)
+		}
+	}
+	return length
+}
+
+// blow is a bad thing that happens. It is over when do returns.
+type blow struct {
+	name string
+	do   func()
+}
+
+// chaos is a cluster under load, to which bad things happen.
+type chaos struct {
+	*ensemble
+	random  *rand.Rand
+	began   time.Time
+	redis   *redis.Client
+	lockers []*lockerProcess
+	streams []*stream
+	started int // lockers
+	blows   []blow
+	struck  map[string]int
+	stopped sync.WaitGroup // lockers that will be continued
+}
+
+func newChaos(t *testing.T, e *ensemble, lockers int) *chaos {
+	c := &chaos{ensemble: e, random: seeded(t), began: time.Now(), redis: startRedis(t), struck: map[string]int{}, lockers: make([]*lockerProcess, lockers)}
+	setCounter(t, c.redis, 0)
+	conn := connect(t, e.listen[0], 10*time.Second)
+	create(t, conn, lockerDir)
+	conn.Close()
+	for i := range c.lockers {
+		c.startLocker(i)
+	}
+	c.streams = startStreams(t, e.listen, c.random)
+	c.blows = c.processBlows()
+	return c
+}
+
+func (c *chaos) startLocker(i int) {
+	c.started++
+	c.lockers[i] = startLocker(c.t, fmt.Sprintf("%08d", c.started), c.addrs(), c.redis.Options().Addr)
+}
+
+// moment is a random time up to limit.
+func (c *chaos) moment(limit time.Duration) time.Duration {
+	return time.Duration(c.random.Int64N(int64(limit)))
+}
+
+// server picks one, the leader half of the time.
+func (c *chaos) server() int {
+	if i := c.random.IntN(2 * len(c.procs)); i < len(c.procs) {
+		return i
+	}
+	return c.leader()
+}
+
+const holderStopped = "holder SIGSTOP"
+
+// processBlows are what happens to processes.
+func (c *chaos) processBlows() []blow {
+	return []blow{
+		{"kill -9", func() {
+			i := c.server()
+			c.kill(i)
+			time.Sleep(c.moment(800 * time.Millisecond))
+			c.launch(i)
+		}},
+		{"kill -9 of two", func() {
+			i := c.server()
+			j := (i + 1) % len(c.procs)
+			c.kill(i)
+			time.Sleep(c.moment(20 * time.Millisecond))
+			c.kill(j)
+			time.Sleep(c.moment(500 * time.Millisecond))
+			c.launch(i)
+			c.launch(j)
+		}},
+		{"kill -9 in a start", func() {
+			i := c.server()
+			c.kill(i)
+			c.launch(i)
+			time.Sleep(c.moment(40 * time.Millisecond))
+			c.kill(i)
+			c.launch(i)
+		}},
+		{"SIGTERM", func() {
+			i := c.server()
+			c.stop(i)
+			time.Sleep(c.moment(800 * time.Millisecond))
+			c.launch(i)
+		}},
+		{"SIGSTOP", func() {
+			i := c.server()
+			c.signal(i, syscall.SIGSTOP)
+			time.Sleep(c.moment(2500 * time.Millisecond))
+			c.signal(i, syscall.SIGCONT)
+		}},
+		{"transfer", func() {
+			// Without a leader, or with one that is on its way out, it fails.
+			_, err := c.cluster(c.random.IntN(len(c.procs)), "transfer")
+			if err != nil {
+				c.t.Log(err)
+			}
+		}},
+		{"client kill -9", func() {
+			for range 3 {
+				i := c.random.IntN(len(c.lockers))
+				c.lockers[i].kill()
+				c.startLocker(i)
+			}
+		}},
+		{"client SIGSTOP", func() {
+			for range 3 {
+				c.suspend(c.lockers[c.random.IntN(len(c.lockers))], c.moment(2*lockerSession))
+			}
+		}},
+		{holderStopped, func() {
+			// The lock may be between two holders, or wait for the end of a dead one.
+			for late := time.Now().Add(10 * time.Second); time.Now().Before(late); {
+				if p := c.holder(); p != nil {
+					p.cmd.Process.Signal(syscall.SIGSTOP)
+					if c.holder() == p { // in the middle of its turn
+						// Nothing else happens: each new leader would give its session
+						// the whole time again.
+						time.Sleep(lockerSession + 2*chaosTick + c.moment(time.Second))
+						p.cmd.Process.Signal(syscall.SIGCONT)
+						return
+					}
+					p.cmd.Process.Signal(syscall.SIGCONT)
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}},
+	}
+}
+
+// strike has a bad thing happen, a random one without a name.
+func (c *chaos) strike(name string) {
+	c.t.Helper()
+	b := c.blows[c.random.IntN(len(c.blows))]
+	for _, named := range c.blows {
+		if named.name == name {
+			b = named
+		}
+	}
+	c.struck[b.name]++
+	b.do()
+	if c.random.IntN(4) > 0 {
+		c.await()
+	}
+	time.Sleep(c.moment(700 * time.Millisecond))
+}
+
+// holder is the client that is in the middle of its turn, if one is.
+func (c *chaos) holder() *lockerProcess {
+	name := c.redis.Get(context.Background(), holderKey).Val()
+	for _, p := range c.lockers {
+		if p.name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// suspend stops a client for a while, and does not wait for that.
+func (c *chaos) suspend(p *lockerProcess, long time.Duration) {
+	p.cmd.Process.Signal(syscall.SIGSTOP) // an error means that it was killed
+	c.stopped.Go(func() {
+		time.Sleep(long)
+		p.cmd.Process.Signal(syscall.SIGCONT)
+	})
+}
+
+// end lets everything come to rest, and judges.
+func (c *chaos) end() {
+	t := c.t
+	t.Helper()
+	c.await()
+	c.stopped.Wait()
+	took := time.Since(c.began)
+	for _, p := range c.lockers {
+		p.stdin.Close()
+	}
+	late := time.After(programDeadline)
+	for _, p := range c.lockers {
+		select {
+		case <-p.exited:
+			if !p.cmd.ProcessState.Success() {
+				t.Errorf("a client ends with %v:\n%s", p.cmd.ProcessState, p.stderr)
+			}
+		case <-late:
+			p.cmd.Process.Signal(syscall.SIGQUIT) // it prints where it stands
+			<-p.exited
+			t.Fatalf("a client waits for ever:\n%s", p.stderr)
+		}
+	}
+	ctx := context.Background()
+	count := func(key string) int {
+		n, err := c.redis.Get(ctx, key).Int()
+		if err != nil && err != redis.Nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	turns, writes, refused := count(counterKey), count(writesKey), count(refusedKey)
+	if refused == 0 {
+		t.Error("no stale token was refused: this run shows less than it should")
+	}
+	if turns != writes || writes == 0 {
+		t.Errorf("the counter is at %d after %d writes", turns, writes)
+	}
+	violations, err := c.redis.LRange(ctx, violationsKey, 0, -1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range violations {
+		t.Error(v)
+	}
+	conn := connect(t, c.listen[0], 10*time.Second)
+	for deadline := time.Now().Add(startDeadline); ; time.Sleep(20 * time.Millisecond) {
+		left := children(t, conn, lockerDir)
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still in line: %q", left)
+		}
+	}
+	conn.Close()
+	sent, acked, segments := endStreams(t, c.listen[c.random.IntN(len(c.listen))], c.streams)
+	c.finish()
+	t.Logf("%v: %v; %d lockers: %d turns, %d stale tokens refused; %d creates sent on %d connections, %d acknowledged",
+		took.Round(time.Second), c.struck, c.started, writes, refused, sent, segments, acked)
+}

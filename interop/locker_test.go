@@ -1,0 +1,395 @@
+//go:build interop
+
+package interop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// A locker is a client in a process of its own: this test binary once more. It
+// takes the lock of a cluster, adds one to a counter in Redis with the lock's
+// token, and lets go, again and again until its standard input ends. What it
+// sees that must not be it adds to a list in Redis.
+//
+// The token is the czxid of the lock's znode. Redis refuses one that is below
+// the highest it has seen, so that a holder that has lost the lock without
+// knowing it spoils nothing: what a lock service cannot do, the token does.
+
+const (
+	envLockerAddrs = "LOCKKEEPER_INTEROP_LOCKER_ADDRS"
+	envLockerRedis = "LOCKKEEPER_INTEROP_LOCKER_REDIS"
+	envLockerName  = "LOCKKEEPER_INTEROP_LOCKER_NAME" // eight digits
+
+	lockerDir     = "/locks"
+	lockerSession = 2 * time.Second
+	lockerWork    = 20 * time.Millisecond // at most, between the counter's reading and writing
+
+	// What is in Redis, besides the counter and the highest token.
+	holderKey     = "holder"     // who is between reading and writing
+	writesKey     = "writes"     // how many were taken
+	refusedKey    = "refused"    // how many tokens were stale
+	violationsKey = "violations" // what must not be
+)
+
+// enterScript begins a turn with a token and reads the counter.
+var enterScript = redis.NewScript(`
+local last, token = tonumber(redis.call('GET', 'token') or '0'), tonumber(ARGV[1])
+if token == last then return 'twice' end
+if token < last then redis.call('INCR', 'refused') return 'stale' end
+redis.call('SET', 'token', ARGV[1])
+redis.call('SET', 'holder', ARGV[2])
+return redis.call('GET', 'counter')`)
+
+// writeScript writes the counter, and counts for itself that it has.
+var writeScript = redis.NewScript(`
+if redis.call('GET', 'token') ~= ARGV[1] then redis.call('INCR', 'refused') return 'stale' end
+redis.call('SET', 'counter', ARGV[2])
+redis.call('SET', 'holder', '')
+redis.call('INCR', 'writes')
+return 'ok'`)
+
+type locker struct {
+	name  string
+	addrs []string
+	redis *redis.Client
+
+	conn    *zk.Conn
+	session int64 // of conn, while it is the same
+	turns   int
+}
+
+// errSessionOver ends a turn: its znode is gone, or soon will be.
+var errSessionOver = errors.New("the session is over")
+
+func playLocker() error {
+	l := &locker{name: os.Getenv(envLockerName), addrs: strings.Split(os.Getenv(envLockerAddrs), ",")}
+	l.redis = redis.NewClient(&redis.Options{
+		Addr: os.Getenv(envLockerRedis),
+		// A command that was sent is never sent again: it would count twice.
+		MaxRetries: -1, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	ended := make(chan struct{})
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		close(ended)
+	}()
+	for {
+		select {
+		case <-ended:
+			if l.conn != nil {
+				l.conn.Close()
+			}
+			return nil
+		default:
+		}
+		if err := l.turn(); err != nil {
+			fmt.Fprintf(os.Stderr, "turn %d: %v\n", l.turns, err)
+			// Close ends the session if it can. Else its znode lives on for the
+			// session's timeout, and is not waited for.
+			l.conn.Close()
+			l.conn = nil
+		}
+		l.turns++
+	}
+}
+
+func (l *locker) violation(format string, args ...any) {
+	text := fmt.Sprintf("locker %s, turn %d, session %#x: %s", l.name, l.turns, l.session, fmt.Sprintf(format, args...))
+	fmt.Fprintln(os.Stderr, text)
+	if err := l.redis.RPush(context.Background(), violationsKey, text).Err(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+// connect makes a connection with a session, unless there is one.
+func (l *locker) connect() error {
+	if l.conn != nil {
+		return nil
+	}
+	conn, events, err := zk.Connect(l.addrs, lockerSession, zk.WithLogInfo(false))
+	if err != nil {
+		return err
+	}
+	l.conn = conn
+	for ev := range events {
+		if ev.State == zk.StateHasSession {
+			break
+		}
+	}
+	go func() {
+		for range events { // it must be read
+		}
+	}()
+	l.session = conn.SessionID()
+	return nil
+}
+
+// retry repeats what a broken connection has spoilt, for as long as the session
+// lives. f must bear that it was done before.
+func (l *locker) retry(f func() error) error {
+	for {
+		err := f()
+		switch {
+		case l.conn.SessionID() != l.session, errors.Is(err, zk.ErrSessionExpired):
+			return errSessionOver
+		case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
+			time.Sleep(10 * time.Millisecond)
+		default:
+			return err
+		}
+	}
+}
+
+// turn takes the lock once. One in three is go-zookeeper's own.
+func (l *locker) turn() error {
+	if err := l.connect(); err != nil {
+		return err
+	}
+	if l.turns%3 == 0 {
+		lock := zk.NewLock(l.conn, lockerDir, openACL)
+		if err := lock.Lock(); err != nil {
+			return fmt.Errorf("zk.Lock: %w", err)
+		}
+		own, token, err := l.first()
+		if err != nil {
+			return err
+		}
+		if err := l.work(own, token); err != nil {
+			return err
+		}
+		return lock.Unlock()
+	}
+	own, err := l.enqueue()
+	if err != nil {
+		return err
+	}
+	if err := l.await(own); err != nil {
+		return err
+	}
+	var token int64
+	err = l.retry(func() error {
+		exists, s, err := l.conn.Exists(own)
+		if err == nil && !exists {
+			return errSessionOver
+		}
+		if err == nil {
+			token = s.Czxid
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.work(own, token); err != nil {
+		return err
+	}
+	err = l.retry(func() error { return l.conn.Delete(own, -1) })
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil
+	}
+	return err
+}
+
+// place is a znode's number in the line.
+func place(name string) int64 {
+	n, _ := strconv.ParseInt(name[strings.LastIndexByte(name, '-')+1:], 10, 64)
+	return n
+}
+
+func (l *locker) line() (names []string, err error) {
+	err = l.retry(func() error {
+		names, _, err = l.conn.Children(lockerDir)
+		return err
+	})
+	slices.SortFunc(names, func(a, b string) int { return int(place(a) - place(b)) })
+	return names, err
+}
+
+// first finds the znode that zk.Lock has made: it must be the first in line.
+func (l *locker) first() (own string, token int64, err error) {
+	names, err := l.line()
+	if err != nil {
+		return "", 0, err
+	}
+	if len(names) == 0 {
+		return "", 0, errSessionOver
+	}
+	own = lockerDir + "/" + names[0]
+	err = l.retry(func() error {
+		exists, s, err := l.conn.Exists(own)
+		if err == nil && (!exists || s.EphemeralOwner != l.session) {
+			return errSessionOver
+		}
+		if err == nil {
+			token = s.Czxid
+		}
+		return err
+	})
+	return own, token, err
+}
+
+// enqueue makes a znode at the end of the line. If the answer is lost, it looks
+// for the znode by its name.
+func (l *locker) enqueue() (own string, err error) {
+	mark := fmt.Sprintf("_c_%s%024d", l.name, l.turns) // as long as zk.Lock's, which demands it
+	unknown := false
+	err = l.retry(func() error {
+		if unknown {
+			if own, err = l.find(mark); err != nil || own != "" {
+				return err
+			}
+		}
+		own, err = l.conn.Create(lockerDir+"/"+mark+"-lock-", nil, zk.FlagEphemeral|zk.FlagSequence, openACL)
+		unknown = unknown || err != nil
+		return err
+	})
+	if err == nil && unknown {
+		// Nothing of a connection may be applied after the session has moved.
+		if one, err := l.find(mark); err == nil && one != own {
+			l.violation("created %s, and there is %q", own, one)
+		}
+	}
+	return own, err
+}
+
+// find gives the znodes with a mark: none or one.
+func (l *locker) find(mark string) (string, error) {
+	names, _, err := l.conn.Children(lockerDir)
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, mark+"-") })
+	switch len(names) {
+	case 0:
+		return "", err
+	case 1:
+		return lockerDir + "/" + names[0], err
+	}
+	l.violation("one create made %q", names)
+	return "", errSessionOver
+}
+
+// await waits until own is the first in line.
+func (l *locker) await(own string) error {
+	for {
+		names, err := l.line()
+		if err != nil {
+			return err
+		}
+		at := slices.Index(names, path.Base(own))
+		if at < 0 {
+			return errSessionOver
+		}
+		if at == 0 {
+			return nil
+		}
+		var gone <-chan zk.Event
+		err = l.retry(func() error {
+			exists, _, events, err := l.conn.ExistsW(lockerDir + "/" + names[at-1])
+			if gone = events; err == nil && !exists {
+				gone = nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if gone != nil {
+			<-gone // an error of the session shows in the next request
+		}
+	}
+}
+
+// work adds one to the counter, which was read and is written under the token.
+func (l *locker) work(own string, token int64) error {
+	ctx, text := context.Background(), strconv.FormatInt(token, 10)
+	got, err := enterScript.Run(ctx, l.redis, nil, text, l.name).Text()
+	if err != nil {
+		return err
+	}
+	if got != "stale" && got != "twice" {
+		n, err := strconv.Atoi(got)
+		if err != nil {
+			return err
+		}
+		time.Sleep(rand.N(lockerWork))
+		if got, err = writeScript.Run(ctx, l.redis, nil, text, n+1).Text(); err != nil {
+			return err
+		}
+	}
+	switch got {
+	case "ok":
+		return nil
+	case "twice":
+		l.violation("%s: somebody else has token %#x", own, token)
+	}
+	// Somebody who is behind this one in line had the lock. Then this znode must
+	// be gone.
+	err = l.retry(func() error {
+		if _, err := l.conn.Sync(own); err != nil {
+			return err
+		}
+		exists, s, err := l.conn.Exists(own)
+		if err == nil && exists {
+			l.violation("token %#x was passed by while %s, of session %#x, was there", token, own, s.EphemeralOwner)
+		}
+		return err
+	})
+	if err == nil {
+		err = errSessionOver
+	}
+	return err
+}
+
+// lockerProcess is a running locker.
+type lockerProcess struct {
+	name   string
+	cmd    *exec.Cmd
+	stdin  io.Closer
+	stderr *tail
+	exited chan struct{}
+}
+
+func startLocker(t testing.TB, name, addrs, redis string) *lockerProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &lockerProcess{name: name, cmd: exec.Command(self), stderr: &tail{}, exited: make(chan struct{})}
+	p.cmd.Env = append(cleanEnv(), envRole+"=locker", envLockerAddrs+"="+addrs, envLockerRedis+"="+redis, envLockerName+"="+name, "GOMAXPROCS=1")
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p.cmd.Stderr = p.stderr
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.cmd.Wait()
+		close(p.exited)
+	}()
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *lockerProcess) kill() {
+	p.cmd.Process.Kill()
+	<-p.exited
+}

@@ -1,0 +1,205 @@
+//go:build interop
+
+package interop
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// TestClusterRolling takes the members away in turn while clients write. No
+// client loses its session, and no write is lost, by SIGTERM nor by kill -9.
+// Then a member stays away for longer than the others' log reaches, and one
+// comes back without its data directory: both have the state again.
+func TestClusterRolling(t *testing.T) {
+	e := startEnsemble(t, 3)
+	streams := startStreams(t, e.listen, seeded(t))
+	var stays []*stayer
+	for range 6 {
+		stays = append(stays, startStayer(t, e.listen))
+	}
+	progress := func() {
+		t.Helper()
+		for _, s := range stays {
+			s.progress()
+		}
+	}
+	progress()
+	for _, way := range []struct {
+		name string
+		down func(i int)
+	}{{"SIGTERM", e.stop}, {"kill -9", e.kill}} {
+		began := time.Now()
+		for i := range e.procs {
+			way.down(i)
+			progress()
+			e.launch(i)
+			e.await()
+			progress()
+		}
+		t.Logf("%s of all members, one by one: %v", way.name, time.Since(began).Round(time.Millisecond))
+	}
+
+	// Away for longer than the log.
+	away := (e.leader() + 1) % 3
+	e.kill(away)
+	before := checkDir(t, e.data(away))
+	w := startWriter(t, e.listen[(away+1)%3])
+	rewrite(t, e.listen[(away+2)%3], "/large", 64<<20)
+	began := time.Now()
+	e.args = append(e.args, "--log-level", "debug")
+	e.launch(away)
+	e.args = e.args[:len(e.args)-2]
+	e.await()
+	t.Logf("back after %v, having been away with %s", time.Since(began).Round(time.Millisecond), strings.TrimSpace(before))
+	if !strings.Contains(strings.ToLower(e.procs[away].stderr.String()), "installed remote snapshot") {
+		t.Error("the member got no snapshot: this run shows less than it should")
+	}
+	w.answers(20) // those who were there have served all the time
+	w.end()
+
+	// Without its data.
+	wiped := (e.leader() + 1) % 3
+	e.kill(wiped)
+	if err := os.RemoveAll(e.data(wiped)); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	e.launch(wiped)
+	e.await()
+	t.Logf("back without its data after %v", time.Since(began).Round(time.Millisecond))
+	progress()
+
+	writes := 0
+	for _, s := range stays {
+		writes += s.end()
+	}
+	sent, acked, segments := endStreams(t, e.listen[wiped], streams)
+	t.Logf("%d clients kept their sessions and wrote %d times; %d creates sent on %d connections, %d acknowledged", len(stays), writes, sent, segments, acked)
+	e.finish()
+}
+
+// rewrite overwrites one znode until that many bytes were written.
+func rewrite(t *testing.T, addr, path string, total int) {
+	t.Helper()
+	conn := connect(t, addr, 10*time.Second)
+	defer conn.Close()
+	create(t, conn, path)
+	data := make([]byte, 900<<10)
+	for n := 0; n < total; n += len(data) {
+		if _, err := conn.Set(path, data, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// stayer is a stock client of all members that must keep its session. It writes
+// to an ephemeral znode of its own all the time.
+type stayer struct {
+	t       *testing.T
+	conn    *zk.Conn
+	path    string
+	session int64
+	writes  atomic.Int64
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+func startStayer(t *testing.T, addrs []string) *stayer {
+	t.Helper()
+	conn, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	s := &stayer{t: t, conn: conn, stop: make(chan struct{}), done: make(chan struct{})}
+	if s.path, err = conn.Create("/stays-", []byte("0"), zk.FlagEphemeral|zk.FlagSequence, openACL); err != nil {
+		t.Fatal(err)
+	}
+	s.session = conn.SessionID()
+	go s.run()
+	return s
+}
+
+type discard struct{}
+
+func (discard) Printf(string, ...any) {}
+
+func (s *stayer) run() {
+	defer close(s.done)
+	version := int32(0) // of the znode, as far as it is known
+	for n := 1; ; {
+		select {
+		case <-s.stop:
+			return
+		default:
+		}
+		st, err := s.conn.Set(s.path, fmt.Append(nil, n), version)
+		switch {
+		case err == nil:
+			if version++; st.Version != version {
+				s.t.Errorf("%s has version %d after the write of %d", s.path, st.Version, version)
+				return
+			}
+			n++
+			s.writes.Add(1)
+		case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
+			// It may have been done. What is read in the same session tells.
+			data, st, err := s.conn.Get(s.path)
+			switch {
+			case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
+			case err != nil:
+				s.t.Errorf("%s: %v", s.path, err)
+				return
+			case st.Version != version && (st.Version != version+1 || string(data) != fmt.Sprint(n)):
+				s.t.Errorf("%s has version %d and %q after version %d and an attempt to write %d", s.path, st.Version, data, version, n)
+				return
+			case st.Version == version+1:
+				version++
+				n++
+			}
+		default:
+			s.t.Errorf("%s: write %d: %v", s.path, n, err)
+			return
+		}
+	}
+}
+
+// progress waits until a write that begins from now on is answered.
+func (s *stayer) progress() {
+	s.t.Helper()
+	want := s.writes.Load() + 2
+	for deadline := time.Now().Add(startDeadline); s.writes.Load() < want; time.Sleep(time.Millisecond) {
+		select {
+		case <-s.done:
+			s.t.FailNow()
+		default:
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: no answer within %v", s.path, startDeadline)
+		}
+	}
+}
+
+// end ends the client, and tells how often it has written.
+func (s *stayer) end() int {
+	s.t.Helper()
+	close(s.stop)
+	<-s.done
+	if id := s.conn.SessionID(); id != s.session {
+		s.t.Errorf("the client of %s has session %#x, and had %#x", s.path, id, s.session)
+	}
+	_, st, err := s.conn.Get(s.path)
+	if err != nil || st.EphemeralOwner != s.session {
+		s.t.Errorf("%s: %+v, %v", s.path, st, err)
+	}
+	s.conn.Close()
+	return int(s.writes.Load())
+}
