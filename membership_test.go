@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -302,5 +303,52 @@ func TestMembershipWaits(t *testing.T) {
 		m.ready(s)
 		m.want("1 2")
 		must(m.ask(cluster.Request{Remove: 2}))(t)
+	})
+}
+
+// TestMembershipBySnapshot: who joins gets what is no more in the log by a
+// snapshot, with the members in it, and a restart finds them there.
+func TestMembershipBySnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, func(c *lockkeeper.Config) { c.SnapshotBytes = 64 << 10 })
+		c := m.connect(0, 10*time.Second)
+		for i := range 100 {
+			must(c.Create(fmt.Sprintf("/n%d", i), make([]byte, 500<<10), 0))(t) // more than stays behind a snapshot
+		}
+		for i := range 100 {
+			check(t, c.Delete(fmt.Sprintf("/n%d", i)))
+		}
+		must(c.Create("/last", nil, 0))(t)
+		var log capture
+		log.min = slog.LevelDebug
+		for id := 2; id < 4; id++ {
+			m.add(id, func(c *lockkeeper.Config) { c.Logger = log.logger() })
+		}
+		if n := len(log.matching("nstalled remote snapshot")); n != 2 {
+			t.Errorf("%d members got a snapshot", n)
+		}
+		m.want("1 2 3")
+		for i := 1; i < 3; i++ {
+			m.stop(i)
+			m.start(i)
+			m.ready(m.servers[i])
+			must(m.connect(i, 10*time.Second).Exists("/last", false))(t)
+		}
+		m.want("1 2 3")
+	})
+}
+
+// TestMembershipJoinsNobody: one that nobody takes in says so, now and then.
+func TestMembershipJoinsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		var log capture
+		log.min = slog.LevelWarn
+		s := must(lockkeeper.Open(lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Network: m.net.Host("host2"), Logger: log.logger()}))(t)
+		defer s.Close()
+		time.Sleep(65 * time.Second)
+		if n := len(log.matching("not in the cluster yet", "host7:7000")); n < 4 || n > 6 {
+			t.Errorf("said %d times in a minute: %q", n, log.matching(""))
+		}
 	})
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -67,7 +68,7 @@ func (m *Member) self(voter bool) *MemberInfo {
 // form finds out which kind of new member this is. first are the members of a
 // new cluster; there are none if this one is to join.
 func (m *Member) form(first raft.Configuration) {
-	members := infos(first)
+	members, said := infos(first), time.Now()
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
 		fresh, further := 1, "" // this one is
 		if len(members) == 0 {
@@ -89,7 +90,11 @@ func (m *Member) form(first raft.Configuration) {
 		if err == nil || m.peers.ctx.Err() != nil {
 			return
 		}
-		m.cfg.Log.Info("not in the cluster yet", "error", err)
+		level := slog.LevelInfo
+		if time.Since(said) > 10*time.Second { // else it may be as it should
+			level, said = slog.LevelWarn, time.Now()
+		}
+		m.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-m.peers.ctx.Done():
