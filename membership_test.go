@@ -346,6 +346,11 @@ func TestMembershipJoinsNobody(t *testing.T) {
 		log.min = slog.LevelWarn
 		s := must(lockkeeper.Open(lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Network: m.net.Host("host2"), Logger: log.logger()}))(t)
 		defer s.Close()
+		var taken capture
+		taken.min = slog.LevelWarn
+		other := must(lockkeeper.Open(lockkeeper.Config{ID: 1, PeerAddr: "host3:7000", Join: "host1:7000", Network: m.net.Host("host3"), Logger: taken.logger()}))(t)
+		defer other.Close()
+		eventually(t, "word that its id is taken", func() bool { return len(taken.matching("server 1 is at host1:7000: remove it")) > 0 })
 		time.Sleep(65 * time.Second)
 		if n := len(log.matching("not in the cluster yet", "host7:7000")); n < 4 || n > 6 {
 			t.Errorf("said %d times in a minute: %q", n, log.matching(""))

@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // A member with empty stores is new, or it is one that lost its disk. The
@@ -68,7 +71,7 @@ func (m *Member) self(voter bool) *MemberInfo {
 // form finds out which kind of new member this is. first are the members of a
 // new cluster; there are none if this one is to join.
 func (m *Member) form(first raft.Configuration) {
-	members, said := infos(first), time.Now()
+	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
 		fresh, further := 1, "" // this one is
 		if len(members) == 0 {
@@ -91,7 +94,10 @@ func (m *Member) form(first raft.Configuration) {
 			return
 		}
 		level := slog.LevelInfo
-		if time.Since(said) > 10*time.Second { // else it may be as it should
+		var refused *refusal
+		hopeless := errors.As(err, &refused) && refused.code == proto.BadArguments && !complained
+		complained = complained || hopeless
+		if hopeless || time.Since(said) > 10*time.Second { // else it may be as it should
 			level, said = slog.LevelWarn, time.Now()
 		}
 		m.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err)

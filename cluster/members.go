@@ -532,6 +532,7 @@ func (m *Member) watchMembership() {
 				continue
 			}
 			if !r.Known {
+				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
 				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.stores.where))
 				return
 			}
