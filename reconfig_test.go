@@ -41,7 +41,7 @@ func TestReconfig(t *testing.T) {
 		follower := (m.leader() + 1) % 3
 		c := superUser(t, m.connect(follower, 10*time.Second))
 		watcher := m.connect((follower+1)%3, 10*time.Second)
-		line := func(i int, role string) string { return fmt.Sprintf("server.%d=host%d:7000:7000:%s\n", i, i, role) }
+		line := func(i int, role string) string { return fmt.Sprintf("server.%d=host%d:7000:8000:%s\n", i, i, role) }
 		config := func(r proto.DataReply, lines ...string) {
 			t.Helper()
 			if want := strings.Join(lines, "") + fmt.Sprintf("version=%x", r.Stat.Mzxid); string(r.Data) != want {
@@ -127,7 +127,7 @@ func TestReconfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		config(r, append(lines[:2:2], "server.5=host6:7000:7000:participant\n")...)
+		config(r, append(lines[:2:2], "server.5=host6:7000:8000:participant\n")...)
 		m.ready(m.servers[4])
 		c = superUser(t, m.connect(4, 10*time.Second))
 		if _, err = reconfig(c, "", fmt.Sprint(lead+1), "", -1); err != nil {

@@ -46,7 +46,7 @@ func TestClusterWords(t *testing.T) {
 		must(c.Set("/x", nil))(t)
 
 		const sizes = `Proposal sizes last/min/max: \d+/\d+/\d\d\d\d`
-		const members = `server\.1=host1:7000:7000:participant\nserver\.2=host2:7000:7000:participant\nserver\.3=host3:7000:7000:participant\nserver\.4=host4:7000:7000:observer\nversion=[1-9a-f][0-9a-f]{8,}$`
+		const members = `server\.1=host1:7000:8000:participant\nserver\.2=host2:7000:8000:participant\nserver\.3=host3:7000:8000:participant\nserver\.4=host4:7000:8000:observer\nversion=[1-9a-f][0-9a-f]{8,}$`
 		for _, w := range []string{"srvr", "stat"} {
 			says(lead, w, `Mode: leader\nNode count: \d+\n`+sizes)
 			says(follower, w, `Mode: follower`)
@@ -64,7 +64,7 @@ func TestClusterWords(t *testing.T) {
 		says(follower, "mntr", "zk_server_state\tfollower\nzk_peer_state\tfollowing - broadcast", "zk_quorum_size\t3", "zk_synced_observers\t0")
 		says(3, "mntr", "zk_server_state\tobserver\nzk_peer_state\tobserving - broadcast")
 		lacks(follower, "mntr", "zk_learners", "leader_uptime", "proposal_size")
-		says(lead, "conf", `serverId=\d\ninitLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=7000\nquorumPort=7000\npeerType=0\nmembership: \n`+members)
+		says(lead, "conf", `serverId=\d\ninitLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=8000\nquorumPort=7000\npeerType=0\nmembership: \n`+members)
 		says(3, "conf", `serverId=4`, `peerType=1`, `membership: \n`+members)
 		says(lead, "dump", `SessionTracker dump:\nSession Sets \(1\)/\(1\):\n1 expire at .*\n\t0x[0-9a-f]+\nephemeral nodes dump:`)
 		says(follower, "dump", `SessionTracker dump:\nGlobal Sessions\(1\):\n0x[0-9a-f]+\t10000ms\nephemeral nodes dump:`, `Connections Sets \([12]\)/\(2\):`)

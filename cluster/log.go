@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 
 	"github.com/hashicorp/go-hclog"
 )
@@ -36,6 +38,11 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	}
 	if msg == "failed to get previous log" { // a word of a commit came before its entry: see notify.go
 		level = hclog.Debug
+	}
+	for _, a := range args {
+		if err, ok := a.(error); ok && errors.Is(err, net.ErrClosed) {
+			level = hclog.Debug // this member closes, or has closed it
+		}
 	}
 	to := slog.LevelDebug // what Raft calls information is detail here
 	switch level {

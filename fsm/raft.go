@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/hashicorp/raft"
@@ -63,9 +65,20 @@ func Members(c raft.Configuration) func(zxid int64) string {
 		if s.Suffrage == raft.Nonvoter {
 			role = "observer"
 		}
-		fmt.Fprintf(&b, "server.%s=%s:%s:%s\n", s.ID, s.Address, port, role)
+		n, _ := strconv.Atoi(port)
+		fmt.Fprintf(&b, "server.%s=%s:%d:%s\n", s.ID, s.Address, ElectionPort(n), role)
 	}
 	return func(zxid int64) string { return fmt.Sprintf("%sversion=%x", b.String(), zxid) }
+}
+
+// ElectionPort is what is told of a member whose peer port is given. Nobody
+// listens there: one port does for all. But ZooKeeper's classes, by which
+// clients read the members, refuse a server with one port.
+func ElectionPort(peer int) int {
+	if peer > math.MaxUint16-1000 {
+		return peer - 1000
+	}
+	return peer + 1000 // as people number them: 2888 and 3888
 }
 
 // HasMember reports whether /zookeeper/config lists a server of that id.

@@ -475,7 +475,7 @@ func conf(s *Server, _ *conn, b *strings.Builder) {
 		var members []byte
 		s.cfg.Replica.View(func(v *fsm.View) { members = v.Tree().Lookup(znode.ConfigPath).Record().Data })
 		// Nothing is limited to a number of ticks, and one port does for all.
-		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", q.PeerPort, q.PeerPort, peerType, members)
+		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", fsm.ElectionPort(q.PeerPort), q.PeerPort, peerType, members)
 	}
 }
 
