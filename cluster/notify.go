@@ -77,7 +77,6 @@ func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{})
 			q := raft.AppendEntriesRequest{
 				RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(m.cfg.ID)), Addr: self},
 				Term:         term,
-				Leader:       self,
 				PrevLogEntry: index, PrevLogTerm: entryTerm,
 				LeaderCommitIndex: index,
 			}
