@@ -1,7 +1,7 @@
 T := 30s
 H := 10
 
-.PHONY: build test race lint fuzz sim plants interop diff ci
+.PHONY: build test race lint fuzz chaos sim plants interop diff ci
 
 build:
 	go build ./...
@@ -38,6 +38,12 @@ plants:
 interop:
 	interop/setup.sh
 	go test -tags interop -parallel 6 -timeout 20m ./interop/...
+
+# Kills, stops and cuts off the processes of a cluster and its clients at random,
+# for T each way: make chaos T=10m
+chaos:
+	interop/setup.sh
+	LOCKKEEPER_INTEROP_CHAOS=$(T) go test -tags interop -timeout 0 -v -run '^TestCluster(Locks|Network)$$' ./interop
 
 # Compares lockkeeper with both real ZooKeepers at length, by random requests.
 diff:

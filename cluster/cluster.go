@@ -397,7 +397,10 @@ func (o observer) Applied(index, term uint64, bytes int) {
 	o.m.logGrew(bytes)
 }
 
-func (o observer) Restored() { o.m.trackAll() }
+func (o observer) Restored() {
+	o.m.trackAll()
+	o.m.pending.drop()
+}
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.stores.where, err)) }
 

@@ -322,7 +322,57 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 	return nil
 }
 
+// settle waits until most of those who vote after a change have the members as
+// they are before it. A voter refuses a candidate that has no vote in the newest
+// members that it knows of: if too few knew, and this leader were lost, nobody
+// could be elected any more.
+func (m *Member) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
+	defer cancel()
+	for {
+		now, err := m.members()
+		if err != nil {
+			return err
+		}
+		vote := change(slices.DeleteFunc(slices.Clone(now), func(x MemberInfo) bool { return !x.Voter }))
+		knows := make(chan bool, len(vote))
+		round, done := context.WithTimeout(ctx, peerTimeout)
+		for _, x := range vote {
+			m.wg.Go(func() {
+				s, err := m.statusOf(round, x)
+				knows <- err == nil && slices.Equal(s.Members, now)
+			})
+		}
+		know := 0
+		for range vote {
+			if <-knows {
+				know++
+			}
+			if know > len(vote)/2 {
+				done()
+				return nil
+			}
+		}
+		done()
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return refuse(proto.NewConfigNoQuorum, "%d of the %d who would vote after that can be reached and know the members", know, len(vote))
+		}
+	}
+}
+
+// without takes a member out of a list.
+func without(id uint64) func([]MemberInfo) []MemberInfo {
+	return func(all []MemberInfo) []MemberInfo {
+		return slices.DeleteFunc(all, func(x MemberInfo) bool { return x.ID == id })
+	}
+}
+
 func (m *Member) letGo(id uint64) error {
+	if err := m.settle(adminTimeout, without(id)); err != nil {
+		return err
+	}
 	err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error()
 	if err == nil {
 		m.cfg.Log.Info("member removed", "id", id)
@@ -348,6 +398,9 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if x.Voter {
 			return nil
 		}
+		if err := m.settle(patience, without(x.ID)); err != nil {
+			return err
+		}
 		return leaderError(m.raft.DemoteVoter(id, 0, adminTimeout).Error())
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
@@ -356,6 +409,9 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
 	}
 	if is == nil {
+		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
+			return err
+		}
 		if err := m.raft.AddNonvoter(id, addr, 0, adminTimeout).Error(); err != nil {
 			return leaderError(err)
 		}
@@ -368,6 +424,9 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 	for {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && s.Index >= goal {
+			if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return append(all, x) }); err != nil {
+				return err
+			}
 			return leaderError(m.raft.AddVoter(id, addr, 0, adminTimeout).Error())
 		}
 		select {
@@ -378,8 +437,12 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 	}
 }
 
-// statusOf asks a member that is to be for its status.
+// statusOf asks another member, or one that is to be, for its status.
 func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
+	if x.ID == m.cfg.ID {
+		s, err := m.Status()
+		return &s, err
+	}
 	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
 	switch {
 	case err != nil:

@@ -145,6 +145,18 @@ func (p *pending) take(number uint64) []fsm.Waiter {
 	return e.waiters[e.next:]
 }
 
+// drop gives up all entries: the snapshot that was restored may have them, and
+// then nobody will hear of them any more.
+func (p *pending) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for number, e := range p.entries {
+		delete(p.entries, number)
+		lose(e.waiters[e.next:])
+		close(e.done)
+	}
+}
+
 // complete finds who waits for the i-th command of an entry (fsm.Completer).
 // Numbers of an earlier run are not given again, so its entries find nobody.
 func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {

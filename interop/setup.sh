@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java strace libzookeeper-mt-dev gcc libc6-dev)
+packages=(redis-server zookeeper libslf4j-java strace iproute2 libzookeeper-mt-dev gcc libc6-dev)
 # Those that a machine may have from elsewhere. Debian's cargo itself is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)

@@ -45,6 +45,7 @@ type conn struct {
 	pending []*Op // in order
 	xids    []int32
 	xid     int32
+	lazy    bool // as the client was when it connected
 	over    bool
 	last    int64 // zxid seen last, here or before on another connection
 }
@@ -123,7 +124,7 @@ func (c *client) try(server int) error {
 	if c.session = raw.Session; c.lazy {
 		raw.Timeout = 2 * c.timeout
 	}
-	k := &conn{c: c, last: last, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
+	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h := c.s.h
 	h.mu.Lock()
 	k.log = &ConnLog{ID: len(h.Conns), Seq: h.next(), Client: c.id, Server: server, Session: c.session.SessionID}
@@ -184,7 +185,7 @@ func (k *conn) end() {
 func (k *conn) ping() {
 	for {
 		every := k.c.timeout / 3
-		if k.c.lazy {
+		if k.lazy {
 			every = k.c.timeout * time.Duration(50+k.c.s.shared.IntN(45)) / 100
 		}
 		select {

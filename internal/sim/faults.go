@@ -235,12 +235,7 @@ func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
 // removeAndAdd takes a member out of the cluster, and after a while in which it
 // is down has it join again, with nothing.
 func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
-	// While another member lags, Raft can end without anybody who could be
-	// elected (docs/reliability.md, open).
-	s.mu.Lock()
-	alone := s.active == 1
-	s.mu.Unlock()
-	if !alone || !m.claim() {
+	if !m.claim() {
 		return
 	}
 	defer m.release()

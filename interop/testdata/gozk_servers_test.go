@@ -38,20 +38,44 @@ const (
 type server struct {
 	args    []string
 	stderr  io.Writer
+	id      string
+	joins   bool // a cluster that runs
 	cmd     *exec.Cmd
 	serving chan struct{} // closed when this start serves clients
 }
 
-// NewIntegrationTestServer is a server that reads a zoo.cfg.
+// NewIntegrationTestServer is a server with a zoo.cfg that names nobody but
+// itself, which a test adds to the cluster by reconfig. ZooKeeper's waits for
+// that by itself; lockkeeper's has to be told where the cluster is, and asks to
+// be taken in. That is over when it has started, since two changes at a time are
+// refused.
 func NewIntegrationTestServer(t *testing.T, configPath string, stdout, stderr io.Writer) (*server, error) {
-	return newServer(stderr, "--config", configPath), nil
+	config, err := os.ReadFile(configPath)
+	if err != nil {
+		return nil, err
+	}
+	var id, peerPort, electionPort, clientPort int
+	for _, line := range strings.Split(string(config), "\n") {
+		fmt.Sscanf(line, "clientPort=%d", &clientPort)
+		fmt.Sscanf(line, "server.%d=127.0.0.1:%d:%d", &id, &peerPort, &electionPort)
+	}
+	if id == 0 || clientPort == 0 {
+		return nil, fmt.Errorf("%s has no server and client port", configPath)
+	}
+	s := newServer(stderr, "--id", strconv.Itoa(id), "--join", newestPeer, "--peer-listen", fmt.Sprintf("127.0.0.1:%d", peerPort),
+		"--listen", fmt.Sprintf("127.0.0.1:%d", clientPort), "--data", filepath.Join(filepath.Dir(configPath), "data"))
+	s.id, s.joins = strconv.Itoa(id), true
+	return s, nil
 }
+
+// newestPeer is the peer port of a member of the newest cluster.
+var newestPeer string
 
 func newServer(stderr io.Writer, args ...string) *server {
 	if stderr == nil {
 		stderr = io.Discard
 	}
-	args = append([]string{"serve", "--tick-time", tickTime, "--super-digest", superDigest}, args...)
+	args = append([]string{"serve", "--tick-time", tickTime, "--super-digest", superDigest, "--reconfig"}, args...)
 	return &server{args: args, stderr: stderr}
 }
 
@@ -82,6 +106,9 @@ func (s *server) Start() error {
 			fmt.Fprintln(os.Stderr, "[lockkeeper]", lines.Text())
 		}
 	}()
+	if s.joins {
+		return s.awaitVote()
+	}
 	return nil
 }
 
@@ -92,6 +119,20 @@ func (s *server) await() error {
 	case <-time.After(serveWithin):
 		return fmt.Errorf("lockkeeper %q does not serve within %v", s.args, serveWithin)
 	}
+}
+
+// awaitVote waits until the server, which joins, is a member that votes.
+func (s *server) awaitVote() error {
+	var out []byte
+	for deadline := time.Now().Add(serveWithin); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		out, _ = exec.Command(os.Getenv("LOCKKEEPER_BINARY"), "cluster", "status", "--peer", newestPeer).CombinedOutput()
+		for _, line := range strings.Split(string(out), "\n") {
+			if strings.HasPrefix(line, s.id+" ") && strings.Contains(line, "follower") {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("server %s is no voting member within %v: %s", s.id, serveWithin, out)
 }
 
 // Stop kills the server, as the original does.
@@ -128,6 +169,7 @@ func StartTestCluster(t *testing.T, size int, stdout, stderr io.Writer) (*TestCl
 		tc.Config.Servers = append(tc.Config.Servers, member)
 		peers = append(peers, fmt.Sprintf("%d=%s:%d", member.ID, member.Host, member.PeerPort))
 	}
+	newestPeer = fmt.Sprintf("127.0.0.1:%d", tc.Config.Servers[0].PeerPort)
 	for _, member := range tc.Config.Servers {
 		s := TestServer{Port: freePort(t), Path: filepath.Join(tc.Path, strconv.Itoa(member.ID)), Config: member}
 		args := []string{"--listen", fmt.Sprintf("127.0.0.1:%d", s.Port), "--data", s.Path}
