@@ -67,3 +67,24 @@ func TestClusterReconfig(t *testing.T) {
 		t.Error("who was removed goes on")
 	}
 }
+
+// TestClusterReadOnly has ZooKeeper's own client read from a server that lost the
+// majority, and come back with its session when there is one.
+func TestClusterReadOnly(t *testing.T) {
+	classpath, err := javaClients()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := startEnsemble(t, 3, "--read-only")
+	outcomes := runJava(t, classpath, "ReadOnlyCases", map[string]func(){
+		"kill the others": func() {
+			e.kill(1)
+			e.kill(2)
+		},
+		"start one": func() {
+			e.launch(1)
+			e.await()
+		},
+	}, e.listen[0])
+	checkCases(t, outcomes, "read-only")
+}
