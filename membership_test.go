@@ -357,3 +357,56 @@ func TestMembershipJoinsNobody(t *testing.T) {
 		}
 	})
 }
+
+// TestMembershipMove: a member has another address, and its data. One without
+// the data does not get the place.
+func TestMembershipMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
+		m.net.Kill(host(2))
+		m.stop(2)
+		moved := cluster.Request{Add: &cluster.MemberInfo{ID: 3, Addr: "host4:7000", Voter: true}}
+		c := m.configs[2]
+		c.Peers, c.PeerAddr, c.Network = nil, "host4:7000", m.net.Host("host4")
+
+		empty := c
+		empty.Memory = lockkeeper.NewMemory()
+		s := must(lockkeeper.Open(empty))(t)
+		if _, err := m.ask(moved); err == nil || !strings.Contains(err.Error(), "remove it before") {
+			t.Errorf("moved without data: %v", err)
+		}
+		check(t, s.Close())
+
+		var log capture
+		c.Logger = log.logger()
+		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
+		m.start(3)
+		time.Sleep(10 * time.Second) // it is known, if by another address, and waits
+		if len(log.matching("WARN", "by another address", "host3:7000")) != 1 {
+			t.Errorf("logged %q", log.matching("WARN"))
+		}
+		r := must(m.ask(moved))(t)
+		if len(r.Members) != 3 || r.Members[2].Addr != "host4:7000" || !r.Members[2].Voter {
+			t.Errorf("%+v", r.Members)
+		}
+		m.ready(m.servers[3])
+		must(m.connect(3, 10*time.Second).Create("/y", nil, 0))(t)
+		m.net.Kill(host(0)) // it counts for the majority
+		m.stop(0)
+		must(m.connect(3, 10*time.Second).Exists("/x", false))(t)
+		eventually(t, "a write", func() bool {
+			nc, err := m.servers[3].Dial("", "", time.Second)
+			if err != nil {
+				return false
+			}
+			defer nc.Close()
+			c, err := rawclient.Open(nc, 10*time.Second)
+			if err != nil {
+				return false
+			}
+			_, err = c.Set("/x", nil)
+			return err == nil
+		})
+	})
+}

@@ -277,14 +277,14 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 		}
 		for _, y := range after {
 			switch {
-			case x.ID == y.ID && x.Addr != y.Addr:
+			case x.ID == y.ID && x.Addr != y.Addr && !m.moved(x):
 				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
 			case x.ID != y.ID && x.Addr == y.Addr:
 				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
 			}
 		}
 		if y := find(after, x.ID); y != nil {
-			y.Voter = x.Voter
+			*y = x
 		} else {
 			after = append(after, x)
 		}
@@ -369,6 +369,18 @@ func without(id uint64) func([]MemberInfo) []MemberInfo {
 	}
 }
 
+// moved reports whether the member that x names is at its address with its
+// data: then it is not one more, nor one that forgot what it promised.
+func (m *Member) moved(x MemberInfo) bool {
+	if x.ID == m.cfg.ID { // it is here
+		return false
+	}
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	s, err := m.statusOf(ctx, x)
+	return err == nil && s.Formed
+}
+
 func (m *Member) letGo(id uint64) error {
 	if err := m.settle(adminTimeout, without(id)); err != nil {
 		return err
@@ -394,6 +406,16 @@ func checkMember(x MemberInfo) error {
 // catches up first: until it has, it would be one more to wait for.
 func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
+	if is != nil && is.Addr != x.Addr {
+		change := m.raft.AddNonvoter
+		if is.Voter {
+			change = m.raft.AddVoter
+		}
+		if err := change(id, addr, 0, adminTimeout).Error(); err != nil {
+			return leaderError(err)
+		}
+		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
+	}
 	if is != nil && is.Voter {
 		if x.Voter {
 			return nil
