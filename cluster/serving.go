@@ -77,8 +77,9 @@ func (m *Member) watchLeader() {
 		case n != 0:
 			giveUp = nil
 			if !serving && caught == nil && n != m.cfg.ID {
-				caught = make(chan struct{})
-				go m.catchUp(caught) // ends when its command does, at the latest with m
+				done := make(chan struct{})
+				caught = done
+				m.wg.Go(func() { m.catchUp(done) })
 			}
 		case serving && giveUp == nil:
 			giveUp = time.After(grace)
