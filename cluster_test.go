@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"testing"
@@ -427,6 +428,36 @@ func TestClusterWipedTwice(t *testing.T) {
 				must(c.Exists(fmt.Sprintf("/r%d", r), false))(t)
 			}
 			eventually(t, "its vote", func() bool { return m.servers[i].Role() == "follower" })
+		}
+	})
+}
+
+// TestClusterOtherLists: members that were started with different lists do not
+// form a cluster, and say why.
+func TestClusterOtherLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		var log capture
+		log.min = slog.LevelWarn
+		lists := []map[uint64]string{
+			{1: "host1:7000", 2: "host2:7000", 3: "host3:7000"},
+			{1: "host1:7000", 2: "host2:7000"},
+		}
+		var servers []*lockkeeper.Server
+		for i := range 2 {
+			s, err := lockkeeper.Open(lockkeeper.Config{ID: uint64(i + 1), Peers: lists[i], Network: net.Host(host(i)), Logger: log.logger()})
+			check(t, err)
+			defer s.Close()
+			servers = append(servers, s)
+		}
+		time.Sleep(30 * time.Second)
+		for i, s := range servers {
+			if s.Role() != "looking" {
+				t.Errorf("member %d is a %s", i+1, s.Role())
+			}
+		}
+		if len(log.matching("server 2 was started with other members than server 1")) == 0 || len(log.matching("server 1 was started with other members than server 2")) == 0 {
+			t.Errorf("the log says %q", log.matching(""))
 		}
 	})
 }

@@ -51,6 +51,7 @@ type Member struct {
 	// Of a member that is not alone.
 	peers           *peerPort
 	gate            *gate
+	configured      []MemberInfo // of a new cluster, by the configuration
 	transport       *raft.NetworkTransport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
@@ -175,7 +176,8 @@ func (m *Member) startRaft() error {
 		}
 		first.Servers = append(first.Servers, s)
 	}
-	if err := m.checkStored(infos(first)); err != nil {
+	m.configured = infos(first)
+	if err := m.checkStored(m.configured); err != nil {
 		return err
 	}
 	if !m.cfg.clustered() {

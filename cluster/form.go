@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,16 +74,14 @@ func (m *Member) self(voter bool) *MemberInfo {
 func (m *Member) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
-		fresh, further := 1, "" // this one is
-		if len(members) == 0 {
-			further = m.cfg.Join
-		} else {
-			fresh, further = m.survey(members)
+		fresh, further, err := 1, m.cfg.Join, error(nil) // this one is fresh
+		if len(members) > 0 {
+			fresh, further, err = m.survey(members)
 		}
-		var err error
 		switch {
 		case further != "":
 			err = m.takenIn(further)
+		case err != nil:
 		case fresh > voters(members)/2:
 			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
 				m.gate.lift()
@@ -109,35 +108,32 @@ func (m *Member) form(first raft.Configuration) {
 	}
 }
 
-// survey asks the other members whether they are new: it counts those that are,
-// this one among them, and names one that is not.
-func (m *Member) survey(members []MemberInfo) (fresh int, further string) {
+// survey asks the members whether they are new: it counts those that are, this
+// one among them, and names one that is not. An error says that one was started
+// with another list: two of them would begin with different logs.
+func (m *Member) survey(members []MemberInfo) (fresh int, further string, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	for _, x := range members {
 		asked.Go(func() {
-			formed := false
-			if x.ID != m.cfg.ID {
-				s, err := m.statusOf(ctx, x)
-				if err != nil {
-					return
-				}
-				formed = s.Formed
-			}
+			s, e := m.statusOf(ctx, x)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
-			case formed:
+			case e != nil:
+			case s.Formed:
 				further = x.Addr
+			case !slices.Equal(s.Configured, members):
+				err = refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", x.ID, m.cfg.ID, s.Configured, members)
 			case x.Voter:
 				fresh++
 			}
 		})
 	}
 	asked.Wait()
-	return fresh, further
+	return fresh, further, err
 }
 
 // takenIn has the leader of a running cluster, of which the one at addr is a

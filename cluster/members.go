@@ -37,6 +37,8 @@ type Status struct {
 	Digest  string       `json:"digest"`  // of the state at Index
 	Members []MemberInfo `json:"members"` // by id
 	Formed  bool         `json:"formed"`  // it has been in a cluster that works
+	// Configured are the members of the cluster that it is to form, if it is new.
+	Configured []MemberInfo `json:"configured,omitempty"`
 }
 
 // Status tells what this member knows of its cluster.
@@ -45,7 +47,7 @@ func (m *Member) Status() (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1}
+	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.configured}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
