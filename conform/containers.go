@@ -26,7 +26,9 @@ func (k *conn) used(path string) {
 
 // reaped waits until a znode is gone: for d, and as long as the reaper may take.
 func (k *conn) reaped(path string, d time.Duration) {
-	k.watchExists(path)
+	if f := k.call(proto.OpExists, &proto.PathWatch{Path: path, Watch: true}); f.Code == proto.NoNode {
+		return // before anybody could look
+	}
 	was := k.timeout
 	k.timeout += d + k.t.s.o.ReapWithin
 	k.event(proto.EventNodeDeleted, path)

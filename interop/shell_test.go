@@ -119,8 +119,7 @@ var shellScript = []shellCase{
 	{name: "printwatches", commands: `
 		printwatches
 		printwatches off
-		get -w /watch
-		set /watch y
+		printwatches
 		printwatches on`},
 	{name: "acl", commands: `
 		getAcl /a
