@@ -30,7 +30,7 @@ const (
 
 // startDeadline is how long a server may take to say that it serves. It is far
 // above what a start takes, since it only decides when a test gives up.
-const startDeadline = 30 * time.Second
+const startDeadline = time.Minute
 
 // scratch is the temporary folder of the whole run; it holds the binary.
 var scratch string
