@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -45,7 +46,25 @@ func TestGoZooKeeper(t *testing.T) {
 			t.Errorf("%s waits (%s), but %s has no such test", name, goZKWaiting[name], goZK)
 		}
 	}
-	outcomes := goZKRun(t, dir, slices.Collect(maps.Keys(goZKWaiting)))
+	outcomes, err := goZKRun(t, dir, "-skip", oneOf(slices.Collect(maps.Keys(goZKWaiting))))
+	for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
+		var failed []string
+		for _, name := range tests {
+			if o := outcomes[name]; goZKWaiting[name] == "" && (o == nil || o.action != "pass") {
+				t.Logf("%s %s; once more\n%s", name, o.verdict(), o.text())
+				failed = append(failed, name)
+			}
+		}
+		if len(failed) == 0 {
+			break
+		}
+		var again map[string]*outcome
+		again, err = goZKRun(t, dir, "-run", oneOf(failed))
+		maps.Copy(outcomes, again)
+	}
+	if err != nil {
+		t.Error(err)
+	}
 	for _, name := range tests {
 		if why, waits := goZKWaiting[name]; waits {
 			t.Logf("%s waits: it %s", name, why)
@@ -134,10 +153,13 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// goZKRun runs all tests but the skipped ones and gives the outcome of each.
-func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
+// oneOf is a pattern of exactly these names.
+func oneOf(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
+
+// goZKRun runs the tests that a flag selects and gives the outcome of each.
+func goZKRun(t *testing.T, dir, flag, pattern string) (map[string]*outcome, error) {
 	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", "-skip", "^("+strings.Join(skip, "|")+")$", ".")
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", flag, pattern, ".")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -173,10 +195,10 @@ func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
 			o.action = event.Action
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the tests of %s: %v\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
+	if err = cmd.Wait(); err != nil {
+		err = fmt.Errorf("the tests of %s: %w\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
 	}
-	return outcomes
+	return outcomes, err
 }
 
 func goZKCommand(t *testing.T, dir string, args ...string) *exec.Cmd {
