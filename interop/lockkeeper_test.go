@@ -59,7 +59,7 @@ var built = sync.OnceValues(func() (string, error) {
 		return filepath.Abs(path)
 	}
 	path := filepath.Join(scratch, "lockkeeper")
-	build := exec.Command("go", "build", "-o", path, "./cmd/lockkeeper")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/lockkeeper")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/lockkeeper: %w\n%s", err, out)
