@@ -106,9 +106,9 @@ func (m *Memory) SetFault(f func() error) {
 func (m *Memory) stores() *stores {
 	faulty := faultyStore{m.log, m}
 	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
-	if list, _ := m.snaps.List(); len(list) > 0 {
-		s.members = list[0].Configuration
-	}
+	newest, _ := s.newest()
+	s.members = newest.Configuration
+	joinLog(m.log, newest) // a crash may have left that undone
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
@@ -497,7 +497,7 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 			old = &entries{first, last}
 		default:
 			// One that cannot be read is for verifyLog to judge.
-			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term < newest.Term {
+			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
 				old = &entries{first, last}
 			}
 		}

@@ -97,9 +97,14 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return persister{r.m.Snapshot()}, nil
 }
 
-// Restore replaces the state by that of a snapshot.
+// Restore replaces the state by that of a snapshot. It refuses one that is older
+// than the state: a leader that lost its place, or its patience, may have sent
+// it long ago.
 func (r *Replica) Restore(rc io.ReadCloser) error {
 	m, err := ReadSnapshot(rc)
+	if err == nil && m.index < r.m.index {
+		err = fmt.Errorf("snapshot: it has entry %d, and the state entry %d", m.index, r.m.index)
+	}
 	if err == nil {
 		r.mu.Lock()
 		r.m = m
