@@ -27,7 +27,7 @@ type Client struct {
 	Conn    net.Conn
 	Session proto.ConnectReply // what the handshake came to
 	Events  []Event            // those that Call met, in order
-	Timeout time.Duration      // of every read and write; 0 is 20 s
+	Timeout time.Duration      // of every read and write; 0 is a minute
 
 	r       *bufio.Reader
 	lastXid int32
@@ -100,7 +100,7 @@ func (c *Client) deadline() time.Time {
 	if c.Timeout > 0 {
 		return time.Now().Add(c.Timeout)
 	}
-	return time.Now().Add(20 * time.Second)
+	return time.Now().Add(time.Minute)
 }
 
 // Write sends bytes as they are.
