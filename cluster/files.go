@@ -83,14 +83,14 @@ func (s *stores) bootstrap(c raft.Configuration) error {
 // referenced: a member that is opened on the Memory of one that was closed
 // finds everything that one had. Only one member may use it at a time.
 type Memory struct {
-	log   *raft.InmemStore
+	log   *memoryLog
 	snaps *memorySnapshots
 	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never was.
 func NewMemory() *Memory {
-	return &Memory{log: raft.NewInmemStore(), snaps: &memorySnapshots{}}
+	return &Memory{log: &memoryLog{InmemStore: raft.NewInmemStore()}, snaps: &memorySnapshots{}}
 }
 
 // SetFault has f called before each write of the log, the term or the vote: it
@@ -122,7 +122,7 @@ func (m *Memory) stores() *stores {
 
 // faultyStore has faults on command.
 type faultyStore struct {
-	*raft.InmemStore
+	*memoryLog
 	m *Memory
 }
 
@@ -136,19 +136,19 @@ func (s faultyStore) write(f func() error) error {
 }
 
 func (s faultyStore) StoreLog(l *raft.Log) error {
-	return s.write(func() error { return s.InmemStore.StoreLog(l) })
+	return s.write(func() error { return s.memoryLog.StoreLog(l) })
 }
 
 func (s faultyStore) StoreLogs(l []*raft.Log) error {
-	return s.write(func() error { return s.InmemStore.StoreLogs(l) })
+	return s.write(func() error { return s.memoryLog.StoreLogs(l) })
 }
 
 func (s faultyStore) Set(key, val []byte) error {
-	return s.write(func() error { return s.InmemStore.Set(key, val) })
+	return s.write(func() error { return s.memoryLog.Set(key, val) })
 }
 
 func (s faultyStore) SetUint64(key []byte, val uint64) error {
-	return s.write(func() error { return s.InmemStore.SetUint64(key, val) })
+	return s.write(func() error { return s.memoryLog.SetUint64(key, val) })
 }
 
 // openDir opens a member's data directory, making it if it is new, and

@@ -9,6 +9,28 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// memoryLog is Raft's own, but for ranges that it does not have all of. Raft cuts
+// the log behind a snapshot that it took while it clears it for one that the
+// leader sent, and Raft's own store would say then that its last index is the
+// highest that there is, and loop over all of them at the next clearing.
+type memoryLog struct {
+	*raft.InmemStore
+	deleting sync.Mutex
+}
+
+// DeleteRange implements raft.LogStore.
+func (l *memoryLog) DeleteRange(from, to uint64) error {
+	l.deleting.Lock()
+	defer l.deleting.Unlock()
+	first, _ := l.FirstIndex()
+	last, _ := l.LastIndex()
+	from, to = max(from, first), min(to, last)
+	if last == 0 || from > to {
+		return nil
+	}
+	return l.InmemStore.DeleteRange(from, to)
+}
+
 // memorySnapshots keeps the newest snapshot in memory. Raft's own store shows
 // one from its first byte on: after a crash while it came, the state would be a
 // part of it.
