@@ -140,6 +140,39 @@ func TestReconfig(t *testing.T) {
 	})
 }
 
+// TestReconfigOwnServer removes the server that is asked for that. It answers,
+// as it does whatever else it was asked, goes on for a moment, in which it can be
+// taken back, and then stops.
+func TestReconfigOwnServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		for _, own := range []int{(m.leader() + 1) % 3, m.leader()} {
+			other := superUser(t, m.connect((own+1)%3, 10*time.Second))
+			c := superUser(t, m.connect(own, 10*time.Second))
+			stop := m.busy(m.connect(own, 10*time.Second))
+			line := fmt.Sprintf("server.%d=", own+1)
+			was := must(c.Get("/zookeeper/config", true))(t)
+			without := must(reconfig(c, "", fmt.Sprint(own+1), "", was.Stat.Mzxid))(t)
+			if strings.Contains(string(without.Data), line) {
+				t.Errorf("still there:\n%s", without.Data)
+			}
+			if len(c.Events) == 0 {
+				t.Error("no event tells of the change")
+			}
+			with := must(reconfig(c, "", "", string(was.Data), without.Stat.Mzxid))(t)
+			if !strings.Contains(string(with.Data), line) {
+				t.Errorf("not back:\n%s", with.Data)
+			}
+			time.Sleep(5 * time.Second)
+			stop() // it complains of every write that fails
+			check(t, other.Delete("/busy"))
+		}
+		own := (m.leader() + 1) % 3
+		must(reconfig(superUser(t, m.connect(own, 10*time.Second)), "", fmt.Sprint(own+1), "", -1))(t)
+		m.removed(own)
+	})
+}
+
 // TestReconfigWatch: a watch on /zookeeper/config tells of every change.
 func TestReconfigWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,27 +29,12 @@ var goZKServers = []string{"server_help_test.go", "server_java_test.go"}
 //go:embed testdata/gozk_servers_test.go
 var goZKReplacement []byte
 
-// goZKWaiting names the tests of goZK that lockkeeper cannot pass yet, and why.
-// A test that is not named here must pass; a name without a test is an error.
-var goZKWaiting = map[string]string{
-	"TestIntegration_Reconfig": "needs the answer even if the client's own server is the one that is removed",
-}
-
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
 func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
 	tests := goZKList(t, dir)
-	for _, name := range slices.Sorted(maps.Keys(goZKWaiting)) {
-		if !slices.Contains(tests, name) {
-			t.Errorf("%s waits (%s), but %s has no such test", name, goZKWaiting[name], goZK)
-		}
-	}
-	outcomes := goZKRun(t, dir, slices.Collect(maps.Keys(goZKWaiting)))
+	outcomes := goZKRun(t, dir)
 	for _, name := range tests {
-		if why, waits := goZKWaiting[name]; waits {
-			t.Logf("%s waits: it %s", name, why)
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			if o := outcomes[name]; o == nil || o.action != "pass" {
 				t.Errorf("%s\n%s", o.verdict(), o.text())
@@ -122,7 +106,7 @@ func (o *outcome) verdict() string {
 	case o.action == "":
 		return "did not end"
 	case o.action == "skip":
-		return "was skipped; a test that cannot run belongs in goZKWaiting"
+		return "was skipped"
 	}
 	return o.action
 }
@@ -134,10 +118,10 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// goZKRun runs all tests but the skipped ones and gives the outcome of each.
-func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
+// goZKRun runs all tests and gives the outcome of each.
+func goZKRun(t *testing.T, dir string) map[string]*outcome {
 	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", "-skip", "^("+strings.Join(skip, "|")+")$", ".")
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", ".")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
