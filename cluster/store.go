@@ -65,8 +65,8 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if last == newest.Index {
 		last--
 	}
-	if has, err := s.FirstIndex(); err != nil || has == 0 || first > last {
-		return err // Raft may ask for what it believes to be there
+	if first > last {
+		return nil
 	}
 	return s.LogStore.DeleteRange(first, last)
 }
