@@ -118,6 +118,19 @@ func TestReconfig(t *testing.T) {
 			t.Errorf("%v %v", s, err)
 		}
 
+		// An observer may be added before it is there.
+		observer := "server.6=host7:7000:8001:observer;0.0.0.0:2181"
+		r, err = reconfig(c, observer, "", "", -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, append(lines[:3:3], observer+"\n")...)
+		r, err = reconfig(c, "", "6", "", r.Stat.Mzxid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, lines...)
+
 		// The same id at another address, in one request; and the leader leaves.
 		m.net.Kill(host(4))
 		m.stop(4)
