@@ -74,7 +74,7 @@ func TestReconfig(t *testing.T) {
 				lines = append(lines, line(i+1, "participant"))
 			}
 		}
-		lines = append(lines, line(4, "participant"), line(5, "observer"))
+		lines = append(lines, "server.4=host4:7000:3888:participant;0.0.0.0:2181\n", "server.5=host5:7000:3888:observer;0.0.0.0:2181\n")
 		config(r, lines...)
 		config(must(c.Get("/zookeeper/config", false))(t), lines...)
 		m.removed(leaves)
@@ -100,6 +100,8 @@ func TestReconfig(t *testing.T) {
 			want                      proto.Code
 		}{
 			{"nobody's", m.connect(follower, 10*time.Second), "", "5", "", -1, proto.NoAuth},
+			{"nobody's, of an id that cannot be", m.connect(follower, 10*time.Second), "server.999=host9:7000:8000;2181", "", "", -1, proto.NoAuth},
+			{"an id that cannot be", c, "server.999=host9:7000:8000;2181", "", "", -1, proto.BadArguments},
 			{"old version", c, "", "5", "", was.Stat.Mzxid, proto.BadVersion},
 			{"malformed", c, "server.4=host4", "", "", -1, proto.BadArguments},
 			{"malformed leaving", c, "", "x", "", -1, proto.BadArguments},
@@ -116,6 +118,19 @@ func TestReconfig(t *testing.T) {
 			t.Errorf("%v %v", s, err)
 		}
 
+		// An observer may be added before it is there.
+		observer := "server.6=host7:7000:8001:observer;0.0.0.0:2181"
+		r, err = reconfig(c, observer, "", "", -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, append(lines[:3:3], observer+"\n")...)
+		r, err = reconfig(c, "", "6", "", r.Stat.Mzxid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, lines...)
+
 		// The same id at another address, in one request; and the leader leaves.
 		m.net.Kill(host(4))
 		m.stop(4)
@@ -127,7 +142,7 @@ func TestReconfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		config(r, append(lines[:2:2], "server.5=host6:7000:8000:participant\n")...)
+		config(r, append(lines[:2:2], "server.5=host6:7000:3888:participant;0.0.0.0:2181\n")...)
 		m.ready(m.servers[4])
 		c = superUser(t, m.connect(4, 10*time.Second))
 		if _, err = reconfig(c, "", fmt.Sprint(lead+1), "", -1); err != nil {

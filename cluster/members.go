@@ -431,7 +431,11 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
-	if _, err := m.statusOf(ctx, x); err != nil {
+	switch _, err := m.statusOf(ctx, x); {
+	case err == nil:
+	case !x.Voter && unreachable(err): // nobody waits for it, so it may come later
+		m.cfg.Log.Warn("taking in an observer that cannot be reached", "id", x.ID, "error", err)
+	default:
 		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
 	}
 	if is == nil {
@@ -542,7 +546,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	for to := addr; ; {
 		r, err := ask(ctx, network, to, q)
 		switch {
-		case err != nil && (to == addr || !errors.As(err, new(*net.OpError))):
+		case err != nil && (to == addr || !unreachable(err)):
 			return r, err
 		case err == nil && r.Error == "":
 			return r, nil
@@ -562,12 +566,15 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 }
 
+// unreachable reports whether there was no connection.
+func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
-		if !errors.As(err, new(*net.OpError)) { // which names its address
+		if !unreachable(err) { // which names its address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
