@@ -8,7 +8,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +35,25 @@ var goZKReplacement []byte
 func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
 	tests := goZKList(t, dir)
-	outcomes := goZKRun(t, dir)
+	outcomes, err := goZKRun(t, dir, ".")
+	for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
+		var failed []string
+		for _, name := range tests {
+			if o := outcomes[name]; o == nil || o.action != "pass" {
+				t.Logf("%s %s; once more\n%s", name, o.verdict(), o.text())
+				failed = append(failed, name)
+			}
+		}
+		if len(failed) == 0 {
+			break
+		}
+		var again map[string]*outcome
+		again, err = goZKRun(t, dir, "^("+strings.Join(failed, "|")+")$")
+		maps.Copy(outcomes, again)
+	}
+	if err != nil {
+		t.Error(err)
+	}
 	for _, name := range tests {
 		t.Run(name, func(t *testing.T) {
 			if o := outcomes[name]; o == nil || o.action != "pass" {
@@ -118,10 +138,10 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// goZKRun runs all tests and gives the outcome of each.
-func goZKRun(t *testing.T, dir string) map[string]*outcome {
+// goZKRun runs the tests of a pattern and gives the outcome of each.
+func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", ".")
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -157,10 +177,10 @@ func goZKRun(t *testing.T, dir string) map[string]*outcome {
 			o.action = event.Action
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the tests of %s: %v\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
+	if err = cmd.Wait(); err != nil {
+		err = fmt.Errorf("the tests of %s: %w\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
 	}
-	return outcomes
+	return outcomes, err
 }
 
 func goZKCommand(t *testing.T, dir string, args ...string) *exec.Cmd {

@@ -34,9 +34,12 @@ func TestMain(m *testing.M) {
 	}
 	if err == nil {
 		binary = filepath.Join(dir, "lockkeeper")
-		build := exec.Command("go", "build", "-o", binary, ".")
+		build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".")
 		build.Stderr = os.Stderr
 		err = build.Run()
+	}
+	if err == nil {
+		err = os.Chmod(binary, 0o755)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cannot build the command:", err)
