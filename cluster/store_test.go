@@ -171,7 +171,9 @@ func testStaleLog(t *testing.T, beyond int) {
 	time.Sleep(time.Second)
 	states := map[string]bool{}
 	for _, m := range members {
-		m.replica.View(func(v *fsm.View) { states[fmt.Sprintf("index %d, digest %x, %v", v.Index(), v.Digest(), v.Check())] = true })
+		m.replica.View(func(v *fsm.View) {
+			states[fmt.Sprintf("index %d, digest %x, %v", v.Index(), v.Digest(), v.Check())] = true
+		})
 	}
 	if len(states) != 1 {
 		t.Errorf("states differ: %v", states)
