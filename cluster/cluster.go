@@ -402,6 +402,15 @@ func (o observer) Applied(index, term uint64, bytes int) {
 func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.pending.drop()
+	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
+		newest, err := o.m.stores.newest()
+		if err == nil {
+			err = joinLog(o.m.stores.log, newest)
+		}
+		if err != nil {
+			o.m.cannotWrite(err)
+		}
+	}
 }
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.stores.where, err)) }
@@ -416,53 +425,4 @@ func (m *Member) trackAll() {
 			m.tracker.Add(s.ID, s.Timeout, m.nowMs())
 		}
 	})
-}
-
-// guardedStore makes a store that cannot be written the end of this member.
-// Raft by itself would panic when it cannot store its term, and would stand for
-// election again and again when it cannot store its log.
-type guardedStore struct {
-	raft.LogStore
-	raft.StableStore
-	m *Member
-}
-
-// IsMonotonic has Raft remove the whole log when the leader sends a snapshot,
-// so that the log never has a gap.
-func (guardedStore) IsMonotonic() bool { return true }
-
-func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
-
-func (s guardedStore) StoreLogs(logs []*raft.Log) error {
-	if s.m.killed.Load() {
-		return ErrClosed
-	}
-	err := s.LogStore.StoreLogs(logs)
-	if err != nil {
-		s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
-	}
-	return err
-}
-
-func (s guardedStore) Set(key, val []byte) error {
-	return s.stable(func() error { return s.StableStore.Set(key, val) })
-}
-
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
-	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
-}
-
-func (s guardedStore) stable(store func() error) error {
-	err := ErrClosed
-	if !s.m.killed.Load() {
-		err = store()
-	}
-	if err == nil {
-		return nil
-	}
-	s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
-	// Whoever is told of the fault closes this member. Until then Raft must
-	// not go on without its term and vote, and an error would make it panic.
-	<-s.m.stop
-	return nil
 }

@@ -24,7 +24,6 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The data directory:
@@ -83,14 +82,14 @@ func (s *stores) bootstrap(c raft.Configuration) error {
 // referenced: a member that is opened on the Memory of one that was closed
 // finds everything that one had. Only one member may use it at a time.
 type Memory struct {
-	log   *raft.InmemStore
+	log   *memoryLog
 	snaps *memorySnapshots
 	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never was.
 func NewMemory() *Memory {
-	return &Memory{log: raft.NewInmemStore(), snaps: &memorySnapshots{}}
+	return &Memory{log: &memoryLog{InmemStore: raft.NewInmemStore()}, snaps: &memorySnapshots{}}
 }
 
 // SetFault has f called before each write of the log, the term or the vote: it
@@ -106,9 +105,9 @@ func (m *Memory) SetFault(f func() error) {
 func (m *Memory) stores() *stores {
 	faulty := faultyStore{m.log, m}
 	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
-	if list, _ := m.snaps.List(); len(list) > 0 {
-		s.members = list[0].Configuration
-	}
+	newest, _ := s.newest()
+	s.members = newest.Configuration
+	joinLog(m.log, newest) // a crash may have left that undone
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
@@ -122,7 +121,7 @@ func (m *Memory) stores() *stores {
 
 // faultyStore has faults on command.
 type faultyStore struct {
-	*raft.InmemStore
+	*memoryLog
 	m *Memory
 }
 
@@ -136,19 +135,19 @@ func (s faultyStore) write(f func() error) error {
 }
 
 func (s faultyStore) StoreLog(l *raft.Log) error {
-	return s.write(func() error { return s.InmemStore.StoreLog(l) })
+	return s.write(func() error { return s.memoryLog.StoreLog(l) })
 }
 
 func (s faultyStore) StoreLogs(l []*raft.Log) error {
-	return s.write(func() error { return s.InmemStore.StoreLogs(l) })
+	return s.write(func() error { return s.memoryLog.StoreLogs(l) })
 }
 
 func (s faultyStore) Set(key, val []byte) error {
-	return s.write(func() error { return s.InmemStore.Set(key, val) })
+	return s.write(func() error { return s.memoryLog.Set(key, val) })
 }
 
 func (s faultyStore) SetUint64(key []byte, val uint64) error {
-	return s.write(func() error { return s.InmemStore.SetUint64(key, val) })
+	return s.write(func() error { return s.memoryLog.SetUint64(key, val) })
 }
 
 // openDir opens a member's data directory, making it if it is new, and
@@ -423,11 +422,8 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 	case machine.Index() > m.Index:
 		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
 	}
-	if members != nil {
-		config := machine.Tree().Lookup(znode.ConfigPath).Record()
-		if string(config.Data) != members(config.Mzxid) {
-			return nil, nil, errors.New("meta.json does not have the members that its state has")
-		}
+	if members != nil && !machine.Tells(members) {
+		return nil, nil, errors.New("meta.json does not have the members that its state has")
 	}
 	return &m.SnapshotMeta, machine, nil
 }
@@ -497,7 +493,7 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 			old = &entries{first, last}
 		default:
 			// One that cannot be read is for verifyLog to judge.
-			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term < newest.Term {
+			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
 				old = &entries{first, last}
 			}
 		}
@@ -648,8 +644,8 @@ func Check(dir string) (*Report, error) {
 			case raft.LogCommand:
 				return machine.Apply(l.Index, l.Term, l.Data, nil)
 			case raft.LogConfiguration:
-				if text := fsm.Members(raft.DecodeConfiguration(l.Data)); text != nil {
-					machine.SetMembers(l.Index, text)
+				if members := fsm.Members(raft.DecodeConfiguration(l.Data)); members != nil {
+					machine.SetMembers(l.Index, members)
 				}
 			}
 			return nil

@@ -301,7 +301,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 		return ErrNotLeader
 	}
 	for _, id := range before {
-		if err := m.letGo(id); err != nil {
+		if err := m.letGo(*find(members, id)); err != nil {
 			return err
 		}
 	}
@@ -316,7 +316,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 	}
 	for _, id := range leaving {
 		if !slices.Contains(before, id) {
-			if err := m.letGo(id); err != nil {
+			if err := m.letGo(*find(members, id)); err != nil {
 				return err
 			}
 		}
@@ -383,15 +383,17 @@ func (m *Member) moved(x MemberInfo) bool {
 	return err == nil && s.Formed
 }
 
-func (m *Member) letGo(id uint64) error {
-	if err := m.settle(adminTimeout, without(id)); err != nil {
+func (m *Member) letGo(x MemberInfo) error {
+	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
-	err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error()
-	if err == nil {
-		m.cfg.Log.Info("member removed", "id", id)
+	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+	if err := f.Error(); err != nil {
+		return leaderError(err)
 	}
-	return leaderError(err)
+	m.cfg.Log.Info("member removed", "id", x.ID)
+	m.wg.Go(func() { m.seeOff(x, f.Index()) })
+	return nil
 }
 
 func checkMember(x MemberInfo) error {
@@ -429,7 +431,11 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
-	if _, err := m.statusOf(ctx, x); err != nil {
+	switch _, err := m.statusOf(ctx, x); {
+	case err == nil:
+	case !x.Voter && unreachable(err): // nobody waits for it, so it may come later
+		m.cfg.Log.Warn("taking in an observer that cannot be reached", "id", x.ID, "error", err)
+	default:
 		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
 	}
 	if is == nil {
@@ -540,7 +546,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	for to := addr; ; {
 		r, err := ask(ctx, network, to, q)
 		switch {
-		case err != nil && (to == addr || !errors.As(err, new(*net.OpError))):
+		case err != nil && (to == addr || !unreachable(err)):
 			return r, err
 		case err == nil && r.Error == "":
 			return r, nil
@@ -560,12 +566,15 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 }
 
+// unreachable reports whether there was no connection.
+func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
-		if !errors.As(err, new(*net.OpError)) { // which names its address
+		if !unreachable(err) { // which names its address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -584,10 +593,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 }
 
 // watchMembership finds out whether this member was removed, while it has
-// reason to ask: it knows no leader, or its log ends in a configuration
-// without it. Its own log cannot tell: it may end before its removal, which
-// nobody sends to it any more, and one that is taken in reads about times
-// when it was no member.
+// reason to ask: it knows no leader. Its own log cannot tell: it may end before
+// its removal, one that is taken in reads about times when it was no member, and
+// one that was removed still gets it for a moment (see seeOff).
 func (m *Member) watchMembership() {
 	ctx := m.peers.ctx
 	every := max(m.electionTimeout, 250*time.Millisecond)
@@ -601,7 +609,7 @@ func (m *Member) watchMembership() {
 		if err != nil || len(members) == 0 { // not taken in yet
 			continue
 		}
-		if m.Leader() != 0 && find(members, m.cfg.ID) != nil {
+		if m.Leader() != 0 {
 			every = max(m.electionTimeout, 250*time.Millisecond)
 			continue
 		}

@@ -9,6 +9,28 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// memoryLog is Raft's own, but for ranges that it does not have all of. Raft cuts
+// the log behind a snapshot that it took while it clears it for one that the
+// leader sent, and Raft's own store would say then that its last index is the
+// highest that there is, and loop over all of them at the next clearing.
+type memoryLog struct {
+	*raft.InmemStore
+	deleting sync.Mutex
+}
+
+// DeleteRange implements raft.LogStore.
+func (l *memoryLog) DeleteRange(from, to uint64) error {
+	l.deleting.Lock()
+	defer l.deleting.Unlock()
+	first, _ := l.FirstIndex()
+	last, _ := l.LastIndex()
+	from, to = max(from, first), min(to, last)
+	if last == 0 || from > to {
+		return nil
+	}
+	return l.InmemStore.DeleteRange(from, to)
+}
+
 // memorySnapshots keeps the newest snapshot in memory. Raft's own store shows
 // one from its first byte on: after a crash while it came, the state would be a
 // part of it.
@@ -57,11 +79,13 @@ func (m *memorySnapshot) Write(p []byte) (int, error) { return m.contents.Write(
 func (m *memorySnapshot) ID() string                  { return m.meta.ID }
 func (m *memorySnapshot) Cancel() error               { return nil }
 
-// Close makes the snapshot the newest.
+// Close makes the snapshot the newest, unless the leader's came meanwhile.
 func (m *memorySnapshot) Close() error {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
 	m.meta.Size = int64(m.contents.Len())
-	m.store.newest = m
+	if m.store.newest == nil || m.store.newest.meta.Index <= m.meta.Index {
+		m.store.newest = m
+	}
 	return nil
 }

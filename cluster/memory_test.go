@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"io"
+	"math"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -47,4 +48,38 @@ func TestMemorySnapshots(t *testing.T) {
 	if got := newest(); got != "second" {
 		t.Errorf("the newest is %q", got)
 	}
+}
+
+// TestMemoryLog: a range that is not there is not deleted, and harms nothing.
+func TestMemoryLog(t *testing.T) {
+	log := NewMemory().stores().log
+	store := func(from, to uint64) {
+		for i := from; i <= to; i++ {
+			if err := log.StoreLog(&raft.Log{Index: i}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	is := func(wantFirst, wantLast uint64) {
+		t.Helper()
+		first, _ := log.FirstIndex()
+		last, _ := log.LastIndex()
+		if first != wantFirst || last != wantLast {
+			t.Errorf("the log is %d to %d, want %d to %d", first, last, wantFirst, wantLast)
+		}
+	}
+	store(1, 20)
+	log.DeleteRange(1, 20)
+	log.DeleteRange(0, 15) // begun before the other ended
+	log.DeleteRange(7, 15)
+	is(0, 0)
+	store(31, 40)
+	log.DeleteRange(1, 30)
+	is(31, 40)
+	log.DeleteRange(20, 32)
+	is(33, 40)
+	log.DeleteRange(39, 50)
+	is(33, 38)
+	log.DeleteRange(0, math.MaxUint64)
+	is(0, 0)
 }

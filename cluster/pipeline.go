@@ -1,21 +1,40 @@
 package cluster
 
 import (
+	"io"
 	"sync"
 
 	"github.com/hashicorp/raft"
 )
 
-// transport is Raft's own, but for a deadlock in its pipelines: replication
-// stops reading answers at the first refusal, and when that comes while it
-// sends, the sending waits for room that nobody makes. Then this leader would
-// never send to that member again, and Raft's shutdown would wait for ever.
+// transport is Raft's own, but for two faults of Raft that show there.
 type transport struct {
 	*raft.NetworkTransport
 	m *Member
 }
 
-// AppendEntriesPipeline implements raft.Transport.
+// InstallSnapshot implements raft.Transport. Behind the snapshot it sends an
+// entry in the place of that at its end, without content: that state is in the
+// snapshot. It tells Raft there the end's term, which it does not take from the
+// snapshot if its log is as long or longer; with another term in that place
+// it would refuse all that comes next, and get the snapshot again and again.
+func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
+	if err != nil || !r.Success {
+		return err
+	}
+	// If this fails, what comes next is refused, and the snapshot sent again.
+	t.AppendEntries(id, target, &raft.AppendEntriesRequest{
+		RPCHeader: q.RPCHeader, Term: q.Term,
+		Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
+	}, new(raft.AppendEntriesResponse))
+	return nil
+}
+
+// AppendEntriesPipeline implements raft.Transport. Replication stops reading
+// answers at the first refusal, and when that comes while it sends, the sending
+// waits for room that nobody makes. Then this leader would never send to that
+// member again, and Raft's shutdown would wait for ever.
 func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {

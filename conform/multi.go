@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -13,7 +14,7 @@ import (
 func (t *trial) rolledBack(results []proto.MultiResult, codes ...proto.Code) {
 	var got []proto.Code
 	for _, r := range results {
-		t.ensure(r.Op == proto.OpError, "a failed multi has the result of %s", opName(r.Op))
+		t.ensure(r.Op == proto.OpError, "a failed multi has the result of %s", wire.OpName(r.Op))
 		got = append(got, r.Code)
 	}
 	t.equal("the codes of the results", got, codes)

@@ -31,26 +31,15 @@ var goZKServers = []string{"server_help_test.go", "server_java_test.go"}
 //go:embed testdata/gozk_servers_test.go
 var goZKReplacement []byte
 
-// goZKWaiting names the tests of goZK that lockkeeper cannot pass yet, and why.
-// A test that is not named here must pass; a name without a test is an error.
-var goZKWaiting = map[string]string{
-	"TestIntegration_Reconfig": "needs the answer even if the client's own server is the one that is removed",
-}
-
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
 func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
 	tests := goZKList(t, dir)
-	for _, name := range slices.Sorted(maps.Keys(goZKWaiting)) {
-		if !slices.Contains(tests, name) {
-			t.Errorf("%s waits (%s), but %s has no such test", name, goZKWaiting[name], goZK)
-		}
-	}
-	outcomes, err := goZKRun(t, dir, "-skip", oneOf(slices.Collect(maps.Keys(goZKWaiting))))
+	outcomes, err := goZKRun(t, dir, ".")
 	for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
 		var failed []string
 		for _, name := range tests {
-			if o := outcomes[name]; goZKWaiting[name] == "" && (o == nil || o.action != "pass") {
+			if o := outcomes[name]; o == nil || o.action != "pass" {
 				t.Logf("%s %s; once more\n%s", name, o.verdict(), o.text())
 				failed = append(failed, name)
 			}
@@ -59,17 +48,13 @@ func TestGoZooKeeper(t *testing.T) {
 			break
 		}
 		var again map[string]*outcome
-		again, err = goZKRun(t, dir, "-run", oneOf(failed))
+		again, err = goZKRun(t, dir, "^("+strings.Join(failed, "|")+")$")
 		maps.Copy(outcomes, again)
 	}
 	if err != nil {
 		t.Error(err)
 	}
 	for _, name := range tests {
-		if why, waits := goZKWaiting[name]; waits {
-			t.Logf("%s waits: it %s", name, why)
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			if o := outcomes[name]; o == nil || o.action != "pass" {
 				t.Errorf("%s\n%s", o.verdict(), o.text())
@@ -141,7 +126,7 @@ func (o *outcome) verdict() string {
 	case o.action == "":
 		return "did not end"
 	case o.action == "skip":
-		return "was skipped; a test that cannot run belongs in goZKWaiting"
+		return "was skipped"
 	}
 	return o.action
 }
@@ -153,13 +138,10 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// oneOf is a pattern of exactly these names.
-func oneOf(names []string) string { return "^(" + strings.Join(names, "|") + ")$" }
-
-// goZKRun runs the tests that a flag selects and gives the outcome of each.
-func goZKRun(t *testing.T, dir, flag, pattern string) (map[string]*outcome, error) {
+// goZKRun runs the tests of a pattern and gives the outcome of each.
+func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", flag, pattern, ".")
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()

@@ -25,10 +25,7 @@ var kazooModules = [][]string{
 // kazooWaiting names the tests of kazoo that lockkeeper cannot pass yet, and why.
 // A test that is not named here must pass; a name without a test is an error.
 var kazooWaiting = map[string]string{
-	"test_connection.TestReadOnlyMode.test_read_only":   "needs read-only mode",
-	"test_client.TestSSLClient.test_create":             "needs TLS",
-	"test_client.TestReconfig.test_no_super_auth":       "names a server 999, and ids end at 254 here",
-	"test_client.TestReconfig.test_add_remove_observer": "takes in an observer that does not run",
+	"test_client.TestSSLClient.test_create": "needs TLS",
 }
 
 // TestKazooOwn runs kazoo's own tests, which its package carries.

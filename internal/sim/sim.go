@@ -30,18 +30,26 @@ type Options struct {
 	For     time.Duration // of faults and work
 	Quiet   bool          // no faults
 	Pace    float64       // how slow the clients are; 1 is busy
+
+	ElectionTimeout time.Duration // of all members
 }
+
+// usualElection is the default election timeout.
+const usualElection = 300 * time.Millisecond
 
 // OptionsFor are those that a seed has by itself: most runs are short and busy,
 // some longer and slower, a few on files.
 func OptionsFor(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 6))
-	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1}
+	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection}
 	switch r.IntN(12) {
 	case 0:
 		o.Files, o.For = true, 20*time.Second
 	case 1, 2, 3, 4:
 		o.For, o.Pace = 10*time.Minute, 10
+	case 5, 6:
+		o.For, o.Pace = time.Hour, 60
+		o.ElectionTimeout = time.Duration(1+r.IntN(4)) * usualElection
 	}
 	return o
 }
@@ -186,7 +194,7 @@ func (m *member) start() error {
 	t := &tap{h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
-		TickTime: tick, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
+		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}),
 	}
 	if m.join {

@@ -50,7 +50,9 @@ func (s *sim) setUp() bool {
 // work starts the clients.
 func (s *sim) work() {
 	r := s.stream(5)
-	timeout := func() time.Duration { return time.Duration(4000+r.IntN(6000)) * time.Millisecond }
+	// A third of it is longer than a member that lost its leader answers pings.
+	least := 4 * time.Second * s.opts.ElectionTimeout / usualElection
+	timeout := func() time.Duration { return least + time.Duration(r.IntN(6000))*time.Millisecond }
 	start := func(n int, act func(c *client)) {
 		for range n {
 			c := s.newClient(timeout())

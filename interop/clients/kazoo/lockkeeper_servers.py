@@ -43,7 +43,7 @@ class Server:
         return self.process is not None
 
     def launch(self):
-        command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig"]
+        command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig", "--read-only"]
         self.said = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(command + self.flags, stderr=self.said)
 
