@@ -545,8 +545,8 @@ func (c *checker) expiries() {
 			}
 		}
 	}
-	const onItsWay = tick/4 + 600*time.Millisecond // from one member to the other, at most, without a cut
-	before := map[int64]uint64{}                   // who found a session late last
+	onItsWay := tick/4 + 2*c.s.opts.ElectionTimeout // from one member to the other, at most, without a cut
+	before := map[int64]uint64{}                    // who found a session late last
 	for _, e := range c.h.Expiries {
 		if c.h.Forced[e.Session] {
 			continue

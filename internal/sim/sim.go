@@ -194,7 +194,8 @@ func (m *member) start() error {
 	t := &tap{h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
-		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
+		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
+		SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}),
 	}
 	if m.join {

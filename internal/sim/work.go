@@ -50,9 +50,7 @@ func (s *sim) setUp() bool {
 // work starts the clients.
 func (s *sim) work() {
 	r := s.stream(5)
-	// A third of it is longer than a member that lost its leader answers pings.
-	least := 4 * time.Second * s.opts.ElectionTimeout / usualElection
-	timeout := func() time.Duration { return least + time.Duration(r.IntN(6000))*time.Millisecond }
+	timeout := func() time.Duration { return s.long(4*time.Second) + time.Duration(r.IntN(6000))*time.Millisecond }
 	start := func(n int, act func(c *client)) {
 		for range n {
 			c := s.newClient(timeout())
@@ -73,6 +71,12 @@ func (s *sim) work() {
 	for range 2 {
 		s.stockLock()
 	}
+}
+
+// long is a session timeout, made longer as the elections are: a third of it is
+// more than a member that has lost its leader goes on to answer pings.
+func (s *sim) long(timeout time.Duration) time.Duration {
+	return timeout * (s.opts.ElectionTimeout / usualElection)
 }
 
 // pause lets time pass between requests.
@@ -342,7 +346,7 @@ func (s *sim) stockLock() {
 	}
 	s.wg.Go(func() {
 		for !s.over() {
-			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(silent{}))
+			conn, events, err := zk.Connect(addrs, s.long(6*time.Second), zk.WithDialer(dial), zk.WithLogger(silent{}))
 			if err != nil {
 				s.h.violate("stock", "%v", err)
 				return
