@@ -330,6 +330,18 @@ func (c *client) lock() {
 // sequenceOf is the number at the end of a sequential znode's name.
 func sequenceOf(name string) string { return name[max(0, len(name)-10):] }
 
+// tolerant is a connection that does not tell its writer that it has ended; the
+// reader learns it. go-zookeeper answers a request twice whose write fails, and
+// waits for ever if nobody takes the answers, as of a Close that gave up.
+type tolerant struct{ net.Conn }
+
+func (c tolerant) Write(p []byte) (int, error) {
+	if _, err := c.Conn.Write(p); err != nil {
+		c.Close()
+	}
+	return len(p), nil
+}
+
 type silent struct{}
 
 func (silent) Printf(string, ...any) {}
@@ -338,7 +350,8 @@ func (silent) Printf(string, ...any) {}
 func (s *sim) stockLock() {
 	c := s.newClient(0)
 	dial := func(_, address string, timeout time.Duration) (net.Conn, error) {
-		return c.dial("host"+strings.TrimPrefix(address, "127.0.0."), timeout)
+		nc, err := c.dial("host"+strings.TrimPrefix(address, "127.0.0."), timeout)
+		return tolerant{nc}, err
 	}
 	var addrs []string
 	for _, m := range s.members {
