@@ -47,7 +47,7 @@ func OptionsFor(seed uint64) Options {
 		o.Files, o.For = true, 20*time.Second
 	case 1, 2, 3, 4:
 		o.For, o.Pace = 10*time.Minute, 10
-	case 5, 6:
+	case 5, 6, 7:
 		o.For, o.Pace = time.Hour, 60
 		o.ElectionTimeout = time.Duration(1+r.IntN(4)) * usualElection
 	}
