@@ -230,6 +230,10 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 	return client, nil
 }
 
+// ServeConn serves a client on a connection that the caller has accepted, and
+// returns when that has ended.
+func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
+
 // Err gets a fault that happened after Open and that the server cannot survive,
 // such as a disk that cannot be written. Clients are cut off then, and nothing
 // that was acknowledged is lost; what remains is to call Close.

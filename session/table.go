@@ -61,7 +61,9 @@ func (t *Table) Snapshot() []*Session {
 
 // Sorted returns the sessions in order of their ids, in a slice of its own.
 func Sorted(sessions []*Session) []*Session {
-	return slices.SortedFunc(slices.Values(sessions), func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
+	sorted := slices.Clone(sessions)
+	slices.SortFunc(sorted, func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
+	return sorted
 }
 
 // Open adds a session. If its id is 0 or taken, the next free one is used.

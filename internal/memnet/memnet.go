@@ -211,7 +211,8 @@ type half struct {
 	chunks   []chunk
 	buffered int
 	err      error         // what a reader gets when nothing is left, and a writer at once
-	changed  chan struct{} // closed and replaced when anything of this does
+	changed  chan struct{} // closed when anything of this changes; nil if nobody waits for that
+	timer    *time.Timer   // for whoever waits next
 	readBy   time.Time     // deadlines; zero is none
 	writeBy  time.Time
 }
@@ -221,11 +222,13 @@ type chunk struct {
 	data []byte
 }
 
-func newHalf(n *Network, l link) *half { return &half{n: n, link: l, changed: make(chan struct{})} }
+func newHalf(n *Network, l link) *half { return &half{n: n, link: l} }
 
 func (h *half) change() {
-	close(h.changed)
-	h.changed = make(chan struct{})
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
 }
 
 // end ends the direction: what is on its way still arrives after io.EOF, and is
@@ -242,53 +245,86 @@ func (h *half) end(err error) {
 	}
 }
 
-// wait waits for a change, at most until then.
-func wait(then time.Time, changes ...<-chan struct{}) {
-	var timer <-chan time.Time
-	if !then.IsZero() {
-		t := time.NewTimer(time.Until(then))
-		defer t.Stop()
-		timer = t.C
+// wait unlocks the half and waits until it changes, or links do, if they are not
+// nil, or until then, if that is not zero. It leaves the half unlocked.
+func (h *half) wait(then time.Time, links <-chan struct{}) {
+	if h.changed == nil {
+		h.changed = make(chan struct{})
 	}
+	changed := h.changed
+	if then.IsZero() && links == nil {
+		h.mu.Unlock()
+		<-changed
+		return
+	}
+	var timer *time.Timer
+	var late <-chan time.Time
+	if !then.IsZero() {
+		if timer, h.timer = h.timer, nil; timer == nil {
+			timer = time.NewTimer(time.Until(then))
+		} else {
+			timer.Reset(time.Until(then))
+		}
+		late = timer.C
+	}
+	h.mu.Unlock()
 	select {
-	case <-changes[0]:
-	case <-changes[len(changes)-1]:
-	case <-timer:
+	case <-changed:
+	case <-links:
+	case <-late:
+	}
+	if timer != nil {
+		timer.Stop()
+		h.mu.Lock()
+		h.timer = timer
+		h.mu.Unlock()
 	}
 }
 
 func (h *half) read(p []byte) (int, error) {
 	for {
-		cut, links := h.n.isCut(h.link)
 		h.mu.Lock()
 		now := time.Now()
 		until := h.readBy
-		switch {
-		case !h.readBy.IsZero() && !now.Before(h.readBy):
+		if !until.IsZero() && !now.Before(until) {
 			h.mu.Unlock()
 			return 0, os.ErrDeadlineExceeded
-		case len(h.chunks) > 0 && !cut && !now.Before(h.chunks[0].at):
+		}
+		if len(h.chunks) == 0 {
+			if err := h.err; err != nil {
+				h.mu.Unlock()
+				return 0, err
+			}
+			h.wait(until, nil)
+			continue
+		}
+		cut, links := h.n.isCut(h.link)
+		at := h.chunks[0].at
+		switch {
+		case cut:
+			h.wait(until, links)
+		case !now.Before(at):
 			c := &h.chunks[0]
 			n := copy(p, c.data)
 			if c.data = c.data[n:]; len(c.data) == 0 {
-				h.chunks = h.chunks[1:]
+				*c = chunk{}
+				if len(h.chunks) == 1 {
+					h.chunks = h.chunks[:0]
+				} else {
+					h.chunks = h.chunks[1:]
+				}
+			}
+			if h.buffered >= maxBuffered {
+				h.change() // there is room
 			}
 			h.buffered -= n
-			h.change()
 			h.mu.Unlock()
 			return n, nil
-		case len(h.chunks) > 0 && !cut:
-			if at := h.chunks[0].at; until.IsZero() || at.Before(until) {
-				until = at
-			}
-		case h.err != nil && (len(h.chunks) == 0):
-			err := h.err
-			h.mu.Unlock()
-			return 0, err
+		case until.IsZero() || at.Before(until):
+			h.wait(at, links)
+		default:
+			h.wait(until, links)
 		}
-		changed := h.changed
-		h.mu.Unlock()
-		wait(until, changed, links)
 	}
 }
 
@@ -316,13 +352,13 @@ func (h *half) write(p []byte) (n int, err error) {
 			h.chunks = append(h.chunks, chunk{at, append([]byte(nil), p[n:n+m]...)})
 			h.buffered += m
 			n += m
-			h.change()
+			if len(h.chunks) == 1 {
+				h.change() // there is something
+			}
 			h.mu.Unlock()
 			continue
 		}
-		until, changed := h.writeBy, h.changed
-		h.mu.Unlock()
-		wait(until, changed)
+		h.wait(h.writeBy, nil)
 	}
 	return n, nil
 }

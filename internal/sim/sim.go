@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -240,30 +239,14 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	}
 }
 
-// serve takes clients from the network to the server.
+// serve takes clients to the server.
 func (m *member) serve(front net.Listener, srv *lockkeeper.Server) {
 	for {
 		c, err := front.Accept()
 		if err != nil {
 			return
 		}
-		m.s.wg.Go(func() {
-			defer c.Close()
-			p, err := srv.Dial("", "", 5*time.Second)
-			if err != nil {
-				return
-			}
-			var there sync.WaitGroup
-			there.Go(func() {
-				io.Copy(p, c)
-				p.Close()
-				c.Close()
-			})
-			io.Copy(c, p)
-			p.Close()
-			c.Close()
-			there.Wait()
-		})
+		m.s.wg.Go(func() { srv.ServeConn(c) })
 	}
 }
 

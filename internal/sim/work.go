@@ -359,7 +359,8 @@ func (s *sim) stockLock() {
 	}
 	s.wg.Go(func() {
 		for !s.over() {
-			conn, events, err := zk.Connect(addrs, s.long(6*time.Second), zk.WithDialer(dial), zk.WithLogger(silent{}))
+			conn, events, err := zk.Connect(addrs, s.long(6*time.Second), zk.WithDialer(dial), zk.WithLogger(silent{}),
+				zk.WithMaxBufferSize(64<<10), zk.WithMaxConnBufferSize(64<<10)) // it takes 3 MB for a connection by itself
 			if err != nil {
 				s.h.violate("stock", "%v", err)
 				return
