@@ -263,10 +263,7 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
-	// What it had heard of its clients and not passed on is lost.
-	m.s.mu.Lock()
-	m.s.cutLog = append(m.s.cutLog, cutSpan{from: m.name, to: anyone, At: m.s.h.now(), Until: m.s.h.now()})
-	m.s.mu.Unlock()
+	m.s.cutFor(m, m.s.h.now()) // what it had heard of its clients and not passed on is lost
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
@@ -322,6 +319,13 @@ func (s *sim) cut(from, to string, by int) {
 			break
 		}
 	}
+}
+
+// cutFor notes that the others did not hear from a member since some time.
+func (s *sim) cutFor(m *member, since time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cutLog = append(s.cutLog, cutSpan{from: m.name, to: anyone, At: since, Until: s.h.now()})
 }
 
 // cutAll cuts a host from all others.
