@@ -396,7 +396,7 @@ func word(t testing.TB, dial dialer, w string) string {
 func TestClientThatDoesNotRead(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond, MaxSessionTimeout: time.Minute}
+	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	test := func(t *testing.T, dial dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
@@ -409,7 +409,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 				}
 			}
 		}
-		healthy := connect(t, dial)
+		healthy := connectFor(t, dial, time.Hour)
 		must(healthy.Create("/quick", nil, 0))(t)
 		large := make([]byte, 200<<10)
 		must(healthy.Create("/large", large, 0))(t)
@@ -470,7 +470,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		})
 		part("events", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, 4*time.Second)
+			c := connectFor(t, dial, time.Minute) // it must not expire before
 			must(c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil))(t)
 			long := "/" + strings.Repeat("n", 10_000)
 			must(healthy.Create(long, nil, 0))(t)
