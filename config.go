@@ -127,6 +127,11 @@ type Config struct {
 	// the log cut, unless the snapshot would be longer. The default is 16 MiB.
 	SnapshotBytes int64
 
+	// TimeOfDay is this server's clock: what the log's entries are stamped with
+	// while it leads, which clients see as the ctime and mtime of znodes, and by
+	// which the leader reaps TTL znodes. Timers do not follow it, and sessions
+	// neither: it may jump. Nil is time.Now. It is for tests.
+	TimeOfDay func() time.Time
 	// Logger gets what happens. Nil discards it.
 	Logger *slog.Logger
 	// Tap, if not nil, learns of everything that is applied here, as it is
@@ -220,6 +225,7 @@ func (c *Config) cluster() cluster.Config {
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
+		TimeOfDay: c.TimeOfDay,
 	}
 }
 
@@ -231,6 +237,6 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: cmp.Or(c.handshakeTimeout, 10*time.Second), ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
-		Version: zookeeperVersion, Built: released, DataDir: c.DataDir,
+		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,
 	}
 }

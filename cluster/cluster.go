@@ -38,6 +38,10 @@ type Config struct {
 	SnapshotBytes int64         // of log, after which a snapshot is taken
 	Settings      fsm.Settings
 	Log           *slog.Logger
+	// TimeOfDay is what entries are stamped with, and what the end of a TTL
+	// znode is compared with; nil is time.Now. Timers do not follow it, nor do
+	// sessions.
+	TimeOfDay func() time.Time
 }
 
 // Member is this server's part in the cluster. Its methods may be called at any time.
@@ -104,6 +108,9 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
+	}
+	if m.cfg.TimeOfDay == nil {
+		m.cfg.TimeOfDay = time.Now
 	}
 	m.batcher.init()
 	m.pending.init()
@@ -367,7 +374,11 @@ func (m *Member) awaitHandOver() error {
 	return nil
 }
 
+// nowMs is by a clock that does not jump: durations are measured by it.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
+
+// timeOfDay is in ms since the epoch, and may jump.
+func (m *Member) timeOfDay() int64 { return m.cfg.TimeOfDay().UnixMilli() }
 
 // observer keeps the tracker true to the replicated sessions.
 type observer struct{ m *Member }

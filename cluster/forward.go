@@ -98,7 +98,7 @@ func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
 			if !first { // Raft may still have the one before
 				mine = append([]byte(nil), entry...)
 			}
-			fsm.Stamp(mine, time.Now().UnixMilli())
+			fsm.Stamp(mine, m.timeOfDay())
 			m.watched.proposed(len(mine))
 			if m.raft.Apply(mine, 0).Error() == nil {
 				// Applied, or passed over, or not understood: then nobody is done.
@@ -171,7 +171,7 @@ func (m *Member) serveForward(c net.Conn) {
 	wg.Go(func() {
 		var mu sync.Mutex
 		for b := range batches {
-			fsm.Stamp(b.entry, time.Now().UnixMilli())
+			fsm.Stamp(b.entry, m.timeOfDay())
 			m.watched.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, peerTimeout)
 			wg.Go(func() {

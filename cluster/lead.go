@@ -25,7 +25,7 @@ func (m *Member) Touch(id int64) bool {
 func (m *Member) Deadlines() []session.Bucket {
 	m.trackMu.Lock()
 	buckets := m.tracker.Buckets()
-	ahead := time.Now().UnixMilli() - m.nowMs()
+	ahead := m.timeOfDay() - m.nowMs()
 	m.trackMu.Unlock()
 	for i := range buckets {
 		buckets[i].Deadline += ahead
@@ -220,7 +220,7 @@ func (r result) Lost()                       { r <- ErrClosed }
 // is in the log decides: a znode that gets a child meanwhile stays.
 func (m *Member) reap() {
 	var paths []string
-	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(time.Now().UnixMilli()) })
+	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })
 	for _, p := range paths {
 		m.Propose(fsm.Reap(p), make(result, 1))
 	}

@@ -1,8 +1,9 @@
 package cluster
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"sync"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
@@ -79,10 +80,7 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter) {
 // runBatcher proposes one entry after the other.
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
-	// Numbers are above those of earlier runs, of which more may be in the log
-	// than was applied here by now: so they begin with the clock, and jump
-	// ahead should that have gone back.
-	number := uint64(time.Now().UnixMilli()) << 20
+	number := firstNumber(m.timeOfDay())
 	for {
 		select {
 		case <-m.batcher.wake:
@@ -95,14 +93,45 @@ func (m *Member) runBatcher() {
 		if len(waiters) == 0 {
 			continue
 		}
-		m.replica.View(func(v *fsm.View) { number = max(number, v.LastBatch(m.cfg.ID)) + 1 })
+		m.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(m.cfg.ID)) })
 		done := m.pending.add(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
-			Origin: m.cfg.ID, Batch: number, Time: time.Now().UnixMilli(), Settings: m.cfg.Settings, Count: len(waiters),
+			Origin: m.cfg.ID, Batch: number, Time: m.timeOfDay(), Settings: m.cfg.Settings, Count: len(waiters),
 		})
 		m.deliver(number, entry, done)
 		m.awaitLog()
 	}
+}
+
+// The numbers of a member's entries rise, and an entry is passed over if one
+// with a higher number was before it. Those of an earlier run of this member may
+// still be on their way through the log, and must not be taken for entries of
+// this run. So a run begins with the time of day, in the hope that it is above
+// those before, and below that with a random number, since the time of day may
+// be the same again.
+
+// firstNumber is what the numbers of a run begin behind; ms is the time of day.
+func firstNumber(ms int64) uint64 {
+	ms = min(max(ms, 0), 1<<43) // there is room above for any clock
+	return uint64(ms)<<20 + random(20)
+}
+
+// nextNumber is the number of the entry behind that with the given number,
+// where applied is the highest of this member that was applied here.
+func nextNumber(number, applied uint64) uint64 {
+	if applied <= number {
+		return number + 1
+	}
+	// An earlier run wrote that, by a clock that was ahead. What it wrote then
+	// has the numbers that follow, and may not be applied yet.
+	return applied + 1 + random(36)
+}
+
+// random is a number of so many bits.
+func random(bits int) uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.BigEndian.Uint64(b[:]) >> (64 - bits)
 }
 
 func lose(waiters []fsm.Waiter) {

@@ -26,7 +26,7 @@ type conn struct {
 	r      *bufio.Reader // the reader's
 	addr   string        // of the client, without port; "" in memory
 	number uint64
-	since  time.Time
+	since  time.Time // of day: it is only told
 
 	session  int64 // set by the handshake, under Server.mu and before the reader goes on
 	timeout  int32 // ms, likewise
@@ -136,7 +136,7 @@ func (f fromNetwork) Read(p []byte) (int, error) {
 
 // serveConn is the reader of one connection, from its first byte to its end.
 func (s *Server) serveConn(nc net.Conn) {
-	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: time.Now(),
+	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()

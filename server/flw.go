@@ -260,7 +260,7 @@ func dump(s *Server, _ *conn, b *strings.Builder) {
 		case id == 0:
 			end = c.since.Add(s.cfg.HandshakeTimeout).UnixMilli()
 		case !ok: // its session is just ending
-			end = time.Now().UnixMilli()
+			end = s.cfg.TimeOfDay().UnixMilli()
 		}
 		end -= end % 1000
 		lines[end] = append(lines[end], fmt.Sprintf("\tip: /%s sessionId: %s\n", c.remote(), session.FormatID(id)))

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"crypto/rand"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"net"
@@ -78,6 +80,8 @@ type Config struct {
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
 	DataDir          string        // likewise
+
+	TimeOfDay func() time.Time // what four-letter words tell of; nil is time.Now
 }
 
 // Server serves clients. Its methods may be called at any time.
@@ -115,9 +119,14 @@ func New(cfg Config) *Server {
 		cfg: cfg, start: time.Now(),
 		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
 	}
+	if s.cfg.TimeOfDay == nil {
+		s.cfg.TimeOfDay = time.Now
+	}
 	// Numbers of an earlier run must not come back: sessions remember the
-	// number of their connection.
-	s.number.Store(uint64(time.Now().UnixNano()))
+	// number of their connection. A clock may be the same again.
+	var number [8]byte
+	rand.Read(number[:])
+	s.number.Store(binary.BigEndian.Uint64(number[:]) >> 1)
 	s.stats.reset()
 	s.traceMask.Store(defaultTraceMask)
 	cfg.Replica.Observe(observer{s})
