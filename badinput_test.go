@@ -488,8 +488,9 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
 	}
-	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) { test(t, dial, 30*time.Second, t.Run) })
-	t.Run("virtual time", func(t *testing.T) { // in which it shows who waits, however busy the machine is
+	// How long anybody waits shows in virtual time alone: it depends on the machine.
+	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) { test(t, dial, time.Hour, t.Run) })
+	t.Run("virtual time", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			noGoroutineLeft(t)
 			test(t, inMemory(open(t, cfg)), 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })

@@ -44,7 +44,7 @@ const (
 // and their numbers with what was done.
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
-	overAll(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 2500 * time.Millisecond}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	overAll(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond, MaxSessionTimeout: time.Hour}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		// settled asks until the connections of earlier words are forgotten.
 		settled := func(w, says string) (text string) {
 			t.Helper()
@@ -55,7 +55,7 @@ func TestFourLetterWords(t *testing.T) {
 			return text
 		}
 		base := counts(t, settled("mntr", "num_alive_connections\t1\n"))
-		c, other := connect(t, dial), connect(t, dial)
+		c, other := connectFor(t, dial, time.Hour), connectFor(t, dial, time.Hour)
 		root := "/" + strings.ReplaceAll(t.Name(), "/", "-")
 		data := strings.Repeat("x", 1000)
 		must(c.Create(root, []byte(data), 0))(t)
@@ -125,7 +125,7 @@ func TestFourLetterWords(t *testing.T) {
 				t.Errorf("%d of %d files open", open, limit)
 			}
 		}
-		bad := connect(t, dial)
+		bad := connectFor(t, dial, time.Hour)
 		if _, err := bad.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "none"}, nil); err != proto.AuthFailed {
 			t.Errorf("auth: %v", err)
 		}
@@ -141,7 +141,7 @@ func TestFourLetterWords(t *testing.T) {
 		}
 		quoted := regexp.QuoteMeta(dir)
 		lines(t, word(t, dial, "conf"), `clientPort=`+port(s.Addr())+`\n`, `secureClientPort=`+port(s.SecureAddr())+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
-			`dataLogSize=[1-9]\d*\n`, `tickTime=2500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=5000\n`, `maxSessionTimeout=50000\n`,
+			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=3600000\n`,
 			`clientPortListenBacklog=-1\n`, `serverId=1\n`, ``)
 
 		if got := word(t, dial, "srst"); got != "Server stats reset.\n" {
