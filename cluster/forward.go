@@ -247,6 +247,15 @@ func (m *Member) sendTouches() {
 		case <-m.stop:
 			return
 		}
+		// While none is known one may lead already, and count from its beginning.
+		lead := m.leader()
+		for ; lead.id == 0; lead = m.leader() {
+			select {
+			case <-lead.changed:
+			case <-m.stop:
+				return
+			}
+		}
 		m.trackMu.Lock()
 		b := make([]byte, 0, 8*len(m.touched))
 		for id := range m.touched {
@@ -254,8 +263,7 @@ func (m *Member) sendTouches() {
 		}
 		clear(m.touched)
 		m.trackMu.Unlock()
-		lead := m.leader()
-		if lead.id == 0 || lead.id == m.cfg.ID {
+		if lead.id == m.cfg.ID {
 			continue // a new leader gives every session its whole time
 		}
 		l, err := m.linkTo(lead)
