@@ -6,26 +6,6 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is Raft's own, but for a deadlock in its pipelines: replication
-// stops reading answers at the first refusal, and when that comes while it
-// sends, the sending waits for room that nobody makes. Then this leader would
-// never send to that member again, and Raft's shutdown would wait for ever.
-type transport struct {
-	*raft.NetworkTransport
-	m *Member
-}
-
-// AppendEntriesPipeline implements raft.Transport.
-func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
-	if err != nil {
-		return nil, err
-	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
-	t.m.wg.Go(p.forward)
-	return p, nil
-}
-
 // pipeline closes itself at the first refusal.
 type pipeline struct {
 	raft.AppendPipeline
