@@ -56,7 +56,7 @@ type Member struct {
 	peers           *peerPort
 	gate            *gate
 	configured      []MemberInfo // of a new cluster, by the configuration
-	transport       *raft.NetworkTransport
+	transport       transport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
 	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
@@ -276,10 +276,10 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	if m.peers, err = listenPeers(m, network, addr); err != nil {
 		return nil, err
 	}
-	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
-	})
-	return transport{m.transport, m}, nil
+	m.transport = transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: raftLayer{m.peers, addr}, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
+	}), m}
+	return m.transport, nil
 }
 
 // defaultElectionTimeout lets a cluster have a new leader well within a second
@@ -333,7 +333,7 @@ func (m *Member) end(handOver bool) error {
 	var err error
 	m.stopOnce.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
-			m.handOver()
+			m.handOver(0) // if it cannot, the others elect one
 		}
 		close(m.stop)
 		m.batcher.close()
@@ -348,30 +348,6 @@ func (m *Member) end(handOver bool) error {
 		err = errors.Join(err, m.stores.close())
 	})
 	return err
-}
-
-// handOver makes another member the leader, if one is fit to, so that nobody
-// waits for an election.
-func (m *Member) handOver() error {
-	m.raft.LeadershipTransfer()
-	return m.awaitHandOver()
-}
-
-// awaitHandOver waits until this member does not lead any more. Raft is not
-// asked for what came of the transfer: it never answers if it is shut down
-// before it looks at it.
-func (m *Member) awaitHandOver() error {
-	for end := time.Now().Add(2 * m.electionTimeout); m.raft.State() == raft.Leader; {
-		if !time.Now().Before(end) {
-			return errors.New("nobody has taken over in time")
-		}
-		select {
-		case <-m.stop:
-			return ErrClosed
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
 }
 
 // nowMs is by a clock that does not jump: durations are measured by it.

@@ -295,7 +295,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 		return refuse(proto.BadArguments, "the last voting member has to stay")
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
-		if err := m.handOver(); err != nil {
+		if err := m.handOver(0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return ErrNotLeader
@@ -490,7 +490,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 		if voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handOver()
+		return m.handOver(0)
 	}
 	to := find(members, id)
 	switch {
@@ -499,8 +499,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	m.raft.LeadershipTransferToServer(serverID(id), raft.ServerAddress(to.Addr))
-	return m.awaitHandOver()
+	return m.handOver(id)
 }
 
 // serveAdmin answers one request.
