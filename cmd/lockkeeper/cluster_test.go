@@ -47,6 +47,58 @@ func ask(t *testing.T, args ...string) cluster.Status {
 	return s
 }
 
+// TestClusterByClientPort does all about members by way of their client ports.
+func TestClusterByClientPort(t *testing.T) {
+	var addrs, members, clients []string
+	for i, port := range freePorts(t, 7) {
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if addrs = append(addrs, addr); i < 3 {
+			members = append(members, fmt.Sprintf("%d=%s", i+1, addr))
+		} else {
+			clients = append(clients, addr)
+		}
+	}
+	peers := strings.Join(members, ",")
+	var procs []*process
+	for i := range 3 {
+		procs = append(procs, start(t, nil, "serve", "--memory", "--read-only", "--listen", clients[i], "--id", fmt.Sprint(i+1), "--peers", peers))
+	}
+	for _, p := range procs {
+		p.waitReady()
+	}
+	for i, addr := range clients[:3] {
+		if s := ask(t, "status", "--server", addr); s.ID != uint64(i+1) || len(s.Members) != 3 {
+			t.Errorf("%+v", s)
+		}
+	}
+	nobody := clients[3]
+	all := nobody + ", " + strings.Join(clients[:3], ",")
+	to := ask(t, "status", "--server", all).Leader%3 + 1
+	ask(t, "transfer", fmt.Sprint(to), "--server", all)
+	waitFor(t, "another leader", func() bool { return ask(t, "status", "--server", all).Leader == to })
+	ask(t, "add", "2="+addrs[1], "--observer", "--server", all)
+	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || s.Members[1].Voter {
+		t.Errorf("%+v", s)
+	}
+
+	// Who holds the one vote goes; the other one still tells who was there.
+	check1(t, procs[0].Process.Kill())
+	<-procs[0].done
+	waitFor(t, "read-only mode", func() bool {
+		code, stdout, _ := call(map[string]string{"LOCKKEEPER_SERVER": clients[1]}, "cluster", "status")
+		return code == exitOK && strings.HasPrefix(stdout, "server 2 is ")
+	})
+	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
+	for server, says := range map[string]string{
+		nobody: "refused", alone.addr: "alone", addrs[1]: "does not tell the members", "x": "missing port",
+	} {
+		code, _, stderr := call(nil, "cluster", "status", "--server", server)
+		if oneError(t, stderr, server, says); code != exitFault {
+			t.Errorf("%s: exit code %d", server, code)
+		}
+	}
+}
+
 // TestCluster grows a server to a cluster of three and an observer, hands over,
 // and removes one after the other, while a client works.
 func TestCluster(t *testing.T) {

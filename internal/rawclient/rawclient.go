@@ -1,6 +1,7 @@
 // Package rawclient speaks ZooKeeper's protocol with nothing hidden: frames go
 // out when the caller says, many at once without waiting, and come back one by
-// one as they were sent. It is for tests that a well-mannered client cannot make.
+// one as they were sent. It is for tests that a well-mannered client cannot make,
+// and for the command, which needs no more.
 //
 // It starts no goroutine. A [Client] may be written by one and read by another.
 package rawclient
