@@ -56,7 +56,7 @@ type Member struct {
 	peers           *peerPort
 	gate            *gate
 	configured      []MemberInfo // of a new cluster, by the configuration
-	transport       *raft.NetworkTransport
+	transport       transport
 	electionTimeout time.Duration
 	membersChanged  chan struct{} // has an element when they were
 	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
@@ -276,10 +276,8 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	if m.peers, err = listenPeers(m, network, addr); err != nil {
 		return nil, err
 	}
-	m.transport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{m.peers, addr}, MaxPool: 3, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
-	})
-	return transport{m.transport, m}, nil
+	m.transport = newTransport(m, raftLayer{m.peers, addr})
+	return m.transport, nil
 }
 
 // defaultElectionTimeout lets a cluster have a new leader well within a second
