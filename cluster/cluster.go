@@ -276,9 +276,7 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	if m.peers, err = listenPeers(m, network, addr); err != nil {
 		return nil, err
 	}
-	m.transport = transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{m.peers, addr}, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
-	}), m}
+	m.transport = newTransport(m, raftLayer{m.peers, addr})
 	return m.transport, nil
 }
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -69,5 +70,42 @@ func TestPipelineRefused(t *testing.T) {
 		close(stop)
 		closeTransport(leader)
 		closeTransport(follower)
+	})
+}
+
+// TestHeartbeatOfNewTerm: a heartbeat of a new term that waits for the disk does
+// not take a member back from a term after that.
+func TestHeartbeatOfNewTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		other, m := members[(lead+1)%3], members[(lead+2)%3]
+		hold, first := make(chan struct{}), true
+		m.cfg.Memory.SetFault(func() error {
+			if first {
+				first = false
+				<-hold
+			}
+			return nil
+		})
+		term := m.raft.CurrentTerm()
+		head := func(m *Member) raft.RPCHeader {
+			return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(m.cfg.ID)), Addr: m.transport.EncodePeer("", m.transport.LocalAddr())}
+		}
+		var sent sync.WaitGroup
+		sent.Go(func() {
+			other.transport.AppendEntries(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: head(other), Term: term + 5}, new(raft.AppendEntriesResponse))
+		})
+		synctest.Wait()
+		sent.Go(func() {
+			other.transport.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(),
+				&raft.RequestVoteRequest{RPCHeader: head(other), Term: term + 6, LeadershipTransfer: true}, new(raft.RequestVoteResponse))
+		})
+		synctest.Wait()
+		reached := m.raft.CurrentTerm()
+		close(hold)
+		sent.Wait()
+		if got := m.raft.CurrentTerm(); got < reached || got < term+6 {
+			t.Errorf("term %d, after %d", got, reached)
+		}
 	})
 }

@@ -11,11 +11,58 @@ import (
 // transport is Raft's own, but for what stands here.
 type transport struct {
 	*raft.NetworkTransport
-	m *Member
+	m    *Member
+	rpcs chan raft.RPC // for Raft's main goroutine
 }
 
 // maxPool is how many idle connections to each member are kept.
 const maxPool = 3
+
+func newTransport(m *Member, layer raft.StreamLayer) transport {
+	t := transport{m: m, rpcs: make(chan raft.RPC), NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: layer, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
+	})}
+	m.wg.Go(func() {
+		for {
+			select {
+			case rpc := <-t.NetworkTransport.Consumer():
+				t.pass(rpc)
+			case <-m.peers.ctx.Done():
+				return
+			}
+		}
+	})
+	return t
+}
+
+// pass gives a message to Raft's main goroutine.
+func (t transport) pass(rpc raft.RPC) {
+	select {
+	case t.rpcs <- rpc:
+	case <-t.m.peers.ctx.Done():
+		rpc.Respond(nil, ErrClosed)
+	}
+}
+
+// Consumer implements raft.Transport.
+func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
+
+// SetHeartbeatHandler implements raft.Transport: a heartbeat that changes
+// nothing is handled at once, and any other in its turn. Raft would handle all
+// of them beside all else, so that they need not wait for the disk. But one of a
+// newer term sets the term, which waits for the disk: when that is done, this
+// member may long be in a later term, even lead it, and goes back to the older
+// one (hashicorp/raft, issue 695).
+func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
+		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
+		if ok && q.Term == t.m.raft.CurrentTerm() && t.m.raft.State() == raft.Follower {
+			handle(rpc)
+		} else {
+			t.pass(rpc)
+		}
+	})
+}
 
 // renewed makes a call again while it fails on a connection that the other side
 // has closed. Those that are kept from the time before a member was restarted

@@ -53,7 +53,7 @@ func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Membe
 	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 	for id := uint64(1); id <= 3; id++ {
 		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: NewMemory(), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
 			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {
