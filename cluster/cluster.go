@@ -91,6 +91,7 @@ type Member struct {
 	stop      chan struct{} // closed by Close
 	stopOnce  sync.Once
 	killed    atomic.Bool
+	asked     atomic.Int64 // how many wait for Raft's answer
 	wg        sync.WaitGroup
 }
 
@@ -336,6 +337,10 @@ func (m *Member) end(handOver bool) error {
 		close(m.stop)
 		m.batcher.close()
 		m.log.close()
+		// What Raft has not looked at when it is shut down, it never answers.
+		for end := time.Now().Add(2 * m.electionTimeout); m.asked.Load() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		down := m.raft.Shutdown()
 		if m.peers != nil {
 			m.peers.close() // lets go of whoever waits for another member
@@ -347,6 +352,31 @@ func (m *Member) end(handOver bool) error {
 	})
 	return err
 }
+
+// answer asks Raft for something, and is the error that came of it.
+func (m *Member) answer(ask func() raft.Future) error { return m.answered(m.ask(ask)) }
+
+// ask asks Raft for something. Whoever asks calls answered, for which the end of
+// this member waits.
+func (m *Member) ask(ask func() raft.Future) raft.Future {
+	m.asked.Add(1)
+	select {
+	case <-m.stop: // end may have found that nobody asks
+		return closedFuture{}
+	default:
+		return ask()
+	}
+}
+
+func (m *Member) answered(f raft.Future) error {
+	defer m.asked.Add(-1)
+	return f.Error()
+}
+
+// closedFuture is the answer of a member that ends.
+type closedFuture struct{}
+
+func (closedFuture) Error() error { return ErrClosed }
 
 // nowMs is by a clock that does not jump: durations are measured by it.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }

@@ -178,7 +178,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	// What earlier leaders changed is known after this, and whether this
 	// member still leads.
-	if err := m.raft.Barrier(adminTimeout).Error(); err != nil {
+	if err := m.answer(func() raft.Future { return m.raft.Barrier(adminTimeout) }); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -387,8 +387,12 @@ func (m *Member) letGo(x MemberInfo) error {
 	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
-	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
-	if err := f.Error(); err != nil {
+	var f raft.IndexFuture
+	err := m.answer(func() raft.Future {
+		f = m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+		return f
+	})
+	if err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
@@ -415,7 +419,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if is.Voter {
 			change = m.raft.AddVoter
 		}
-		if err := change(id, addr, 0, adminTimeout).Error(); err != nil {
+		if err := m.answer(func() raft.Future { return change(id, addr, 0, adminTimeout) }); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -427,7 +431,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
-		return leaderError(m.raft.DemoteVoter(id, 0, adminTimeout).Error())
+		return leaderError(m.answer(func() raft.Future { return m.raft.DemoteVoter(id, 0, adminTimeout) }))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
@@ -442,7 +446,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.raft.AddNonvoter(id, addr, 0, adminTimeout).Error(); err != nil {
+		if err := m.answer(func() raft.Future { return m.raft.AddNonvoter(id, addr, 0, adminTimeout) }); err != nil {
 			return leaderError(err)
 		}
 	}
@@ -457,7 +461,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 			if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return append(all, x) }); err != nil {
 				return err
 			}
-			return leaderError(m.raft.AddVoter(id, addr, 0, adminTimeout).Error())
+			return leaderError(m.answer(func() raft.Future { return m.raft.AddVoter(id, addr, 0, adminTimeout) }))
 		}
 		select {
 		case <-time.After(askAgain):
