@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 	"sort"
 	"strings"
@@ -16,6 +17,8 @@ import (
 // Counts say how much was checked.
 type Counts struct {
 	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
+	Reaped                                                                                  int // TTL znodes and containers
+	Timely                                                                                  int // sessions that were to end, or not, by a known time
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
 }
 
@@ -31,6 +34,8 @@ func (n *Counts) add(m Counts) {
 	n.Linearized += m.Linearized
 	n.Unchecked += m.Unchecked
 	n.Restores += m.Restores
+	n.Reaped += m.Reaped
+	n.Timely += m.Timely
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -48,6 +53,8 @@ func (s *sim) check() Counts {
 	c.watches()
 	c.ephemerals()
 	c.expiries()
+	c.lateness()
+	c.clocks()
 	return c.n
 }
 
@@ -62,7 +69,7 @@ func (c *checker) fail(check, format string, args ...any) { c.h.violate(check, f
 
 func isWrite(code proto.OpCode) bool {
 	switch code {
-	case proto.OpCreate, proto.OpSetData, proto.OpDelete, proto.OpMulti:
+	case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL, proto.OpSetData, proto.OpDelete, proto.OpMulti:
 		return true
 	}
 	return false
@@ -104,7 +111,7 @@ func (c *checker) writes() {
 		default:
 			path, kind := o.Path, proto.NodeDataChanged
 			switch o.Code {
-			case proto.OpCreate:
+			case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL:
 				path, kind = o.GotPath, proto.NodeCreated
 			case proto.OpDelete:
 				kind = proto.NodeDeleted
@@ -528,6 +535,10 @@ func (c *checker) ephemerals() {
 	}
 }
 
+// onItsWay is how long word of a session takes from one member to the other, at
+// most, without a cut.
+func (s *sim) onItsWay() time.Duration { return tick/4 + 2*s.opts.ElectionTimeout }
+
 // expiries asks of every session that a leader found late whether its client
 // had been heard of within its timeout, by a member that could tell the leader.
 func (c *checker) expiries() {
@@ -545,8 +556,7 @@ func (c *checker) expiries() {
 			}
 		}
 	}
-	onItsWay := tick/4 + 2*c.s.opts.ElectionTimeout // from one member to the other, at most, without a cut
-	before := map[int64]uint64{}                    // who found a session late last
+	before := map[int64]uint64{} // who found a session late last
 	for _, e := range c.h.Expiries {
 		if c.h.Forced[e.Session] {
 			continue
@@ -561,7 +571,7 @@ func (c *checker) expiries() {
 		}
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
-			if o.RetAt+onItsWay < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
+			if o.RetAt+c.s.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
 				break
 			}
@@ -569,16 +579,247 @@ func (c *checker) expiries() {
 	}
 }
 
+// told is when the last of some members can have learned, from another one, of
+// what that one heard.
+func (c *checker) told(by int, members []int, heard time.Duration) time.Duration {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
+	told := heard + c.s.onItsWay()
+	for _, s := range c.s.cutLog { // in order of their begins
+		if s.At > told || s.Until != 0 && s.Until+again < heard {
+			continue
+		}
+		for _, m := range members {
+			if s.between(by, m) {
+				if s.Until == 0 {
+					return math.MaxInt64 / 2
+				}
+				told = max(told, s.Until+again)
+			}
+		}
+	}
+	return told
+}
+
+// between says whether the span is of a cut between two members, or of an end of one.
+func (s *cutSpan) between(a, b int) bool {
+	x, y := memberHost(a), memberHost(b)
+	return s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)
+}
+
 // wasCut says whether the way between two members was cut in a time, or one of
 // them stopped.
 func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	x, y := memberHost(a), memberHost(b)
 	for _, s := range c.s.cutLog {
-		if (s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+		if s.between(a, b) && s.At <= to && (s.Until == 0 || s.Until >= from) {
 			return true
 		}
 	}
 	return false
+}
+
+// lateness asks of every session of the clients whether it ended, or is there
+// at the end of the run, longer after its client was heard of last than it may:
+// a new leader gives it its whole time again, and what a cut has held up may
+// have been heard later than anybody knows.
+func (c *checker) lateness() {
+	last := map[int64]*Op{}
+	for _, o := range c.h.Ops {
+		if l := last[o.Session]; l == nil || o.CallAt >= l.CallAt {
+			last[o.Session] = o
+		}
+	}
+	type opened struct {
+		at, timeout time.Duration
+		server      int
+	}
+	newest := map[int64]opened{}
+	for _, k := range c.h.Conns {
+		newest[k.Session] = opened{k.At, k.Timeout, k.Server}
+	}
+	judge := func(id int64, at time.Duration, what string, by ...int) {
+		k, known := newest[id]
+		if !known || c.h.Forced[id] {
+			return
+		}
+		heard, server := k.at, k.server
+		if o := last[id]; o != nil {
+			if !o.Known() || o.Code == proto.OpCloseSession {
+				return
+			}
+			heard, server = max(heard, o.RetAt), o.Server
+		}
+		if c.h.Tries[id] > heard {
+			return
+		}
+		heard = c.told(server, by, heard)
+		// A leader's first act takes as long as its store does.
+		for _, t := range c.h.Leads {
+			if t <= at {
+				heard = max(heard, t+10*time.Second)
+			}
+		}
+		c.n.Timely++
+		if late := at - heard - k.timeout; late > tick+time.Second {
+			c.fail("expiry", "session %x, with %v, %s at %v, %v later than it was to end", id, k.timeout, what, at, late)
+		}
+	}
+	for _, e := range c.h.Expiries {
+		judge(e.Session, e.At, "was found late", int(e.By))
+	}
+	var all []int
+	for _, m := range c.s.members {
+		all = append(all, int(m.id))
+	}
+	for _, id := range c.h.Left {
+		judge(id, c.h.End, "has not ended", all...)
+	}
+}
+
+// stampedWithin is how long an entry may be on its way from the leader that
+// stamps it until a member applies it. Most take less than stampedSoon.
+const (
+	stampedWithin = 2 * time.Minute
+	stampedSoon   = time.Second
+)
+
+// shown calls f with the times of the run at which a member's clock was
+// ahead by so much, of those between from and to.
+func (h *History) shown(member uint64, from, to time.Duration, f func(from, to, ahead time.Duration)) {
+	for i, k := range h.Clocks {
+		if k.Member != member {
+			continue
+		}
+		until := to
+		for _, next := range h.Clocks[i+1:] {
+			if next.Member == member {
+				until = min(until, next.At)
+				break
+			}
+		}
+		if at := max(k.At, from); at <= until {
+			f(at, until, k.Ahead)
+		}
+	}
+}
+
+// stamps finds, for each epoch, the members whose clock has shown the times that
+// the leader of the epoch has stamped its entries with. There is one at least.
+func (c *checker) stamps() map[int64][]uint64 {
+	type lags struct{ least, most time.Duration } // from the stamp, by a member's clock, until the entry was applied
+	per := map[int64]map[uint64]*lags{}
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		for _, g := range x.Changes {
+			if g.Mtime == 0 || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged {
+				continue
+			}
+			epoch := x.Zxid >> 32
+			if per[epoch] == nil {
+				per[epoch] = map[uint64]*lags{}
+			}
+			for _, m := range c.s.members {
+				const never = time.Duration(math.MaxInt64)
+				lag := never
+				c.h.shown(m.id, x.At-stampedWithin, x.At, func(from, to, ahead time.Duration) {
+					at := time.UnixMilli(g.Mtime).Sub(c.h.start.Add(ahead))
+					if at >= from-time.Millisecond && at <= to {
+						lag = min(lag, x.At-at)
+					}
+				})
+				l := per[epoch][m.id]
+				if l == nil {
+					l = &lags{least: never}
+					per[epoch][m.id] = l
+				}
+				l.least, l.most = min(l.least, lag), max(l.most, lag)
+			}
+		}
+	}
+	by := map[int64][]uint64{}
+	for epoch, members := range per {
+		var could, likely []uint64
+		for id, l := range members {
+			if l.most <= stampedWithin {
+				could = append(could, id)
+				if l.least <= stampedSoon {
+					likely = append(likely, id)
+				}
+			}
+		}
+		if by[epoch] = likely; len(likely) == 0 {
+			by[epoch] = could
+		}
+		if len(could) == 0 {
+			c.fail("clocks", "no member's clock has shown all the times of epoch %d", epoch)
+		}
+	}
+	return by
+}
+
+// clocks compares the times of znodes with the clocks of the members: they are
+// those of the leaders, and no znode that was to live for a time is gone before
+// that is over by the leader's clock.
+func (c *checker) clocks() {
+	by := c.stamps()
+	lives := map[string]time.Duration{} // by the data of the create; 0 of a container
+	for _, o := range c.h.Ops {
+		if o.Code == proto.OpCreateTTL || o.Code == proto.OpCreateContainer {
+			lives[o.Tag] = o.TTL
+		}
+	}
+	type aging struct {
+		ttl   time.Duration
+		mtime int64
+	}
+	alive := map[string]aging{}
+	children, had := map[string]int{}, map[string]bool{}
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		for _, g := range x.Changes {
+			if !strings.HasPrefix(g.Path, "/ttl/") {
+				continue
+			}
+			dir, _ := parentOf(g.Path)
+			a, ages := alive[g.Path]
+			switch g.Kind {
+			case proto.NodeCreated:
+				children[dir]++
+				had[dir] = true
+				if ttl, ok := lives[g.Data]; ok {
+					alive[g.Path] = aging{ttl, g.Mtime}
+					had[g.Path], children[g.Path] = false, 0
+				}
+			case proto.NodeDataChanged:
+				if ages {
+					alive[g.Path] = aging{a.ttl, g.Mtime}
+				}
+			case proto.NodeDeleted:
+				children[dir]--
+				if !ages {
+					continue
+				}
+				c.n.Reaped++
+				delete(alive, g.Path)
+				if a.ttl == 0 {
+					if !had[g.Path] || children[g.Path] > 0 {
+						c.fail("clocks", "container %s is gone at zxid %x; it has %d children, and had some: %v", g.Path, x.Zxid, children[g.Path], had[g.Path])
+					}
+					continue
+				}
+				over := len(by[x.Zxid>>32]) == 0
+				for _, m := range by[x.Zxid>>32] {
+					c.h.shown(m, x.At-stampedWithin, x.At, func(_, to, ahead time.Duration) {
+						over = over || c.h.start.Add(to+ahead).Sub(time.UnixMilli(a.mtime)) >= a.ttl
+					})
+				}
+				if !over {
+					c.fail("clocks", "%s, with a TTL of %v and mtime %v, is gone at zxid %x, at %v, before its time by the clock of member %d", g.Path, a.ttl, time.UnixMilli(a.mtime).UTC(), x.Zxid, x.At, by[x.Zxid>>32])
+				}
+			}
+		}
+	}
 }

@@ -116,6 +116,9 @@ func (c *client) try(server int) error {
 			c.forget()
 			return errExpired
 		}
+		c.s.h.mu.Lock()
+		c.s.h.Tries[resumes] = c.s.h.now()
+		c.s.h.mu.Unlock()
 		return err
 	}
 	if resumes != 0 && raw.Session.SessionID != resumes {
@@ -130,7 +133,10 @@ func (c *client) try(server int) error {
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h := c.s.h
 	h.mu.Lock()
-	k.log = &ConnLog{ID: len(h.Conns), Seq: h.next(), Client: c.id, Server: server, Session: c.session.SessionID}
+	k.log = &ConnLog{
+		ID: len(h.Conns), Seq: h.next(), At: h.now(), Client: c.id, Server: server,
+		Session: c.session.SessionID, Timeout: time.Duration(c.session.Timeout) * time.Millisecond,
+	}
 	h.Conns = append(h.Conns, k.log)
 	h.mu.Unlock()
 	c.conn = k
@@ -229,8 +235,12 @@ func (k *conn) start(o *Op) {
 
 func (o *Op) body() proto.Record {
 	switch o.Code {
-	case proto.OpCreate:
-		return &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: proto.OpenACL, Flags: o.Flags}
+	case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL:
+		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: proto.OpenACL, Flags: o.Flags}
+		if o.Code == proto.OpCreateTTL {
+			return &proto.CreateTTLRequest{CreateRequest: *q, TTL: o.TTL.Milliseconds()}
+		}
+		return q
 	case proto.OpSetData:
 		return &proto.SetDataRequest{Path: o.Path, Data: []byte(o.Tag), Version: o.Version}
 	case proto.OpDelete:
@@ -326,6 +336,11 @@ func (o *Op) decode(f *rawclient.Frame) error {
 	switch o.Code {
 	case proto.OpCreate:
 		var r proto.PathReply
+		err := f.Decode(&r)
+		o.GotPath = r.Path
+		return err
+	case proto.OpCreateContainer, proto.OpCreateTTL:
+		var r proto.PathStatReply
 		err := f.Decode(&r)
 		o.GotPath = r.Path
 		return err

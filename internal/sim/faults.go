@@ -286,6 +286,28 @@ func (m *member) setDoomed(yes bool) {
 	m.mu.Unlock()
 }
 
+// jumps sets members' clocks until the run is to calm down. It draws from a
+// source of its own, so that it changes nothing else of a seed.
+func (s *sim) jumps() {
+	r := s.stream(7)
+	pace := time.Duration(float64(5000+r.IntN(60_000))*math.Sqrt(s.opts.Pace)) * time.Millisecond
+	for {
+		select {
+		case <-s.calm:
+			return
+		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
+		}
+		if m := s.pick(r); m.claim() { // nobody else sets it
+			m.setClock()
+			s.mu.Lock()
+			s.faults["clock jump"]++
+			s.mu.Unlock()
+			s.h.fault("the clock of member %d is %v ahead", m.id, time.Duration(m.ahead.Load()))
+			m.release()
+		}
+	}
+}
+
 // chaos makes faults until the run is to calm down, and waits for their ends.
 func (s *sim) chaos() {
 	r := s.stream(4)

@@ -19,6 +19,7 @@ type Op struct {
 	Code                     proto.OpCode
 	Path                     string
 	Tag                      string // the data that it writes, unlike that of any other
+	TTL                      time.Duration
 	More                     []Part // of a multi
 	Flags                    int32
 	Version                  int32 // that is expected
@@ -69,7 +70,9 @@ type Frame struct {
 type ConnLog struct {
 	ID, Client, Server int
 	Session            int64
-	Seq                int // of its handshake's reply
+	Timeout            time.Duration
+	Seq                int           // of its handshake's reply
+	At                 time.Duration // likewise
 	Frames             []Frame
 }
 
@@ -80,6 +83,7 @@ type Chg struct {
 	Session int64
 	Data    string
 	Version int32
+	Mtime   int64
 }
 
 // Commit is a transaction as the members applied it.
@@ -116,6 +120,13 @@ type Expiry struct {
 	Timeout time.Duration
 }
 
+// Clock is a member's time of day from At on: it is Ahead of the others' time,
+// which is that of the run.
+type Clock struct {
+	Member    uint64
+	At, Ahead time.Duration
+}
+
 // Violation is a promise that was broken.
 type Violation struct{ Check, Text string }
 
@@ -131,6 +142,11 @@ type History struct {
 	Commits    []Commit
 	Spans      []*Span
 	Expiries   []Expiry
+	Clocks     []Clock
+	Leads      []time.Duration         // when a member saw another leader, or none
+	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
+	Left       []int64                 // sessions at the end
+	End        time.Duration           // when that was
 	Faults     []string
 	Forced     map[int64]bool          // sessions that were ended on command
 	Known      map[int64]time.Duration // when a client knew that its session is at its end
@@ -139,7 +155,7 @@ type History struct {
 }
 
 func newHistory() *History {
-	return &History{start: time.Now(), Forced: map[int64]bool{}, Known: map[int64]time.Duration{}}
+	return &History{start: time.Now(), Forced: map[int64]bool{}, Known: map[int64]time.Duration{}, Tries: map[int64]time.Duration{}}
 }
 
 func (h *History) now() time.Duration { return time.Since(h.start) }
@@ -192,6 +208,9 @@ func (h *History) save(path string) error {
 	for _, v := range h.Expiries {
 		line("expiry", v)
 	}
+	for _, v := range h.Clocks {
+		line("clock", v)
+	}
 	for _, v := range h.Spans {
 		line("lock", v)
 	}
@@ -229,7 +248,7 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 		case proto.NodeCreated, proto.NodeDataChanged:
 			// A multi may have deleted it again; those of this package do not.
 			if n := v.Tree().Lookup(x.Path); n != nil {
-				g.Data, g.Version = string(n.Record().Data), n.Record().Version
+				g.Data, g.Version, g.Mtime = string(n.Record().Data), n.Record().Version, n.Record().Mtime
 			}
 		}
 		c.Changes = append(c.Changes, g)

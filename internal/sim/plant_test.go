@@ -64,6 +64,16 @@ var plants = []plant{
 	{"a connection that lost its session can write", []edit{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
+	{"sessions are timed by the time of day", []edit{
+		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
+		{"cluster/lead.go", "stood > m.cfg.Tick.Milliseconds()", "false"},
+	}, []string{"expiry", "locks"}},
+	{"a TTL is over after two thirds of it", []edit{
+		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
+	}, []string{"clocks"}},
+	{"the time of an entry is that of the member that it comes from", []edit{
+		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
+	}, []string{"clocks"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},

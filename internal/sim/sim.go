@@ -140,6 +140,9 @@ type member struct {
 	dir  string
 	join bool // it was removed once, and has joined since
 
+	ahead  atomic.Int64 // its clock is, of the run's time
+	clocks *rand.Rand   // for those who have claimed it
+
 	mu     sync.Mutex
 	srv    *lockkeeper.Server // nil while it is down
 	tap    *tap
@@ -180,6 +183,11 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 		h.mu.Unlock()
 		return nil
 	}
+	if r.Message == "leader" {
+		h.mu.Lock()
+		h.Leads = append(h.Leads, h.now())
+		h.mu.Unlock()
+	}
 	if r.Level >= slog.LevelWarn || r.Message == "leader" {
 		text := r.Message
 		r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
@@ -190,12 +198,15 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 
 // start opens the server. Only who has claimed the member calls it.
 func (m *member) start() error {
+	if m.clocks.IntN(3) == 0 {
+		m.setClock()
+	}
 	t := &tap{h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logged{m.s, m.id}),
+		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
 	}
 	if m.join {
 		c.PeerAddr, c.Join = m.s.peers[m.id], m.s.peers[m.id%uint64(len(m.s.members))+1]
@@ -219,6 +230,30 @@ func (m *member) start() error {
 	m.s.wg.Go(func() { m.serve(front, srv) })
 	m.s.wg.Go(func() { m.watch(srv, gone) })
 	return nil
+}
+
+func (m *member) timeOfDay() time.Time { return time.Now().Add(time.Duration(m.ahead.Load())) }
+
+// setClock sets the member's clock: mostly it is some seconds off, now and then
+// it is right, or hours or years off.
+func (m *member) setClock() {
+	off := time.Duration(m.clocks.Int64N(int64(5 * time.Second)))
+	switch m.clocks.IntN(8) {
+	case 0:
+		off = 0
+	case 1:
+		off *= 3600
+	case 2:
+		off *= 300_000_000
+	}
+	if m.clocks.IntN(2) == 0 {
+		off = -off
+	}
+	h := m.s.h
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	m.ahead.Store(int64(off))
+	h.Clocks = append(h.Clocks, Clock{m.id, h.now(), off})
 }
 
 // watch sees whether a server stops by itself.
@@ -366,7 +401,8 @@ func Run(o Options) *Report {
 		s.peers[uint64(i)] = memberHost(i) + ":7000"
 	}
 	for i := 1; i <= s.opts.Members; i++ {
-		m := &member{s: s, id: uint64(i), name: memberHost(i)}
+		m := &member{s: s, id: uint64(i), name: memberHost(i), clocks: s.stream(100 + i)}
+		m.setClock()
 		if o.Dir == "" {
 			m.mem = lockkeeper.NewMemory()
 		} else {
@@ -383,6 +419,7 @@ func Run(o Options) *Report {
 		s.work()
 		if !o.Quiet {
 			s.wg.Go(s.chaos)
+			s.wg.Go(s.jumps)
 		}
 		time.Sleep(o.For)
 		close(s.calm)
@@ -422,6 +459,7 @@ func (s *sim) recover() {
 	time.Sleep(5 * time.Second) // so that sessions end and watches fire in peace, too
 	close(s.done)
 	s.agree()
+	s.h.Left, s.h.End = s.sessions(), s.h.now()
 }
 
 func (s *sim) idle() bool {

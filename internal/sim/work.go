@@ -24,7 +24,7 @@ func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock"}
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl"}
 	for i := range registers {
 		made = append(made, register(i))
 	}
@@ -71,6 +71,7 @@ func (s *sim) work() {
 	for range 2 {
 		s.stockLock()
 	}
+	start(1, (*client).aging)
 }
 
 // long is a session timeout, made longer as the elections are: a third of it is
@@ -218,6 +219,31 @@ func (c *client) watches() {
 	if c.rng.IntN(20) == 0 {
 		c.move()
 	}
+}
+
+// aging makes znodes that go by themselves.
+func (c *client) aging() {
+	if c.connect() != nil {
+		return
+	}
+	switch c.rng.IntN(4) {
+	case 0, 1:
+		o := c.do(&Op{Code: proto.OpCreateTTL, Path: "/ttl/t-", Tag: c.tag(), Flags: proto.FlagTTLSequential, TTL: time.Duration(1+c.rng.IntN(20_000)) * time.Millisecond})
+		if o.OK() && c.rng.IntN(2) == 0 {
+			c.pause(2 * time.Second)
+			c.do(&Op{Code: proto.OpSetData, Path: o.GotPath, Tag: c.tag(), Version: -1})
+		}
+	case 2:
+		dir, child := fmt.Sprintf("/ttl/c%d", c.tags), fmt.Sprintf("/ttl/c%d/x", c.tags)
+		c.do(&Op{Code: proto.OpCreateContainer, Path: dir, Tag: c.tag(), Flags: proto.FlagContainer})
+		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
+		c.pause(2 * time.Second)
+		c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
+	case 3:
+		c.do(&Op{Code: proto.OpGetChildren, Path: "/ttl", Unsynced: true})
+	}
+	c.move()
+	c.pause(time.Second)
 }
 
 // multis changes two znodes at once.
