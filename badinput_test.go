@@ -191,8 +191,8 @@ func TestNoHandshake(t *testing.T) {
 			}
 			wg.Wait()
 			alive(t, healthy)
-			// A second may bring 50 lines, of each of two kinds.
-			if lines := log.matching(""); len(lines) > 100*(1+int(time.Since(start)/time.Second)) {
+			// A second may bring 50 lines, of each of two kinds, and one had begun before.
+			if lines := log.matching(""); len(lines) > 100*(2+int(time.Since(start)/time.Second)) {
 				t.Errorf("%d lines in the log", len(lines))
 			}
 		})
@@ -380,7 +380,7 @@ func word(t testing.TB, dial dialer, w string) string {
 	t.Helper()
 	nc := must(dial())(t)
 	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(10 * time.Second))
+	nc.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := nc.Write([]byte(w)); err != nil {
 		t.Fatal(err)
 	}
@@ -396,25 +396,25 @@ func word(t testing.TB, dial dialer, w string) string {
 func TestClientThatDoesNotRead(t *testing.T) {
 	var log capture
 	log.min = slog.LevelWarn
-	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond}
-	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
+	test := func(t *testing.T, dial dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
 			for i := range 50 {
 				start := time.Now()
 				must(c.Set("/quick", fmt.Append(nil, i)))(t)
 				must(c.Get("/quick", false))(t)
-				if d := time.Since(start); d > 2*time.Second {
+				if d := time.Since(start); d > most {
 					t.Errorf("another client waited %v", d)
 				}
 			}
 		}
-		healthy := connect(t, dial)
+		healthy := connectFor(t, dial, time.Hour)
 		must(healthy.Create("/quick", nil, 0))(t)
 		large := make([]byte, 200<<10)
 		must(healthy.Create("/large", large, 0))(t)
 
-		t.Run("reads", func(t *testing.T) {
+		part("reads", func(t *testing.T) {
 			before := heap()
 			c := connectFor(t, dial, 2*time.Second)
 			ended := make(chan struct{})
@@ -444,7 +444,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			}
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
-		t.Run("writes", func(t *testing.T) {
+		part("writes", func(t *testing.T) {
 			log.reset()
 			c := connectFor(t, dial, 4*time.Second)
 			ended := make(chan struct{})
@@ -463,14 +463,14 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			quick(t, healthy)
 			select {
 			case <-ended:
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("it goes on for ever")
 			}
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
-		t.Run("events", func(t *testing.T) {
+		part("events", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, 4*time.Second)
+			c := connectFor(t, dial, time.Minute) // it must not expire before
 			must(c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil))(t)
 			long := "/" + strings.Repeat("n", 10_000)
 			must(healthy.Create(long, nil, 0))(t)
@@ -486,6 +486,14 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			quick(t, healthy)
 			check(t, healthy.Delete(long))
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
+		})
+	}
+	// How long anybody waits shows in virtual time alone: it depends on the machine.
+	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) { test(t, dial, time.Hour, t.Run) })
+	t.Run("virtual time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			noGoroutineLeft(t)
+			test(t, inMemory(open(t, cfg)), 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })
 		})
 	})
 }
@@ -557,9 +565,11 @@ func TestManyHalfOpen(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 1000)
 	}
-	s := open(t, lockkeeper.Config{ClientAddr: "127.0.0.1:0"})
+	cfg := lockkeeper.Config{ClientAddr: "127.0.0.1:0", MaxSessionTimeout: time.Hour}
+	cfg.SetHandshakeTimeout(time.Hour) // none of them may end before the last one is there
+	s := open(t, cfg)
 	dial := overTCP(s)
-	healthy := connect(t, dial)
+	healthy := connectFor(t, dial, time.Hour)
 	must(healthy.Create("/n", nil, 0))(t)
 	before := heap()
 	open := make([]net.Conn, 0, n)
@@ -570,7 +580,7 @@ func TestManyHalfOpen(t *testing.T) {
 		eventually(t, "the end of all", func() bool { return connections(t, dial) == 1 })
 	}()
 	promise := request32(jute.DefaultMaxFrame)
-	handshake := frame((&proto.ConnectRequest{Timeout: 30000, Password: make([]byte, 16)}).Append(nil))
+	handshake := frame((&proto.ConnectRequest{Timeout: 3_600_000, Password: make([]byte, 16)}).Append(nil))
 	for i := range n {
 		nc := must(dial())(t)
 		open = append(open, nc)
@@ -597,7 +607,7 @@ func TestManyHalfOpen(t *testing.T) {
 	for i := range 100 {
 		must(healthy.Set("/n", fmt.Append(nil, i)))(t)
 	}
-	if d := time.Since(start); d > 5*time.Second {
+	if d := time.Since(start); d > 30*time.Second {
 		t.Errorf("100 writes beside them took %v", d)
 	}
 }

@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -136,6 +137,8 @@ type Config struct {
 	// Tap, if not nil, learns of everything that is applied here, as it is
 	// applied. It must not block. It is for tests.
 	Tap fsm.Observer
+
+	handshakeTimeout time.Duration // for TLS and the first frame; 10 s unless a test of this package says otherwise
 }
 
 // complete puts defaults in and refuses what makes no sense.
@@ -233,7 +236,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
-		HandshakeTimeout: 10 * time.Second, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
+		HandshakeTimeout: cmp.Or(c.handshakeTimeout, 10*time.Second), ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,
 	}
 }

@@ -26,7 +26,7 @@ func TestGolden(t *testing.T) {
 	notYet := map[string]string{
 		"60-4lw-whitelist": "TestFourLetterWords looks at the words",
 	}
-	opts := golden.Options{EventZxid: true, Mask: golden.In39}
+	opts := golden.Options{EventZxid: true, Mask: golden.In39, Timeout: time.Minute}
 	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
 	if err != nil {
 		t.Fatal(err)
@@ -69,8 +69,8 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 	case <-s.Ready():
 	case err := <-s.Err():
 		t.Fatal(err)
-	case <-time.After(10 * time.Second):
-		t.Fatal("not ready after 10 s")
+	case <-time.After(time.Minute):
+		t.Fatal("not ready after a minute")
 	}
 	return s
 }

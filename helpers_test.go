@@ -39,7 +39,7 @@ func rng(seed uint64, stream int) *rand.Rand { return rand.New(rand.NewPCG(seed,
 // eventually waits until ok, and fails the test if that takes too long.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came: %s", what)
 		}
@@ -56,7 +56,7 @@ func noGoroutineLeft(t testing.TB) {
 			return
 		}
 		var left []string
-		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			if left = ours(); len(left) <= before {
 				return
 			}
@@ -83,11 +83,11 @@ func ours() (stacks []string) {
 type dialer func() (net.Conn, error)
 
 func overTCP(s *lockkeeper.Server) dialer {
-	return func() (net.Conn, error) { return net.DialTimeout("tcp", s.Addr().String(), 10*time.Second) }
+	return func() (net.Conn, error) { return net.DialTimeout("tcp", s.Addr().String(), time.Minute) }
 }
 
 func inMemory(s *lockkeeper.Server) dialer {
-	return func() (net.Conn, error) { return s.Dial("", "", 10*time.Second) }
+	return func() (net.Conn, error) { return s.Dial("", "", time.Minute) }
 }
 
 // overTLS gives connections to the port where TLS is spoken. Certificates are
@@ -95,7 +95,7 @@ func inMemory(s *lockkeeper.Server) dialer {
 func overTLS(s *lockkeeper.Server, ca *testkit.CA, certificates ...tls.Certificate) dialer {
 	config := &tls.Config{RootCAs: ca.Pool, Certificates: certificates}
 	return func() (net.Conn, error) {
-		return tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", s.SecureAddr().String(), config)
+		return tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", s.SecureAddr().String(), config)
 	}
 }
 

@@ -370,11 +370,11 @@ func TestOpsAreServed(t *testing.T) {
 // ask opens a session, sends one request and returns its reply's header.
 func ask(s *lockkeeper.Server, op proto.OpCode, body []byte) (h proto.ReplyHeader, err error) {
 	var c net.Conn
-	if c, err = s.Dial("tcp", "", 5*time.Second); err != nil {
+	if c, err = s.Dial("tcp", "", time.Minute); err != nil {
 		return h, err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(10 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	frame := func(payload []byte) []byte {
 		b, start := jute.BeginFrame(nil)
 		b = append(b, payload...)

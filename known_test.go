@@ -116,7 +116,7 @@ func noReadOnlyByte(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		defer nc.Close()
 		q := proto.ConnectRequest{Timeout: 10000, Password: make([]byte, proto.PasswordLen), HasReadOnly: hasReadOnly}
 		go nc.Write(frame(q.Append(nil)))
-		nc.SetDeadline(time.Now().Add(10 * time.Second))
+		nc.SetDeadline(time.Now().Add(time.Minute))
 		reply := must(jute.ReadFrame(nc, 1000, nil))(t)
 		if len(reply) != want {
 			t.Errorf("readOnly byte %v: a reply of %d bytes, not %d", hasReadOnly, len(reply), want)

@@ -319,13 +319,14 @@ func TestMembershipBySnapshot(t *testing.T) {
 			check(t, c.Delete(fmt.Sprintf("/n%d", i)))
 		}
 		must(c.Create("/last", nil, 0))(t)
-		var log capture
-		log.min = slog.LevelDebug
 		for id := 2; id < 4; id++ {
+			var log capture
+			log.min = slog.LevelDebug
 			m.add(id, func(c *lockkeeper.Config) { c.Logger = log.logger() })
-		}
-		if n := len(log.matching("nstalled remote snapshot")); n != 2 {
-			t.Errorf("%d members got a snapshot", n)
+			// One more comes if the log was cut behind the first.
+			if len(log.matching("nstalled remote snapshot")) == 0 {
+				t.Errorf("server %d got no snapshot", id)
+			}
 		}
 		m.want("1 2 3")
 		for i := 1; i < 3; i++ {

@@ -74,7 +74,7 @@ func TestReconfig(t *testing.T) {
 				lines = append(lines, line(i+1, "participant"))
 			}
 		}
-		lines = append(lines, line(4, "participant"), line(5, "observer"))
+		lines = append(lines, "server.4=host4:7000:3888:participant;0.0.0.0:2181\n", "server.5=host5:7000:3888:observer;0.0.0.0:2181\n")
 		config(r, lines...)
 		config(must(c.Get("/zookeeper/config", false))(t), lines...)
 		m.removed(leaves)
@@ -100,6 +100,8 @@ func TestReconfig(t *testing.T) {
 			want                      proto.Code
 		}{
 			{"nobody's", m.connect(follower, 10*time.Second), "", "5", "", -1, proto.NoAuth},
+			{"nobody's, of an id that cannot be", m.connect(follower, 10*time.Second), "server.999=host9:7000:8000;2181", "", "", -1, proto.NoAuth},
+			{"an id that cannot be", c, "server.999=host9:7000:8000;2181", "", "", -1, proto.BadArguments},
 			{"old version", c, "", "5", "", was.Stat.Mzxid, proto.BadVersion},
 			{"malformed", c, "server.4=host4", "", "", -1, proto.BadArguments},
 			{"malformed leaving", c, "", "x", "", -1, proto.BadArguments},
@@ -116,6 +118,19 @@ func TestReconfig(t *testing.T) {
 			t.Errorf("%v %v", s, err)
 		}
 
+		// An observer may be added before it is there.
+		observer := "server.6=host7:7000:8001:observer;0.0.0.0:2181"
+		r, err = reconfig(c, observer, "", "", -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, append(lines[:3:3], observer+"\n")...)
+		r, err = reconfig(c, "", "6", "", r.Stat.Mzxid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config(r, lines...)
+
 		// The same id at another address, in one request; and the leader leaves.
 		m.net.Kill(host(4))
 		m.stop(4)
@@ -127,7 +142,7 @@ func TestReconfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		config(r, append(lines[:2:2], "server.5=host6:7000:8000:participant\n")...)
+		config(r, append(lines[:2:2], "server.5=host6:7000:3888:participant;0.0.0.0:2181\n")...)
 		m.ready(m.servers[4])
 		c = superUser(t, m.connect(4, 10*time.Second))
 		if _, err = reconfig(c, "", fmt.Sprint(lead+1), "", -1); err != nil {
@@ -137,6 +152,39 @@ func TestReconfig(t *testing.T) {
 		if s, err := m.ask(cluster.Request{Status: true}); err != nil || len(s.Members) != 2 {
 			t.Errorf("%+v, %v", s, err)
 		}
+	})
+}
+
+// TestReconfigOwnServer removes the server that is asked for that. It answers,
+// as it does whatever else it was asked, goes on for a moment, in which it can be
+// taken back, and then stops.
+func TestReconfigOwnServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		for _, own := range []int{(m.leader() + 1) % 3, m.leader()} {
+			other := superUser(t, m.connect((own+1)%3, 10*time.Second))
+			c := superUser(t, m.connect(own, 10*time.Second))
+			stop := m.busy(m.connect(own, 10*time.Second))
+			line := fmt.Sprintf("server.%d=", own+1)
+			was := must(c.Get("/zookeeper/config", true))(t)
+			without := must(reconfig(c, "", fmt.Sprint(own+1), "", was.Stat.Mzxid))(t)
+			if strings.Contains(string(without.Data), line) {
+				t.Errorf("still there:\n%s", without.Data)
+			}
+			if len(c.Events) == 0 {
+				t.Error("no event tells of the change")
+			}
+			with := must(reconfig(c, "", "", string(was.Data), without.Stat.Mzxid))(t)
+			if !strings.Contains(string(with.Data), line) {
+				t.Errorf("not back:\n%s", with.Data)
+			}
+			time.Sleep(5 * time.Second)
+			stop() // it complains of every write that fails
+			check(t, other.Delete("/busy"))
+		}
+		own := (m.leader() + 1) % 3
+		must(reconfig(superUser(t, m.connect(own, 10*time.Second)), "", fmt.Sprint(own+1), "", -1))(t)
+		m.removed(own)
 	})
 }
 

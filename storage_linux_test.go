@@ -70,14 +70,14 @@ func TestFullDisk(t *testing.T) {
 				if !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "no space left") {
 					t.Errorf("the fault is %v", err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("no fault")
 			}
 			done := make(chan struct{})
 			go func() { wg.Wait(); close(done) }()
 			select {
 			case <-done: // all clients are cut off
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("clients wait for ever")
 			}
 			check(t, s.Close())
@@ -133,18 +133,21 @@ func TestDiskFullAtStart(t *testing.T) {
 				opened <- err
 				return
 			}
-			// What is left in the file's free pages may do for a while.
-			nc, err := s.Dial("", "", time.Second)
-			if err == nil {
-				var c *rawclient.Client
-				if c, err = rawclient.Open(nc, time.Second); err == nil {
-					for i := 0; err == nil; i++ {
-						_, err = c.Create(fmt.Sprintf("/more%d", i), make([]byte, 1000), 0)
+			select {
+			case err = <-s.Err():
+			case <-s.Ready(): // what is left in the file's free pages may do for a while
+				nc, err2 := s.Dial("", "", 0)
+				if err2 == nil {
+					var c *rawclient.Client
+					if c, err2 = rawclient.Open(nc, 30*time.Second); err2 == nil {
+						for i := 0; err2 == nil; i++ {
+							_, err2 = c.Create(fmt.Sprintf("/more%d", i), make([]byte, 1000), 0)
+						}
 					}
+					nc.Close()
 				}
-				nc.Close()
+				err = <-s.Err()
 			}
-			err = <-s.Err()
 			if e := s.Close(); e != nil {
 				err = e
 			}
@@ -155,7 +158,7 @@ func TestDiskFullAtStart(t *testing.T) {
 			if !strings.Contains(err.Error(), disk+dir) || !strings.Contains(err.Error(), "no space left") {
 				t.Errorf("%s: %v", dir, err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: it hangs", dir)
 		}
 	}

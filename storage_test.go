@@ -367,7 +367,7 @@ func tryDamaged(t *testing.T, dir, name string, content []byte, what string, int
 	case <-s.Ready():
 	case err := <-s.Err():
 		t.Errorf("%s, %s: a fault after Open: %v", name, what, err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("%s, %s: never ready", name, what)
 	}
 	if err := s.Close(); err != nil {

@@ -19,6 +19,7 @@ func TestClusterWords(t *testing.T) {
 		m.add(4, func(c *lockkeeper.Config) { c.Observers = []uint64{4} })
 		ask := func(i int, w string) string {
 			t.Helper()
+			synctest.Wait() // until the connection of the word before is forgotten
 			return word(t, inMemory(m.servers[i]), w)
 		}
 		says := func(i int, w string, lines ...string) {

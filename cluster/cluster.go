@@ -91,6 +91,7 @@ type Member struct {
 	stop      chan struct{} // closed by Close
 	stopOnce  sync.Once
 	killed    atomic.Bool
+	asked     atomic.Int64 // how many wait for Raft's answer
 	wg        sync.WaitGroup
 }
 
@@ -331,11 +332,15 @@ func (m *Member) end(handOver bool) error {
 	var err error
 	m.stopOnce.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
-			m.handOver()
+			m.handOver(0) // if it cannot, the others elect one
 		}
 		close(m.stop)
 		m.batcher.close()
 		m.log.close()
+		// What Raft has not looked at when it is shut down, it never answers.
+		for end := time.Now().Add(2 * m.electionTimeout); m.asked.Load() > 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		down := m.raft.Shutdown()
 		if m.peers != nil {
 			m.peers.close() // lets go of whoever waits for another member
@@ -348,29 +353,30 @@ func (m *Member) end(handOver bool) error {
 	return err
 }
 
-// handOver makes another member the leader, if one is fit to, so that nobody
-// waits for an election.
-func (m *Member) handOver() error {
-	m.raft.LeadershipTransfer()
-	return m.awaitHandOver()
+// answer asks Raft for something, and is the error that came of it.
+func (m *Member) answer(ask func() raft.Future) error { return m.answered(m.ask(ask)) }
+
+// ask asks Raft for something. Whoever asks calls answered, for which the end of
+// this member waits.
+func (m *Member) ask(ask func() raft.Future) raft.Future {
+	m.asked.Add(1)
+	select {
+	case <-m.stop: // end may have found that nobody asks
+		return closedFuture{}
+	default:
+		return ask()
+	}
 }
 
-// awaitHandOver waits until this member does not lead any more. Raft is not
-// asked for what came of the transfer: it never answers if it is shut down
-// before it looks at it.
-func (m *Member) awaitHandOver() error {
-	for end := time.Now().Add(2 * m.electionTimeout); m.raft.State() == raft.Leader; {
-		if !time.Now().Before(end) {
-			return errors.New("nobody has taken over in time")
-		}
-		select {
-		case <-m.stop:
-			return ErrClosed
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
+func (m *Member) answered(f raft.Future) error {
+	defer m.asked.Add(-1)
+	return f.Error()
 }
+
+// closedFuture is the answer of a member that ends.
+type closedFuture struct{}
+
+func (closedFuture) Error() error { return ErrClosed }
 
 // nowMs is by a clock that does not jump: durations are measured by it.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
@@ -411,6 +417,15 @@ func (o observer) Applied(index, term uint64, bytes int) {
 func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.pending.drop()
+	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
+		newest, err := o.m.stores.newest()
+		if err == nil {
+			err = joinLog(o.m.stores.log, newest)
+		}
+		if err != nil {
+			o.m.cannotWrite(err)
+		}
+	}
 }
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.stores.where, err)) }
@@ -425,53 +440,4 @@ func (m *Member) trackAll() {
 			m.tracker.Add(s.ID, s.Timeout, m.nowMs())
 		}
 	})
-}
-
-// guardedStore makes a store that cannot be written the end of this member.
-// Raft by itself would panic when it cannot store its term, and would stand for
-// election again and again when it cannot store its log.
-type guardedStore struct {
-	raft.LogStore
-	raft.StableStore
-	m *Member
-}
-
-// IsMonotonic has Raft remove the whole log when the leader sends a snapshot,
-// so that the log never has a gap.
-func (guardedStore) IsMonotonic() bool { return true }
-
-func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
-
-func (s guardedStore) StoreLogs(logs []*raft.Log) error {
-	if s.m.killed.Load() {
-		return ErrClosed
-	}
-	err := s.LogStore.StoreLogs(logs)
-	if err != nil {
-		s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
-	}
-	return err
-}
-
-func (s guardedStore) Set(key, val []byte) error {
-	return s.stable(func() error { return s.StableStore.Set(key, val) })
-}
-
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
-	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
-}
-
-func (s guardedStore) stable(store func() error) error {
-	err := ErrClosed
-	if !s.m.killed.Load() {
-		err = store()
-	}
-	if err == nil {
-		return nil
-	}
-	s.m.fail(fmt.Errorf("cannot write to %s: %w", s.m.stores.where, err))
-	// Whoever is told of the fault closes this member. Until then Raft must
-	// not go on without its term and vote, and an error would make it panic.
-	<-s.m.stop
-	return nil
 }

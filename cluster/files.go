@@ -24,7 +24,6 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // The data directory:
@@ -106,9 +105,9 @@ func (m *Memory) SetFault(f func() error) {
 func (m *Memory) stores() *stores {
 	faulty := faultyStore{m.log, m}
 	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
-	if list, _ := m.snaps.List(); len(list) > 0 {
-		s.members = list[0].Configuration
-	}
+	newest, _ := s.newest()
+	s.members = newest.Configuration
+	joinLog(m.log, newest) // a crash may have left that undone
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
@@ -423,11 +422,8 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 	case machine.Index() > m.Index:
 		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
 	}
-	if members != nil {
-		config := machine.Tree().Lookup(znode.ConfigPath).Record()
-		if string(config.Data) != members(config.Mzxid) {
-			return nil, nil, errors.New("meta.json does not have the members that its state has")
-		}
+	if members != nil && !machine.Tells(members) {
+		return nil, nil, errors.New("meta.json does not have the members that its state has")
 	}
 	return &m.SnapshotMeta, machine, nil
 }
@@ -497,7 +493,7 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 			old = &entries{first, last}
 		default:
 			// One that cannot be read is for verifyLog to judge.
-			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term < newest.Term {
+			if err := (sealedLog{db}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
 				old = &entries{first, last}
 			}
 		}
@@ -648,8 +644,8 @@ func Check(dir string) (*Report, error) {
 			case raft.LogCommand:
 				return machine.Apply(l.Index, l.Term, l.Data, nil)
 			case raft.LogConfiguration:
-				if text := fsm.Members(raft.DecodeConfiguration(l.Data)); text != nil {
-					machine.SetMembers(l.Index, text)
+				if members := fsm.Members(raft.DecodeConfiguration(l.Data)); members != nil {
+					machine.SetMembers(l.Index, members)
 				}
 			}
 			return nil

@@ -209,7 +209,7 @@ func openReady(t *testing.T, cfg Config) {
 	case <-m.Ready():
 	case err := <-m.Err():
 		t.Error(err)
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("never ready")
 	}
 	if err := m.Close(); err != nil {

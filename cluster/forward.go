@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
@@ -100,7 +102,7 @@ func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
 			}
 			fsm.Stamp(mine, m.timeOfDay())
 			m.watched.proposed(len(mine))
-			if m.raft.Apply(mine, 0).Error() == nil {
+			if m.answer(func() raft.Future { return m.raft.Apply(mine, 0) }) == nil {
 				// Applied, or passed over, or not understood: then nobody is done.
 				lose(m.pending.take(number))
 				return
@@ -173,9 +175,9 @@ func (m *Member) serveForward(c net.Conn) {
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.watched.proposed(len(b.entry))
-			f := m.raft.Apply(b.entry, peerTimeout)
+			f := m.ask(func() raft.Future { return m.raft.Apply(b.entry, peerTimeout) })
 			wg.Go(func() {
-				if f.Error() != nil {
+				if m.answered(f) != nil {
 					mu.Lock()
 					defer mu.Unlock()
 					if writeMessage(c, msgRefused, binary.BigEndian.AppendUint64(nil, b.number)) != nil {
@@ -247,6 +249,15 @@ func (m *Member) sendTouches() {
 		case <-m.stop:
 			return
 		}
+		// While none is known one may lead already, and count from its beginning.
+		lead := m.leader()
+		for ; lead.id == 0; lead = m.leader() {
+			select {
+			case <-lead.changed:
+			case <-m.stop:
+				return
+			}
+		}
 		m.trackMu.Lock()
 		b := make([]byte, 0, 8*len(m.touched))
 		for id := range m.touched {
@@ -254,8 +265,7 @@ func (m *Member) sendTouches() {
 		}
 		clear(m.touched)
 		m.trackMu.Unlock()
-		lead := m.leader()
-		if lead.id == 0 || lead.id == m.cfg.ID {
+		if lead.id == m.cfg.ID {
 			continue // a new leader gives every session its whole time
 		}
 		l, err := m.linkTo(lead)

@@ -58,7 +58,7 @@ func (m *Member) watchLeadership() {
 				continue
 			}
 			// Sessions that earlier terms opened must be known before they are timed.
-			if err := m.raft.Barrier(0).Error(); err != nil {
+			if err := m.answer(func() raft.Future { return m.raft.Barrier(0) }); err != nil {
 				continue
 			}
 			m.setLeading(true)

@@ -178,7 +178,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	// What earlier leaders changed is known after this, and whether this
 	// member still leads.
-	if err := m.raft.Barrier(adminTimeout).Error(); err != nil {
+	if err := m.answer(func() raft.Future { return m.raft.Barrier(adminTimeout) }); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -295,13 +295,13 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 		return refuse(proto.BadArguments, "the last voting member has to stay")
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
-		if err := m.handOver(); err != nil {
+		if err := m.handOver(0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return ErrNotLeader
 	}
 	for _, id := range before {
-		if err := m.letGo(id); err != nil {
+		if err := m.letGo(*find(members, id)); err != nil {
 			return err
 		}
 	}
@@ -316,7 +316,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 	}
 	for _, id := range leaving {
 		if !slices.Contains(before, id) {
-			if err := m.letGo(id); err != nil {
+			if err := m.letGo(*find(members, id)); err != nil {
 				return err
 			}
 		}
@@ -383,15 +383,21 @@ func (m *Member) moved(x MemberInfo) bool {
 	return err == nil && s.Formed
 }
 
-func (m *Member) letGo(id uint64) error {
-	if err := m.settle(adminTimeout, without(id)); err != nil {
+func (m *Member) letGo(x MemberInfo) error {
+	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
-	err := m.raft.RemoveServer(serverID(id), 0, adminTimeout).Error()
-	if err == nil {
-		m.cfg.Log.Info("member removed", "id", id)
+	var f raft.IndexFuture
+	err := m.answer(func() raft.Future {
+		f = m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+		return f
+	})
+	if err != nil {
+		return leaderError(err)
 	}
-	return leaderError(err)
+	m.cfg.Log.Info("member removed", "id", x.ID)
+	m.wg.Go(func() { m.seeOff(x, f.Index()) })
+	return nil
 }
 
 func checkMember(x MemberInfo) error {
@@ -413,7 +419,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if is.Voter {
 			change = m.raft.AddVoter
 		}
-		if err := change(id, addr, 0, adminTimeout).Error(); err != nil {
+		if err := m.answer(func() raft.Future { return change(id, addr, 0, adminTimeout) }); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -425,18 +431,22 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
-		return leaderError(m.raft.DemoteVoter(id, 0, adminTimeout).Error())
+		return leaderError(m.answer(func() raft.Future { return m.raft.DemoteVoter(id, 0, adminTimeout) }))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
-	if _, err := m.statusOf(ctx, x); err != nil {
+	switch _, err := m.statusOf(ctx, x); {
+	case err == nil:
+	case !x.Voter && unreachable(err): // nobody waits for it, so it may come later
+		m.cfg.Log.Warn("taking in an observer that cannot be reached", "id", x.ID, "error", err)
+	default:
 		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
 	}
 	if is == nil {
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.raft.AddNonvoter(id, addr, 0, adminTimeout).Error(); err != nil {
+		if err := m.answer(func() raft.Future { return m.raft.AddNonvoter(id, addr, 0, adminTimeout) }); err != nil {
 			return leaderError(err)
 		}
 	}
@@ -451,7 +461,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 			if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return append(all, x) }); err != nil {
 				return err
 			}
-			return leaderError(m.raft.AddVoter(id, addr, 0, adminTimeout).Error())
+			return leaderError(m.answer(func() raft.Future { return m.raft.AddVoter(id, addr, 0, adminTimeout) }))
 		}
 		select {
 		case <-time.After(askAgain):
@@ -484,7 +494,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 		if voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handOver()
+		return m.handOver(0)
 	}
 	to := find(members, id)
 	switch {
@@ -493,8 +503,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	m.raft.LeadershipTransferToServer(serverID(id), raft.ServerAddress(to.Addr))
-	return m.awaitHandOver()
+	return m.handOver(id)
 }
 
 // serveAdmin answers one request.
@@ -540,7 +549,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	for to := addr; ; {
 		r, err := ask(ctx, network, to, q)
 		switch {
-		case err != nil && (to == addr || !errors.As(err, new(*net.OpError))):
+		case err != nil && (to == addr || !unreachable(err)):
 			return r, err
 		case err == nil && r.Error == "":
 			return r, nil
@@ -560,12 +569,15 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 }
 
+// unreachable reports whether there was no connection.
+func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
-		if !errors.As(err, new(*net.OpError)) { // which names its address
+		if !unreachable(err) { // which names its address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -584,10 +596,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 }
 
 // watchMembership finds out whether this member was removed, while it has
-// reason to ask: it knows no leader, or its log ends in a configuration
-// without it. Its own log cannot tell: it may end before its removal, which
-// nobody sends to it any more, and one that is taken in reads about times
-// when it was no member.
+// reason to ask: it knows no leader. Its own log cannot tell: it may end before
+// its removal, one that is taken in reads about times when it was no member, and
+// one that was removed still gets it for a moment (see seeOff).
 func (m *Member) watchMembership() {
 	ctx := m.peers.ctx
 	every := max(m.electionTimeout, 250*time.Millisecond)
@@ -601,7 +612,7 @@ func (m *Member) watchMembership() {
 		if err != nil || len(members) == 0 { // not taken in yet
 			continue
 		}
-		if m.Leader() != 0 && find(members, m.cfg.ID) != nil {
+		if m.Leader() != 0 {
 			every = max(m.electionTimeout, 250*time.Millisecond)
 			continue
 		}

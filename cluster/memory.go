@@ -79,11 +79,13 @@ func (m *memorySnapshot) Write(p []byte) (int, error) { return m.contents.Write(
 func (m *memorySnapshot) ID() string                  { return m.meta.ID }
 func (m *memorySnapshot) Cancel() error               { return nil }
 
-// Close makes the snapshot the newest.
+// Close makes the snapshot the newest, unless the leader's came meanwhile.
 func (m *memorySnapshot) Close() error {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
 	m.meta.Size = int64(m.contents.Len())
-	m.store.newest = m
+	if m.store.newest == nil || m.store.newest.meta.Index <= m.meta.Index {
+		m.store.newest = m
+	}
 	return nil
 }

@@ -35,6 +35,12 @@ func (c *commits) get() (index, term uint64, news chan struct{}) {
 	return c.index, c.term, c.news
 }
 
+// rpcHeader is that of Raft's messages from this member.
+func (m *Member) rpcHeader() raft.RPCHeader {
+	id := serverID(m.cfg.ID)
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: m.transport.EncodePeer(id, m.transport.LocalAddr())}
+}
+
 // tellCommits tells the other members what is committed until stop, while this
 // one leads in the given term.
 func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
@@ -68,14 +74,13 @@ const mostTries = 4
 
 // tellCommitsTo tells one of them: one message at a time, the newest.
 func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{}) {
-	self := m.transport.EncodePeer(serverID(m.cfg.ID), m.transport.LocalAddr())
 	told, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
 		index, entryTerm, news := m.commits.get()
 		if index > told && entryTerm != 0 {
 			q := raft.AppendEntriesRequest{
-				RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(m.cfg.ID)), Addr: self},
+				RPCHeader:    m.rpcHeader(),
 				Term:         term,
 				PrevLogEntry: index, PrevLogTerm: entryTerm,
 				LeaderCommitIndex: index,

@@ -11,37 +11,42 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
+// openTransport opens a peer port with Raft's transport on it, and no Raft.
+func openTransport(t *testing.T, net *memnet.Network, host string) *Member {
+	t.Helper()
+	m := &Member{cfg: Config{ID: 1, Addr: host + ":1", Network: net.Host(host), Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{}), gate: newGate()}
+	m.gate.lift()
+	if _, err := m.startPeers(raft.DefaultConfig()); err != nil {
+		t.Fatal(err)
+	}
+	m.peers.wg.Go(m.peers.accept)
+	return m
+}
+
+func closeTransport(m *Member) {
+	m.peers.close()
+	m.transport.Close()
+	m.wg.Wait()
+}
+
 // TestPipelineRefused: whoever sends into a pipeline is let go when the other
 // side refuses an entry and nobody takes answers any more.
 func TestPipelineRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		open := func(host string) (*Member, transport) {
-			m := &Member{cfg: Config{Log: slog.New(slog.DiscardHandler)}, stop: make(chan struct{}), gate: newGate()}
-			m.gate.lift()
-			addr := host + ":1"
-			var err error
-			if m.peers, err = listenPeers(m, net.Host(host), addr); err != nil {
-				t.Fatal(err)
-			}
-			m.peers.wg.Go(m.peers.accept)
-			m.transport = newTransport(m, raftLayer{m.peers, addr})
-			return m, m.transport
-		}
-		leader, from := open("leader")
-		follower, to := open("follower")
+		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
 		stop := make(chan struct{})
 		go func() { // the follower, which refuses all
 			for {
 				select {
-				case rpc := <-to.Consumer():
+				case rpc := <-follower.transport.Consumer():
 					rpc.Respond(&raft.AppendEntriesResponse{}, nil)
 				case <-stop:
 					return
 				}
 			}
 		}()
-		p, err := from.AppendEntriesPipeline("2", "follower:1")
+		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +68,8 @@ func TestPipelineRefused(t *testing.T) {
 		}
 		p.Close()
 		close(stop)
-		for _, m := range []*Member{leader, follower} {
-			m.peers.close()
-			m.transport.Close()
-			m.wg.Wait()
-		}
+		closeTransport(leader)
+		closeTransport(follower)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -364,7 +365,7 @@ func truncatedChecks() (checks []Check) {
 		{proto.OpGetAllChildrenNumber, ">=3.6", func(t *trial) proto.Record { return &proto.Path{Path: t.path("y")} }},
 		{proto.OpAddWatch, ">=3.6", func(t *trial) proto.Record { return &proto.PathType{Path: t.path("y"), Type: 1} }},
 	} {
-		name := opName(x.op)
+		name := wire.OpName(x.op)
 		checks = append(checks, Check{
 			Name: "bad frames/truncated " + name,
 			Says: fmt.Sprintf("The body of a %s that ends anywhere too soon is MarshallingError; nothing is done, and the connection goes on.", name),

@@ -145,10 +145,10 @@ func (t *trial) ops() (names []string) {
 		if e.frame == nil || e.frame.Kind != wire.Request {
 			continue
 		}
-		names = append(names, opName(e.frame.Op))
+		names = append(names, wire.OpName(e.frame.Op))
 		if m, ok := e.frame.Body.(*proto.MultiRequest); ok {
 			for _, part := range m.Ops {
-				names = append(names, opName(part.Op))
+				names = append(names, wire.OpName(part.Op))
 			}
 		}
 	}
@@ -452,7 +452,7 @@ func (k *conn) wantRaw(code proto.Code, op proto.OpCode, body []byte) *wire.Fram
 
 func (k *conn) judge(f *wire.Frame, code proto.Code) {
 	if f.Code != code {
-		k.t.failf("%s: %s is answered %s, expected %s", k.name, opName(f.Op), f.Code, code)
+		k.t.failf("%s: %s is answered %s, expected %s", k.name, wire.OpName(f.Op), f.Code, code)
 	}
 	if code != proto.OK && len(f.Rest) > 0 && f.Op != proto.OpMultiRead {
 		k.t.failf("%s: an error with a body of %d bytes, expected none", k.name, len(f.Rest))

@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -360,6 +359,3 @@ func claimed(srvr string) string {
 	}
 	return v
 }
-
-// opName is for the report.
-func opName(op proto.OpCode) string { return wire.OpName(op) }

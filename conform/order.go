@@ -332,6 +332,6 @@ func (k *conn) reads(xid int32, op proto.OpCode) {
 	before := len(k.events)
 	k.judge(k.answer(xid, op), proto.OK)
 	if len(k.events) > before {
-		k.t.failf("%s: an event came before the reply to %s, expected it later", k.name, opName(op))
+		k.t.failf("%s: an event came before the reply to %s, expected it later", k.name, wire.OpName(op))
 	}
 }

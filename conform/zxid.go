@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -92,7 +93,7 @@ var zxidChecks = []Check{
 				k := t.connect()
 				last := k.ping().Zxid
 				for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpDelete, proto.OpSetData, proto.OpSetACL} {
-					t.equal("the zxid of "+opName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last)
+					t.equal("the zxid of "+wire.OpName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last)
 				}
 				t.equal("the zxid of multi", k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{0, 0}).Zxid, last+1)
 			})
@@ -108,7 +109,7 @@ var zxidChecks = []Check{
 				k := t.connect()
 				last := k.ping().Zxid
 				for i, op := range []proto.OpCode{proto.OpCreate, proto.OpDelete, proto.OpSetData, proto.OpSetACL, proto.OpMulti} {
-					t.equal("the zxid of "+opName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last+int64(i)+1)
+					t.equal("the zxid of "+wire.OpName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last+int64(i)+1)
 				}
 			})
 		},
@@ -136,7 +137,7 @@ var zxidChecks = []Check{
 							{Op: proto.OpGetData, Request: &proto.PathWatch{Path: p}},
 							{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: p}}}},
 					} {
-						t.equal("the zxid of "+opName(op), k.call(op, body).Zxid, last)
+						t.equal("the zxid of "+wire.OpName(op), k.call(op, body).Zxid, last)
 					}
 				}
 			})

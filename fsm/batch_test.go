@@ -2,7 +2,9 @@ package fsm
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -83,4 +85,54 @@ func TestMembers(t *testing.T) {
 	if r.m.Index() != 2 || r.m.Check() != nil {
 		t.Errorf("index %d, %v", r.m.Index(), r.m.Check())
 	}
+}
+
+// TestDescribe: what a reconfig said of members is told of those that are
+// members, through a snapshot and later changes, until they go.
+func TestDescribe(t *testing.T) {
+	m := NewMachine()
+	observer := func(id uint64, addr string) proto.QuorumServer {
+		return proto.QuorumServer{ID: id, Addr: addr, ElectionPort: 8000, Observer: true}
+	}
+	config := func(want ...string) {
+		t.Helper()
+		r := m.Tree().Lookup("/zookeeper/config").Record()
+		if len(want) > 0 {
+			want = append(want, fmt.Sprintf("version=%x", r.Mzxid))
+		}
+		if got := string(r.Data); got != strings.Join(want, "\n") {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	said := func(text string) {
+		t.Helper()
+		servers, err := proto.ParseServers(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one(t, m, 1, Describe(servers))
+	}
+	said("server.1=a:7000:3888;2181") // of a server alone
+	config()
+	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000")})
+	said("server.1=a:7000:3888;2181,server.2=x:7000:3888;2181,server.3=c:7000:3888;2181")
+	first, second := "server.1=a:7000:3888:observer;0.0.0.0:2181", "server.2=b:7000:8000:observer"
+	config(first, second)
+	zxid := m.Zxid()
+	said("server.1=a:7000:3888;2181") // again
+	one(t, m, 1, &Command{Op: OpDescribe, Body: []byte("server.1=a")})
+	config(first, second)
+	if m.Zxid() != zxid {
+		t.Errorf("zxid %x after %x", m.Zxid(), zxid)
+	}
+	m = throughSnapshot(t, m, nil)
+	now := []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000"), observer(9, "[::1]:7000")}
+	m.SetMembers(m.Index()+1, now)
+	config(first, second, "server.9=[::1]:7000:8000:observer")
+	if !m.Tells(now) || m.Tells(now[:2]) || m.Tells(nil) {
+		t.Error("it does not know of whom it tells")
+	}
+	m.SetMembers(m.Index()+1, now[1:])
+	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000")})
+	config("server.1=a:7000:8000:observer")
 }

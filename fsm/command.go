@@ -17,6 +17,7 @@ const (
 	OpResumeSession proto.OpCode = -1001 // give a session to another connection
 	OpExpireSession proto.OpCode = -1002 // end a session if its owner is still the one that was late
 	OpNothing       proto.OpCode = -1003 // only to see that all before it is applied
+	OpDescribe      proto.OpCode = -1004 // tell more of members in /zookeeper/config
 )
 
 // Command is one thing to do, as it stands in the log.
@@ -73,6 +74,16 @@ func ExpireSession(s *session.Session, term uint64) *Command {
 // Nothing is a command without effect. When it is done, all that was committed
 // before it was proposed is applied here.
 func Nothing() *Command { return &Command{Op: OpNothing} }
+
+// Describe is the command that tells of members in /zookeeper/config what a
+// reconfig said of them, as far as they are members by then.
+func Describe(servers []proto.QuorumServer) *Command {
+	var b []byte
+	for _, s := range servers {
+		b = fmt.Appendf(b, "%v\n", s)
+	}
+	return &Command{Op: OpDescribe, Body: b}
+}
 
 // Reap is the command that deletes a container or TTL znode.
 func Reap(path string) *Command {

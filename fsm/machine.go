@@ -184,17 +184,6 @@ func appendBatches(b []byte, batches map[uint64]uint64) []byte {
 	return b
 }
 
-// SetMembers makes text the data of /zookeeper/config, in a transaction of its
-// own, whose zxid text is told, and returns the change. It is valid until the
-// next command.
-func (m *Machine) SetMembers(index uint64, text func(zxid int64) string) []proto.Change {
-	m.index = index
-	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
-	m.begin()
-	m.tree.SetConfig(&m.txn, []byte(text(m.zxid)))
-	return m.txn.Changes
-}
-
 func (m *Machine) identities(b []byte) []proto.ID {
 	if ids, ok := m.ids[string(b)]; ok {
 		return ids

@@ -9,11 +9,10 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/znode"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // The methods that make a Replica a raft.FSM. This file is the only one of the
@@ -43,48 +42,37 @@ func (r *Replica) Apply(l *raft.Log) any {
 // StoreConfiguration makes a change of the members visible in
 // /zookeeper/config, on every replica at the same place of the log.
 func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
-	if text := Members(c); text != nil && r.failed == nil {
-		r.setMembers(index, text)
+	if members := Members(c); members != nil && r.failed == nil {
+		r.setMembers(index, members)
 	}
 }
 
-// Members is what /zookeeper/config says of a configuration, in the form of
-// QuorumVerifier; nil for a server that is alone and has no peer port.
-func Members(c raft.Configuration) func(zxid int64) string {
-	var b strings.Builder
-	servers := slices.Clone(c.Servers)
-	slices.SortFunc(servers, func(a, b raft.Server) int { // ids are numbers
-		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
-	})
-	for _, s := range servers {
+// Members are the servers of a configuration, by id; nil for a server that is
+// alone and has no peer port.
+func Members(c raft.Configuration) (members []proto.QuorumServer) {
+	for _, s := range c.Servers {
+		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
 		_, port, err := net.SplitHostPort(string(s.Address))
 		if err != nil {
 			return nil
 		}
-		role := "participant"
-		if s.Suffrage == raft.Nonvoter {
-			role = "observer"
-		}
 		n, _ := strconv.Atoi(port)
-		fmt.Fprintf(&b, "server.%s=%s:%d:%s\n", s.ID, s.Address, ElectionPort(n), role)
+		members = append(members, proto.QuorumServer{
+			ID: id, Addr: string(s.Address), ElectionPort: ElectionPort(n), Observer: s.Suffrage == raft.Nonvoter,
+		})
 	}
-	return func(zxid int64) string { return fmt.Sprintf("%sversion=%x", b.String(), zxid) }
+	slices.SortFunc(members, func(a, b proto.QuorumServer) int { return cmp.Compare(a.ID, b.ID) })
+	return members
 }
 
-// ElectionPort is what is told of a member whose peer port is given. Nobody
-// listens there: one port does for all. But ZooKeeper's classes, by which
+// ElectionPort is what is told of a member of which no reconfig said more than
+// its peer port. Nobody listens there: one port does for all. But ZooKeeper's classes, by which
 // clients read the members, refuse a server with one port.
 func ElectionPort(peer int) int {
 	if peer > math.MaxUint16-1000 {
 		return peer - 1000
 	}
 	return peer + 1000 // as people number them: 2888 and 3888
-}
-
-// HasMember reports whether /zookeeper/config lists a server of that id.
-func (v *View) HasMember(id uint64) bool {
-	text := "\n" + string(v.m.tree.Lookup(znode.ConfigPath).Record().Data)
-	return strings.Contains(text, fmt.Sprintf("\nserver.%d=", id))
 }
 
 // Snapshot takes a snapshot, which is written beside the entries that follow.
@@ -97,9 +85,14 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return persister{r.m.Snapshot()}, nil
 }
 
-// Restore replaces the state by that of a snapshot.
+// Restore replaces the state by that of a snapshot. It refuses one that is older
+// than the state: a leader that lost its place, or its patience, may have sent
+// it long ago.
 func (r *Replica) Restore(rc io.ReadCloser) error {
 	m, err := ReadSnapshot(rc)
+	if err == nil && m.index < r.m.index {
+		err = fmt.Errorf("snapshot: it has entry %d, and the state entry %d", m.index, r.m.index)
+	}
 	if err == nil {
 		r.mu.Lock()
 		r.m = m

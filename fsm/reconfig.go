@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,6 +67,65 @@ func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
 		}
 	}
 	return c, nil
+}
+
+// SetMembers has /zookeeper/config tell of members, in a transaction of its own,
+// and returns the change. It is valid until the next command.
+func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
+	m.index = index
+	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
+	m.setConfig(described(members, m.told()))
+	return m.txn.Changes
+}
+
+// describe has /zookeeper/config tell what a reconfig said of members and Raft
+// does not keep: the election port, which is of no use, and where clients come
+// in, which is for them.
+func (m *Machine) describe(servers []proto.QuorumServer) {
+	told := m.told()
+	if now := described(slices.Clone(told), servers); !slices.Equal(now, told) {
+		m.setConfig(now)
+	}
+}
+
+// told are the servers that /zookeeper/config tells of.
+func (m *Machine) told() []proto.QuorumServer {
+	servers, _ := proto.ParseServers(string(m.tree.Lookup(znode.ConfigPath).Record().Data))
+	return servers
+}
+
+// described gives members what is known of those of the same id and address.
+func described(members, known []proto.QuorumServer) []proto.QuorumServer {
+	for i := range members {
+		x := &members[i]
+		for _, k := range known {
+			if k.ID == x.ID && k.Addr == x.Addr {
+				x.ElectionPort, x.Client = k.ElectionPort, k.Client
+			}
+		}
+	}
+	return members
+}
+
+// setConfig writes /zookeeper/config in the form of QuorumVerifier.
+func (m *Machine) setConfig(servers []proto.QuorumServer) {
+	zxid := m.begin()
+	var b []byte
+	for _, s := range servers {
+		b = fmt.Appendf(b, "%v\n", s)
+	}
+	m.tree.SetConfig(&m.txn, fmt.Appendf(b, "version=%x", zxid))
+}
+
+// Tells reports whether /zookeeper/config tells of these members, by id.
+func (m *Machine) Tells(members []proto.QuorumServer) bool {
+	told := m.told()
+	return slices.Equal(described(slices.Clone(members), told), told)
+}
+
+// HasMember reports whether /zookeeper/config tells of a server of that id.
+func (v *View) HasMember(id uint64) bool {
+	return slices.ContainsFunc(v.m.told(), func(s proto.QuorumServer) bool { return s.ID == id })
 }
 
 // Config appends the reply to a reconfig that was carried out: what

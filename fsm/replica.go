@@ -161,9 +161,9 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 }
 
 // setMembers changes /zookeeper/config.
-func (r *Replica) setMembers(index uint64, text func(zxid int64) string) {
+func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	r.mu.Lock()
-	changes := r.m.SetMembers(index, text)
+	changes := r.m.SetMembers(index, members)
 	r.fire(changes)
 	for _, o := range r.observers {
 		o.Changed(&View{r, r.m}, changes)

@@ -282,6 +282,17 @@ func TestReplicaRestores(t *testing.T) {
 			t.Error("restored another state")
 		}
 	})
+	// One that was long on its way.
+	next := &raft.Log{Index: to.m.Index() + 1, Term: 9, Data: entryOf(9, 1, OpenSession(1, 99, 1000, session.Password{}))}
+	if err, _ := to.Apply(next).(error); err != nil {
+		t.Fatal(err)
+	}
+	now := to.m.Digest()
+	sent = nil
+	if err := to.Restore(io.NopCloser(strings.NewReader(out.String()))); err == nil || to.m.Digest() != now {
+		t.Errorf("older than the state: %v", err)
+	}
+	expect(t, &sent)
 }
 
 // TestReadersBesideApply: connections read with a watch while entries are

@@ -43,6 +43,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.resumeSession(&d, conn)
 	case OpNothing:
 		return Result{Zxid: m.zxid}, nil
+	case OpDescribe:
+		servers, _ := proto.ParseServers(string(c.Body)) // else there is nothing to tell
+		m.describe(servers)
+		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {

@@ -45,7 +45,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Second) }
+func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute) }
 `,
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {

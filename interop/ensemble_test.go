@@ -6,8 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -47,25 +45,10 @@ func newEnsemble(t *testing.T, n int, args ...string) *ensemble {
 	lockkeeperBinary(t)
 	e := &ensemble{t: t, dir: t.TempDir(), args: args, procs: make([]*lockkeeper, n), served: make([]bool, n), by: make([][]string, n)}
 	for range n {
-		e.listen = append(e.listen, keptAddr(t))
-		e.peers = append(e.peers, keptAddr(t))
+		e.listen = append(e.listen, freeAddr(t))
+		e.peers = append(e.peers, freeAddr(t))
 	}
 	return e
-}
-
-// keptAddr is a free loopback address below the ports that clients are given,
-// so that it stays free while its server is down.
-func keptAddr(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 func (e *ensemble) data(i int) string { return filepath.Join(e.dir, strconv.Itoa(i+1)) }
@@ -138,7 +121,7 @@ func (e *ensemble) signal(i int, s syscall.Signal) {
 
 // mode is what srvr says of member i; "" if it does not answer.
 func (e *ensemble) mode(i int) string {
-	answer, err := fourLetterWord(e.listen[i], "srvr", time.Second)
+	answer, err := fourLetterWord(e.listen[i], "srvr", 5*time.Second)
 	if err != nil {
 		return ""
 	}
@@ -195,12 +178,14 @@ func (e *ensemble) cluster(i int, args ...string) (s memberStatus, err error) {
 func (e *ensemble) agree() {
 	e.t.Helper()
 	var last []memberStatus
+	var err error
+next:
 	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		last = last[:0]
 		for i := range e.procs {
-			s, err := e.cluster(i, "status")
-			if err != nil {
-				e.t.Fatal(err)
+			var s memberStatus
+			if s, err = e.cluster(i, "status"); err != nil {
+				continue next
 			}
 			last = append(last, s)
 		}
@@ -215,7 +200,7 @@ func (e *ensemble) agree() {
 		}
 		return
 	}
-	e.t.Fatalf("the members do not come to the same index: %+v", last)
+	e.t.Fatalf("the members do not come to the same index: %+v, %v", last, err)
 }
 
 // finish demands equal digests, stops all members with SIGTERM, and has the

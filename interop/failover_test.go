@@ -17,17 +17,18 @@ const envFailovers = "LOCKKEEPER_INTEROP_FAILOVERS"
 
 const defaultFailovers = 8
 
-// The most that the median may be. A test that runs beside others sees more
-// than a machine at rest.
+// The most that the median may be, beside what so many ordinary writes take just
+// then: that is little on a machine at rest, and more on a slow or busy one.
 const (
 	killedMedian = time.Second
 	handedMedian = 200 * time.Millisecond
+	writesMedian = 50
 )
 
 // TestClusterFailover takes the leader away, with default settings, while a
 // client of another member writes: by kill -9, by SIGTERM, and by handing over.
-// The client keeps its connection and so its session, all it sends is answered,
-// and it does not wait long.
+// The client keeps its connection, unless two elections in a row have no winner,
+// and its session; all it sends is answered, and it does not wait long.
 func TestClusterFailover(t *testing.T) {
 	times := defaultFailovers
 	if s := os.Getenv(envFailovers); s != "" {
@@ -51,19 +52,28 @@ func TestClusterFailover(t *testing.T) {
 			return func() { e.launch(lead) }
 		}},
 		{"transfer", handedMedian, func(lead int) func() {
-			if _, err := e.cluster(lead, "transfer"); err != nil {
-				t.Error(err)
+			// It is given up when it takes too long, as on a busy machine.
+			for deadline := time.Now().Add(startDeadline); ; {
+				_, err := e.cluster(lead, "transfer")
+				if err == nil || e.leader() != lead {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal(err)
+				}
 			}
 			return func() {}
 		}},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			var waits []time.Duration
+			var waits, usual []time.Duration
+			cuts := 0
 			for range times {
 				lead := e.leader()
 				w := startWriter(t, e.listen[(lead+1)%3])
 				w.answers(20)
 				began := time.Now()
+				usual = append(usual, w.mean())
 				back := way.do(lead)
 				w.answers(20) // the first of which may have been under way
 				for e.leader() == lead {
@@ -72,24 +82,32 @@ func TestClusterFailover(t *testing.T) {
 				w.answers(20)
 				waits = append(waits, w.longest(began))
 				w.end()
+				cuts += w.cuts
 				back()
 				e.await()
 			}
 			slices.Sort(waits)
-			median := waits[len(waits)/2]
-			t.Logf("the longest that a write waited: median %v, most %v, of %d: %v", median, waits[len(waits)-1], times, waits)
-			if median > way.median {
-				t.Errorf("median %v, should be %v at most", median, way.median)
+			slices.Sort(usual)
+			median, most := waits[len(waits)/2], way.median+writesMedian*usual[len(usual)/2]
+			t.Logf("the longest that a write waited: median %v, most %v, of %d: %v; others took %v", median, waits[len(waits)-1], times, waits, usual[len(usual)/2])
+			if median > most {
+				t.Errorf("median %v, should be %v at most", median, most)
+			}
+			if cuts > times/2 {
+				t.Errorf("the client lost its connection %d times in %d", cuts, times)
 			}
 		})
 	}
 	e.finish()
 }
 
-// writer writes through one connection, one write at a time.
+// writer writes in one session, one write at a time, through one connection for
+// as long as the server keeps it.
 type writer struct {
 	t    *testing.T
+	addr string
 	conn *rawConn
+	cuts int // connections that ended; to be read after end
 	stop chan struct{}
 	done chan struct{}
 
@@ -103,17 +121,7 @@ type span struct{ sent, answered time.Time }
 
 func startWriter(t *testing.T, addr string) *writer {
 	t.Helper()
-	var conn *rawConn
-	var err error
-	for deadline := time.Now().Add(startDeadline); ; time.Sleep(5 * time.Millisecond) {
-		if conn, err = dialRaw(addr, 10*time.Second, 0, rawSession{}); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
-	w := &writer{t: t, conn: conn, stop: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{})}
+	w := &writer{t: t, addr: addr, conn: dialRawSoon(t, addr, 40*time.Second, 0), stop: make(chan struct{}), done: make(chan struct{}), more: make(chan struct{})}
 	go w.run()
 	t.Cleanup(w.end)
 	return w
@@ -121,7 +129,7 @@ func startWriter(t *testing.T, addr string) *writer {
 
 func (w *writer) run() {
 	defer close(w.done)
-	defer w.conn.Close()
+	defer func() { w.conn.Close() }()
 	for i := int32(1); ; i++ {
 		select {
 		case <-w.stop:
@@ -129,9 +137,8 @@ func (w *writer) run() {
 		default:
 		}
 		sent := time.Now()
-		r, err := w.conn.call(createRequest(i, fmt.Sprintf("/w%016x-%d", uint64(w.conn.session), i), nil, flagEphemeral))
-		if err != nil || r.code != 0 {
-			w.t.Errorf("write %d of session %#x: code %d, %v", i, w.conn.session, r.code, err)
+		if err := w.write(i); err != nil {
+			w.t.Errorf("write %d of session %#x: %v", i, w.conn.session, err)
 			return
 		}
 		w.mu.Lock()
@@ -140,6 +147,44 @@ func (w *writer) run() {
 		w.more = make(chan struct{})
 		w.mu.Unlock()
 	}
+}
+
+// write writes once, and again if the connection ended and nobody knows.
+func (w *writer) write(i int32) error {
+	const nodeExists = -110
+	for again := false; ; again = true {
+		r, err := w.conn.call(createRequest(i, fmt.Sprintf("/w%016x-%d", uint64(w.conn.session), i), nil, flagEphemeral))
+		switch {
+		case err != nil:
+		case r.code == 0, again && r.code == nodeExists:
+			return nil
+		default:
+			return fmt.Errorf("code %d", r.code)
+		}
+		w.cuts++
+		session := rawSession{w.conn.session, w.conn.passwd}
+		w.conn.Close()
+		for deadline := time.Now().Add(startDeadline); ; time.Sleep(5 * time.Millisecond) {
+			conn, err := dialRaw(w.addr, 40*time.Second, 0, session)
+			if err == nil {
+				w.conn = conn
+				break
+			}
+			if time.Now().After(deadline) {
+				return err
+			}
+		}
+	}
+}
+
+// mean is how long the writes took that were answered, in the mean.
+func (w *writer) mean() (d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.spans {
+		d += s.answered.Sub(s.sent)
+	}
+	return d / time.Duration(len(w.spans))
 }
 
 // answers waits for n more.

@@ -36,6 +36,7 @@ func TestGoldenAgainstZooKeeper(t *testing.T) {
 	}
 	for _, version := range []zkVersion{zk38, zk39} {
 		opts := golden.Options{
+			Timeout:   rawTimeout,
 			Text:      golden.SameShape,
 			EventZxid: version != zk38,
 		}

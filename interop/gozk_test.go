@@ -8,6 +8,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -30,27 +31,30 @@ var goZKServers = []string{"server_help_test.go", "server_java_test.go"}
 //go:embed testdata/gozk_servers_test.go
 var goZKReplacement []byte
 
-// goZKWaiting names the tests of goZK that lockkeeper cannot pass yet, and why.
-// A test that is not named here must pass; a name without a test is an error.
-var goZKWaiting = map[string]string{
-	"TestIntegration_Reconfig": "needs the answer even if the client's own server is the one that is removed",
-}
-
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
 func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
 	tests := goZKList(t, dir)
-	for _, name := range slices.Sorted(maps.Keys(goZKWaiting)) {
-		if !slices.Contains(tests, name) {
-			t.Errorf("%s waits (%s), but %s has no such test", name, goZKWaiting[name], goZK)
+	outcomes, err := goZKRun(t, dir, ".")
+	for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
+		var failed []string
+		for _, name := range tests {
+			if o := outcomes[name]; o == nil || o.action != "pass" {
+				t.Logf("%s %s; once more\n%s", name, o.verdict(), o.text())
+				failed = append(failed, name)
+			}
 		}
+		if len(failed) == 0 {
+			break
+		}
+		var again map[string]*outcome
+		again, err = goZKRun(t, dir, "^("+strings.Join(failed, "|")+")$")
+		maps.Copy(outcomes, again)
 	}
-	outcomes := goZKRun(t, dir, slices.Collect(maps.Keys(goZKWaiting)))
+	if err != nil {
+		t.Error(err)
+	}
 	for _, name := range tests {
-		if why, waits := goZKWaiting[name]; waits {
-			t.Logf("%s waits: it %s", name, why)
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			if o := outcomes[name]; o == nil || o.action != "pass" {
 				t.Errorf("%s\n%s", o.verdict(), o.text())
@@ -122,7 +126,7 @@ func (o *outcome) verdict() string {
 	case o.action == "":
 		return "did not end"
 	case o.action == "skip":
-		return "was skipped; a test that cannot run belongs in goZKWaiting"
+		return "was skipped"
 	}
 	return o.action
 }
@@ -134,10 +138,10 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// goZKRun runs all tests but the skipped ones and gives the outcome of each.
-func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
+// goZKRun runs the tests of a pattern and gives the outcome of each.
+func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=5m", "-skip", "^("+strings.Join(skip, "|")+")$", ".")
+	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()
@@ -173,10 +177,10 @@ func goZKRun(t *testing.T, dir string, skip []string) map[string]*outcome {
 			o.action = event.Action
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("the tests of %s: %v\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
+	if err = cmd.Wait(); err != nil {
+		err = fmt.Errorf("the tests of %s: %w\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
 	}
-	return outcomes
+	return outcomes, err
 }
 
 func goZKCommand(t *testing.T, dir string, args ...string) *exec.Cmd {

@@ -39,7 +39,7 @@ func TestHalfOpen(t *testing.T) {
 		}
 	}()
 	for i := range conns {
-		c, err := net.DialTimeout("tcp", l.addr, 10*time.Second)
+		c, err := net.DialTimeout("tcp", l.addr, rawTimeout)
 		if err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
@@ -50,7 +50,7 @@ func TestHalfOpen(t *testing.T) {
 			}
 		}
 	}
-	c, err := dialRaw(l.addr, 5*time.Second, 0, rawSession{})
+	c, err := dialRaw(l.addr, 30*time.Second, 0, rawSession{})
 	if err != nil {
 		t.Fatalf("a client beside them: %v", err)
 	}

@@ -24,7 +24,7 @@ import (
 // standard input answers.
 
 // javaLimit is when a program counts as stuck.
-const javaLimit = 2 * time.Minute
+const javaLimit = 6 * time.Minute
 
 // compileJava compiles sources into a folder of the run's scratch folder.
 func compileJava(name, jars string, sources ...string) (string, error) {

@@ -132,10 +132,10 @@ func (b *kafka) start() {
 // stop ends the broker with SIGTERM; it must say that it shut down in order.
 func (b *kafka) stop() {
 	b.cmd.Process.Signal(syscall.SIGTERM)
-	stuck := time.AfterFunc(time.Minute, func() { b.cmd.Process.Kill() })
+	stuck := time.AfterFunc(javaLimit, func() { b.cmd.Process.Kill() })
 	b.cmd.Wait() // a JVM that SIGTERM ended never exits with 0
 	if !stuck.Stop() {
-		b.t.Error("the broker did not stop within a minute")
+		b.t.Errorf("the broker did not stop within %v", javaLimit)
 	}
 	text, err := os.ReadFile(filepath.Join(b.dir, "log"))
 	if err != nil {

@@ -54,10 +54,10 @@ func startZooEnsemble(t *testing.T, version zkVersion, n int) *zooEnsemble {
 	z := &zooEnsemble{t: t, down: -1}
 	cfg := merged(anyClients, withWords, map[string]string{"tickTime": "2000", "initLimit": "10", "syncLimit": "5"})
 	for i := range n {
-		peer, election := keptAddr(t), keptAddr(t)
+		peer, election := freeAddr(t), freeAddr(t)
 		_, port, _ := net.SplitHostPort(election)
 		cfg["server."+strconv.Itoa(i+1)] = peer + ":" + port
-		z.listen = append(z.listen, keptAddr(t))
+		z.listen = append(z.listen, freeAddr(t))
 	}
 	for i, addr := range z.listen {
 		dir := t.TempDir()

@@ -143,7 +143,7 @@ type loadClient struct {
 
 // dialLoad connects and makes a session.
 func dialLoad(addr string) (*loadClient, error) {
-	nc, err := net.DialTimeout("tcp", addr, 10*time.Second)
+	nc, err := net.DialTimeout("tcp", addr, rawTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +304,7 @@ func TestLoad(t *testing.T) {
 // countNodes asks the server how many znodes it has.
 func countNodes(t testing.TB, addr string) int {
 	t.Helper()
-	answer, err := fourLetterWord(addr, "srvr", 5*time.Second)
+	answer, err := fourLetterWord(addr, "srvr", rawTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -174,7 +174,7 @@ func TestTryLock(t *testing.T) {
 	if ok || err != nil {
 		t.Fatalf("tryLock of a held lock: %v, %v", ok, err)
 	}
-	if took < patience || took > patience+time.Second {
+	if took < patience || took > patience+rawTimeout {
 		t.Errorf("tryLock gave up after %v, its patience was %v", took, patience)
 	}
 	if queue := children(t, other, dir); len(queue) != 1 {

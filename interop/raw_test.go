@@ -29,7 +29,7 @@ const (
 const flagEphemeral = 1
 
 // rawTimeout bounds every wait for the server on a raw connection.
-const rawTimeout = 20 * time.Second
+const rawTimeout = time.Minute
 
 // rawConn is a connection with a session. One goroutine may send while another
 // receives.
@@ -79,6 +79,21 @@ func dialRaw(addr string, timeout time.Duration, lastZxid int64, resume rawSessi
 	}
 	c.SetDeadline(time.Time{})
 	return c, nil
+}
+
+// dialRawSoon is dialRaw, again and again: a member of a cluster hangs up while
+// it knows no leader, and when it is behind.
+func dialRawSoon(t testing.TB, addr string, timeout time.Duration, lastZxid int64) *rawConn {
+	t.Helper()
+	for deadline := time.Now().Add(startDeadline); ; time.Sleep(5 * time.Millisecond) {
+		conn, err := dialRaw(addr, timeout, lastZxid, rawSession{})
+		if err == nil {
+			return conn
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // send writes one frame.

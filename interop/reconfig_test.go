@@ -15,7 +15,7 @@ import (
 func TestClusterReconfig(t *testing.T) {
 	enabled := []string{"--reconfig", "--super-digest", clientSuper}
 	e := startEnsemble(t, 3, enabled...)
-	peer := keptAddr(t)
+	peer := freeAddr(t)
 	fourth := execLockkeeper(t, append(enabled, "--id", "4", "--peer-listen", peer)...) // waits to be added
 	follower := (e.leader() + 1) % 3
 	leaves := (e.leader() + 2) % 3
@@ -31,10 +31,10 @@ func TestClusterReconfig(t *testing.T) {
 		"quit",
 	}
 	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
-		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "10000", "-server", e.listen[follower])
+		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", e.listen[follower])
 	cmd.Stdin = strings.NewReader(strings.Join(script, "\n") + "\n")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stuck := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
 	out, _ := cmd.CombinedOutput() // it exits with the failure of some command
 	text := string(out)

@@ -5,7 +5,6 @@ package interop
 import (
 	"context"
 	"fmt"
-	"net"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 // startRedis starts Debian's redis-server on a free loopback port, keeping
@@ -25,26 +26,14 @@ func startRedis(t testing.TB) *redis.Client {
 	if err != nil {
 		t.Fatalf("these tests need a real Redis: %v (interop/setup.sh installs it)", err)
 	}
-	// A port found free can be taken by somebody else before Redis has it.
-	for attempt := 1; ; attempt++ {
-		client, err := tryRedis(t, program, freePort(t))
-		if err == nil {
-			return client
-		}
-		if attempt == 5 {
-			t.Fatalf("redis-server: %v", err)
-		}
-	}
-}
-
-func tryRedis(t testing.TB, program string, port int) (*redis.Client, error) {
+	port := testkit.Port(t)
 	output := &tail{}
 	cmd := exec.Command(program, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = output, output
 	if err := cmd.Start(); err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
 	exited := make(chan struct{})
 	go func() {
@@ -55,40 +44,26 @@ func tryRedis(t testing.TB, program string, port int) (*redis.Client, error) {
 		Addr:                     fmt.Sprintf("127.0.0.1:%d", port),
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
-	stop := func() {
+	t.Cleanup(func() {
 		client.Close()
 		cmd.Process.Kill()
 		<-exited
-	}
+	})
 	for deadline := time.Now().Add(startDeadline); ; {
 		// Ask who answers: the port may belong to another Redis.
 		info, err := client.Info(context.Background(), "server").Result()
 		if err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", cmd.Process.Pid)) {
-			t.Cleanup(stop)
-			return client, nil
+			return client
 		}
 		select {
 		case <-exited:
-			stop()
-			return nil, fmt.Errorf("%v:\n%s", cmd.ProcessState, output)
+			t.Fatalf("redis-server: %v:\n%s", cmd.ProcessState, output)
 		case <-time.After(10 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			stop()
-			return nil, fmt.Errorf("no answer on port %d within %v: %v\n%s", port, startDeadline, err, output)
+			t.Fatalf("redis-server: no answer on port %d within %v: %v\n%s", port, startDeadline, err, output)
 		}
 	}
-}
-
-// freePort is a loopback port that nobody listens on at the moment.
-func freePort(t testing.TB) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 const counterKey = "counter"

@@ -89,13 +89,19 @@ func TestClusterRolling(t *testing.T) {
 // rewrite overwrites one znode until that many bytes were written.
 func rewrite(t *testing.T, addr, path string, total int) {
 	t.Helper()
-	conn := connect(t, addr, 10*time.Second)
+	conn := connect(t, addr, 40*time.Second)
 	defer conn.Close()
 	create(t, conn, path)
 	data := make([]byte, 900<<10)
 	for n := 0; n < total; n += len(data) {
-		if _, err := conn.Set(path, data, -1); err != nil {
-			t.Fatal(err)
+		for {
+			_, err := conn.Set(path, data, -1)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, zk.ErrConnectionClosed) && !errors.Is(err, zk.ErrNoServer) {
+				t.Fatal(err)
+			}
 		}
 	}
 }
@@ -114,7 +120,7 @@ type stayer struct {
 
 func startStayer(t *testing.T, addrs []string) *stayer {
 	t.Helper()
-	conn, _, err := zk.Connect(addrs, 10*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
+	conn, _, err := zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -270,10 +270,10 @@ func shellOutputs(t *testing.T, addr string) map[string]string {
 
 	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
-		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "5000", "-server", addr)
+		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", addr)
 	cmd.Stdin = strings.NewReader(script.String())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stuck := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
 	out, err := cmd.CombinedOutput()
 	if !stuck.Stop() {
 		t.Fatalf("the shell was stuck after %s", out)

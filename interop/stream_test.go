@@ -56,10 +56,7 @@ func endStreams(t *testing.T, addr string, streams []*stream) (sent, acked, segm
 		all.rounds = append(all.rounds, s.segments...)
 		all.show(s.shown)
 	}
-	conn, err := dialRaw(addr, 20*time.Second, all.shown, rawSession{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := dialRawSoon(t, addr, 40*time.Second, all.shown)
 	defer conn.Close()
 	all.conn = conn
 	for _, r := range all.rounds {

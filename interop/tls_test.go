@@ -60,12 +60,12 @@ func compareTLS(t *testing.T, version zkVersion) {
 		say := func(format string, args ...any) { answers[i] = append(answers[i], fmt.Sprintf(format, args...)) }
 		dial := func(certificates ...tls.Certificate) *rawclient.Client {
 			t.Helper()
-			nc, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
+			nc, err := tls.DialWithDialer(&net.Dialer{Timeout: rawTimeout}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
 			if err != nil {
 				t.Fatalf("%s: %v", addr, err)
 			}
 			t.Cleanup(func() { nc.Close() })
-			c, err := rawclient.Open(nc, 20*time.Second)
+			c, err := rawclient.Open(nc, 40*time.Second)
 			if err != nil {
 				t.Fatalf("%s: %v", addr, err)
 			}

@@ -27,13 +27,13 @@ func TestWire(t *testing.T) {
 	defer cancel()
 
 	const dir = "/locks/a"
-	first := connect(t, addr, 5*time.Second)
+	first := connect(t, addr, 10*time.Second)
 	create(t, first, "/locks")
 	create(t, first, dir)
 	create(t, first, dir+"-new")
 	var clients sync.WaitGroup
 	for i := range 4 {
-		conn := connect(t, addr, 5*time.Second)
+		conn := connect(t, addr, 10*time.Second)
 		clients.Go(func() {
 			defer conn.Close()
 			for range 3 {
@@ -61,7 +61,7 @@ func TestWire(t *testing.T) {
 	}
 
 	// A holder that is gone without a word: the lock is passed on when its session expires.
-	gone, err := dialRaw(addr, time.Second, 0, rawSession{})
+	gone, err := dialRaw(addr, 3*time.Second, 0, rawSession{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func compareWords(t *testing.T, version zkVersion) {
 				t.Fatal(err)
 			}
 			defer nc.Close()
-			if all[i], err = rawclient.Open(nc, 20*time.Second); err != nil {
+			if all[i], err = rawclient.Open(nc, 40*time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -73,14 +73,14 @@ func compareWords(t *testing.T, version zkVersion) {
 		do(all[0].Get("/e", true))
 		do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
 	}
-	answer, err := fourLetterWord(theirs, "srvr", 10*time.Second)
+	answer, err := fourLetterWord(theirs, "srvr", rawTimeout)
 	if err != nil || !strings.Contains(answer, "Zookeeper version: "+string(version)) {
 		t.Fatalf("%q, %v", answer, err)
 	}
 	mask := func(n int64) string { return "stmk" + string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
 	for _, word := range []string{"ruok", "isro", "srvr", "stat", "conf", "cons", "dump", "wchs", "wchc", "wchp", "mntr", "dirs", "gtmk", mask(7), "gtmk", "hash", "envi", "crst", "srst"} {
 		ask := func(addr string) map[string]int {
-			answer, err := fourLetterWord(addr, word, 10*time.Second)
+			answer, err := fourLetterWord(addr, word, rawTimeout)
 			if err != nil {
 				t.Fatalf("%s of %s: %v", word, addr, err)
 			}

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 // zkVersion is one of the real ZooKeepers to compare with.
@@ -189,7 +191,7 @@ func waitZooKeeper(t testing.TB, addr string) {
 	t.Helper()
 	var last string
 	patience := 20 * time.Millisecond
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// ZooKeeper fails on a word that comes while it loads its tree, and then
 		// neither answers nor closes: ask again soon, but let a slow one answer.
 		answer, err := fourLetterWord(addr, "srvr", patience)
@@ -219,13 +221,8 @@ func fourLetterWord(addr, word string, timeout time.Duration) (string, error) {
 	return string(answer), err
 }
 
-// freeAddr is a loopback address that nothing listened on a moment ago.
+// freeAddr is a loopback address that is kept for the test's servers.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
 }

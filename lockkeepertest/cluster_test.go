@@ -10,6 +10,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
+// get reads a znode as soon as the client has a server: elections may take a
+// while, and a client that finds no server fails what it was asked.
+func get(t *testing.T, conn *zk.Conn, path string) *zk.Stat {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_, stat, err := conn.Get(path)
+		if err == nil {
+			return stat
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s: %v", path, err)
+		}
+	}
+}
+
 // TestCluster: a session and its ephemeral outlive three leaders in turn.
 func TestCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -22,11 +37,11 @@ func TestCluster(t *testing.T) {
 		for range 3 {
 			lead := c.Leader()
 			c.Kill(lead)
-			time.Sleep(5 * time.Second) // both have found another server
-			_, stat, err := other.Get("/lock")
-			if err != nil || stat.EphemeralOwner != session {
-				t.Fatalf("the lock is %+v, %v", stat, err)
+			time.Sleep(5 * time.Second) // there is another one, most likely
+			if stat := get(t, other, "/lock"); stat.EphemeralOwner != session {
+				t.Fatalf("the lock is %+v", stat)
 			}
+			get(t, holder, "/lock") // it has found another server, too
 			c.Restart(lead)
 			time.Sleep(time.Second)
 		}
@@ -61,9 +76,6 @@ func TestPartition(t *testing.T) {
 			t.Error(err)
 		}
 		c.Heal()
-		time.Sleep(2 * time.Second)
-		if _, _, err := conn.Get("/most"); err != nil {
-			t.Errorf("after the partition: %v", err)
-		}
+		get(t, conn, "/most")
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"runtime/pprof"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ import (
 )
 
 // patience is how long a step of the test double may take before the test fails.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // Option changes what [Start] starts.
 type Option func(*lockkeeper.Config)
@@ -116,6 +117,11 @@ func (s *Server) open() (err error) {
 	}
 	var server *lockkeeper.Server
 	s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
+	// Its port may be in use for a moment, by a connection of another program.
+	for end := time.Now().Add(patience); s.addr != "" && errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
+	}
 	if err != nil {
 		return err
 	}

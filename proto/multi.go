@@ -50,7 +50,7 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 			return nil
 		}
 		// Here and nowhere else ZooKeeper looks at the mode and the ACL while it
-		// reads (since 3.9); a TTL mode needs createTTL.
+		// reads (since 3.8.2); a TTL mode needs createTTL.
 		if c, ok := r.(*CreateRequest); ok {
 			switch {
 			case c.Flags < FlagPersistent || c.Flags > FlagContainer:

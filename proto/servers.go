@@ -12,10 +12,26 @@ import (
 //
 //	server.ID=HOST:PORT:ELECTIONPORT[:participant|:observer][;[ADDRESS:]CLIENTPORT]
 type QuorumServer struct {
-	ID       uint64
-	Addr     string // HOST:PORT, where the other servers reach it
-	Observer bool   // it does not vote
-	Client   string // ADDRESS:PORT for clients, ADDRESS may be empty; "" if it is not told
+	ID           uint64
+	Addr         string // HOST:PORT, where the other servers reach it
+	ElectionPort int
+	Observer     bool   // it does not vote
+	Client       string // ADDRESS:PORT for clients, ADDRESS may be empty; "" if it is not told
+}
+
+// String is the server in ZooKeeper's own words.
+func (s QuorumServer) String() string {
+	role, client := "participant", s.Client
+	if s.Observer {
+		role = "observer"
+	}
+	switch {
+	case strings.HasPrefix(client, ":"):
+		client = ";0.0.0.0" + client
+	case client != "":
+		client = ";" + client
+	}
+	return fmt.Sprintf("server.%d=%s:%d:%s%s", s.ID, s.Addr, s.ElectionPort, role, client)
 }
 
 // ParseServers reads servers that commas or line ends separate. Lines with the
@@ -44,12 +60,13 @@ func ParseServers(text string) (servers []QuorumServer, err error) {
 }
 
 // ParseServer reads one server: key is server.ID, value what stands behind the
-// equals sign. ZooKeeper's ids are from 0 to 255; here they are from 1 to 254.
+// equals sign. It takes any id, as ZooKeeper does, which has more to ask of who
+// changes the members before it looks at their ids.
 func ParseServer(key, value string) (s QuorumServer, err error) {
 	id, ok := strings.CutPrefix(key, "server.")
 	s.ID, err = strconv.ParseUint(id, 10, 64)
-	if !ok || err != nil || s.ID == 0 || s.ID > 254 {
-		return s, fmt.Errorf("%q is not server.ID with an id from 1 to 254", key)
+	if !ok || err != nil {
+		return s, fmt.Errorf("%q is not server.ID", key)
 	}
 	bad := func() (QuorumServer, error) {
 		return s, fmt.Errorf("%q is not HOST:PORT:ELECTIONPORT[:ROLE][;[ADDRESS:]CLIENTPORT]", value)
@@ -89,6 +106,7 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 		return bad()
 	}
 	s.Addr = host + ":" + ports[0]
+	s.ElectionPort, _ = strconv.Atoi(ports[1])
 	return s, nil
 }
 

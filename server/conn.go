@@ -76,8 +76,10 @@ func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 	c.markDirty()
 }
 
-// frame queues one frame.
+// frame queues one frame, and counts it before: who has got it may ask for the counts.
 func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
+	c.stats.sent.Add(1)
+	c.s.stats.sent.Add(1)
 	ok := c.out.add(func(b []byte) []byte {
 		b, start := jute.BeginFrame(b)
 		b = body(h.Append(b))
@@ -87,10 +89,7 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	if !ok {
 		c.warn("closing a connection whose client does not read")
 		c.kill()
-		return
 	}
-	c.stats.sent.Add(1)
-	c.s.stats.sent.Add(1)
 }
 
 // markDirty has what was queued sent when the running entry is applied.

@@ -105,28 +105,37 @@ func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 	if !ok {
 		return false, errEnd
 	}
+	c.welcome(&reply)
+	c.unsent = true
+	return true, nil
+}
+
+// welcome queues the answer to a handshake, and counts it before.
+func (c *conn) welcome(reply *proto.ConnectReply) {
+	c.stats.sent.Add(1)
+	c.s.stats.sent.Add(1)
 	c.out.add(func(b []byte) []byte {
 		b, start := jute.BeginFrame(b)
 		b = reply.Append(b)
 		jute.EndFrame(b, start)
 		return b
 	})
-	c.stats.sent.Add(1)
-	c.s.stats.sent.Add(1)
-	c.unsent = true
-	return true, nil
 }
 
 // roomForSession reserves a place for one more session, if there is one. An
-// opening that is done or lost gives it back.
+// opening that is done or lost gives it back: in the view, a session is either
+// opening or there, so none counts twice and keeps another out.
 func (s *Server) roomForSession() (ok bool) {
-	n := s.opening.Add(1)
 	s.cfg.Replica.View(func(v *fsm.View) {
-		ok = s.cfg.MaxSessions == 0 || int64(v.Sessions().Len())+n <= int64(s.cfg.MaxSessions)
+		there := int64(v.Sessions().Len())
+		for !ok {
+			n := s.opening.Load()
+			if s.cfg.MaxSessions > 0 && there+n >= int64(s.cfg.MaxSessions) {
+				return
+			}
+			ok = s.opening.CompareAndSwap(n, n+1)
+		}
 	})
-	if !ok {
-		s.opening.Add(-1)
-	}
 	return ok
 }
 
@@ -177,16 +186,9 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
 		c.s.own(c, s.ID, s.Timeout)
 	}
-	c.out.add(func(b []byte) []byte {
-		b, start := jute.BeginFrame(b)
-		b = reply.Append(b)
-		jute.EndFrame(b, start)
-		return b
-	})
-	c.stats.sent.Add(1)
-	c.s.stats.sent.Add(1)
 	now := time.Now()
 	c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(w.start).Microseconds()})
+	c.welcome(&reply)
 	c.markDirty()
 	close(w.done)
 }

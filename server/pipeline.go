@@ -237,8 +237,8 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 }
 
 func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
-	c.frame(h, func(b []byte) []byte { return append(b, body...) })
 	c.answered(q, h, len(body))
+	c.frame(h, func(b []byte) []byte { return append(b, body...) })
 }
 
 // Done implements fsm.Waiter: the write at the head of the queue is applied. Its

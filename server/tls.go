@@ -28,16 +28,17 @@ func (c *conn) shakeTLS(t *tls.Conn) bool {
 	if err == nil {
 		err = c.addX509(t.ConnectionState())
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		return true
+	}
+	stats.tlsFailed.Add(1)
+	switch {
 	case errors.Is(err, io.EOF): // a client that only looked whether the port is open
 		c.s.cfg.Log.Debug("TLS handshake ends", "client", c.remote())
 	default:
 		stats.authFailed.Add(1)
 		c.warn("TLS handshake failed", "error", err)
 	}
-	stats.tlsFailed.Add(1)
 	return false
 }
 

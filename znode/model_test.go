@@ -700,9 +700,9 @@ func TestLongACL(t *testing.T) {
 	for i := range acl {
 		acl[i] = proto.ACL{Perms: int32(i % 60_000), ID: proto.OpenACL[0].ID}
 	}
-	start := time.Now()
-	got, code := new(Txn).fixACL(acl)
-	if took := time.Since(start); took > 2*time.Second {
+	var got []proto.ACL
+	var code proto.Code
+	if took := testkit.CPU(t, func() { got, code = new(Txn).fixACL(acl) }); took > 5*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if code != proto.OK || !slices.Equal(got, acl[:60_000]) {

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,14 +14,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// freePorts finds ports that nobody listens on.
+// freePorts takes ports for servers that the test starts.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		check1(t, err)
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, testkit.Port(t))
 	}
 	return ports
 }
@@ -30,7 +26,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 // waitFor waits until ok.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never came: %s", what)
 		}
@@ -51,6 +47,58 @@ func ask(t *testing.T, args ...string) cluster.Status {
 	return s
 }
 
+// TestClusterByClientPort does all about members by way of their client ports.
+func TestClusterByClientPort(t *testing.T) {
+	var addrs, members, clients []string
+	for i, port := range freePorts(t, 7) {
+		addr := fmt.Sprintf("127.0.0.1:%d", port)
+		if addrs = append(addrs, addr); i < 3 {
+			members = append(members, fmt.Sprintf("%d=%s", i+1, addr))
+		} else {
+			clients = append(clients, addr)
+		}
+	}
+	peers := strings.Join(members, ",")
+	var procs []*process
+	for i := range 3 {
+		procs = append(procs, start(t, nil, "serve", "--memory", "--read-only", "--listen", clients[i], "--id", fmt.Sprint(i+1), "--peers", peers))
+	}
+	for _, p := range procs {
+		p.waitReady()
+	}
+	for i, addr := range clients[:3] {
+		if s := ask(t, "status", "--server", addr); s.ID != uint64(i+1) || len(s.Members) != 3 {
+			t.Errorf("%+v", s)
+		}
+	}
+	nobody := clients[3]
+	all := nobody + ", " + strings.Join(clients[:3], ",")
+	to := ask(t, "status", "--server", all).Leader%3 + 1
+	ask(t, "transfer", fmt.Sprint(to), "--server", all)
+	waitFor(t, "another leader", func() bool { return ask(t, "status", "--server", all).Leader == to })
+	ask(t, "add", "2="+addrs[1], "--observer", "--server", all)
+	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || s.Members[1].Voter {
+		t.Errorf("%+v", s)
+	}
+
+	// Who holds the one vote goes; the other one still tells who was there.
+	check1(t, procs[0].Process.Kill())
+	<-procs[0].done
+	waitFor(t, "read-only mode", func() bool {
+		code, stdout, _ := call(map[string]string{"LOCKKEEPER_SERVER": clients[1]}, "cluster", "status")
+		return code == exitOK && strings.HasPrefix(stdout, "server 2 is ")
+	})
+	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
+	for server, says := range map[string]string{
+		nobody: "refused", alone.addr: "alone", addrs[1]: "does not tell the members", "x": "missing port",
+	} {
+		code, _, stderr := call(nil, "cluster", "status", "--server", server)
+		if oneError(t, stderr, server, says); code != exitFault {
+			t.Errorf("%s: exit code %d", server, code)
+		}
+	}
+}
+
 // TestCluster grows a server to a cluster of three and an observer, hands over,
 // and removes one after the other, while a client works.
 func TestCluster(t *testing.T) {
@@ -64,8 +112,17 @@ func TestCluster(t *testing.T) {
 	c := one.connect()
 	write := func(path string) {
 		t.Helper()
-		_, err := c.Create(path, nil, 0)
-		check1(t, err)
+		waitFor(t, path, func() bool {
+			_, err := c.Create(path, nil, 0)
+			if closedEarly(err) { // it is sent away while nobody leads, and may have written
+				c = one.connect()
+				return false
+			}
+			if err != proto.NodeExists {
+				check1(t, err)
+			}
+			return true
+		})
 	}
 	write("/alone")
 	joined := func(id int, more ...string) *process {
@@ -89,11 +146,16 @@ func TestCluster(t *testing.T) {
 	if _, err := four.connect().Exists("/alone", false); err != nil {
 		t.Error(err)
 	}
-	code, stdout, _ := call(map[string]string{"LOCKKEEPER_PEER": addrs[2]}, "cluster", "status")
-	if lines := strings.Split(stdout, "\n"); code != exitOK || len(lines) != 6 || !strings.HasPrefix(lines[0], "server 3 is follower, in term ") ||
-		strings.Join(strings.Fields(lines[1]), " ") != "1 "+addrs[0]+" leader" || strings.Join(strings.Fields(lines[4]), " ") != "4 "+addrs[3]+" observer" {
-		t.Errorf("%d %q", code, stdout)
-	}
+	waitFor(t, "the status with server 1 as the leader", func() bool {
+		code, stdout, _ := call(map[string]string{"LOCKKEEPER_PEER": addrs[2]}, "cluster", "status")
+		if lines := strings.Split(stdout, "\n"); code == exitOK && len(lines) == 6 && strings.HasPrefix(lines[0], "server 3 is follower, in term ") &&
+			strings.Join(strings.Fields(lines[1]), " ") == "1 "+addrs[0]+" leader" && strings.Join(strings.Fields(lines[4]), " ") == "4 "+addrs[3]+" observer" {
+			return true
+		}
+		t.Logf("%d %q", code, stdout)
+		call(nil, "cluster", "transfer", "1", "--peer", addrs[0]) // if another leads after an election
+		return false
+	})
 
 	if s := ask(t, "transfer", "2", "--peer", addrs[2]); s.ID != 1 || len(s.Members) != 4 {
 		t.Errorf("%+v", s)

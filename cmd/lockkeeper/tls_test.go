@@ -20,7 +20,7 @@ const secureLine = "lockkeeper: serving ZooKeeper clients with TLS on "
 // secureAddr waits until clients with TLS are served, and returns where.
 func (p *process) secureAddr() string {
 	p.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, l := range p.lines() {
 			if addr, ok := strings.CutPrefix(l, secureLine); ok {
 				return addr
@@ -33,12 +33,12 @@ func (p *process) secureAddr() string {
 
 // identities opens a session with TLS and asks who it is.
 func identities(t *testing.T, addr string, ca *testkit.CA, certificates ...tls.Certificate) (ids []proto.ID, err error) {
-	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: 10 * time.Second}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
+	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
 	if err != nil {
 		return nil, err
 	}
 	defer nc.Close()
-	c, err := rawclient.Open(nc, 10*time.Second)
+	c, err := rawclient.Open(nc, 30*time.Second)
 	if err != nil {
 		return nil, err
 	}

@@ -170,9 +170,10 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = ms(value, &cfg.ContainerCheckInterval)
 		case strings.HasPrefix(name, "server."):
 			var s proto.QuorumServer
-			if s, err = proto.ParseServer(name, value); err == nil {
-				servers = append(servers, s)
+			if s, err = proto.ParseServer(name, value); err == nil && (s.ID == 0 || s.ID > 254) {
+				err = errors.New("ids are from 1 to 254")
 			}
+			servers = append(servers, s)
 		case name == "standaloneEnabled", name == "sslQuorum":
 			if value != "true" && value != "false" {
 				err = errors.New("neither true nor false")

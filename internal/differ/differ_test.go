@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -131,38 +132,40 @@ func TestPlantedFaults(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			a, b := server(t), server(t)
-			asked := false
-			faulty := func(ctx context.Context) (net.Conn, error) {
-				nc, err := b(ctx)
-				if err != nil || !asked { // the first one asks for the version
-					asked = true
-					return nc, err
+			synctest.Test(t, func(t *testing.T) { // where a search has all the time that it needs
+				a, b := server(t), server(t)
+				asked := false
+				faulty := func(ctx context.Context) (net.Conn, error) {
+					nc, err := b(ctx)
+					if err != nil || !asked { // the first one asks for the version
+						asked = true
+						return nc, err
+					}
+					client, ours := net.Pipe()
+					var wg sync.WaitGroup
+					p := &proxy{ops: map[int32]proto.OpCode{}, fault: test.fault, ends: test.ends}
+					for _, replies := range []bool{true, false} {
+						wg.Go(func() {
+							p.run(nc, ours, replies)
+							nc.Close()
+							ours.Close()
+						})
+					}
+					t.Cleanup(func() { client.Close(); wg.Wait() })
+					return client, nil
 				}
-				client, ours := net.Pipe()
-				var wg sync.WaitGroup
-				p := &proxy{ops: map[int32]proto.OpCode{}, fault: test.fault, ends: test.ends}
-				for _, replies := range []bool{true, false} {
-					wg.Go(func() {
-						p.run(nc, ours, replies)
-						nc.Close()
-						ours.Close()
-					})
+				r, err := differ.Run(t.Context(), differ.Options{A: a, B: faulty, Seed: 7, Ops: 20_000, Minimize: 24 * time.Hour})
+				if err != nil {
+					t.Fatal(err)
 				}
-				t.Cleanup(func() { client.Close(); wg.Wait() })
-				return client, nil
-			}
-			r, err := differ.Run(t.Context(), differ.Options{A: a, B: faulty, Seed: 7, Ops: 20_000, Minimize: 20 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := r.Difference
-			if d == nil {
-				t.Fatal("not found")
-			}
-			if !strings.Contains(d.What, test.what) || !d.Reproduced || d.Steps > test.steps {
-				t.Errorf("found as %q with %d steps, reproduced %v; want %q with %d steps at most\n%s", d.What, d.Steps, d.Reproduced, test.what, test.steps, r)
-			}
+				d := r.Difference
+				if d == nil {
+					t.Fatal("not found")
+				}
+				if !strings.Contains(d.What, test.what) || !d.Reproduced || d.Steps > test.steps {
+					t.Errorf("found as %q with %d steps, reproduced %v; want %q with %d steps at most\n%s", d.What, d.Steps, d.Reproduced, test.what, test.steps, r)
+				}
+			})
 		})
 	}
 }

@@ -1,6 +1,7 @@
 // Package rawclient speaks ZooKeeper's protocol with nothing hidden: frames go
 // out when the caller says, many at once without waiting, and come back one by
-// one as they were sent. It is for tests that a well-mannered client cannot make.
+// one as they were sent. It is for tests that a well-mannered client cannot make,
+// and for the command, which needs no more.
 //
 // It starts no goroutine. A [Client] may be written by one and read by another.
 package rawclient
@@ -27,7 +28,7 @@ type Client struct {
 	Conn    net.Conn
 	Session proto.ConnectReply // what the handshake came to
 	Events  []Event            // those that Call met, in order
-	Timeout time.Duration      // of every read and write; 0 is 20 s
+	Timeout time.Duration      // of every read and write; 0 is a minute
 
 	r       *bufio.Reader
 	lastXid int32
@@ -100,7 +101,7 @@ func (c *Client) deadline() time.Time {
 	if c.Timeout > 0 {
 		return time.Now().Add(c.Timeout)
 	}
-	return time.Now().Add(20 * time.Second)
+	return time.Now().Add(time.Minute)
 }
 
 // Write sends bytes as they are.

@@ -154,6 +154,9 @@ func (c *client) try(server int) error {
 	if resumes != 0 && raw.Session.SessionID != resumes {
 		c.s.h.violate("session", "client %d resumes %x and gets %x", c.id, resumes, raw.Session.SessionID)
 	}
+	if raw.Session.Timeout != q.Timeout {
+		c.s.h.violate("session", "client %d asks for %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
+	}
 	if c.session = raw.Session; c.lazy {
 		raw.Timeout = 2 * c.timeout
 	}

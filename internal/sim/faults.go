@@ -240,6 +240,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	}
 	defer m.release()
 	m.setDoomed(true)
+	began := s.h.now()
 	// Until it is sure: a member that lost its memory must not vote.
 	for i := 0; ; i++ {
 		via := s.members[(int(m.id)+i)%len(s.members)]
@@ -258,6 +259,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	time.Sleep(hold / 4)
+	s.cutFor(m, began) // what it hears once it is removed, the leader may not learn
 	m.stop(r.IntN(2) == 0)
 	time.Sleep(hold)
 	m.setDoomed(false)

@@ -29,18 +29,26 @@ type Options struct {
 	For     time.Duration // of faults and work
 	Quiet   bool          // no faults
 	Pace    float64       // how slow the clients are; 1 is busy
+
+	ElectionTimeout time.Duration // of all members
 }
+
+// usualElection is the default election timeout.
+const usualElection = 300 * time.Millisecond
 
 // OptionsFor are those that a seed has by itself: most runs are short and busy,
 // some longer and slower, a few on files.
 func OptionsFor(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 6))
-	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1}
+	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection}
 	switch r.IntN(12) {
 	case 0:
 		o.Files, o.For = true, 20*time.Second
 	case 1, 2, 3, 4:
 		o.For, o.Pace = 10*time.Minute, 10
+	case 5, 6, 7:
+		o.For, o.Pace = time.Hour, 60
+		o.ElectionTimeout = time.Duration(1+r.IntN(4)) * usualElection
 	}
 	return o
 }
@@ -196,7 +204,8 @@ func (m *member) start() error {
 	t := &tap{h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
-		TickTime: tick, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
+		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
+		SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
 	}
 	if m.join {
@@ -289,10 +298,7 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
-	// What it had heard of its clients and not passed on is lost.
-	m.s.mu.Lock()
-	m.s.cutLog = append(m.s.cutLog, cutSpan{from: m.name, to: anyone, At: m.s.h.now(), Until: m.s.h.now()})
-	m.s.mu.Unlock()
+	m.s.cutFor(m, m.s.h.now()) // what it had heard of its clients and not passed on is lost
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
@@ -348,6 +354,13 @@ func (s *sim) cut(from, to string, by int) {
 			break
 		}
 	}
+}
+
+// cutFor notes that the others did not hear from a member since some time.
+func (s *sim) cutFor(m *member, since time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cutLog = append(s.cutLog, cutSpan{from: m.name, to: anyone, At: since, Until: s.h.now()})
 }
 
 // cutAll cuts a host from all others.

@@ -1,6 +1,6 @@
 // Package testkit is what the tests of several packages share: transcripts,
-// generated parts of documents, seeds of random tests, and a count of allocated
-// bytes. Only tests import it.
+// generated parts of documents, seeds of random tests, ports, and a count of
+// allocated bytes. Only tests import it.
 package testkit
 
 import (

@@ -10,8 +10,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,13 +24,10 @@ const (
 	_testConfigName   = "zoo.cfg"
 	_testMyIDFileName = "myid"
 
-	tickTime     = "500ms"
-	superDigest  = "super:D/InIHSb7yEEbrWz8b9l71RjZJU=" // the password is "test"
-	servingLine  = "lockkeeper: serving ZooKeeper clients on "
-	serveWithin  = 20 * time.Second
-	firstPort    = 20000 // the ports below 32768 are not handed out to clients,
-	lastPort     = 32000 // so a stopped server's port stays free for its restart
-	portAttempts = 100
+	tickTime    = "500ms"
+	superDigest = "super:D/InIHSb7yEEbrWz8b9l71RjZJU=" // the password is "test"
+	servingLine = "lockkeeper: serving ZooKeeper clients on "
+	serveWithin = time.Minute
 )
 
 type server struct {
@@ -183,17 +178,26 @@ func StartTestCluster(t *testing.T, size int, stdout, stderr io.Writer) (*TestCl
 	return tc, tc.StartAllServers()
 }
 
+// freePort takes a port and keeps it until the test ends: who names it can
+// listen there.
 func freePort(t *testing.T) int {
 	t.Helper()
-	for i := 0; i < portAttempts; i++ {
-		port := firstPort + rand.Intn(lastPort-firstPort)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			l.Close()
-			return port
-		}
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no free port")
-	return 0
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	addr, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return addr.(*syscall.SockaddrInet4).Port
 }
 
 func (tc *TestCluster) Connect(idx int) (*Conn, <-chan Event, error) {

@@ -17,9 +17,9 @@
 #include <unistd.h>
 #include <zookeeper/zookeeper.h>
 
-#define FAR 30 /* seconds; only decides when a case gives up */
+#define FAR 60 /* seconds; only decides when a case gives up */
 #define LONG_SESSION 10000 /* ms, as long as a restart may take on a busy machine */
-#define SHORT_SESSION 1000 /* ms, of sessions that expire */
+#define SHORT_SESSION 3000 /* ms, of sessions that expire */
 
 static const char *wire, *direct;
 

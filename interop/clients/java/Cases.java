@@ -12,7 +12,7 @@ final class Cases {
     }
 
     /** How long anything may take that happens at all. */
-    static final long PATIENCE_MS = 30_000;
+    static final long PATIENCE_MS = 60_000;
 
     private static final BufferedReader IN = new BufferedReader(new InputStreamReader(System.in));
 

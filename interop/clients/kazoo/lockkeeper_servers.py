@@ -4,7 +4,6 @@ It stands in for kazoo.testing.common, which starts Java servers.
 """
 
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -19,16 +18,16 @@ SUPER = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="  # super:test, which the tests know
 SERVING = "lockkeeper: serving ZooKeeper clients on "
 
 
+kept = []
+
+
 def free_port():
-    """A port that stays free, below those that clients are given."""
-    while True:
-        port = random.randrange(20000, 32000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
+    """A port that is kept for our servers: who names it can listen there."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    kept.append(s)
+    return s.getsockname()[1]
 
 
 class Server:
@@ -44,7 +43,7 @@ class Server:
         return self.process is not None
 
     def launch(self):
-        command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig"]
+        command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig", "--read-only"]
         self.said = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(command + self.flags, stderr=self.said)
 
@@ -53,7 +52,7 @@ class Server:
         return os.pread(self.said.fileno(), 1 << 20, 0).decode()
 
     def await_(self):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while SERVING not in self.text():
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < deadline, self.text()

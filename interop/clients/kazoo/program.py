@@ -37,8 +37,8 @@ from kazoo.security import (
     make_digest_acl_credential,
 )
 
-FAR = 30  # seconds; only decides when a case gives up
-SHORT = 1.0  # seconds; the timeout of sessions that expire
+FAR = 60  # seconds; only decides when a case gives up
+SHORT = 3.0  # seconds; the timeout of sessions that expire
 
 clients = []
 

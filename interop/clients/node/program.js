@@ -10,9 +10,9 @@ const readline = require('node:readline')
 const zookeeper = require('node-zookeeper-client')
 
 const { ACL, CreateMode, Event, Exception, Id, Permission, State } = zookeeper
-const FAR = 30_000 // ms; only decides when a case gives up
+const FAR = 60_000 // ms; only decides when a case gives up
 const LONG = 10_000 // as long as a restart may take on a busy machine
-const SHORT = 1000 // of sessions that expire
+const SHORT = 3000 // of sessions that expire
 
 const [wire, direct] = process.argv.slice(2, 4)
 const clients = []

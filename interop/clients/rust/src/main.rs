@@ -11,9 +11,9 @@ use zookeeper_client::{
     MultiReadResult, MultiWriteError, MultiWriteResult, OneshotWatcher, Permission, PersistentWatcher, SessionState,
 };
 
-const FAR: Duration = Duration::from_secs(30); // only decides when a case gives up
+const FAR: Duration = Duration::from_secs(60); // only decides when a case gives up
 const LONG: Duration = Duration::from_secs(10); // as long as a restart may take on a busy machine
-const SHORT: Duration = Duration::from_secs(1); // of sessions that expire
+const SHORT: Duration = Duration::from_secs(3); // of sessions that expire
 
 static OPEN: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
 static EPHEMERAL: CreateOptions<'static> = CreateMode::Ephemeral.with_acls(Acls::anyone_all());

@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
+
+// guardedStore makes a store that cannot be written the end of this member.
+// Raft by itself would panic when it cannot store its term, and would stand for
+// election again and again when it cannot store its log.
+type guardedStore struct {
+	raft.LogStore
+	raft.StableStore
+	m *Member
+}
+
+func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s guardedStore) StoreLogs(logs []*raft.Log) error {
+	if s.m.killed.Load() {
+		return ErrClosed
+	}
+	if err := s.follows(logs[0].Index); err != nil {
+		return err
+	}
+	err := s.LogStore.StoreLogs(logs)
+	if err != nil {
+		s.m.cannotWrite(err)
+	}
+	return err
+}
+
+// follows refuses an entry that would leave a gap in the log, or between the
+// newest snapshot and the log.
+func (s guardedStore) follows(index uint64) error {
+	last, err := s.LastIndex()
+	if err != nil {
+		return err
+	}
+	if last == 0 {
+		newest, err := s.m.stores.newest()
+		if err != nil {
+			return err
+		}
+		last = newest.Index
+	}
+	if index > last+1 {
+		return fmt.Errorf("cluster: entry %d does not follow entry %d", index, last)
+	}
+	return nil
+}
+
+// DeleteRange keeps the entry at the end of the newest snapshot. Raft looks at
+// no snapshot for that entry's term once its log goes on behind it, and without
+// the term it refuses what the leader sends next.
+func (s guardedStore) DeleteRange(first, last uint64) error {
+	if s.m.killed.Load() {
+		return ErrClosed
+	}
+	newest, err := s.m.stores.newest()
+	if err != nil {
+		return err
+	}
+	if last == newest.Index {
+		last--
+	}
+	if first > last {
+		return nil
+	}
+	return s.LogStore.DeleteRange(first, last)
+}
+
+// joinLog makes a log fit the snapshot that the leader has sent. Raft leaves
+// that undone, and does not look at the log again: it goes on to believe that
+// the log ends where it did.
+//
+// If the log has the snapshot's last entry, all of it stays: what comes after
+// that entry may have been acknowledged (Raft's paper, section 7). If it ends
+// before that entry, it goes. Else what it has there is not what was committed.
+// The entries before go, since others might get them from here one day, and
+// that at the snapshot's end is replaced by the leader's: see
+// transport.InstallSnapshot.
+func joinLog(log raft.LogStore, newest raft.SnapshotMeta) error {
+	first, err := log.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := log.LastIndex()
+	if err != nil || first == 0 {
+		return err
+	}
+	if last >= newest.Index {
+		var l raft.Log
+		if err := log.GetLog(newest.Index, &l); err == raft.ErrLogNotFound || err == nil && l.Term == newest.Term {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		last = newest.Index - 1
+	}
+	if first > last {
+		return nil
+	}
+	return log.DeleteRange(first, last)
+}
+
+// newest describes the newest snapshot; it is zero if there is none.
+func (s *stores) newest() (raft.SnapshotMeta, error) {
+	list, err := s.snaps.List()
+	if err != nil || len(list) == 0 {
+		return raft.SnapshotMeta{}, err
+	}
+	return *list[0], nil
+}
+
+func (s guardedStore) Set(key, val []byte) error {
+	return s.stable(func() error { return s.StableStore.Set(key, val) })
+}
+
+func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
+}
+
+func (s guardedStore) stable(store func() error) error {
+	err := ErrClosed
+	if !s.m.killed.Load() {
+		err = store()
+	}
+	if err == nil {
+		return nil
+	}
+	s.m.cannotWrite(err)
+	// Whoever is told of the fault closes this member. Until then Raft must
+	// not go on without its term and vote, and an error would make it panic.
+	<-s.m.stop
+	return nil
+}
+
+func (m *Member) cannotWrite(err error) {
+	m.fail(fmt.Errorf("cannot write to %s: %w", m.stores.where, err))
+}
