@@ -2,6 +2,7 @@ package sim
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -19,6 +20,7 @@ type Counts struct {
 	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
 	Reaped                                                                                  int // TTL znodes and containers
 	Timely                                                                                  int // sessions that were to end, or not, by a known time
+	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
 }
 
@@ -36,6 +38,8 @@ func (n *Counts) add(m Counts) {
 	n.Restores += m.Restores
 	n.Reaped += m.Reaped
 	n.Timely += m.Timely
+	n.Again += m.Again
+	n.AtOnce += m.AtOnce
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -408,76 +412,291 @@ type trigger struct {
 	event proto.EventType
 }
 
-// watches follows every connection: an event for each watch that should have
-// fired before what came later, at the zxid of the first change, and no other.
+// due is an event that a change causes.
+type due struct {
+	zxid  int64
+	event proto.EventType
+	path  string
+}
+
+// watchCheck follows the watches of sessions over their connections.
+type watchCheck struct {
+	c           *checker
+	data, child triggers // by path
+	all         []due    // in order
+}
+
+// watches follows every session: an event for each watch that should have fired
+// before what came later, at the zxid of the first change, and no other. On a
+// new connection the first request sets the watches again, and what changed
+// since the zxid that it names is told at once.
 func (c *checker) watches() {
-	data, child := triggers{}, triggers{}
+	k := &watchCheck{c: c, data: triggers{}, child: triggers{}}
 	for i := range c.h.Commits {
 		x := &c.h.Commits[i]
-		on := func(t triggers, path string, e proto.EventType) { t[path] = append(t[path], trigger{x.Zxid, e}) }
+		on := func(t triggers, path string, e proto.EventType) {
+			t[path] = append(t[path], trigger{x.Zxid, e})
+			k.all = append(k.all, due{x.Zxid, e, path})
+		}
 		for _, g := range x.Changes {
 			switch g.Kind {
 			case proto.NodeCreated:
 				dir, _ := parentOf(g.Path)
-				on(data, g.Path, proto.EventNodeCreated)
-				on(child, dir, proto.EventNodeChildrenChanged)
+				on(k.data, g.Path, proto.EventNodeCreated)
+				on(k.child, dir, proto.EventNodeChildrenChanged)
 			case proto.NodeDeleted:
 				dir, _ := parentOf(g.Path)
-				on(data, g.Path, proto.EventNodeDeleted)
-				on(child, g.Path, proto.EventNodeDeleted)
-				on(child, dir, proto.EventNodeChildrenChanged)
+				on(k.data, g.Path, proto.EventNodeDeleted)
+				k.child[g.Path] = append(k.child[g.Path], trigger{x.Zxid, proto.EventNodeDeleted})
+				on(k.child, dir, proto.EventNodeChildrenChanged)
 			case proto.NodeDataChanged:
-				on(data, g.Path, proto.EventNodeDataChanged)
+				on(k.data, g.Path, proto.EventNodeDataChanged)
 			}
 		}
 	}
-	after := func(t triggers, path string, zxid int64) trigger {
-		l := t[path]
-		if i := sort.Search(len(l), func(i int) bool { return l[i].zxid > zxid }); i < len(l) {
-			return l[i]
+	bySession := map[int64][]*ConnLog{}
+	for _, l := range c.h.Conns { // in the order in which they were made
+		bySession[l.Session] = append(bySession[l.Session], l)
+	}
+	for _, id := range slices.Sorted(maps.Keys(bySession)) {
+		believed := beliefs{map[watched]bool{}, map[lasting]bool{}}
+		logs := bySession[id]
+		for i, l := range logs {
+			left := math.MaxInt // when the client went on on another one
+			if i+1 < len(logs) {
+				left = logs[i+1].Left
+			}
+			believed = k.conn(l, believed, left)
 		}
-		return trigger{zxid: 1 << 62}
 	}
-	type watched struct {
-		child bool
-		path  string
+}
+
+// beliefs are what a client knows that it watches.
+type beliefs struct {
+	watching   map[watched]bool
+	persistent map[lasting]bool
+}
+
+// after is the first trigger after a zxid, and before the last one until it.
+func (t triggers) after(path string, zxid int64) trigger {
+	l := t[path]
+	if i := t.search(path, zxid); i < len(l) {
+		return l[i]
 	}
-	for _, k := range c.h.Conns {
-		armed := map[watched]trigger{} // when each is to fire
-		for _, f := range k.Frames {
-			if f.Event != 0 {
-				c.n.Events++
-				fired := false
-				for _, w := range []watched{{false, f.Path}, {true, f.Path}} {
-					if t, ok := armed[w]; ok && t.event == f.Event && t.zxid == f.Zxid {
-						delete(armed, w)
-						fired = true
-					}
+	return trigger{zxid: 1 << 62}
+}
+
+func (t triggers) before(path string, zxid int64) trigger {
+	if i := t.search(path, zxid); i > 0 {
+		return t[path][i-1]
+	}
+	return trigger{}
+}
+
+func (t triggers) search(path string, zxid int64) int {
+	l := t[path]
+	return sort.Search(len(l), func(i int) bool { return l[i].zxid > zxid })
+}
+
+// has says whether a change at that zxid causes that event.
+func (k *watchCheck) has(d due) bool {
+	for i := k.from(d.zxid - 1); i < len(k.all) && k.all[i].zxid == d.zxid; i++ {
+		if k.all[i] == d {
+			return true
+		}
+	}
+	return false
+}
+
+// from is the index of the first event after a zxid.
+func (k *watchCheck) from(zxid int64) int {
+	return sort.Search(len(k.all), func(i int) bool { return k.all[i].zxid > zxid })
+}
+
+// at is the state that setWatches finds at a zxid: whether a znode is there,
+// and the zxids of its last change and of the last change of its children.
+func (k *watchCheck) at(path string, zxid int64) (there bool, mzxid, pzxid int64) {
+	d := k.data.before(path, zxid)
+	if d.zxid == 0 || d.event == proto.EventNodeDeleted {
+		return false, 0, 0
+	}
+	l := k.data[path]
+	made := int64(0)
+	for i := k.data.search(path, zxid) - 1; i >= 0 && made == 0; i-- {
+		if l[i].event == proto.EventNodeCreated {
+			made = l[i].zxid
+		}
+	}
+	return true, d.zxid, max(made, k.child.before(path, zxid).zxid)
+}
+
+// covers says whether a persistent watch is for an event.
+func (w lasting) covers(d due) bool {
+	if !w.recursive {
+		return d.path == w.path
+	}
+	return d.event != proto.EventNodeChildrenChanged && (d.path == w.path || strings.HasPrefix(d.path, w.path+"/"))
+}
+
+// conn follows one connection, on which the client begins with what it
+// believes and which it leaves at a time, and returns what it believes then.
+func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
+	c := k.c
+	fail := func(format string, args ...any) {
+		c.fail("watches", "connection %d of client %d to member %d: %s", l.ID, l.Client, l.Server, fmt.Sprintf(format, args...))
+	}
+	first := beliefs{maps.Clone(believes.watching), maps.Clone(believes.persistent)}
+	var leaves *beliefs                                           // set when the client has left
+	armed := map[watched]trigger{}                                // when each is to fire
+	persistent := map[lasting]int64{}                             // from which zxid on
+	told := map[due]bool{}                                        // with a zxid
+	var atOnce []due                                              // without one
+	next := len(k.all)                                            // of all, the first that may not have been told
+	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches of before
+	watch := &client{watching: believes.watching, persistent: believes.persistent}
+	lasts := func(w lasting, zxid int64) {
+		if _, ok := persistent[w]; !ok {
+			persistent[w] = zxid
+			next = min(next, k.from(zxid))
+		}
+	}
+	covered := func(d due) bool {
+		for w, from := range persistent {
+			if d.zxid > from && w.covers(d) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, f := range l.Frames {
+		if f.Seq > left && leaves == nil {
+			leaves = &beliefs{maps.Clone(watch.watching), maps.Clone(watch.persistent)}
+		}
+		for w, t := range armed {
+			if f.Zxid > t.zxid || f.Zxid == t.zxid && f.Event == 0 {
+				fail("no event of %v at zxid %x, and something at %x", w, t.zxid, f.Zxid)
+				delete(armed, w)
+			}
+		}
+		if len(persistent) > 0 {
+			for ; next < len(k.all) && (k.all[next].zxid < f.Zxid || k.all[next].zxid == f.Zxid && f.Event == 0); next++ {
+				if d := k.all[next]; covered(d) && !told[d] {
+					fail("no event %d of %s at zxid %x for a persistent watch, and something at %x", d.event, d.path, d.zxid, f.Zxid)
 				}
-				if !fired {
-					c.fail("watches", "connection %d of client %d: event %d of %s at zxid %x, which no watch waits for: armed %v", k.ID, k.Client, f.Event, f.Path, f.Zxid, armed)
+			}
+		}
+		if f.Event != 0 {
+			c.n.Events++
+			d := due{f.Zxid, f.Event, f.Path}
+			watch.fired(f.Event, f.Path)
+			if f.Zxid == -1 {
+				if set {
+					fail("event %d of %s without a zxid, and no setWatches waits", f.Event, f.Path)
 				}
+				atOnce = append(atOnce, d)
 				continue
 			}
-			for w, t := range armed {
-				if f.Zxid >= t.zxid {
-					c.fail("watches", "connection %d of client %d to member %d: no event of %v at zxid %x, and a reply at %x", k.ID, k.Client, k.Server, w, t.zxid, f.Zxid)
+			if told[d] {
+				fail("event %d of %s at zxid %x came twice", f.Event, f.Path, f.Zxid)
+			}
+			told[d] = true
+			fired := covered(d) && k.has(d)
+			for _, w := range []watched{{false, f.Path}, {true, f.Path}} {
+				if t, ok := armed[w]; ok && t.event == f.Event && t.zxid == f.Zxid {
 					delete(armed, w)
+					fired = true
 				}
 			}
-			o := f.Op
-			if !o.Watch || o.Err != proto.OK && !(o.Code == proto.OpExists && o.Err == proto.NoNode) {
+			if !fired {
+				fail("event %d of %s at zxid %x, which no watch waits for: armed %v, persistent %v", f.Event, f.Path, f.Zxid, armed, persistent)
+			}
+			continue
+		}
+		o := f.Op
+		watch.note(o)
+		switch {
+		case o.Code == proto.OpSetWatches || o.Code == proto.OpSetWatches2:
+			if set || o.Err != proto.OK {
+				fail("op %d sets watches: %v; before it there were %v", o.ID, o.Err, first)
 				continue
 			}
-			w, t := watched{o.Code == proto.OpGetChildren, o.Path}, data
+			set = true
+			k.again(o, first, atOnce, armed, lasts, fail)
+		case o.Code == proto.OpAddWatch && o.Err == proto.OK:
+			c.n.Watches++
+			lasts(lasting{o.Recursive, o.Path}, o.Zxid)
+		case o.Watch && (o.Err == proto.OK || o.Code == proto.OpExists && o.Err == proto.NoNode):
+			w, t := watched{o.Code == proto.OpGetChildren, o.Path}, k.data
 			if w.child {
-				t = child
+				t = k.child
 			}
 			c.n.Watches++
 			if _, ok := armed[w]; !ok {
-				armed[w] = after(t, w.path, o.Zxid)
+				armed[w] = t.after(w.path, o.Zxid)
 			}
 		}
+		if !set {
+			fail("op %d is answered before the watches were set", o.ID)
+			set = true
+		}
+	}
+	if leaves == nil {
+		leaves = &beliefs{watch.watching, watch.persistent}
+	}
+	return *leaves
+}
+
+// again judges a setWatches: it asks for what the client had, and what came at
+// once is what had changed. It arms the others.
+func (k *watchCheck) again(o *Op, first beliefs, atOnce []due, armed map[watched]trigger, lasts func(lasting, int64), fail func(string, ...any)) {
+	c, q := k.c, o.Set
+	if n := len(q.Data) + len(q.Exist) + len(q.Child); n != len(first.watching) || len(q.Persistent)+len(q.Recursive) != len(first.persistent) {
+		fail("op %d sets %d watches and %d persistent ones, and the session has %v", o.ID, n, len(q.Persistent)+len(q.Recursive), first)
+	}
+	var want []due
+	arm := func(w watched, t triggers) {
+		c.n.Again++
+		if absent, ok := first.watching[w]; !ok || absent != slices.Contains(q.Exist, w.path) && !w.child {
+			fail("op %d sets a watch of %v again, and the session has %v", o.ID, w, first)
+		}
+		if d := t.after(w.path, q.RelativeZxid); d.zxid > o.Zxid {
+			armed[w] = d
+			return
+		}
+		there, mzxid, pzxid := k.at(w.path, o.Zxid)
+		e := proto.EventNodeDeleted
+		switch {
+		case there && slices.Contains(q.Exist, w.path) && !w.child:
+			e = proto.EventNodeCreated
+		case there && w.child && pzxid > q.RelativeZxid:
+			e = proto.EventNodeChildrenChanged
+		case there && !w.child && mzxid > q.RelativeZxid:
+			e = proto.EventNodeDataChanged
+		case !there && slices.Contains(q.Exist, w.path) && !w.child:
+			// It was there for a while, of which nobody knows any more.
+			armed[w] = t.after(w.path, o.Zxid)
+			return
+		}
+		want = append(want, due{-1, e, w.path})
+	}
+	for _, path := range slices.Concat(q.Data, q.Exist) {
+		arm(watched{false, path}, k.data)
+	}
+	for _, path := range q.Child {
+		arm(watched{true, path}, k.child)
+	}
+	for _, path := range q.Persistent {
+		lasts(lasting{false, path}, o.Zxid)
+	}
+	for _, path := range q.Recursive {
+		lasts(lasting{true, path}, o.Zxid)
+	}
+	order := func(a, b due) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.event, b.event)) }
+	slices.SortFunc(want, order)
+	slices.SortFunc(atOnce, order)
+	c.n.AtOnce += len(atOnce)
+	if !slices.Equal(want, atOnce) {
+		fail("op %d sets watches again, from zxid %x at %x: told at once %v, should be %v", o.ID, q.RelativeZxid, o.Zxid, atOnce, want)
 	}
 }
 
@@ -537,7 +756,7 @@ func (c *checker) ephemerals() {
 
 // onItsWay is how long word of a session takes from one member to the other, at
 // most, without a cut.
-func (s *sim) onItsWay() time.Duration { return tick/4 + 2*s.opts.ElectionTimeout }
+func (c *checker) onItsWay() time.Duration { return tick/4 + 2*c.s.opts.ElectionTimeout }
 
 // expiries asks of every session that a leader found late whether its client
 // had been heard of within its timeout, by a member that could tell the leader.
@@ -571,7 +790,7 @@ func (c *checker) expiries() {
 		}
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
-			if o.RetAt+c.s.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
+			if o.RetAt+c.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
 				break
 			}
@@ -585,8 +804,8 @@ func (c *checker) told(by int, members []int, heard time.Duration) time.Duration
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + c.s.onItsWay()
-	for _, s := range c.s.cutLog { // in order of their begins
+	told := heard + c.onItsWay()
+	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue
 		}
@@ -626,6 +845,9 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 // a new leader gives it its whole time again, and what a cut has held up may
 // have been heard later than anybody knows.
 func (c *checker) lateness() {
+	c.s.mu.Lock()
+	slices.SortStableFunc(c.s.cutLog, func(a, b cutSpan) int { return cmp.Compare(a.At, b.At) })
+	c.s.mu.Unlock()
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
 		if l := last[o.Session]; l == nil || o.CallAt >= l.CallAt {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,26 @@ type client struct {
 
 	mu   sync.Mutex
 	last int64 // zxid seen last by the session
+
+	// What the session watches, as the client knows, and the connection from
+	// which it knows that; under h.mu.
+	newest     *conn            // nil when the client looks for another
+	left       int              // when it began to
+	watching   map[watched]bool // whether the znode was not there
+	persistent map[lasting]bool
+}
+
+// watched is what a watch that fires once is for: the children of a znode, or
+// the znode.
+type watched struct {
+	child bool
+	path  string
+}
+
+// lasting is what a persistent watch is for.
+type lasting struct {
+	recursive bool
+	path      string
 }
 
 // conn is one connection of a client.
@@ -55,7 +76,10 @@ func (s *sim) newClient(timeout time.Duration) *client {
 	defer s.h.mu.Unlock()
 	s.clients++
 	id := s.clients
-	return &client{s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout}
+	return &client{
+		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
+		watching: map[watched]bool{}, persistent: map[lasting]bool{},
+	}
 }
 
 func clientHost(id int) string { return fmt.Sprintf("client%d", id) }
@@ -102,6 +126,12 @@ func (c *client) try(server int) error {
 	}
 	raw := rawclient.New(nc)
 	raw.Timeout = c.timeout * 2 / 3
+	h := c.s.h
+	h.mu.Lock()
+	if c.newest != nil {
+		c.newest, c.left = nil, h.next()
+	}
+	h.mu.Unlock()
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
@@ -116,9 +146,9 @@ func (c *client) try(server int) error {
 			c.forget()
 			return errExpired
 		}
-		c.s.h.mu.Lock()
-		c.s.h.Tries[resumes] = c.s.h.now()
-		c.s.h.mu.Unlock()
+		h.mu.Lock()
+		h.Tries[resumes] = h.now()
+		h.mu.Unlock()
 		return err
 	}
 	if resumes != 0 && raw.Session.SessionID != resumes {
@@ -131,18 +161,83 @@ func (c *client) try(server int) error {
 		raw.Timeout = 2 * c.timeout
 	}
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
-	h := c.s.h
 	h.mu.Lock()
 	k.log = &ConnLog{
-		ID: len(h.Conns), Seq: h.next(), At: h.now(), Client: c.id, Server: server,
+		ID: len(h.Conns), Seq: h.next(), At: h.now(), Client: c.id, Server: server, Left: c.left,
 		Session: c.session.SessionID, Timeout: time.Duration(c.session.Timeout) * time.Millisecond,
 	}
 	h.Conns = append(h.Conns, k.log)
+	c.newest = k
+	again := c.watchAgain()
 	h.mu.Unlock()
+	if again != nil {
+		k.start(again)
+	}
 	c.conn = k
 	c.s.wg.Go(k.read)
 	c.s.wg.Go(k.ping)
 	return nil
+}
+
+// watchAgain is the request that a client begins a connection with, as stock
+// clients do: it sets the session's watches again, and is told of what changed
+// since it was told anything. It is nil if there are none. h.mu is held.
+func (c *client) watchAgain() *Op {
+	if len(c.watching)+len(c.persistent) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	q := &proto.SetWatches2Request{SetWatchesRequest: proto.SetWatchesRequest{RelativeZxid: c.last}}
+	c.mu.Unlock()
+	for w, absent := range c.watching {
+		switch {
+		case w.child:
+			q.Child = append(q.Child, w.path)
+		case absent:
+			q.Exist = append(q.Exist, w.path)
+		default:
+			q.Data = append(q.Data, w.path)
+		}
+	}
+	for w := range c.persistent {
+		if w.recursive {
+			q.Recursive = append(q.Recursive, w.path)
+		} else {
+			q.Persistent = append(q.Persistent, w.path)
+		}
+	}
+	for _, list := range [][]string{q.Data, q.Exist, q.Child, q.Persistent, q.Recursive} {
+		slices.Sort(list)
+	}
+	o := &Op{Code: proto.OpSetWatches, Client: c.id, Set: q, Unsynced: true}
+	if len(c.persistent) > 0 || c.newest.log.ID%2 == 0 {
+		o.Code = proto.OpSetWatches2
+	}
+	return o
+}
+
+// note takes from a reply what the session watches from now on. h.mu is held.
+func (c *client) note(o *Op) {
+	absent := o.Code == proto.OpExists && o.Err == proto.NoNode
+	switch {
+	case o.Code == proto.OpAddWatch && o.Err == proto.OK:
+		c.persistent[lasting{o.Recursive, o.Path}] = true
+	case o.Watch && (o.Err == proto.OK || absent):
+		w := watched{o.Code == proto.OpGetChildren, o.Path}
+		if _, ok := c.watching[w]; !ok {
+			c.watching[w] = absent
+		}
+	}
+}
+
+// fired takes from an event what the session does not watch any more. h.mu is held.
+func (c *client) fired(e proto.EventType, path string) {
+	if e != proto.EventNodeChildrenChanged {
+		delete(c.watching, watched{false, path})
+	}
+	if e == proto.EventNodeChildrenChanged || e == proto.EventNodeDeleted {
+		delete(c.watching, watched{true, path})
+	}
 }
 
 // forget drops the session and its connection.
@@ -150,6 +245,9 @@ func (c *client) forget() {
 	c.drop()
 	c.s.h.mu.Lock()
 	c.s.h.Known[c.session.SessionID] = c.s.h.now()
+	c.newest, c.left = nil, 0
+	clear(c.watching)
+	clear(c.persistent)
 	c.s.h.mu.Unlock()
 	c.session = proto.ConnectReply{}
 	c.mu.Lock()
@@ -222,8 +320,13 @@ func (k *conn) start(o *Op) {
 	o.Call, o.CallAt = h.next(), h.now()
 	h.Ops = append(h.Ops, o)
 	h.mu.Unlock()
-	xid := proto.XidPing
-	if o.Code != proto.OpPing {
+	var xid int32
+	switch o.Code {
+	case proto.OpPing:
+		xid = proto.XidPing
+	case proto.OpSetWatches, proto.OpSetWatches2:
+		xid = proto.XidSetWatches
+	default:
 		k.xid++
 		xid = k.xid
 	}
@@ -247,6 +350,16 @@ func (o *Op) body() proto.Record {
 		return &proto.PathVersion{Path: o.Path, Version: o.Version}
 	case proto.OpGetData, proto.OpExists, proto.OpGetChildren:
 		return &proto.PathWatch{Path: o.Path, Watch: o.Watch}
+	case proto.OpAddWatch:
+		q := &proto.PathType{Path: o.Path}
+		if o.Recursive {
+			q.Type = 1
+		}
+		return q
+	case proto.OpSetWatches:
+		return &o.Set.SetWatchesRequest
+	case proto.OpSetWatches2:
+		return o.Set
 	case proto.OpSync:
 		return &proto.Path{Path: o.Path}
 	case proto.OpMulti:
@@ -299,13 +412,18 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 			h.violateLocked("session order", "client %d, session %x, connection %d: zxid %x after %x", k.c.id, k.log.Session, k.log.ID, f.Zxid, k.last)
 		}
 		k.last = f.Zxid
-		k.c.mu.Lock()
-		k.c.last = max(k.c.last, k.last)
-		k.c.mu.Unlock()
+		if k == k.c.newest { // or the session goes on elsewhere
+			k.c.mu.Lock()
+			k.c.last = max(k.c.last, k.last)
+			k.c.mu.Unlock()
+		}
 	}
 	if e, ok := f.Event(); ok {
 		x.Event, x.Path = e.Type, e.Path
 		k.log.Frames = append(k.log.Frames, x)
+		if k == k.c.newest {
+			k.c.fired(e.Type, e.Path)
+		}
 		select {
 		case k.events <- struct{}{}:
 		default:
@@ -326,6 +444,9 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 	}
 	x.Op, x.OpID = o, o.ID
 	k.log.Frames = append(k.log.Frames, x)
+	if k == k.c.newest {
+		k.c.note(o)
+	}
 	close(o.done)
 	return true
 }

@@ -24,7 +24,9 @@ type Op struct {
 	Flags                    int32
 	Version                  int32 // that is expected
 	Watch                    bool
-	Unsynced                 bool // a read that may be old
+	Recursive                bool                      // of a persistent watch
+	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
+	Unsynced                 bool                      // a read that may be old
 
 	// Numbers order what clients do and see, in the whole run; 0 is never.
 	Call, Ret     int
@@ -73,6 +75,7 @@ type ConnLog struct {
 	Timeout            time.Duration
 	Seq                int           // of its handshake's reply
 	At                 time.Duration // likewise
+	Left               int           // when the client left the session's connection before
 	Frames             []Frame
 }
 

@@ -49,6 +49,13 @@ var plants = []plant{
 	{"a watch fires twice", []edit{
 		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
 	}, []string{"watches"}},
+	{"setWatches does not look at what has changed", []edit{
+		{"fsm/reads.go", "case n.Record().Mzxid > q.RelativeZxid:", "case false:"},
+		{"fsm/reads.go", "case n.Record().Pzxid > q.RelativeZxid:", "case false:"},
+	}, []string{"watches"}},
+	{"a recursive watch is not set again", []edit{
+		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
+	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
 		{"server/pipeline.go", "\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)", "\t\tif q.op.Code == proto.OpDelete {\n\t\t\tc.s.cfg.Proposer.Propose(&cmd, early{})\n\t\t\tc.local(q)\n\t\t\tc.release(&q)\n\t\t\treturn\n\t\t}\n\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)"},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},

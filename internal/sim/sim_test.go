@@ -174,10 +174,10 @@ func TestLong(t *testing.T) {
 	c := total.Checked
 	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
 %d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored
-checked: %d reads, %d locks, %d watches with %d events, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped; Porcupine judged %d operations, and gave up on %d histories
+checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped; Porcupine judged %d operations, and gave up on %d histories
 %sfailures: %d
 `, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores,
-		c.Reads, c.Locks, c.Watches, c.Events, c.Ephemerals, c.Expiries, c.Timely, c.Reaped, c.Linearized, c.Unchecked, kinds.String(), len(bad))
+		c.Reads, c.Locks, c.Watches, c.Events, c.Again, c.AtOnce, c.Ephemerals, c.Expiries, c.Timely, c.Reaped, c.Linearized, c.Unchecked, kinds.String(), len(bad))
 	for _, b := range bad {
 		t.Error(b)
 	}

@@ -87,24 +87,31 @@ func (c *client) pause(most time.Duration) {
 
 // move now and then leaves the connection for another; the session goes on.
 func (c *client) move() {
-	switch c.rng.IntN(60) {
-	case 0:
+	if n := c.rng.IntN(60); n < 2 {
+		c.leave(n == 0)
+	}
+}
+
+// leave ends the connection, or goes to another server without a word to the
+// old one.
+func (c *client) leave(ends bool) {
+	if ends {
 		c.drop()
-	case 1: // without a word to the old server
-		if old := c.conn; old != nil {
-			c.conn = nil
-			if c.connect() == nil && c.rng.IntN(2) == 0 {
-				// A late request on the old connection: it is not to do anything.
-				old.start(&Op{Code: proto.OpSetData, Client: c.id, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
-			}
-			c.s.wg.Go(func() {
-				select {
-				case <-time.After(time.Second):
-				case <-old.gone:
-				}
-				old.end()
-			})
+		return
+	}
+	if old := c.conn; old != nil {
+		c.conn = nil
+		if c.connect() == nil && c.rng.IntN(2) == 0 {
+			// A late request on the old connection: it is not to do anything.
+			old.start(&Op{Code: proto.OpSetData, Client: c.id, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
 		}
+		c.s.wg.Go(func() {
+			select {
+			case <-time.After(time.Second):
+			case <-old.gone:
+			}
+			old.end()
+		})
 	}
 }
 
@@ -216,8 +223,16 @@ func (c *client) watches() {
 	}
 	c.awaitEvent(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
 	c.pause(200 * time.Millisecond)
-	if c.rng.IntN(20) == 0 {
-		c.move()
+	switch c.rng.IntN(20) {
+	case 0, 1:
+		c.leave(c.rng.IntN(4) > 0)
+		c.pause(500 * time.Millisecond)
+	case 2:
+		if c.id%3 == 0 && c.conn != nil { // one of them is told enough
+			o := &Op{Code: proto.OpAddWatch, Recursive: c.rng.IntN(2) == 0, Unsynced: true}
+			o.Path = []string{"/reg", "/reg/x0", "/reg/x1", "/seq", "/multi"}[c.rng.IntN(5)]
+			c.send(o)
+		}
 	}
 }
 
