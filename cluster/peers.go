@@ -77,6 +77,7 @@ type peerPort struct {
 
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
+	cut    chan struct{} // closed by close when nothing can be sent any more
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex
@@ -91,7 +92,7 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}}
+	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -106,6 +107,7 @@ func (p *peerPort) close() {
 	}
 	p.conns = nil
 	p.mu.Unlock()
+	close(p.cut)
 	p.wg.Wait()
 }
 

@@ -3,8 +3,10 @@ package cluster
 import (
 	"log/slog"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -106,6 +108,35 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 		sent.Wait()
 		if got := m.raft.CurrentTerm(); got < reached || got < term+6 {
 			t.Errorf("term %d, after %d", got, reached)
+		}
+	})
+}
+
+// TestVoteNotStored: a member that cannot store its vote does not tell it, not
+// while it closes either.
+func TestVoteNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		other, m := members[(lead+1)%3], members[(lead+2)%3]
+		m.cfg.Memory.SetFault(func() error { return syscall.ENOSPC })
+		var r raft.RequestVoteResponse
+		var sent sync.WaitGroup
+		sent.Go(func() {
+			last := other.raft.LastIndex()
+			other.transport.NetworkTransport.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.RequestVoteRequest{
+				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(other.cfg.ID)), Addr: other.transport.EncodePeer("", other.transport.LocalAddr())},
+				Term:      m.raft.CurrentTerm() + 1, LastLogIndex: last + 1, LastLogTerm: m.raft.CurrentTerm(), LeadershipTransfer: true,
+			}, &r)
+		})
+		synctest.Wait()
+		m.asked.Add(1) // somebody waits for an answer
+		time.AfterFunc(50*time.Millisecond, func() { m.asked.Add(-1) })
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		sent.Wait()
+		if r.Granted {
+			t.Error("it has voted, and nothing is stored")
 		}
 	})
 }

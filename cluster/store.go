@@ -133,7 +133,11 @@ func (s guardedStore) stable(store func() error) error {
 	s.m.cannotWrite(err)
 	// Whoever is told of the fault closes this member. Until then Raft must
 	// not go on without its term and vote, and an error would make it panic.
+	// Nobody may hear of a vote that is not stored: it would be given twice.
 	<-s.m.stop
+	if s.m.peers != nil {
+		<-s.m.peers.cut
+	}
 	return nil
 }
 
