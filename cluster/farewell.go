@@ -60,8 +60,13 @@ func (m *Member) seeOff(x MemberInfo, index uint64) {
 			}
 		case met || time.Since(began) > m.electionTimeout:
 			return // it began anew, or lags
-		default: // what Raft sent it last is still on its way
+		default:
+			// What Raft sent it last is on its way, or was lost with the
+			// connection: then it goes on from what the member has.
 			news, wait = nil, 5*time.Millisecond
+			if has := min(r.LastLog, prev.Index-1); m.stores.log.GetLog(has, prev) != nil {
+				return
+			}
 		}
 		select {
 		case <-news:
