@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
@@ -212,6 +213,41 @@ func TestClusterTouches(t *testing.T) {
 				t.Errorf("member %d: a reader's znode: %v", i, err)
 			}
 			must(reader.Call(proto.OpCloseSession, nil, nil))(t)
+		}
+	})
+}
+
+// TestClusterTouchesToldAgain: a member that does not know yet that another
+// leads tells the old leader whom it heard, and the new one as soon as it knows.
+func TestClusterTouchesToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 2 * time.Second })
+		was := m.leader()
+		next, far := (was+1)%3, (was+2)%3
+		watcher, quiet := m.connect(next, 30*time.Second), m.connect(far, 4*time.Second)
+		must(quiet.Create("/quiet", nil, proto.FlagEphemeral))(t)
+		m.net.SetDelay(func(from, to string) time.Duration {
+			if to == host(far) && from != to {
+				return 900 * time.Millisecond
+			}
+			return 0
+		})
+		time.Sleep(time.Second)
+		to := uint64(next + 1)
+		must(m.ask(cluster.Request{Transfer: &to}))(t)
+		time.Sleep(650 * time.Millisecond)
+		here := must(cluster.Ask(t.Context(), m.net.Host(host(far)), host(far)+":7000", cluster.Request{Status: true}))(t)
+		if here.Leader != uint64(was+1) {
+			t.Fatalf("it knows already that %d leads", here.Leader)
+		}
+		check(t, quiet.Ping())
+		heard := time.Now()
+		eventually(t, "the end of the session", func() bool {
+			_, err := watcher.Exists("/quiet", false)
+			return err == proto.NoNode
+		})
+		if lived := time.Since(heard); lived < 4*time.Second || lived > 5*time.Second {
+			t.Errorf("the session ended %v after it was heard of", lived)
 		}
 	})
 }

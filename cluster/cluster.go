@@ -74,12 +74,12 @@ type Member struct {
 	link     *link         // to the leader
 
 	trackMu sync.Mutex
-	leading bool               // this member leads
-	touched map[int64]struct{} // sessions to tell the leader of
-	tracker *session.Tracker   // mirrors the replicated sessions; consulted while leading
-	due     int64              // the deadline that lead sleeps for
-	sooner  chan struct{}      // has an element when there is an earlier one
-	expired atomic.Int64       // sessions that this member has ended
+	leading bool             // this member leads
+	touched map[int64]int64  // sessions to tell the leader of, and when they were heard
+	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
+	due     int64            // the deadline that lead sleeps for
+	sooner  chan struct{}    // has an element when there is an earlier one
+	expired atomic.Int64     // sessions that this member has ended
 
 	touchWake chan struct{} // has an element when there are some
 	leads     chan struct{} // has an element when this member has begun to lead
@@ -105,7 +105,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]struct{}{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},

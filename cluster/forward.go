@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"maps"
+	"math"
 	"net"
 	"sync"
 	"time"
@@ -208,8 +210,8 @@ func (m *Member) serveForward(c net.Conn) {
 		case msgTouched:
 			now := m.nowMs()
 			m.trackMu.Lock()
-			for ; len(b) >= 8; b = b[8:] {
-				m.tracker.Touch(int64(binary.BigEndian.Uint64(b)), now)
+			for ; len(b) >= touchLen; b = b[touchLen:] {
+				m.tracker.Touch(int64(binary.BigEndian.Uint64(b)), now-int64(binary.BigEndian.Uint32(b[8:])))
 			}
 			m.trackMu.Unlock()
 		default:
@@ -218,10 +220,10 @@ func (m *Member) serveForward(c net.Conn) {
 	}
 }
 
-// noteTouch remembers that a session was heard of, for the leader to know. The
-// tracker's lock is held.
-func (m *Member) noteTouch(id int64) {
-	if m.peers == nil || m.leading {
+// noteTouch remembers that a session was heard of at now, for the leader to
+// know, and the next one. The tracker's lock is held.
+func (m *Member) noteTouch(id, now int64) {
+	if m.peers == nil {
 		return
 	}
 	if len(m.touched) == 0 {
@@ -230,28 +232,45 @@ func (m *Member) noteTouch(id int64) {
 		default:
 		}
 	}
-	m.touched[id] = struct{}{}
+	m.touched[id] = max(now, m.touched[id])
 }
 
-// sendTouches tells the leader which sessions were heard of here, soon after
-// they were and all at once. Nothing is sent when nobody speaks.
+// sendTouches tells the leader which sessions were heard of here and how long
+// ago, soon after they were and all at once. Nothing is sent when nobody speaks.
+//
+// Who is told may have been replaced already, by a leader that counts since
+// before, or may never read it. So what was told last is told again to the next
+// leader, and on the next connection.
 func (m *Member) sendTouches() {
 	defer m.wg.Done()
-	pause := max(m.cfg.Tick/4, time.Millisecond)
+	var (
+		pause = max(m.cfg.Tick/4, time.Millisecond)
+		keep  = (pause + 4*m.electionTimeout).Milliseconds() // who was replaced knows it by then
+		told  = map[int64]int64{}
+		lead  = m.leader()
+		to    *link // that told went over
+	)
 	for {
+		var gone chan struct{}
+		if to != nil {
+			gone = to.gone
+		}
 		select {
 		case <-m.touchWake:
+		case <-lead.changed:
+		case <-gone:
+			to = nil
 		case <-m.stop:
 			return
 		}
+		maps.DeleteFunc(told, func(_, at int64) bool { return m.nowMs()-at > keep })
 		select {
 		case <-time.After(pause):
 		case <-m.stop:
 			return
 		}
 		// While none is known one may lead already, and count from its beginning.
-		lead := m.leader()
-		for ; lead.id == 0; lead = m.leader() {
+		for lead = m.leader(); lead.id == 0; lead = m.leader() {
 			select {
 			case <-lead.changed:
 			case <-m.stop:
@@ -259,25 +278,42 @@ func (m *Member) sendTouches() {
 			}
 		}
 		m.trackMu.Lock()
-		b := make([]byte, 0, 8*len(m.touched))
-		for id := range m.touched {
-			b = binary.BigEndian.AppendUint64(b, uint64(id))
-		}
-		clear(m.touched)
+		news := m.touched
+		m.touched = map[int64]int64{}
 		m.trackMu.Unlock()
-		if lead.id == m.cfg.ID {
-			continue // a new leader gives every session its whole time
+		var l *link
+		var err error
+		if lead.id != m.cfg.ID && len(news)+len(told) > 0 {
+			l, err = m.linkTo(lead)
 		}
-		l, err := m.linkTo(lead)
-		if err == nil {
-			err = l.send(msgTouched, b)
+		if maps.Copy(told, news); l != to {
+			news = told
 		}
+		if l != nil && len(news) > 0 {
+			err = l.send(msgTouched, m.touches(news))
+		}
+		to = l
 		if err != nil { // the same leader may be there in a moment
+			to = nil
 			m.trackMu.Lock()
-			for ; len(b) >= 8; b = b[8:] {
-				m.noteTouch(int64(binary.BigEndian.Uint64(b)))
+			for id, at := range told {
+				m.noteTouch(id, at)
 			}
 			m.trackMu.Unlock()
 		}
 	}
 }
+
+// touches puts into a message who was heard of when.
+func (m *Member) touches(heard map[int64]int64) []byte {
+	now, b := m.nowMs(), make([]byte, 0, touchLen*len(heard))
+	for id, at := range heard {
+		ago := now - at - 1 // both are rounded
+		b = binary.BigEndian.AppendUint64(b, uint64(id))
+		b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), math.MaxUint32)))
+	}
+	return b
+}
+
+// touchLen is the length of a touch: the session, and how many ms ago it was heard of.
+const touchLen = 8 + 4

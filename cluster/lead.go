@@ -16,7 +16,7 @@ func (m *Member) Touch(id int64) bool {
 	now := m.nowMs()
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
-	m.noteTouch(id)
+	m.noteTouch(id, now)
 	return m.tracker.Touch(id, now)
 }
 
