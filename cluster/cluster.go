@@ -66,6 +66,7 @@ type Member struct {
 	pending pending
 	commits commits
 	log     logLength
+	terms   terms
 
 	leadMu  sync.Mutex
 	current leaderInfo
@@ -117,6 +118,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.pending.init()
 	m.commits.init()
 	m.log.init()
+	m.terms.turn = make(chan struct{}, 1)
 	m.watched.silent = map[raft.ServerID]bool{}
 	m.ResetProposals()
 	replica.Observe(observer{m})
@@ -208,6 +210,11 @@ func (m *Member) startRaft() error {
 	if err != nil {
 		return err
 	}
+	term, err := stableUint64(m.stores.stable, currentTerm)
+	if err != nil {
+		return err
+	}
+	m.terms.begin(term)
 	store := guardedStore{m.stores.log, m.stores.stable, m}
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err

@@ -72,7 +72,7 @@ func (s *stores) bootstrap(c raft.Configuration) error {
 	if err != nil || len(snapshots) > 0 {
 		return err
 	}
-	if err := s.stable.SetUint64([]byte("CurrentTerm"), 1); err != nil {
+	if err := s.stable.SetUint64([]byte(currentTerm), 1); err != nil {
 		return err
 	}
 	return s.log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})
@@ -456,7 +456,7 @@ func raftKeys() func(bucket, key, value []byte) error {
 			}
 			index = binary.BigEndian.Uint64(key)
 		case "conf":
-			if !slices.Contains([]string{"CurrentTerm", "LastVoteTerm", "LastVoteCand", string(rejoining)}, string(key)) {
+			if !slices.Contains([]string{currentTerm, "LastVoteTerm", "LastVoteCand", string(rejoining)}, string(key)) {
 				return fmt.Errorf("key %q", key)
 			}
 		default:
@@ -558,7 +558,7 @@ func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta,
 		if newest != nil {
 			term = max(term, newest.Term)
 		}
-		current, err := stableUint64(stable, "CurrentTerm")
+		current, err := stableUint64(stable, currentTerm)
 		if err != nil {
 			return damaged("%w", err)
 		}

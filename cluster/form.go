@@ -57,9 +57,9 @@ func (s *stores) fresh() (bool, error) {
 	if err != nil || len(snapshots) > 0 {
 		return false, err
 	}
-	term, err := stableUint64(s.stable, "CurrentTerm")
+	term, err := stableUint64(s.stable, currentTerm)
 	if err == nil && term > 0 {
-		err = s.stable.SetUint64([]byte("CurrentTerm"), 0)
+		err = s.stable.SetUint64([]byte(currentTerm), 0)
 	}
 	return true, err
 }

@@ -105,6 +105,9 @@ func joinLog(log raft.LogStore, newest raft.SnapshotMeta) error {
 	return log.DeleteRange(first, last)
 }
 
+// currentTerm is the key under which Raft stores its term.
+const currentTerm = "CurrentTerm"
+
 // newest describes the newest snapshot; it is zero if there is none.
 func (s *stores) newest() (raft.SnapshotMeta, error) {
 	list, err := s.snaps.List()
@@ -119,6 +122,9 @@ func (s guardedStore) Set(key, val []byte) error {
 }
 
 func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	if string(key) == currentTerm {
+		s.m.terms.begin(val)
+	}
 	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
 }
 

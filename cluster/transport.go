@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"io"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hashicorp/raft"
@@ -49,19 +50,47 @@ func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
 // SetHeartbeatHandler implements raft.Transport: a heartbeat that changes
 // nothing is handled at once, and any other in its turn. Raft would handle all
-// of them beside all else, so that they need not wait for the disk. But one of a
-// newer term sets the term, which waits for the disk: when that is done, this
-// member may long be in a later term, even lead it, and goes back to the older
-// one (hashicorp/raft, issue 695).
+// of them beside all else, so that they need not wait for the disk. But one that
+// sets the term could take this member back to it from a later one, which it may
+// even lead by then (hashicorp/raft, issue 695).
 func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && q.Term == t.m.raft.CurrentTerm() && t.m.raft.State() == raft.Follower {
+		if ok && t.m.terms.during(q.Term, func() bool {
+			if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {
+				return false
+			}
 			handle(rpc)
-		} else {
-			t.pass(rpc)
+			return true
+		}) {
+			return
 		}
+		t.pass(rpc)
 	})
+}
+
+// terms has each heartbeat that is handled beside all else be over before
+// Raft's main goroutine begins another term.
+type terms struct {
+	newest atomic.Uint64 // that Raft has begun
+	turn   chan struct{} // has an element while a heartbeat is handled or a term begins; no mutex, since that may wait for the disk
+}
+
+// during does f while no later term begins; false if one has begun, or if f is.
+func (t *terms) during(term uint64, f func() bool) bool {
+	t.turn <- struct{}{}
+	defer func() { <-t.turn }()
+	return term == t.newest.Load() && f()
+}
+
+// begin is called before Raft stores a term.
+func (t *terms) begin(term uint64) {
+	if term <= t.newest.Load() { // it is during this one
+		return
+	}
+	t.turn <- struct{}{}
+	t.newest.Store(term)
+	<-t.turn
 }
 
 // renewed makes a call again while it fails on a connection that the other side

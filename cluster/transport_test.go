@@ -40,3 +40,38 @@ func TestTransportRestart(t *testing.T) {
 		closeTransport(candidate)
 	})
 }
+
+// TestTerms: no term begins while a heartbeat is handled, and none of an
+// earlier term is handled then.
+func TestTerms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		terms := terms{turn: make(chan struct{}, 1)}
+		terms.begin(4)
+		handled, done := make(chan struct{}), make(chan bool)
+		go func() {
+			done <- terms.during(4, func() bool {
+				terms.begin(4) // as Raft does when it was a candidate in this term
+				<-handled
+				return terms.newest.Load() == 4
+			})
+		}()
+		synctest.Wait()
+		go func() {
+			terms.begin(5)
+			done <- true
+		}()
+		synctest.Wait()
+		if now := terms.newest.Load(); now != 4 {
+			t.Errorf("term %d has begun meanwhile", now)
+		}
+		close(handled)
+		if !<-done || !<-done {
+			t.Error("the heartbeat was not handled")
+		}
+		for term, want := range map[uint64]bool{4: false, 5: true, 6: false} {
+			if got := terms.during(term, func() bool { return true }); got != want {
+				t.Errorf("a heartbeat of term %d: %v", term, got)
+			}
+		}
+	})
+}
