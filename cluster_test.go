@@ -252,6 +252,34 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 	})
 }
 
+// TestClusterUnheard: a member that hears the leader, which does not hear it,
+// sends its clients away before another can have their locks, and serves when
+// it is heard again.
+func TestClusterUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		mute := (lead + 1) % 3
+		writer, client := m.connect(lead, 10*time.Second), m.connect(mute, 10*time.Second)
+		must(writer.Create("/x", nil, 0))(t)
+		time.Sleep(time.Second)
+		check(t, client.Ping())
+		m.net.Cut(host(mute), host(lead), true)
+		cut := time.Now()
+		for i := 1; client.Ping() == nil; i++ {
+			if time.Sleep(10 * time.Millisecond); i%25 == 0 { // Raft sends it a few without an answer
+				must(writer.Set("/x", nil))(t)
+			}
+		}
+		if served := time.Since(cut); served < 600*time.Millisecond || served > 1300*time.Millisecond {
+			t.Errorf("its client is sent away after %v", served)
+		}
+		m.net.Heal()
+		check(t, m.reconnect(mute).Ping())
+	})
+}
+
 // TestClusterSlowLeader: sessions of other members live while the leader's disk
 // is slow and writes wait for it.
 func TestClusterSlowLeader(t *testing.T) {

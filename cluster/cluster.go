@@ -74,15 +74,18 @@ type Member struct {
 	linkTurn chan struct{} // has an element while somebody uses link
 	link     *link         // to the leader
 
-	trackMu sync.Mutex
-	leading bool             // this member leads
-	touched map[int64]int64  // sessions to tell the leader of, and when they were heard
-	tracker *session.Tracker // mirrors the replicated sessions; consulted while leading
-	due     int64            // the deadline that lead sleeps for
-	sooner  chan struct{}    // has an element when there is an earlier one
-	expired atomic.Int64     // sessions that this member has ended
+	trackMu      sync.Mutex
+	leading      bool             // this member leads
+	touched      map[int64]int64  // sessions to tell the leader of, and when they were heard
+	touchedSince int64            // when the first of them was
+	tracker      *session.Tracker // mirrors the replicated sessions; consulted while leading
+	due          int64            // the deadline that lead sleeps for
+	sooner       chan struct{}    // has an element when there is an earlier one
+	expired      atomic.Int64     // sessions that this member has ended
 
-	touchWake chan struct{} // has an element when there are some
+	touchWake chan struct{} // has an element when there are some touched
+	toldCount uint64        // messages of touches; sendTouches uses it
+	unheard   chan int64    // since when the leader has not heard what this member did, in ms of nowMs; or heard
 	leads     chan struct{} // has an element when this member has begun to lead
 	serving   chan bool
 	ready     chan struct{}
@@ -106,7 +109,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
 		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1),
+		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
@@ -387,6 +390,11 @@ func (closedFuture) Error() error { return ErrClosed }
 
 // nowMs is by a clock that does not jump: durations are measured by it.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
+
+// since is how long ago a time of nowMs was.
+func (m *Member) since(ms int64) time.Duration {
+	return time.Duration(m.nowMs()-ms) * time.Millisecond
+}
 
 // timeOfDay is in ms since the epoch, and may jump.
 func (m *Member) timeOfDay() int64 { return m.cfg.TimeOfDay().UnixMilli() }

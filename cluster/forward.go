@@ -22,7 +22,8 @@ type link struct {
 	c    net.Conn
 
 	turn    chan struct{} // has an element while somebody writes
-	refused chan uint64
+	refused chan uint64   // batches
+	heard   chan uint64   // messages of touches
 	gone    chan struct{} // closed when the connection is
 }
 
@@ -59,18 +60,26 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), gone: make(chan struct{})}
+	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), heard: make(chan uint64, 16), gone: make(chan struct{})}
 	m.link = l
 	m.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
 			kind, b, err := readMessage(r)
-			if err != nil || kind != msgRefused || len(b) != 8 {
+			if err != nil || len(b) != 8 {
+				return
+			}
+			to := l.refused
+			switch kind {
+			case msgRefused:
+			case msgHeard:
+				to = l.heard
+			default:
 				return
 			}
 			select {
-			case l.refused <- binary.BigEndian.Uint64(b):
+			case to <- binary.BigEndian.Uint64(b):
 			default: // nobody waits for it any more
 			}
 		}
@@ -172,19 +181,24 @@ func (m *Member) serveForward(c net.Conn) {
 	// behind it must be heard meanwhile: their sessions would be found late.
 	batches := make(chan batch, 16)
 	defer close(batches)
+	var mu sync.Mutex
+	answer := func(kind byte, number []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		err := writeMessage(c, kind, number)
+		if err != nil {
+			c.Close()
+		}
+		return err == nil
+	}
 	wg.Go(func() {
-		var mu sync.Mutex
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.watched.proposed(len(b.entry))
 			f := m.ask(func() raft.Future { return m.raft.Apply(b.entry, peerTimeout) })
 			wg.Go(func() {
 				if m.answered(f) != nil {
-					mu.Lock()
-					defer mu.Unlock()
-					if writeMessage(c, msgRefused, binary.BigEndian.AppendUint64(nil, b.number)) != nil {
-						c.Close()
-					}
+					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
 				}
 			})
 		}
@@ -208,12 +222,9 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgTouched:
-			now := m.nowMs()
-			m.trackMu.Lock()
-			for ; len(b) >= touchLen; b = b[touchLen:] {
-				m.tracker.Touch(int64(binary.BigEndian.Uint64(b)), now-int64(binary.BigEndian.Uint32(b[8:])))
+			if number, ok := m.takeTouches(b); ok && !answer(msgHeard, number) {
+				return
 			}
-			m.trackMu.Unlock()
 		default:
 			return
 		}
@@ -227,93 +238,156 @@ func (m *Member) noteTouch(id, now int64) {
 		return
 	}
 	if len(m.touched) == 0 {
+		m.touchedSince = now
 		select {
 		case m.touchWake <- struct{}{}:
 		default:
 		}
 	}
-	m.touched[id] = max(now, m.touched[id])
+	m.touched[id] = now
 }
 
 // sendTouches tells the leader which sessions were heard of here and how long
 // ago, soon after they were and all at once. Nothing is sent when nobody speaks.
 //
-// Who is told may have been replaced already, by a leader that counts since
-// before, or may never read it. So what was told last is told again to the next
-// leader, and on the next connection.
+// Who heard it may have been replaced already by a leader that counts since
+// before. So what was told last is told again to the next one.
 func (m *Member) sendTouches() {
 	defer m.wg.Done()
 	var (
-		pause = max(m.cfg.Tick/4, time.Millisecond)
-		keep  = (pause + 4*m.electionTimeout).Milliseconds() // who was replaced knows it by then
+		pause = max(min(m.cfg.Tick/4, m.electionTimeout), time.Millisecond)
+		keep  = unheardLimit * m.electionTimeout // who was replaced knows it by then
 		told  = map[int64]int64{}
-		lead  = m.leader()
-		to    *link // that told went over
+		lead  = m.leader() // who was told
 	)
 	for {
-		var gone chan struct{}
-		if to != nil {
-			gone = to.gone
-		}
 		select {
 		case <-m.touchWake:
-		case <-lead.changed:
-		case <-gone:
-			to = nil
-		case <-m.stop:
-			return
-		}
-		maps.DeleteFunc(told, func(_, at int64) bool { return m.nowMs()-at > keep })
-		select {
-		case <-time.After(pause):
-		case <-m.stop:
-			return
-		}
-		// While none is known one may lead already, and count from its beginning.
-		for lead = m.leader(); lead.id == 0; lead = m.leader() {
+			m.trackMu.Lock()
+			since := m.touchedSince
+			m.trackMu.Unlock()
 			select {
-			case <-lead.changed:
+			case <-time.After(pause - m.since(since)):
 			case <-m.stop:
 				return
 			}
+		case <-lead.changed:
+			if now := m.leader(); now.id == 0 || len(told) == 0 {
+				lead = now
+				continue
+			}
+		case <-m.stop:
+			return
 		}
 		m.trackMu.Lock()
-		news := m.touched
+		news, since := m.touched, m.touchedSince
 		m.touched = map[int64]int64{}
 		m.trackMu.Unlock()
-		var l *link
-		var err error
-		if lead.id != m.cfg.ID && len(news)+len(told) > 0 {
-			l, err = m.linkTo(lead)
+		if len(news) == 0 {
+			since = m.nowMs()
 		}
-		if maps.Copy(told, news); l != to {
-			news = told
+		if !m.sayUnheard(since) {
+			return
 		}
-		if l != nil && len(news) > 0 {
-			err = l.send(msgTouched, m.touches(news))
+		if lead = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(heard) {
+			return
 		}
-		to = l
-		if err != nil { // the same leader may be there in a moment
-			to = nil
-			m.trackMu.Lock()
-			for id, at := range told {
-				m.noteTouch(id, at)
+		maps.Copy(told, news)
+		maps.DeleteFunc(told, func(_, at int64) bool { return m.since(at) > keep })
+	}
+}
+
+// heard is what sayUnheard says when the leader has heard all.
+const heard = -1
+
+// sayUnheard tells watchLeader since when the leader has not heard what this
+// member did; false when the member stops.
+func (m *Member) sayUnheard(since int64) bool {
+	select {
+	case m.unheard <- since:
+		return true
+	case <-m.stop:
+		return false
+	}
+}
+
+// tell has the leader hear news, and what was told before if that was to another
+// one than leads now. It returns who has heard it, which may be this member, or
+// nobody if the member stops.
+func (m *Member) tell(last leaderInfo, told, news map[int64]int64) leaderInfo {
+	for {
+		lead, touches := m.leader(), news
+		if lead.changed != last.changed {
+			touches = maps.Clone(told)
+			maps.Copy(touches, news)
+		}
+		var again <-chan time.Time
+		if lead.id != 0 {
+			if lead.id == m.cfg.ID || m.tellLeader(lead, touches) {
+				return lead
 			}
-			m.trackMu.Unlock()
+			again = time.After(retryAfter)
+		}
+		select {
+		case <-lead.changed:
+		case <-again:
+		case <-m.stop:
+			return leaderInfo{}
 		}
 	}
 }
 
-// touches puts into a message who was heard of when.
-func (m *Member) touches(heard map[int64]int64) []byte {
-	now, b := m.nowMs(), make([]byte, 0, touchLen*len(heard))
-	for id, at := range heard {
+// tellLeader sends touches to the leader, and returns true when it has heard them.
+func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) bool {
+	l, err := m.linkTo(lead)
+	if err != nil {
+		return false
+	}
+	m.toldCount++
+	now := m.nowMs()
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), m.toldCount)
+	for id, at := range touches {
 		ago := now - at - 1 // both are rounded
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
 		b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), math.MaxUint32)))
 	}
-	return b
+	if l.send(msgTouched, b) != nil {
+		return false
+	}
+	again := time.After(m.electionTimeout) // it may be about to lead
+	for {
+		select {
+		case n := <-l.heard:
+			if n == m.toldCount {
+				return true
+			}
+		case <-again:
+			return false
+		case <-l.gone:
+			return false
+		case <-lead.changed:
+			return false
+		case <-m.stop:
+			return false
+		}
+	}
 }
 
 // touchLen is the length of a touch: the session, and how many ms ago it was heard of.
 const touchLen = 8 + 4
+
+// takeTouches notes what another member tells. It returns the number of the
+// message, and whether this member leads: if it is about to do its duties as the
+// leader, every session gets its whole time then.
+func (m *Member) takeTouches(b []byte) (number []byte, ok bool) {
+	if len(b) < 8 {
+		return nil, false
+	}
+	now := m.nowMs()
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	for t := b[8:]; len(t) >= touchLen; t = t[touchLen:] {
+		m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))
+	}
+	return b[:8], m.raft.State() == raft.Leader
+}

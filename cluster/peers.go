@@ -273,6 +273,7 @@ func (a peerAddr) String() string { return string(a) }
 const (
 	msgBatch   = 'B' // to the leader: an entry of the log
 	msgTouched = 'T' // to the leader: sessions that were heard of
+	msgHeard   = 'H' // from it: that this was heard
 	msgRefused = 'N' // from it: an entry was not taken, or may not have been
 
 	maxMessage = 1 << 30

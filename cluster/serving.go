@@ -28,8 +28,8 @@ func (m *Member) Leader() uint64 { return m.leader().id }
 
 // Serving gets true when clients can be served: there is a leader, and what was
 // committed before is applied here. It gets false when no leader was known for
-// as long as an election may take, so that clients go to another server. Only
-// the newest value is kept.
+// as long as an election may take, or none has heard for as long whom this
+// member heard: then clients go to another server. Only the newest value is kept.
 func (m *Member) Serving() <-chan bool { return m.serving }
 
 func (m *Member) setServing(yes bool) {
@@ -43,6 +43,10 @@ func (m *Member) setServing(yes bool) {
 		}
 	}
 }
+
+// unheardLimit is for how many election timeouts a member answers clients that
+// the leader does not hear of: no longer than one that has lost its leader.
+const unheardLimit = 4
 
 // watchLeader follows who leads, and decides whether this member serves.
 func (m *Member) watchLeader() {
@@ -59,6 +63,8 @@ func (m *Member) watchLeader() {
 		giveUp  <-chan time.Time        // runs while there is no leader
 		caught  chan struct{}           // closed when this member caught up with the leader
 		grace   = 2 * m.electionTimeout // an election, and a second one should the votes be split
+		deaf    <-chan time.Time        // runs while the leader does not hear of whom this member heard
+		unheard = unheardLimit * m.electionTimeout
 	)
 	for {
 		addr, id := m.raft.LeaderWithID()
@@ -84,7 +90,7 @@ func (m *Member) watchLeader() {
 		case serving && giveUp == nil:
 			giveUp = time.After(grace)
 		}
-		now := false
+		now, away := false, ""
 		select {
 		case <-seen:
 		case <-caught:
@@ -92,8 +98,22 @@ func (m *Member) watchLeader() {
 		case <-m.leads:
 			now = true
 		case <-giveUp:
+			away = "no leader"
+		case since := <-m.unheard:
+			if deaf = nil; since != heard {
+				deaf = time.After(unheard - m.since(since))
+			}
+		case <-deaf:
+			deaf = time.After(unheard)
+			if n != m.cfg.ID {
+				away = "the leader does not hear this member"
+			}
+		case <-m.stop:
+			return
+		}
+		if away != "" && serving {
 			serving, giveUp = false, nil
-			m.cfg.Log.Warn("no leader: clients are sent away")
+			m.cfg.Log.Warn(away + ": clients are sent away")
 			m.setServing(false)
 			m.leadMu.Lock()
 			close(m.current.suspended)
@@ -101,11 +121,12 @@ func (m *Member) watchLeader() {
 			m.leadMu.Unlock()
 			_, waiters := m.batcher.take()
 			lose(waiters)
-		case <-m.stop:
-			return
 		}
 		if now && !serving {
 			serving = true
+			if deaf != nil { // that was of clients before
+				deaf = time.After(unheard)
+			}
 			m.readyOnce.Do(func() { close(m.ready) })
 			m.setServing(true)
 		}
