@@ -191,7 +191,7 @@ const fastDir = "/dev/shm"
 func process(from uint64, n int) (reports []summary, failed []string) {
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSeeds$", "-test.timeout=20m",
 		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag)
-	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", "GOGC=400")
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", "GOGC=1600")
 	if _, err := os.Stat(fastDir); err == nil {
 		cmd.Env = append(cmd.Env, "TMPDIR="+fastDir)
 	}
