@@ -255,7 +255,7 @@ func (m *Member) noteTouch(id, now int64) {
 func (m *Member) sendTouches() {
 	defer m.wg.Done()
 	var (
-		pause = max(min(m.cfg.Tick/4, m.electionTimeout), time.Millisecond)
+		pause = max(min(m.cfg.Tick/4, m.electionTimeout/2), time.Millisecond)
 		keep  = unheardLimit * m.electionTimeout // who was replaced knows it by then
 		told  = map[int64]int64{}
 		lead  = m.leader() // who was told
