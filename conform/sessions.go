@@ -228,6 +228,7 @@ var sessionChecks = []Check{
 			})
 			a.hangUp()
 			b.expires(a.Session, began, t.path("x"))
+			b.missing(t.path("x")) // ZooKeeper closes the session's connections behind the event, also one that is new
 			t.refused(resumption(a.Session))
 		},
 	},
