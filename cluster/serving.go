@@ -115,12 +115,14 @@ func (m *Member) watchLeader() {
 			serving, giveUp = false, nil
 			m.cfg.Log.Warn(away + ": clients are sent away")
 			m.setServing(false)
-			m.leadMu.Lock()
-			close(m.current.suspended)
-			m.current.suspended = make(chan struct{})
-			m.leadMu.Unlock()
-			_, waiters := m.batcher.take()
-			lose(waiters)
+			if n == 0 { // else what was sent goes its way: a client's next request must not overtake one that is lost
+				m.leadMu.Lock()
+				close(m.current.suspended)
+				m.current.suspended = make(chan struct{})
+				m.leadMu.Unlock()
+				_, waiters := m.batcher.take()
+				lose(waiters)
+			}
 		}
 		if now && !serving {
 			serving = true
