@@ -118,7 +118,6 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		m.cfg.TimeOfDay = time.Now
 	}
 	m.batcher.init()
-	m.pending.init()
 	m.commits.init()
 	m.log.init()
 	m.terms.turn = make(chan struct{}, 1)
@@ -431,7 +430,7 @@ func (o observer) Applied(index, term uint64, bytes int) {
 
 func (o observer) Restored() {
 	o.m.trackAll()
-	o.m.pending.drop()
+	o.m.pending.restored()
 	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
 		newest, err := o.m.stores.newest()
 		if err == nil {

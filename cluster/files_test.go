@@ -282,7 +282,7 @@ func TestProposeAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := make(result, 1)
-	m.Propose(&fsm.Command{Op: proto.OpSync}, w)
+	m.Propose(&fsm.Command{Op: proto.OpSync}, w, nil)
 	if err := <-w; !errors.Is(err, ErrClosed) {
 		t.Errorf("%v", err)
 	}

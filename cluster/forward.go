@@ -100,9 +100,9 @@ func (l *link) send(kind byte, payload []byte) error {
 // deliver brings an entry into the log: by Raft if this member leads, else by
 // way of the leader. It tries again, with other leaders, until the entry is
 // applied here, which closes done; nothing is applied twice (see
-// fsm.Machine.Apply). It gives up, and loses who waits, when this member stops
-// serving.
-func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
+// fsm.Machine.Apply). It gives up when this member stops serving, which closes
+// suspended.
+func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	for first := true; ; first = false {
 		lead := m.leader()
 		switch {
@@ -114,23 +114,19 @@ func (m *Member) deliver(number uint64, entry []byte, done <-chan struct{}) {
 			fsm.Stamp(mine, m.timeOfDay())
 			m.watched.proposed(len(mine))
 			if m.answer(func() raft.Future { return m.raft.Apply(mine, 0) }) == nil {
-				// Applied, or passed over, or not understood: then nobody is done.
-				lose(m.pending.take(number))
-				return
+				return // applied, or passed over, or not understood: then nobody is done
 			}
 		case lead.id != 0:
-			if m.forward(lead, number, entry, done) {
+			if m.forward(lead, number, entry, suspended, done) {
 				return
 			}
 		}
 		select {
 		case <-done:
 			return
-		case <-lead.suspended:
-			lose(m.pending.take(number))
+		case <-suspended:
 			return
 		case <-m.stop:
-			lose(m.pending.take(number))
 			return
 		case <-lead.changed:
 		case <-time.After(retryAfter):
@@ -143,7 +139,7 @@ const retryAfter = 20 * time.Millisecond
 
 // forward sends an entry to the leader and waits until it is applied here; false if it
 // has to be tried again.
-func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, done <-chan struct{}) bool {
+func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
 	l, err := m.linkTo(lead)
 	if err != nil || l.send(msgBatch, entry) != nil {
 		return false
@@ -160,7 +156,7 @@ func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, done <-ch
 			return false
 		case <-lead.changed:
 			return false
-		case <-lead.suspended:
+		case <-suspended:
 			return false
 		case <-m.stop:
 			return false

@@ -172,7 +172,7 @@ func (m *Member) expire(id int64, term uint64, w fsm.Waiter) {
 		return
 	}
 	m.cfg.Log.Info("session expired", "session", session.FormatID(id), "timeoutMs", s.Timeout)
-	m.Propose(fsm.ExpireSession(s, term), w)
+	m.Propose(fsm.ExpireSession(s, term), w, nil)
 }
 
 // expiry waits for the end of a late session.
@@ -222,6 +222,6 @@ func (m *Member) reap() {
 	var paths []string
 	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })
 	for _, p := range paths {
-		m.Propose(fsm.Reap(p), make(result, 1))
+		m.Propose(fsm.Reap(p), make(result, 1), nil)
 	}
 }

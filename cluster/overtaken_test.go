@@ -38,7 +38,7 @@ func TestOvertaken(t *testing.T) {
 				<-m.Ready()
 				for range n {
 					done := make(result, 1)
-					m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done)
+					m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done, nil)
 					if err := <-done; err != nil {
 						t.Fatal(err)
 					}

@@ -48,14 +48,35 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter) {
 	return entry, waiters
 }
 
+// lose gives up what has been gathered. Nothing is gathered before all who wait
+// for it are told, so that nothing more comes from one whose command is lost.
+func (b *batcher) lose() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lose(b.waiters)
+	b.entry, b.waiters = nil, nil
+	b.room.Broadcast()
+}
+
 // Propose puts a command into the log, after those that this caller proposed
 // before. c is not used after Propose returns; w learns what came of it. It
 // waits while too much else does.
-func (m *Member) Propose(c *fsm.Command, w fsm.Waiter) {
+//
+// Nothing is proposed once over is closed. If [fsm.Waiter.Lost] closes it, then
+// what a caller proposes without waiting is applied in order and without a gap: behind
+// a command that is lost, none is applied. It may be nil.
+func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	b := &m.batcher
 	b.mu.Lock()
 	for !b.closed && (len(b.waiters) >= maxBatchCommands || len(b.entry) >= maxBatchBytes) {
 		b.room.Wait()
+	}
+	select {
+	case <-over:
+		b.mu.Unlock()
+		w.Lost()
+		return
+	default:
 	}
 	if b.closed {
 		b.mu.Unlock()
@@ -81,12 +102,16 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter) {
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
 	number := firstNumber(m.timeOfDay())
+	suspended := m.leader().suspended
 	for {
 		select {
 		case <-m.batcher.wake:
+		case <-suspended:
+			suspended = m.leader().suspended
+			m.batcher.lose()
+			continue
 		case <-m.stop:
-			_, waiters := m.batcher.take()
-			lose(waiters)
+			m.batcher.lose()
 			return
 		}
 		entry, waiters := m.batcher.take()
@@ -94,11 +119,15 @@ func (m *Member) runBatcher() {
 			continue
 		}
 		m.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(m.cfg.ID)) })
-		done := m.pending.add(number, waiters)
+		done := m.pending.begin(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
 			Origin: m.cfg.ID, Batch: number, Time: m.timeOfDay(), Settings: m.cfg.Settings, Count: len(waiters),
 		})
-		m.deliver(number, entry, done)
+		m.deliver(number, entry, suspended, done)
+		if left := m.pending.end(); len(left) > 0 {
+			lose(left)
+			m.batcher.lose() // it may be of the same callers
+		}
 		m.awaitLog()
 	}
 }
@@ -140,50 +169,45 @@ func lose(waiters []fsm.Waiter) {
 	}
 }
 
-// pending holds the waiters of entries that are on their way through the log.
+// pending is the entry that is on its way through the log. There is one at a
+// time, and runBatcher alone tells who waits for it that it is lost.
 type pending struct {
 	mu      sync.Mutex
-	entries map[uint64]*pendingEntry // by number
-}
-
-type pendingEntry struct {
+	number  uint64 // 0 if nothing more will be heard of it
 	waiters []fsm.Waiter
 	next    int           // the first that has not been told
-	done    chan struct{} // closed when all were, or the entry was passed over
+	done    chan struct{} // closed when nothing more will be heard of it
 }
 
-func (p *pending) init() { p.entries = map[uint64]*pendingEntry{} }
-
-func (p *pending) add(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
-	e := &pendingEntry{waiters: waiters, done: make(chan struct{})}
-	p.mu.Lock()
-	p.entries[number] = e
-	p.mu.Unlock()
-	return e.done
-}
-
-// take returns the waiters of an entry that have not been told, and forgets it.
-func (p *pending) take(number uint64) []fsm.Waiter {
+func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.entries[number]
-	if e == nil {
-		return nil
-	}
-	delete(p.entries, number)
-	return e.waiters[e.next:]
+	p.number, p.waiters, p.next, p.done = number, waiters, 0, make(chan struct{})
+	return p.done
 }
 
-// drop gives up all entries: the snapshot that was restored may have them, and
-// then nobody will hear of them any more.
-func (p *pending) drop() {
+// end forgets the entry, and returns who has not been told what came of it.
+func (p *pending) end() []fsm.Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for number, e := range p.entries {
-		delete(p.entries, number)
-		lose(e.waiters[e.next:])
-		close(e.done)
+	left := p.waiters[p.next:]
+	p.number, p.waiters, p.next = 0, nil, 0
+	return left
+}
+
+// over notes that nothing more will be heard of the entry, if there is one.
+func (p *pending) over() {
+	if p.number != 0 {
+		p.number = 0
+		close(p.done)
 	}
+}
+
+// restored gives the entry up: the snapshot that was restored may have it.
+func (p *pending) restored() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over()
 }
 
 // complete finds who waits for the i-th command of an entry (fsm.Completer).
@@ -195,20 +219,16 @@ func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	p := &m.pending
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	entry := p.entries[e.Batch]
-	if entry == nil {
+	if p.number != e.Batch {
 		return nil
 	}
 	if i < 0 { // passed over, and was never applied: its number is too low
-		delete(p.entries, e.Batch)
-		lose(entry.waiters)
-		close(entry.done)
+		p.over()
 		return nil
 	}
-	w := entry.waiters[i]
-	if entry.next = i + 1; entry.next == len(entry.waiters) {
-		delete(p.entries, e.Batch)
-		close(entry.done)
+	w := p.waiters[i]
+	if p.next = i + 1; p.next == len(p.waiters) {
+		p.over()
 	}
 	return w
 }

@@ -7,35 +7,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// TestRestoredLosesPending: what is in a snapshot is never applied here, so who
-// waits for it must not wait on, nor what waits behind it.
-func TestRestoredLosesPending(t *testing.T) {
-	m := &Member{replica: fsm.NewReplica()}
-	m.pending.init()
-	w := make(result, 1)
-	done := m.pending.add(1, []fsm.Waiter{w})
-	observer{m}.Restored()
-	select {
-	case <-done:
-	default:
-		t.Error("the entry is still on its way")
-	}
-	select {
-	case err := <-w:
-		if err == nil {
-			t.Error("it is said to be done")
-		}
-	default:
-		t.Error("who waits is not told")
-	}
-	if left := m.pending.take(1); left != nil {
-		t.Errorf("%d wait still", len(left))
-	}
-}
 
 // outcome waits for what a command came to; nil is Lost.
 type outcome chan *fsm.Result
@@ -77,7 +52,7 @@ func TestClockWentBack(t *testing.T) {
 						m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: cfg.ID, Batch: last + 1, Count: 1}), 0)
 						synctest.Wait()
 						mine := make(outcome, 1)
-						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine)
+						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
 						synctest.Wait()
 						close(write)
 						cfg.Memory.SetFault(nil)
@@ -87,7 +62,7 @@ func TestClockWentBack(t *testing.T) {
 					}
 					for range 5 {
 						mine := make(outcome, 1)
-						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine)
+						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
 						if r := <-mine; r == nil || r.Code != proto.SessionMoved {
 							t.Errorf("run %d: it came to %+v", run, r)
 						}
@@ -119,5 +94,66 @@ func TestNumbers(t *testing.T) {
 	}
 	if a, b := nextNumber(1, 9), nextNumber(1, 9); a == b || a < 1000 || b < 1000 {
 		t.Errorf("behind 9 follow %d and %d", a, b)
+	}
+}
+
+// pushy is a caller that does not wait, and proposes once more while it is told
+// that its first command is lost.
+type pushy struct {
+	m    *Member
+	over chan struct{}
+	came chan bool // whether a command was done
+}
+
+func (p *pushy) Done(*fsm.View, *fsm.Result) { p.came <- true }
+func (p *pushy) Lost() {
+	select {
+	case <-p.over:
+	default:
+		late := make(outcome, 1)
+		p.m.Propose(fsm.Nothing(), late, p.over)
+		close(p.over)
+		go func() { p.came <- <-late != nil }()
+	}
+	p.came <- false
+}
+
+// TestLossLeavesNoGap: once a command of a caller is lost, none of those that it
+// proposed behind it is done, whatever the member comes to know.
+func TestLossLeavesNoGap(t *testing.T) {
+	for name, lose := range map[string]func(m *Member){
+		"no leader":     func(*Member) { time.Sleep(time.Minute) },
+		"passed over":   func(m *Member) { m.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.pending.number}, -1) },
+		"in a snapshot": func(m *Member) { observer{m}.Restored() },
+		"closed":        func(m *Member) { m.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := memnet.New()
+				members, lead := threeMembers(t, net, new(lines))
+				m := members[(lead+1)%3]
+				hosts := []string{"a", "b", "c"}
+				for _, other := range hosts {
+					net.Cut(hosts[m.cfg.ID-1], other, true)
+				}
+				// 1 is on its way, 2 is gathered, 3 comes while 1 is lost, 4 comes later.
+				p := &pushy{m, make(chan struct{}), make(chan bool, 4)}
+				m.Propose(fsm.Nothing(), p, p.over)
+				synctest.Wait()
+				second := make(outcome, 1)
+				m.Propose(fsm.Nothing(), second, p.over)
+				lose(m)
+				synctest.Wait()
+				net.Heal()
+				fourth := make(outcome, 1)
+				m.Propose(fsm.Nothing(), fourth, p.over)
+				time.Sleep(time.Minute)
+				for what, done := range map[string]bool{"the first": <-p.came, "the second": <-second != nil, "the third": <-p.came, "the fourth": <-fourth != nil} {
+					if done {
+						t.Error(what, "is done")
+					}
+				}
+			})
+		})
 	}
 }

@@ -39,6 +39,6 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 		return 0, false
 	}
 	applied := make(result, 1)
-	m.Propose(fsm.Describe(c.Joining), applied)
+	m.Propose(fsm.Describe(c.Joining), applied, nil)
 	return proto.OK, <-applied == nil
 }

@@ -115,13 +115,11 @@ func (m *Member) watchLeader() {
 			serving, giveUp = false, nil
 			m.cfg.Log.Warn(away + ": clients are sent away")
 			m.setServing(false)
-			if n == 0 { // else what was sent goes its way: a client's next request must not overtake one that is lost
+			if n == 0 { // else what was sent goes its way
 				m.leadMu.Lock()
 				close(m.current.suspended)
 				m.current.suspended = make(chan struct{})
 				m.leadMu.Unlock()
-				_, waiters := m.batcher.take()
-				lose(waiters)
 			}
 		}
 		if now && !serving {
@@ -139,7 +137,7 @@ func (m *Member) watchLeader() {
 func (m *Member) catchUp(done chan struct{}) {
 	for {
 		w := make(result, 1)
-		m.Propose(fsm.Nothing(), w)
+		m.Propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
 			close(done)
 			return

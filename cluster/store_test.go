@@ -130,7 +130,7 @@ func testStaleLog(t *testing.T, beyond int) {
 	write := func() {
 		for n := 0; n < 20; {
 			done := make(result, 1)
-			members[1].Propose(fsm.OpenSession(1, 0, 1000_000, session.Password{1}), done)
+			members[1].Propose(fsm.OpenSession(1, 0, 1000_000, session.Password{1}), done, nil)
 			if <-done == nil { // else a snapshot has taken it along
 				n++
 			}

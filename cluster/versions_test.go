@@ -113,7 +113,7 @@ func TestNewerEntry(t *testing.T) {
 					t.Errorf("refused %d times in the log: %s", n, log.text.String())
 				}
 				done := make(result, 1)
-				other.Propose(fsm.Nothing(), done)
+				other.Propose(fsm.Nothing(), done, nil)
 				if err := <-done; err != nil {
 					t.Errorf("the next entry: %v", err)
 				}
@@ -153,7 +153,7 @@ func TestNewerPeer(t *testing.T) {
 			t.Errorf("said %d times: %s", got, log.text.String())
 		}
 		done := make(result, 1)
-		members[0].Propose(fsm.Nothing(), done)
+		members[0].Propose(fsm.Nothing(), done, nil)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -171,7 +171,7 @@ func TestNewerSnapshot(t *testing.T) {
 	}
 	<-m.Ready()
 	done := make(result, 1)
-	m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done)
+	m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done, nil)
 	<-done
 	var found []string
 	until(t, "a snapshot", func() bool {

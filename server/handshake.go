@@ -29,7 +29,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	if q.LastZxidSeen > last && c.s.isServing() && c.s.cfg.Proposer.Role() != "standalone" {
 		// A moment ago it was the client of a server that was a little ahead.
 		w := &caughtUp{now, make(chan struct{})}
-		c.s.cfg.Proposer.Propose(fsm.Nothing(), w)
+		c.s.cfg.Proposer.Propose(fsm.Nothing(), w, nil)
 		<-w.done
 	}
 	if q.LastZxidSeen > last {
@@ -60,7 +60,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
 	cmd.IDs = c.identity.Load().encoded
-	c.s.cfg.Proposer.Propose(cmd, w)
+	c.s.cfg.Proposer.Propose(cmd, w, nil)
 	<-w.done
 	if w.lost {
 		return false, errEnd

@@ -46,8 +46,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	case q.op.Code == proto.OpReconfig:
 		return c.reconfig(q)
 	case q.op.Class == proto.Write:
-		c.write(q)
-		return q.op.Code != proto.OpCloseSession, nil
+		return c.write(q) && q.op.Code != proto.OpCloseSession, nil
 	case q.op.Code == proto.OpAuth:
 		var err error
 		if q.code, err = c.auth(q.body); err != nil {
@@ -70,17 +69,20 @@ func (c *conn) handle(frame []byte) (bool, error) {
 }
 
 // write proposes a write. Its place in the queue comes first: it may be
-// applied before Propose returns.
-func (c *conn) write(q request) {
+// applied before Propose returns. It reports false if the connection has ended:
+// then what comes behind the write must not be done either.
+func (c *conn) write(q request) bool {
 	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
 	if q.op.Code == proto.OpCloseSession {
 		c.closing.Store(true)
 	}
 	q.body = nil
-	if c.reserve(&q, 1) {
-		c.push(q, false)
-		c.s.cfg.Proposer.Propose(&cmd, c)
+	if !c.reserve(&q, 1) {
+		return false
 	}
+	c.push(q, false)
+	c.s.cfg.Proposer.Propose(&cmd, c, c.gone)
+	return true
 }
 
 // reconfig has the members changed. The log tells whether that may be, behind
@@ -88,7 +90,7 @@ func (c *conn) write(q request) {
 // the log. Nothing more is read until it is done.
 func (c *conn) reconfig(q request) (bool, error) {
 	w := &checked{done: make(chan struct{})}
-	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w)
+	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w, c.gone)
 	<-w.done
 	if !w.ok {
 		return false, errEnd
@@ -299,7 +301,7 @@ func (c *conn) pop() request {
 }
 
 // Lost implements fsm.Waiter: nobody knows what came of a write, which is what a
-// closed connection says.
+// closed connection says. Nothing more is proposed for it.
 func (c *conn) Lost() { c.kill() }
 
 var (

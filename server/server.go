@@ -19,8 +19,9 @@ import (
 // Proposer is what the client port needs of the cluster.
 type Proposer interface {
 	// Propose puts a command into the log behind those that the caller proposed before, and
-	// returns at once or when there is room. c is not used after it returns.
-	Propose(c *fsm.Command, w fsm.Waiter)
+	// returns at once or when there is room. c is not used after it returns. Once over
+	// is closed, which w may do when a command is lost, nothing is proposed.
+	Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{})
 	// Touch notes that a session was heard of. It reports false if the session is at its end.
 	Touch(session int64) bool
 	// Role is this server's part in the cluster, as four-letter words say it.

@@ -40,14 +40,14 @@ func (p pipes) dial() net.Conn {
 // idle is a cluster that nobody asks for anything.
 type idle struct{}
 
-func (idle) Propose(_ *fsm.Command, w fsm.Waiter)                 { w.Lost() }
-func (idle) Touch(int64) bool                                     { return true }
-func (idle) Deadlines() []session.Bucket                          { return nil }
-func (idle) Expired() int64                                       { return 0 }
-func (idle) Quorum() (Quorum, bool)                               { return Quorum{}, false }
-func (idle) Reconfigure([]byte, time.Duration) (proto.Code, bool) { return proto.Unimplemented, true }
-func (idle) ResetProposals()                                      {}
-func (idle) Role() string                                         { return "standalone" }
+func (idle) Propose(_ *fsm.Command, w fsm.Waiter, _ <-chan struct{}) { w.Lost() }
+func (idle) Touch(int64) bool                                        { return true }
+func (idle) Deadlines() []session.Bucket                             { return nil }
+func (idle) Expired() int64                                          { return 0 }
+func (idle) Quorum() (Quorum, bool)                                  { return Quorum{}, false }
+func (idle) Reconfigure([]byte, time.Duration) (proto.Code, bool)    { return proto.Unimplemented, true }
+func (idle) ResetProposals()                                         {}
+func (idle) Role() string                                            { return "standalone" }
 
 // overPipes runs a test with a server that speaks TLS over pipes, in virtual
 // time. handshake is the client's side of it.
