@@ -304,9 +304,14 @@ func (h *half) read(p []byte) (int, error) {
 		case cut:
 			h.wait(until, links)
 		case !now.Before(at):
-			c := &h.chunks[0]
-			n := copy(p, c.data)
-			if c.data = c.data[n:]; len(c.data) == 0 {
+			n := 0 // all that has arrived, as far as there is room
+			for n < len(p) && len(h.chunks) > 0 && !now.Before(h.chunks[0].at) {
+				c := &h.chunks[0]
+				m := copy(p[n:], c.data)
+				n += m
+				if c.data = c.data[m:]; len(c.data) > 0 {
+					break
+				}
 				*c = chunk{}
 				if len(h.chunks) == 1 {
 					h.chunks = h.chunks[:0]

@@ -144,6 +144,7 @@ func (c *checker) writes() {
 			c.fail("session moved", "op %d was sent on connection %d, after session %x had moved to connection %d, and was done at zxid %x", o.ID, o.Conn, o.Session, n.ID, done[o.Tag])
 		}
 	}
+	c.gaps(done)
 	// In the order of their ends, the highest zxid so far is a bound for all that begin later.
 	ends := slices.Clone(known)
 	slices.SortFunc(ends, func(a, b *Op) int { return cmp.Compare(a.Ret, b.Ret) })
@@ -160,6 +161,32 @@ func (c *checker) writes() {
 			c.fail("real time", "op %d has zxid %x, and began after op %d ended, with zxid %x", o.ID, o.Zxid, high.ID, high.Zxid)
 			break
 		}
+	}
+}
+
+// gaps asks whether what was written on each connection was done in order, and
+// of what got no answer none behind one that was not done. done is the zxid by tag.
+func (c *checker) gaps(done map[string]int64) {
+	last, missing := map[int]*Op{}, map[int]*Op{} // by connection
+	for _, o := range c.h.Ops {
+		if o.Tag == "" || !isWrite(o.Code) {
+			continue
+		}
+		z := done[o.Tag]
+		if z == 0 {
+			// A write on conditions may have been refused, and its answer lost.
+			if !o.Known() && o.Code == proto.OpSetData && o.Version == -1 && !strings.HasPrefix(o.Path, "/ttl/") && missing[o.Conn] == nil {
+				missing[o.Conn] = o
+			}
+			continue
+		}
+		if m := missing[o.Conn]; m != nil {
+			c.fail("session order", "op %d was done at zxid %x, and op %d, sent before on connection %d, never", o.ID, z, m.ID, o.Conn)
+		}
+		if l := last[o.Conn]; l != nil && done[l.Tag] >= z {
+			c.fail("session order", "op %d was done at zxid %x, and op %d, sent before on connection %d, at %x", o.ID, z, l.ID, o.Conn, done[l.Tag])
+		}
+		last[o.Conn] = o
 	}
 }
 
@@ -790,7 +817,8 @@ func (c *checker) expiries() {
 		}
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
-			if o.RetAt+c.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) {
+			if o.RetAt+c.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
+				!c.wasSlow(o.Server, o.CallAt-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
 				break
 			}
@@ -834,6 +862,19 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	defer c.s.mu.Unlock()
 	for _, s := range c.s.cutLog {
 		if s.between(a, b) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+			return true
+		}
+	}
+	return false
+}
+
+// wasSlow says whether a member had a slow disk in a time. While it waits for
+// that, it does not learn that another member leads.
+func (c *checker) wasSlow(a int, from, to time.Duration) bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for _, s := range c.s.slowLog {
+		if s.from == memberHost(a) && s.At <= to && (s.Until == 0 || s.Until >= from) {
 			return true
 		}
 	}

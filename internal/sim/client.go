@@ -304,36 +304,41 @@ func (k *conn) ping() {
 	}
 }
 
-// start sends a request. Its done is closed when its reply came or the
-// connection ended.
-func (k *conn) start(o *Op) {
-	o.done = make(chan struct{})
+// start sends requests, all at once. An op's done is closed when its reply came
+// or the connection ended.
+func (k *conn) start(ops ...*Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.over {
-		close(o.done)
-		return
+	var b []byte
+	for _, o := range ops {
+		o.done = make(chan struct{})
+		if k.over {
+			close(o.done)
+			continue
+		}
+		h := k.c.s.h
+		h.mu.Lock()
+		o.ID, o.Conn, o.Server, o.Session = len(h.Ops), k.log.ID, k.log.Server, k.log.Session
+		o.Call, o.CallAt = h.next(), h.now()
+		h.Ops = append(h.Ops, o)
+		h.mu.Unlock()
+		var xid int32
+		switch o.Code {
+		case proto.OpPing:
+			xid = proto.XidPing
+		case proto.OpSetWatches, proto.OpSetWatches2:
+			xid = proto.XidSetWatches
+		default:
+			k.xid++
+			xid = k.xid
+		}
+		k.pending, k.xids = append(k.pending, o), append(k.xids, xid)
+		b = append(b, rawclient.Request(nil, xid, o.Code, o.body())...)
 	}
-	h := k.c.s.h
-	h.mu.Lock()
-	o.ID, o.Conn, o.Server, o.Session = len(h.Ops), k.log.ID, k.log.Server, k.log.Session
-	o.Call, o.CallAt = h.next(), h.now()
-	h.Ops = append(h.Ops, o)
-	h.mu.Unlock()
-	var xid int32
-	switch o.Code {
-	case proto.OpPing:
-		xid = proto.XidPing
-	case proto.OpSetWatches, proto.OpSetWatches2:
-		xid = proto.XidSetWatches
-	default:
-		k.xid++
-		xid = k.xid
+	if len(b) > 0 {
+		k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
+		k.nc.Write(b) // an error shows in read, too
 	}
-	k.pending, k.xids = append(k.pending, o), append(k.xids, xid)
-	k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
-	// An error shows in read, too.
-	k.nc.Write(rawclient.Request(nil, xid, o.Code, o.body()))
 }
 
 func (o *Op) body() proto.Record {
@@ -505,14 +510,21 @@ func (c *client) do(o *Op) *Op {
 }
 
 func (c *client) send(o *Op) *Op {
-	o.Client = c.id
-	if c.conn == nil {
-		o.done = make(chan struct{})
-		close(o.done)
-		return o
-	}
-	c.conn.start(o)
+	c.sendAll(o)
 	return o
+}
+
+func (c *client) sendAll(ops ...*Op) {
+	for _, o := range ops {
+		o.Client = c.id
+		if c.conn == nil {
+			o.done = make(chan struct{})
+			close(o.done)
+		}
+	}
+	if c.conn != nil {
+		c.conn.start(ops...)
+	}
 }
 
 // awaitEvent waits for an event, the connection's end, or that long; false for all but the first.

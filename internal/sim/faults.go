@@ -117,12 +117,19 @@ var faultKinds = []fault{
 		if r.IntN(3) == 0 {
 			most *= 10 // so slow that the others' logs go on without it
 		}
+		slow := &cutSpan{from: m.name, At: s.h.now()}
+		s.mu.Lock()
+		s.slowLog = append(s.slowLog, slow)
+		s.mu.Unlock()
 		m.mem.SetFault(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
 			return nil
 		})
 		time.Sleep(hold)
 		m.mem.SetFault(nil)
+		s.mu.Lock()
+		slow.Until = s.h.now()
+		s.mu.Unlock()
 	}},
 	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)

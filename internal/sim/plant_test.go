@@ -57,7 +57,7 @@ var plants = []plant{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
 	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
-		{"server/pipeline.go", "\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)", "\t\tif q.op.Code == proto.OpDelete {\n\t\t\tc.s.cfg.Proposer.Propose(&cmd, early{})\n\t\t\tc.local(q)\n\t\t\tc.release(&q)\n\t\t\treturn\n\t\t}\n\t\tc.push(q, false)\n\t\tc.s.cfg.Proposer.Propose(&cmd, c)"},
+		{"server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
 		{"server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
@@ -81,6 +81,14 @@ var plants = []plant{
 	{"the time of an entry is that of the member that it comes from", []edit{
 		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
 	}, []string{"clocks"}},
+	{"a connection that is cut passes over some of what it has read", []edit{
+		{"server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
+		{"server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
+	}, []string{"session order"}},
+	{"what comes behind a lost request is not lost", []edit{
+		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
+		{"cluster/propose.go", "\t\t\tm.batcher.lose() // it may be", "\t\t\tsuspended = m.leader().suspended // it may be"},
+	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},

@@ -31,6 +31,7 @@ type Options struct {
 	Pace    float64       // how slow the clients are; 1 is busy
 
 	ElectionTimeout time.Duration // of all members
+	MaxOutstanding  int           // likewise: requests of one connection that wait
 }
 
 // usualElection is the default election timeout.
@@ -40,7 +41,7 @@ const usualElection = 300 * time.Millisecond
 // some longer and slower, a few on files.
 func OptionsFor(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 6))
-	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection}
+	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection, MaxOutstanding: []int{3, 20, 1000}[seed%3]}
 	switch r.IntN(12) {
 	case 0:
 		o.Files, o.For = true, 20*time.Second
@@ -85,11 +86,12 @@ type sim struct {
 
 	delay atomic.Int64 // of a message, at most
 
-	mu     sync.Mutex
-	cuts   map[[2]string]int // how many faults cut a way
-	cutLog []cutSpan
-	faults map[string]int
-	active int // faults that have not ended
+	mu      sync.Mutex
+	cuts    map[[2]string]int // how many faults cut a way
+	cutLog  []cutSpan
+	slowLog []*cutSpan // when a member's disk was slow; to says nothing
+	faults  map[string]int
+	active  int // faults that have not ended
 }
 
 // cutSpan is a time in which a way was cut; Until is 0 while it is.
@@ -205,7 +207,7 @@ func (m *member) start() error {
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
+		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
 	}
 	if m.join {

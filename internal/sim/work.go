@@ -24,7 +24,7 @@ func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl"}
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts"}
 	for i := range registers {
 		made = append(made, register(i))
 	}
@@ -72,6 +72,7 @@ func (s *sim) work() {
 		s.stockLock()
 	}
 	start(1, (*client).aging)
+	start(2, (*client).bursts)
 }
 
 // long is a session timeout, made longer as the elections are: a third of it is
@@ -259,6 +260,33 @@ func (c *client) aging() {
 	}
 	c.move()
 	c.pause(time.Second)
+}
+
+// bursts writes many times without waiting, and often does not wait for the
+// answers either. What is done of it must be the beginning.
+func (c *client) bursts() {
+	if c.connect() != nil {
+		return
+	}
+	var all []*Op
+	for range 5 + c.rng.IntN(60) {
+		all = append(all, &Op{Code: proto.OpSetData, Path: "/bursts", Tag: c.tag(), Version: -1})
+	}
+	first := c.rng.IntN(len(all)) // so that they come in two entries
+	c.sendAll(all[:first]...)
+	c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
+	c.sendAll(all[first:]...)
+	switch c.rng.IntN(3) {
+	case 0:
+		c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
+		c.leave(c.rng.IntN(2) == 0)
+	case 1:
+		<-all[c.rng.IntN(len(all))].done
+		c.leave(c.rng.IntN(2) == 0)
+	default:
+		<-all[len(all)-1].done
+	}
+	c.pause(2 * time.Second)
 }
 
 // multis changes two znodes at once.
