@@ -772,3 +772,50 @@ func TestCloseSessionEndsThePipeline(t *testing.T) {
 		}
 	})
 }
+
+// TestCutPipeline cuts connections off that have sent many writes at once: some
+// first part of them is done.
+func TestCutPipeline(t *testing.T) {
+	s := seed(t)
+	rounds, writes := 60, 300
+	if testing.Short() {
+		rounds = 10
+	}
+	overAll(t, lockkeeper.Config{MaxOutstanding: 10}, func(t *testing.T, srv *lockkeeper.Server, dial dialer) {
+		r := rng(s, 0)
+		for round := range rounds {
+			c := connect(t, dial)
+			dir := fmt.Sprintf("/round%d", round)
+			must(c.Create(dir, nil, 0))(t)
+			var all []string
+			for i := range writes {
+				all = append(all, fmt.Sprintf("%03d", i))
+				c.Queue(proto.OpCreate, &proto.CreateRequest{Path: dir + "/" + all[i], ACL: proto.OpenACL})
+			}
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				c.Flush() // fails when the connection is cut
+			}()
+			for range r.IntN(writes) {
+				must(c.Read())(t)
+			}
+			if r.IntN(2) == 0 {
+				srv.Disconnect(c.Session.SessionID)
+			} else {
+				c.Close()
+			}
+			<-sent
+			c.Close()
+			nc := must(dial())(t)
+			again := must(rawclient.Resume(nc, c.Session))(t) // what is done later, the session does not do
+			var children proto.ChildrenReply
+			must(again.Call(proto.OpGetChildren, &proto.PathWatch{Path: dir}, &children))(t)
+			again.Close()
+			slices.Sort(children.Names)
+			if n := len(children.Names); n > writes || !slices.Equal(children.Names, all[:n]) {
+				t.Fatalf("round %d: done are %v", round, children.Names)
+			}
+		}
+	})
+}
