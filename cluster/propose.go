@@ -64,7 +64,7 @@ func (b *batcher) lose() {
 //
 // Nothing is proposed once over is closed. If [fsm.Waiter.Lost] closes it, then
 // what a caller proposes without waiting is applied in order and without a gap: behind
-// a command that is lost, none is applied. It may be nil.
+// a command that is lost, none is applied. It may be nil. Lost must not propose.
 func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	b := &m.batcher
 	b.mu.Lock()

@@ -98,7 +98,7 @@ func TestNumbers(t *testing.T) {
 }
 
 // pushy is a caller that does not wait, and proposes once more while it is told
-// that its first command is lost.
+// that its first command is lost, as another goroutine of it could.
 type pushy struct {
 	m    *Member
 	over chan struct{}
