@@ -862,13 +862,18 @@ func (s *cutSpan) between(a, b int) bool {
 	return s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)
 }
 
+// within says whether some of the span is in a time.
+func (s *cutSpan) within(from, to time.Duration) bool {
+	return s.At <= to && (s.Until == 0 || s.Until >= from)
+}
+
 // wasCut says whether the way between two members was cut in a time, or one of
 // them stopped.
 func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for _, s := range c.s.cutLog {
-		if s.between(a, b) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+		if s.between(a, b) && s.within(from, to) {
 			return true
 		}
 	}
@@ -881,7 +886,7 @@ func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	for _, s := range c.s.slowLog {
-		if s.from == memberHost(a) && s.At <= to && (s.Until == 0 || s.Until >= from) {
+		if s.from == memberHost(a) && s.within(from, to) {
 			return true
 		}
 	}

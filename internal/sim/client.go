@@ -309,6 +309,7 @@ func (k *conn) ping() {
 func (k *conn) start(ops ...*Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	h := k.c.s.h
 	var b []byte
 	for _, o := range ops {
 		o.done = make(chan struct{})
@@ -316,7 +317,6 @@ func (k *conn) start(ops ...*Op) {
 			close(o.done)
 			continue
 		}
-		h := k.c.s.h
 		h.mu.Lock()
 		o.ID, o.Conn, o.Server, o.Session = len(h.Ops), k.log.ID, k.log.Server, k.log.Session
 		o.Call, o.CallAt = h.next(), h.now()
