@@ -344,7 +344,6 @@ func (m *Member) end(handOver bool) error {
 			m.handOver(0) // if it cannot, the others elect one
 		}
 		close(m.stop)
-		m.batcher.close()
 		m.log.close()
 		// What Raft has not looked at when it is shut down, it never answers.
 		for end := time.Now().Add(2 * m.electionTimeout); m.asked.Load() > 0 && time.Now().Before(end); {

@@ -31,13 +31,6 @@ func (b *batcher) init() {
 	b.wake = make(chan struct{}, 1)
 }
 
-func (b *batcher) close() {
-	b.mu.Lock()
-	b.closed = true
-	b.room.Broadcast()
-	b.mu.Unlock()
-}
-
 // take returns what has been gathered and begins anew.
 func (b *batcher) take() (entry []byte, waiters []fsm.Waiter) {
 	b.mu.Lock()
@@ -56,6 +49,14 @@ func (b *batcher) lose() {
 	lose(b.waiters)
 	b.entry, b.waiters = nil, nil
 	b.room.Broadcast()
+}
+
+// close gives up what has been gathered and all that comes behind it.
+func (b *batcher) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.lose()
 }
 
 // Propose puts a command into the log, after those that this caller proposed
@@ -101,6 +102,7 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 // runBatcher proposes one entry after the other.
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
+	defer m.batcher.close() // nothing is gathered that nobody takes
 	number := firstNumber(m.timeOfDay())
 	suspended := m.leader().suspended
 	for {
@@ -111,7 +113,6 @@ func (m *Member) runBatcher() {
 			m.batcher.lose()
 			continue
 		case <-m.stop:
-			m.batcher.lose()
 			return
 		}
 		entry, waiters := m.batcher.take()

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"math"
+	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -155,5 +157,34 @@ func TestLossLeavesNoGap(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestCloseTellsAll: whoever proposes while the member closes is told what came
+// of it.
+func TestCloseTellsAll(t *testing.T) {
+	for range 200 {
+		cfg := testConfig("")
+		cfg.Memory = NewMemory()
+		m, err := Open(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-m.Ready()
+		var told sync.WaitGroup
+		for range 4 {
+			told.Go(func() {
+				for w := make(outcome, 1); ; {
+					if m.Propose(fsm.Nothing(), w, nil); <-w == nil {
+						return
+					}
+				}
+			})
+		}
+		runtime.Gosched()
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		told.Wait()
 	}
 }
