@@ -21,15 +21,16 @@ func (m *Member) handOver(to uint64) error {
 		changed := m.leader().changed
 		_, lead := m.raft.LeaderWithID()
 		switch {
-		case m.raft.State() == raft.Leader:
-			heir := m.heir(ctx, to)
-			if heir == nil {
-				return errors.New("nobody can take over")
+		case lead == serverID(m.cfg.ID):
+			heir, err := m.heir(ctx, to)
+			if err == nil {
+				// What comes of it is not asked for: Raft never says if it is
+				// shut down before it looks at it.
+				m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))
+			} else if !errors.Is(err, ErrNotLeader) {
+				return err
 			}
-			// What comes of it is not asked for: Raft never says if it is
-			// shut down before it looks at it.
-			m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))
-		case lead == "" || lead == serverID(m.cfg.ID): // nobody leads
+		case lead == "":
 		case to == 0 || lead == serverID(to):
 			return nil
 		default:
@@ -45,38 +46,40 @@ func (m *Member) handOver(to uint64) error {
 }
 
 // heir finds a voting member that is there and has this leader's log: the one of
-// that id or, if it is 0, the first to say so. It is nil if none does in time.
-// Raft would take one that has most of the log, also if it is down.
-func (m *Member) heir(ctx context.Context, id uint64) *MemberInfo {
+// that id or, if it is 0, the first to say so. It fails with [ErrNotLeader] if this
+// member leads no more. Raft would take one that has most of the log, also if it
+// is down.
+func (m *Member) heir(ctx context.Context, id uint64) (MemberInfo, error) {
 	members, err := m.members()
 	if err != nil {
-		return nil
+		return MemberInfo{}, err
 	}
-	asked, has := 0, make(chan *MemberInfo, len(members))
+	type answer struct {
+		from MemberInfo
+		err  error
+	}
+	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
 		if !x.Voter || x.ID == m.cfg.ID || id != 0 && x.ID != id {
 			continue
 		}
 		asked++
 		m.wg.Go(func() {
-			if m.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr)) == nil {
-				has <- &x
-			} else {
-				has <- nil
-			}
+			answers <- answer{x, m.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))}
 		})
 	}
+	nobody := errors.New("nobody can take over")
 	for range asked {
 		select {
-		case x := <-has:
-			if x != nil {
-				return x
+		case a := <-answers:
+			if a.err == nil || errors.Is(a.err, ErrNotLeader) {
+				return a.from, a.err
 			}
 		case <-ctx.Done():
-			return nil
+			return MemberInfo{}, nobody
 		}
 	}
-	return nil
+	return MemberInfo{}, nobody
 }
 
 // hasLog waits until another member has this leader's log as far as it goes now.
@@ -89,8 +92,11 @@ func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerA
 	for {
 		q := raft.AppendEntriesRequest{RPCHeader: m.rpcHeader(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
 		var r raft.AppendEntriesResponse
-		if err := m.transport.AppendEntries(id, addr, &q, &r); err != nil || r.Success {
+		switch err := m.transport.AppendEntries(id, addr, &q, &r); {
+		case err != nil || r.Success:
 			return err
+		case r.Term > term: // Raft may not have told this member yet
+			return ErrNotLeader
 		}
 		select {
 		case <-time.After(2 * time.Millisecond):
