@@ -50,7 +50,9 @@ func TestHandOver(t *testing.T) {
 			} else {
 				m.stop(lead)
 			}
-			if s := status(); s.Leader == uint64(lead+1) || s.Term != term+1 {
+			var s *cluster.Status // of a member that may learn of it last
+			eventually(t, "another leader", func() bool { s = status(); return s.Term > term && s.Leader != 0 })
+			if s.Leader == uint64(lead+1) || s.Term != term+1 {
 				t.Errorf("round %d: server %d leads in term %d, after %d in %d", round, s.Leader, s.Term, lead+1, term)
 			}
 			writers.Wait()
