@@ -31,8 +31,8 @@ func TestHandOverTooLate(t *testing.T) {
 		if err := m.handOver(0); err != nil {
 			t.Error(err)
 		}
-		if l := m.Leader(); l == 0 || l == m.cfg.ID {
-			t.Errorf("%d leads", l)
+		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
+			t.Errorf("%q leads", l)
 		}
 	})
 }
