@@ -541,3 +541,50 @@ func TestClusterOtherLists(t *testing.T) {
 		}
 	})
 }
+
+// TestClusterLastWord: what a member heard in the moment before it was lost, so
+// that the leader could not be told, counts.
+func TestClusterLastWord(t *testing.T) {
+	const timeout, tick = 6 * time.Second, 500 * time.Millisecond
+	for name, x := range map[string]struct {
+		silence time.Duration // before the last word
+		lose    func(m *members, i int)
+	}{
+		"killed": {timeout - tick, func(m *members, i int) {
+			m.net.Kill(host(i))
+			check(m.t, m.servers[i].Kill())
+			m.servers[i] = nil
+		}},
+		"restarted": {timeout - tick, func(m *members, i int) {
+			m.net.Kill(host(i))
+			check(m.t, m.servers[i].Kill())
+			m.start(i)
+		}},
+		"cut off": {timeout / 3, func(m *members, i int) { // the leader finds out when a heartbeat is not answered for long
+			for j := range m.servers {
+				m.net.Cut(host(i), host(j), true)
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := startMembers(t, 3, nil)
+				lead := m.leader()
+				i := (lead + 1) % 3
+				c := m.connect(i, timeout)
+				time.Sleep(x.silence)
+				check(t, c.Ping())
+				heard := time.Now()
+				x.lose(m, i)
+				lives := func() (yes bool) {
+					m.servers[lead].View(func(v *fsm.View) { yes = v.Sessions().Get(c.Session.SessionID) != nil })
+					return yes
+				}
+				eventually(t, "the end of the session", func() bool { return !lives() })
+				if lived := time.Since(heard); lived < timeout || lived > timeout+5*time.Second {
+					t.Errorf("the session lived for %v after its last word", lived)
+				}
+			})
+		})
+	}
+}

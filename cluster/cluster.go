@@ -81,6 +81,7 @@ type Member struct {
 	tracker      *session.Tracker // mirrors the replicated sessions; consulted while leading
 	due          int64            // the deadline that lead sleeps for
 	sooner       chan struct{}    // has an element when there is an earlier one
+	lost         chan uint64      // members that this one has lost contact with
 	expired      atomic.Int64     // sessions that this member has ended
 
 	touchWake chan struct{} // has an element when there are some touched
@@ -108,7 +109,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		sooner:  make(chan struct{}, 1), lost: make(chan uint64, 16), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
 		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
@@ -221,7 +222,13 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
-	m.raft.RegisterObserver(raft.NewObserver(nil, false, m.watched.observe))
+	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		if id := m.watched.observe(o); id != "" {
+			n, _ := strconv.ParseUint(string(id), 10, 64)
+			m.lostContact(n)
+		}
+		return false // nothing for a channel
+	}))
 	if m.peers == nil {
 		return nil
 	}

@@ -199,6 +199,8 @@ func (m *Member) serveForward(c net.Conn) {
 			})
 		}
 	})
+	var from uint64 // who sends
+	defer func() { m.lostContact(from) }()
 	for r := bufio.NewReader(c); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
@@ -211,6 +213,7 @@ func (m *Member) serveForward(c net.Conn) {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
 				return
 			}
+			from = e.Origin
 			select {
 			case batches <- batch{e.Batch, b}:
 			default:
@@ -218,7 +221,8 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgTouched:
-			if number, ok := m.takeTouches(b); ok && !answer(msgHeard, number) {
+			number, sender, ok := m.takeTouches(b)
+			if from = sender; ok && !answer(msgHeard, number) {
 				return
 			}
 		default:
@@ -341,7 +345,8 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) bool {
 	}
 	m.toldCount++
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), m.toldCount)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, touchesHead+touchLen*len(touches)), m.toldCount)
+	b = binary.BigEndian.AppendUint64(b, m.cfg.ID)
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
@@ -369,21 +374,25 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) bool {
 	}
 }
 
-// touchLen is the length of a touch: the session, and how many ms ago it was heard of.
-const touchLen = 8 + 4
+// A message of touches begins with its number and who sends it. A touch is a
+// session, and how many ms ago it was heard of.
+const (
+	touchesHead = 8 + 8
+	touchLen    = 8 + 4
+)
 
 // takeTouches notes what another member tells. It returns the number of the
-// message, and whether this member leads: if it is about to do its duties as the
-// leader, every session gets its whole time then.
-func (m *Member) takeTouches(b []byte) (number []byte, ok bool) {
-	if len(b) < 8 {
-		return nil, false
+// message, who sent it, and whether this member leads: if it is about to do its
+// duties as the leader, every session gets its whole time then.
+func (m *Member) takeTouches(b []byte) (number []byte, from uint64, ok bool) {
+	if len(b) < touchesHead {
+		return nil, 0, false
 	}
 	now := m.nowMs()
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
-	for t := b[8:]; len(t) >= touchLen; t = t[touchLen:] {
+	for t := b[touchesHead:]; len(t) >= touchLen; t = t[touchLen:] {
 		m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))
 	}
-	return b[:8], m.raft.State() == raft.Leader
+	return b[:8], binary.BigEndian.Uint64(b[8:]), m.raft.State() == raft.Leader
 }

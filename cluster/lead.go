@@ -113,6 +113,8 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			m.reap()
 			continue
 		case <-m.sooner:
+		case id := <-m.lost:
+			m.extend(id)
 		case <-timer.C:
 			for _, id := range m.late(due) {
 				m.expire(id, term, expiry{m, id, nil})
@@ -120,6 +122,29 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		due, wait = m.nextDeadline()
 		timer.Reset(wait)
+	}
+}
+
+// lostContact notes that this member, which may lead, has lost contact with another.
+func (m *Member) lostContact(id uint64) {
+	select {
+	case m.lost <- id:
+	default: // nobody has seen to the last ones: it does not lead
+	}
+}
+
+// extend gives the sessions of another member's clients their whole time again:
+// whom that heard in its last moment before it was lost, it could not tell.
+func (m *Member) extend(id uint64) {
+	var sessions []*session.Session
+	m.replica.View(func(v *fsm.View) { sessions = v.Sessions().Snapshot() })
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	now := m.nowMs()
+	for _, s := range sessions {
+		if s.Owner.Server == id {
+			m.tracker.Touch(s.ID, now)
+		}
 	}
 }
 

@@ -880,6 +880,17 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	return false
 }
 
+// wasLost says whether another member can have lost contact with a member in a
+// time: the way to it was cut, it stopped, or its disk was slow.
+func (c *checker) wasLost(a int, from, to time.Duration) bool {
+	for _, m := range c.s.members {
+		if c.wasCut(a, int(m.id), from, to) {
+			return true
+		}
+	}
+	return c.wasSlow(a, from, to)
+}
+
 // wasSlow says whether a member had a slow disk in a time. While it waits for
 // that, it does not learn that another member leads.
 func (c *checker) wasSlow(a int, from, to time.Duration) bool {
@@ -896,7 +907,8 @@ func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 // lateness asks of every session of the clients whether it ended, or is there
 // at the end of the run, longer after its client was heard of last than it may:
 // a new leader gives it its whole time again, and what a cut has held up may
-// have been heard later than anybody knows.
+// have been heard later than anybody knows. It does not ask if the member that
+// heard it was lost: the leader gives it its whole time again when it finds out.
 func (c *checker) lateness() {
 	c.s.mu.Lock()
 	slices.SortStableFunc(c.s.cutLog, func(a, b cutSpan) int { return cmp.Compare(a.At, b.At) })
@@ -929,6 +941,9 @@ func (c *checker) lateness() {
 		}
 		if c.h.Tries[id] > heard {
 			return
+		}
+		if c.wasLost(server, heard-5*time.Second, at) {
+			return // and so got its whole time again, some time
 		}
 		heard = c.told(server, by, heard)
 		// A leader's first act takes as long as its store does.
