@@ -833,29 +833,6 @@ func (c *checker) expiries() {
 	}
 }
 
-// told is when the last of some members can have learned, from another one, of
-// what that one heard.
-func (c *checker) told(by int, members []int, heard time.Duration) time.Duration {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + c.onItsWay()
-	for _, s := range c.s.cutLog { // in order
-		if s.At > told || s.Until != 0 && s.Until+again < heard {
-			continue
-		}
-		for _, m := range members {
-			if s.between(by, m) {
-				if s.Until == 0 {
-					return math.MaxInt64 / 2
-				}
-				told = max(told, s.Until+again)
-			}
-		}
-	}
-	return told
-}
-
 // between says whether the span is of a cut between two members, or of an end of one.
 func (s *cutSpan) between(a, b int) bool {
 	x, y := memberHost(a), memberHost(b)
@@ -906,13 +883,10 @@ func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 
 // lateness asks of every session of the clients whether it ended, or is there
 // at the end of the run, longer after its client was heard of last than it may:
-// a new leader gives it its whole time again, and what a cut has held up may
-// have been heard later than anybody knows. It does not ask if the member that
-// heard it was lost: the leader gives it its whole time again when it finds out.
+// a new leader gives it its whole time again. It does not ask if the member that
+// heard it was lost: so does the leader that finds out, and what a cut has held
+// up may have been heard later than anybody knows.
 func (c *checker) lateness() {
-	c.s.mu.Lock()
-	slices.SortStableFunc(c.s.cutLog, func(a, b cutSpan) int { return cmp.Compare(a.At, b.At) })
-	c.s.mu.Unlock()
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
 		if l := last[o.Session]; l == nil || o.CallAt >= l.CallAt {
@@ -927,7 +901,7 @@ func (c *checker) lateness() {
 	for _, k := range c.h.Conns {
 		newest[k.Session] = opened{k.At, k.Timeout, k.Server}
 	}
-	judge := func(id int64, at time.Duration, what string, by ...int) {
+	judge := func(id int64, at time.Duration, what string) {
 		k, known := newest[id]
 		if !known || c.h.Forced[id] {
 			return
@@ -943,9 +917,9 @@ func (c *checker) lateness() {
 			return
 		}
 		if c.wasLost(server, heard-5*time.Second, at) {
-			return // and so got its whole time again, some time
+			return // found out up to five seconds later: so it got its whole time again
 		}
-		heard = c.told(server, by, heard)
+		heard += c.onItsWay()
 		// A leader's first act takes as long as its store does.
 		for _, t := range c.h.Leads {
 			if t <= at {
@@ -958,14 +932,10 @@ func (c *checker) lateness() {
 		}
 	}
 	for _, e := range c.h.Expiries {
-		judge(e.Session, e.At, "was found late", int(e.By))
-	}
-	var all []int
-	for _, m := range c.s.members {
-		all = append(all, int(m.id))
+		judge(e.Session, e.At, "was found late")
 	}
 	for _, id := range c.h.Left {
-		judge(id, c.h.End, "has not ended", all...)
+		judge(id, c.h.End, "has not ended")
 	}
 }
 
