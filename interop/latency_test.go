@@ -75,7 +75,7 @@ func (z *zooEnsemble) addresses() []string { return z.listen }
 
 func (z *zooEnsemble) await() {
 	for _, addr := range z.listen {
-		waitZooKeeper(z.t, addr)
+		waitZooKeeper(z.t, addr, nil)
 	}
 }
 

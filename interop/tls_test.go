@@ -44,6 +44,8 @@ func compareTLS(t *testing.T, version zkVersion) {
 	l := startLockkeeper(t, "--tls-listen", freeAddr(t), "--tls-cert", store, "--tls-ca", authority, "--tls-client-auth", "want",
 		"--x509-super-user", "CN=root,O=Example")
 	theirs, ours := net.JoinHostPort("127.0.0.1", port), secureAddr(t, l)
+	// It opens this port after the other one.
+	waitZooKeeper(t, theirs, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1"})
 
 	subjects := []pkix.Name{
 		{CommonName: "ann", Organization: []string{"Example"}, Country: []string{"DE"}},

@@ -5,6 +5,7 @@ package interop
 import (
 	"bytes"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -85,7 +86,7 @@ type realZooKeeper struct {
 func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
 	z := launchZooKeeper(t, version, props, cfg)
-	waitZooKeeper(t, z.addr)
+	waitZooKeeper(t, z.addr, nil)
 	return z
 }
 
@@ -161,7 +162,7 @@ func (z *realZooKeeper) Kill() {
 func (z *realZooKeeper) Restart(t testing.TB) {
 	t.Helper()
 	z.launch(t)
-	waitZooKeeper(t, z.addr)
+	waitZooKeeper(t, z.addr, nil)
 }
 
 // Settings of a real ZooKeeper that tests share; merged puts some together.
@@ -186,15 +187,16 @@ func merged(settings ...map[string]string) map[string]string {
 	return all
 }
 
-// waitZooKeeper waits until the server at addr serves clients.
-func waitZooKeeper(t testing.TB, addr string) {
+// waitZooKeeper waits until the server at addr serves clients, with TLS if
+// secure is not nil.
+func waitZooKeeper(t testing.TB, addr string, secure *tls.Config) {
 	t.Helper()
 	var last string
 	patience := 20 * time.Millisecond
 	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		// ZooKeeper fails on a word that comes while it loads its tree, and then
 		// neither answers nor closes: ask again soon, but let a slow one answer.
-		answer, err := fourLetterWord(addr, "srvr", patience)
+		answer, err := askWord(addr, secure, "srvr", patience)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			patience = min(2*patience, 5*time.Second)
 		}
@@ -208,12 +210,20 @@ func waitZooKeeper(t testing.TB, addr string) {
 
 // fourLetterWord sends one and returns the whole answer.
 func fourLetterWord(addr, word string, timeout time.Duration) (string, error) {
+	return askWord(addr, nil, word, timeout)
+}
+
+// askWord is fourLetterWord, with TLS if secure is not nil.
+func askWord(addr string, secure *tls.Config, word string, timeout time.Duration) (string, error) {
 	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(timeout))
+	if secure != nil {
+		c = tls.Client(c, secure)
+	}
 	if _, err := io.WriteString(c, word); err != nil {
 		return "", err
 	}
