@@ -159,8 +159,10 @@ func (s *stayer) run() {
 		case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
 			// It may have been done. What is read in the same session tells.
 			data, st, err := s.conn.Get(s.path)
+			for errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) {
+				data, st, err = s.conn.Get(s.path)
+			}
 			switch {
-			case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
 			case err != nil:
 				s.t.Errorf("%s: %v", s.path, err)
 				return
