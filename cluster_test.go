@@ -240,8 +240,8 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 		if here.Leader != uint64(was+1) {
 			t.Fatalf("it knows already that %d leads", here.Leader)
 		}
-		check(t, quiet.Ping())
 		heard := time.Now()
+		check(t, quiet.Ping())
 		eventually(t, "the end of the session", func() bool {
 			_, err := watcher.Exists("/quiet", false)
 			return err == proto.NoNode
@@ -277,6 +277,27 @@ func TestClusterUnheard(t *testing.T) {
 		}
 		m.net.Heal()
 		check(t, m.reconnect(mute).Ping())
+	})
+}
+
+// TestClusterTooLate: a member does not answer a client that comes back when the
+// leader has found its session late.
+func TestClusterTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		c := m.connect((lead+1)%3, 4*time.Second)
+		check(t, c.Ping())
+		time.Sleep(3900 * time.Millisecond)
+		m.configs[lead].Memory.SetFault(func() error {
+			time.Sleep(3 * time.Second)
+			return nil
+		})
+		defer m.configs[lead].Memory.SetFault(nil)
+		time.Sleep(time.Second) // it is late by then, and its end waits for the disk
+		if c.Ping() == nil {
+			t.Error("it is answered")
+		}
 	})
 }
 
@@ -542,8 +563,9 @@ func TestClusterOtherLists(t *testing.T) {
 	})
 }
 
-// TestClusterLastWord: what a member heard in the moment before it was lost, so
-// that the leader could not be told, counts.
+// TestClusterLastWord: a client that was answered after a long silence has its
+// session for the whole timeout from then, also if the member that answered is
+// lost at once.
 func TestClusterLastWord(t *testing.T) {
 	const timeout, tick = 6 * time.Second, 500 * time.Millisecond
 	for name, x := range map[string]struct {
@@ -560,7 +582,7 @@ func TestClusterLastWord(t *testing.T) {
 			check(m.t, m.servers[i].Kill())
 			m.start(i)
 		}},
-		"cut off": {timeout / 3, func(m *members, i int) { // the leader finds out when a heartbeat is not answered for long
+		"cut off": {timeout / 3, func(m *members, i int) {
 			for j := range m.servers {
 				m.net.Cut(host(i), host(j), true)
 			}

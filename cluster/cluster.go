@@ -78,13 +78,14 @@ type Member struct {
 	leading      bool             // this member leads
 	touched      map[int64]int64  // sessions to tell the leader of, and when they were heard
 	touchedSince int64            // when the first of them was
-	tracker      *session.Tracker // mirrors the replicated sessions; consulted while leading
+	tracker      *session.Tracker // mirrors the replicated sessions; its deadlines count while leading
+	confirmed    chan struct{}    // closed and replaced when the leader knows of more touches
 	due          int64            // the deadline that lead sleeps for
 	sooner       chan struct{}    // has an element when there is an earlier one
-	lost         chan uint64      // members that this one has lost contact with
 	expired      atomic.Int64     // sessions that this member has ended
 
 	touchWake chan struct{} // has an element when there are some touched
+	hurry     chan struct{} // has an element when somebody waits until the leader knows of one
 	toldCount uint64        // messages of touches; sendTouches uses it
 	unheard   chan int64    // since when the leader has not heard what this member did, in ms of nowMs; or heard
 	leads     chan struct{} // has an element when this member has begun to lead
@@ -109,8 +110,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		sooner:  make(chan struct{}, 1), lost: make(chan uint64, 16), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), unheard: make(chan int64),
+		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), confirmed: make(chan struct{}), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
 		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
@@ -222,13 +223,7 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
-	m.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
-		if id := m.watched.observe(o); id != "" {
-			n, _ := strconv.ParseUint(string(id), 10, 64)
-			m.lostContact(n)
-		}
-		return false // nothing for a channel
-	}))
+	m.raft.RegisterObserver(raft.NewObserver(nil, false, m.watched.observe))
 	if m.peers == nil {
 		return nil
 	}

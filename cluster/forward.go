@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"maps"
@@ -23,7 +24,7 @@ type link struct {
 
 	turn    chan struct{} // has an element while somebody writes
 	refused chan uint64   // batches
-	heard   chan uint64   // messages of touches
+	heard   chan []byte   // answers to messages of touches
 	gone    chan struct{} // closed when the connection is
 }
 
@@ -60,27 +61,30 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), heard: make(chan uint64, 16), gone: make(chan struct{})}
+	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
 	m.link = l
 	m.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
 			kind, b, err := readMessage(r)
-			if err != nil || len(b) != 8 {
+			if err != nil || len(b) < 8 {
 				return
 			}
-			to := l.refused
+			// What finds no room, nobody waits for any more.
 			switch kind {
 			case msgRefused:
+				select {
+				case l.refused <- binary.BigEndian.Uint64(b):
+				default:
+				}
 			case msgHeard:
-				to = l.heard
+				select {
+				case l.heard <- b:
+				default:
+				}
 			default:
 				return
-			}
-			select {
-			case to <- binary.BigEndian.Uint64(b):
-			default: // nobody waits for it any more
 			}
 		}
 	})
@@ -178,10 +182,10 @@ func (m *Member) serveForward(c net.Conn) {
 	batches := make(chan batch, 16)
 	defer close(batches)
 	var mu sync.Mutex
-	answer := func(kind byte, number []byte) bool {
+	answer := func(kind byte, payload []byte) bool {
 		mu.Lock()
 		defer mu.Unlock()
-		err := writeMessage(c, kind, number)
+		err := writeMessage(c, kind, payload)
 		if err != nil {
 			c.Close()
 		}
@@ -199,8 +203,6 @@ func (m *Member) serveForward(c net.Conn) {
 			})
 		}
 	})
-	var from uint64 // who sends
-	defer func() { m.lostContact(from) }()
 	for r := bufio.NewReader(c); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
@@ -213,7 +215,6 @@ func (m *Member) serveForward(c net.Conn) {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
 				return
 			}
-			from = e.Origin
 			select {
 			case batches <- batch{e.Batch, b}:
 			default:
@@ -221,8 +222,7 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgTouched:
-			number, sender, ok := m.takeTouches(b)
-			if from = sender; ok && !answer(msgHeard, number) {
+			if len(b) < 8 || !answer(msgHeard, m.takeTouches(b)) {
 				return
 			}
 		default:
@@ -231,24 +231,29 @@ func (m *Member) serveForward(c net.Conn) {
 	}
 }
 
-// noteTouch remembers that a session was heard of at now, for the leader to
-// know, and the next one. The tracker's lock is held.
-func (m *Member) noteTouch(id, now int64) {
+// noteTouch remembers when a session was heard of, for the leader to know, and
+// the next one. The tracker's lock is held.
+func (m *Member) noteTouch(id, at int64) {
 	if m.peers == nil {
 		return
 	}
 	if len(m.touched) == 0 {
-		m.touchedSince = now
+		m.touchedSince = m.nowMs()
 		select {
 		case m.touchWake <- struct{}{}:
 		default:
 		}
 	}
-	m.touched[id] = now
+	m.touched[id] = at
 }
 
+// hurryGap is how long after one message of touches the next is sent if somebody
+// waits for it: one message does for many who wait.
+const hurryGap = 5 * time.Millisecond
+
 // sendTouches tells the leader which sessions were heard of here and how long
-// ago, soon after they were and all at once. Nothing is sent when nobody speaks.
+// ago, soon after they were and all at once, or at once if somebody waits.
+// Nothing is sent when nobody speaks.
 //
 // Who heard it may have been replaced already by a leader that counts since
 // before. So what was told last is told again to the next one.
@@ -259,6 +264,7 @@ func (m *Member) sendTouches() {
 		keep  = unheardLimit * m.electionTimeout // who was replaced knows it by then
 		told  = map[int64]int64{}
 		lead  = m.leader() // who was told
+		last  = m.nowMs()  // when it was
 	)
 	for {
 		select {
@@ -268,6 +274,12 @@ func (m *Member) sendTouches() {
 			m.trackMu.Unlock()
 			select {
 			case <-time.After(pause - m.since(since)):
+			case <-m.hurry:
+				select {
+				case <-time.After(hurryGap - m.since(last)):
+				case <-m.stop:
+					return
+				}
 			case <-m.stop:
 				return
 			}
@@ -289,12 +301,34 @@ func (m *Member) sendTouches() {
 		if !m.sayUnheard(since) {
 			return
 		}
-		if lead = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(heard) {
+		var unsure []int64
+		if lead, unsure = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(heard) {
 			return
 		}
+		last = m.nowMs()
+		m.confirm(news, unsure)
 		maps.Copy(told, news)
 		maps.DeleteFunc(told, func(_, at int64) bool { return m.since(at) > keep })
 	}
+}
+
+// confirm notes what the leader knows now, and has it told once more of sessions
+// that it is unsure about.
+func (m *Member) confirm(news map[int64]int64, unsure []int64) {
+	m.trackMu.Lock()
+	defer m.trackMu.Unlock()
+	for _, id := range unsure {
+		at, is := news[id]
+		if _, newer := m.touched[id]; is && !newer && m.tracker.Touch(id, at) {
+			m.noteTouch(id, at)
+		}
+		delete(news, id)
+	}
+	for id, at := range news {
+		m.tracker.Confirm(id, at)
+	}
+	close(m.confirmed)
+	m.confirmed = make(chan struct{})
 }
 
 // heard is what sayUnheard says when the leader has heard all.
@@ -313,8 +347,8 @@ func (m *Member) sayUnheard(since int64) bool {
 
 // tell has the leader hear news, and what was told before if that was to another
 // one than leads now. It returns who has heard it, which may be this member, or
-// nobody if the member stops.
-func (m *Member) tell(last leaderInfo, told, news map[int64]int64) leaderInfo {
+// nobody if the member stops, and the sessions that the leader does not answer for.
+func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, []int64) {
 	for {
 		lead, touches := m.leader(), news
 		if lead.changed != last.changed {
@@ -322,9 +356,13 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) leaderInfo {
 			maps.Copy(touches, news)
 		}
 		var again <-chan time.Time
-		if lead.id != 0 {
-			if lead.id == m.cfg.ID || m.tellLeader(lead, touches) {
-				return lead
+		switch lead.id {
+		case 0:
+		case m.cfg.ID:
+			return lead, nil
+		default:
+			if unsure, ok := m.tellLeader(lead, touches); ok {
+				return lead, unsure
 			}
 			again = time.After(retryAfter)
 		}
@@ -332,67 +370,79 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) leaderInfo {
 		case <-lead.changed:
 		case <-again:
 		case <-m.stop:
-			return leaderInfo{}
+			return leaderInfo{}, nil
 		}
 	}
 }
 
-// tellLeader sends touches to the leader, and returns true when it has heard them.
-func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) bool {
+// tellLeader sends touches to the leader. It returns true when the leader has
+// heard them, and the sessions that it does not answer for.
+func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []int64, ok bool) {
 	l, err := m.linkTo(lead)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	m.toldCount++
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, touchesHead+touchLen*len(touches)), m.toldCount)
-	b = binary.BigEndian.AppendUint64(b, m.cfg.ID)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), m.toldCount)
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
 		b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), math.MaxUint32)))
 	}
 	if l.send(msgTouched, b) != nil {
-		return false
+		return nil, false
 	}
-	again := time.After(m.electionTimeout) // it may be about to lead
+	again := time.After(m.electionTimeout)
 	for {
 		select {
-		case n := <-l.heard:
-			if n == m.toldCount {
-				return true
+		case b := <-l.heard:
+			switch binary.BigEndian.Uint64(b) {
+			case m.toldCount:
+			case unheardTouches:
+				return nil, false
+			default:
+				continue
 			}
+			for b = b[8:]; len(b) >= 8; b = b[8:] {
+				unsure = append(unsure, int64(binary.BigEndian.Uint64(b)))
+			}
+			return unsure, true
 		case <-again:
-			return false
+			return nil, false
 		case <-l.gone:
-			return false
+			return nil, false
 		case <-lead.changed:
-			return false
+			return nil, false
 		case <-m.stop:
-			return false
+			return nil, false
 		}
 	}
 }
 
-// A message of touches begins with its number and who sends it. A touch is a
-// session, and how many ms ago it was heard of.
-const (
-	touchesHead = 8 + 8
-	touchLen    = 8 + 4
-)
+// touchLen is the length of a touch: the session, and how many ms ago it was heard of.
+const touchLen = 8 + 4
 
-// takeTouches notes what another member tells. It returns the number of the
-// message, who sent it, and whether this member leads: if it is about to do its
-// duties as the leader, every session gets its whole time then.
-func (m *Member) takeTouches(b []byte) (number []byte, from uint64, ok bool) {
-	if len(b) < touchesHead {
-		return nil, 0, false
-	}
+// unheardTouches answers a message of touches that came to a member that may not lead.
+const unheardTouches = 0
+
+// takeTouches notes what another member tells, and returns the answer. If this
+// member is about to do its duties as the leader, every session gets its whole
+// time then. The answer is the number of the message, and the sessions that this
+// member does not answer for: those that it has found late, whose end is on its
+// way, and those that it does not know, any more or yet.
+func (m *Member) takeTouches(b []byte) []byte {
+	heard := bytes.Clone(b[:8])
 	now := m.nowMs()
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
-	for t := b[touchesHead:]; len(t) >= touchLen; t = t[touchLen:] {
-		m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))
+	for t := b[8:]; len(t) >= touchLen; t = t[touchLen:] {
+		if !m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:]))) {
+			heard = append(heard, t[:8]...)
+		}
 	}
-	return b[:8], binary.BigEndian.Uint64(b[8:]), m.raft.State() == raft.Leader
+	if m.raft.State() != raft.Leader {
+		return binary.BigEndian.AppendUint64(nil, unheardTouches)
+	}
+	return heard
 }

@@ -11,13 +11,37 @@ import (
 )
 
 // Touch notes that a session was heard of. It reports false if the session is
-// at its end; its connection is of no use then.
-func (m *Member) Touch(id int64) bool {
-	now := m.nowMs()
+// at its end, or over is closed; its connection is of no use then.
+//
+// A client that is answered trusts in its session for two thirds of its timeout
+// from when it asked. If the session could end before that, by what the leader
+// knows, Touch waits until the leader knows of this.
+func (m *Member) Touch(id int64, over <-chan struct{}) bool {
+	now, slack := m.nowMs(), m.electionTimeout.Milliseconds()
 	m.trackMu.Lock()
-	defer m.trackMu.Unlock()
 	m.noteTouch(id, now)
-	return m.tracker.Touch(id, now)
+	for waits := false; ; waits = true {
+		alive, news := m.tracker.Touch(id, now), m.confirmed
+		safe := m.peers == nil || m.raft.State() == raft.Leader || m.tracker.Safe(id, now, slack)
+		m.trackMu.Unlock()
+		if !alive || safe {
+			return alive
+		}
+		if !waits {
+			select {
+			case m.hurry <- struct{}{}:
+			default:
+			}
+		}
+		select {
+		case <-news:
+		case <-over:
+			return false
+		case <-m.stop:
+			return false
+		}
+		m.trackMu.Lock()
+	}
 }
 
 // Deadlines tells when the sessions are to end if nothing more is heard of them:
@@ -113,8 +137,6 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			m.reap()
 			continue
 		case <-m.sooner:
-		case id := <-m.lost:
-			m.extend(id)
 		case <-timer.C:
 			for _, id := range m.late(due) {
 				m.expire(id, term, expiry{m, id, nil})
@@ -122,29 +144,6 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		due, wait = m.nextDeadline()
 		timer.Reset(wait)
-	}
-}
-
-// lostContact notes that this member, which may lead, has lost contact with another.
-func (m *Member) lostContact(id uint64) {
-	select {
-	case m.lost <- id:
-	default: // nobody has seen to the last ones: it does not lead
-	}
-}
-
-// extend gives the sessions of another member's clients their whole time again:
-// whom that heard in its last moment before it was lost, it could not tell.
-func (m *Member) extend(id uint64) {
-	var sessions []*session.Session
-	m.replica.View(func(v *fsm.View) { sessions = v.Sessions().Snapshot() })
-	m.trackMu.Lock()
-	defer m.trackMu.Unlock()
-	now := m.nowMs()
-	for _, s := range sessions {
-		if s.Owner.Server == id {
-			m.tracker.Touch(s.ID, now)
-		}
 	}
 }
 

@@ -90,21 +90,17 @@ func (w *watched) proposed(bytes int) {
 	}
 }
 
-// observe learns from Raft whose heartbeats fail, and returns whose do anew.
-// Raft calls it, and waits.
-func (w *watched) observe(o *raft.Observation) (lost raft.ServerID) {
+// observe learns from Raft whose heartbeats fail. Raft calls it, and waits.
+func (w *watched) observe(o *raft.Observation) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch o := o.Data.(type) {
 	case raft.FailedHeartbeatObservation:
-		if !w.silent[o.PeerID] {
-			lost = o.PeerID
-		}
 		w.silent[o.PeerID] = true
 	case raft.ResumedHeartbeatObservation:
 		delete(w.silent, o.PeerID)
 	case raft.PeerObservation: // it is heard of from now on, or no member any more
 		delete(w.silent, o.Peer.ID)
 	}
-	return lost
+	return false // nothing for a channel
 }

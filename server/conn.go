@@ -259,7 +259,7 @@ func (c *conn) talk(first uint32) error {
 		// One touch does for all frames that came together.
 		if c.fed && len(buf) >= 8 && !isAuth(buf) {
 			c.fed = false
-			if !c.readOnly && !c.s.cfg.Proposer.Touch(c.session) {
+			if !c.readOnly && !c.s.cfg.Proposer.Touch(c.session, c.gone) {
 				return errEnd
 			}
 		}

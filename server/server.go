@@ -22,8 +22,10 @@ type Proposer interface {
 	// returns at once or when there is room. c is not used after it returns. Once over
 	// is closed, which w may do when a command is lost, nothing is proposed.
 	Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{})
-	// Touch notes that a session was heard of. It reports false if the session is at its end.
-	Touch(session int64) bool
+	// Touch notes that a session was heard of. It returns when the session is sure to
+	// outlive the trust that its client takes from an answer, and reports false if
+	// the session is at its end, or over was closed before.
+	Touch(session int64, over <-chan struct{}) bool
 	// Role is this server's part in the cluster, as four-letter words say it.
 	Role() string
 	// Deadlines tells when the sessions are to end if nothing more is heard of

@@ -41,7 +41,7 @@ func (p pipes) dial() net.Conn {
 type idle struct{}
 
 func (idle) Propose(_ *fsm.Command, w fsm.Waiter, _ <-chan struct{}) { w.Lost() }
-func (idle) Touch(int64) bool                                        { return true }
+func (idle) Touch(int64, <-chan struct{}) bool                       { return true }
 func (idle) Deadlines() []session.Bucket                             { return nil }
 func (idle) Expired() int64                                          { return 0 }
 func (idle) Quorum() (Quorum, bool)                                  { return Quorum{}, false }

@@ -87,6 +87,10 @@ func (s *story) run(command []string) string {
 		return fmt.Sprintln(s.table.Close(ids[0]))
 	case "touch":
 		return fmt.Sprintln(s.tracker.Touch(ids[0], num("at")))
+	case "confirm":
+		s.tracker.Confirm(ids[0], num("at"))
+	case "safe":
+		return fmt.Sprintln(s.tracker.Safe(ids[0], num("at"), num("slack")))
 	case "late":
 		return fmt.Sprintln(s.tracker.Late(num("at")))
 	case "next":

@@ -2,6 +2,7 @@ package session
 
 import (
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -19,9 +20,10 @@ type Tracker struct {
 }
 
 type tracked struct {
-	timeout  int64
-	deadline int64
-	closing  bool // reported late; its end is on its way through the log
+	timeout   int64
+	deadline  int64
+	closing   bool  // reported late; its end is on its way through the log
+	confirmed int64 // when it was heard of last, as far as whoever ends sessions knows
 }
 
 // NewTracker returns a tracker with buckets of tickMs.
@@ -35,7 +37,7 @@ func NewTracker(tickMs int64) *Tracker {
 func (t *Tracker) Add(id int64, timeoutMs int32, now int64) int64 {
 	s := t.sessions[id]
 	if s == nil {
-		s = &tracked{}
+		s = &tracked{confirmed: math.MinInt64 / 2}
 		t.sessions[id] = s
 	}
 	s.timeout = int64(timeoutMs)
@@ -54,6 +56,21 @@ func (t *Tracker) Touch(id int64, now int64) bool {
 		t.move(id, s, d)
 	}
 	return true
+}
+
+// Confirm notes that the server that ends sessions knows that this one was heard
+// of at at.
+func (t *Tracker) Confirm(id int64, at int64) {
+	if s := t.sessions[id]; s != nil {
+		s.confirmed = max(s.confirmed, at)
+	}
+}
+
+// Safe reports whether a session that was heard of at now will live for two
+// thirds of its timeout and for slackMs more, or was confirmed since now.
+func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
+	s := t.sessions[id]
+	return s != nil && s.confirmed >= now-max(0, s.timeout/3-slackMs)
 }
 
 func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }

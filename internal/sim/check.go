@@ -793,7 +793,9 @@ func (c *checker) ephemerals() {
 func (c *checker) onItsWay() time.Duration { return tick/4 + 2*c.s.opts.ElectionTimeout }
 
 // expiries asks of every session that a leader found late whether its client
-// had been heard of within its timeout, by a member that could tell the leader.
+// had been heard of within its timeout, by a member that could tell the leader;
+// and of every one that ended so, whether its client could trust in it by then,
+// no matter what became of the member that had answered it.
 func (c *checker) expiries() {
 	answered := map[int64][]*Op{}
 	for _, o := range c.h.Ops {
@@ -809,19 +811,24 @@ func (c *checker) expiries() {
 			}
 		}
 	}
-	before := map[int64]uint64{} // who found a session late last
-	for _, e := range c.h.Expiries {
-		if c.h.Forced[e.Session] {
+	left := map[int64]bool{} // sessions that their clients ended
+	for _, o := range c.h.Ops {
+		left[o.Session] = left[o.Session] || o.Code == proto.OpCloseSession
+	}
+	late := map[int64][]*Expiry{} // when a session was found late, in the last leader's time
+	for i := range c.h.Expiries {
+		e := &c.h.Expiries[i]
+		if end, ended := closed[e.Session]; !ended || e.At > end || left[e.Session] || c.h.Forced[e.Session] {
 			continue
 		}
-		if _, ended := closed[e.Session]; !ended {
-			continue // the decision came to nothing
+		found := late[e.Session]
+		if n := len(found); n > 0 && slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At }) {
+			found = nil // that came to nothing
 		}
-		again := before[e.Session] == e.By // what it found before could not be done then
-		before[e.Session] = e.By
-		if again {
-			continue
-		}
+		late[e.Session] = append(found, e)
+	}
+	for _, id := range slices.Sorted(maps.Keys(late)) {
+		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
 			if o.RetAt+c.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
@@ -830,7 +837,37 @@ func (c *checker) expiries() {
 				break
 			}
 		}
+		end := closed[e.Session]
+		for _, o := range answered[e.Session] {
+			if o.CallAt+e.Timeout*2/3 > end {
+				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered what its client asked at %v", e.Session, e.Timeout, end, o.Server, o.CallAt)
+				break
+			}
+		}
 	}
+}
+
+// told is when the last of some members can have learned, from another one, of
+// what that one heard.
+func (c *checker) told(by int, members []int, heard time.Duration) time.Duration {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
+	told := heard + c.onItsWay()
+	for _, s := range c.s.cutLog { // in order
+		if s.At > told || s.Until != 0 && s.Until+again < heard {
+			continue
+		}
+		for _, m := range members {
+			if s.between(by, m) {
+				if s.Until == 0 {
+					return math.MaxInt64 / 2
+				}
+				told = max(told, s.Until+again)
+			}
+		}
+	}
+	return told
 }
 
 // between says whether the span is of a cut between two members, or of an end of one.
@@ -857,17 +894,6 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	return false
 }
 
-// wasLost says whether another member can have lost contact with a member in a
-// time: the way to it was cut, it stopped, or its disk was slow.
-func (c *checker) wasLost(a int, from, to time.Duration) bool {
-	for _, m := range c.s.members {
-		if c.wasCut(a, int(m.id), from, to) {
-			return true
-		}
-	}
-	return c.wasSlow(a, from, to)
-}
-
 // wasSlow says whether a member had a slow disk in a time. While it waits for
 // that, it does not learn that another member leads.
 func (c *checker) wasSlow(a int, from, to time.Duration) bool {
@@ -883,10 +909,12 @@ func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 
 // lateness asks of every session of the clients whether it ended, or is there
 // at the end of the run, longer after its client was heard of last than it may:
-// a new leader gives it its whole time again. It does not ask if the member that
-// heard it was lost: so does the leader that finds out, and what a cut has held
-// up may have been heard later than anybody knows.
+// a new leader gives it its whole time again, and what a cut has held up may
+// have been heard later than anybody knows.
 func (c *checker) lateness() {
+	c.s.mu.Lock()
+	slices.SortStableFunc(c.s.cutLog, func(a, b cutSpan) int { return cmp.Compare(a.At, b.At) })
+	c.s.mu.Unlock()
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
 		if l := last[o.Session]; l == nil || o.CallAt >= l.CallAt {
@@ -901,7 +929,7 @@ func (c *checker) lateness() {
 	for _, k := range c.h.Conns {
 		newest[k.Session] = opened{k.At, k.Timeout, k.Server}
 	}
-	judge := func(id int64, at time.Duration, what string) {
+	judge := func(id int64, at time.Duration, what string, by ...int) {
 		k, known := newest[id]
 		if !known || c.h.Forced[id] {
 			return
@@ -916,10 +944,7 @@ func (c *checker) lateness() {
 		if c.h.Tries[id] > heard {
 			return
 		}
-		if c.wasLost(server, heard-5*time.Second, at) {
-			return // found out up to five seconds later: so it got its whole time again
-		}
-		heard += c.onItsWay()
+		heard = c.told(server, by, heard)
 		// A leader's first act takes as long as its store does.
 		for _, t := range c.h.Leads {
 			if t <= at {
@@ -932,10 +957,14 @@ func (c *checker) lateness() {
 		}
 	}
 	for _, e := range c.h.Expiries {
-		judge(e.Session, e.At, "was found late")
+		judge(e.Session, e.At, "was found late", int(e.By))
+	}
+	var all []int
+	for _, m := range c.s.members {
+		all = append(all, int(m.id))
 	}
 	for _, id := range c.h.Left {
-		judge(id, c.h.End, "has not ended")
+		judge(id, c.h.End, "has not ended", all...)
 	}
 }
 

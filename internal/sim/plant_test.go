@@ -34,7 +34,10 @@ var plants = []plant{
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability"}},
 	{"the leader passes over touches of other members", []edit{
-		{"cluster/forward.go", "m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "_ = now"},
+		{"cluster/forward.go", "!m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
+	}, []string{"expiry", "locks"}},
+	{"a member answers before the leader knows enough", []edit{
+		{"cluster/lead.go", "m.tracker.Safe(id, now, slack)", "slack > 0"},
 	}, []string{"expiry", "locks"}},
 	{"a new leader goes on with the times that it knows", []edit{
 		{"cluster/lead.go", "m.setLeading(true)\n\t\t\tm.trackAll()", "m.setLeading(true)"},
