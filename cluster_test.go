@@ -301,6 +301,38 @@ func TestClusterTooLate(t *testing.T) {
 	})
 }
 
+// TestClusterStuckLeader: a leader whose disk keeps it from learning that it was
+// replaced answers no client for so long that another may have its locks.
+func TestClusterStuckLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 6 * time.Second
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		c, writer := m.connect(lead, timeout), m.connect(lead, timeout)
+		check(t, c.Ping())
+		m.configs[lead].Memory.SetFault(func() error {
+			time.Sleep(10 * time.Second)
+			return nil
+		})
+		defer m.configs[lead].Memory.SetFault(nil)
+		writer.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
+		time.Sleep(10 * time.Millisecond)
+		for i := range m.servers {
+			m.net.Cut(host(lead), host(i), true)
+			m.net.Cut(host(i), host(lead), true)
+		}
+		cut := time.Now()
+		var answered time.Duration
+		for c.Ping() == nil {
+			answered = time.Since(cut)
+			time.Sleep(10 * time.Millisecond)
+		}
+		if answered < time.Second || answered > timeout/3 {
+			t.Errorf("its client was answered for %v", answered)
+		}
+	})
+}
+
 // TestClusterSlowLeader: sessions of other members live while the leader's disk
 // is slow and writes wait for it.
 func TestClusterSlowLeader(t *testing.T) {

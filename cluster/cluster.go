@@ -61,6 +61,7 @@ type Member struct {
 	membersChanged  chan struct{} // has an element when they were
 	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
 	watched         watched
+	contact         atomic.Int64 // when most who vote took this member for the leader, at least, in ms of nowMs
 
 	batcher batcher
 	pending pending
@@ -123,7 +124,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.commits.init()
 	m.log.init()
 	m.terms.turn = make(chan struct{}, 1)
-	m.watched.silent = map[raft.ServerID]bool{}
+	m.watched.init()
+	m.contact.Store(never)
 	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)

@@ -359,7 +359,10 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 		switch lead.id {
 		case 0:
 		case m.cfg.ID:
-			return lead, nil
+			if m.surelyLeads() {
+				return lead, nil
+			}
+			again = time.After(retryAfter)
 		default:
 			if unsure, ok := m.tellLeader(lead, touches); ok {
 				return lead, unsure
@@ -441,7 +444,7 @@ func (m *Member) takeTouches(b []byte) []byte {
 			heard = append(heard, t[:8]...)
 		}
 	}
-	if m.raft.State() != raft.Leader {
+	if !m.surelyLeads() {
 		return binary.BigEndian.AppendUint64(nil, unheardTouches)
 	}
 	return heard

@@ -22,7 +22,7 @@ func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 	m.noteTouch(id, now)
 	for waits := false; ; waits = true {
 		alive, news := m.tracker.Touch(id, now), m.confirmed
-		safe := m.peers == nil || m.raft.State() == raft.Leader || m.tracker.Safe(id, now, slack)
+		safe := m.peers == nil || m.surelyLeads() || m.tracker.Safe(id, now, slack)
 		m.trackMu.Unlock()
 		if !alive || safe {
 			return alive

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"math"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -64,10 +66,67 @@ func (m *Member) ResetProposals() {
 // watched is what a leader sees of the cluster.
 type watched struct {
 	mu             sync.Mutex
-	since          time.Time              // when this member began to lead; zero if it does not
-	silent         map[raft.ServerID]bool // members whose heartbeats fail
+	since          time.Time               // when this member began to lead; zero if it does not
+	silent         map[raft.ServerID]bool  // members whose heartbeats fail
+	follow         map[raft.ServerID]int64 // when members were asked last who then took this one for the leader
 	last, min, max int64
 }
+
+func (w *watched) init() {
+	w.silent, w.follow = map[raft.ServerID]bool{}, map[raft.ServerID]int64{}
+}
+
+// followed notes that another member, when it was asked, took this one for the
+// leader, or voted for it.
+func (w *watched) followed(id raft.ServerID, asked int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.follow[id] = max(w.follow[id], asked)
+}
+
+// surelyLeads reports whether this member leads, and was not replaced longer than
+// an election timeout ago: since then most of those who vote took it for the
+// leader. Raft itself learns that late if the disk holds it up, or if this
+// process stood still.
+func (m *Member) surelyLeads() bool {
+	if m.raft.State() != raft.Leader {
+		return false
+	}
+	if m.since(m.contact.Load()) > m.electionTimeout {
+		m.contact.Store(m.newestContact())
+	}
+	return m.since(m.contact.Load()) <= m.electionTimeout
+}
+
+// newestContact is when most of those who vote were asked last who then took
+// this member for the leader, itself among them.
+func (m *Member) newestContact() int64 {
+	members, err := m.members()
+	most := voters(members) / 2
+	switch {
+	case err != nil:
+		return never
+	case most == 0:
+		return m.nowMs()
+	}
+	w := &m.watched
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var follow []int64
+	for _, x := range members {
+		if at, ok := w.follow[serverID(x.ID)]; ok && x.Voter {
+			follow = append(follow, at)
+		}
+	}
+	if len(follow) < most {
+		return never
+	}
+	slices.Sort(follow)
+	return follow[len(follow)-most]
+}
+
+// never is a time of nowMs.
+const never = math.MinInt64 / 2 / int64(time.Millisecond)
 
 // lead begins anew, or ends.
 func (w *watched) lead(yes bool) {

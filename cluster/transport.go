@@ -106,14 +106,25 @@ func renewed(call func() error) (err error) {
 	return err
 }
 
-// AppendEntries implements raft.Transport.
+// AppendEntries implements raft.Transport. It notes who takes this member for the
+// leader, as RequestVote does; heartbeats come this way, and wait for no disk.
 func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	asked := t.m.nowMs()
+	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	if err == nil && resp.Success {
+		t.m.watched.followed(id, asked)
+	}
+	return err
 }
 
 // RequestVote implements raft.Transport.
 func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
+	asked := t.m.nowMs()
+	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
+	if err == nil && resp.Granted {
+		t.m.watched.followed(id, asked)
+	}
+	return err
 }
 
 // RequestPreVote implements raft.WithPreVote.
