@@ -280,6 +280,34 @@ func TestClusterUnheard(t *testing.T) {
 	})
 }
 
+// TestClusterLostQuorum: a member that is cut off from the others sends its clients
+// away when it has noticed, and two elections could have been since.
+func TestClusterLostQuorum(t *testing.T) {
+	const electionTimeout = 300 * time.Millisecond // by default
+	for k, name := range []string{"leader", "follower", "other follower"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := startMembers(t, 3, nil)
+				i := (m.leader() + k) % 3
+				c := m.connect(i, 6*time.Second)
+				for j := range m.servers {
+					m.net.Cut(host(i), host(j), true)
+					m.net.Cut(host(j), host(i), true)
+				}
+				cut := time.Now()
+				for c.Ping() == nil {
+					time.Sleep(time.Millisecond)
+				}
+				served := time.Since(cut)
+				t.Logf("served for %v", served)
+				if served < 2*electionTimeout || served > 4*electionTimeout+electionTimeout/10 {
+					t.Errorf("its client is sent away after %v", served)
+				}
+			})
+		})
+	}
+}
+
 // TestClusterTooLate: a member does not answer a client that comes back when the
 // leader has found its session late.
 func TestClusterTooLate(t *testing.T) {
