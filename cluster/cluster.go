@@ -61,6 +61,7 @@ type Member struct {
 	membersChanged  chan struct{} // has an element when they were
 	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
 	watched         watched
+	led             atomic.Int64 // when a leader had a majority, as it told this member, in ms of nowMs
 	contact         atomic.Int64 // when most who vote took this member for the leader, at least, in ms of nowMs
 
 	batcher batcher
@@ -126,6 +127,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.terms.turn = make(chan struct{}, 1)
 	m.watched.init()
 	m.contact.Store(never)
+	m.led.Store(never)
 	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)

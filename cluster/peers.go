@@ -58,6 +58,7 @@ const (
 	kindRaft    = 'R' // Raft's own messages
 	kindForward = 'F' // commands and touches on their way to the leader
 	kindAdmin   = 'A' // one request about the members
+	kindReach   = 'P' // nothing but to know that the member is there
 
 	peerVersion = 1
 )
@@ -192,6 +193,12 @@ func (p *peerPort) serve(nc net.Conn) {
 		p.m.serveForward(c)
 	case kindAdmin:
 		p.m.serveAdmin(c)
+	case kindReach:
+		if p.m.gate.lifted() {
+			c.SetWriteDeadline(time.Now().Add(helloTimeout))
+			c.Write([]byte{kindReach}) // who does not get it asks again
+		}
+		c.Close()
 	default:
 		p.warn("closing a connection to the peer port that is of no peer", "from", c.RemoteAddr().String())
 		c.Close()

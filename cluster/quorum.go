@@ -3,7 +3,6 @@ package cluster
 import (
 	"math"
 	"net"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -63,17 +62,20 @@ func (m *Member) ResetProposals() {
 	m.watched.last, m.watched.min, m.watched.max = -1, -1, -1
 }
 
-// watched is what a leader sees of the cluster.
+// watched is what a member sees of the cluster, the leader more than others.
 type watched struct {
 	mu             sync.Mutex
 	since          time.Time               // when this member began to lead; zero if it does not
 	silent         map[raft.ServerID]bool  // members whose heartbeats fail
 	follow         map[raft.ServerID]int64 // when members were asked last who then took this one for the leader
+	reached        map[raft.ServerID]int64 // when members were asked last who then were there
+	asking         map[raft.ServerID]bool  // those that are asked just now
 	last, min, max int64
 }
 
 func (w *watched) init() {
 	w.silent, w.follow = map[raft.ServerID]bool{}, map[raft.ServerID]int64{}
+	w.reached, w.asking = map[raft.ServerID]int64{}, map[raft.ServerID]bool{}
 }
 
 // followed notes that another member, when it was asked, took this one for the
@@ -101,28 +103,7 @@ func (m *Member) surelyLeads() bool {
 // newestContact is when most of those who vote were asked last who then took
 // this member for the leader, itself among them.
 func (m *Member) newestContact() int64 {
-	members, err := m.members()
-	most := voters(members) / 2
-	switch {
-	case err != nil:
-		return never
-	case most == 0:
-		return m.nowMs()
-	}
-	w := &m.watched
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var follow []int64
-	for _, x := range members {
-		if at, ok := w.follow[serverID(x.ID)]; ok && x.Voter {
-			follow = append(follow, at)
-		}
-	}
-	if len(follow) < most {
-		return never
-	}
-	slices.Sort(follow)
-	return follow[len(follow)-most]
+	return m.majority(m.watched.follow)
 }
 
 // never is a time of nowMs.

@@ -27,7 +27,8 @@ func (m *Member) leader() leaderInfo {
 func (m *Member) Leader() uint64 { return m.leader().id }
 
 // Serving gets true when clients can be served: there is a leader, and what was
-// committed before is applied here. It gets false when no leader was known for
+// committed before is applied here. It gets false when this member was not in
+// touch with a majority for an election timeout, when no leader was known for
 // as long as an election may take, or none has heard for as long whom this
 // member heard: then clients go to another server. Only the newest value is kept.
 func (m *Member) Serving() <-chan bool { return m.serving }
@@ -64,6 +65,9 @@ func (m *Member) watchLeader() {
 		caught  chan struct{}           // closed when this member caught up with the leader
 		grace   = 2 * m.electionTimeout // an election, and a second one should the votes be split
 		deaf    <-chan time.Time        // runs while the leader does not hear of whom this member heard
+		look    <-chan time.Time        // runs while this member serves: is there a majority?
+		asked   = int64(never)          // when the others were, whether they are there
+		ours    bool                    // this member has begun to lead
 		unheard = unheardLimit * m.electionTimeout
 	)
 	for {
@@ -76,13 +80,14 @@ func (m *Member) watchLeader() {
 			m.current.id, m.current.addr, m.current.changed = n, string(addr), make(chan struct{})
 		}
 		m.leadMu.Unlock()
+		ours = ours && n == m.cfg.ID
 		if changed {
 			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
 		}
 		switch {
 		case n != 0:
 			giveUp = nil
-			if !serving && caught == nil && n != m.cfg.ID {
+			if !serving && caught == nil && (n != m.cfg.ID || ours) {
 				done := make(chan struct{})
 				caught = done
 				m.wg.Go(func() { m.catchUp(done) })
@@ -90,13 +95,13 @@ func (m *Member) watchLeader() {
 		case serving && giveUp == nil:
 			giveUp = time.After(grace)
 		}
-		now, away := false, ""
+		now, away, lost := false, "", false
 		select {
 		case <-seen:
 		case <-caught:
 			caught, now = nil, true
 		case <-m.leads:
-			now = true
+			now, ours = true, true
 		case <-giveUp:
 			away = "no leader"
 		case since := <-m.unheard:
@@ -108,14 +113,20 @@ func (m *Member) watchLeader() {
 			if n != m.cfg.ID {
 				away = "the leader does not hear this member"
 			}
+		case <-look:
+			var again time.Duration
+			if again, lost = m.outOfTouch(&asked); lost {
+				away = "no majority in reach"
+			}
+			look = time.After(again)
 		case <-m.stop:
 			return
 		}
 		if away != "" && serving {
-			serving, giveUp = false, nil
+			serving, giveUp, look = false, nil, nil
 			m.cfg.Log.Warn(away + ": clients are sent away")
 			m.setServing(false)
-			if n == 0 { // else what was sent goes its way
+			if n == 0 || lost { // else what was sent goes its way
 				m.leadMu.Lock()
 				close(m.current.suspended)
 				m.current.suspended = make(chan struct{})
@@ -126,6 +137,9 @@ func (m *Member) watchLeader() {
 			serving = true
 			if deaf != nil { // that was of clients before
 				deaf = time.After(unheard)
+			}
+			if m.peers != nil {
+				look = time.After(m.electionTimeout / 2)
 			}
 			m.readyOnce.Do(func() { close(m.ready) })
 			m.setServing(true)

@@ -56,6 +56,9 @@ func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
 func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
+		if ok {
+			t.m.hear(q)
+		}
 		if ok && t.m.terms.during(q.Term, func() bool {
 			if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {
 				return false
@@ -110,7 +113,7 @@ func renewed(call func() error) (err error) {
 // leader, as RequestVote does; heartbeats come this way, and wait for no disk.
 func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	asked := t.m.nowMs()
-	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, t.m.claim(args), resp) })
 	if err == nil && resp.Success {
 		t.m.watched.followed(id, asked)
 	}
