@@ -18,7 +18,7 @@ import (
 
 const (
 	defaultKills = 200
-	killsTime    = 3 * time.Minute // is enough, on a machine where so many take longer
+	killsTime    = 90 * time.Second // is enough, on a machine where so many take longer
 	leastKills   = 50
 	crashLanes   = 4 // connections that create at a time
 	crashWindow  = 16
