@@ -417,7 +417,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 				}
 			}
 		case proto.SessionOpened, proto.SessionResumed:
-			o.m.track(c.Session, v.Sessions().Get(c.Session).Timeout)
+			o.m.track(v.Sessions().Get(c.Session))
 		case proto.SessionClosed:
 			o.m.trackMu.Lock()
 			o.m.tracker.Remove(c.Session)
@@ -456,7 +456,7 @@ func (m *Member) trackAll() {
 		defer m.trackMu.Unlock()
 		m.tracker = session.NewTracker(max(1, m.cfg.Tick.Milliseconds()))
 		for _, s := range v.Sessions().All() {
-			m.tracker.Add(s.ID, s.Timeout, m.nowMs())
+			m.tracker.Add(s, m.nowMs())
 		}
 	})
 }

@@ -138,8 +138,9 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			continue
 		case <-m.sooner:
 		case <-timer.C:
-			for _, id := range m.late(due) {
-				m.expire(id, term, expiry{m, id, nil})
+			late, tracker := m.late(due)
+			for _, s := range late {
+				m.expire(s, term, expiry{m, tracker, s})
 			}
 		}
 		due, wait = m.nextDeadline()
@@ -161,8 +162,9 @@ func (m *Member) nextDeadline() (due int64, wait time.Duration) {
 	return due, time.Duration(due-now) * time.Millisecond
 }
 
-// late returns the sessions whose time is over; due is when they were to be looked at.
-func (m *Member) late(due int64) []int64 {
+// late returns the sessions whose time is over, and who found them; due is when
+// they were to be looked at.
+func (m *Member) late(due int64) ([]*session.Session, *session.Tracker) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
 	now := m.nowMs()
@@ -171,67 +173,83 @@ func (m *Member) late(due int64) []int64 {
 		// unread in its sockets, so nobody is late for that time.
 		m.tracker.Extend(stood)
 	}
-	return m.tracker.Late(now)
+	return m.tracker.Late(now), m.tracker
 }
 
-// track times a session anew.
-func (m *Member) track(id int64, timeoutMs int32) {
+// track times a session that was opened or resumed.
+func (m *Member) track(s *session.Session) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
-	if m.tracker.Add(id, timeoutMs, m.nowMs()) < m.due {
-		select {
-		case m.sooner <- struct{}{}:
-		default:
-		}
+	if m.tracker.Add(s, m.nowMs()) < m.due {
+		m.lookSooner()
 	}
 }
 
-// expire proposes the end of a session, unless another connection gets it first
-// or, if term is not 0, this term ends.
-func (m *Member) expire(id int64, term uint64, w fsm.Waiter) {
-	var s *session.Session
-	m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
-	if s == nil {
-		w.Done(nil, nil)
-		return
+// lookSooner has lead look for the next deadline again.
+func (m *Member) lookSooner() {
+	select {
+	case m.sooner <- struct{}{}:
+	default:
 	}
-	m.cfg.Log.Info("session expired", "session", session.FormatID(id), "timeoutMs", s.Timeout)
+}
+
+// expire proposes the end of a session, unless another connection than the owner
+// in s has it by then or, if term is not 0, this term is over.
+func (m *Member) expire(s *session.Session, term uint64, w fsm.Waiter) {
+	m.cfg.Log.Info("session expired", "session", session.FormatID(s.ID), "timeoutMs", s.Timeout)
 	m.Propose(fsm.ExpireSession(s, term), w, nil)
 }
 
 // expiry waits for the end of a late session.
 type expiry struct {
-	m    *Member
-	id   int64
-	done result // nil if nobody waits besides
+	m       *Member
+	tracker *session.Tracker // that found it late; it may be replaced by then
+	s       *session.Session // as it was found late
 }
 
-// Done counts a session that has ended.
+// Done counts a session that has ended. If its end was refused, the session has
+// ended before, or is timed again for the connection that resumed it, or this
+// member has lost its place: then the session is as it was, and may be heard of.
 func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
-	if r != nil && r.Code == proto.OK {
+	if r.Code == proto.OK {
 		e.m.expired.Add(1)
-	}
-	if e.done != nil {
-		e.done <- nil
+	} else {
+		e.Lost()
 	}
 }
 
 // Lost lets the session be found late again.
 func (e expiry) Lost() {
-	if e.done != nil {
-		e.done <- ErrClosed
-	}
 	e.m.trackMu.Lock()
 	defer e.m.trackMu.Unlock()
-	e.m.tracker.Retry([]int64{e.id}, e.m.nowMs())
+	e.tracker.Retry(e.s, e.m.nowMs())
+	e.m.lookSooner()
 }
 
 // Expire ends a session now, as if it had not been heard of for its timeout,
 // and returns when its ephemerals are gone. It does nothing if there is no such session.
 func (m *Member) Expire(id int64) error {
+	var s *session.Session
+	m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
+	if s == nil {
+		return nil
+	}
 	done := make(result, 1)
-	m.expire(id, 0, expiry{m, id, done})
+	m.expire(s, 0, ordered{m, done})
 	return <-done
+}
+
+// ordered waits for the end of a session that Expire proposed.
+type ordered struct {
+	m *Member
+	result
+}
+
+func (o ordered) Done(v *fsm.View, r *fsm.Result) {
+	if r.Code == proto.OK {
+		o.m.expired.Add(1)
+	}
+	o.result.Done(v, r)
 }
 
 // result waits for a command whose reply does not matter.

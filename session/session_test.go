@@ -16,7 +16,8 @@ import (
 type story struct {
 	table   *Table
 	tracker *Tracker
-	held    *Session // as a snapshot holds it
+	late    map[int64]*Session // as they were reported last
+	held    *Session           // as a snapshot holds it
 }
 
 // TestTranscripts runs the stories in testdata. Times are ms:
@@ -30,7 +31,7 @@ type story struct {
 // A table that accepts a session tells the tracker of it, as a leader would.
 func TestTranscripts(t *testing.T) {
 	testkit.Transcripts(t, func(*testing.T) func([]string) string {
-		s := &story{NewTable(), NewTracker(1000), nil}
+		s := &story{NewTable(), NewTracker(1000), map[int64]*Session{}, nil}
 		return s.run
 	})
 }
@@ -69,14 +70,14 @@ func (s *story) run(command []string) string {
 		s.tracker = NewTracker(ids[0])
 	case "open":
 		n := s.table.Open(Session{ID: ids[0], Timeout: int32(num("timeout")), Password: password, Owner: owner()})
-		s.tracker.Add(n.ID, n.Timeout, num("at"))
+		s.tracker.Add(n, num("at"))
 		return fmt.Sprintf("session %d\n", n.ID)
 	case "resume":
 		n := s.table.Resume(ids[0], password[:len(password)-len(kv["cut"])], int32(num("timeout")), owner())
 		if n == nil {
 			return "refused\n"
 		}
-		s.tracker.Add(n.ID, n.Timeout, num("at"))
+		s.tracker.Add(n, num("at"))
 		return "resumed\n"
 	case "hold":
 		s.held = s.table.Get(ids[0])
@@ -92,7 +93,12 @@ func (s *story) run(command []string) string {
 	case "safe":
 		return fmt.Sprintln(s.tracker.Safe(ids[0], num("at"), num("slack")))
 	case "late":
-		return fmt.Sprintln(s.tracker.Late(num("at")))
+		ids := []int64{}
+		for _, x := range s.tracker.Late(num("at")) {
+			s.late[x.ID] = x
+			ids = append(ids, x.ID)
+		}
+		return fmt.Sprintln(ids)
 	case "next":
 		if at, ok := s.tracker.Next(); ok {
 			return fmt.Sprintln(at)
@@ -101,7 +107,13 @@ func (s *story) run(command []string) string {
 	case "extend":
 		s.tracker.Extend(ids[0])
 	case "retry":
-		s.tracker.Retry(ids, num("at"))
+		for _, id := range ids {
+			x := s.late[id]
+			if x == nil {
+				x = &Session{ID: id}
+			}
+			s.tracker.Retry(x, num("at"))
+		}
 	case "table":
 		var out strings.Builder
 		for _, x := range s.table.All() {
@@ -146,6 +158,7 @@ func TestRecord(t *testing.T) {
 // unnoticed for a tick after that.
 func TestTrackerModel(t *testing.T) {
 	type tracked struct {
+		session        *Session
 		heard, timeout int64
 		deadline       int64
 		late           bool
@@ -169,8 +182,9 @@ func TestTrackerModel(t *testing.T) {
 			switch r.IntN(20) {
 			case 0, 1, 2:
 				timeout := 1 + r.Int32N(int32(10*tick))
-				tracker.Add(id, timeout, now)
-				slow[id] = &tracked{now, int64(timeout), deadline(now + int64(timeout)), false}
+				s := &Session{ID: id, Timeout: timeout}
+				tracker.Add(s, now)
+				slow[id] = &tracked{s, now, int64(timeout), deadline(now + int64(timeout)), false}
 			case 3:
 				tracker.Remove(id)
 				delete(slow, id)
@@ -183,29 +197,26 @@ func TestTrackerModel(t *testing.T) {
 					}
 				}
 			case 5:
-				var ids []int64
-				for id := range int64(20) {
-					ids = append(ids, id) // those who are not late stay as they are
-				}
-				tracker.Retry(ids, now)
-				for _, x := range slow {
+				for id, x := range slow {
+					tracker.Retry(&Session{ID: id}, now) // one that was added before: that does nothing
+					tracker.Retry(x.session, now)        // nor does this, to one that is not late
 					if x.late {
 						x.late, x.deadline = false, deadline(now)
 						x.heard = now - x.timeout - tick // it is late, whatever it was
 					}
 				}
 			case 6, 7, 8, 9:
-				var want []int64
+				var want []*Session
 				for id, x := range slow {
 					if !x.late && x.deadline <= now {
-						want = append(want, id)
+						want = append(want, x.session)
 						x.late = true
 						if now-x.heard < x.timeout {
 							t.Errorf("session %d is late %d ms after it was heard of, with a timeout of %d", id, now-x.heard, x.timeout)
 						}
 					}
 				}
-				slices.Sort(want)
+				want = Sorted(want)
 				reported += len(want)
 				if got := tracker.Late(now); !slices.Equal(got, want) {
 					t.Fatalf("late at %d: %v, should be %v", now, got, want)

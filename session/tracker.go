@@ -20,7 +20,7 @@ type Tracker struct {
 }
 
 type tracked struct {
-	timeout   int64
+	session   *Session // as it was opened or resumed last
 	deadline  int64
 	closing   bool  // reported late; its end is on its way through the log
 	confirmed int64 // when it was heard of last, as far as whoever ends sessions knows
@@ -31,19 +31,21 @@ func NewTracker(tickMs int64) *Tracker {
 	return &Tracker{tickMs, map[int64]*tracked{}, map[int64]map[int64]struct{}{}}
 }
 
-// Add begins to track a session that was heard of at now, or changes its
-// timeout. A session that was reported late is not late any more. It returns
-// the session's deadline.
-func (t *Tracker) Add(id int64, timeoutMs int32, now int64) int64 {
-	s := t.sessions[id]
+// Add begins to track a session that was opened or resumed at now, with the
+// timeout and owner that it has since then. A session that was reported late is
+// not late any more. Add returns the session's deadline.
+func (t *Tracker) Add(opened *Session, now int64) int64 {
+	s := t.sessions[opened.ID]
 	if s == nil {
 		s = &tracked{confirmed: math.MinInt64 / 2}
-		t.sessions[id] = s
+		t.sessions[opened.ID] = s
 	}
-	s.timeout = int64(timeoutMs)
-	t.move(id, s, t.deadline(now, s.timeout))
+	s.session = opened
+	t.move(s, t.deadline(now, s.timeout()))
 	return s.deadline
 }
+
+func (s *tracked) timeout() int64 { return int64(s.session.Timeout) }
 
 // Touch notes that a session was heard of at now. It reports false if the
 // session is not tracked or was reported late.
@@ -52,8 +54,8 @@ func (t *Tracker) Touch(id int64, now int64) bool {
 	if s == nil || s.closing {
 		return false
 	}
-	if d := t.deadline(now, s.timeout); d > s.deadline { // rarely: most touches fall into the same bucket
-		t.move(id, s, d)
+	if d := t.deadline(now, s.timeout()); d > s.deadline { // rarely: most touches fall into the same bucket
+		t.move(s, d)
 	}
 	return true
 }
@@ -70,25 +72,25 @@ func (t *Tracker) Confirm(id int64, at int64) {
 // thirds of its timeout and for slackMs more, or was confirmed since now.
 func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 	s := t.sessions[id]
-	return s != nil && s.confirmed >= now-max(0, s.timeout/3-slackMs)
+	return s != nil && s.confirmed >= now-max(0, s.timeout()/3-slackMs)
 }
 
 func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }
 
-func (t *Tracker) move(id int64, s *tracked, deadline int64) {
-	t.leave(id, s)
+func (t *Tracker) move(s *tracked, deadline int64) {
+	t.leave(s)
 	s.deadline, s.closing = deadline, false
 	b := t.buckets[deadline]
 	if b == nil {
 		b = map[int64]struct{}{}
 		t.buckets[deadline] = b
 	}
-	b[id] = struct{}{}
+	b[s.session.ID] = struct{}{}
 }
 
-func (t *Tracker) leave(id int64, s *tracked) {
+func (t *Tracker) leave(s *tracked) {
 	if b := t.buckets[s.deadline]; b != nil {
-		if delete(b, id); len(b) == 0 {
+		if delete(b, s.session.ID); len(b) == 0 {
 			delete(t.buckets, s.deadline)
 		}
 	}
@@ -97,7 +99,7 @@ func (t *Tracker) leave(id int64, s *tracked) {
 // Remove forgets a session.
 func (t *Tracker) Remove(id int64) {
 	if s := t.sessions[id]; s != nil {
-		t.leave(id, s)
+		t.leave(s)
 		delete(t.sessions, id)
 	}
 }
@@ -105,21 +107,23 @@ func (t *Tracker) Remove(id int64) {
 // Len is the number of sessions tracked.
 func (t *Tracker) Len() int { return len(t.sessions) }
 
-// Late returns the sessions whose time was over at now, sorted, each once.
-func (t *Tracker) Late(now int64) []int64 {
-	var late []int64
+// Late returns the sessions whose time was over at now, in order of their ids,
+// each once. They are as Add got them: who ends one must see that its owner is
+// still the same, since a connection that has resumed it meanwhile was not silent.
+func (t *Tracker) Late(now int64) []*Session {
+	var late []*Session
 	for deadline, b := range t.buckets {
 		if deadline > now {
 			continue
 		}
 		for id := range b {
-			t.sessions[id].closing = true
-			late = append(late, id)
+			s := t.sessions[id]
+			s.closing = true
+			late = append(late, s.session)
 		}
 		delete(t.buckets, deadline)
 	}
-	slices.Sort(late)
-	return late
+	return Sorted(late)
 }
 
 // Next returns the earliest deadline, and false if nothing is tracked.
@@ -161,12 +165,11 @@ func (t *Tracker) Extend(ms int64) {
 	}
 }
 
-// Retry takes sessions back that were reported late but whose end could not be
-// proposed: they are reported again from now on.
-func (t *Tracker) Retry(ids []int64, now int64) {
-	for _, id := range ids {
-		if s := t.sessions[id]; s != nil && s.closing {
-			t.move(id, s, t.deadline(now, 0))
-		}
+// Retry takes back a session that Late reported but whose end did not come
+// about: it is reported again from now on. It does nothing if the session was
+// added again since then.
+func (t *Tracker) Retry(late *Session, now int64) {
+	if s := t.sessions[late.ID]; s != nil && s.closing && s.session == late {
+		t.move(s, t.deadline(now, 0))
 	}
 }

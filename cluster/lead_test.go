@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// loneMember opens a member without peers and without a disk that ends sessions
+// within 10 ms after their timeout.
+func loneMember(t *testing.T) *Member {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.Tick = 10 * time.Millisecond
+	m, err := Open(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	<-m.Ready()
+	return m
+}
+
+func (m *Member) hasSession(id int64) (has bool) {
+	m.replica.View(func(v *fsm.View) { has = v.Sessions().Get(id) != nil })
+	return has
+}
+
+// foundLate reports whether a session that exists was reported late.
+func (m *Member) foundLate(id int64) bool {
+	return !slices.ContainsFunc(m.Deadlines(), func(b session.Bucket) bool { return slices.Contains(b.Sessions, id) })
+}
+
+// TestResumedWhileLate resumes a session before it is found late, but has the
+// resume applied only afterwards: the session must live on, with its whole
+// timeout, and end when it is silent again.
+func TestResumedWhileLate(t *testing.T) {
+	const timeout = 300
+	m := loneMember(t)
+	opened, resumed := make(outcome, 1), make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, 7, timeout, session.Password{}), opened, nil)
+	<-opened
+
+	// Nothing is applied while somebody looks at the state.
+	looking, stop := make(chan struct{}), make(chan struct{})
+	go m.replica.View(func(*fsm.View) {
+		close(looking)
+		<-stop
+	})
+	<-looking
+	var none session.Password
+	m.Propose(fsm.ResumeSession(2, 7, timeout, none[:]), resumed, nil)
+	until(t, "the session is late", func() bool { return m.foundLate(7) })
+	time.Sleep(20 * time.Millisecond) // for what the leader does about it
+	close(stop)
+	if r := <-resumed; r == nil || r.Code != proto.OK {
+		t.Fatalf("resumed: %+v", r)
+	}
+	began := time.Now()
+	for time.Since(began) < timeout/2*time.Millisecond {
+		if !m.hasSession(7) {
+			t.Fatalf("the session was ended %v after it was resumed", time.Since(began))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if !m.Touch(7, nil) {
+		t.Fatal("the resumed session counts as late")
+	}
+	until(t, "the end of the session, which is silent again", func() bool { return !m.hasSession(7) })
+	if d := time.Since(began); d < 3*timeout/2*time.Millisecond {
+		t.Errorf("it ended %v after it was resumed, and was touched after half of its timeout", d)
+	}
+}
+
+// TestRefusedExpiry has the log refuse the end of a late session, since the term
+// in which it was found late is over: the session can be heard of again.
+func TestRefusedExpiry(t *testing.T) {
+	m := loneMember(t)
+	opened := make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+	<-opened
+	m.trackMu.Lock()
+	late, tracker := m.tracker.Late(m.nowMs()+120_000), m.tracker
+	m.trackMu.Unlock()
+	if len(late) != 1 || m.Touch(7, nil) {
+		t.Fatalf("late: %v", late)
+	}
+	m.expire(late[0], m.raft.CurrentTerm()+1, expiry{m, tracker, late[0]})
+	until(t, "the session is heard of again", func() bool { return m.Touch(7, nil) })
+	if !m.hasSession(7) || m.Expired() != 0 {
+		t.Error("the session has ended")
+	}
+}
+
+// TestResumeNearTimeout has many clients come back just when their sessions are
+// found late: whoever gets the session back keeps it.
+func TestResumeNearTimeout(t *testing.T) {
+	const sessions, timeout = 3000, 600
+	m := loneMember(t)
+	all := make(outcome, sessions)
+	for id := range int64(sessions) {
+		m.Propose(fsm.OpenSession(1, 1+id, timeout, session.Password{}), all, nil)
+	}
+	for range sessions {
+		<-all
+	}
+	until(t, "most sessions are about to be late", func() bool {
+		m.trackMu.Lock()
+		defer m.trackMu.Unlock()
+		next, ok := m.tracker.Next()
+		return !ok || next-m.nowMs() < 5
+	})
+	done := make(chan int64, sessions)
+	for id := int64(1); id <= sessions; id++ {
+		var none session.Password
+		m.Propose(fsm.ResumeSession(2, id, timeout, none[:]), resumption{id, done}, nil)
+	}
+	var back []int64
+	for range sessions {
+		if id := <-done; id != 0 {
+			back = append(back, id)
+		}
+	}
+	time.Sleep(timeout / 2 * time.Millisecond) // they have as much again
+	var lost []int64
+	for _, id := range back {
+		if !m.hasSession(id) {
+			lost = append(lost, id)
+		}
+	}
+	t.Logf("%d of %d sessions were resumed", len(back), sessions)
+	if len(lost) > 0 {
+		t.Errorf("%d of %d resumed sessions were ended", len(lost), len(back))
+	}
+}
+
+// resumption reports the id of a session that was resumed, or 0.
+type resumption struct {
+	id   int64
+	done chan int64
+}
+
+func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
+	if res.Code != proto.OK {
+		r.id = 0
+	}
+	r.done <- r.id
+}
+func (r resumption) Lost() { r.done <- 0 }
