@@ -433,6 +433,8 @@ func (o observer) Applied(index, term uint64, bytes int) {
 	o.m.logGrew(bytes)
 }
 
+func (observer) Restoring() {}
+
 func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.pending.restored()

@@ -95,6 +95,9 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 	}
 	if err == nil {
 		r.mu.Lock()
+		for _, o := range r.observers {
+			o.Restoring()
+		}
 		r.m = m
 		r.mu.Unlock()
 		for _, o := range r.observers {

@@ -39,7 +39,11 @@ type Observer interface {
 	// Applied is called after each entry, when the tree is unlocked again.
 	// bytes is the entry's length; term and bytes are 0 for a change of members.
 	Applied(index, term uint64, bytes int)
-	// Restored says that the whole state was replaced by a snapshot.
+	// Restoring is called while the tree is locked, right before a snapshot
+	// replaces the whole state. Nobody has seen the new state yet.
+	Restoring()
+	// Restored is called when a snapshot has replaced the whole state and the
+	// tree is unlocked again. No entry is applied before it returns.
 	Restored()
 	// Failed says that an entry could not be understood: this replica applies
 	// nothing any more, and its server must stop.

@@ -49,6 +49,7 @@ func (o observer) Changed(_ *View, changes []proto.Change) {
 	*o.sent = append(*o.sent, fmt.Sprintf("observer: %d changes", len(changes)))
 }
 func (o observer) Applied(uint64, uint64, int) { *o.sent = append(*o.sent, "observer: applied") }
+func (o observer) Restoring()                  { *o.sent = append(*o.sent, "observer: restoring") }
 func (o observer) Restored()                   { *o.sent = append(*o.sent, "observer: restored") }
 func (o observer) Failed(e error)              { *o.sent = append(*o.sent, "observer: failed: "+e.Error()) }
 
@@ -276,7 +277,7 @@ func TestReplicaRestores(t *testing.T) {
 	if err := to.Restore(io.NopCloser(strings.NewReader(out.String()))); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, &sent, "observer: restored")
+	expect(t, &sent, "observer: restoring", "observer: restored")
 	to.View(func(v *View) {
 		if v.Digest() != from.m.Digest() || v.Zxid() != from.m.Zxid() || v.Index() != from.m.Index() || v.Check() != nil {
 			t.Error("restored another state")

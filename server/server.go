@@ -360,8 +360,21 @@ func (o observer) Applied(uint64, uint64, int) {
 	}
 }
 
-// Restored closes all connections: events between the old state and the new
-// one are not known. Clients come back and set their watches again.
+// Restoring makes sure that nothing more is sent on any connection. Events
+// between the old state and the new one are not known: a client that saw a zxid
+// of the new one would name it when it sets its watches again, and never be told
+// of what it missed. Requests that are answered while the tree is unlocked again
+// go nowhere.
+func (o observer) Restoring() {
+	o.s.mu.Lock()
+	defer o.s.mu.Unlock()
+	for c := range o.s.conns {
+		c.out.close()
+	}
+}
+
+// Restored closes all connections, which may take longer than the tree should be
+// locked. Clients come back and set their watches again.
 func (o observer) Restored() {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()

@@ -287,6 +287,8 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (t *tap) Applied(uint64, uint64, int) {}
+func (*tap) Restoring()                    {}
+
 func (t *tap) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
