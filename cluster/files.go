@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -31,6 +32,9 @@ import (
 //	meta.json        format version and server id
 //	raft/raft.db     Raft's log, term and vote (raft-boltdb)
 //	raft/snapshots/  Raft's snapshots, the newest two
+//
+// The log and the snapshots hold the passwords of sessions and the digests in
+// ACLs, so only the owner may read what is made here.
 const (
 	formatVersion   = 1
 	metaFile        = "meta.json"
@@ -38,7 +42,11 @@ const (
 	raftDir         = "raft"
 	snapshotDir     = "raft/snapshots"
 	retainSnapshots = 2
+	stateFile       = "state.bin"            // in the directory of a snapshot, beside a meta.json
 	lockTimeout     = 200 * time.Millisecond // how long to wait for another process to let go
+
+	dirMode  = 0o700
+	fileMode = 0o600
 )
 
 // ErrInUse says that another process has the data directory open.
@@ -154,7 +162,7 @@ func (s faultyStore) SetUint64(key []byte, val uint64) error {
 // verifies what is in it. It deletes nothing but what a crash left half-written
 // under a temporary name.
 func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
-	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
 		return nil, err
 	}
 	known, err := readMeta(dir)
@@ -216,6 +224,9 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 			return fail(err)
 		}
 	}
+	if file := exposed(dir); file != "" {
+		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
+	}
 	return s, nil
 }
 
@@ -244,7 +255,7 @@ func writeMeta(dir string, m *meta) error {
 		return err
 	}
 	path := filepath.Join(dir, metaFile)
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
 	if err != nil {
 		return err
 	}
@@ -309,8 +320,62 @@ func guard(path string, f func() error) (err error) {
 	return err
 }
 
-func openSnapshots(dir string, log *slog.Logger) (*raft.FileSnapshotStore, error) {
-	return raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, raftLogger(log))
+func openSnapshots(dir string, log *slog.Logger) (raft.SnapshotStore, error) {
+	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, raftLogger(log))
+	return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err
+}
+
+// privateSnapshots is Raft's own store, which would let everybody read its files.
+type privateSnapshots struct {
+	*raft.FileSnapshotStore
+	dir string
+}
+
+func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.FileSnapshotStore.Create(version, index, term, c, configIndex, trans)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(s.dir, sink.ID()+".tmp") // until the snapshot is complete
+	err = errors.Join(os.Chmod(dir, dirMode), os.Chmod(filepath.Join(dir, metaFile), fileMode), os.Chmod(filepath.Join(dir, stateFile), fileMode))
+	if err != nil {
+		sink.Cancel()
+		return nil, err
+	}
+	return sink, nil
+}
+
+// exposed returns a file with secrets in a data directory that users other than
+// its owner may read, as an earlier version left them, or "". It looks at
+// nothing above the data directory.
+func exposed(dir string) string {
+	if runtime.GOOS == "windows" { // no such modes
+		return ""
+	}
+	files := []string{raftFile}
+	snapshots, _ := os.ReadDir(filepath.Join(dir, snapshotDir))
+	for _, s := range snapshots {
+		files = append(files, filepath.Join(snapshotDir, s.Name(), stateFile))
+	}
+	mode := func(path string) os.FileMode {
+		info, err := os.Stat(filepath.Join(dir, path))
+		if err != nil {
+			return 0
+		}
+		return info.Mode()
+	}
+	for _, file := range files {
+		who := os.FileMode(0o77) & mode(file) >> 2 // an x for each who may read
+		for d := filepath.Dir(file); ; d = filepath.Dir(d) {
+			if who &= mode(d); d == "." {
+				break
+			}
+		}
+		if who&0o11 != 0 {
+			return filepath.Join(dir, file)
+		}
+	}
+	return ""
 }
 
 // removeTemporary removes snapshots that a crash left unfinished: Raft never
@@ -388,7 +453,7 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 	if err := json.Unmarshal(b, &m); err != nil {
 		return nil, nil, fmt.Errorf("meta.json: %w", err)
 	}
-	state, err := os.Open(filepath.Join(path, "state.bin"))
+	state, err := os.Open(filepath.Join(path, stateFile))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -433,7 +498,7 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 func verifyFile(path string) error {
 	return guard(path, func() error {
 		// Opened only for its lock: nobody writes meanwhile.
-		lock, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
+		lock, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
 		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) {
 			return err
 		}
@@ -598,6 +663,8 @@ type Report struct {
 	Znodes        int    `json:"znodes"`
 	Sessions      int    `json:"sessions"`
 	Digest        string `json:"digest"`
+	// Exposed is a file with passwords that other users may read.
+	Exposed string `json:"exposed,omitempty"`
 }
 
 // Check verifies the data directory of a server that is not running: the
@@ -627,7 +694,7 @@ func Check(dir string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{ServerID: m.ServerID}
+	report := &Report{ServerID: m.ServerID, Exposed: exposed(dir)}
 	machine := snapshot
 	if newest == nil {
 		machine = fsm.NewMachine()

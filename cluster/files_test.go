@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -286,4 +287,70 @@ func TestProposeAfterClose(t *testing.T) {
 	if err := <-w; !errors.Is(err, ErrClosed) {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestPrivateFiles: only the owner may read what a member writes, and Check
+// names a file that others may read.
+func TestPrivateFiles(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no such modes")
+	}
+	dir := filepath.Join(t.TempDir(), "data")
+	cfg := testConfig(dir)
+	cfg.SnapshotBytes = 1
+	m, err := Open(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-m.Ready()
+	until(t, "a snapshot", func() bool {
+		done := make(outcome, 1)
+		m.Propose(fsm.Nothing(), done, nil)
+		<-done
+		newest, err := m.stores.newest()
+		return err == nil && newest.Index > 0
+	})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	err = filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode()&0o77 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		paths = append(paths, path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := slices.IndexFunc(paths, func(p string) bool { return filepath.Base(p) == stateFile })
+	if state < 0 {
+		t.Fatalf("no snapshot in %v", paths)
+	}
+	checkExposed := func(when, want string) {
+		t.Helper()
+		if r, err := Check(dir); err != nil || r.Exposed != want {
+			t.Errorf("%s: Check says %+v, %v, should name %q", when, r, err, want)
+		}
+	}
+	checkExposed("as it was made", "")
+	chmod := func(path string, mode os.FileMode) {
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for d := filepath.Dir(paths[state]); d != dir; d = filepath.Dir(d) {
+		chmod(d, 0o755)
+	}
+	chmod(paths[state], 0o644)
+	checkExposed("below a private directory", "")
+	chmod(dir, 0o710)
+	checkExposed("readable for the group", paths[state])
+	chmod(paths[state], 0o604)
+	checkExposed("readable for those who may not enter", "")
 }

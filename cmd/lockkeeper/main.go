@@ -143,5 +143,8 @@ func check(args []string, getenv func(string) string, stdout io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d after a snapshot at %d, digest %s\n",
 		f.Arg(0), r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.SnapshotIndex, r.Digest)
+	if r.Exposed != "" {
+		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, f.Arg(0))
+	}
 	return nil
 }

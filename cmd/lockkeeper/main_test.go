@@ -581,6 +581,13 @@ func TestCheck(t *testing.T) {
 	if after := modTimes(t, dir); after != before {
 		t.Errorf("check changed\n%s\nto\n%s", before, after)
 	}
+	for path, mode := range map[string]os.FileMode{"": 0o755, "raft": 0o755, "raft/raft.db": 0o644} { // as an earlier version could leave it
+		check1(t, os.Chmod(filepath.Join(dir, path), mode))
+	}
+	warning := fmt.Sprintf("warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", filepath.Join(dir, "raft/raft.db"), dir)
+	if code, out, stderr := call(nil, "check", dir); code != exitOK || out != stdout+warning || stderr != "" {
+		t.Errorf("readable by all: %d %q %q", code, out, stderr)
+	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, args := range [][]string{{"check", missing}, {"check", "--json", missing}} {
 		code, stdout, stderr := call(nil, args...)
