@@ -454,12 +454,15 @@ func TestIdentitiesAreBounded(t *testing.T) {
 	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)
 		defer c.Close()
-		long := strings.Repeat("u", 20<<10)
-		for i := range 3 {
+		for i := range 20 {
+			must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: fmt.Appendf(nil, "user%d:p", i)}, nil))(t)
+		}
+		long := strings.Repeat("u", 1<<10)
+		for i := range 2 {
 			must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: fmt.Appendf(nil, "%s%d:p", long, i)}, nil))(t)
 		}
 		if _, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: fmt.Appendf(nil, "%s:p", long)}, nil); err != proto.AuthFailed {
-			t.Errorf("the fourth: %v", err)
+			t.Errorf("beyond 4 KiB: %v", err)
 		}
 		closed(t, c)
 	})

@@ -12,7 +12,7 @@ import (
 
 // maxIdentity is how many bytes a connection's identities may have: each of its
 // writes takes them into the log.
-const maxIdentity = 64 << 10
+const maxIdentity = 4 << 10
 
 // auth adds an identity to the connection, for the requests that come after
 // it. A request that cannot be read is an error, and gets no reply.

@@ -59,7 +59,6 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
-	cmd.IDs = c.identity.Load().encoded
 	c.s.cfg.Proposer.Propose(cmd, w, nil)
 	<-w.done
 	if w.lost {
