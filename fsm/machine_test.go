@@ -308,6 +308,23 @@ func TestExpiryOfEarlierTerm(t *testing.T) {
 	}
 }
 
+// TestMovedSession: what a connection can still do once another one has resumed
+// its session.
+func TestMovedSession(t *testing.T) {
+	m := NewMachine()
+	var none session.Password
+	one(t, m, 1, OpenSession(1, 5, 1000, none), createCommand(5, "/e", 1), ResumeSession(2, 5, 1000, none[:]))
+	sync := &Command{Op: proto.OpSync, Session: 5, Conn: 1, Body: (&proto.Path{Path: "/"}).Append(nil)}
+	r, changes := one(t, m, 1, createCommand(5, "/late", 0), sync)
+	if r[0].Code != proto.SessionMoved || !r[0].Drop || r[1].Code != proto.OK || len(changes) > 0 {
+		t.Errorf("a create and a sync came to %+v, with changes %+v", r, changes)
+	}
+	r, _ = one(t, m, 1, &Command{Op: proto.OpCloseSession, Session: 5, Conn: 1})
+	if r[0].Code != proto.OK || m.Sessions().Get(5) != nil || m.Tree().Lookup("/e") != nil {
+		t.Errorf("a close came to %+v", r[0])
+	}
+}
+
 // TestCloseDeletesEphemerals: one zxid, the znodes in the order of their
 // creation, then the session.
 func TestCloseDeletesEphemerals(t *testing.T) {

@@ -74,6 +74,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired, Drop: true}, nil
 	}
+	// As in ZooKeeper, these two do not depend on the owner. A close ends the
+	// session even if another connection has resumed it: a client has asked for
+	// its end (PrepRequestProcessor, closeSession). A sync changes nothing, and
+	// the member that proposed it has closed a connection that lost its session.
 	switch c.Op {
 	case proto.OpCloseSession:
 		return m.closeSession(c.Session), nil
