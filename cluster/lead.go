@@ -140,7 +140,10 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		case <-timer.C:
 			late, tracker := m.late(due)
 			for _, s := range late {
-				m.expire(s, term, expiry{m, tracker, s})
+				m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
+			}
+			for _, s := range late { // the log may block
+				m.logExpired(s)
 			}
 		}
 		due, wait = m.nextDeadline()
@@ -193,11 +196,8 @@ func (m *Member) lookSooner() {
 	}
 }
 
-// expire proposes the end of a session, unless another connection than the owner
-// in s has it by then or, if term is not 0, this term is over.
-func (m *Member) expire(s *session.Session, term uint64, w fsm.Waiter) {
+func (m *Member) logExpired(s *session.Session) {
 	m.cfg.Log.Info("session expired", "session", session.FormatID(s.ID), "timeoutMs", s.Timeout)
-	m.Propose(fsm.ExpireSession(s, term), w, nil)
 }
 
 // expiry waits for the end of a late session.
@@ -235,7 +235,8 @@ func (m *Member) Expire(id int64) error {
 		return nil
 	}
 	done := make(result, 1)
-	m.expire(s, 0, ordered{m, done})
+	m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, nil)
+	m.logExpired(s)
 	return <-done
 }
 

@@ -89,7 +89,7 @@ func TestRefusedExpiry(t *testing.T) {
 	if len(late) != 1 || m.Touch(7, nil) {
 		t.Fatalf("late: %v", late)
 	}
-	m.expire(late[0], m.raft.CurrentTerm()+1, expiry{m, tracker, late[0]})
+	m.Propose(fsm.ExpireSession(late[0], m.raft.CurrentTerm()+1), expiry{m, tracker, late[0]}, nil)
 	until(t, "the session is heard of again", func() bool { return m.Touch(7, nil) })
 	if !m.hasSession(7) || m.Expired() != 0 {
 		t.Error("the session has ended")

@@ -87,7 +87,8 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 		return b
 	})
 	if !ok {
-		c.warn("closing a connection whose client does not read")
+		const msg = "closing a connection whose client does not read"
+		c.warnLater(msg, msg)
 		c.kill()
 	}
 }

@@ -275,17 +275,12 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	c.markDirty()
 }
 
-// exceeded counts and logs that a write went over a quota. The log may block, so
-// it comes when the tree is unlocked.
+// exceeded counts and logs that a write went over a quota.
 func (c *conn) exceeded(e *znode.QuotaExceeded) {
 	if e.Hard {
 		c.s.stats.quotaExceeded(e.Namespace())
 	}
-	if say := c.warning("quota exceeded", e.String()); say != nil {
-		c.s.dirtyMu.Lock()
-		c.s.said = append(c.s.said, say)
-		c.s.dirtyMu.Unlock()
-	}
+	c.warnLater("quota exceeded", e.String())
 }
 
 // pop takes the head off the queue; mu is held.

@@ -35,7 +35,7 @@ func newApplying() *applying {
 }
 
 func entryOf(index uint64, c *fsm.Command) []byte {
-	return fsm.EndEntry(fsm.AppendCommand(fsm.BeginEntry(nil), c), &fsm.Envelope{Origin: 1, Batch: index, Time: 1000, Count: 1})
+	return fsm.EndEntry(fsm.AppendCommand(fsm.BeginEntry(nil), c), &fsm.Envelope{Origin: 1, Batch: index, Time: 1000, Settings: fsm.EnforceQuota, Count: 1})
 }
 
 func (p *applying) Propose(c *fsm.Command, w fsm.Waiter, _ <-chan struct{}) {

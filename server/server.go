@@ -104,9 +104,8 @@ type Server struct {
 	wg        sync.WaitGroup  // one for each connection and listener
 
 	dirtyMu sync.Mutex
-	dirty   []*conn  // have frames that the applier queued since it last flushed
-	said    []func() // the applier's warnings, likewise
-	scratch []byte   // replies of reads that the applier runs; the applier's own
+	dirty   []*conn // have frames that the applier queued since it last flushed
+	scratch []byte  // replies of reads that the applier runs; the applier's own
 
 	opening   atomic.Int64  // sessions that are asked for and not in the replica yet
 	number    atomic.Uint64 // of the last connection
@@ -348,15 +347,12 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 
 func (o observer) Applied(uint64, uint64, int) {
 	o.s.dirtyMu.Lock()
-	dirty, said := o.s.dirty, o.s.said
-	o.s.dirty, o.s.said = nil, nil
+	dirty := o.s.dirty
+	o.s.dirty = nil
 	o.s.dirtyMu.Unlock()
 	for _, c := range dirty {
 		c.dirty.Store(false)
 		c.out.flush()
-	}
-	for _, say := range said {
-		say()
 	}
 }
 

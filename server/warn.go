@@ -10,8 +10,10 @@ import (
 // warnings keeps clients from filling the log: of each kind at most
 // warnBurst lines a second are logged, and the next one tells how many were not.
 type warnings struct {
-	mu   sync.Mutex
-	said map[string]*said
+	mu      sync.Mutex
+	said    map[string]*said
+	waiting []func() // to be logged by logWaiting, in this order
+	logging bool     // logWaiting runs
 }
 
 type said struct {
@@ -20,17 +22,59 @@ type said struct {
 	unsaid int
 }
 
-const warnBurst = 50
+const (
+	warnBurst  = 50
+	maxWaiting = 1000 // lines for a log that takes none
+)
 
-// warn logs something about a connection that its client brought about.
+// warn logs something about a connection that its client brought about. The log
+// may block: the applier, and whoever holds a lock, calls warnLater.
 func (c *conn) warn(msg string, args ...any) {
 	if say := c.warning(msg, msg, args...); say != nil {
 		say()
 	}
 }
 
-// warning is what warn does, to be done later, where it may take time; nil if
-// there was enough of this kind.
+// warnLater is warn on a goroutine that nobody waits for. Lines of one kind count
+// as alike, whatever msg says.
+func (c *conn) warnLater(kind, msg string, args ...any) {
+	say := c.warning(kind, msg, args...)
+	w := &c.s.warnings
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if say == nil || len(w.waiting) >= maxWaiting {
+		return
+	}
+	if !w.logging {
+		if !c.s.enter() {
+			return
+		}
+		w.logging = true
+		go c.s.logWaiting()
+	}
+	w.waiting = append(w.waiting, say)
+}
+
+// logWaiting logs what waits for it, and ends when nothing does.
+func (s *Server) logWaiting() {
+	defer s.wg.Done()
+	w := &s.warnings
+	for {
+		w.mu.Lock()
+		waiting := w.waiting
+		w.waiting = nil
+		w.logging = len(waiting) > 0
+		w.mu.Unlock()
+		if len(waiting) == 0 {
+			return
+		}
+		for _, say := range waiting {
+			say()
+		}
+	}
+}
+
+// warning returns what warn does, or nil if there was enough of this kind.
 func (c *conn) warning(kind, msg string, args ...any) (say func()) {
 	unsaid, ok := c.s.warnings.allow(kind, time.Now())
 	if !ok {
