@@ -112,7 +112,7 @@ func (m *Memory) SetFault(f func() error) {
 
 func (m *Memory) stores() *stores {
 	faulty := faultyStore{m.log, m}
-	s := &stores{log: faulty, stable: faulty, snaps: m.snaps, where: "memory", close: func() error { return nil }}
+	s := &stores{log: faulty, stable: &voteStore{StableStore: faulty}, snaps: m.snaps, where: "memory", close: func() error { return nil }}
 	newest, _ := s.newest()
 	s.members = newest.Configuration
 	joinLog(m.log, newest) // a crash may have left that undone
@@ -198,7 +198,7 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	if err != nil {
 		return fail(err)
 	}
-	s := &stores{log: sealedLog{db}, stable: sealedStable{db}, snaps: snaps, where: dir, close: db.Close}
+	s := &stores{log: sealedLog{db}, stable: &voteStore{StableStore: sealedStable{db}}, snaps: snaps, where: dir, close: db.Close}
 	if old, err := overtaken(path, db, newest); err != nil {
 		return fail(err)
 	} else if old != nil {
@@ -521,7 +521,7 @@ func raftKeys() func(bucket, key, value []byte) error {
 			}
 			index = binary.BigEndian.Uint64(key)
 		case "conf":
-			if !slices.Contains([]string{currentTerm, "LastVoteTerm", "LastVoteCand", string(rejoining)}, string(key)) {
+			if !slices.Contains([]string{currentTerm, vote, string(rejoining)}, string(key)) {
 				return fmt.Errorf("key %q", key)
 			}
 		default:
@@ -571,7 +571,7 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 // every entry, and calls each with the entries after the snapshot. It checks
 // Raft's term and vote as well. snapshot is the state in the newest snapshot, or nil.
 func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta, snapshot *fsm.Machine, each func(*raft.Log) error) error {
-	log, stable := sealedLog{db}, sealedStable{db}
+	log, stable := sealedLog{db}, &voteStore{StableStore: sealedStable{db}}
 	damaged := func(format string, args ...any) error {
 		return fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, fmt.Errorf(format, args...))
 	}
@@ -627,11 +627,8 @@ func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta,
 		if err != nil {
 			return damaged("%w", err)
 		}
-		voted, err := stableUint64(stable, "LastVoteTerm")
+		voted, err := stableUint64(stable, voteTerm)
 		if err != nil {
-			return damaged("%w", err)
-		}
-		if _, err := stable.Get([]byte("LastVoteCand")); err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 			return damaged("%w", err)
 		}
 		switch {

@@ -51,7 +51,7 @@ func boltFile(t *testing.T, entries int) string {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(stable.SetUint64([]byte("CurrentTerm"), 2), stable.Set([]byte("LastVoteCand"), []byte("x")), log.DeleteRange(1, uint64(entries/3)), db.Close()); err != nil {
+	if err := errors.Join(stable.SetUint64([]byte("CurrentTerm"), 2), stable.Set([]byte(vote), []byte("x")), log.DeleteRange(1, uint64(entries/3)), db.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return path

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -105,8 +106,71 @@ func joinLog(log raft.LogStore, newest raft.SnapshotMeta) error {
 	return log.DeleteRange(first, last)
 }
 
-// currentTerm is the key under which Raft stores its term.
-const currentTerm = "CurrentTerm"
+// The keys under which Raft stores its term and its vote.
+const (
+	currentTerm   = "CurrentTerm"
+	voteTerm      = "LastVoteTerm"
+	voteCandidate = "LastVoteCand"
+)
+
+// vote is the key under which voteStore keeps the vote.
+const vote = "LastVote"
+
+// voteStore keeps Raft's vote as one value: the term, and behind it the
+// candidate. Raft stores the term first and then the candidate. A crash in
+// between would leave the new term with the candidate of an earlier vote, and
+// Raft would confirm that vote to this candidate without comparing its log.
+//
+// A term is held back until its candidate comes, without which Raft tells nobody
+// of the vote. Only Raft's main goroutine votes, and it does nothing in between.
+type voteStore struct {
+	raft.StableStore
+	term uint64 // whose candidate is to come
+}
+
+func (s *voteStore) SetUint64(key []byte, v uint64) error {
+	if string(key) == voteTerm {
+		s.term = v
+		return nil
+	}
+	return s.StableStore.SetUint64(key, v)
+}
+
+func (s *voteStore) Set(key, v []byte) error {
+	if string(key) == voteCandidate {
+		return s.StableStore.Set([]byte(vote), append(binary.BigEndian.AppendUint64(nil, s.term), v...))
+	}
+	return s.StableStore.Set(key, v)
+}
+
+func (s *voteStore) GetUint64(key []byte) (uint64, error) {
+	if string(key) == voteTerm {
+		term, _, err := s.vote()
+		return term, err
+	}
+	return s.StableStore.GetUint64(key)
+}
+
+func (s *voteStore) Get(key []byte) ([]byte, error) {
+	if string(key) == voteCandidate {
+		_, candidate, err := s.vote()
+		return candidate, err
+	}
+	return s.StableStore.Get(key)
+}
+
+// vote reads the vote that is stored; without one it is that of term 0 for
+// nobody, or an error that says so, as the store has it.
+func (s *voteStore) vote() (term uint64, candidate []byte, err error) {
+	b, err := s.StableStore.Get([]byte(vote))
+	switch {
+	case err != nil || len(b) == 0:
+		return 0, nil, err
+	case len(b) < 8:
+		return 0, nil, fmt.Errorf("%s: %w", vote, errSeal)
+	}
+	return binary.BigEndian.Uint64(b), b[8:], nil
+}
 
 // newest describes the newest snapshot; it is zero if there is none.
 func (s *stores) newest() (raft.SnapshotMeta, error) {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -190,4 +191,57 @@ func testStaleLog(t *testing.T, beyond int) {
 		}
 	}
 	stop(3, 2, 1)
+}
+
+// TestVoteIsOneWrite: a crash while a vote is stored leaves the vote before or
+// the new one, never the new term with the candidate of the one before: to that
+// candidate Raft would confirm a vote without comparing its log.
+func TestVoteIsOneWrite(t *testing.T) {
+	memory, dir := NewMemory(), t.TempDir()
+	for name, open := range map[string]func() (*stores, error){
+		"memory": func() (*stores, error) { return memory.stores(), nil },
+		"files":  func() (*stores, error) { return openDir(dir, 1, slog.New(slog.DiscardHandler)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			term, candidate := []byte("LastVoteTerm"), []byte("LastVoteCand")
+			check := func(s *stores, wantTerm uint64, want string) {
+				t.Helper()
+				got, err := s.stable.GetUint64(term)
+				who, err2 := s.stable.Get(candidate)
+				for _, e := range []*error{&err, &err2} {
+					if wantTerm == 0 && *e != nil && (*e).Error() == "not found" {
+						*e = nil // as Raft takes it
+					}
+				}
+				if err != nil || err2 != nil || got != wantTerm || string(who) != want {
+					t.Errorf("a vote in term %d for %q, %v, %v; should be %d for %q", got, who, err, err2, wantTerm, want)
+				}
+			}
+			s, err := open()
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(s, 0, "")
+			if err := errors.Join(s.bootstrap(raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}}), s.stable.SetUint64([]byte(currentTerm), 7)); err != nil {
+				t.Fatal(err)
+			}
+			for i, want := range []string{"a", "b:1", "a"} {
+				if err := errors.Join(s.stable.SetUint64(term, uint64(5+i)), s.stable.Set(candidate, []byte(want))); err != nil {
+					t.Fatal(err)
+				}
+				check(s, uint64(5+i), want)
+			}
+			// The crash.
+			if err := errors.Join(s.stable.SetUint64([]byte(currentTerm), 8), s.stable.SetUint64(term, 8), s.close()); err != nil {
+				t.Fatal(err)
+			}
+			if s, err = open(); err != nil {
+				t.Fatal(err)
+			}
+			check(s, 7, "a")
+			if err := s.close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
 }
