@@ -516,10 +516,14 @@ func raftKeys() func(bucket, key, value []byte) error {
 	return func(bucket, key, _ []byte) error {
 		switch string(bucket) {
 		case "logs":
-			if len(key) != 8 || index != 0 && binary.BigEndian.Uint64(key) != index+1 {
-				return fmt.Errorf("log entry %x follows %x", key, index)
+			if len(key) != 8 {
+				return fmt.Errorf("log entry %x", key)
 			}
-			index = binary.BigEndian.Uint64(key)
+			next := binary.BigEndian.Uint64(key)
+			if next == 0 || index != 0 && next != index+1 { // the first is 1
+				return fmt.Errorf("log entry %d follows %d", next, index)
+			}
+			index = next
 		case "conf":
 			if !slices.Contains([]string{currentTerm, vote, string(rejoining)}, string(key)) {
 				return fmt.Errorf("key %q", key)

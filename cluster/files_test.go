@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,6 +112,31 @@ func TestCheckPages(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestRaftKeys: the keys of a log are its indices, which begin with 1 or later and
+// have no gap. A flipped bit in the first one can make it 0.
+func TestRaftKeys(t *testing.T) {
+	for _, c := range []struct {
+		indices []uint64
+		good    bool
+	}{
+		{[]uint64{1, 2, 3}, true},
+		{[]uint64{7, 8}, true},
+		{[]uint64{0}, false},
+		{[]uint64{0, 2}, false},
+		{[]uint64{1, 3}, false},
+		{[]uint64{2, 2}, false},
+	} {
+		keys := raftKeys()
+		var err error
+		for _, i := range c.indices {
+			err = errors.Join(err, keys([]byte("logs"), binary.BigEndian.AppendUint64(nil, i), nil))
+		}
+		if good := err == nil; good != c.good {
+			t.Errorf("%v: %v", c.indices, err)
+		}
 	}
 }
 
