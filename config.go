@@ -124,7 +124,8 @@ type Config struct {
 	// before its connection is closed. The default is 64 MiB.
 	MaxOutboxBytes int
 	// SnapshotBytes is how long the log may grow before a snapshot is taken and
-	// the log cut, unless the snapshot would be longer. The default is 16 MiB.
+	// the log cut, unless the snapshot would be longer. An entry counts for at
+	// least 256 bytes. The default is 16 MiB.
 	SnapshotBytes int64
 
 	// TimeOfDay is this server's clock: what the log's entries are stamped with

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -170,11 +171,9 @@ func (m *Member) startRaft() error {
 	c.LocalID = serverID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
-	// An entry holds many commands, so a few make a long log; takeSnapshot
-	// counts its bytes besides.
-	c.SnapshotThreshold = 8192
-	// Entries behind a snapshot are for followers that lag. They would not be
-	// few bytes: an entry can have a megabyte and more. See takeSnapshot.
+	// takeSnapshots alone decides when a snapshot is due, and before each one how
+	// many entries stay behind it for followers that lag.
+	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
 
 	var (

@@ -6,13 +6,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
+// entryCost is how many bytes an entry counts for at least, since raft.db adds
+// some to each. It bounds the number of entries in a log of short ones.
+const entryCost = 256
+
 // logLength tells when a snapshot is due. Raft counts entries, but one of them
 // may hold a command or thousands.
 type logLength struct {
 	mu      sync.Mutex
 	room    sync.Cond     // on mu: no snapshot is being taken, or the member closes
 	due     chan struct{} // has an element when a snapshot is
-	bytes   int64         // applied since the newest snapshot was begun
+	bytes   int64         // applied since the newest snapshot was begun; each entry is at least entryCost
 	entries int64         // likewise
 	taking  bool
 	closed  bool
@@ -43,7 +47,7 @@ func (m *Member) logGrew(bytes int) {
 	l := &m.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.bytes += int64(bytes)
+	l.bytes += max(int64(bytes), entryCost)
 	l.entries++
 	if l.bytes >= due && !l.taking {
 		l.taking = true

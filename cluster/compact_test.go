@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// TestTrailingLog: whatever makes a snapshot due, enough of the log stays behind
+// it for a member that lags a little, and the log has a bound in entries too.
+func TestTrailingLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("")
+		cfg.Peers, cfg.Network = map[uint64]string{1: "a:1"}, memnet.New().Host("a")
+		m, err := Open(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		<-m.Ready()
+		perSnapshot := uint64(cfg.SnapshotBytes / entryCost) // entries, as short as these
+		for i := range 5 * perSnapshot / 2 {
+			done := make(outcome, 1)
+			m.Propose(fsm.Nothing(), done, nil)
+			if <-done == nil {
+				t.Fatal("lost entry", i)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		newest, err := m.stores.newest()
+		if err != nil || newest.Index == 0 {
+			t.Fatalf("no snapshot: %v", err)
+		}
+		first, _ := m.stores.log.FirstIndex()
+		last, _ := m.stores.log.LastIndex()
+		if newest.Index-first < perSnapshot*9/10 {
+			t.Errorf("the log begins with entry %d, and the snapshot ends at %d", first, newest.Index)
+		}
+		if last-first > 3*perSnapshot {
+			t.Errorf("the log has entries %d to %d", first, last)
+		}
+	})
+}
