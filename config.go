@@ -58,7 +58,8 @@ type Config struct {
 	Observers []uint64
 	// PeerTLS, if set, is for both directions between members. To have them
 	// prove themselves to each other it takes a certificate, RootCAs, ClientCAs
-	// and tls.RequireAndVerifyClientCert.
+	// and tls.RequireAndVerifyClientCert. Any certificate that ClientCAs verify is
+	// taken for a member's, so they must issue none for anybody else.
 	PeerTLS *tls.Config
 	// Network replaces TCP between members. It is for tests.
 	Network Network
