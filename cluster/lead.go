@@ -209,16 +209,20 @@ type expiry struct {
 
 // Done counts a session that has ended. If its end was refused, the session has
 // ended before, or is timed again for the connection that resumed it, or this
-// member has lost its place: then the session is as it was, and may be heard of.
+// member has lost its place: then it may be heard of again.
 func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
 	if r.Code == proto.OK {
 		e.m.expired.Add(1)
-	} else {
-		e.Lost()
+		return
 	}
+	e.m.trackMu.Lock()
+	defer e.m.trackMu.Unlock()
+	e.tracker.Spare(e.s, e.m.nowMs())
+	e.m.lookSooner()
 }
 
-// Lost lets the session be found late again.
+// Lost lets the session be found late again. Its end may still be applied, so
+// nobody may be answered for it.
 func (e expiry) Lost() {
 	e.m.trackMu.Lock()
 	defer e.m.trackMu.Unlock()

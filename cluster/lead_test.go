@@ -96,6 +96,23 @@ func TestRefusedExpiry(t *testing.T) {
 	}
 }
 
+// TestLostExpiry loses the end of a late session, which may still be applied: the
+// session is not heard of again, and is found late again.
+func TestLostExpiry(t *testing.T) {
+	m := loneMember(t)
+	opened := make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+	<-opened
+	m.trackMu.Lock()
+	late, tracker := m.tracker.Late(m.nowMs()+120_000), m.tracker
+	m.trackMu.Unlock()
+	expiry{m, tracker, late[0]}.Lost()
+	if m.Touch(7, nil) {
+		t.Error("the session was heard of")
+	}
+	until(t, "the end of the session", func() bool { return !m.hasSession(7) })
+}
+
 // TestResumeNearTimeout has many clients come back just when their sessions are
 // found late: whoever gets the session back keeps it.
 func TestResumeNearTimeout(t *testing.T) {

@@ -106,13 +106,17 @@ func (s *story) run(command []string) string {
 		return "nothing is tracked\n"
 	case "extend":
 		s.tracker.Extend(ids[0])
-	case "retry":
+	case "retry", "spare":
 		for _, id := range ids {
 			x := s.late[id]
 			if x == nil {
 				x = &Session{ID: id}
 			}
-			s.tracker.Retry(x, num("at"))
+			if words[0] == "retry" {
+				s.tracker.Retry(x, num("at"))
+			} else {
+				s.tracker.Spare(x, num("at"))
+			}
 		}
 	case "table":
 		var out strings.Builder
@@ -162,6 +166,7 @@ func TestTrackerModel(t *testing.T) {
 		heard, timeout int64
 		deadline       int64
 		late           bool
+		reported       bool // and not since Retry
 	}
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	for range 20 {
@@ -184,7 +189,7 @@ func TestTrackerModel(t *testing.T) {
 				timeout := 1 + r.Int32N(int32(10*tick))
 				s := &Session{ID: id, Timeout: timeout}
 				tracker.Add(s, now)
-				slow[id] = &tracked{s, now, int64(timeout), deadline(now + int64(timeout)), false}
+				slow[id] = &tracked{s, now, int64(timeout), deadline(now + int64(timeout)), false, false}
 			case 3:
 				tracker.Remove(id)
 				delete(slow, id)
@@ -197,20 +202,24 @@ func TestTrackerModel(t *testing.T) {
 					}
 				}
 			case 5:
+				again, spare := tracker.Retry, r.IntN(2) == 0
+				if spare {
+					again = tracker.Spare
+				}
 				for id, x := range slow {
-					tracker.Retry(&Session{ID: id}, now) // one that was added before: that does nothing
-					tracker.Retry(x.session, now)        // nor does this, to one that is not late
+					again(&Session{ID: id}, now) // one that was added before: that does nothing
+					again(x.session, now)        // nor does this, to one that is not late
 					if x.late {
-						x.late, x.deadline = false, deadline(now)
+						x.late, x.reported, x.deadline = !spare, false, deadline(now)
 						x.heard = now - x.timeout - tick // it is late, whatever it was
 					}
 				}
 			case 6, 7, 8, 9:
 				var want []*Session
 				for id, x := range slow {
-					if !x.late && x.deadline <= now {
+					if !x.reported && x.deadline <= now {
 						want = append(want, x.session)
-						x.late = true
+						x.late, x.reported = true, true
 						if now-x.heard < x.timeout {
 							t.Errorf("session %d is late %d ms after it was heard of, with a timeout of %d", id, now-x.heard, x.timeout)
 						}
@@ -233,7 +242,7 @@ func TestTrackerModel(t *testing.T) {
 			}
 			var next int64
 			for _, x := range slow {
-				if !x.late && (next == 0 || x.deadline < next) {
+				if !x.reported && (next == 0 || x.deadline < next) {
 					next = x.deadline
 				}
 			}
@@ -242,7 +251,7 @@ func TestTrackerModel(t *testing.T) {
 			}
 			byDeadline := map[int64][]int64{}
 			for id, x := range slow {
-				if !x.late {
+				if !x.reported {
 					byDeadline[x.deadline] = append(byDeadline[x.deadline], id)
 				}
 			}

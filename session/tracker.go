@@ -165,10 +165,20 @@ func (t *Tracker) Extend(ms int64) {
 	}
 }
 
-// Retry takes back a session that Late reported but whose end did not come
-// about: it is reported again from now on. It does nothing if the session was
-// added again since then.
+// Retry has a session that Late reported be reported again from now on, since
+// nobody knows what came of its end. It stays late: its end may still come. Retry
+// does nothing if the session was added again since then.
 func (t *Tracker) Retry(late *Session, now int64) {
+	if s := t.sessions[late.ID]; s != nil && s.closing && s.session == late {
+		t.move(s, t.deadline(now, 0))
+		s.closing = true
+	}
+}
+
+// Spare takes back a session that Late reported, since its end was refused: it is
+// not late any more, but is reported again from now on if nothing is heard of it.
+// Spare does nothing if the session was added again since then.
+func (t *Tracker) Spare(late *Session, now int64) {
 	if s := t.sessions[late.ID]; s != nil && s.closing && s.session == late {
 		t.move(s, t.deadline(now, 0))
 	}
