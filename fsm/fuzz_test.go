@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -82,6 +83,55 @@ func FuzzCommand(f *testing.F) {
 		}
 		if digests[0] != digests[1] {
 			t.Error("the same command made two states")
+		}
+	})
+}
+
+// manyIDs are identities of a connection, and auths a list of as many entries
+// that each stand for all of them.
+func manyIDs(n int) (ids []proto.ID) {
+	for i := range n {
+		ids = append(ids, proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprintf("%d:%028d", i, i)})
+	}
+	return ids
+}
+
+func auths(n int) (acl []proto.ACL) {
+	for i := range n {
+		acl = append(acl, proto.ACL{Perms: proto.PermAll | int32(i)<<5, ID: proto.ID{Scheme: proto.SchemeAuth}})
+	}
+	return acl
+}
+
+// FuzzSurvives: whatever state a client's requests make, with however many
+// identities, its snapshot can be read, and is the same state.
+func FuzzSurvives(f *testing.F) {
+	captured(f, func(op int32, body []byte) { f.Add(op, body, uint16(3), uint16(2)) })
+	large := proto.SetDataRequest{Path: "/a", Data: make([]byte, 1<<20), Version: -1}
+	f.Add(int32(proto.OpSetData), large.Append(nil), uint16(1500), uint16(1200))
+	var creates proto.MultiRequest
+	for i := range 2000 {
+		creates.Ops = append(creates.Ops, proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: fmt.Sprint("/n", i), ACL: auths(1)}})
+	}
+	f.Add(int32(proto.OpMulti), creates.Append(nil), uint16(1500), uint16(1))
+	f.Fuzz(func(t *testing.T, op int32, body []byte, ids, entries uint16) {
+		m := small(t)
+		encoded := AppendIDs(nil, manyIDs(int(ids%2000)))
+		set := proto.SetACLRequest{Path: "/a", ACL: auths(int(entries % 2000)), Version: -1}
+		for _, c := range []*Command{
+			{Op: proto.OpSetACL, Session: 5, Conn: 1, IDs: encoded, Body: set.Append(nil)},
+			{Op: proto.OpCode(op), Session: 5, Conn: 1, IDs: encoded, Body: body},
+		} {
+			entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: m.Index() + 1, Time: 2000, Count: 1})
+			applied(t, m, m.Zxid(), m.Apply(m.Index()+1, 3, entry, nil))
+		}
+		applied(t, throughSnapshot(t, m, nil), m.Zxid(), nil)
+		sent := len(set.Append(nil)) + len(body)
+		s := m.Snapshot().tree
+		for i := range s.Len() {
+			if n := len(s.Append(nil, i)); n > 1<<20+5*sent+200 {
+				t.Fatalf("a znode of %d bytes, of requests of %d", n, sent)
+			}
 		}
 	})
 }

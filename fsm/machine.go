@@ -25,6 +25,7 @@ type Machine struct {
 	txn      znode.Txn             // of the running command; its changes' memory is kept
 	out      []byte                // the running command's reply, likewise
 	ids      map[string][]proto.ID // decoded identities: few different ones fill a log
+	idBytes  int                   // length of their encodings
 
 	digests []TreeDigest // of the tree now and then, the oldest first; not part of the state
 }
@@ -188,8 +189,9 @@ func (m *Machine) identities(b []byte) []proto.ID {
 	if ids, ok := m.ids[string(b)]; ok {
 		return ids
 	}
-	if len(m.ids) >= 1024 {
+	if m.idBytes += len(b); m.idBytes > keptBytes {
 		clear(m.ids)
+		m.idBytes = len(b)
 	}
 	ids := decodeIDs(b)
 	m.ids[string(b)] = ids

@@ -93,11 +93,15 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 
 // permitted looks a znode up for somebody who needs READ. Paths are looked up as they are.
 func (v *View) permitted(path string, ids []proto.ID) (*znode.Node, proto.Code) {
+	return v.permittedBy(new(znode.Checker), path, ids)
+}
+
+func (v *View) permittedBy(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
 	n := v.m.tree.Lookup(path)
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
-	case !znode.Permits(n.Record().ACL, proto.PermRead, ids):
+	case !c.Permits(n.Record().ACL, proto.PermRead, ids):
 		return nil, proto.NoAuth
 	}
 	return n, proto.OK
@@ -203,8 +207,9 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
+	var checker znode.Checker
 	for _, op := range q.Ops {
-		n, code := v.permitted(op.Request.(*proto.PathWatch).Path, r.IDs)
+		n, code := v.permittedBy(&checker, op.Request.(*proto.PathWatch).Path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
 			continue

@@ -181,9 +181,10 @@ func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 func (r *Replica) fire(changes []proto.Change) {
 	r.watchMu.Lock()
 	defer r.watchMu.Unlock()
+	var checker znode.Checker
 	for i := range changes {
 		r.watches.Fire(&changes[i], func(w Watcher, e watch.Event) {
-			if znode.Permits(e.ACL, proto.PermRead, w.Identities()) {
+			if checker.Permits(e.ACL, proto.PermRead, w.Identities()) {
 				w.Event(r.m.zxid, e.Type, e.Path)
 			}
 		})

@@ -17,6 +17,9 @@ func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 	if len(acl) == 0 {
 		return true
 	}
+	if len(acl)*len(ids) > longACL {
+		return granted(acl, ids)&perms != 0
+	}
 	for i := range acl {
 		a := &acl[i]
 		if a.Perms&perms == 0 {
@@ -31,13 +34,85 @@ func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 			}
 		}
 	}
-	return slices.ContainsFunc(ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeSuper })
+	return slices.ContainsFunc(ids, isSuper)
+}
+
+// longACL is the number of comparisons from which on it pays to index the
+// identities.
+const longACL = 64
+
+func isSuper(id proto.ID) bool { return id.Scheme == proto.SchemeSuper }
+
+// granted is all that a list permits to the identities. It takes time in
+// proportion to the sum of their numbers, not to the product.
+func granted(acl []proto.ACL, ids []proto.ID) (perms int32) {
+	if slices.ContainsFunc(ids, isSuper) {
+		return -1
+	}
+	mine := make(map[proto.ID]struct{}, len(ids))
+	var addrs []netip.Addr // one: the server gives a connection a single address
+	for _, id := range ids {
+		mine[id] = struct{}{}
+		if id.Scheme == proto.SchemeIP {
+			if a, ok := parseClient(id.ID); ok {
+				addrs = append(addrs, a)
+			}
+		}
+	}
+	for i := range acl {
+		a := &acl[i]
+		if a.Perms&^perms == 0 {
+			continue
+		}
+		_, ok := mine[a.ID]
+		if ok || a.Scheme == proto.SchemeWorld && a.ID.ID == proto.Anyone {
+			perms |= a.Perms
+		} else if a.Scheme == proto.SchemeIP && len(addrs) > 0 {
+			if p, ok := parseMask(a.ID.ID); ok && slices.ContainsFunc(addrs, p.Contains) {
+				perms |= a.Perms
+			}
+		}
+	}
+	return perms
+}
+
+// Checker is [Permits] for many checks while no znode changes its list in
+// place: it remembers what long lists came to. The zero value is ready to use.
+type Checker struct{ known map[checked]int32 }
+
+type checked struct {
+	acl *proto.ACL
+	ids *proto.ID
+}
+
+// Permits is [Permits].
+func (c *Checker) Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
+	if len(acl)*len(ids) <= longACL {
+		return Permits(acl, perms, ids)
+	}
+	key := checked{&acl[0], &ids[0]}
+	g, ok := c.known[key]
+	if !ok {
+		if c.known == nil {
+			c.known = map[checked]int32{}
+		}
+		g = granted(acl, ids)
+		c.known[key] = g
+	}
+	return g&perms != 0
 }
 
 func maskMatches(mask, addr string) bool {
 	p, ok := parseMask(mask)
+	a, valid := parseClient(addr)
+	return ok && valid && p.Contains(a)
+}
+
+// parseClient reads a client's address, without the zone, which is this host's
+// name for a link.
+func parseClient(addr string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(addr)
-	return ok && err == nil && p.Contains(a.WithZone("").Unmap()) // the zone is this host's name for a link
+	return a.WithZone("").Unmap(), err == nil
 }
 
 // parseMask reads the id of an ip entry: an address, or address/bits. It takes
@@ -87,12 +162,43 @@ func parseIP6(s string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
+// An ACL is stored with every "auth" in it replaced by all identities of the
+// connection, of which there may be 64 KiB for 16 bytes that were sent. The
+// limits are the same on all servers, whatever their configuration, since
+// replicas must agree.
+const (
+	// maxACL is how many bytes the encoding of a stored list may have, or as
+	// many as that of the list that was sent, if it is longer.
+	maxACL = 1<<20 - 1
+	// aclGrowth is how many bytes a transaction may store for each that was sent,
+	// of all its lists together and beyond maxACL: a multi may create thousands
+	// of znodes.
+	aclGrowth = 16
+)
+
+// encodedLen is the length of an ACL entry's encoding.
+func encodedLen(id proto.ID) int { return 3*4 + len(id.Scheme) + len(id.ID) }
+
 // fixACL turns the list that a client sent into the one to store
 // (PrepRequestProcessor.fixupACL): exact duplicates go, "auth" becomes the
-// client's own identities, and every entry must be valid.
+// client's own identities, and every entry must be valid. ZooKeeper sets no
+// limit to what "auth" may become; here it is maxACL, and InvalidACL beyond it.
 func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 	if isOpen(acl) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
+	}
+	sent := 0
+	for i := range acl {
+		sent += encodedLen(acl[i].ID)
+	}
+	x.aclSent += sent
+	// Whatever the other lists took, this leaves room for the list as it was sent.
+	room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)
+	add := func(out []proto.ACL, a proto.ACL) []proto.ACL {
+		n := encodedLen(a.ID)
+		room -= n
+		x.aclStored += n
+		return append(out, a)
 	}
 	out := make([]proto.ACL, 0, len(acl))
 	var seen map[proto.ACL]struct{} // of a long list: a frame holds tens of thousands of entries
@@ -118,7 +224,9 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 			n := len(out)
 			for _, id := range x.IDs {
 				if id.Scheme == proto.SchemeDigest || x.X509 && id.Scheme == proto.SchemeX509 {
-					out = append(out, proto.ACL{Perms: a.Perms, ID: id})
+					if out = add(out, proto.ACL{Perms: a.Perms, ID: id}); room < 0 {
+						return nil, proto.InvalidACL
+					}
 				}
 			}
 			if len(out) == n {
@@ -144,7 +252,9 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		default:
 			return nil, proto.InvalidACL
 		}
-		out = append(out, a)
+		if out = add(out, a); room < 0 {
+			return nil, proto.InvalidACL
+		}
 	}
 	if len(out) == 0 {
 		return nil, proto.InvalidACL

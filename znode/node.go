@@ -46,6 +46,7 @@ type Node struct {
 	gen      uint32    // of the tree when this copy was made
 
 	content uint64 // hash of path and data
+	acl     uint64 // hash of the ACL
 	digest  uint64 // this znode's part of the tree's digest
 }
 
@@ -126,20 +127,24 @@ func contentHash(r *Record) uint64 {
 	return h
 }
 
+// aclHash is 0 for the ACL that nearly every znode has.
+func aclHash(acl []proto.ACL) uint64 {
+	if isOpen(acl) {
+		return 0
+	}
+	return 1<<32 | uint64(crc32.Checksum(proto.AppendACL(nil, acl), castagnoli))
+}
+
 // digestOf mixes everything a client can learn of a znode but its children's
-// names, which are parts of their own digests.
-func digestOf(r *Record, content uint64) uint64 {
+// names, which are parts of their own digests. It takes the hashes of what may
+// be long.
+func digestOf(r *Record, content, acl uint64) uint64 {
 	h := content
 	for _, v := range [...]int64{r.Czxid, r.Mzxid, r.Pzxid, r.Ctime, r.Mtime, r.Creates, r.Owner,
 		int64(r.Version)<<32 | int64(uint32(r.Aversion)), int64(r.Kind)} {
 		h = mix(h ^ uint64(v))
 	}
-	if !isOpen(r.ACL) {
-		var b []byte
-		b = proto.AppendACL(b, r.ACL)
-		h = mix(h ^ uint64(crc32.Checksum(b, castagnoli)))
-	}
-	return h
+	return mix(h ^ acl)
 }
 
 // mix is the finalizer of SplitMix64.

@@ -24,6 +24,13 @@ type Txn struct {
 	// does with enforceQuota; without it they are counted alone.
 	EnforceQuota bool
 	Exceeded     []QuotaExceeded // soft limits, and at most one hard one, which failed
+
+	checker            Checker
+	aclSent, aclStored int // bytes of the ACLs in the requests, and of what they became
+}
+
+func (x *Txn) permitted(acl []proto.ACL, perms int32) bool {
+	return x.checker.Permits(acl, perms, x.IDs)
 }
 
 func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
@@ -64,7 +71,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	switch {
 	case parent == nil:
 		return nil, proto.NoNode
-	case !Permits(parent.rec.ACL, proto.PermCreate, x.IDs):
+	case !x.permitted(parent.rec.ACL, proto.PermCreate):
 		return nil, proto.NoAuth
 	}
 	path := r.Path
@@ -124,7 +131,7 @@ func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
 	switch {
 	case parent == nil:
 		return proto.NoNode
-	case !Permits(parent.rec.ACL, proto.PermDelete, x.IDs):
+	case !x.permitted(parent.rec.ACL, proto.PermDelete):
 		return proto.NoAuth
 	}
 	n := t.index[path]
@@ -206,7 +213,7 @@ func (t *Tree) SetConfig(x *Txn, data []byte) {
 // MayConfigure reports whether the running transaction may change what
 // /zookeeper/config tells.
 func (t *Tree) MayConfigure(x *Txn) bool {
-	return Permits(t.index[ConfigPath].Record().ACL, proto.PermWrite, x.IDs)
+	return x.permitted(t.index[ConfigPath].Record().ACL, proto.PermWrite)
 }
 
 // SetACL replaces a znode's access control list.
@@ -250,7 +257,7 @@ func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
-	case !Permits(n.rec.ACL, perm, x.IDs):
+	case !x.permitted(n.rec.ACL, perm):
 		return nil, proto.NoAuth
 	}
 	return n, proto.OK

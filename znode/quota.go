@@ -235,8 +235,8 @@ func (t *Tree) checkQuotas() error {
 	}
 	for _, path := range slices.Sorted(maps.Keys(t.quotas)) {
 		q, want := t.quotas[path], fresh.quotas[path]
-		same := func(a, b quotaData) bool { return a.there == b.there && sameBytes(a.data, b.data) }
-		if want == nil || !same(q.limits, want.limits) || !same(q.stats, want.stats) || q.below != want.below {
+		alike := func(a, b quotaData) bool { return a.there == b.there && sameSlice(a.data, b.data) }
+		if want == nil || !alike(q.limits, want.limits) || !alike(q.stats, want.stats) || q.below != want.below {
 			return fmt.Errorf("znode: the quota on %s is not what its znodes say", path)
 		}
 		if q.exact && !t.isTrue(path, q) {

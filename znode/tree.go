@@ -155,8 +155,8 @@ func (t *Tree) link(n *Node) {
 	t.nodes.push(n, t.gen)
 	t.index[r.Path] = n
 	t.dataSize += int64(len(r.Path) + len(r.Data))
-	n.content = contentHash(r)
-	n.digest = digestOf(r, n.content)
+	n.content, n.acl = contentHash(r), aclHash(r.ACL)
+	n.digest = digestOf(r, n.content, n.acl)
 	t.digest += n.digest
 	t.trackQuota(r, true)
 }
@@ -202,21 +202,24 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 		}
 	}
 	r := &n.rec
-	data := r.Data
+	data, acl := r.Data, r.ACL
 	change(r)
-	if !sameBytes(data, r.Data) {
+	if !sameSlice(data, r.Data) {
 		t.dataSize += int64(len(r.Data) - len(data))
 		n.content = contentHash(r)
 		t.trackQuota(r, true)
 	}
+	if !sameSlice(acl, r.ACL) {
+		n.acl = aclHash(r.ACL)
+	}
 	t.digest -= n.digest
-	n.digest = digestOf(r, n.content)
+	n.digest = digestOf(r, n.content, n.acl)
 	t.digest += n.digest
 	return n
 }
 
-// sameBytes reports whether a and b are the very same slice.
-func sameBytes(a, b []byte) bool {
+// sameSlice reports whether a and b are the very same slice.
+func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
 
@@ -274,7 +277,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		if !ValidPath(r.Path) {
 			return fmt.Errorf("znode: %q: not a valid path", r.Path)
 		}
-		if n.content != contentHash(r) || n.digest != digestOf(r, n.content) {
+		if n.content != contentHash(r) || n.acl != aclHash(r.ACL) || n.digest != digestOf(r, n.content, n.acl) {
 			return fmt.Errorf("znode: %s: stale digest", r.Path)
 		}
 		digest += n.digest

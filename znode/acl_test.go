@@ -1,0 +1,192 @@
+package znode
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// identities are n of scheme digest, each as short as can be.
+func identities(n int) (ids []proto.ID) {
+	for i := range n {
+		ids = append(ids, proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprintf("%d:%s", i, strings.Repeat("h", 28))})
+	}
+	return ids
+}
+
+// auths are n entries for all that the client is.
+func auths(n int) (acl []proto.ACL) {
+	for i := range n {
+		acl = append(acl, proto.ACL{Perms: int32(i), ID: proto.ID{Scheme: proto.SchemeAuth}})
+	}
+	return acl
+}
+
+// allocatedBy is how many bytes f allocates.
+func allocatedBy(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+func encodedLens(acl []proto.ACL) int { return len(proto.AppendACL(nil, acl)) - 4 }
+
+// TestAuthIsBounded: what "auth" becomes is as ZooKeeper has it, up to a limit
+// that ordinary clients do not come near, and neither a list nor a
+// transaction of many lists can store or allocate more.
+func TestAuthIsBounded(t *testing.T) {
+	ids := identities(1500)
+	x := &Txn{IDs: ids}
+	acl, code := x.fixACL(append(auths(2), proto.OpenACL[0]))
+	var want []proto.ACL
+	for perms := range int32(2) {
+		for _, id := range ids {
+			want = append(want, proto.ACL{Perms: perms, ID: id})
+		}
+	}
+	if want = append(want, proto.OpenACL[0]); code != proto.OK || !slices.Equal(acl, want) {
+		t.Errorf("%v, %d entries of %d", code, len(acl), len(want))
+	}
+
+	var most int
+	for n := range 100 {
+		acl, code := (&Txn{IDs: ids}).fixACL(auths(n + 1))
+		if code == proto.OK {
+			most = encodedLens(acl)
+		} else if code != proto.InvalidACL {
+			t.Fatal(code)
+		}
+	}
+	if most > maxACL || most < maxACL-encodedLens(want) {
+		t.Errorf("the longest list has %d bytes", most)
+	}
+	allocated := allocatedBy(func() { (&Txn{IDs: ids}).fixACL(auths(1200)) })
+	if allocated > 16<<20 { // unbounded, the list would have 1.8 million entries
+		t.Errorf("%d bytes allocated to refuse a list", allocated)
+	}
+
+	// A list is never refused for its length as it was sent.
+	long := auths(100_000)
+	for i := range long {
+		long[i].ID = proto.OpenACL[0].ID
+	}
+	if acl, code := (&Txn{IDs: ids}).fixACL(long); code != proto.OK || len(acl) != len(long) {
+		t.Errorf("%v, %d entries of %d", code, len(acl), len(long))
+	}
+
+	// A multi of creates, as many as a frame holds, by a client with some identities.
+	few := &Txn{IDs: identities(4)}
+	for range 22_000 {
+		if _, code := few.fixACL(auths(1)); code != proto.OK {
+			t.Fatal("an ordinary multi is refused: ", code)
+		}
+	}
+	many, stored := &Txn{IDs: ids}, 0
+	for range 22_000 {
+		acl, code := many.fixACL(auths(1))
+		if code != proto.OK {
+			break
+		}
+		stored += encodedLens(acl)
+	}
+	if _, code := many.fixACL(proto.OpenACL); code != proto.OK {
+		t.Error(code)
+	}
+	if _, code := many.fixACL(long); code != proto.OK {
+		t.Error("a list without auth is refused: ", code)
+	}
+	if stored > 2<<20 || stored < 512<<10 {
+		t.Errorf("%d bytes of ACLs stored by one multi", stored)
+	}
+}
+
+// TestLongLists: long lists permit what short ones do, whichever way is taken.
+func TestLongLists(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	pick := func(n int) (ids []proto.ID) {
+		for range n {
+			ids = append(ids, [...]proto.ID{
+				{Scheme: proto.SchemeIP, ID: "10.0.0.1"}, {Scheme: proto.SchemeIP, ID: "10.0.0.0/24"}, {Scheme: proto.SchemeIP, ID: "::1"},
+				{Scheme: proto.SchemeIP, ID: "fe80::1%eth0"}, {Scheme: proto.SchemeIP, ID: "fe80::/10"}, {Scheme: proto.SchemeIP, ID: "odd"},
+				{Scheme: proto.SchemeDigest, ID: "a:1"}, {Scheme: proto.SchemeDigest, ID: "b:1"}, {Scheme: proto.SchemeX509, ID: "CN=a"},
+				proto.OpenACL[0].ID, {Scheme: proto.SchemeWorld, ID: "other"}, {Scheme: proto.SchemeSuper},
+			}[r.IntN(11+r.IntN(20)/19)])
+		}
+		return ids
+	}
+	seen := map[bool]int{}
+	for range 20_000 {
+		var acl []proto.ACL
+		for _, id := range pick(r.IntN(6)) {
+			acl = append(acl, proto.ACL{Perms: 1 << r.IntN(5) & r.Int32N(32), ID: id})
+		}
+		ids, perms := pick(1+r.IntN(3)), int32(1<<r.IntN(5)|1<<r.IntN(5))
+		want := Permits(acl, perms, ids)
+		seen[want]++
+		if got := len(acl) == 0 || granted(acl, ids)&perms != 0; got != want {
+			t.Fatalf("%v for %v of %v: %v, should be %v", perms, ids, acl, got, want)
+		}
+		// The same among many more that are of no use.
+		for i := range 100 {
+			acl = append(acl, proto.ACL{Perms: 31, ID: proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprint("nobody:", i)}})
+		}
+		if len(acl) > 100 {
+			var c Checker
+			if Permits(acl, perms, ids) != want || c.Permits(acl, perms, ids) != want || c.Permits(acl, perms, ids) != want {
+				t.Fatalf("%v for %v of %v in a long list should be %v", perms, ids, acl[:len(acl)-100], want)
+			}
+		}
+	}
+	if seen[true] < 1000 || seen[false] < 1000 {
+		t.Errorf("%v", seen)
+	}
+}
+
+// TestChecksAreRemembered: of many checks of one long list in a transaction only
+// the first reads it.
+func TestChecksAreRemembered(t *testing.T) {
+	ids := identities(1500)
+	tree := New()
+	if _, code := tree.Create(&Txn{IDs: ids}, proto.OpCreate, &proto.CreateRequest{Path: "/a", ACL: auths(10)}, -1); code != proto.OK {
+		t.Fatal(code)
+	}
+	var x *Txn
+	once := testing.AllocsPerRun(1, func() {
+		x = &Txn{IDs: ids}
+		tree.CheckVersion(x, "/a", -1)
+	})
+	again := testing.AllocsPerRun(100, func() { tree.CheckVersion(x, "/a", -1) })
+	if once == 0 || again > 0 || len(x.checker.known) != 1 {
+		t.Errorf("%v allocations for a check, %v for the same again, %d remembered", once, again, len(x.checker.known))
+	}
+}
+
+// TestACLHashIsKept: a change of a znode that leaves its ACL alone does not read it.
+func TestACLHashIsKept(t *testing.T) {
+	tree := New()
+	long := make([]proto.ACL, 10_000)
+	for i := range long {
+		long[i] = proto.ACL{Perms: int32(i)<<5 | proto.PermAll, ID: proto.OpenACL[0].ID}
+	}
+	if _, code := tree.SetACL(&Txn{}, &proto.SetACLRequest{Path: "/", ACL: long, Version: -1}); code != proto.OK {
+		t.Fatal(code)
+	}
+	allocated := allocatedBy(func() {
+		for i := range 100 {
+			tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprint("/n", i), ACL: proto.OpenACL}, -1)
+		}
+	})
+	if tree.Len() != 104 || allocated > 1<<20 { // a hash takes 230 kB
+		t.Errorf("%d znodes, %d bytes allocated to make 100", tree.Len(), allocated)
+	}
+	if err := tree.Check(func(int64) bool { return true }); err != nil {
+		t.Error(err)
+	}
+}
