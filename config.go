@@ -15,6 +15,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/server"
 )
 
+// MaxFrameLimit is the largest Config.MaxFrameBytes: what a request makes has to
+// fit into the log, a message between members and a snapshot.
+const MaxFrameLimit = fsm.MaxRequest
+
 // Config says how to run a server. The zero value is a server in memory
 // without a port. A field's zero value means its default.
 type Config struct {
@@ -99,7 +103,8 @@ type Config struct {
 	// through for those to delete. The default is one minute.
 	ContainerCheckInterval time.Duration
 
-	// MaxFrameBytes bounds a request (jute.maxbuffer). The default is 1 MiB - 1.
+	// MaxFrameBytes bounds a request (jute.maxbuffer). The default is 1 MiB - 1,
+	// and the most is MaxFrameLimit, 16 MiB.
 	MaxFrameBytes int
 	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) bound the
 	// connections; one too many is reset. 0 is no bound.
@@ -167,8 +172,23 @@ func (c *Config) complete() error {
 	if c.Network == nil {
 		c.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
 	}
+	for _, limit := range []struct {
+		field string
+		value int64
+	}{
+		{"ContainerCheckInterval", int64(c.ContainerCheckInterval)}, {"MaxFrameBytes", int64(c.MaxFrameBytes)},
+		{"MaxConnections", int64(c.MaxConnections)}, {"MaxConnectionsPerAddress", int64(c.MaxConnectionsPerAddress)},
+		{"MaxTLSHandshakes", int64(c.MaxTLSHandshakes)}, {"MaxSessions", int64(c.MaxSessions)}, {"MaxWatches", int64(c.MaxWatches)},
+		{"MaxOutstanding", int64(c.MaxOutstanding)}, {"MaxOutboxBytes", int64(c.MaxOutboxBytes)}, {"SnapshotBytes", c.SnapshotBytes},
+	} {
+		if limit.value < 0 {
+			return fmt.Errorf("lockkeeper: %s is negative", limit.field)
+		}
+	}
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
+	case c.MaxFrameBytes > MaxFrameLimit:
+		return fmt.Errorf("lockkeeper: MaxFrameBytes (jute.maxbuffer) is %d, which is more than %d", c.MaxFrameBytes, MaxFrameLimit)
 	case c.ID > 254:
 		return fmt.Errorf("lockkeeper: server id %d is not in 1 to 254", c.ID)
 	case len(c.Peers) > 0 && c.Peers[c.ID] == "":
@@ -185,9 +205,6 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
-	case c.ContainerCheckInterval < 0 || c.MaxFrameBytes < 0 || c.MaxFrameBytes > 1<<30 || c.MaxConnections < 0 || c.MaxConnectionsPerAddress < 0 ||
-		c.MaxTLSHandshakes < 0 || c.MaxSessions < 0 || c.MaxWatches < 0 || c.MaxOutstanding < 0 || c.MaxOutboxBytes < 0 || c.SnapshotBytes < 0:
-		return fmt.Errorf("lockkeeper: a limit is negative, or a frame longer than 1 GiB")
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
 	case (c.SecureAddr != "") != (c.TLS != nil):

@@ -1,12 +1,17 @@
 package lockkeeper_test
 
 import (
+	"bytes"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -132,12 +137,111 @@ func TestMaxWatches(t *testing.T) {
 	})
 }
 
-// TestLimitsMakeSense: a limit below none is refused.
+// TestLimitsMakeSense: a limit that cannot be is refused, and named.
 func TestLimitsMakeSense(t *testing.T) {
-	for _, cfg := range []lockkeeper.Config{{MaxSessions: -1}, {MaxWatches: -1}, {MaxTLSHandshakes: -1}, {MaxOutstanding: -1}, {MaxConnections: -1}} {
-		if s, err := lockkeeper.Open(cfg); err == nil {
+	for field, cfg := range map[string]lockkeeper.Config{
+		"MaxSessions": {MaxSessions: -1}, "MaxWatches": {MaxWatches: -1}, "MaxTLSHandshakes": {MaxTLSHandshakes: -1},
+		"MaxOutstanding": {MaxOutstanding: -1}, "MaxConnections": {MaxConnections: -1}, "MaxConnectionsPerAddress": {MaxConnectionsPerAddress: -1},
+		"MaxOutboxBytes": {MaxOutboxBytes: -1}, "SnapshotBytes": {SnapshotBytes: -1}, "ContainerCheckInterval": {ContainerCheckInterval: -1},
+		"MaxFrameBytes": {MaxFrameBytes: -1}, "MaxFrameBytes (jute.maxbuffer)": {MaxFrameBytes: lockkeeper.MaxFrameLimit + 1},
+	} {
+		s, err := lockkeeper.Open(cfg)
+		if err == nil {
 			s.Close()
-			t.Errorf("%+v is good", cfg)
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), "lockkeeper: "+field+" is ") {
+			t.Errorf("%s: %v", field, err)
 		}
 	}
+}
+
+// largest is a write whose frame has n bytes.
+func largest(n int) *proto.SetDataRequest {
+	q := &proto.SetDataRequest{Path: "/large", Version: -1, Data: []byte{}}
+	q.Data = bytes.Repeat([]byte("0123456789abcdef"), n/16+1)[:4+n-len(rawclient.Request(nil, 1, proto.OpSetData, q))]
+	return q
+}
+
+// TestLargestFrame: a request as long as a configuration can allow is carried out and
+// read again, and what it made is in the log, in a snapshot and after a restart.
+func TestLargestFrame(t *testing.T) {
+	cfg := lockkeeper.Config{DataDir: t.TempDir(), MaxFrameBytes: lockkeeper.MaxFrameLimit, SnapshotBytes: 1}
+	q := largest(lockkeeper.MaxFrameLimit)
+	const identities = 60 // of a connection
+	var acl proto.ACLReply
+	for round := range 3 {
+		s := open(t, cfg)
+		c := connect(t, inMemory(s))
+		if round == 0 {
+			must(c.Create(q.Path, nil, 0))(t)
+			must(c.Call(proto.OpSetData, q, nil))(t)
+			// The longest list that "auth" may become, and one beyond.
+			for i := range identities {
+				must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: fmt.Append(nil, i, ":p")}, nil))(t)
+			}
+			for n := 1200; ; n /= 2 {
+				list := make([]proto.ACL, n)
+				for i := range list {
+					list[i] = proto.ACL{Perms: int32(i)<<5 | proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}
+				}
+				_, err := c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: q.Path, ACL: list, Version: -1}, nil)
+				if err == nil {
+					break
+				}
+				if err != proto.InvalidACL {
+					t.Fatal(err)
+				}
+			}
+		}
+		must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("1:p")}, nil))(t)
+		if r := must(c.Get(q.Path, false))(t); !bytes.Equal(r.Data, q.Data) {
+			t.Fatalf("round %d: %d bytes of %d", round, len(r.Data), len(q.Data))
+		}
+		must(c.Call(proto.OpGetACL, &proto.Path{Path: q.Path}, &acl))(t)
+		if n := len(acl.ACL); n < 10_000 || n%identities != 0 {
+			t.Errorf("round %d: an ACL of %d entries", round, n)
+		}
+		must(c.Create(fmt.Sprint("/round", round), nil, 0))(t)
+		check(t, s.Close())
+		if r := must(cluster.Check(cfg.DataDir))(t); r.Znodes != 4+1+round+1 {
+			t.Errorf("round %d: %+v", round, r)
+		}
+	}
+}
+
+// TestLargestFrameInCluster: as long a request goes through a follower to the
+// leader and on to the others, and a snapshot with it to a member that was away.
+func TestLargestFrameInCluster(t *testing.T) {
+	noGoroutineLeft(t)
+	size := lockkeeper.MaxFrameLimit
+	if testkit.Race { // members have three seconds for a message
+		size /= 16
+	}
+	m := startMembers(t, 3, func(c *lockkeeper.Config) { c.MaxFrameBytes, c.SnapshotBytes = size, 1 })
+	q := largest(size)
+	must(m.reconnect(0).Create(q.Path, nil, 0))(t)
+	read := func(i int) {
+		t.Helper()
+		c := m.reconnect(i)
+		must(c.Call(proto.OpSync, &proto.Path{Path: q.Path}, nil))(t)
+		if r := must(c.Get(q.Path, false))(t); !bytes.Equal(r.Data, q.Data) {
+			t.Errorf("member %d has %d bytes of %d", i, len(r.Data), len(q.Data))
+		}
+		c.Close()
+	}
+	for i := range m.servers {
+		q.Data[0]++
+		must(m.reconnect(i).Call(proto.OpSetData, q, nil))(t)
+		read((i + 1) % 3)
+	}
+	m.stop(2)
+	q.Data[0]++
+	must(m.reconnect(0).Call(proto.OpSetData, q, nil))(t)
+	for range 20 {
+		must(m.reconnect(1).Set("/", nil))(t)
+	}
+	m.configs[2].Memory = lockkeeper.NewMemory()
+	m.start(2)
+	m.ready(m.servers[2])
+	read(2)
 }

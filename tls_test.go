@@ -280,7 +280,7 @@ func TestTLSConfig(t *testing.T) {
 		"only one of SecureAddr and TLS ": func(c *lockkeeper.Config) { c.SecureAddr = "" },
 		"without a certificate":           func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
 		"super user without TLS":          func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
-		"a limit is negative":             func(c *lockkeeper.Config) { c.MaxTLSHandshakes = -1 },
+		"MaxTLSHandshakes is negative":    func(c *lockkeeper.Config) { c.MaxTLSHandshakes = -1 },
 		"address already in use":          func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
 	} {
 		cfg := good

@@ -22,8 +22,20 @@ const (
 	snapshotMagic   = "LKSNAP"
 	snapshotVersion = 1
 	sectionSize     = 256 << 10 // bytes after which a section is closed
-	maxSection      = 64 << 20  // bytes that a reader takes for one
+
+	// maxSection is how many bytes a reader takes for a section. The writer stays
+	// below it: a section has sectionSize bytes and one more record, whose
+	// path, data and ACL each fitted into a request. In an ACL, bytes that are not
+	// UTF-8 take three times as much as they did there; below maxACL of package
+	// znode a list may be longer than what was sent.
+	maxSection = 128 << 20
 )
+
+// MaxRequest is the longest request that may become a command, in bytes.
+const MaxRequest = 16 << 20
+
+// A constant that is negative does not compile.
+const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
 	sectionState    = 1 + iota // zxid, term, index, and of each origin the last entry's number

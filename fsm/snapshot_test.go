@@ -217,3 +217,31 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 	})
 }
+
+// TestLargestZnode: a znode each part of which is as long as a request can make
+// it fits into a snapshot.
+func TestLargestZnode(t *testing.T) {
+	m := small(t)
+	do := func(op proto.OpCode, body []byte) {
+		t.Helper()
+		if r, _ := one(t, m, 3, &Command{Op: op, Session: 5, Conn: 1, Body: body}); r[0].Code != proto.OK || len(body) > MaxRequest {
+			t.Fatalf("%v to a request of %d bytes", r[0].Code, len(body))
+		}
+	}
+	// Those of its bytes that are not UTF-8 are three each when they were read.
+	id := "u:" + strings.Repeat("\xff", MaxRequest-100)
+	acl := proto.SetACLRequest{Path: "/b", ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: id}}}, Version: -1}
+	create := proto.CreateRequest{Path: "/" + strings.Repeat("p", MaxRequest-100), ACL: proto.OpenACL}
+	do(proto.OpCreate, create.Append(nil))
+	set := proto.SetDataRequest{Path: "/b", Data: make([]byte, MaxRequest-100), Version: -1}
+	do(proto.OpSetData, set.Append(nil))
+	do(proto.OpSetACL, acl.Append(nil))
+	longest := 0
+	for i := range m.Tree().Len() {
+		longest = max(longest, len(m.Snapshot().tree.Append(nil, i)))
+	}
+	if longest < 4*MaxRequest-1000 {
+		t.Errorf("the longest znode has %d bytes", longest)
+	}
+	throughSnapshot(t, m, nil)
+}

@@ -161,7 +161,9 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		case name == "maxCnxns":
 			err = number(value, &cfg.MaxConnections)
 		case name == "jute.maxbuffer":
-			err = number(value, &cfg.MaxFrameBytes)
+			if err = number(value, &cfg.MaxFrameBytes); cfg.MaxFrameBytes > lockkeeper.MaxFrameLimit {
+				err = fmt.Errorf("the most is %d", lockkeeper.MaxFrameLimit)
+			}
 		case name == "minSessionTimeout":
 			err = ms(value, &cfg.MinSessionTimeout)
 		case name == "maxSessionTimeout":
