@@ -126,8 +126,9 @@ type Config struct {
 	// MaxOutstanding bounds a connection's requests that wait for the log. One
 	// more is not read before another is answered. The default is 1000.
 	MaxOutstanding int
-	// MaxOutboxBytes is how much is queued for a client that does not read,
-	// before its connection is closed. The default is 64 MiB.
+	// MaxOutboxBytes is how much is queued for a client, before its connection is
+	// closed; a reply that does not fit closes it too. It must be 2 MiB more than
+	// MaxFrameBytes, so that all that was written can be read. The default is 64 MiB.
 	MaxOutboxBytes int
 	// SnapshotBytes is how long the log may grow before a snapshot is taken and
 	// the log cut, unless the snapshot would be longer. An entry counts for at
@@ -205,6 +206,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
+	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
+		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes and %d", c.MaxOutboxBytes, server.MinOutbox)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
 	case (c.SecureAddr != "") != (c.TLS != nil):

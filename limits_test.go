@@ -3,6 +3,7 @@ package lockkeeper_test
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,13 +144,13 @@ func TestLimitsMakeSense(t *testing.T) {
 		"MaxSessions": {MaxSessions: -1}, "MaxWatches": {MaxWatches: -1}, "MaxTLSHandshakes": {MaxTLSHandshakes: -1},
 		"MaxOutstanding": {MaxOutstanding: -1}, "MaxConnections": {MaxConnections: -1}, "MaxConnectionsPerAddress": {MaxConnectionsPerAddress: -1},
 		"MaxOutboxBytes": {MaxOutboxBytes: -1}, "SnapshotBytes": {SnapshotBytes: -1}, "ContainerCheckInterval": {ContainerCheckInterval: -1},
-		"MaxFrameBytes": {MaxFrameBytes: -1}, "MaxFrameBytes (jute.maxbuffer)": {MaxFrameBytes: lockkeeper.MaxFrameLimit + 1},
+		"MaxOutboxBytes ": {MaxOutboxBytes: 3<<20 - 2}, "MaxFrameBytes": {MaxFrameBytes: -1}, "MaxFrameBytes (jute.maxbuffer)": {MaxFrameBytes: lockkeeper.MaxFrameLimit + 1},
 	} {
 		s, err := lockkeeper.Open(cfg)
 		if err == nil {
 			s.Close()
 		}
-		if err == nil || !strings.HasPrefix(err.Error(), "lockkeeper: "+field+" is ") {
+		if err == nil || !strings.HasPrefix(err.Error(), "lockkeeper: "+strings.TrimSpace(field)+" is ") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
@@ -244,4 +245,93 @@ func TestLargestFrameInCluster(t *testing.T) {
 	m.start(2)
 	m.ready(m.servers[2])
 	read(2)
+}
+
+// TestReplyTooLong: a reply that does not fit into a connection's outbox is not
+// built to its end; the connection is closed, the log says why, and nobody else
+// notices. One that fits comes, alone or behind a write.
+func TestReplyTooLong(t *testing.T) {
+	var log capture
+	log.min = slog.LevelWarn
+	overAll(t, lockkeeper.Config{MaxOutboxBytes: 4 << 20, Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+		other := connect(t, dial)
+		name := strings.Repeat("n", 1000)
+		for _, dir := range []struct {
+			path     string
+			children int
+		}{{"/fits", 2800}, {"/large", 5000}} {
+			must(other.Create(dir.path, nil, 0))(t)
+			for first := 0; first < dir.children; first += 400 {
+				var multi proto.MultiRequest
+				for i := range 400 {
+					create := &proto.CreateRequest{Path: fmt.Sprint(dir.path, "/", first+i, name), ACL: proto.OpenACL}
+					multi.Ops = append(multi.Ops, proto.MultiOp{Op: proto.OpCreate, Request: create})
+				}
+				must(other.Call(proto.OpMulti, &multi, nil))(t)
+			}
+		}
+		reads := &proto.MultiReadRequest{}
+		for range 400 {
+			reads.Ops = append(reads.Ops, proto.MultiOp{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: "/fits"}})
+		}
+		ask := func(op proto.OpCode, q proto.Record, behindWrite bool, times int) (c *rawclient.Client) {
+			c = connect(t, dial)
+			if behindWrite {
+				c.Queue(proto.OpSync, &proto.Path{Path: "/"})
+			}
+			for range times {
+				c.Queue(op, q)
+			}
+			go c.Flush()
+			if behindWrite {
+				must(c.Read())(t)
+			}
+			return c
+		}
+		before := heap()
+		for _, behindWrite := range []bool{false, true} {
+			c := ask(proto.OpGetChildren, &proto.PathWatch{Path: "/fits"}, behindWrite, 1)
+			if f := must(c.Read())(t); f.Code != proto.OK || len(f.Body) < 2800*1000 {
+				t.Errorf("%v, %d bytes", f.Code, len(f.Body))
+			}
+			c.Close()
+			for _, q := range []struct {
+				op   proto.OpCode
+				body proto.Record
+			}{
+				{proto.OpGetChildren, &proto.PathWatch{Path: "/large", Watch: true}}, {proto.OpGetChildren2, &proto.PathWatch{Path: "/large"}},
+				{proto.OpMultiRead, reads},
+			} {
+				log.reset()
+				closed(t, ask(q.op, q.body, behindWrite, 1))
+				eventually(t, "word of it", func() bool {
+					return len(log.matching("a reply does not fit into its outbox", proto.OpByCode(q.op).Name)) > 0
+				})
+			}
+			ask(proto.OpMultiRead, reads, behindWrite, 100) // and nobody reads
+		}
+		if now := heap(); now > before+64<<20 {
+			t.Errorf("%d MB of memory for two clients", (now-before)>>20)
+		}
+		for i := range 5000 { // an answer to wchp and wchc of 5 MB, and to dump
+			path := fmt.Sprint("/", i, name)
+			other.Queue(proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
+			if i%100 == 99 {
+				check(t, other.Flush())
+				for range 100 {
+					must(other.Read())(t)
+				}
+			}
+		}
+		for _, w := range []string{"wchp", "wchc"} {
+			if n := len(word(t, dial, w)); n > 0 {
+				t.Errorf("%s: %d bytes", w, n)
+			}
+			eventually(t, "word of it", func() bool { return len(log.matching("the answer to its word is too long", w)) > 0 })
+		}
+		if w := word(t, dial, "wchs"); !strings.Contains(w, "Total watches:5000\n") {
+			t.Errorf("%q", w)
+		}
+		alive(t, other)
+	})
 }

@@ -358,7 +358,7 @@ func TestCloseDeletesEphemerals(t *testing.T) {
 			t.Errorf("zxid %#x, changes %v, want %v", r[0].Zxid, got, want)
 		}
 	}
-	if got := m.Tree().EphemeralsOf(6); !slices.Equal(got, []string{"/z/other"}) {
+	if got := m.Tree().EphemeralsOf(6, ""); !slices.Equal(got, []string{"/z/other"}) {
 		t.Errorf("another session's ephemerals are %v", got)
 	}
 }

@@ -18,7 +18,17 @@ type Reader struct {
 	// MaxWatches is how many watches the connection may have; 0 is any number.
 	// A request that would set one more is answered ThrottledOp.
 	MaxWatches int
+	// MaxReply is how many bytes a reply's body may have; 0 is any number.
+	MaxReply int
 }
+
+// ReplyTooLong is the code of a read whose reply would be longer than
+// [Reader.MaxReply]. It is not built to its end, and no client gets the code:
+// the read may have set its watch, so its connection has to be closed.
+const ReplyTooLong proto.Code = -1001
+
+// full reports whether out is longer than the reply may be.
+func (r *Reader) full(out []byte) bool { return r.MaxReply > 0 && len(out) > r.MaxReply }
 
 // watch registers a watch, and reports false if that would be one too many.
 func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
@@ -81,14 +91,19 @@ var reads = map[proto.OpCode]read{
 }
 
 // Read answers a request of class Read: it registers its watch, appends its
-// reply's body to out, and returns both with the code.
+// reply's body to out, whose whole length counts for [Reader.MaxReply], and
+// returns it with the code.
 func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto.Code) {
 	do := reads[op]
 	if do == nil {
 		return out, proto.Unimplemented
 	}
 	d := jute.NewDecoder(body)
-	return do(v, r, &d, out)
+	out, code := do(v, r, &d, out)
+	if r.full(out) {
+		return out, ReplyTooLong
+	}
+	return out, code
 }
 
 // permitted looks a znode up for somebody who needs READ. Paths are looked up as they are.
@@ -147,10 +162,13 @@ func appendData(out []byte, n *znode.Node) []byte {
 	return s.Append(jute.AppendBuffer(out, n.Record().Data))
 }
 
-func appendChildren(out []byte, n *znode.Node) []byte {
+// appendChildren stops when the reply is full.
+func (r *Reader) appendChildren(out []byte, n *znode.Node) []byte {
 	out = jute.AppendInt(out, int32(n.NumChildren()))
 	for name := range n.Children {
-		out = jute.AppendString(out, name)
+		if out = jute.AppendString(out, name); r.full(out) {
+			break
+		}
 	}
 	return out
 }
@@ -181,7 +199,7 @@ func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []b
 	if q.Watch && !r.watch(v, watch.Child, q.Path) {
 		return nil, out, proto.ThrottledOp
 	}
-	return n, appendChildren(out, n), proto.OK
+	return n, r.appendChildren(out, n), proto.OK
 }
 
 func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -212,12 +230,15 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 		n, code := v.permittedBy(&checker, op.Request.(*proto.PathWatch).Path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
-			continue
+			continue // a few bytes, as many as the request has for it
 		}
 		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
 			out = appendData(out, n)
 		} else {
-			out = appendChildren(out, n)
+			out = r.appendChildren(out, n)
+		}
+		if r.full(out) {
+			break
 		}
 	}
 	return proto.AppendMultiEnd(out), proto.OK
@@ -231,13 +252,14 @@ func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
-	var paths []string
-	for _, p := range v.m.tree.EphemeralsOf(r.Session) {
-		if strings.HasPrefix(p, q.Path) { // of the text: /a has /ab's prefix too
-			paths = append(paths, p)
+	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // of the text: /a is a prefix of /ab too
+	out = jute.AppendInt(out, int32(len(paths)))
+	for _, p := range paths {
+		if out = jute.AppendString(out, p); r.full(out) {
+			break
 		}
 	}
-	return jute.AppendStrings(out, paths), proto.OK
+	return out, proto.OK
 }
 
 func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {

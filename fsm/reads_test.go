@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/watch"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // readable is a replica with a few znodes to read, by session 5:
@@ -289,4 +291,67 @@ func TestFindWatches(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReplyIsBounded: a read builds no more than its reply may have, whatever
+// it asks for and however often, and exactly so much is allowed.
+func TestReplyIsBounded(t *testing.T) {
+	r := NewReplica()
+	r.m = small(t)
+	var creates proto.MultiRequest
+	for i := range 2000 {
+		name := fmt.Sprintf("/a/%04d%s", i, strings.Repeat("n", 100))
+		creates.Ops = append(creates.Ops, proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: name, ACL: proto.OpenACL, Flags: proto.FlagEphemeral}})
+	}
+	set := proto.SetDataRequest{Path: "/b", Data: make([]byte, 100<<10), Version: -1}
+	one(t, r.m, 3, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: creates.Append(nil)}, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
+	r.m.tree.SetACL(&znode.Txn{}, &proto.SetACLRequest{Path: "/ttl", ACL: longACL(), Version: -1})
+
+	many := func(ops ...proto.MultiOp) *proto.MultiReadRequest {
+		q := &proto.MultiReadRequest{}
+		for range 400 {
+			q.Ops = append(q.Ops, ops...)
+		}
+		return q
+	}
+	list := proto.MultiOp{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: "/a"}}
+	data := proto.MultiOp{Op: proto.OpGetData, Request: &proto.PathWatch{Path: "/b"}}
+	none := proto.MultiOp{Op: proto.OpGetData, Request: &proto.PathWatch{Path: "/none"}}
+	for name, q := range map[string]struct {
+		op   proto.OpCode
+		body proto.Record
+	}{
+		"getData": {proto.OpGetData, &proto.PathWatch{Path: "/b"}}, "exists": {proto.OpExists, &proto.PathWatch{Path: "/b"}},
+		"getChildren": {proto.OpGetChildren, &proto.PathWatch{Path: "/a"}}, "getChildren2": {proto.OpGetChildren2, &proto.PathWatch{Path: "/a"}},
+		"getACL": {proto.OpGetACL, &proto.Path{Path: "/ttl"}}, "getEphemerals": {proto.OpGetEphemerals, &proto.Path{Path: "/"}},
+		"multiRead of lists": {proto.OpMultiRead, many(list)}, "multiRead of data": {proto.OpMultiRead, many(data, none)},
+	} {
+		body := q.body.Append(nil)
+		r.View(func(v *View) {
+			ask := func(most int) (int, proto.Code) {
+				out, code := v.Read(&Reader{Watcher: &watcher{}, Session: 5, IDs: someIDs[:2], MaxReply: most}, q.op, body, nil)
+				return len(out), code
+			}
+			whole, code := ask(0)
+			if code != proto.OK {
+				t.Fatalf("%s: %v", name, code)
+			}
+			if n, code := ask(whole); n != whole || code != proto.OK {
+				t.Errorf("%s: %v and %d bytes of %d that are allowed", name, code, n, whole)
+			}
+			if _, code := ask(whole - 1); code != ReplyTooLong {
+				t.Errorf("%s: %v to a reply that is one byte too long", name, code)
+			}
+			if n, code := ask(10); code != ReplyTooLong || n > 210<<10 { // one znode
+				t.Errorf("%s: %v, %d bytes of %d built", name, code, n, whole)
+			}
+		})
+	}
+}
+
+func longACL() (acl []proto.ACL) {
+	for i := range 1000 {
+		acl = append(acl, proto.ACL{Perms: int32(i)<<5 | proto.PermAll, ID: proto.OpenACL[0].ID})
+	}
+	return acl
 }

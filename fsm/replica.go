@@ -127,8 +127,9 @@ func (v *View) WatchCounts() (connections, paths, watches int) {
 	return v.r.watches.Connections(), v.r.watches.Paths(), v.r.watches.Len()
 }
 
-// Watches calls f for every path that a connection of this server watches, in no order.
-func (v *View) Watches(f func(w Watcher, path string)) {
+// Watches calls f for every path that a connection of this server watches, in no
+// order, until it returns false.
+func (v *View) Watches(f func(w Watcher, path string) bool) {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
 	v.r.watches.Each(f)

@@ -25,8 +25,8 @@ import (
 // The four-letter words come in place of a connection's first frame length;
 // the answer is text, and then the connection is closed (server/command).
 
-var words = map[string]func(s *Server, c *conn, b *strings.Builder){
-	"ruok": func(_ *Server, _ *conn, b *strings.Builder) { b.WriteString("imok") },
+var words = map[string]func(s *Server, c *conn, b *text){
+	"ruok": func(_ *Server, _ *conn, b *text) { b.WriteString("imok") },
 	"isro": isro,
 	"srvr": srvr,
 	"stat": stat,
@@ -42,18 +42,39 @@ var words = map[string]func(s *Server, c *conn, b *strings.Builder){
 	"hash": hash,
 	"gtmk": gtmk,
 	"stmk": stmk,
-	"crst": func(s *Server, _ *conn, b *strings.Builder) {
+	"crst": func(s *Server, _ *conn, b *text) {
 		for _, c := range s.connections() {
 			c.stats.reset()
 		}
 		b.WriteString("Connection stats reset.\n")
 	},
-	"srst": func(s *Server, _ *conn, b *strings.Builder) {
+	"srst": func(s *Server, _ *conn, b *text) {
 		s.stats.resetAll()
 		s.stats.staleBase.Store(s.cfg.Proposer.Expired())
 		s.cfg.Proposer.ResetProposals()
 		b.WriteString("Server stats reset.\n")
 	},
+}
+
+// text is the answer to a word. What would make it longer than its limit is
+// dropped, and then it is full.
+type text struct {
+	b     []byte
+	limit int
+	full  bool
+}
+
+func (t *text) Write(p []byte) (int, error) {
+	if t.full = t.full || len(t.b)+len(p) > t.limit; !t.full {
+		t.b = append(t.b, p...)
+	}
+	return len(p), nil
+}
+
+func (t *text) WriteString(s string) {
+	if t.full = t.full || len(t.b)+len(s) > t.limit; !t.full {
+		t.b = append(t.b, s...)
+	}
 }
 
 // unserved are the words that are answered even when no client can be served.
@@ -66,7 +87,7 @@ func fourLetters(length uint32) string {
 func (s *Server) knows(word string) bool { return words[word] != nil }
 
 func (s *Server) answer(c *conn, word string) {
-	var b strings.Builder
+	b := text{limit: s.cfg.OutboxBytes}
 	allowed := s.cfg.FourLetterWords
 	switch {
 	case word != "srvr" && !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
@@ -77,8 +98,12 @@ func (s *Server) answer(c *conn, word string) {
 		c.stats.received.Add(1)
 		words[word](s, c, &b)
 	}
+	if b.full {
+		c.warn("closing a connection: the answer to its word is too long", "word", word, "limit", b.limit)
+		return
+	}
 	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
-	c.nc.Write([]byte(b.String()))
+	c.nc.Write(b.b)
 	// What the client sent behind the word must not reset the answer away.
 	c.goodbye()
 	if t, ok := c.raw.(*net.TCPConn); ok {
@@ -86,7 +111,7 @@ func (s *Server) answer(c *conn, word string) {
 	}
 }
 
-func isro(s *Server, _ *conn, b *strings.Builder) {
+func isro(s *Server, _ *conn, b *text) {
 	switch {
 	case s.isServing():
 		b.WriteString("rw")
@@ -100,32 +125,32 @@ func isro(s *Server, _ *conn, b *strings.Builder) {
 func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
 
 // heading begins srvr and stat.
-func (s *Server) heading(b *strings.Builder) {
+func (s *Server) heading(b *text) {
 	fmt.Fprintf(b, "Zookeeper version: %s\n", s.version())
 	if s.isReadOnly() {
 		b.WriteString("READ-ONLY mode; serving only read-only clients\n")
 	}
 }
 
-func srvr(s *Server, _ *conn, b *strings.Builder) {
+func srvr(s *Server, _ *conn, b *text) {
 	s.heading(b)
 	s.counts(b)
 }
 
-func stat(s *Server, self *conn, b *strings.Builder) {
+func stat(s *Server, self *conn, b *text) {
 	s.heading(b)
 	b.WriteString("Clients:\n")
 	for _, c := range s.connections() {
 		c.brief(b, self)
 		b.WriteString(")\n")
 	}
-	b.WriteByte('\n')
+	b.WriteString("\n")
 	s.counts(b)
 }
 
 // brief is what both stat and cons tell of a connection, up to the closing
 // parenthesis. self is the one that asks.
-func (c *conn) brief(b *strings.Builder, self *conn) {
+func (c *conn) brief(b *text, self *conn) {
 	interest := 1
 	if c == self {
 		interest = 0
@@ -136,7 +161,7 @@ func (c *conn) brief(b *strings.Builder, self *conn) {
 	fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
 }
 
-func cons(s *Server, self *conn, b *strings.Builder) {
+func cons(s *Server, self *conn, b *text) {
 	for _, c := range s.connections() {
 		c.brief(b, self)
 		if id, timeout := s.sessionOf(c); id != 0 {
@@ -155,7 +180,7 @@ func cons(s *Server, self *conn, b *strings.Builder) {
 		}
 		b.WriteString(")\n")
 	}
-	b.WriteByte('\n')
+	b.WriteString("\n")
 }
 
 // sessionOf returns a connection's session, 0 if it has none yet, and its timeout in ms.
@@ -165,7 +190,7 @@ func (s *Server) sessionOf(c *conn) (id int64, timeout int32) {
 	return c.session, c.timeout
 }
 
-func wchs(s *Server, _ *conn, b *strings.Builder) {
+func wchs(s *Server, _ *conn, b *text) {
 	s.cfg.Replica.View(func(v *fsm.View) {
 		connections, paths, watches := v.WatchCounts()
 		fmt.Fprintf(b, "%d connections watching %d paths\nTotal watches:%d\n", connections, paths, watches)
@@ -175,22 +200,28 @@ func wchs(s *Server, _ *conn, b *strings.Builder) {
 // wchc lists the paths that each session watches, wchp the sessions that watch
 // each path: children too, which ZooKeeper leaves out.
 
-func wchc(s *Server, _ *conn, b *strings.Builder) {
+func wchc(s *Server, _ *conn, b *text) {
 	s.watches(b, func(id, path string) (string, string) { return id, path })
 }
 
-func wchp(s *Server, _ *conn, b *strings.Builder) {
+func wchp(s *Server, _ *conn, b *text) {
 	s.watches(b, func(id, path string) (string, string) { return path, id })
 }
 
-func (s *Server) watches(b *strings.Builder, order func(id, path string) (head, item string)) {
+func (s *Server) watches(b *text, order func(id, path string) (head, item string)) {
 	lists := map[string][]string{}
+	room := b.limit
 	s.cfg.Replica.View(func(v *fsm.View) {
-		v.Watches(func(w fsm.Watcher, path string) {
+		v.Watches(func(w fsm.Watcher, path string) bool {
 			head, item := order(session.FormatID(w.(*conn).session), path)
 			lists[head] = append(lists[head], item)
+			room -= len(item) + len("\t\n")
+			return room >= 0
 		})
 	})
+	if b.full = room < 0; b.full {
+		return
+	}
 	for _, head := range slices.Sorted(maps.Keys(lists)) {
 		fmt.Fprintf(b, "%s\n", head)
 		slices.Sort(lists[head])
@@ -198,13 +229,13 @@ func (s *Server) watches(b *strings.Builder, order func(id, path string) (head, 
 			fmt.Fprintf(b, "\t%s\n", item)
 		}
 	}
-	b.WriteByte('\n')
+	b.WriteString("\n")
 }
 
 // dump lists when sessions end if nothing more is heard of them, the ephemerals
 // of each, and when connections end with them: those without a session when
 // the time for their handshake is over.
-func dump(s *Server, _ *conn, b *strings.Builder) {
+func dump(s *Server, _ *conn, b *text) {
 	ends := map[int64]int64{} // of sessions, in ms
 	sessions := s.cfg.Proposer.Deadlines()
 	for _, bucket := range sessions {
@@ -234,10 +265,10 @@ func dump(s *Server, _ *conn, b *strings.Builder) {
 
 	b.WriteString("ephemeral nodes dump:\n")
 	s.cfg.Replica.View(func(v *fsm.View) {
-		var lists strings.Builder
+		lists := text{limit: b.limit - len(b.b)}
 		owners := 0
 		for _, owner := range v.Sessions().All() {
-			paths := v.Tree().EphemeralsOf(owner.ID)
+			paths := v.Tree().EphemeralsOf(owner.ID, "")
 			if len(paths) == 0 {
 				continue
 			}
@@ -246,10 +277,16 @@ func dump(s *Server, _ *conn, b *strings.Builder) {
 			for _, path := range paths {
 				fmt.Fprintf(&lists, "\t%s\n", path)
 			}
+			if b.full = b.full || lists.full; b.full {
+				return
+			}
 		}
-		fmt.Fprintf(b, "Sessions with Ephemerals (%d):\n%s", owners, lists.String())
+		fmt.Fprintf(b, "Sessions with Ephemerals (%d):\n%s", owners, lists.b)
 	})
 
+	if b.full {
+		return
+	}
 	b.WriteString("Connections dump:\n")
 	conns := s.connections()
 	lines := map[int64][]string{} // by the second of their end
@@ -274,13 +311,13 @@ func dump(s *Server, _ *conn, b *strings.Builder) {
 
 // expireAt heads the n that end at a time, in ms since the epoch, as
 // ExpiryQueue.dump does: with Java's form of a date.
-func expireAt(b *strings.Builder, n int, end int64) {
+func expireAt(b *text, n int, end int64) {
 	fmt.Fprintf(b, "%d expire at %s:\n", n, time.UnixMilli(end).Format("Mon Jan 02 15:04:05 MST 2006"))
 }
 
 // hash tells the tree's digest after every 128th of the last transactions.
 // They can be compared between servers of one version of this program.
-func hash(s *Server, _ *conn, b *strings.Builder) {
+func hash(s *Server, _ *conn, b *text) {
 	var digests []fsm.TreeDigest
 	s.cfg.Replica.View(func(v *fsm.View) { digests = v.Digests() })
 	for _, d := range digests {
@@ -291,9 +328,9 @@ func hash(s *Server, _ *conn, b *strings.Builder) {
 // gtmk and stmk get and set ZooKeeper's mask of what to trace. Nothing is
 // traced here; the mask is remembered and that is all.
 
-func gtmk(s *Server, _ *conn, b *strings.Builder) { fmt.Fprint(b, s.traceMask.Load()) }
+func gtmk(s *Server, _ *conn, b *text) { fmt.Fprint(b, s.traceMask.Load()) }
 
-func stmk(s *Server, c *conn, b *strings.Builder) {
+func stmk(s *Server, c *conn, b *text) {
 	var mask [8]byte
 	if _, err := io.ReadFull(c.r, mask[:]); err != nil {
 		return // no answer, as from ZooKeeper
@@ -305,13 +342,13 @@ func stmk(s *Server, c *conn, b *strings.Builder) {
 // defaultTraceMask is that of ZooTrace.
 const defaultTraceMask = 306
 
-func dirs(s *Server, _ *conn, b *strings.Builder) {
+func dirs(s *Server, _ *conn, b *text) {
 	size := dirSize(s.cfg.DataDir)
 	fmt.Fprintf(b, "datadir_size: %d\nlogdir_size: %d\n", size, size)
 }
 
 // envi tells of the environment what ZooKeeper does, but for Java's.
-func envi(s *Server, _ *conn, b *strings.Builder) {
+func envi(s *Server, _ *conn, b *text) {
 	host, _ := os.Hostname()
 	home, _ := os.UserHomeDir()
 	dir, _ := os.Getwd()
@@ -353,7 +390,7 @@ func (s *Server) state() (st state) {
 	return st
 }
 
-func (s *Server) counts(b *strings.Builder) {
+func (s *Server) counts(b *text) {
 	st := s.state()
 	least, mean, greatest := s.stats.latency()
 	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
@@ -374,7 +411,7 @@ func decimal(v float64) string {
 	return t
 }
 
-func mntr(s *Server, _ *conn, b *strings.Builder) {
+func mntr(s *Server, _ *conn, b *text) {
 	st := s.state()
 	least, mean, greatest := s.stats.latency()
 	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
@@ -451,7 +488,7 @@ func mntr(s *Server, _ *conn, b *strings.Builder) {
 	}
 }
 
-func conf(s *Server, _ *conn, b *strings.Builder) {
+func conf(s *Server, _ *conn, b *text) {
 	port := func(a net.Addr) int {
 		if a, ok := a.(*net.TCPAddr); ok {
 			return a.Port

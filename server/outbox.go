@@ -15,13 +15,17 @@ type outbox struct {
 	last   bool   // nothing more will be added; close the connection when it is sent
 	closed bool   // the connection is of no use any more; what is queued is lost
 
-	limit int           // bytes beyond which the client counts as one that does not read
+	limit int           // most bytes that are queued; a client that has more to take does not read
 	wake  chan struct{} // has an element when the writer has something to do
 }
 
-// softLimit is the number of bytes queued beyond which no further requests are
-// read from a connection, until its client has taken some.
+// softLimit is the number of bytes queued beyond which no further requests of a
+// connection are carried out, until its client has taken some.
 const softLimit = 1 << 20
+
+// MinOutbox is how much longer than a request an outbox must be, so that a znode
+// that was written can be read.
+const MinOutbox = 2 << 20
 
 func (o *outbox) init(limit int) {
 	o.limit = limit
@@ -29,18 +33,23 @@ func (o *outbox) init(limit int) {
 	o.wake = make(chan struct{}, 1)
 }
 
-// add appends what frame makes. It reports false if the client is too slow.
+// add appends what frame makes. It reports false if that is more than the
+// outbox may hold.
 func (o *outbox) add(frame func(b []byte) []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed || o.last {
 		return true
 	}
-	if len(o.buf) > o.limit {
-		return false
-	}
 	o.buf = frame(o.buf)
-	return true
+	return len(o.buf) <= o.limit
+}
+
+// space is how many bytes may still be added.
+func (o *outbox) space() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return max(0, o.limit-len(o.buf))
 }
 
 // finish says that nothing more will be added.

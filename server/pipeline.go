@@ -77,6 +77,7 @@ func (c *conn) write(q request) bool {
 		c.closing.Store(true)
 	}
 	q.body = nil
+	c.out.waitRoom()
 	if !c.reserve(&q, 1) {
 		return false
 	}
@@ -149,7 +150,7 @@ func (c *conn) reserve(q *request, slots int) bool {
 // the replies of all that are parked are made at once: they should fit the
 // outbox, if each is as long as a znode can make it.
 func (c *conn) slotsParked(q *request) int {
-	most := max(1, c.s.cfg.OutboxBytes/c.s.cfg.MaxFrame)
+	most := max(1, (c.s.cfg.OutboxBytes-MinOutbox)/c.s.cfg.MaxFrame)
 	return 1 + max(cap(c.slots)/most, len(q.body)>>10)
 }
 
@@ -175,6 +176,7 @@ func (c *conn) push(q request, behind bool) bool {
 // local answers a request that needs no log: at once if no write is under way,
 // else in its turn.
 func (c *conn) local(q request) {
+	c.out.waitRoom()
 	c.mu.Lock()
 	waits := len(c.queue) > 0
 	c.mu.Unlock()
@@ -190,7 +192,6 @@ func (c *conn) local(q request) {
 		c.release(&q)
 	}
 	// Only this goroutine adds to the queue, so it stays empty.
-	c.out.waitRoom()
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) { c.scratch = c.run(v, &q, c.scratch[:0]) })
 	if cap(c.scratch) > 64<<10 {
@@ -219,8 +220,16 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		// (ZooKeeperServer.processSasl). Nobody is anybody by it.
 		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
 	default:
-		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches}
+		// Nothing else is queued before the reply, except events of a setWatches.
+		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches,
+			MaxReply: max(1, c.out.space()-frameHeader)}
 		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
+		if h.Code == fsm.ReplyTooLong {
+			const msg = "closing a connection: a reply does not fit into its outbox"
+			c.warnLater(msg, msg, "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+			c.end()
+			return nil
+		}
 		if h.Code != proto.OK {
 			scratch = scratch[:0]
 		}
@@ -237,6 +246,9 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	}
 	return scratch
 }
+
+// frameHeader is the length of a reply without its body.
+const frameHeader = 4 + 16
 
 func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 	c.answered(q, h, len(body))
@@ -271,6 +283,9 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	for len(c.queue) > 0 && (c.queue[0].op == nil || c.queue[0].op.Class != proto.Write) {
 		q := c.pop()
 		c.s.scratch = c.run(v, &q, c.s.scratch[:0])
+		if cap(c.s.scratch) > softLimit {
+			c.s.scratch = nil
+		}
 	}
 	c.markDirty()
 }

@@ -75,7 +75,7 @@ type Config struct {
 	MaxOutstanding   int           // requests of one connection that wait
 	MaxWatches       int           // of one connection; 0 is no limit
 	MaxSessions      int           // that may be opened, in the whole cluster; 0 is no limit
-	OutboxBytes      int           // queued for a client that does not read
+	OutboxBytes      int           // queued for a client, at least MinOutbox more than MaxFrame
 	HandshakeTimeout time.Duration // for TLS and the first frame
 	MaxTLSHandshakes int           // under way
 	ReadOnly         bool          // serve reads while suspended, to clients who say that they are content with them

@@ -130,12 +130,13 @@ func (t *Table[C]) Len() (n int) {
 	return n
 }
 
-// Each calls f for every path that a connection watches, in no order.
-func (t *Table[C]) Each(f func(c C, path string)) {
+// Each calls f for every path that a connection watches, in no order, until it
+// returns false.
+func (t *Table[C]) Each(f func(c C, path string) bool) {
 	for c, keys := range t.paths {
 		for k := range keys {
-			if _, both := keys[key{Data, k.path}]; k.kind == Data || !both {
-				f(c, k.path)
+			if _, both := keys[key{Data, k.path}]; (k.kind == Data || !both) && !f(c, k.path) {
+				return
 			}
 		}
 	}

@@ -590,8 +590,8 @@ func same(tree *Tree, slow model, now int64) error {
 	ephemerals := 0
 	for s := range int64(5) {
 		want := slow.ephemerals(s)
-		if ephemerals += len(want); !slices.Equal(tree.EphemeralsOf(s), want) {
-			return fmt.Errorf("ephemerals of %d are %v, should be %v", s, tree.EphemeralsOf(s), want)
+		if ephemerals += len(want); !slices.Equal(tree.EphemeralsOf(s, ""), want) {
+			return fmt.Errorf("ephemerals of %d are %v, should be %v", s, tree.EphemeralsOf(s, ""), want)
 		}
 	}
 	if tree.Ephemerals() != ephemerals {

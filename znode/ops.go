@@ -291,7 +291,7 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 
 // CloseSession deletes all ephemerals of a session, in the order in which they were created.
 func (t *Tree) CloseSession(x *Txn, session int64) {
-	for _, path := range t.EphemeralsOf(session) {
+	for _, path := range t.EphemeralsOf(session, "") {
 		t.remove(x, t.index[path], t.Lookup(parentPath(path)))
 	}
 }

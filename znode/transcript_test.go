@@ -122,7 +122,7 @@ func (s *story) run(command []string) string {
 	case "tree":
 		return s.show(a)
 	case "ephemerals":
-		return fmt.Sprintln(s.tree.EphemeralsOf(a.num("session", 1)))
+		return fmt.Sprintln(s.tree.EphemeralsOf(a.num("session", 1), ""))
 	case "reapable":
 		return fmt.Sprintln(s.tree.Reapable(a.num("time", 0)))
 	case "acl": // as getACL shows it

@@ -70,14 +70,19 @@ func (t *Tree) Ephemerals() (n int) {
 	return n
 }
 
-// EphemeralsOf returns the paths of a session's ephemerals in the order of
-// their creation.
-func (t *Tree) EphemeralsOf(session int64) []string {
+// EphemeralsOf returns those paths of a session's ephemerals that begin with
+// prefix, in the order of their creation.
+func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
 	l := t.ephemerals[session]
 	if l == nil {
 		return nil
 	}
-	nodes := slices.Clone(l.nodes)
+	var nodes []*Node
+	for _, n := range l.nodes {
+		if strings.HasPrefix(n.rec.Path, prefix) {
+			nodes = append(nodes, n)
+		}
+	}
 	slices.SortFunc(nodes, func(a, b *Node) int {
 		return cmp.Or(cmp.Compare(a.rec.Czxid, b.rec.Czxid), strings.Compare(a.rec.Path, b.rec.Path))
 	})
