@@ -45,16 +45,19 @@ type key struct {
 
 // Table holds watches of connections of type C. It needs a lock around it.
 type Table[C comparable] struct {
-	watchers  [2]map[string]map[C]Mode
-	paths     map[C]map[key]struct{}
-	recursive int // how many recursive watches there are: mostly none, and then ancestors need no look
+	watchers [2]map[string]map[C]Mode
+	paths    map[C]map[key]struct{}
+	// recursive counts the recursive watches by the length of their paths. Mostly
+	// there are none, and then ancestors need no look; with it, an ancestor
+	// costs no hash of its path unless somebody watches one of that length.
+	recursive map[int]int
 }
 
 // New returns an empty table.
 func New[C comparable]() *Table[C] {
 	return &Table[C]{
 		watchers: [2]map[string]map[C]Mode{{}, {}},
-		paths:    map[C]map[key]struct{}{},
+		paths:    map[C]map[key]struct{}{}, recursive: map[int]int{},
 	}
 }
 
@@ -66,7 +69,7 @@ func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 		t.watchers[kind][path] = w
 	}
 	if mode&Recursive != 0 && w[c]&Recursive == 0 {
-		t.recursive++
+		t.recursive[len(path)]++
 	}
 	w[c] |= mode
 	p := t.paths[c]
@@ -97,7 +100,9 @@ func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	w := t.watchers[kind][path]
 	had := w[c]
 	if had&modes&Recursive != 0 {
-		t.recursive--
+		if t.recursive[len(path)]--; t.recursive[len(path)] == 0 {
+			delete(t.recursive, len(path))
+		}
 	}
 	if had &^= modes; had != 0 {
 		w[c] = had
@@ -181,15 +186,17 @@ func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 // fire tells the watchers of e's path, and for the data table those who watch
 // an ancestor recursively. told, if not nil, holds who knows already.
 func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), told map[C]bool) {
-	if kind == Data && t.recursive > 0 {
+	if kind == Data && len(t.recursive) > 0 {
 		if told == nil {
 			told = map[C]bool{}
 		}
 		for path := e.Path; ; path = parent(path) {
-			for c, mode := range t.watchers[Data][path] {
-				if mode&Recursive != 0 && !told[c] {
-					told[c] = true
-					emit(c, e)
+			if t.recursive[len(path)] > 0 {
+				for c, mode := range t.watchers[Data][path] {
+					if mode&Recursive != 0 && !told[c] {
+						told[c] = true
+						emit(c, e)
+					}
 				}
 			}
 			if path == "/" || path == "" {

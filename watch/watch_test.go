@@ -2,6 +2,7 @@ package watch
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -129,7 +130,7 @@ func TestModes(t *testing.T) {
 }
 
 func empty(w *Table[string]) bool {
-	return w.Len() == 0 && w.Paths() == 0 && w.Connections() == 0 && w.recursive == 0 &&
+	return w.Len() == 0 && w.Paths() == 0 && w.Connections() == 0 && len(w.recursive) == 0 &&
 		len(w.watchers[Data])+len(w.watchers[Child])+len(w.paths) == 0
 }
 
@@ -375,17 +376,17 @@ func same(t *Table[string], slow model) error {
 		kind Kind
 		path string
 	}
-	places, paths, connections, recursive := map[place]bool{}, map[string]bool{}, map[string]bool{}, 0
+	places, paths, connections, recursive := map[place]bool{}, map[string]bool{}, map[string]bool{}, map[int]int{}
 	for _, w := range slow {
 		places[place{w.c, w.kind, w.path}] = true
 		paths[w.path] = true
 		connections[w.c] = true
 		if w.mode == Recursive {
-			recursive++
+			recursive[len(w.path)]++
 		}
 	}
-	if t.Len() != len(places) || t.Paths() != len(paths) || t.Connections() != len(connections) || t.recursive != recursive {
-		return fmt.Errorf("%d watches on %d paths by %d connections, %d of them recursive; should be %d, %d, %d, %d",
+	if t.Len() != len(places) || t.Paths() != len(paths) || t.Connections() != len(connections) || !maps.Equal(t.recursive, recursive) {
+		return fmt.Errorf("%d watches on %d paths by %d connections, recursive ones by length %v; should be %d, %d, %d, %v",
 			t.Len(), t.Paths(), t.Connections(), t.recursive, len(places), len(paths), len(connections), recursive)
 	}
 	return nil

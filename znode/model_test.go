@@ -465,7 +465,7 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 			}
 		}
 		for _, at := range []string{"/a", "/b", "/c"} {
-			q := tree.quotas[at]
+			q := tree.findQuota(at)
 			if !tidy || q == nil || !q.stats.there || !q.limits.there {
 				continue
 			}

@@ -37,8 +37,8 @@ type Node struct {
 
 	// Where it stands. These may change while a snapshot holds the node: a
 	// snapshot reads rec alone.
-	children *nodeList // nil until the first child; stays with the path when the node is copied
-	siblings *nodeList // the parent's children; nil for the root
+	children *family   // nil until the first child; stays with the path when the node is copied
+	siblings *family   // the parent's children; nil for the root
 	owned    *nodeList // the ephemerals of the owner; nil if not ephemeral
 	sibling  int32     // index in siblings
 	own      int32     // index in owned
@@ -53,6 +53,31 @@ type Node struct {
 // nodeList is an unordered set of nodes, each of which knows its index, so that
 // taking one out is cheap. Its order depends on the operations alone.
 type nodeList struct{ nodes []*Node }
+
+// family is the children of a znode, and how much is in them and below.
+type family struct {
+	nodeList
+	above *family // that the parent belongs to; nil if the parent is the root
+	sum   usage
+}
+
+// grow adds to the sums of a family and of all above it.
+func (f *family) grow(znodes int, bytes int) {
+	for ; f != nil; f = f.above {
+		f.sum.count += int64(znodes)
+		f.sum.bytes += int64(bytes)
+	}
+}
+
+// total is the number of znodes at and below this one and the bytes of their data.
+func (n *Node) total() usage {
+	u := usage{count: 1, bytes: int64(len(n.rec.Data))}
+	if n.children != nil {
+		u.count += n.children.sum.count
+		u.bytes += n.children.sum.bytes
+	}
+	return u
+}
 
 // Record returns the znode's values. Data and ACL must not be changed.
 func (n *Node) Record() *Record { return &n.rec }
@@ -92,16 +117,7 @@ func (n *Node) Children(yield func(name string) bool) {
 }
 
 // Descendants is the number of znodes below this one.
-func (n *Node) Descendants() int {
-	if n.children == nil {
-		return 0
-	}
-	sum := len(n.children.nodes)
-	for _, c := range n.children.nodes {
-		sum += c.Descendants()
-	}
-	return sum
-}
+func (n *Node) Descendants() int { return int(n.total().count) - 1 }
 
 // Stat is the znode's metadata as a client sees it (DataNode.copyStat).
 func (n *Node) Stat() proto.Stat {

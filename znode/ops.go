@@ -285,7 +285,8 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 		x.Changes = x.Changes[:before]
 	}
 	clear(t.undo)
-	t.undo, t.inMulti, t.before = t.undo[:0], false, nil
+	t.undo, t.inMulti = t.undo[:0], false
+	t.forgetNoted()
 	return ok
 }
 

@@ -20,18 +20,32 @@ const (
 	statsName  = "zookeeper_stats"
 )
 
-// quota is an entry of the tree's table of quotas, which has one for every path
-// with limits or stats and for those above one with limits. It follows from the
-// znodes, apart from exact.
+// quota is what the tree knows of a path that has limits or stats, or is above
+// one that has. It follows from the znodes, apart from exact.
 type quota struct {
+	quotaState
+	up   *quota // of the parent; nil for the root
+	name string // the last name of the path
+	next map[string]*quota
+
+	before *quotaState // if the running multi has changed it
+}
+
+type quotaState struct {
 	limits, stats quotaData
 	allowed       track // the limits; nil if they cannot be read
-	below         int   // quotas with limits strictly below the path
+	used          usage // the stats, if they are readable
+	readable      bool
+	below         int // quotas with limits strictly below the path
 	// exact says that the stats are what a count would give. ZooKeeper keeps on
 	// counting from wrong numbers too: those that a client wrote, those of stats that are
 	// older than the limits, or of a quota with another one below it.
 	exact bool
 }
+
+// maxStats is the length beyond which stats lose the keys that the tree does not
+// count. They are written anew with every change of a znode that they count.
+const maxStats = 1 << 10
 
 // quotaData is the data of a znode, if there is one.
 type quotaData struct {
@@ -50,19 +64,21 @@ func quotaNode(path string) (of, name string, ok bool) {
 	return path[len(QuotaPath):i], name, name == limitsName || name == statsName
 }
 
-// trackQuota keeps the table: r was linked or has other data, or is not there any more.
+// trackQuota keeps the quotas: r was linked or has other data, or is not there any more.
 func (t *Tree) trackQuota(r *Record, there bool) {
 	path, name, ok := quotaNode(r.Path)
 	if !ok || path == "" { // nothing counts for the root: ZooKeeper dies of limits for it
 		return
 	}
 	q := t.quotaAt(path)
+	t.note(q)
 	now := quotaData{}
 	if there {
 		now = quotaData{r.Data, true}
 	}
 	if name == statsName {
 		q.stats, q.exact = now, false
+		q.used, q.readable = parseUsage(now.data)
 	} else {
 		had := q.limits.there
 		q.limits = now
@@ -73,81 +89,129 @@ func (t *Tree) trackQuota(r *Record, there bool) {
 			if had {
 				d = -1
 			}
-			for p := parentPath(path); p != ""; p = parentPath(p) {
-				above := t.quotaAt(p)
+			for above := q.up; above.up != nil; above = above.up {
+				t.note(above)
 				above.below += d
 				above.exact = false
-				t.dropIdle(p, above)
 			}
 		}
 	}
-	t.dropIdle(path, q)
+	q.prune()
 }
 
-// quotaAt is the entry of a path, made if need be. During a multi it notes what
-// the entry was before.
-func (t *Tree) quotaAt(path string) *quota {
-	q := t.quotas[path]
-	if q == nil {
-		q = &quota{}
-		t.quotas[path] = q
-	}
-	if t.inMulti {
-		if _, seen := t.before[path]; !seen {
-			if t.before == nil {
-				t.before = map[string]quota{}
-			}
-			t.before[path] = *q
+// walk calls f with each part of path that ends before a slash or with it, the
+// shortest first, and with the quota there, as far as there are any.
+func (t *Tree) walk(path string, f func(part string, q *quota)) {
+	q := &t.quotas
+	for end := 0; end < len(path); {
+		start := end + 1
+		if i := strings.IndexByte(path[start:], '/'); i >= 0 {
+			end = start + i
+		} else {
+			end = len(path)
 		}
+		if q = q.next[path[start:end]]; q == nil {
+			return
+		}
+		f(path[:end], q)
+	}
+}
+
+// findQuota is the quota of a path, nil if there is none.
+func (t *Tree) findQuota(path string) (found *quota) {
+	t.walk(path, func(part string, q *quota) {
+		if len(part) == len(path) {
+			found = q
+		}
+	})
+	return found
+}
+
+// quotaAt is the quota of a path, made if need be.
+func (t *Tree) quotaAt(path string) *quota {
+	q := &t.quotas
+	for name := range strings.SplitSeq(path[1:], "/") {
+		next := q.next[name]
+		if next == nil {
+			if q.next == nil {
+				q.next = map[string]*quota{}
+			}
+			next = &quota{up: q, name: name}
+			q.next[name] = next
+		}
+		q = next
 	}
 	return q
 }
 
-func (t *Tree) dropIdle(path string, q *quota) {
-	if !q.limits.there && !q.stats.there && q.below == 0 {
-		delete(t.quotas, path)
+// note remembers what a quota was before the running multi.
+func (t *Tree) note(q *quota) {
+	if t.inMulti && q.before == nil {
+		before := q.quotaState
+		q.before = &before
+		t.noted = append(t.noted, q)
+	}
+}
+
+// forgetNoted ends a multi.
+func (t *Tree) forgetNoted() {
+	for _, q := range t.noted {
+		q.before = nil
+		q.prune()
+	}
+	t.noted = nil
+}
+
+// prune takes a quota out, and those above, as far as there is nothing in them.
+func (q *quota) prune() {
+	for q.up != nil && !q.limits.there && !q.stats.there && len(q.next) == 0 && q.before == nil {
+		if q.up.next[q.name] == q {
+			delete(q.up.next, q.name)
+		}
+		q = q.up
+	}
+}
+
+// path is what the quota is about.
+func (q *quota) path() string {
+	if q.up == nil {
+		return ""
+	}
+	return q.up.path() + "/" + q.name
+}
+
+// each calls f with every quota at q and below, in no order.
+func (q *quota) each(f func(q *quota)) {
+	f(q)
+	for _, next := range q.next {
+		next.each(f)
 	}
 }
 
 // quotaOf is the nearest quota with limits at or above path, or nil
 // (PathTrie.findMaxPrefix).
 func (t *Tree) quotaOf(path string) (at string, found *quota) {
-	if len(t.quotas) == 0 {
-		return "", nil
-	}
-	for end := 0; end < len(path); {
-		if i := strings.IndexByte(path[end+1:], '/'); i >= 0 {
-			end += 1 + i
-		} else {
-			end = len(path)
-		}
-		q := t.quotas[path[:end]]
-		if q == nil {
-			break
-		}
+	t.walk(path, func(part string, q *quota) {
 		if q.limits.there {
-			at, found = path[:end], q
+			at, found = part, q
 		}
-	}
+	})
 	return at, found
 }
 
 // quotaBefore is quotaOf as it was before the running multi: what an operation
 // of a multi is checked against, whatever those before it did.
-func (t *Tree) quotaBefore(path string) (at string, found *quota) {
-	if len(t.before) == 0 {
-		return t.quotaOf(path)
-	}
-	for p := path; p != ""; p = parentPath(p) {
-		q, seen := t.before[p]
-		if now := t.quotas[p]; !seen && now != nil {
-			q = *now
+func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
+	t.walk(path, func(part string, q *quota) {
+		state := &q.quotaState
+		if q.before != nil {
+			state = q.before
 		}
-		if q.limits.there {
-			return p, &q
+		if state.limits.there {
+			at, found = part, state
 		}
-	}
-	return "", nil
+	})
+	return at, found
 }
 
 // count adds to the stats of the quota that counts path (DataTree.updateQuotaStat).
@@ -157,10 +221,13 @@ func (t *Tree) count(path string, nodes, bytes int) {
 	if q == nil || !q.stats.there {
 		return
 	}
-	u, ok := parseUsage(q.stats.data)
-	if !ok { // which a real server does not survive
+	if !q.readable { // which a real server does not survive
 		t.recount(at)
 		return
+	}
+	u := q.used
+	if len(q.stats.data) > maxStats {
+		u.all = nil
 	}
 	u.count += int64(nodes)
 	u.bytes += int64(bytes)
@@ -172,7 +239,7 @@ func (t *Tree) count(path string, nodes, bytes int) {
 // recount makes the stats of a path true (DataTree.updateQuotaForPath).
 func (t *Tree) recount(path string) {
 	t.setStats(path, t.total(path))
-	if q := t.quotas[path]; q != nil {
+	if q := t.findQuota(path); q != nil {
 		q.exact = q.countable() && !system(path)
 	}
 }
@@ -188,22 +255,12 @@ func (q *quota) countable() bool { return q.limits.there && q.stats.there && q.b
 // system: the stats themselves are there, and no quota counts their changes.
 func system(path string) bool { return path == SystemPath || strings.HasPrefix(path, SystemPath+"/") }
 
-// total counts the znodes at and below a path and the bytes of their data.
-func (t *Tree) total(path string) (u usage) {
-	var add func(n *Node)
-	add = func(n *Node) {
-		u.count++
-		u.bytes += int64(len(n.rec.Data))
-		if n.children != nil {
-			for _, c := range n.children.nodes {
-				add(c)
-			}
-		}
-	}
+// total is the number of znodes at and below a path and the bytes of their data.
+func (t *Tree) total(path string) usage {
 	if n := t.Lookup(path); n != nil {
-		add(n)
+		return n.total()
 	}
-	return u
+	return usage{}
 }
 
 func (t *Tree) totalText(path string) []byte {
@@ -219,9 +276,10 @@ func (t *Tree) isTrue(path string, q *quota) bool {
 // restoreQuotas finds out which stats of a restored tree are exact. ZooKeeper
 // counts anew at a start; here all replicas keep the same.
 func (t *Tree) restoreQuotas() {
-	for path, q := range t.quotas {
+	t.quotas.each(func(q *quota) {
+		path := q.path()
 		q.exact = q.countable() && !system(path) && t.isTrue(path, q)
-	}
+	})
 }
 
 // checkQuotas is the part of [Tree.Check] about quotas.
@@ -230,18 +288,28 @@ func (t *Tree) checkQuotas() error {
 	for i := range t.Len() {
 		fresh.trackQuota(&t.nodes.at(i).rec, true)
 	}
-	if len(fresh.quotas) != len(t.quotas) {
-		return fmt.Errorf("znode: %d entries for quotas, should be %d", len(t.quotas), len(fresh.quotas))
+	return t.compareQuotas(&t.quotas, &fresh.quotas)
+}
+
+func (t *Tree) compareQuotas(q, want *quota) error {
+	path := q.path()
+	alike := func(a, b quotaData) bool { return a.there == b.there && sameSlice(a.data, b.data) }
+	if !alike(q.limits, want.limits) || !alike(q.stats, want.stats) || q.below != want.below || q.before != nil {
+		return fmt.Errorf("znode: the quota on %s is not what its znodes say", path)
 	}
-	for _, path := range slices.Sorted(maps.Keys(t.quotas)) {
-		q, want := t.quotas[path], fresh.quotas[path]
-		alike := func(a, b quotaData) bool { return a.there == b.there && sameSlice(a.data, b.data) }
-		if want == nil || !alike(q.limits, want.limits) || !alike(q.stats, want.stats) || q.below != want.below {
-			return fmt.Errorf("znode: the quota on %s is not what its znodes say", path)
+	if q.exact && !t.isTrue(path, q) {
+		return fmt.Errorf("znode: the stats of the quota on %s are %q, should be %q", path, q.stats.data, t.totalText(path))
+	}
+	for _, name := range slices.Sorted(maps.Keys(q.next)) {
+		if want.next[name] == nil {
+			return fmt.Errorf("znode: a quota on %s/%s, where there is none", path, name)
 		}
-		if q.exact && !t.isTrue(path, q) {
-			return fmt.Errorf("znode: the stats of the quota on %s are %q, should be %q", path, q.stats.data, t.totalText(path))
+		if err := t.compareQuotas(q.next[name], want.next[name]); err != nil {
+			return err
 		}
+	}
+	if len(q.next) != len(want.next) {
+		return fmt.Errorf("znode: %d quotas directly below %q, should be %d", len(q.next), path, len(want.next))
 	}
 	return nil
 }
@@ -397,10 +465,10 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 		if !q.stats.there {
 			return proto.OK
 		}
-		u, ok := parseUsage(q.stats.data)
-		if !ok {
+		if !q.readable {
 			return proto.MarshallingError
 		}
+		u := q.used
 		e := QuotaExceeded{Path: at, Unit: unit.key, Value: u.count + int64(unit.more), Limit: soft}
 		if unit.key == bytesKey {
 			e.Value = u.bytes + int64(unit.more)
@@ -419,10 +487,8 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 }
 
 // Namespace is the first name of the quota's path.
-func (e *QuotaExceeded) Namespace() string { return namespace(e.Path) }
-
-func namespace(path string) string {
-	name, _, _ := strings.Cut(path[1:], "/")
+func (e *QuotaExceeded) Namespace() string {
+	name, _, _ := strings.Cut(e.Path[1:], "/")
 	return name
 }
 
@@ -436,37 +502,32 @@ type QuotaTotal struct {
 
 // QuotaTotals are the sums of all quotas, by name (QuotaMetricsUtils).
 func (t *Tree) QuotaTotals() []QuotaTotal {
-	totals := map[string]*QuotaTotal{}
 	add := func(sum **int64, v int64) {
 		if *sum == nil {
 			*sum = new(int64)
 		}
 		**sum += v
 	}
-	for path, q := range t.quotas {
-		total := totals[namespace(path)]
-		if total == nil {
-			total = &QuotaTotal{Namespace: namespace(path)}
-			totals[total.Namespace] = total
+	limit := func(limits track, key, hardKey string) int64 {
+		if hard := limits.get(hardKey); hard >= 0 {
+			return hard
 		}
-		limit := func(limits track, key, hardKey string) int64 {
-			if hard := limits.get(hardKey); hard >= 0 {
-				return hard
-			}
-			return limits.get(key)
-		}
-		if q.allowed != nil {
-			add(&total.CountLimit, limit(q.allowed, countKey, countHardKey))
-			add(&total.BytesLimit, limit(q.allowed, bytesKey, bytesHardKey))
-		}
-		if u, ok := parseUsage(q.stats.data); ok && q.stats.there {
-			add(&total.CountUsage, u.count)
-			add(&total.BytesUsage, u.bytes)
-		}
+		return limits.get(key)
 	}
-	sorted := make([]QuotaTotal, 0, len(totals))
-	for _, name := range slices.Sorted(maps.Keys(totals)) {
-		sorted = append(sorted, *totals[name])
+	sorted := make([]QuotaTotal, 0, len(t.quotas.next))
+	for _, name := range slices.Sorted(maps.Keys(t.quotas.next)) {
+		total := QuotaTotal{Namespace: name}
+		t.quotas.next[name].each(func(q *quota) {
+			if q.allowed != nil {
+				add(&total.CountLimit, limit(q.allowed, countKey, countHardKey))
+				add(&total.BytesLimit, limit(q.allowed, bytesKey, bytesHardKey))
+			}
+			if q.readable {
+				add(&total.CountUsage, q.used.count)
+				add(&total.BytesUsage, q.used.bytes)
+			}
+		})
+		sorted = append(sorted, total)
 	}
 	return sorted
 }

@@ -76,19 +76,23 @@ func TestCheckQuotas(t *testing.T) {
 	for name, damage := range map[string]func(*Tree){
 		"stats": func(tree *Tree) {
 			tree.edit(tree.index[qStats], func(r *Record) { r.Data = []byte("count=3,bytes=6") })
-			tree.quotas["/q"].exact = true
+			tree.findQuota("/q").exact = true
 		},
-		"lost":    func(tree *Tree) { delete(tree.quotas, "/q") },
-		"extra":   func(tree *Tree) { tree.quotas["/r"] = &quota{below: 1} },
-		"another": func(tree *Tree) { tree.quotas["/r"] = tree.quotas["/q"]; delete(tree.quotas, "/q") },
-		"data":    func(tree *Tree) { tree.quotas["/q"].limits.data = []byte("count=1") },
-		"below":   func(tree *Tree) { tree.quotas["/q"].below = 1 },
+		"lost":  func(tree *Tree) { delete(tree.quotas.next, "q") },
+		"extra": func(tree *Tree) { tree.quotaAt("/r").below = 1 },
+		"empty": func(tree *Tree) { tree.quotaAt("/r") },
+		"another": func(tree *Tree) {
+			tree.quotas.next["r"] = tree.quotas.next["q"]
+			delete(tree.quotas.next, "q")
+		},
+		"data":  func(tree *Tree) { tree.findQuota("/q").limits.data = []byte("count=1") },
+		"below": func(tree *Tree) { tree.findQuota("/q").below = 1 },
 	} {
 		tree, _ := quotaTree(t, "countHardLimit=10")
 		if err := tree.Check(alive); err != nil {
 			t.Fatal(err)
 		}
-		if !tree.quotas["/q"].exact {
+		if !tree.findQuota("/q").exact {
 			t.Error("stats that were counted just now are not taken for exact")
 		}
 		damage(tree)
@@ -113,7 +117,7 @@ func TestQuotaRestored(t *testing.T) {
 		if restored.Digest() != tree.Digest() || restored.text(qStats) != tree.text(qStats) {
 			t.Errorf("%q became %q", tree.text(qStats), restored.text(qStats))
 		}
-		if q := restored.quotas["/q"]; q == nil || q.exact != (stats == "") {
+		if q := restored.findQuota("/q"); q == nil || q.exact != (stats == "") {
 			t.Errorf("stats %q: %+v", stats, q)
 		}
 	}
@@ -233,5 +237,154 @@ func TestManyQuotas(t *testing.T) {
 	})
 	if took > 30*time.Second {
 		t.Errorf("took %v", took)
+	}
+}
+
+// TestCountsAreKept: neither the stats of a quota nor getAllChildrenNumber look at
+// the znodes that they count, of which there may be millions: a sum that the tree
+// keeps with its lists of children says it all, and Check verifies that.
+func TestCountsAreKept(t *testing.T) {
+	alive := func(int64) bool { return true }
+	tree, do := quotaTree(t, "countHardLimit=1000")
+	want := func(count, bytes int64, descendants int) {
+		t.Helper()
+		for range 2 { // counted anew: by a create of the stats, and because they cannot be read
+			if u := fmt.Sprintf("count=%d,bytes=%d", count, bytes); tree.text(qStats) != u {
+				t.Errorf("the stats are %q, should be %q", tree.text(qStats), u)
+			}
+			if code := do(proto.OpDelete, qStats, ""); code != proto.OK {
+				t.Fatal(code)
+			}
+			if code := do(proto.OpCreate, qStats, "x"); code != proto.OK {
+				t.Fatal(code)
+			}
+		}
+		if n := tree.Lookup("/q").Descendants(); n != descendants {
+			t.Errorf("%d znodes below /q, should be %d", n, descendants)
+		}
+	}
+	want(2, 6, 1)
+	do(proto.OpCreate, "/q/a/b", "123")
+	want(3, 9, 2)
+	do(proto.OpSetData, "/q/a/b", "1")
+	do(proto.OpSetData, "/q", "")
+	want(3, 3, 2)
+	do(proto.OpDelete, "/q/a/b", "")
+	want(2, 2, 1)
+	tree.Multi(&Txn{}, func() bool {
+		do(proto.OpCreate, "/q/x", "12345")
+		do(proto.OpSetData, "/q/a", "12345")
+		do(proto.OpDelete, "/q/x", "")
+		do(proto.OpDelete, "/q/a", "")
+		return false
+	})
+	want(2, 2, 1)
+	if err := tree.Check(alive); err != nil {
+		t.Error(err)
+	}
+
+	// Had somebody walked, this would not show.
+	tree.index["/q"].children.sum = usage{count: 1_000_000, bytes: 5_000_000}
+	want0 := tree.text(qStats)
+	if do(proto.OpSetData, qStats, "x"); tree.text(qStats) == want0 {
+		t.Fatal("the stats cannot be written")
+	}
+	do(proto.OpSetData, "/q/a", "12") // which adds to the sum as well
+	if u := tree.text(qStats); u != "count=1000001,bytes=5000000" {
+		t.Errorf("the stats are %q", u)
+	}
+	if n := tree.Lookup("/q").Descendants(); n != 1_000_000 {
+		t.Errorf("%d znodes below /q", n)
+	}
+	if err := tree.Check(alive); err == nil || !strings.Contains(err.Error(), "below") {
+		t.Errorf("a wrong sum: %v", err)
+	}
+}
+
+// TestLongStats: stats that a client wrote are read once, however long they are, and
+// keep the numbers that the tree counts but not all the rest.
+func TestLongStats(t *testing.T) {
+	tree, do := quotaTree(t, "countHardLimit=1000")
+	short := "count=2,bytes=6=;" + strings.Repeat("k", 500) + "=1"
+	do(proto.OpSetData, qStats, short)
+	do(proto.OpCreate, "/q/b", "12")
+	if want := strings.Replace(short, "2,bytes=6", "3,bytes=8", 1); tree.text(qStats) != want {
+		t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+	}
+	b := []byte("count=1000,bytes=6")
+	for i := range 100_000 {
+		b = fmt.Appendf(b, ",k%d=1", i)
+	}
+	long := string(b)
+	do(proto.OpSetData, qStats, long)
+	allocated := allocatedBy(func() {
+		for range 100 {
+			if code := do(proto.OpCreate, "/q/c", ""); code != proto.QuotaExceeded {
+				t.Fatal(code)
+			}
+		}
+	})
+	if tree.text(qStats) != long || allocated > 1<<20 { // to read them once takes some 20 MB
+		t.Errorf("%d bytes allocated to refuse 100 writes", allocated)
+	}
+	do(proto.OpDelete, "/q/b", "")
+	if want := "count=999,bytes=4"; tree.text(qStats) != want {
+		t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+	}
+}
+
+// TestDeepQuotas: a quota deep in the tree, those above it, and what a multi that
+// fails does to them.
+func TestDeepQuotas(t *testing.T) {
+	const depth = 2000
+	tree, x := New(), &Txn{}
+	do := func(op proto.OpCode, path, data string) {
+		t.Helper()
+		x.Zxid++
+		code := tree.Delete(x, path, -1)
+		if op == proto.OpCreate {
+			_, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
+		}
+		if code != proto.OK {
+			t.Fatalf("%.40s: %v", path, code)
+		}
+	}
+	for i := range depth {
+		path := strings.Repeat("/a", i+1)
+		do(proto.OpCreate, path, "1")
+		do(proto.OpCreate, QuotaPath+path, "")
+	}
+	deep := strings.Repeat("/a", depth)
+	for _, path := range []string{"/a", deep[:depth], deep} {
+		do(proto.OpCreate, QuotaPath+path+"/zookeeper_limits", "count=5000")
+		do(proto.OpCreate, QuotaPath+path+"/zookeeper_stats", "")
+	}
+	check := func(at, stats string) {
+		t.Helper()
+		if path, q := tree.quotaOf(deep + "/b"); path != at || string(q.stats.data) != stats {
+			t.Errorf("what is below counts for %.40s with %s", path, q.stats.data)
+		}
+		if err := tree.Check(func(int64) bool { return true }); err != nil {
+			t.Error(err)
+		}
+	}
+	check(deep, "count=1,bytes=1")
+	for _, ok := range []bool{false, true} {
+		tree.Multi(x, func() bool {
+			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_stats", "")
+			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_limits", "")
+			do(proto.OpCreate, deep+"/b", "")
+			if before, _ := tree.quotaBefore(deep + "/b"); before != deep {
+				t.Errorf("in the multi counts %.40s", before)
+			}
+			return ok
+		})
+		if !ok {
+			check(deep, "count=1,bytes=1")
+		}
+	}
+	check(deep[:depth], "count=1002,bytes=1001")
+	if n := len(tree.findQuota(deep[:depth]).next); n != 0 {
+		t.Errorf("%d quotas are left below", n)
 	}
 }

@@ -15,8 +15,8 @@ type Tree struct {
 	nodes      slots               // the same nodes, dense, for snapshots
 	ephemerals map[int64]*nodeList // by owner
 	reapable   map[string]struct{} // container and TTL znodes
-	quotas     map[string]*quota   // by the path that they are about
-	before     map[string]quota    // entries of quotas that the running multi changed, as they were
+	quotas     quota               // of the root, with all others below it
+	noted      []*quota            // those that the running multi changed
 	gen        uint32              // nodes of an older generation may be held by a snapshot
 	digest     uint64
 	dataSize   int64
@@ -25,7 +25,7 @@ type Tree struct {
 }
 
 func newTree() *Tree {
-	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}, quotas: map[string]*quota{}}
+	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}}
 }
 
 // New returns a tree with the znodes that every server has: the root,
@@ -141,10 +141,11 @@ func (t *Tree) link(n *Node) {
 	if r.Path != Root {
 		p := t.Lookup(parentPath(r.Path))
 		if p.children == nil {
-			p.children = &nodeList{}
+			p.children = &family{above: p.siblings}
 		}
 		n.siblings = p.children
 		n.siblings.add(n, &n.sibling)
+		n.siblings.grow(1, len(r.Data))
 	}
 	if r.Kind == Ephemeral {
 		if n.owned = t.ephemerals[r.Owner]; n.owned == nil {
@@ -170,6 +171,7 @@ func (t *Tree) link(n *Node) {
 func (t *Tree) unlink(n *Node) {
 	r := &n.rec
 	n.siblings.remove(n.sibling, siblingIndex)
+	n.siblings.grow(-1, -len(r.Data))
 	if n.owned != nil {
 		n.owned.remove(n.own, ownIndex)
 		if len(n.owned.nodes) == 0 {
@@ -211,6 +213,7 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 	change(r)
 	if !sameSlice(data, r.Data) {
 		t.dataSize += int64(len(r.Data) - len(data))
+		n.siblings.grow(0, len(r.Data)-len(data))
 		n.content = contentHash(r)
 		t.trackQuota(r, true)
 	}
@@ -256,10 +259,8 @@ func (t *Tree) rollback() {
 			t.link(&Node{rec: u.rec})
 		}
 	}
-	for path, q := range t.before {
-		if now := t.quotas[path]; now != nil {
-			now.exact = q.exact
-		}
+	for _, q := range t.noted {
+		q.exact = q.before.exact
 	}
 }
 
@@ -288,6 +289,17 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		digest += n.digest
 		size += int64(len(r.Path) + len(r.Data))
 		children += n.NumChildren()
+		if n.children != nil {
+			sum := usage{}
+			for _, c := range n.children.nodes {
+				u := c.total()
+				sum.count += u.count
+				sum.bytes += u.bytes
+			}
+			if got := n.children.sum; got.count != sum.count || got.bytes != sum.bytes || n.children.above != n.siblings {
+				return fmt.Errorf("znode: %s: %d znodes with %d bytes below, should be %d with %d", r.Path, got.count, got.bytes, sum.count, sum.bytes)
+			}
+		}
 		if int64(n.NumChildren()) > r.Creates && !special(r.Path) {
 			return fmt.Errorf("znode: %s: %d children, but %d were ever created", r.Path, n.NumChildren(), r.Creates)
 		}
