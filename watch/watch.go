@@ -47,6 +47,8 @@ type key struct {
 type Table[C comparable] struct {
 	watchers [2]map[string]map[C]Mode
 	paths    map[C]map[key]struct{}
+	total    int // elements of paths
+	watched  int // paths in at least one of the two watchers
 	// recursive counts the recursive watches by the length of their paths. Mostly
 	// there are none, and then ancestors need no look; with it, an ancestor
 	// costs no hash of its path unless somebody watches one of that length.
@@ -67,6 +69,9 @@ func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 	if w == nil {
 		w = map[C]Mode{}
 		t.watchers[kind][path] = w
+		if t.watchers[1-kind][path] == nil {
+			t.watched++
+		}
 	}
 	if mode&Recursive != 0 && w[c]&Recursive == 0 {
 		t.recursive[len(path)]++
@@ -77,7 +82,9 @@ func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 		p = map[key]struct{}{}
 		t.paths[c] = p
 	}
+	t.total -= len(p)
 	p[key{kind, path}] = struct{}{}
+	t.total += len(p)
 }
 
 // AddPersistent registers what addWatch asks for.
@@ -99,6 +106,9 @@ func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
 func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	w := t.watchers[kind][path]
 	had := w[c]
+	if had == 0 {
+		return
+	}
 	if had&modes&Recursive != 0 {
 		if t.recursive[len(path)]--; t.recursive[len(path)] == 0 {
 			delete(t.recursive, len(path))
@@ -110,9 +120,14 @@ func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	}
 	if delete(w, c); len(w) == 0 {
 		delete(t.watchers[kind], path)
+		if t.watchers[1-kind][path] == nil {
+			t.watched--
+		}
 	}
 	p := t.paths[c]
-	if delete(p, key{kind, path}); len(p) == 0 {
+	t.total -= len(p)
+	delete(p, key{kind, path})
+	if t.total += len(p); len(p) == 0 {
 		delete(t.paths, c)
 	}
 }
@@ -128,12 +143,7 @@ func (t *Table[C]) Drop(c C) {
 func (t *Table[C]) Of(c C) int { return len(t.paths[c]) }
 
 // Len is the number of watches in both tables.
-func (t *Table[C]) Len() (n int) {
-	for _, p := range t.paths {
-		n += len(p)
-	}
-	return n
-}
+func (t *Table[C]) Len() int { return t.total }
 
 // Each calls f for every path that a connection watches, in no order, until it
 // returns false.
@@ -151,15 +161,7 @@ func (t *Table[C]) Each(f func(c C, path string) bool) {
 func (t *Table[C]) Connections() int { return len(t.paths) }
 
 // Paths is the number of paths with a watch on their data or on their children.
-func (t *Table[C]) Paths() int {
-	n := len(t.watchers[Data])
-	for p := range t.watchers[Child] {
-		if t.watchers[Data][p] == nil {
-			n++
-		}
-	}
-	return n
-}
+func (t *Table[C]) Paths() int { return t.watched }
 
 // Fire calls emit for every event that a change causes, in ZooKeeper's order:
 // the data watches of the znode, its child watches, then its parent's child

@@ -45,7 +45,7 @@ type quotaState struct {
 
 // maxStats is the length beyond which stats lose the keys that the tree does not
 // count. They are written anew with every change of a znode that they count.
-const maxStats = 1 << 10
+const maxStats = 256
 
 // quotaData is the data of a znode, if there is one.
 type quotaData struct {

@@ -305,7 +305,7 @@ func TestCountsAreKept(t *testing.T) {
 // keep the numbers that the tree counts but not all the rest.
 func TestLongStats(t *testing.T) {
 	tree, do := quotaTree(t, "countHardLimit=1000")
-	short := "count=2,bytes=6=;" + strings.Repeat("k", 500) + "=1"
+	short := "count=2,bytes=6=;" + strings.Repeat("k", 200) + "=1"
 	do(proto.OpSetData, qStats, short)
 	do(proto.OpCreate, "/q/b", "12")
 	if want := strings.Replace(short, "2,bytes=6", "3,bytes=8", 1); tree.text(qStats) != want {

@@ -14,6 +14,7 @@ type Tree struct {
 	index      map[string]*Node
 	nodes      slots               // the same nodes, dense, for snapshots
 	ephemerals map[int64]*nodeList // by owner
+	owned      int                 // ephemerals of all owners
 	reapable   map[string]struct{} // container and TTL znodes
 	quotas     quota               // of the root, with all others below it
 	noted      []*quota            // those that the running multi changed
@@ -63,12 +64,7 @@ func (t *Tree) Digest() uint64 { return t.digest }
 func (t *Tree) DataSize() int64 { return t.dataSize }
 
 // Ephemerals is the number of ephemeral znodes.
-func (t *Tree) Ephemerals() (n int) {
-	for _, l := range t.ephemerals {
-		n += len(l.nodes)
-	}
-	return n
-}
+func (t *Tree) Ephemerals() int { return t.owned }
 
 // EphemeralsOf returns those paths of a session's ephemerals that begin with
 // prefix, in the order of their creation.
@@ -153,6 +149,7 @@ func (t *Tree) link(n *Node) {
 			t.ephemerals[r.Owner] = n.owned
 		}
 		n.owned.add(n, &n.own)
+		t.owned++
 	}
 	if r.Kind == Container || r.Kind == TTL {
 		t.reapable[r.Path] = struct{}{}
@@ -174,6 +171,7 @@ func (t *Tree) unlink(n *Node) {
 	n.siblings.grow(-1, -len(r.Data))
 	if n.owned != nil {
 		n.owned.remove(n.own, ownIndex)
+		t.owned--
 		if len(n.owned.nodes) == 0 {
 			delete(t.ephemerals, r.Owner)
 		}
