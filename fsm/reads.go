@@ -116,7 +116,7 @@ func (v *View) permittedBy(c *znode.Checker, path string, ids []proto.ID) (*znod
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
-	case !c.Permits(n.Record().ACL, proto.PermRead, ids):
+	case !c.Permits(n.Access(), proto.PermRead, ids):
 		return nil, proto.NoAuth
 	}
 	return n, proto.OK
@@ -211,11 +211,11 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	switch {
 	case n == nil:
 		return out, proto.NoNode
-	case !znode.Permits(n.Record().ACL, proto.PermRead|proto.PermAdmin, r.IDs):
+	case !n.Access().Permits(proto.PermRead|proto.PermAdmin, r.IDs):
 		return out, proto.NoAuth
 	}
 	s := n.Stat()
-	return s.Append(proto.AppendACL(out, znode.MaskACL(n.Record().ACL, r.IDs))), proto.OK
+	return s.Append(proto.AppendACL(out, n.MaskedACL(r.IDs))), proto.OK
 }
 
 // multiRead answers each of its reads by itself. Watch flags inside mean

@@ -185,7 +185,7 @@ func (r *Replica) fire(changes []proto.Change) {
 	var checker znode.Checker
 	for i := range changes {
 		r.watches.Fire(&changes[i], func(w Watcher, e watch.Event) {
-			if checker.Permits(e.ACL, proto.PermRead, w.Identities()) {
+			if checker.Permits(e.Access, proto.PermRead, w.Identities()) {
 				w.Event(r.m.zxid, e.Type, e.Path)
 			}
 		})

@@ -31,11 +31,11 @@ const (
 )
 
 // Event is what a watch tells its connection. The connection may see it only
-// if ACL grants it READ.
+// if Access grants it READ.
 type Event struct {
-	Type proto.EventType
-	Path string
-	ACL  []proto.ACL
+	Type   proto.EventType
+	Path   string
+	Access proto.Access
 }
 
 type key struct {
@@ -169,19 +169,19 @@ func (t *Table[C]) Paths() int { return t.watched }
 func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 	switch c.Kind {
 	case proto.NodeCreated:
-		t.fire(Data, Event{proto.EventNodeCreated, c.Path, c.ACL}, emit, nil)
-		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentACL}, emit, nil)
+		t.fire(Data, Event{proto.EventNodeCreated, c.Path, c.Access}, emit, nil)
+		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentAccess}, emit, nil)
 	case proto.NodeDataChanged:
-		t.fire(Data, Event{proto.EventNodeDataChanged, c.Path, c.ACL}, emit, nil)
+		t.fire(Data, Event{proto.EventNodeDataChanged, c.Path, c.Access}, emit, nil)
 	case proto.NodeDeleted:
-		deleted := Event{proto.EventNodeDeleted, c.Path, c.ACL}
+		deleted := Event{proto.EventNodeDeleted, c.Path, c.Access}
 		var told map[C]bool // a connection learns of a deletion once
 		if t.watchers[Child][c.Path] != nil {
 			told = map[C]bool{}
 		}
 		t.fire(Data, deleted, emit, told)
 		t.fire(Child, deleted, emit, told)
-		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentACL}, emit, nil)
+		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentAccess}, emit, nil)
 	}
 }
 

@@ -182,20 +182,20 @@ func TestTogether(t *testing.T) {
 	}
 }
 
-// TestEventsCarryACL: the event says by whose ACL it may be seen.
-func TestEventsCarryACL(t *testing.T) {
-	own, parents := []proto.ACL{{Perms: 1}}, []proto.ACL{{Perms: 2}}
+// access is a proto.Access that permits nothing; tests tell them apart.
+type access string
+
+func (access) Permits(int32, []proto.ID) bool { return false }
+
+// TestEventsCarryAccess: the event says by whose ACL it may be seen.
+func TestEventsCarryAccess(t *testing.T) {
 	for _, kind := range []proto.ChangeKind{created, deleted, data} {
 		w := New[string]()
 		w.AddPersistent("A", "/a", false)
 		w.AddPersistent("A", "/a/b", false)
-		w.Fire(&proto.Change{Kind: kind, Path: "/a/b", ACL: own, ParentACL: parents}, func(_ string, e Event) {
-			want := own
-			if e.Path == "/a" {
-				want = parents
-			}
-			if len(e.ACL) != 1 || e.ACL[0] != want[0] {
-				t.Errorf("%v of %s carries %v, should carry %v", e.Type, e.Path, e.ACL, want)
+		w.Fire(&proto.Change{Kind: kind, Path: "/a/b", Access: access("/a/b"), ParentAccess: access("/a")}, func(_ string, e Event) {
+			if e.Access != access(e.Path) {
+				t.Errorf("%v of %s carries that of %v", e.Type, e.Path, e.Access)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package znode
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -10,22 +11,53 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
+// access is a znode's ACL, made ready for questions.
+type access struct {
+	list  []proto.ACL
+	hash  uint64
+	index *aclIndex // of a long list
+}
+
+var openAccess = &access{list: proto.OpenACL}
+
+// longACL is the number of entries from which on a list has an index.
+const longACL = 16
+
+func newAccess(acl []proto.ACL) *access {
+	if sameSlice(acl, proto.OpenACL) { // nearly every znode
+		return openAccess
+	}
+	a := &access{list: acl, hash: aclHash(acl)}
+	if len(acl) > longACL {
+		a.index = newIndex(acl)
+	}
+	return a
+}
+
 // Permits reports whether one of the identities may do one of the things in
-// perms under acl (ZooKeeperServer.checkACL). An empty list permits everything,
-// and so does the identity of scheme super.
-func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
+// perms (ZooKeeperServer.checkACL). An empty list permits everything, and so does
+// the identity of scheme super. It takes time in proportion to the number of
+// identities, however long the list is.
+func (a *access) Permits(perms int32, ids []proto.ID) bool {
+	if a.index != nil {
+		return a.index.granted(ids)&perms != 0
+	}
+	return permits(a.list, perms, ids)
+}
+
+// String shows the list: that is what makes two of them the same.
+func (a *access) String() string { return fmt.Sprint(a.list) }
+
+func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 	if len(acl) == 0 {
 		return true
-	}
-	if len(acl)*len(ids) > longACL {
-		return granted(acl, ids)&perms != 0
 	}
 	for i := range acl {
 		a := &acl[i]
 		if a.Perms&perms == 0 {
 			continue
 		}
-		if a.Scheme == proto.SchemeWorld && a.ID.ID == proto.Anyone {
+		if isAnyone(a.ID) {
 			return true
 		}
 		for _, id := range ids {
@@ -37,69 +69,86 @@ func Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 	return slices.ContainsFunc(ids, isSuper)
 }
 
-// longACL is the number of comparisons from which on it pays to index the
-// identities.
-const longACL = 64
+func isAnyone(id proto.ID) bool { return id.Scheme == proto.SchemeWorld && id.ID == proto.Anyone }
+func isSuper(id proto.ID) bool  { return id.Scheme == proto.SchemeSuper }
 
-func isSuper(id proto.ID) bool { return id.Scheme == proto.SchemeSuper }
+// aclIndex finds what a long list grants to an identity.
+type aclIndex struct {
+	anyone int32
+	byID   map[proto.ID]int32
+	masks  map[netip.Prefix]int32
+	bits   []int // lengths of the masks
+}
 
-// granted is all that a list permits to the identities. It takes time in
-// proportion to the sum of their numbers, not to the product.
-func granted(acl []proto.ACL, ids []proto.ID) (perms int32) {
-	if slices.ContainsFunc(ids, isSuper) {
-		return -1
-	}
-	mine := make(map[proto.ID]struct{}, len(ids))
-	var addrs []netip.Addr // one: the server gives a connection a single address
-	for _, id := range ids {
-		mine[id] = struct{}{}
-		if id.Scheme == proto.SchemeIP {
-			if a, ok := parseClient(id.ID); ok {
-				addrs = append(addrs, a)
+func newIndex(acl []proto.ACL) *aclIndex {
+	x := &aclIndex{byID: make(map[proto.ID]int32, len(acl))}
+	for _, a := range acl {
+		x.byID[a.ID] |= a.Perms
+		if isAnyone(a.ID) {
+			x.anyone |= a.Perms
+		}
+		if a.Scheme != proto.SchemeIP {
+			continue
+		}
+		if p, ok := parseMask(a.ID.ID); ok {
+			if x.masks == nil {
+				x.masks = map[netip.Prefix]int32{}
+			}
+			x.masks[p] |= a.Perms
+			if !slices.Contains(x.bits, p.Bits()) {
+				x.bits = append(x.bits, p.Bits())
 			}
 		}
 	}
-	for i := range acl {
-		a := &acl[i]
-		if a.Perms&^perms == 0 {
+	return x
+}
+
+func (x *aclIndex) granted(ids []proto.ID) int32 {
+	perms := x.anyone
+	for _, id := range ids {
+		if isSuper(id) {
+			return -1
+		}
+		perms |= x.byID[id]
+		if id.Scheme != proto.SchemeIP || x.masks == nil {
 			continue
 		}
-		_, ok := mine[a.ID]
-		if ok || a.Scheme == proto.SchemeWorld && a.ID.ID == proto.Anyone {
-			perms |= a.Perms
-		} else if a.Scheme == proto.SchemeIP && len(addrs) > 0 {
-			if p, ok := parseMask(a.ID.ID); ok && slices.ContainsFunc(addrs, p.Contains) {
-				perms |= a.Perms
+		if a, ok := parseClient(id.ID); ok {
+			for _, bits := range x.bits {
+				if p, err := a.Prefix(bits); err == nil {
+					perms |= x.masks[p]
+				}
 			}
 		}
 	}
 	return perms
 }
 
-// Checker is [Permits] for many checks while no znode changes its list in
-// place: it remembers what long lists came to. The zero value is ready to use.
-type Checker struct{ known map[checked]int32 }
+// Checker remembers what a znode's ACL says to a client of many identities,
+// for as long as a transaction or a request takes. The zero value is ready to use.
+type Checker struct{ known map[question]bool }
 
-type checked struct {
-	acl *proto.ACL
-	ids *proto.ID
+type question struct {
+	access proto.Access
+	perms  int32
+	ids    *proto.ID
 }
 
-// Permits is [Permits].
-func (c *Checker) Permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
-	if len(acl)*len(ids) <= longACL {
-		return Permits(acl, perms, ids)
+// Permits is a.Permits(perms, ids).
+func (c *Checker) Permits(a proto.Access, perms int32, ids []proto.ID) bool {
+	if len(ids) <= 4 {
+		return a.Permits(perms, ids)
 	}
-	key := checked{&acl[0], &ids[0]}
-	g, ok := c.known[key]
+	q := question{a, perms, &ids[0]}
+	answer, ok := c.known[q]
 	if !ok {
 		if c.known == nil {
-			c.known = map[checked]int32{}
+			c.known = map[question]bool{}
 		}
-		g = granted(acl, ids)
-		c.known[key] = g
+		answer = a.Permits(perms, ids)
+		c.known[q] = answer
 	}
-	return g&perms != 0
+	return answer
 }
 
 func maskMatches(mask, addr string) bool {
@@ -272,10 +321,11 @@ func validDigest(id string) bool {
 	return len(parts) == 2
 }
 
-// MaskACL is the list that getACL shows: whoever may not administer the znode
+// MaskedACL is the list that getACL shows: whoever may not administer the znode
 // sees "user:x" in place of a digest (FinalRequestProcessor).
-func MaskACL(acl []proto.ACL, ids []proto.ID) []proto.ACL {
-	if Permits(acl, proto.PermAdmin, ids) {
+func (n *Node) MaskedACL(ids []proto.ID) []proto.ACL {
+	acl := n.rec.ACL
+	if n.acl.Permits(proto.PermAdmin, ids) {
 		return acl
 	}
 	out := slices.Clone(acl)

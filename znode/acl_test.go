@@ -107,7 +107,7 @@ func TestAuthIsBounded(t *testing.T) {
 	}
 }
 
-// TestLongLists: long lists permit what short ones do, whichever way is taken.
+// TestLongLists: a long list, which has an index, permits what a walk over it finds.
 func TestLongLists(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	pick := func(n int) (ids []proto.ID) {
@@ -127,21 +127,23 @@ func TestLongLists(t *testing.T) {
 		for _, id := range pick(r.IntN(6)) {
 			acl = append(acl, proto.ACL{Perms: 1 << r.IntN(5) & r.Int32N(32), ID: id})
 		}
-		ids, perms := pick(1+r.IntN(3)), int32(1<<r.IntN(5)|1<<r.IntN(5))
-		want := Permits(acl, perms, ids)
+		ids, perms := pick(1+r.IntN(8)), int32(1<<r.IntN(5))
+		want := permits(acl, perms, ids)
 		seen[want]++
-		if got := len(acl) == 0 || granted(acl, ids)&perms != 0; got != want {
+		if got := newAccess(acl).Permits(perms, ids); got != want {
 			t.Fatalf("%v for %v of %v: %v, should be %v", perms, ids, acl, got, want)
+		}
+		if len(acl) == 0 {
+			continue
 		}
 		// The same among many more that are of no use.
 		for i := range 100 {
 			acl = append(acl, proto.ACL{Perms: 31, ID: proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprint("nobody:", i)}})
 		}
-		if len(acl) > 100 {
-			var c Checker
-			if Permits(acl, perms, ids) != want || c.Permits(acl, perms, ids) != want || c.Permits(acl, perms, ids) != want {
-				t.Fatalf("%v for %v of %v in a long list should be %v", perms, ids, acl[:len(acl)-100], want)
-			}
+		r.Shuffle(len(acl), func(i, j int) { acl[i], acl[j] = acl[j], acl[i] })
+		a, c := newAccess(acl), Checker{}
+		if a.index == nil || a.Permits(perms, ids) != want || c.Permits(a, perms, ids) != want || c.Permits(a, perms, ids) != want {
+			t.Fatalf("%v for %v of %v should be %v", perms, ids, acl, want)
 		}
 	}
 	if seen[true] < 1000 || seen[false] < 1000 {
@@ -149,24 +151,37 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// TestChecksAreRemembered: of many checks of one long list in a transaction only
-// the first reads it.
+// TestChecksAreRemembered: a transaction of a client with many identities asks
+// each list once.
 func TestChecksAreRemembered(t *testing.T) {
-	ids := identities(1500)
-	tree := New()
-	if _, code := tree.Create(&Txn{IDs: ids}, proto.OpCreate, &proto.CreateRequest{Path: "/a", ACL: auths(10)}, -1); code != proto.OK {
-		t.Fatal(code)
+	tree, x := New(), &Txn{IDs: identities(1500)}
+	counted := &counting{}
+	for range 100 {
+		if x.checker.Permits(counted, proto.PermRead, x.IDs) {
+			t.Error("permitted")
+		}
 	}
-	var x *Txn
-	once := testing.AllocsPerRun(1, func() {
-		x = &Txn{IDs: ids}
-		tree.CheckVersion(x, "/a", -1)
-	})
-	again := testing.AllocsPerRun(100, func() { tree.CheckVersion(x, "/a", -1) })
-	if once == 0 || again > 0 || len(x.checker.known) != 1 {
-		t.Errorf("%v allocations for a check, %v for the same again, %d remembered", once, again, len(x.checker.known))
+	if counted.asked != 1 {
+		t.Errorf("asked %d times", counted.asked)
+	}
+	if x.checker.Permits(counted, proto.PermRead, identities(5)); counted.asked != 2 {
+		t.Error("one client is taken for another")
+	}
+	if x.checker.Permits(counted, proto.PermAdmin, x.IDs); counted.asked != 3 {
+		t.Error("one permission is taken for another")
+	}
+	for range 100 {
+		tree.CheckVersion(x, "/", -1)
+		tree.CheckVersion(x, "/zookeeper", -1)
+	}
+	if n := len(x.checker.known); n != 4 { // those of / and /zookeeper are one
+		t.Errorf("%d answers remembered", n)
 	}
 }
+
+type counting struct{ asked int }
+
+func (c *counting) Permits(int32, []proto.ID) bool { c.asked++; return false }
 
 // TestACLHashIsKept: a change of a znode that leaves its ACL alone does not read it.
 func TestACLHashIsKept(t *testing.T) {
@@ -185,6 +200,17 @@ func TestACLHashIsKept(t *testing.T) {
 	})
 	if tree.Len() != 104 || allocated > 1<<20 { // a hash takes 230 kB
 		t.Errorf("%d znodes, %d bytes allocated to make 100", tree.Len(), allocated)
+	}
+	// Nor does it take the list apart to bring back what a multi deleted.
+	if _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: "/long", ACL: long}, -1); code != proto.OK {
+		t.Fatal(code)
+	}
+	acl := tree.index["/long"].acl
+	allocated = allocatedBy(func() {
+		tree.Multi(&Txn{}, func() bool { return tree.Delete(&Txn{}, "/long", -1) != proto.OK })
+	})
+	if tree.index["/long"].acl != acl || allocated > 100<<10 {
+		t.Errorf("%d bytes allocated to roll back", allocated)
 	}
 	if err := tree.Check(func(int64) bool { return true }); err != nil {
 		t.Error(err)

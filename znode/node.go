@@ -45,9 +45,9 @@ type Node struct {
 	slot     int32     // index in Tree.nodes
 	gen      uint32    // of the tree when this copy was made
 
-	content uint64 // hash of path and data
-	acl     uint64 // hash of the ACL
-	digest  uint64 // this znode's part of the tree's digest
+	acl     *access // what rec.ACL says
+	content uint64  // hash of path and data
+	digest  uint64  // this znode's part of the tree's digest
 }
 
 // nodeList is an unordered set of nodes, each of which knows its index, so that
@@ -81,6 +81,9 @@ func (n *Node) total() usage {
 
 // Record returns the znode's values. Data and ACL must not be changed.
 func (n *Node) Record() *Record { return &n.rec }
+
+// Access is who may do what with the znode.
+func (n *Node) Access() proto.Access { return n.acl }
 
 // apart is n, or a copy of it if n may be the stats of a quota: an operation
 // answers with its own data, and counts afterwards (DataTree.createNode, setData).

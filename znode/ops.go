@@ -29,14 +29,14 @@ type Txn struct {
 	aclSent, aclStored int // bytes of the ACLs in the requests, and of what they became
 }
 
-func (x *Txn) permitted(acl []proto.ACL, perms int32) bool {
-	return x.checker.Permits(acl, perms, x.IDs)
+func (x *Txn) permitted(n *Node, perms int32) bool {
+	return x.checker.Permits(n.acl, perms, x.IDs)
 }
 
 func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
-	c := proto.Change{Kind: kind, Path: n.rec.Path, ACL: n.rec.ACL}
+	c := proto.Change{Kind: kind, Path: n.rec.Path, Access: n.acl}
 	if parent != nil {
-		c.ParentACL = parent.rec.ACL
+		c.ParentAccess = parent.acl
 	}
 	if n.rec.Kind == Ephemeral {
 		c.Session = n.rec.Owner
@@ -71,7 +71,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	switch {
 	case parent == nil:
 		return nil, proto.NoNode
-	case !x.permitted(parent.rec.ACL, proto.PermCreate):
+	case !x.permitted(parent, proto.PermCreate):
 		return nil, proto.NoAuth
 	}
 	path := r.Path
@@ -108,7 +108,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	n := &Node{rec: rec}
 	t.link(n)
 	if t.inMulti {
-		t.undo = append(t.undo, undo{linked, rec})
+		t.undo = append(t.undo, undo{linked, rec, nil})
 	}
 	x.did(proto.NodeCreated, n, parent)
 	n = n.apart()
@@ -131,7 +131,7 @@ func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
 	switch {
 	case parent == nil:
 		return proto.NoNode
-	case !x.permitted(parent.rec.ACL, proto.PermDelete):
+	case !x.permitted(parent, proto.PermDelete):
 		return proto.NoAuth
 	}
 	n := t.index[path]
@@ -165,7 +165,7 @@ func (t *Tree) Reap(x *Txn, path string) proto.Code {
 
 func (t *Tree) remove(x *Txn, n, parent *Node) {
 	if t.inMulti {
-		t.undo = append(t.undo, undo{unlinked, n.rec})
+		t.undo = append(t.undo, undo{unlinked, n.rec, n.acl})
 	}
 	t.unlink(n)
 	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
@@ -213,7 +213,7 @@ func (t *Tree) SetConfig(x *Txn, data []byte) {
 // MayConfigure reports whether the running transaction may change what
 // /zookeeper/config tells.
 func (t *Tree) MayConfigure(x *Txn) bool {
-	return x.permitted(t.index[ConfigPath].Record().ACL, proto.PermWrite)
+	return x.permitted(t.index[ConfigPath], proto.PermWrite)
 }
 
 // SetACL replaces a znode's access control list.
@@ -257,7 +257,7 @@ func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
-	case !x.permitted(n.rec.ACL, perm):
+	case !x.permitted(n, perm):
 		return nil, proto.NoAuth
 	}
 	return n, proto.OK

@@ -126,7 +126,7 @@ func (s *story) run(command []string) string {
 	case "reapable":
 		return fmt.Sprintln(s.tree.Reapable(a.num("time", 0)))
 	case "acl": // as getACL shows it
-		return fmt.Sprintln(showACL(MaskACL(s.tree.Lookup(a.path).rec.ACL, a.ids())))
+		return fmt.Sprintln(showACL(s.tree.Lookup(a.path).MaskedACL(a.ids())))
 	case "children":
 		names := slices.Sorted(s.tree.Lookup(a.path).Children)
 		return fmt.Sprintln(names, s.tree.Lookup(a.path).Descendants(), "below")
@@ -233,11 +233,11 @@ var kinds = map[proto.ChangeKind]string{
 
 func showChange(c *proto.Change) string {
 	s := "  " + kinds[c.Kind] + " " + c.Path
-	if !isOpen(c.ACL) {
-		s += " acl=" + showACL(c.ACL)
+	if acl := c.Access.(*access).list; !isOpen(acl) {
+		s += " acl=" + showACL(acl)
 	}
-	if c.ParentACL != nil && !isOpen(c.ParentACL) {
-		s += " parent-acl=" + showACL(c.ParentACL)
+	if c.ParentAccess != nil && !isOpen(c.ParentAccess.(*access).list) {
+		s += " parent-acl=" + showACL(c.ParentAccess.(*access).list)
 	}
 	if c.Session != 0 {
 		s += fmt.Sprint(" session=", c.Session)

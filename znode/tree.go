@@ -158,8 +158,11 @@ func (t *Tree) link(n *Node) {
 	t.nodes.push(n, t.gen)
 	t.index[r.Path] = n
 	t.dataSize += int64(len(r.Path) + len(r.Data))
-	n.content, n.acl = contentHash(r), aclHash(r.ACL)
-	n.digest = digestOf(r, n.content, n.acl)
+	if n.acl == nil {
+		n.acl = newAccess(r.ACL)
+	}
+	n.content = contentHash(r)
+	n.digest = digestOf(r, n.content, n.acl.hash)
 	t.digest += n.digest
 	t.trackQuota(r, true)
 }
@@ -191,7 +194,7 @@ func (t *Tree) unlink(n *Node) {
 // node, and notes how to take it back if a multi is running.
 func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 	if t.inMulti {
-		t.undo = append(t.undo, undo{edited, n.rec})
+		t.undo = append(t.undo, undo{edited, n.rec, nil})
 	}
 	if n.gen != t.gen {
 		c := *n
@@ -216,10 +219,10 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 		t.trackQuota(r, true)
 	}
 	if !sameSlice(acl, r.ACL) {
-		n.acl = aclHash(r.ACL)
+		n.acl = newAccess(r.ACL)
 	}
 	t.digest -= n.digest
-	n.digest = digestOf(r, n.content, n.acl)
+	n.digest = digestOf(r, n.content, n.acl.hash)
 	t.digest += n.digest
 	return n
 }
@@ -232,7 +235,8 @@ func sameSlice[T any](a, b []T) bool {
 // undo is how to take back one step of a multi.
 type undo struct {
 	step step
-	rec  Record // before the step
+	rec  Record  // before the step
+	acl  *access // of a node that was unlinked
 }
 
 type step uint8
@@ -254,7 +258,7 @@ func (t *Tree) rollback() {
 		case linked:
 			t.unlink(t.index[u.rec.Path])
 		case unlinked:
-			t.link(&Node{rec: u.rec})
+			t.link(&Node{rec: u.rec, acl: u.acl})
 		}
 	}
 	for _, q := range t.noted {
@@ -281,7 +285,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		if !ValidPath(r.Path) {
 			return fmt.Errorf("znode: %q: not a valid path", r.Path)
 		}
-		if n.content != contentHash(r) || n.acl != aclHash(r.ACL) || n.digest != digestOf(r, n.content, n.acl) {
+		if n.content != contentHash(r) || n.acl.hash != aclHash(r.ACL) || !sameSlice(n.acl.list, r.ACL) || n.digest != digestOf(r, n.content, n.acl.hash) {
 			return fmt.Errorf("znode: %s: stale digest", r.Path)
 		}
 		digest += n.digest
