@@ -207,7 +207,7 @@ func (c *Config) complete() error {
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
 	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
-		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes and %d", c.MaxOutboxBytes, server.MinOutbox)
+		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes + %d", c.MaxOutboxBytes, server.MinOutbox)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
 	case (c.SecureAddr != "") != (c.TLS != nil):

@@ -45,11 +45,12 @@ func (o *outbox) add(frame func(b []byte) []byte) bool {
 	return len(o.buf) <= o.limit
 }
 
-// space is how many bytes may still be added.
-func (o *outbox) space() int {
+// space is how many bytes may still be added. It reports false if nothing is
+// added any more.
+func (o *outbox) space() (n int, open bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return max(0, o.limit-len(o.buf))
+	return max(0, o.limit-len(o.buf)), !o.last && !o.closed
 }
 
 // finish says that nothing more will be added.

@@ -200,8 +200,13 @@ func (c *conn) local(q request) {
 }
 
 // run answers a request from a view. Look-up, watch and reply happen while the
-// tree is locked, so that no event comes between them.
+// tree is locked, so that no event comes between them. Behind the end of the
+// connection nothing is done.
 func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
+	space, open := c.out.space()
+	if !open {
+		return scratch
+	}
 	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
 	end := false
 	switch {
@@ -222,7 +227,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	default:
 		// Nothing else is queued before the reply, except events of a setWatches.
 		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches,
-			MaxReply: max(1, c.out.space()-frameHeader)}
+			MaxReply: max(1, space-frameHeader)}
 		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 		if h.Code == fsm.ReplyTooLong {
 			const msg = "closing a connection: a reply does not fit into its outbox"

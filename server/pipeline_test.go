@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -47,5 +49,30 @@ func TestCutLeavesNoGap(t *testing.T) {
 	}
 	if n := len(p.xids); n < 3 || n == 100 || !slices.Equal(p.xids, all[:n]) {
 		t.Errorf("proposed are %v, cut with 3", p.xids)
+	}
+}
+
+// TestNothingBehindTheEnd: of the reads that wait for a write, none is carried out
+// behind one whose reply does not fit: together they would hold the tree's lock
+// for as long as all of their replies take.
+func TestNothingBehindTheEnd(t *testing.T) {
+	client, raw := net.Pipe()
+	defer client.Close()
+	var log bytes.Buffer
+	s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: slog.New(slog.NewTextHandler(&log, nil)), MaxOutstanding: 1000})
+	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
+	c.out.init(frameHeader + 30) // the write's reply, and less than a list of the root's children
+	who := newIdentity([]proto.ID{{Scheme: proto.SchemeIP, ID: "127.0.0.1"}})
+	q := proto.PathWatch{Path: "/"}
+	for i, op := range []proto.OpCode{proto.OpSetData, proto.OpGetChildren, proto.OpGetChildren, proto.OpGetChildren} {
+		r := request{xid: int32(i), op: proto.OpByCode(op), body: q.Append(nil), who: who}
+		c.reserve(&r, 1)
+		c.push(r, false)
+	}
+	s.cfg.Replica.View(func(v *fsm.View) { c.Done(v, &fsm.Result{}) })
+	s.Close()
+	s.Wait() // for the log
+	if n := strings.Count(log.String(), "a reply does not fit into its outbox"); n != 1 || len(c.queue) != 0 {
+		t.Errorf("%d reads were carried out, %d wait", n, len(c.queue))
 	}
 }
