@@ -2,6 +2,7 @@ package lockkeeper_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -219,4 +220,60 @@ func TestReconfigOff(t *testing.T) {
 		}
 		must(c.Exists("/", false))(t) // the connection stays
 	})
+}
+
+// TestConfigZnodeIsNotTheMembers: the super user may write /zookeeper/config, as in
+// ZooKeeper, where the servers of the cluster do not depend on what it holds. A
+// member with such a snapshot starts again, and the next change of the members
+// writes the true ones there.
+func TestConfigZnodeIsNotTheMembers(t *testing.T) {
+	m := startMembers(t, 1, func(c *lockkeeper.Config) {
+		c.Reconfig, c.SuperDigest = true, superDigest
+		c.Memory, c.DataDir, c.SnapshotBytes = nil, t.TempDir(), 1
+	})
+	const path = "/zookeeper/config"
+	c := superUser(t, m.connect(0, 10*time.Second))
+	was := must(c.Get(path, true))(t)
+	if was.Stat.Version != -1 {
+		t.Errorf("version %d, not -1", was.Stat.Version)
+	}
+	for i, data := range []string{"nonsense", "server.9=host9:7000:8000\nversion=7", ""} {
+		if s := must(c.Set(path, []byte(data)))(t); s.Version != int32(2*i) {
+			t.Errorf("version %d after write %d", s.Version, 2*i+1)
+		}
+		multi := proto.MultiRequest{Ops: []proto.MultiOp{
+			{Op: proto.OpSetData, Request: &proto.SetDataRequest{Path: path, Data: []byte(data), Version: int32(2 * i)}},
+		}}
+		must(c.Call(proto.OpMulti, &multi, nil))(t)
+		for _, acl := range [][]proto.ACL{proto.OpenACL, {{Perms: proto.PermRead, ID: proto.ID{Scheme: proto.SchemeWorld, ID: proto.Anyone}}}} {
+			must(c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: acl, Version: -1}, nil))(t)
+			if acl[0].Perms == proto.PermAll { // everybody may make children now
+				must(c.Create(path+"/child", []byte("x"), 0))(t)
+			}
+		}
+		check(t, c.Delete(path+"/child"))
+		if err := c.Delete(path); err != proto.BadArguments {
+			t.Errorf("delete %s: %v", path, err)
+		}
+		eventually(t, "a snapshot", func() bool {
+			must(c.Set("/", []byte("x")))(t)
+			found, err := filepath.Glob(filepath.Join(m.configs[0].DataDir, "raft", "snapshots", "*", "meta.json"))
+			return err == nil && len(found) > 0
+		})
+		m.stop(0)
+		m.start(0)
+		m.ready(m.servers[0])
+		c = superUser(t, m.connect(0, 10*time.Second))
+		if got := must(c.Get(path, false))(t); string(got.Data) != data {
+			t.Errorf("%q after a restart, not %q", got.Data, data)
+		}
+	}
+	if _, err := reconfig(c, "server.2=host2:7000:8000:observer;2181", "", "", was.Stat.Mzxid+1); err != proto.BadVersion {
+		t.Errorf("a reconfig of another version: %v", err)
+	}
+	r := must(reconfig(c, "server.2=host2:7000:8000:observer;2181", "", "", was.Stat.Mzxid))(t)
+	want := fmt.Sprintf("server.1=host1:7000:8000:participant\nserver.2=host2:7000:8000:observer;0.0.0.0:2181\nversion=%x", r.Stat.Mzxid)
+	if string(r.Data) != want || r.Stat.Version != -1 {
+		t.Errorf("the members are\n%s\nof version %d, want\n%s", r.Data, r.Stat.Version, want)
+	}
 }

@@ -487,7 +487,7 @@ func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta
 	case machine.Index() > m.Index:
 		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
 	}
-	if members != nil && !machine.Tells(members) {
+	if members != nil && !machine.HasMembers(members) {
 		return nil, nil, errors.New("meta.json does not have the members that its state has")
 	}
 	return &m.SnapshotMeta, machine, nil

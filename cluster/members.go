@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // MemberInfo is one member of the cluster.
@@ -254,7 +253,7 @@ func (m *Member) knows(id uint64) (bool, error) {
 }
 
 func (m *Member) configVersion() (zxid int64) {
-	m.replica.View(func(v *fsm.View) { zxid = v.Tree().Lookup(znode.ConfigPath).Record().Mzxid })
+	m.replica.View(func(v *fsm.View) { zxid = v.MembersZxid() })
 	return zxid
 }
 

@@ -79,7 +79,7 @@ func TestMembers(t *testing.T) {
 	}})
 	expect(t, &sent, "C1: event NodeDataChanged /zookeeper/config zxid 1")
 	want := "server.1=a:7001:8001:participant\nserver.2=[::1]:7002:8002:observer\nversion=1"
-	if n := r.m.Tree().Lookup("/zookeeper/config"); string(n.Record().Data) != want || n.Stat().Version != 0 || n.Stat().Mzxid != 1 {
+	if n := r.m.Tree().Lookup("/zookeeper/config"); string(n.Record().Data) != want || n.Stat().Version != -1 || n.Stat().Mzxid != 1 {
 		t.Errorf("%q, %+v", n.Record().Data, n.Stat())
 	}
 	if r.m.Index() != 2 || r.m.Check() != nil {
@@ -129,8 +129,8 @@ func TestDescribe(t *testing.T) {
 	now := []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000"), observer(9, "[::1]:7000")}
 	m.SetMembers(m.Index()+1, now)
 	config(first, second, "server.9=[::1]:7000:8000:observer")
-	if !m.Tells(now) || m.Tells(now[:2]) || m.Tells(nil) {
-		t.Error("it does not know of whom it tells")
+	if !m.HasMembers(now) || m.HasMembers(now[:2]) || m.HasMembers(nil) {
+		t.Error("HasMembers is wrong")
 	}
 	m.SetMembers(m.Index()+1, now[1:])
 	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000")})

@@ -21,6 +21,11 @@ type Machine struct {
 	index    uint64            // of the last entry
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
+	// The members of the cluster, by id, and the zxid of their last change. They
+	// are also in /zookeeper/config, where a client with WRITE may overwrite them.
+	members     []proto.QuorumServer
+	membersZxid int64
+
 	settings Settings              // of the running entry
 	txn      znode.Txn             // of the running command; its changes' memory is kept
 	out      []byte                // the running command's reply, likewise
@@ -81,16 +86,16 @@ func (m *Machine) Index() uint64 { return m.index }
 
 // Digest is a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
-	return digest(m.sessions.All(), m.zxid, m.batches, m.tree.Digest())
+	return digest(m.sessions.All(), m.zxid, m.batches, configText(m.members, m.membersZxid), m.tree.Digest())
 }
 
-func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, tree uint64) uint64 {
+func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, members []byte, tree uint64) uint64 {
 	b := make([]byte, 0, 64*len(sorted))
 	for _, s := range sorted {
 		b = session.Append(b, s)
 	}
 	b = jute.AppendLong(jute.AppendLong(b, zxid), int64(tree))
-	b = appendBatches(b, batches)
+	b = append(appendBatches(b, batches), members...)
 	return tree ^ uint64(crc32.Checksum(b, castagnoli))
 }
 

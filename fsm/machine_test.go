@@ -210,7 +210,7 @@ func TestFates(t *testing.T) {
 }
 
 // visible is a hash of what clients may see of the state: all but the numbers of the entries.
-func visible(m *Machine) uint64 { return digest(m.sessions.All(), m.zxid, nil, m.tree.Digest()) }
+func visible(m *Machine) uint64 { return digest(m.sessions.All(), m.zxid, nil, nil, m.tree.Digest()) }
 
 // one applies an entry of the given commands and returns their results and changes.
 func one(t testing.TB, m *Machine, term uint64, commands ...*Command) (results []Result, changes []proto.Change) {

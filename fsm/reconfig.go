@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,13 +20,12 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
-	config := m.tree.Lookup(znode.ConfigPath).Record()
 	switch _, err := ParseReconfig(&r); {
 	case m.settings&Reconfig == 0:
 		return proto.ReconfigDisabled
-	case len(config.Data) == 0: // a server alone
+	case len(m.members) == 0: // a server alone
 		return proto.Unimplemented
-	case r.ConfigID != -1 && r.ConfigID != config.Mzxid:
+	case r.ConfigID != -1 && r.ConfigID != m.membersZxid:
 		return proto.BadVersion
 	case err != nil:
 		return proto.BadArguments
@@ -69,29 +69,22 @@ func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
 	return c, nil
 }
 
-// SetMembers has /zookeeper/config tell of members, in a transaction of its own,
-// and returns the change. It is valid until the next command.
+// SetMembers sets the members of the cluster and writes them to
+// /zookeeper/config, in a transaction of its own. The changes that it returns
+// are valid until the next command.
 func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
-	m.setConfig(described(members, m.told()))
+	m.setMembers(described(members, m.members))
 	return m.txn.Changes
 }
 
-// describe has /zookeeper/config tell what a reconfig said of members and Raft
-// does not keep: the election port, which is of no use, and where clients come
-// in, which is for them.
+// describe records what a reconfig said about members and Raft does not keep:
+// the election port, which nobody uses, and the address for clients.
 func (m *Machine) describe(servers []proto.QuorumServer) {
-	told := m.told()
-	if now := described(slices.Clone(told), servers); !slices.Equal(now, told) {
-		m.setConfig(now)
+	if now := described(slices.Clone(m.members), servers); !slices.Equal(now, m.members) {
+		m.setMembers(now)
 	}
-}
-
-// told are the servers that /zookeeper/config tells of.
-func (m *Machine) told() []proto.QuorumServer {
-	servers, _ := proto.ParseServers(string(m.tree.Lookup(znode.ConfigPath).Record().Data))
-	return servers
 }
 
 // described gives members what is known of those of the same id and address.
@@ -107,29 +100,55 @@ func described(members, known []proto.QuorumServer) []proto.QuorumServer {
 	return members
 }
 
-// setConfig writes /zookeeper/config in the form of QuorumVerifier.
-func (m *Machine) setConfig(servers []proto.QuorumServer) {
-	zxid := m.begin()
-	var b []byte
-	for _, s := range servers {
+// setMembers also writes the members to /zookeeper/config, over whatever a client
+// has written there.
+func (m *Machine) setMembers(members []proto.QuorumServer) {
+	m.members, m.membersZxid = members, m.begin()
+	m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
+}
+
+// configText is the form of /zookeeper/config (QuorumMaj.toString); nil without members.
+func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
+	if len(members) == 0 {
+		return nil
+	}
+	for _, s := range members {
 		b = fmt.Appendf(b, "%v\n", s)
 	}
-	m.tree.SetConfig(&m.txn, fmt.Appendf(b, "version=%x", zxid))
+	return fmt.Appendf(b, "version=%x", zxid)
 }
 
-// Tells reports whether /zookeeper/config tells of these members, by id.
-func (m *Machine) Tells(members []proto.QuorumServer) bool {
-	told := m.told()
-	return slices.Equal(described(slices.Clone(members), told), told)
+// parseConfig reads what configText wrote.
+func parseConfig(b []byte) (members []proto.QuorumServer, zxid int64, err error) {
+	if members, err = proto.ParseServers(string(b)); err != nil {
+		return nil, 0, err
+	}
+	version := string(b[bytes.LastIndexByte(b, '\n')+1:])
+	zxid, _ = strconv.ParseInt(strings.TrimPrefix(version, "version="), 16, 64)
+	if !bytes.Equal(configText(members, zxid), b) {
+		return nil, 0, fmt.Errorf("%q is not a list of members", b)
+	}
+	return members, zxid, nil
 }
 
-// HasMember reports whether /zookeeper/config tells of a server of that id.
+// HasMembers reports whether the members of the cluster are these, in order of their ids.
+func (m *Machine) HasMembers(members []proto.QuorumServer) bool {
+	return slices.Equal(described(slices.Clone(members), m.members), m.members)
+}
+
+// HasMember reports whether the cluster has a member of that id.
 func (v *View) HasMember(id uint64) bool {
-	return slices.ContainsFunc(v.m.told(), func(s proto.QuorumServer) bool { return s.ID == id })
+	return slices.ContainsFunc(v.m.members, func(s proto.QuorumServer) bool { return s.ID == id })
 }
 
-// Config appends the reply to a reconfig that was carried out: what
-// /zookeeper/config tells, and its Stat.
+// Members are the members of the cluster, by id, in the form of /zookeeper/config.
+func (v *View) Members() []byte { return configText(v.m.members, v.m.membersZxid) }
+
+// MembersZxid is the zxid of the transaction that last changed the members.
+func (v *View) MembersZxid() int64 { return v.m.membersZxid }
+
+// Config appends the reply to a reconfig that was carried out: the data and
+// the Stat of /zookeeper/config.
 func (v *View) Config(b []byte) []byte {
 	n := v.m.tree.Lookup(znode.ConfigPath)
 	r := proto.DataReply{Data: n.Record().Data, Stat: n.Stat()}

@@ -39,6 +39,7 @@ const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
 	sectionState    = 1 + iota // zxid, term, index, and of each origin the last entry's number
+	sectionMembers             // of the cluster, as /zookeeper/config has them
 	sectionSessions            // session records
 	sectionNodes               // znode records
 	sectionEnd                 // numbers of sessions and znodes, digest
@@ -52,6 +53,7 @@ type Snapshot struct {
 	zxid        int64
 	term, index uint64
 	batches     map[uint64]uint64
+	members     []byte
 	sessions    []*session.Session // in no order
 	tree        *znode.Snapshot
 }
@@ -59,7 +61,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of the state. It is quick, since nothing is
 // applied meanwhile: what takes longer is left to Write.
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), configText(m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -72,6 +74,9 @@ func (s *Snapshot) Write(out io.Writer) error {
 	b = binary.BigEndian.AppendUint64(b, s.term)
 	b = binary.BigEndian.AppendUint64(b, s.index)
 	w.section(sectionState, appendBatches(b, s.batches))
+	if len(s.members) > 0 {
+		w.section(sectionMembers, s.members)
+	}
 
 	b = b[:0]
 	sessions := session.Sorted(s.sessions)
@@ -94,7 +99,7 @@ func (s *Snapshot) Write(out io.Writer) error {
 
 	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(sessions)))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.tree.Len()))
-	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.batches, s.tree.Digest())))
+	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.batches, s.members, s.tree.Digest())))
 	return w.w.Flush() // bufio keeps the first error
 }
 
@@ -134,6 +139,10 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 			m.term, m.index = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
 			for b = b[24:]; len(b) > 0; b = b[16:] {
 				m.batches[binary.BigEndian.Uint64(b)] = binary.BigEndian.Uint64(b[8:])
+			}
+		case sectionMembers:
+			if m.members, m.membersZxid, err = parseConfig(b); err != nil {
+				return nil, r.damaged("%v", err)
 			}
 		case sectionSessions:
 			for len(b) > 0 {

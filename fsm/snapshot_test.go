@@ -22,6 +22,7 @@ func small(t testing.TB) *Machine {
 	ttl := proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: someACL, Flags: proto.FlagTTL}, TTL: 77}
 	one(t, m, 3, &Command{Op: proto.OpCreateTTL, Session: 5, Conn: 1, Body: ttl.Append(nil)})
 	set := proto.SetDataRequest{Path: "/b", Data: []byte("data"), Version: -1}
+	m.SetMembers(m.Index()+1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000, Client: "0.0.0.0:2181"}, {ID: 7, Addr: "b:7000", ElectionPort: 8000, Observer: true}})
 	r, _ := one(t, m, 3, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
 	if r[0].Code != proto.OK || m.Tree().Len() != 4+4 {
 		t.Fatalf("%v, %d znodes", r[0].Code, m.Tree().Len())
@@ -94,10 +95,10 @@ func join(all ...[]byte) []byte {
 func TestSnapshotSections(t *testing.T) {
 	good := encode(t, small(t))
 	s := sections(good)
-	if len(s) != 4 || !bytes.Equal(join(s...), good) {
+	if len(s) != 5 || !bytes.Equal(join(s...), good) {
 		t.Fatalf("%d sections", len(s))
 	}
-	state, sessions, nodes, end := s[0], s[1], s[2], s[3]
+	state, members, sessions, nodes, end := s[0], s[1], s[2], s[3], s[4]
 	kind := func(k byte, b []byte) []byte { return append([]byte{k}, b[1:]...) }
 	more := func(b []byte, n int) []byte { return append(bytes.Clone(b), make([]byte, n)...) }
 	tests := []struct {
@@ -105,20 +106,24 @@ func TestSnapshotSections(t *testing.T) {
 		snapshot   []byte
 	}{
 		{"nothing", "cut short", join()},
-		{"no state", "section 2 after 0", join(sessions, nodes, end)},
+		{"no state", "section 3 after 0", join(sessions, nodes, end)},
 		{"state twice", "section 1 after 1", join(state, state, sessions, nodes, end)},
-		{"no sessions", "0 sessions", join(state, nodes, end)},
-		{"sessions twice", "is there twice", join(state, sessions, sessions, nodes, end)},
-		{"no znodes", "0 znodes", join(state, sessions, end)},
-		{"znodes twice", "16 znodes", join(state, sessions, nodes, nodes, end)},
-		{"wrong order", "section 2 after 3", join(state, nodes, sessions, end)},
-		{"no end", "cut short", join(state, sessions, nodes)},
-		{"unknown section", "unknown kind 9", join(state, sessions, nodes, kind(9, end))},
-		{"long state", "state of 41 bytes", join(more(state, 1), sessions, nodes, end)},
-		{"long totals", "totals of 25 bytes", join(state, sessions, nodes, more(end, 1))},
-		{"long sessions", "bad record", join(state, more(sessions, 1), nodes, end)},
-		{"long znodes", "bad record", join(state, sessions, more(nodes, 1), end)},
-		{"another zxid", "digest", join(append(bytes.Clone(state[:12]), append([]byte{state[12] + 1}, state[13:]...)...), sessions, nodes, end)},
+		{"no members", "digest", join(state, sessions, nodes, end)},
+		{"nonsense for members", "not server.ID", join(state, append([]byte{2, 0, 0, 0, 0}, "x=y"...), sessions, nodes, end)},
+		{"members in another form", "not a list of members", join(state, append([]byte{2, 0, 0, 0, 0}, "server.1=a:1:2\nversion=7"...), sessions, nodes, end)},
+		{"empty members", "digest", join(state, more(members[:5], 0), sessions, nodes, end)},
+		{"no sessions", "0 sessions", join(state, members, nodes, end)},
+		{"sessions twice", "is there twice", join(state, members, sessions, sessions, nodes, end)},
+		{"no znodes", "0 znodes", join(state, members, sessions, end)},
+		{"znodes twice", "16 znodes", join(state, members, sessions, nodes, nodes, end)},
+		{"wrong order", "section 3 after 4", join(state, members, nodes, sessions, end)},
+		{"no end", "cut short", join(state, members, sessions, nodes)},
+		{"unknown section", "unknown kind 9", join(state, members, sessions, nodes, kind(9, end))},
+		{"long state", "state of 41 bytes", join(more(state, 1), members, sessions, nodes, end)},
+		{"long totals", "totals of 25 bytes", join(state, members, sessions, nodes, more(end, 1))},
+		{"long sessions", "bad record", join(state, members, more(sessions, 1), nodes, end)},
+		{"long znodes", "bad record", join(state, members, sessions, more(nodes, 1), end)},
+		{"another zxid", "digest", join(append(bytes.Clone(state[:12]), append([]byte{state[12] + 1}, state[13:]...)...), members, sessions, nodes, end)},
 	}
 	for _, test := range tests {
 		_, err := ReadSnapshot(bytes.NewReader(test.snapshot))

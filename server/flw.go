@@ -510,7 +510,7 @@ func conf(s *Server, _ *conn, b *text) {
 			peerType = 1
 		}
 		var members []byte
-		s.cfg.Replica.View(func(v *fsm.View) { members = v.Tree().Lookup(znode.ConfigPath).Record().Data })
+		s.cfg.Replica.View(func(v *fsm.View) { members = v.Members() })
 		// Nothing is limited to a number of ticks, and one port does for all.
 		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", fsm.ElectionPort(q.PeerPort), q.PeerPort, peerType, members)
 	}

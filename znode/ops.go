@@ -200,11 +200,12 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 	return n, proto.OK
 }
 
-// SetConfig replaces the data of /zookeeper/config, which no client may do. Its
-// version stays, as in ZooKeeper, where the data carries a version of its own.
+// SetConfig replaces the data of /zookeeper/config. Its version becomes -1, as in
+// ZooKeeper: the data carries a version of its own.
 func (t *Tree) SetConfig(x *Txn, data []byte) {
 	n := t.edit(t.index[ConfigPath], func(rec *Record) {
 		rec.Data = data
+		rec.Version = -1
 		rec.Mzxid = x.Zxid
 	})
 	x.did(proto.NodeDataChanged, n, nil)
