@@ -50,6 +50,9 @@ func TestReconfig(t *testing.T) {
 			}
 		}
 		was := must(watcher.Get("/zookeeper/config", true))(t)
+		if was.Stat.Mzxid != 1<<32 {
+			t.Errorf("the first members have version %x, not 100000000", was.Stat.Mzxid)
+		}
 		config(was, line(1, "participant"), line(2, "participant"), line(3, "participant"))
 
 		for i := 3; i < 5; i++ {

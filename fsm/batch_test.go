@@ -77,9 +77,9 @@ func TestMembers(t *testing.T) {
 	r.StoreConfiguration(2, raft.Configuration{Servers: []raft.Server{
 		{ID: "1", Address: "a:7001"}, {ID: "2", Address: "[::1]:7002", Suffrage: raft.Nonvoter},
 	}})
-	expect(t, &sent, "C1: event NodeDataChanged /zookeeper/config zxid 1")
-	want := "server.1=a:7001:8001:participant\nserver.2=[::1]:7002:8002:observer\nversion=1"
-	if n := r.m.Tree().Lookup("/zookeeper/config"); string(n.Record().Data) != want || n.Stat().Version != -1 || n.Stat().Mzxid != 1 {
+	expect(t, &sent, "C1: event NodeDataChanged /zookeeper/config zxid 0")
+	want := "server.1=a:7001:8001:participant\nserver.2=[::1]:7002:8002:observer\nversion=100000000"
+	if n := r.m.Tree().Lookup("/zookeeper/config"); string(n.Record().Data) != want || n.Stat().Version != -1 || n.Stat().Mzxid != 1<<32 {
 		t.Errorf("%q, %+v", n.Record().Data, n.Stat())
 	}
 	if r.m.Index() != 2 || r.m.Check() != nil {

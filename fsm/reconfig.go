@@ -75,6 +75,9 @@ func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
 func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
+	if m.zxid == 0 { // the first members get the first zxid of the first epoch (Leader.lead)
+		m.zxid = 1<<32 - 1
+	}
 	m.setMembers(described(members, m.members))
 	return m.txn.Changes
 }
