@@ -83,7 +83,8 @@ type Config struct {
 	// subject of the client certificate whose owner passes every ACL, such as
 	// CN=admin,O=Example. Empty is nobody.
 	X509SuperUser string
-	// FourLetterWords are those that are answered, besides srvr. Nil is all.
+	// FourLetterWords are those that are answered, besides srvr, and isro if
+	// ReadOnly is set. Nil is all.
 	// ZooKeeper's own default is srvr alone.
 	FourLetterWords []string
 	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless

@@ -86,11 +86,17 @@ func fourLetters(length uint32) string {
 
 func (s *Server) knows(word string) bool { return words[word] != nil }
 
+// allows reports whether a word may be answered. srvr always may, and so may isro
+// in read-only mode: by it stock clients look for a server that takes writes.
+func (s *Server) allows(word string) bool {
+	allowed := s.cfg.FourLetterWords
+	return word == "srvr" || word == "isro" && s.cfg.ReadOnly || slices.Contains(allowed, word) || slices.Contains(allowed, "*")
+}
+
 func (s *Server) answer(c *conn, word string) {
 	b := text{limit: s.cfg.OutboxBytes}
-	allowed := s.cfg.FourLetterWords
 	switch {
-	case word != "srvr" && !slices.Contains(allowed, word) && !slices.Contains(allowed, "*"):
+	case !s.allows(word):
 		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
 	case !s.isServing() && !s.isReadOnly() && !slices.Contains(unserved, word):
 		b.WriteString("This ZooKeeper instance is not currently serving requests\n")

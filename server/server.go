@@ -79,7 +79,7 @@ type Config struct {
 	HandshakeTimeout time.Duration // for TLS and the first frame
 	MaxTLSHandshakes int           // under way
 	ReadOnly         bool          // serve reads while suspended, to clients who say that they are content with them
-	FourLetterWords  []string      // those that are answered besides srvr; "*" is all
+	FourLetterWords  []string      // those that are answered besides srvr, and isro if ReadOnly; "*" is all
 	Version          string        // for four-letter words
 	Built            string        // likewise: YYYY-MM-DD HH:MM
 	DataDir          string        // likewise
