@@ -222,59 +222,77 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 	return zooServers(path, id, servers, keys, set)
 }
 
-// zooServers makes a member of the server if the file lists a cluster: one
-// server alone is no cluster, unless standaloneEnabled=false. Which server it is
-// stands in the file myid of the data directory.
+// zooServers makes this server a member if the file lists a cluster: a single
+// server that votes is none, unless standaloneEnabled=false
+// (QuorumPeerConfig.parseDynamicConfig). The file myid of the data directory
+// says which of the servers this is.
 func zooServers(path, id string, servers []proto.QuorumServer, keys map[string]string, set func(name, value string) error) error {
-	if len(servers) == 0 || len(servers) == 1 && keys["standaloneEnabled"] != "false" {
-		return nil
-	}
 	fail := func(format string, args ...any) error {
 		return usageError{fmt.Errorf("%s: %w", path, fmt.Errorf(format, args...))}
 	}
+	voters := 0
 	var peers []string
 	for _, s := range servers {
 		peer := fmt.Sprintf("%d=%s", s.ID, s.Addr)
 		if s.Observer {
 			peer += ":observer"
+		} else {
+			voters++
 		}
 		peers = append(peers, peer)
 	}
-	slices.Sort(peers)
-	list := strings.Join(peers, ",")
-	if _, _, err := parsePeers(list); err != nil {
-		return fail("%w", err)
+	alone := keys["standaloneEnabled"] != "false" && voters < 2
+	switch {
+	case voters == 0 && !alone:
+		return fail("it lists no server that votes, which standaloneEnabled=false needs")
+	case voters == 0 && len(servers) > 0:
+		return fail("it lists no server that votes")
+	case alone && voters < len(servers):
+		return fail("it lists 1 server that votes, and observers of it, which needs standaloneEnabled=false")
+	case len(servers) == 0:
+		return nil
 	}
-	if err := set("peers", list); err != nil {
-		return fail("%w", err)
+	if !alone {
+		slices.Sort(peers)
+		list := strings.Join(peers, ",")
+		if _, _, err := parsePeers(list); err != nil {
+			return fail("%w", err)
+		}
+		if err := set("peers", list); err != nil {
+			return fail("%w", err)
+		}
 	}
 	if id == "" {
 		file := filepath.Join(keys["dataDir"], "myid")
-		b, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
+		switch b, err := os.ReadFile(file); {
+		case errors.Is(err, fs.ErrNotExist) && alone:
+		case errors.Is(err, fs.ErrNotExist):
 			return fail("it lists %d servers, and %s, which tells which of them this is, does not exist: write it, or give --id", len(servers), file)
-		} else if err != nil {
+		case err != nil:
 			return fail("%w", err)
-		}
-		id = strings.TrimSpace(string(b))
-		if err := set("id", id); err != nil {
-			return fail("%s: %q is no server id", file, id)
+		default:
+			id = strings.TrimSpace(string(b))
+			if alone { // it keeps its default id
+				break
+			}
+			if err := set("id", id); err != nil {
+				return fail("%s: %q is no server id", file, id)
+			}
 		}
 	}
 	self, _ := strconv.ParseUint(id, 10, 64)
-	if !slices.ContainsFunc(servers, func(s proto.QuorumServer) bool { return s.ID == self }) {
+	i := slices.IndexFunc(servers, func(s proto.QuorumServer) bool { return s.ID == self })
+	if i < 0 && !alone {
 		return fail("there is no server.%s, as this one's myid or --id has it", id)
 	}
-	for _, s := range servers {
-		if s.ID != self || s.Client == "" {
-			continue
-		}
-		if keys["clientPort"] == "" {
-			return set("listen", s.Client)
-		}
-		if _, port, _ := net.SplitHostPort(s.Client); port != keys["clientPort"] {
-			return fail("server.%d has client port %s, but clientPort is %s", s.ID, port, keys["clientPort"])
-		}
+	s := servers[max(i, 0)]
+	switch _, port, _ := net.SplitHostPort(s.Client); {
+	case s.Client == "":
+		return nil
+	case keys["clientPort"] == "":
+		return set("listen", s.Client)
+	case i >= 0 && port != keys["clientPort"]:
+		return fail("server.%d has client port %s, but clientPort is %s", s.ID, port, keys["clientPort"])
 	}
 	return nil
 }

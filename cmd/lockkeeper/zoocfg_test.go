@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -76,46 +77,53 @@ func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
 	for line, says := range map[string]string{
-		"tickTime":                                                   `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
-		"tickTime=x":                                                 "tickTime=x: ",
-		"clientPort=65536":                                           "clientPort=65536: ",
-		"clientPort=-1":                                              "clientPort=-1: ",
-		"maxSessionTimeout=long":                                     "maxSessionTimeout=long: ",
-		"jute.maxbuffer=-5":                                          "jute.maxbuffer=-5: ",
-		"jute.maxbuffer=0x1000001":                                   "jute.maxbuffer=0x1000001: the most is 16777216",
-		"secureClientPort=2281":                                      "-tls-listen without -tls-cert",
-		"secureClientPort=70000":                                     "secureClientPort=70000: ",
-		"secureClientPortAddress=127.0.0.1":                          "without secureClientPort",
-		"ssl.keyStore.location=/a/store.jks":                         "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
-		"ssl.trustStore.location=/a/store.p12":                       "of type PKCS12",
-		"ssl.keyStore.location=/a/store":                             "must be PEM",
-		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks":      "of type jks",
-		"ssl.keyStore.password=secret":                               "ssl.keyStore.password=secret: a store in PEM form needs no password",
-		"zookeeper.ssl.trustStore.passwordPath=/p":                   "a store in PEM form needs no password",
-		"secureClientPort=2281\nssl.clientAuth=some":                 `"some"`,
-		"ssl.crl=true":                                               "not supported",
-		"ssl.ciphersuites=x":                                         "not supported",
-		"ssl.clientHostnameVerification=true":                        "not supported",
-		"client.portUnification=true":                                "not supported",
-		"authProvider.x509=com.example.Mine":                         "not supported",
-		"zookeeper.skipACL=yes":                                      "not supported",
-		"authProvider.1=x.SASL":                                      "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                             "myid, which tells which of them this is, does not exist",
-		"server.1=a:1:2\nstandaloneEnabled=false":                    "myid",
-		"server.1=a:1:2\nserver.0=b:1:2":                             "server.0=b:1:2: ",
-		"server.1=a:1:2\nserver.2=a:1:2":                             "servers 1 and 2 have one address",
-		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                       "as other members reach it",
-		"server.1=a:1:2|b:1:2":                                       "server.1=a:1:2|b:1:2: ",
-		"server.1=a:1":                                               "server.1=a:1: ",
-		"group.1=1:2":                                                "not supported: every member",
-		"peerType=leader":                                            "neither observer nor participant",
-		"standaloneEnabled=no":                                       "neither true nor false",
-		"sslQuorum=true":                                             "without ssl.quorum.keyStore.location",
-		"sslQuorum=true\nssl.quorum.keyStore.location=/a.jks":        "a store of type JKS cannot be read",
-		"sslQuorum=true\nssl.quorum.hostnameVerification=false":      "not supported",
-		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password": "needs no password",
-		"dataDir=" + theirs:                                          "ZooKeeper's own data",
-		"DigestAuthenticationProvider.superDigest=x":                 "not USER:HASH",
+		"tickTime":                                              `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
+		"tickTime=x":                                            "tickTime=x: ",
+		"clientPort=65536":                                      "clientPort=65536: ",
+		"clientPort=-1":                                         "clientPort=-1: ",
+		"maxSessionTimeout=long":                                "maxSessionTimeout=long: ",
+		"jute.maxbuffer=-5":                                     "jute.maxbuffer=-5: ",
+		"jute.maxbuffer=0x1000001":                              "jute.maxbuffer=0x1000001: the most is 16777216",
+		"secureClientPort=2281":                                 "-tls-listen without -tls-cert",
+		"secureClientPort=70000":                                "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":                     "without secureClientPort",
+		"ssl.keyStore.location=/a/store.jks":                    "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
+		"ssl.trustStore.location=/a/store.p12":                  "of type PKCS12",
+		"ssl.keyStore.location=/a/store":                        "must be PEM",
+		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
+		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM form needs no password",
+		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM form needs no password",
+		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
+		"ssl.crl=true":                                          "not supported",
+		"ssl.ciphersuites=x":                                    "not supported",
+		"ssl.clientHostnameVerification=true":                   "not supported",
+		"client.portUnification=true":                           "not supported",
+		"authProvider.x509=com.example.Mine":                    "not supported",
+		"zookeeper.skipACL=yes":                                 "not supported",
+		"authProvider.1=x.SASL":                                 "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                        "myid, which tells which of them this is, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":               "myid",
+		"standaloneEnabled=false":                               "no server that votes, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                               "no server that votes",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false":      "no server that votes",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":      "no server that votes",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":               "1 server that votes, and observers of it",
+		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "1 server that votes, and observers of it",
+		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
+		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
+		"server.1=a:1:2\nserver.2=a:1:2":                                                           "servers 1 and 2 have one address",
+		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                                                     "as other members reach it",
+		"server.1=a:1:2|b:1:2":                                                                     "server.1=a:1:2|b:1:2: ",
+		"server.1=a:1":                                                                             "server.1=a:1: ",
+		"group.1=1:2":                                                                              "not supported: every member",
+		"peerType=leader":                                                                          "neither observer nor participant",
+		"standaloneEnabled=no":                                                                     "neither true nor false",
+		"sslQuorum=true":                                                                           "without ssl.quorum.keyStore.location",
+		"sslQuorum=true\nssl.quorum.keyStore.location=/a.jks":                                      "a store of type JKS cannot be read",
+		"sslQuorum=true\nssl.quorum.hostnameVerification=false":                                    "not supported",
+		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
+		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
+		"DigestAuthenticationProvider.superDigest=x":                                               "not USER:HASH",
 	} {
 		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
 		if code != exitUsage {
@@ -131,6 +139,43 @@ func TestBadZooCfg(t *testing.T) {
 	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist"))
 	if oneError(t, stderr, "/does/not/exist"); code != exitFault {
 		t.Errorf("no file of servers: exit %d", code)
+	}
+}
+
+// TestZooCfgOneServer: a single server.N line makes a standalone server, which
+// takes its client port from there if there is no clientPort. Whose line it is
+// does not matter then, as in ZooKeeper, and a myid need not exist.
+func TestZooCfgOneServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	_, free, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	for _, c := range []struct{ name, myid, line, clientPort, want string }{
+		{"no myid", "", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
+		{"its own line", "1", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
+		{"another server's line", "7", "server.1=127.0.0.1:1:2;127.0.0.1:1", free, free},
+		{"clientPort without a myid", "", "server.1=127.0.0.1:1:2;127.0.0.1:1", free, free},
+	} {
+		dir := t.TempDir()
+		if c.myid != "" {
+			check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid+"\n"), 0o600))
+		}
+		lines := []string{"dataDir=" + dir, c.line}
+		if c.clientPort != "" {
+			lines = append(lines, "clientPortAddress=127.0.0.1", "clientPort="+c.clientPort)
+		}
+		p := start(t, nil, "serve", "--config", zooCfg(t, lines...)).waitReady()
+		if conf := p.conf(); !strings.Contains(conf, "clientPort="+c.want+"\n") || strings.Contains(conf, "membership") {
+			t.Errorf("%s: not standalone on port %s:\n%s", c.name, c.want, conf)
+		}
+		check1(t, p.Process.Signal(os.Interrupt))
+		p.exit()
+	}
+	dir := t.TempDir()
+	check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte("1"), 0o600))
+	code, _, stderr := call(nil, "serve", "--config", zooCfg(t, "dataDir="+dir, "clientPort=2181", "server.1=127.0.0.1:1:2;2182"))
+	if oneError(t, stderr, "server.1 has client port 2182, but clientPort is 2181"); code != exitUsage {
+		t.Errorf("two client ports: exit %d", code)
 	}
 }
 
