@@ -97,6 +97,10 @@ type Config struct {
 	// Reconfig lets clients that may write /zookeeper/config, such as the super
 	// user, change the members of the cluster (reconfigEnabled).
 	Reconfig bool
+	// AllowSingleVoter lets a reconfig leave a single member that votes, as
+	// ZooKeeper does with standaloneEnabled=false. Without it that is
+	// BadArguments. The leader's setting counts.
+	AllowSingleVoter bool
 	// ReadOnly has a member that lost the majority serve reads to clients that ask
 	// for no more (readonlymode.enabled): what it had when it lost it.
 	ReadOnly bool
@@ -248,7 +252,7 @@ func (c *Config) cluster() cluster.Config {
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: c.TimeOfDay,
+		TimeOfDay: c.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,
 	}
 }
 

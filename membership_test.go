@@ -228,8 +228,8 @@ func TestMembershipRefusals(t *testing.T) {
 			q    cluster.Request
 			want string
 		}{
-			{cluster.Request{Remove: 1}, "last voting member"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 1, Addr: "host1:7000"}}, "last voting member"},
+			{cluster.Request{Remove: 1}, "0 voting members would be left"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 1, Addr: "host1:7000"}}, "0 voting members would be left"},
 			{cluster.Request{Remove: 5}, "server 5 is no member"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5:7000", Voter: true}}, "server 5 cannot be taken in"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 300, Addr: "host5:7000", Voter: true}}, "not in 1 to 254"},

@@ -192,6 +192,52 @@ func TestReconfigOwnServer(t *testing.T) {
 	})
 }
 
+// TestReconfigSingleVoter: a reconfig may leave one voting member only if that is
+// allowed, as with ZooKeeper's standaloneEnabled=false. Who leads decides.
+func TestReconfigSingleVoter(t *testing.T) {
+	for _, allowed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := startMembers(t, 3, func(c *lockkeeper.Config) {
+				c.Reconfig, c.SuperDigest = true, superDigest
+				c.AllowSingleVoter = allowed
+			})
+			lead := m.leader()
+			c := superUser(t, m.connect(lead, 10*time.Second))
+			var leaving []string
+			for i := range 3 {
+				if i != lead {
+					leaving = append(leaving, fmt.Sprint(i+1))
+				}
+			}
+			before := must(c.Get("/zookeeper/config", false))(t)
+			self := fmt.Sprintf("server.%d=%s:7000:8000", lead+1, host(lead))
+			want := error(proto.BadArguments)
+			if allowed {
+				want = nil
+			}
+			for _, x := range []struct{ name, joining, leaving, members string }{
+				{"the others demoted", fmt.Sprintf("server.%[1]s=host%[1]s:7000:1:observer;2181,server.%[2]s=host%[2]s:7000:1:observer;2181", leaving[0], leaving[1]), "", ""},
+				{"the others leave", "", strings.Join(leaving, ","), ""},
+				{"a list of one", "", "", self},
+			} {
+				if _, err := reconfig(c, x.joining, x.leaving, x.members, -1); err != want {
+					t.Errorf("%s, allowed %v: %v", x.name, allowed, err)
+				}
+			}
+			if after := must(c.Get("/zookeeper/config", false))(t); !allowed && string(after.Data) != string(before.Data) {
+				t.Errorf("refused, but the members are\n%s", after.Data)
+			}
+			if !allowed { // what the operator asks for beside ZooKeeper's operation is not limited so
+				for i, id := range leaving {
+					if s := must(m.ask(cluster.Request{Remove: uint64(id[0] - '0')}))(t); len(s.Members) != 2-i {
+						t.Errorf("%d members after %s was removed", len(s.Members), id)
+					}
+				}
+			}
+		})
+	}
+}
+
 // TestReconfigWatch: a watch on /zookeeper/config tells of every change.
 func TestReconfigWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +277,7 @@ func TestReconfigOff(t *testing.T) {
 // writes the true ones there.
 func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
-		c.Reconfig, c.SuperDigest = true, superDigest
+		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
 		c.Memory, c.DataDir, c.SnapshotBytes = nil, t.TempDir(), 1
 	})
 	const path = "/zookeeper/config"

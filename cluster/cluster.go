@@ -39,6 +39,8 @@ type Config struct {
 	SnapshotBytes int64         // of log, after which a snapshot is taken
 	Settings      fsm.Settings
 	Log           *slog.Logger
+	// AllowSingleVoter lets a client's reconfig leave a single member that votes.
+	AllowSingleVoter bool
 	// TimeOfDay is what entries are stamped with, and what the end of a TTL
 	// znode is compared with; nil is time.Now. Timers do not follow it, nor do
 	// sessions.

@@ -199,12 +199,12 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	switch {
 	case q.Add != nil:
-		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, adminTimeout)
+		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, 1, adminTimeout)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
 			return Reply{}, refuse(proto.BadArguments, "server %d is no member", q.Remove)
 		}
-		err = m.reconfigure(members, nil, []uint64{q.Remove}, adminTimeout)
+		err = m.reconfigure(members, nil, []uint64{q.Remove}, 1, adminTimeout)
 	case q.Reconfig != nil:
 		r := q.Reconfig
 		if version := m.configVersion(); r.Version != -1 && r.Version != version {
@@ -218,7 +218,11 @@ func (m *Member) Change(q Request) (Reply, error) {
 				}
 			}
 		}
-		err = m.reconfigure(members, r.Joining, leaving, min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout))
+		fewest := 2 // as in ZooKeeper with standaloneEnabled, its default
+		if m.cfg.AllowSingleVoter {
+			fewest = 1
+		}
+		err = m.reconfigure(members, r.Joining, leaving, fewest, min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout))
 	case q.Transfer != nil:
 		err = m.transfer(members, *q.Transfer)
 	default:
@@ -258,9 +262,9 @@ func (m *Member) configVersion() (zxid int64) {
 }
 
 // reconfigure takes members in and lets others go, one after the other, once it
-// is clear that all of that can be done. A leader that is to go, or not to vote
+// is clear that all of that can be done, and that the fewest voters are left. A leader that is to go, or not to vote
 // any more, hands over first and changes nothing.
-func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, patience time.Duration) error {
+func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, fewest int, patience time.Duration) error {
 	var before []uint64 // who has to leave before others join
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
@@ -290,8 +294,8 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, pa
 			after = append(after, x)
 		}
 	}
-	if voters(after) == 0 {
-		return refuse(proto.BadArguments, "the last voting member has to stay")
+	if n := voters(after); n < fewest {
+		return refuse(proto.BadArguments, "%d voting members would be left, and it takes %d", n, fewest)
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
 		if err := m.handOver(0); err != nil {

@@ -105,6 +105,12 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		}
 		return err
 	}
+	boolean := func(value string) error {
+		if value != "true" && value != "false" {
+			return errors.New("neither true nor false")
+		}
+		return nil
+	}
 	var servers []proto.QuorumServer
 	tlsPeers := keys["sslQuorum"] == "true"
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
@@ -176,10 +182,12 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 				err = errors.New("ids are from 1 to 254")
 			}
 			servers = append(servers, s)
-		case name == "standaloneEnabled", name == "sslQuorum":
-			if value != "true" && value != "false" {
-				err = errors.New("neither true nor false")
+		case name == "standaloneEnabled":
+			if err = boolean(value); err == nil {
+				err = set("allow-single-voter", strconv.FormatBool(value == "false"))
 			}
+		case name == "sslQuorum":
+			err = boolean(value)
 		case name == "peerType":
 			if value != "observer" && value != "participant" { // the server's line says it too, and counts
 				err = errors.New("neither observer nor participant")
