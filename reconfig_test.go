@@ -3,6 +3,7 @@ package lockkeeper_test
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -111,7 +112,7 @@ func TestReconfig(t *testing.T) {
 			{"malformed leaving", c, "", "x", "", -1, proto.BadArguments},
 			{"taken address", c, "server.6=host5:7000:1", "", "", -1, proto.BadArguments},
 			{"nobody votes", c, "", "", "server.5=host5:7000:1:observer", -1, proto.BadArguments},
-			{"not there", c, "server.6=host6:7000:1;2181", "", "", -1, proto.NewConfigNoQuorum},
+			{"too few there", c, "server.6=host6:7000:1;2181,server.7=host7:7000:1;2181,server.8=host8:7000:1;2181", "", "", -1, proto.NewConfigNoQuorum},
 		} {
 			if _, err := reconfig(x.c, x.joining, x.leaving, x.members, x.version); err != x.want {
 				t.Errorf("%s: %v, want %v", x.name, err, x.want)
@@ -189,6 +190,116 @@ func TestReconfigOwnServer(t *testing.T) {
 		own := (m.leader() + 1) % 3
 		must(reconfig(superUser(t, m.connect(own, 10*time.Second)), "", fmt.Sprint(own+1), "", -1))(t)
 		m.removed(own)
+	})
+}
+
+// wait starts servers that wait to be added, up to one of that id.
+func (m *members) wait(id int) {
+	m.t.Helper()
+	for i := len(m.configs); i < id; i++ {
+		c := m.configs[0]
+		c.ID, c.Peers, c.PeerAddr, c.Network, c.Memory = uint64(i+1), nil, host(i)+":7000", m.net.Host(host(i)), lockkeeper.NewMemory()
+		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
+		m.start(i)
+	}
+}
+
+// TestReconfigAbsentVoter: members that are down may be given a vote if most of
+// those who vote afterwards are there, as in ZooKeeper. The cluster survives the
+// loss of its leader then, and they serve once they are started.
+func TestReconfigAbsentVoter(t *testing.T) {
+	for _, joins := range []bool{false, true} { // by itself, when it is started
+		synctest.Test(t, func(t *testing.T) {
+			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+			c := superUser(t, m.connect((m.leader()+1)%3, 30*time.Second))
+			before := must(c.Get("/zookeeper/config", false))(t)
+			line := func(id int) string {
+				return fmt.Sprintf("server.%[1]d=host%[1]d:7000:8000:participant;0.0.0.0:2181", id)
+			}
+
+			// Of three more, none is there: three of six are no majority.
+			if _, err := reconfig(c, line(4)+","+line(5)+","+line(6), "", "", -1); err != proto.NewConfigNoQuorum {
+				t.Errorf("three of six: %v", err)
+			}
+			if after := must(c.Get("/zookeeper/config", false))(t); string(after.Data) != string(before.Data) {
+				t.Errorf("refused, but the members are\n%s", after.Data)
+			}
+
+			m.wait(6)
+			r := must(reconfig(c, line(7)+","+line(6)+","+line(5)+","+line(4), "", "", before.Stat.Mzxid))(t)
+			for id := 4; id <= 7; id++ {
+				if !strings.Contains(string(r.Data), line(id)+"\n") {
+					t.Errorf("server %d is no voter:\n%s", id, r.Data)
+				}
+			}
+			lead := m.leader()
+			m.net.Kill(host(lead))
+			m.stop(lead)
+			survivor := (lead + 1) % 3
+			c = superUser(t, m.reconnect(survivor))
+			must(c.Create("/x", nil, 0))(t)
+
+			m.configs = append(m.configs, m.configs[5])
+			last := &m.configs[6]
+			last.ID, last.PeerAddr, last.Network, last.Memory = 7, "host7:7000", m.net.Host("host7"), lockkeeper.NewMemory()
+			if joins {
+				last.Join = host(survivor) + ":7000"
+			}
+			m.servers = append(m.servers, nil)
+			m.start(6)
+			m.ready(m.servers[6])
+			eventually(t, "the vote of server 7", func() bool {
+				s, err := m.ask(cluster.Request{Status: true})
+				check(t, err)
+				return slices.Contains(s.Members, cluster.MemberInfo{ID: 7, Addr: "host7:7000", Voter: true})
+			})
+			c7 := m.connect(6, 10*time.Second)
+			must(c7.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+			must(c7.Exists("/x", false))(t)
+
+			// One that is down already may be named with the rest.
+			r = must(reconfig(c, "", "", fmt.Sprintf("%s,%s,%s,%s", line(survivor+1), line(5), line(7), line(lead+1)), -1))(t)
+			if n := strings.Count(string(r.Data), ":participant"); n != 4 {
+				t.Errorf("%d voters:\n%s", n, r.Data)
+			}
+			for i := range m.servers {
+				if m.servers[i] != nil && i != survivor && i != 4 && i != 6 {
+					m.removed(i)
+				}
+			}
+			must(m.reconnect(survivor).Create("/y", nil, 0))(t)
+		})
+	}
+}
+
+// TestReconfigLaggingVoter: so may one that answers and does not catch up, after it
+// was waited for. Without a majority that has caught up it stays an observer.
+func TestReconfigLaggingVoter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for n, want := range map[int]error{3: nil, 1: proto.NewConfigNoQuorum} {
+			m := startMembers(t, n, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+			c := superUser(t, m.connect(0, 9*time.Second))
+			c2 := m.configs[0]
+			c2.ID, c2.Memory, c2.Network = 7, lockkeeper.NewMemory(), m.net.Host("host7")
+			c2.Peers = map[uint64]string{7: "host7:7000", 8: "host8:7000"} // nothing of Raft gets in before they have formed a cluster
+			m.configs, m.servers = append(m.configs, c2), append(m.servers, nil)
+			m.start(n)
+			start := time.Now()
+			_, err := reconfig(c, "server.7=host7:7000:8000;2181", "", "", -1)
+			if took := time.Since(start); err != want || took < 3*time.Second || took > 5*time.Second {
+				t.Errorf("beside %d: %v after %v", n, err, took)
+			}
+			s := must(m.ask(cluster.Request{Status: true}))(t)
+			if !slices.Contains(s.Members, cluster.MemberInfo{ID: 7, Addr: "host7:7000", Voter: want == nil}) {
+				t.Errorf("beside %d: %+v", n, s.Members)
+			}
+			if n == 3 {
+				must(c.Create("/x", nil, 0))(t)
+			}
+			for i := range m.servers {
+				m.stop(i)
+			}
+		}
 	})
 }
 

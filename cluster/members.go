@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -199,12 +200,12 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	switch {
 	case q.Add != nil:
-		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, 1, adminTimeout)
+		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, byOperator)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
 			return Reply{}, refuse(proto.BadArguments, "server %d is no member", q.Remove)
 		}
-		err = m.reconfigure(members, nil, []uint64{q.Remove}, 1, adminTimeout)
+		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
 	case q.Reconfig != nil:
 		r := q.Reconfig
 		if version := m.configVersion(); r.Version != -1 && r.Version != version {
@@ -218,11 +219,11 @@ func (m *Member) Change(q Request) (Reply, error) {
 				}
 			}
 		}
-		fewest := 2 // as in ZooKeeper with standaloneEnabled, its default
+		needs := needs{min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), 2, true} // as in ZooKeeper
 		if m.cfg.AllowSingleVoter {
-			fewest = 1
+			needs.voters = 1
 		}
-		err = m.reconfigure(members, r.Joining, leaving, fewest, min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout))
+		err = m.reconfigure(members, r.Joining, leaving, needs)
 	case q.Transfer != nil:
 		err = m.transfer(members, *q.Transfer)
 	default:
@@ -261,10 +262,22 @@ func (m *Member) configVersion() (zxid int64) {
 	return zxid
 }
 
+// needs are the conditions of a change of the members.
+type needs struct {
+	patience time.Duration // for a new voter to catch up
+	voters   int           // that have to be left
+	// majority says that the new voters need not all be there and catch up: it is
+	// enough that most of those who vote afterwards do.
+	majority bool
+}
+
+// byOperator are the conditions of a change that an operator or a new member asks for.
+var byOperator = needs{adminTimeout, 1, false}
+
 // reconfigure takes members in and lets others go, one after the other, once it
-// is clear that all of that can be done, and that the fewest voters are left. A leader that is to go, or not to vote
+// is clear that all of that can be done. A leader that is to go, or not to vote
 // any more, hands over first and changes nothing.
-func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, fewest int, patience time.Duration) error {
+func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, needs needs) error {
 	var before []uint64 // who has to leave before others join
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
@@ -294,8 +307,15 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, fe
 			after = append(after, x)
 		}
 	}
-	if n := voters(after); n < fewest {
-		return refuse(proto.BadArguments, "%d voting members would be left, and it takes %d", n, fewest)
+	if n := voters(after); n < needs.voters {
+		return refuse(proto.BadArguments, "%d voting members would be left, and it takes %d", n, needs.voters)
+	}
+	var absent []uint64
+	if needs.majority {
+		var err error
+		if absent, err = m.absent(after); err != nil {
+			return err
+		}
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
 		if err := m.handOver(0); err != nil {
@@ -308,12 +328,20 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, fe
 			return err
 		}
 	}
+	var last []MemberInfo // voters that the change does not wait for
 	for _, x := range joining {
 		is := find(members, x.ID)
 		if slices.Contains(before, x.ID) {
 			is = nil
 		}
-		if err := m.takeIn(is, x, patience); err != nil {
+		if x.Voter && slices.Contains(absent, x.ID) && (is == nil || !is.Voter) {
+			last = append(last, x)
+			continue
+		}
+		err := m.takeIn(is, x, needs.patience)
+		if needs.majority && errors.As(err, new(lags)) {
+			last = append(last, x)
+		} else if err != nil {
 			return err
 		}
 	}
@@ -324,8 +352,62 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, fe
 			}
 		}
 	}
+	// Each of these is one more to wait for from now on, so they come last.
+	for _, x := range last {
+		if err := m.giveVote(x, min(needs.patience, 4*m.electionTimeout)); err != nil {
+			return err
+		}
+		m.cfg.Log.Warn("a member has a vote and is not there, or lags", "id", x.ID, "address", x.Addr)
+	}
 	return nil
 }
+
+// absent finds out which of the members that are to vote cannot be reached. It
+// refuses if there is no majority without them.
+func (m *Member) absent(after []MemberInfo) (ids []uint64, err error) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	there := 0
+	for _, x := range after {
+		if !x.Voter {
+			continue
+		}
+		asked.Go(func() {
+			_, err := m.statusOf(ctx, x)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				there++
+			case unreachable(err):
+				ids = append(ids, x.ID)
+			}
+		})
+	}
+	asked.Wait()
+	if n := voters(after); there <= n/2 {
+		return nil, refuse(proto.NewConfigNoQuorum, "only %d of the %d who would vote after that can be reached", there, n)
+	}
+	return ids, nil
+}
+
+// giveVote makes a member vote, once enough others know the members before that.
+func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
+	add := func(all []MemberInfo) []MemberInfo { return append(without(x.ID)(all), x) }
+	if err := m.settle(patience, add); err != nil {
+		return err
+	}
+	return leaderError(m.answer(func() raft.Future {
+		return m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)
+	}))
+}
+
+// lags is the error of a member that is to vote and did not catch up in time.
+type lags struct{ error }
+
+func (l lags) Unwrap() error { return l.error }
 
 // settle waits until most of those who vote after a change have the members as
 // they are before it. A voter refuses a candidate that has no vote in the newest
@@ -461,15 +543,12 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 	for {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && s.Index >= goal {
-			if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return append(all, x) }); err != nil {
-				return err
-			}
-			return leaderError(m.answer(func() raft.Future { return m.raft.AddVoter(id, addr, 0, adminTimeout) }))
+			return m.giveVote(x, patience)
 		}
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
-			return refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)
+			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
 		}
 	}
 }
