@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -347,6 +348,61 @@ func TestReconfigSingleVoter(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestReconfigOtherName: a reconfig may name a member, also the leader, by another
+// name of its address. What is another address of the leader is refused.
+func TestReconfigOtherName(t *testing.T) {
+	var ports []int
+	peers := map[uint64]string{}
+	for id := range 3 {
+		ports = append(ports, testkit.Port(t))
+		peers[uint64(id+1)] = fmt.Sprintf("127.0.0.1:%d", ports[id])
+	}
+	var servers []*lockkeeper.Server
+	var configs []lockkeeper.Config
+	for id := range 3 {
+		configs = append(configs, lockkeeper.Config{ID: uint64(id + 1), Peers: peers, Memory: lockkeeper.NewMemory(), Reconfig: true, SuperDigest: superDigest})
+		s := must(lockkeeper.Open(configs[id]))(t)
+		t.Cleanup(func() { s.Close() })
+		servers = append(servers, s)
+	}
+	lead := 0
+	for i, s := range servers {
+		<-s.Ready()
+		if s.Role() == "leader" {
+			lead = i
+		}
+	}
+	c := superUser(t, connect(t, inMemory(servers[lead])))
+	list := func(host string) string {
+		var lines []string
+		for i, port := range ports {
+			lines = append(lines, fmt.Sprintf("server.%d=%s:%d:%d:participant;%s:2181", i+1, host, port, port, host))
+		}
+		return strings.Join(lines, "\n")
+	}
+	for _, other := range []string{"127.0.0.2", "no-such-host.invalid"} {
+		moved := fmt.Sprintf("server.%d=%s:%d:%d;2181", lead+1, other, ports[lead], ports[lead])
+		if _, err := reconfig(c, moved, "", "", -1); err != proto.BadArguments {
+			t.Errorf("the leader at %s: %v", other, err)
+		}
+	}
+	r := must(reconfig(c, "", "", list("localhost"), -1))(t)
+	if want := list("localhost") + fmt.Sprintf("\nversion=%x", r.Stat.Mzxid); string(r.Data) != want {
+		t.Errorf("the members are\n%s\nnot\n%s", r.Data, want)
+	}
+	must(c.Create("/x", nil, 0))(t)
+
+	// The leader goes and comes back, under the name that it was started with.
+	check(t, servers[lead].Close())
+	must(connect(t, inMemory(servers[(lead+1)%3])).Create("/y", nil, 0))(t)
+	s := must(lockkeeper.Open(configs[lead]))(t)
+	t.Cleanup(func() { s.Close() })
+	<-s.Ready()
+	again := connect(t, inMemory(s))
+	must(again.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+	must(again.Exists("/y", false))(t)
 }
 
 // TestReconfigWatch: a watch on /zookeeper/config tells of every change.

@@ -456,16 +456,19 @@ func without(id uint64) func([]MemberInfo) []MemberInfo {
 	}
 }
 
-// moved reports whether the member that x names is at its address with its
-// data: then it is not one more, nor one that forgot what it promised.
+// moved reports whether a member is at the address that x names, with its data:
+// then it is not one more, nor one that forgot what it promised. For this member
+// that is another name of the address that it has.
 func (m *Member) moved(x MemberInfo) bool {
-	if x.ID == m.cfg.ID { // it is here
-		return false
-	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	s, err := m.statusOf(ctx, x)
-	return err == nil && s.Formed
+	s, err := m.askStatus(ctx, x)
+	if x.ID != m.cfg.ID || err != nil {
+		return err == nil && s.Formed
+	}
+	members, err := m.members()
+	term, leads := m.term()
+	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
 func (m *Member) letGo(x MemberInfo) error {
@@ -559,6 +562,11 @@ func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
 		s, err := m.Status()
 		return &s, err
 	}
+	return m.askStatus(ctx, x)
+}
+
+// askStatus asks whoever is at a member's address for its status.
+func (m *Member) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
 	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
 	switch {
 	case err != nil:
