@@ -23,7 +23,8 @@ const MaxFrameLimit = fsm.MaxRequest
 // without a port. A field's zero value means its default.
 type Config struct {
 	// ClientAddr is the TCP address for clients, HOST:PORT; port 0 picks one.
-	// Empty opens no port.
+	// Empty opens no port. With Reconfig, a reconfig that names another address for
+	// this server moves the port there for good: that counts after a restart too.
 	ClientAddr string
 	// SecureAddr is the TCP address for clients that speak TLS, HOST:PORT; port 0
 	// picks one. Empty opens no such port.

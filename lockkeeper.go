@@ -20,6 +20,7 @@ package lockkeeper
 import (
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -67,9 +68,11 @@ type Server struct {
 	member  *cluster.Member
 	replica *fsm.Replica
 	clients *server.Server
+	log     *slog.Logger
 	alone   bool         // the only member of its cluster
-	plain   net.Listener // nil without a port
-	secure  net.Listener // likewise
+	portMu  sync.Mutex   // for plain
+	plain   net.Listener // nil without a port; a reconfig may move it
+	secure  net.Listener // nil without a port
 	tls     *tls.Config  // spoken on secure
 
 	ready     chan struct{}
@@ -88,7 +91,7 @@ func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	s := &Server{log: cfg.Logger, alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
 		return nil, err
@@ -98,6 +101,11 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(cfg.Tap)
 	}
 	s.replica = replica
+	follows := cfg.Reconfig && !s.alone && s.plain != nil
+	changes := make(memberChanges, 1)
+	if follows {
+		replica.Observe(changes)
+	}
 	late := &lateProposer{}
 	s.clients = server.New(cfg.server(replica, late))
 	member, err := cluster.Open(cfg.cluster(), replica)
@@ -107,6 +115,9 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.member, late.Member = member, member
 	s.wg.Go(s.run)
+	if follows {
+		s.wg.Go(func() { s.followPort(cfg.ID, changes) })
+	}
 	return s, nil
 }
 
@@ -125,6 +136,8 @@ func (s *Server) listen(cfg *Config) (err error) {
 }
 
 func (s *Server) closeListeners() {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
 	for _, l := range []net.Listener{s.plain, s.secure} {
 		if l != nil {
 			l.Close()
@@ -177,8 +190,8 @@ func (s *Server) run() {
 
 // serve accepts clients on the ports that there are.
 func (s *Server) serve() {
-	if s.plain != nil {
-		s.wg.Go(func() { s.clients.Serve(s.plain) })
+	if l := s.plain; l != nil {
+		s.wg.Go(func() { s.clients.Serve(l) })
 	}
 	if s.secure != nil {
 		s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
@@ -190,7 +203,11 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Addr is the address of the client port, with the real port number; nil
 // without a ClientAddr.
-func (s *Server) Addr() net.Addr { return addr(s.plain) }
+func (s *Server) Addr() net.Addr {
+	s.portMu.Lock()
+	defer s.portMu.Unlock()
+	return addr(s.plain)
+}
 
 // SecureAddr is Addr for the port where TLS is spoken; nil without a
 // Config.SecureAddr.

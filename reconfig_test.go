@@ -2,6 +2,7 @@ package lockkeeper_test
 
 import (
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -403,6 +404,94 @@ func TestReconfigOtherName(t *testing.T) {
 	again := connect(t, inMemory(s))
 	must(again.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 	must(again.Exists("/y", false))(t)
+}
+
+// TestReconfigClientPort: a reconfig moves the client port, as in ZooKeeper: the
+// connections that there are stay, new ones come in at the new port, also after a
+// restart, and the old port is closed. A port that is taken is tried again.
+func TestReconfigClientPort(t *testing.T) {
+	noGoroutineLeft(t)
+	m := startMembers(t, 1, func(c *lockkeeper.Config) {
+		c.Reconfig, c.SuperDigest, c.AllowSingleVoter, c.ClientAddr = true, superDigest, true, "127.0.0.1:0"
+	})
+	port := func() string {
+		_, port, err := net.SplitHostPort(m.servers[0].Addr().String())
+		check(t, err)
+		return port
+	}
+	at := func(port string) dialer {
+		return func() (net.Conn, error) { return net.DialTimeout("tcp", "127.0.0.1:"+port, time.Minute) }
+	}
+	closed := func(port string) bool {
+		nc, err := at(port)()
+		if err == nil {
+			nc.Close()
+		}
+		return err != nil
+	}
+	first := port()
+	c := superUser(t, connect(t, at(first)))
+	move := func(client string) {
+		t.Helper()
+		must(reconfig(c, "server.1=host1:7000:8000;"+client, "", "", -1))(t)
+	}
+	serves := func(want, not string) {
+		t.Helper()
+		eventually(t, "service at port "+want, func() bool { return port() == want && !closed(want) })
+		must(connect(t, at(want)).Exists("/", false))(t)
+		must(c.Exists("/", false))(t)
+		if conf := word(t, at(want), "conf"); !strings.Contains(conf, "clientPort="+want+"\n") {
+			t.Errorf("conf does not have port %s:\n%s", want, conf)
+		}
+		if not != "" && !closed(not) {
+			t.Errorf("port %s still takes connections", not)
+		}
+	}
+	serves(first, "")
+	move("127.0.0.1:" + first) // where it is
+	serves(first, "")
+
+	second := fmt.Sprint(testkit.Port(t))
+	move("localhost:" + second)
+	serves(second, first)
+	move(second) // the same port, of all addresses
+	eventually(t, "all addresses", func() bool {
+		nc, err := net.DialTimeout("tcp", "127.0.0.2:"+second, time.Minute)
+		if err == nil {
+			nc.Close()
+		}
+		return err == nil
+	})
+	serves(second, first)
+
+	taken := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	_, third, _ := net.SplitHostPort(taken.Addr().String())
+	move("127.0.0.1:" + third)
+	eventually(t, "the end of the old port", func() bool { return closed(second) })
+	must(c.Exists("/", false))(t)
+	check(t, taken.Close())
+	serves(third, second)
+
+	m.stop(0)
+	m.configs[0].ClientAddr = "127.0.0.1:" + first
+	m.start(0)
+	c = m.connect(0, 10*time.Second)
+	serves(third, first)
+
+	m.stop(0)
+	m.configs[0].Reconfig = false // then nobody's reconfig counts
+	m.start(0)
+	c = m.connect(0, 10*time.Second)
+	serves(first, third)
+
+	m.stop(0)
+	m.configs[0].Reconfig, m.configs[0].ClientAddr = true, "" // a server without a port gets none
+	m.start(0)
+	c = superUser(t, m.connect(0, 10*time.Second))
+	move("127.0.0.1:" + first)
+	if m.servers[0].Addr() != nil || !closed(first) {
+		t.Errorf("it has port %v", m.servers[0].Addr())
+	}
 }
 
 // TestReconfigWatch: a watch on /zookeeper/config tells of every change.

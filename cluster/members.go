@@ -253,7 +253,7 @@ func (m *Member) knows(id uint64) (bool, error) {
 		return err == nil, err
 	}
 	known := false
-	m.replica.View(func(v *fsm.View) { known = v.HasMember(id) })
+	m.replica.View(func(v *fsm.View) { _, known = v.Member(id) })
 	return known, nil
 }
 

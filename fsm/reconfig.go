@@ -139,9 +139,13 @@ func (m *Machine) HasMembers(members []proto.QuorumServer) bool {
 	return slices.Equal(described(slices.Clone(members), m.members), m.members)
 }
 
-// HasMember reports whether the cluster has a member of that id.
-func (v *View) HasMember(id uint64) bool {
-	return slices.ContainsFunc(v.m.members, func(s proto.QuorumServer) bool { return s.ID == id })
+// Member returns the member of the cluster of that id; false if there is none.
+func (v *View) Member(id uint64) (s proto.QuorumServer, ok bool) {
+	i := slices.IndexFunc(v.m.members, func(s proto.QuorumServer) bool { return s.ID == id })
+	if i < 0 {
+		return s, false
+	}
+	return v.m.members[i], true
 }
 
 // Members are the members of the cluster, by id, in the form of /zookeeper/config.

@@ -15,8 +15,8 @@ import (
 func TestClusterReconfig(t *testing.T) {
 	enabled := []string{"--reconfig", "--super-digest", clientSuper}
 	e := startEnsemble(t, 3, enabled...)
-	peer := freeAddr(t)
-	fourth := execLockkeeper(t, append(enabled, "--id", "4", "--peer-listen", peer)...) // waits to be added
+	peer, clients := freeAddr(t), freeAddr(t)
+	fourth := execLockkeeper(t, append(enabled, "--id", "4", "--peer-listen", peer, "--listen", clients)...) // waits to be added
 	follower := (e.leader() + 1) % 3
 	leaves := (e.leader() + 2) % 3
 	host, port, _ := strings.Cut(peer, ":")
@@ -24,7 +24,7 @@ func TestClusterReconfig(t *testing.T) {
 		"config -w",
 		fmt.Sprintf("reconfig -remove %d", leaves+1),
 		"addauth digest super:secret",
-		fmt.Sprintf(`reconfig -add "server.4=%s:%s:3888;2181"`, host, port),
+		fmt.Sprintf(`reconfig -add "server.4=%s:%s:3888;%s"`, host, port, clients),
 		fmt.Sprintf("reconfig -remove %d", leaves+1),
 		"reconfig -v 1 -remove 4",
 		"config -c",
