@@ -86,7 +86,7 @@ func (m *Machine) Index() uint64 { return m.index }
 
 // Digest is a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
-	return digest(m.sessions.All(), m.zxid, m.batches, configText(m.members, m.membersZxid), m.tree.Digest())
+	return digest(m.sessions.All(), m.zxid, m.batches, appendMembers(nil, m.members, m.membersZxid), m.tree.Digest())
 }
 
 func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, members []byte, tree uint64) uint64 {

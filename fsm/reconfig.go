@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -121,17 +120,29 @@ func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
 	return fmt.Appendf(b, "version=%x", zxid)
 }
 
-// parseConfig reads what configText wrote.
-func parseConfig(b []byte) (members []proto.QuorumServer, zxid int64, err error) {
-	if members, err = proto.ParseServers(string(b)); err != nil {
-		return nil, 0, err
+// appendMembers appends the encoding of the members and the zxid of their last
+// change; nothing without members.
+func appendMembers(b []byte, members []proto.QuorumServer, zxid int64) []byte {
+	if len(members) == 0 {
+		return b
 	}
-	version := string(b[bytes.LastIndexByte(b, '\n')+1:])
-	zxid, _ = strconv.ParseInt(strings.TrimPrefix(version, "version="), 16, 64)
-	if !bytes.Equal(configText(members, zxid), b) {
-		return nil, 0, fmt.Errorf("%q is not a list of members", b)
+	b = jute.AppendLong(b, zxid)
+	for _, s := range members {
+		b = jute.AppendString(jute.AppendLong(b, int64(s.ID)), s.Addr)
+		b = jute.AppendBool(jute.AppendInt(b, int32(s.ElectionPort)), s.Observer)
+		b = jute.AppendString(b, s.Client)
 	}
-	return members, zxid, nil
+	return b
+}
+
+// decodeMembers reads what appendMembers wrote.
+func decodeMembers(b []byte) (members []proto.QuorumServer, zxid int64, err error) {
+	d := jute.NewDecoder(b)
+	zxid = d.Long()
+	for d.Err() == nil && len(d.Rest()) > 0 {
+		members = append(members, proto.QuorumServer{ID: uint64(d.Long()), Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), Client: d.String()})
+	}
+	return members, zxid, d.Err()
 }
 
 // HasMembers reports whether the members of the cluster are these, in order of their ids.

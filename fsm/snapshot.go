@@ -39,7 +39,7 @@ const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
 	sectionState    = 1 + iota // zxid, term, index, and of each origin the last entry's number
-	sectionMembers             // of the cluster, as /zookeeper/config has them
+	sectionMembers             // of the cluster
 	sectionSessions            // session records
 	sectionNodes               // znode records
 	sectionEnd                 // numbers of sessions and znodes, digest
@@ -61,7 +61,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of the state. It is quick, since nothing is
 // applied meanwhile: what takes longer is left to Write.
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), configText(m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), appendMembers(nil, m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -141,8 +141,8 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 				m.batches[binary.BigEndian.Uint64(b)] = binary.BigEndian.Uint64(b[8:])
 			}
 		case sectionMembers:
-			if m.members, m.membersZxid, err = parseConfig(b); err != nil {
-				return nil, r.damaged("%v", err)
+			if m.members, m.membersZxid, err = decodeMembers(b); err != nil {
+				return nil, r.damaged("members: %v", err)
 			}
 		case sectionSessions:
 			for len(b) > 0 {
