@@ -126,6 +126,27 @@ func TestBadFrames(t *testing.T) {
 	})
 }
 
+// TestHandshakeTimeout: a client that says nothing loses its connection after the
+// time that was configured, 10 s by default, and one that has a session does not.
+func TestHandshakeTimeout(t *testing.T) {
+	for configured, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 3 * time.Second: 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			s := open(t, lockkeeper.Config{HandshakeTimeout: configured})
+			healthy := connect(t, inMemory(s))
+			nc := must(s.Dial("", "", time.Second))(t)
+			defer nc.Close()
+			start := time.Now()
+			if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+			if took := time.Since(start); took != want {
+				t.Errorf("closed after %v, not %v", took, want)
+			}
+			alive(t, healthy)
+		})
+	}
+}
+
 // TestNoHandshake begins connections with what is no handshake.
 func TestNoHandshake(t *testing.T) {
 	var log capture
@@ -566,7 +587,7 @@ func TestManyHalfOpen(t *testing.T) {
 		n = min(n, 1000)
 	}
 	cfg := lockkeeper.Config{ClientAddr: "127.0.0.1:0", MaxSessionTimeout: time.Hour}
-	cfg.SetHandshakeTimeout(time.Hour) // none of them may end before the last one is there
+	cfg.HandshakeTimeout = time.Hour // none of them may end before the last one is there
 	s := open(t, cfg)
 	dial := overTCP(s)
 	healthy := connectFor(t, dial, time.Hour)

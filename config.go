@@ -1,7 +1,6 @@
 package lockkeeper
 
 import (
-	"cmp"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -126,9 +125,12 @@ type Config struct {
 	// 0 is no bound.
 	MaxWatches int
 	// MaxTLSHandshakes bounds the TLS handshakes under way; the connection of one
-	// more is closed. The default is 1000. Each has ten seconds, with what a
-	// client says first.
+	// more is closed. The default is 1000.
 	MaxTLSHandshakes int
+	// HandshakeTimeout is how long a client has for the TLS handshake and its first
+	// request together, before its connection is closed
+	// (nio.sessionlessCnxnTimeout). The default is 10 s.
+	HandshakeTimeout time.Duration
 	// MaxOutstanding bounds a connection's requests that wait for the log. One
 	// more is not read before another is answered. The default is 1000.
 	MaxOutstanding int
@@ -151,8 +153,6 @@ type Config struct {
 	// Tap, if not nil, learns of everything that is applied here, as it is
 	// applied. It must not block. It is for tests.
 	Tap fsm.Observer
-
-	handshakeTimeout time.Duration // for TLS and the first frame; 10 s unless a test of this package says otherwise
 }
 
 // complete puts defaults in and refuses what makes no sense.
@@ -165,6 +165,7 @@ func (c *Config) complete() error {
 	setDefault(&c.MaxFrameBytes, jute.DefaultMaxFrame)
 	setDefault(&c.MaxOutstanding, 1000)
 	setDefault(&c.MaxTLSHandshakes, 1000)
+	setDefault(&c.HandshakeTimeout, 10*time.Second)
 	setDefault(&c.MaxOutboxBytes, 64<<20)
 	setDefault(&c.SnapshotBytes, 16<<20)
 	if c.FourLetterWords == nil {
@@ -214,6 +215,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
 	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
 		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes + %d", c.MaxOutboxBytes, server.MinOutbox)
+	case c.HandshakeTimeout < 0:
+		return fmt.Errorf("lockkeeper: handshake timeout %v is negative", c.HandshakeTimeout)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
 	case (c.SecureAddr != "") != (c.TLS != nil):
@@ -264,7 +267,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
-		HandshakeTimeout: cmp.Or(c.handshakeTimeout, 10*time.Second), ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
+		HandshakeTimeout: c.HandshakeTimeout, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,
 	}
 }

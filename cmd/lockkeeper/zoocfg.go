@@ -174,6 +174,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = ms(value, &cfg.MinSessionTimeout)
 		case name == "maxSessionTimeout":
 			err = ms(value, &cfg.MaxSessionTimeout)
+		case name == "nio.sessionlessCnxnTimeout":
+			err = ms(value, &cfg.HandshakeTimeout)
 		case name == "znode.container.checkIntervalMs":
 			err = ms(value, &cfg.ContainerCheckInterval)
 		case strings.HasPrefix(name, "server."):

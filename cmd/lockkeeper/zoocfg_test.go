@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -69,6 +70,24 @@ func TestZooCfgQuota(t *testing.T) {
 		}
 		if _, err := c.Create("/q/a", nil, 0); err != want {
 			t.Errorf("enforceQuota=%s: %v", value, err)
+		}
+	}
+}
+
+// TestZooCfgSilentClient: nio.sessionlessCnxnTimeout is how long a client may say nothing.
+func TestZooCfgSilentClient(t *testing.T) {
+	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
+		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, key+"=300")).waitReady()
+		nc, err := net.Dial("tcp", p.addr)
+		check1(t, err)
+		defer nc.Close()
+		began := time.Now()
+		nc.SetReadDeadline(began.Add(time.Minute))
+		if _, err := nc.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if took := time.Since(began); took < 250*time.Millisecond || took > 5*time.Second {
+			t.Errorf("%s: closed after %v", key, took)
 		}
 	}
 }
