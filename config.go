@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"crypto"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -76,8 +77,13 @@ type Config struct {
 	// MinSessionTimeout and MaxSessionTimeout bound what clients may ask for.
 	// The defaults are 2 and 20 ticks.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
-	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD))
-	// of the user who passes every ACL. Empty is nobody.
+	// DigestAlgorithm is the hash in identities of scheme digest, by Java's name
+	// (DigestAuthenticationProvider.digestAlg): SHA1, SHA-224 to SHA-512, SHA3-224
+	// to SHA3-512, or MD5. Clients put it into ACLs too, so it is one for all
+	// servers, and for good. The default is SHA1, as clients expect.
+	DigestAlgorithm string
+	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD)), or
+	// with the DigestAlgorithm, of the user who passes every ACL. Empty is nobody.
 	SuperDigest string
 	// X509SuperUser is ZooKeeper's X509AuthenticationProvider.superUser: the
 	// subject of the client certificate whose owner passes every ACL, such as
@@ -153,11 +159,14 @@ type Config struct {
 	// Tap, if not nil, learns of everything that is applied here, as it is
 	// applied. It must not block. It is for tests.
 	Tap fsm.Observer
+
+	digest crypto.Hash // by DigestAlgorithm
 }
 
 // complete puts defaults in and refuses what makes no sense.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
+	setDefault(&c.DigestAlgorithm, "SHA1")
 	setDefault(&c.TickTime, 2*time.Second)
 	setDefault(&c.MinSessionTimeout, 2*c.TickTime)
 	setDefault(&c.MaxSessionTimeout, max(20*c.TickTime, c.MinSessionTimeout))
@@ -193,6 +202,8 @@ func (c *Config) complete() error {
 			return fmt.Errorf("lockkeeper: %s is negative", limit.field)
 		}
 	}
+	digest, digests := server.DigestAlgorithm(c.DigestAlgorithm)
+	c.digest = digest
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
 	case c.MaxFrameBytes > MaxFrameLimit:
@@ -217,6 +228,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes + %d", c.MaxOutboxBytes, server.MinOutbox)
 	case c.HandshakeTimeout < 0:
 		return fmt.Errorf("lockkeeper: handshake timeout %v is negative", c.HandshakeTimeout)
+	case !digests:
+		return fmt.Errorf("lockkeeper: digest algorithm %q is not supported", c.DigestAlgorithm)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
 	case (c.SecureAddr != "") != (c.TLS != nil):
@@ -265,7 +278,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime, MinSessionTimeout: c.MinSessionTimeout, MaxSessionTimeout: c.MaxSessionTimeout,
 		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
-		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
+		Digest: c.digest, SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: c.HandshakeTimeout, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,

@@ -1,7 +1,12 @@
 package server
 
 import (
-	"crypto/sha1"
+	"crypto"
+	_ "crypto/md5" // the hashes that digests can have
+	_ "crypto/sha1"
+	_ "crypto/sha256"
+	_ "crypto/sha3"
+	_ "crypto/sha512"
 	"encoding/base64"
 	"slices"
 	"strings"
@@ -28,7 +33,7 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given at accept, too
 		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && q.Auth != nil:
-		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(jute.Text(q.Auth))}
+		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(c.s.cfg.Digest, jute.Text(q.Auth))}
 		ids := slices.Clone(c.identity.Load().ids)
 		if id.ID == c.s.cfg.SuperDigest {
 			ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})
@@ -51,10 +56,26 @@ func appendNew(ids []proto.ID, id proto.ID) []proto.ID {
 }
 
 // digest is the identity that "user:password" proves
-// (DigestAuthenticationProvider.generateDigest). SHA-1 is what clients and
-// stored ACLs expect.
-func digest(userPassword string) string {
+// (DigestAuthenticationProvider.generateDigest).
+func digest(hash crypto.Hash, userPassword string) string {
 	user, _, _ := strings.Cut(userPassword, ":")
-	sum := sha1.Sum([]byte(userPassword))
-	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
+	h := hash.New()
+	h.Write([]byte(userPassword))
+	return user + ":" + base64.StdEncoding.EncodeToString(h.Sum(nil))
+}
+
+// digestAlgorithms are hashes by Java's names.
+var digestAlgorithms = map[string]crypto.Hash{
+	"MD5": crypto.MD5, "SHA": crypto.SHA1, "SHA1": crypto.SHA1, "SHA-1": crypto.SHA1,
+	"SHA224": crypto.SHA224, "SHA-224": crypto.SHA224, "SHA256": crypto.SHA256, "SHA-256": crypto.SHA256,
+	"SHA384": crypto.SHA384, "SHA-384": crypto.SHA384, "SHA512": crypto.SHA512, "SHA-512": crypto.SHA512,
+	"SHA512/224": crypto.SHA512_224, "SHA-512/224": crypto.SHA512_224, "SHA512/256": crypto.SHA512_256, "SHA-512/256": crypto.SHA512_256,
+	"SHA3-224": crypto.SHA3_224, "SHA3-256": crypto.SHA3_256, "SHA3-384": crypto.SHA3_384, "SHA3-512": crypto.SHA3_512,
+}
+
+// DigestAlgorithm returns the hash that Java has by that name, in letters of
+// either case; false if it is not supported.
+func DigestAlgorithm(name string) (crypto.Hash, bool) {
+	h, ok := digestAlgorithms[strings.ToUpper(name)]
+	return h, ok
 }

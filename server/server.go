@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto"
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
@@ -66,8 +67,9 @@ type Config struct {
 	Tick              time.Duration
 	MinSessionTimeout time.Duration
 	MaxSessionTimeout time.Duration
-	SuperDigest       string // "user:base64(sha1(user:password))" of the super user; empty for none
-	SuperX509         string // subject of the super user's certificate, in the form of RFC 2253; empty for none
+	Digest            crypto.Hash // of identities of scheme digest
+	SuperDigest       string      // "user:base64(hash(user:password))" of the super user; empty for none
+	SuperX509         string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
 	MaxConns         int           // 0 is no limit

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/server"
 )
 
 func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
@@ -33,6 +34,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	peerTLS := peerTLSFlags(f)
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
+	f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`hash` in identities of scheme digest, as ZooKeeper's DigestAuthenticationProvider.digestAlg")
 	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
 	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
 	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
@@ -98,6 +100,9 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	}
 	if cfg.TickTime < time.Millisecond {
 		return usageError{fmt.Errorf("invalid value %v for flag -tick-time: below 1ms", cfg.TickTime)}
+	}
+	if _, ok := server.DigestAlgorithm(cfg.DigestAlgorithm); !ok {
+		return usageError{fmt.Errorf("invalid value %q for flag -digest-algorithm: not supported", cfg.DigestAlgorithm)}
 	}
 	if cfg.SuperDigest != "" && !strings.Contains(cfg.SuperDigest, ":") {
 		return usageError{fmt.Errorf("invalid value %q for flag -super-digest: not USER:HASH", cfg.SuperDigest)}

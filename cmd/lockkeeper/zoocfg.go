@@ -41,34 +41,33 @@ var zooIgnored = []string{
 // zooAlike are keys of which one value is how it is here anyway; any other
 // would not be kept.
 var zooAlike = map[string][]string{
-	"forceSync":                              {"yes"},
-	"skipACL":                                {"no"},
-	"ssl.quorum.hostnameVerification":        {"true"},
-	"ssl.quorum.clientHostnameVerification":  {"false"},
-	"ssl.quorum.clientAuth":                  {"need"},
-	"ssl.quorum.crl":                         {"false"},
-	"ssl.quorum.ocsp":                        {"false"},
-	"ssl.quorum.keyStore.password":           {""},
-	"ssl.quorum.keyStore.passwordPath":       {""},
-	"ssl.quorum.trustStore.password":         {""},
-	"ssl.quorum.trustStore.passwordPath":     {""},
-	"sslQuorumReloadCertFiles":               {"false"},
-	"portUnification":                        {"false"},
-	"enforce.auth.enabled":                   {"false"},
-	"sessionRequireClientSASLAuth":           {"false"},
-	"DigestAuthenticationProvider.enabled":   {"true"},
-	"DigestAuthenticationProvider.digestAlg": {"SHA1"},
-	"client.portUnification":                 {"false"},
-	"authProvider.x509":                      {"org.apache.zookeeper.server.auth.X509AuthenticationProvider"},
-	"ssl.authProvider":                       {"x509"},
-	"ssl.clientHostnameVerification":         {"false"},
-	"ssl.crl":                                {"false"},
-	"ssl.ocsp":                               {"false"},
-	"ssl.keyStore.password":                  {""},
-	"ssl.keyStore.passwordPath":              {""},
-	"ssl.trustStore.password":                {""},
-	"ssl.trustStore.passwordPath":            {""},
-	"client.certReload":                      {"false"},
+	"forceSync":                             {"yes"},
+	"skipACL":                               {"no"},
+	"ssl.quorum.hostnameVerification":       {"true"},
+	"ssl.quorum.clientHostnameVerification": {"false"},
+	"ssl.quorum.clientAuth":                 {"need"},
+	"ssl.quorum.crl":                        {"false"},
+	"ssl.quorum.ocsp":                       {"false"},
+	"ssl.quorum.keyStore.password":          {""},
+	"ssl.quorum.keyStore.passwordPath":      {""},
+	"ssl.quorum.trustStore.password":        {""},
+	"ssl.quorum.trustStore.passwordPath":    {""},
+	"sslQuorumReloadCertFiles":              {"false"},
+	"portUnification":                       {"false"},
+	"enforce.auth.enabled":                  {"false"},
+	"sessionRequireClientSASLAuth":          {"false"},
+	"DigestAuthenticationProvider.enabled":  {"true"},
+	"client.portUnification":                {"false"},
+	"authProvider.x509":                     {"org.apache.zookeeper.server.auth.X509AuthenticationProvider"},
+	"ssl.authProvider":                      {"x509"},
+	"ssl.clientHostnameVerification":        {"false"},
+	"ssl.crl":                               {"false"},
+	"ssl.ocsp":                              {"false"},
+	"ssl.keyStore.password":                 {""},
+	"ssl.keyStore.passwordPath":             {""},
+	"ssl.trustStore.password":               {""},
+	"ssl.trustStore.passwordPath":           {""},
+	"client.certReload":                     {"false"},
 }
 
 // readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
@@ -154,6 +153,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("max-client-cnxns", value)
 		case name == "DigestAuthenticationProvider.superDigest":
 			err = set("super-digest", value)
+		case name == "DigestAuthenticationProvider.digestAlg":
+			err = set("digest-algorithm", value)
 		case name == "4lw.commands.whitelist":
 			err = set("4lw", value)
 		case name == "extendedTypesEnabled":

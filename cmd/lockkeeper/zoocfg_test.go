@@ -74,6 +74,18 @@ func TestZooCfgQuota(t *testing.T) {
 	}
 }
 
+// TestZooCfgDigest: the super user of a file with a digestAlg has a hash of that kind.
+func TestZooCfgDigest(t *testing.T) {
+	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t,
+		"DigestAuthenticationProvider.digestAlg=SHA-256",
+		"DigestAuthenticationProvider.superDigest=user:70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo=")).waitReady()
+	c := p.connect()
+	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("user:pass")}, nil)
+	check1(t, err)
+	_, err = c.Set("/zookeeper/config", nil)
+	check1(t, err)
+}
+
 // TestZooCfgSilentClient: nio.sessionlessCnxnTimeout is how long a client may say nothing.
 func TestZooCfgSilentClient(t *testing.T) {
 	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
@@ -142,6 +154,7 @@ func TestBadZooCfg(t *testing.T) {
 		"sslQuorum=true\nssl.quorum.hostnameVerification=false":                                    "not supported",
 		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
 		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
+		"DigestAuthenticationProvider.digestAlg=MD2":                                               `"MD2" for flag -digest-algorithm: not supported`,
 		"DigestAuthenticationProvider.superDigest=x":                                               "not USER:HASH",
 	} {
 		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))

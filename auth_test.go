@@ -1,0 +1,61 @@
+package lockkeeper_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// login proves an identity of a scheme.
+func login(c *rawclient.Client, scheme, who string) error {
+	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(who)}, nil)
+	return err
+}
+
+// TestDigestAlgorithm: the hash of digest identities can be another one, also
+// for the super user.
+func TestDigestAlgorithm(t *testing.T) {
+	for algorithm, hash := range map[string]string{ // of user:pass
+		"":            "smGaoVKd/cQkjm7b88GyorAUz20=",
+		"SHA1":        "smGaoVKd/cQkjm7b88GyorAUz20=",
+		"sha-1":       "smGaoVKd/cQkjm7b88GyorAUz20=",
+		"SHA":         "smGaoVKd/cQkjm7b88GyorAUz20=",
+		"SHA256":      "70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo=",
+		"MD5":         "IaOShYhKJo1kWOP96wi+rA==",
+		"SHA-224":     "PkKzWnuMzJ0rpktz4O5hvSZFw/3yZFIfOizv2Q==",
+		"SHA-256":     "70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo=",
+		"SHA-384":     "HCMIuQnSVR4Ge6EqefZYDR5jDoZgKCFDqLIj+NFPNcMCWoRCnlIHxYGRib8lxoES",
+		"SHA-512":     "byB8hNs+LzOYofjeMGiIfR/jKrcms8i5ls17owJgMPc/97CxZ1nTVHmKawnszYHC8bu9VMh6GIu6lFZ1BXBL3Q==",
+		"SHA-512/224": "L1glB9gK73x7aeL8CvbDYSbBR0KA0VVYa4N+Qg==",
+		"SHA-512/256": "htaDe+W52JZuBc/SaAa/Dg0Gkh4PRC+urDUOsga/86s=",
+		"SHA3-224":    "V0DUUIgATD5glpGlu3E/zUW5JQct3OS4WSPfcA==",
+		"SHA3-256":    "MKfo05p7nYw1Yb/bzA4GEyZLUt02iFpxN0ASiDBnsjw=",
+		"SHA3-384":    "tJjZMH1SIBQQtXUh+Rc24S0RVOcCO9mLplyYFS9vdFluhH2azpF4eDdC1BnT7QVl",
+		"SHA3-512":    "FWUrHsnpIuI/wA7/wScJDJ8ZlRBU2B3y7nG9wKifhaEpJvvEuDgXE5mhpNHdcvZzjwkNue7X1em4rs5s2IiDdw==",
+	} {
+		s := open(t, lockkeeper.Config{DigestAlgorithm: algorithm, SuperDigest: "user:" + hash})
+		c := connect(t, inMemory(s))
+		check(t, login(c, "digest", "user:pass"))
+		var who proto.WhoAmIReply
+		must(c.Call(proto.OpWhoAmI, nil, &who))(t)
+		if !slices.Contains(who.IDs, proto.ID{Scheme: proto.SchemeSuper}) {
+			t.Errorf("%s: not the super user: %v", algorithm, who.IDs)
+		}
+		mine := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}}
+		must(c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/x", ACL: mine}, nil))(t)
+		var acl proto.ACLReply
+		must(c.Call(proto.OpGetACL, &proto.Path{Path: "/x"}, &acl))(t)
+		if want := (proto.ID{Scheme: "digest", ID: "user:" + hash}); len(acl.ACL) != 1 || acl.ACL[0].ID != want {
+			t.Errorf("%s: the ACL is %v, not of %v", algorithm, acl.ACL, want)
+		}
+	}
+	for _, bad := range []string{"SHA-2", "MD2", "nonsense"} {
+		if s, err := lockkeeper.Open(lockkeeper.Config{DigestAlgorithm: bad}); err == nil || !strings.Contains(err.Error(), bad) {
+			t.Errorf("%s: %v, %v", bad, s, err)
+		}
+	}
+}
