@@ -1,12 +1,16 @@
 package lockkeeper_test
 
 import (
+	"crypto/tls"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -56,6 +60,79 @@ func TestDigestAlgorithm(t *testing.T) {
 	for _, bad := range []string{"SHA-2", "MD2", "nonsense"} {
 		if s, err := lockkeeper.Open(lockkeeper.Config{DigestAlgorithm: bad}); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: %v, %v", bad, s, err)
+		}
+	}
+}
+
+// TestNoDigest: without the scheme digest nobody can prove such an identity, and
+// no ACL can name one.
+func TestNoDigest(t *testing.T) {
+	s := open(t, lockkeeper.Config{NoDigest: true, SuperDigest: superDigest})
+	c := connect(t, inMemory(s))
+	if err := login(c, "digest", "super:test"); err != proto.AuthFailed {
+		t.Errorf("auth: %v", err)
+	}
+	closed(t, c)
+	c = connect(t, inMemory(s))
+	must(c.Create("/x", nil, 0))(t)
+	for _, id := range []string{"user:hash", "user", jute.Null} {
+		acl := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: id}}}
+		if _, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/y", ACL: acl}, nil); err != proto.InvalidACL {
+			t.Errorf("create with %q: %v", id, err)
+		}
+		if _, err := c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: "/x", ACL: acl, Version: -1}, nil); err != proto.InvalidACL {
+			t.Errorf("setACL with %q: %v", id, err)
+		}
+	}
+	mine := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}}
+	if _, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/y", ACL: mine}, nil); err != proto.InvalidACL {
+		t.Errorf("create with scheme auth: %v", err)
+	}
+}
+
+// TestEnforceAuth: a connection that has proven no identity of the schemes that
+// are wanted is answered and closed, whatever it asks for but auth and sasl. Its
+// session lives on.
+func TestEnforceAuth(t *testing.T) {
+	s := open(t, lockkeeper.Config{EnforceAuth: []string{"x509", "digest"}, TLS: &tls.Config{Certificates: []tls.Certificate{testkit.NewCA(t).Server(t)}}, SecureAddr: "127.0.0.1:0"})
+	c := connect(t, inMemory(s))
+	session := c.Session
+	for _, x := range []struct {
+		name string
+		op   proto.OpCode
+		body proto.Record
+	}{
+		{"create", proto.OpCreate, &proto.CreateRequest{Path: "/x", ACL: proto.OpenACL}},
+		{"getData", proto.OpGetData, &proto.PathWatch{Path: "/"}},
+		{"ping", proto.OpPing, nil},
+		{"setWatches", proto.OpSetWatches, nil},
+		{"closeSession", proto.OpCloseSession, nil},
+		{"an operation that nobody knows", 4711, nil},
+		{"a request that cannot be read", proto.OpGetData, nil},
+	} {
+		must(c.Call(proto.OpSASL, &proto.SASLRequest{Token: []byte{}}, nil))(t)
+		check(t, login(c, "ip", ""))
+		xid := must(c.Send(x.op, x.body))(t)
+		if f := must(c.Read())(t); f.Xid != xid || f.Code != proto.SessionClosedRequireSASLAuth || f.Zxid != 0 || len(f.Body) > 0 {
+			t.Errorf("%s: %+v", x.name, f)
+		}
+		closed(t, c)
+		c = must(rawclient.Resume(must(s.Dial("", "", time.Second))(t), session))(t)
+	}
+	check(t, login(c, "digest", "user:pass"))
+	if _, err := c.Exists("/x", false); err != proto.NoNode {
+		t.Errorf("with an identity: %v", err)
+	}
+	must(c.Create("/x", nil, 0))(t)
+
+	s = open(t, lockkeeper.Config{EnforceAuth: []string{"ip"}}) // which everybody has
+	must(connect(t, inMemory(s)).Create("/x", nil, 0))(t)
+
+	for _, bad := range []lockkeeper.Config{
+		{EnforceAuth: []string{"sasl"}}, {EnforceAuth: []string{"x509"}}, {EnforceAuth: []string{"digest"}, NoDigest: true}, {EnforceAuth: []string{""}}, {EnforceAuth: []string{"world"}},
+	} {
+		if s, err := lockkeeper.Open(bad); err == nil || !strings.Contains(err.Error(), "scheme") {
+			t.Errorf("%q: %v, %v", bad.EnforceAuth, s, err)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/server"
 )
 
@@ -82,6 +83,14 @@ type Config struct {
 	// to SHA3-512, or MD5. Clients put it into ACLs too, so it is one for all
 	// servers, and for good. The default is SHA1, as clients expect.
 	DigestAlgorithm string
+	// NoDigest turns the scheme digest off (DigestAuthenticationProvider.enabled is
+	// false): nobody can prove such an identity, and ACLs may not name one.
+	NoDigest bool
+	// EnforceAuth are schemes, digest, ip or x509, of one of which a client must have
+	// proven an identity before it may ask for anything (enforce.auth.enabled and
+	// enforce.auth.schemes). Else it is answered SessionClosedRequireSASLAuth, and
+	// its connection closed. Everybody has one of ip. Empty is no such need.
+	EnforceAuth []string
 	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD)), or
 	// with the DigestAlgorithm, of the user who passes every ACL. Empty is nobody.
 	SuperDigest string
@@ -177,6 +186,11 @@ func (c *Config) complete() error {
 	setDefault(&c.HandshakeTimeout, 10*time.Second)
 	setDefault(&c.MaxOutboxBytes, 64<<20)
 	setDefault(&c.SnapshotBytes, 16<<20)
+	for _, scheme := range c.EnforceAuth {
+		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
+			return fmt.Errorf("lockkeeper: nobody can prove an identity of scheme %q, which is to be enforced", scheme)
+		}
+	}
 	if c.FourLetterWords == nil {
 		c.FourLetterWords = []string{"*"}
 	}
@@ -265,6 +279,9 @@ func (c *Config) cluster() cluster.Config {
 	if c.Reconfig {
 		settings |= fsm.Reconfig
 	}
+	if c.NoDigest {
+		settings |= fsm.NoDigest
+	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
@@ -278,7 +295,8 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime, MinSessionTimeout: c.MinSessionTimeout, MaxSessionTimeout: c.MaxSessionTimeout,
 		MaxSessions: c.MaxSessions, MaxWatches: c.MaxWatches,
-		Digest: c.digest, SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
+		Digest: c.digest, NoDigest: c.NoDigest, EnforceAuth: c.EnforceAuth,
+		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: c.HandshakeTimeout, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,

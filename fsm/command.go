@@ -107,8 +107,10 @@ const (
 	X509
 	// Reconfig lets clients change the members, as ZooKeeper does with reconfigEnabled.
 	Reconfig
+	// NoDigest refuses ACLs of scheme digest, as ZooKeeper does without DigestAuthenticationProvider.enabled.
+	NoDigest
 
-	knownSettings = Reconfig<<1 - 1
+	knownSettings = NoDigest<<1 - 1
 )
 
 // Envelope starts an entry of the log. All commands that waited on one server

@@ -8,30 +8,31 @@ type Code int32
 
 // The codes that a server sends. ZooKeeper has more, which only clients use.
 const (
-	OK                      Code = 0
-	SystemError             Code = -1
-	RuntimeInconsistency    Code = -2
-	MarshallingError        Code = -5
-	Unimplemented           Code = -6
-	BadArguments            Code = -8
-	UnknownSession          Code = -12
-	NewConfigNoQuorum       Code = -13
-	ReconfigInProgress      Code = -14
-	NoNode                  Code = -101
-	NoAuth                  Code = -102
-	BadVersion              Code = -103
-	NoChildrenForEphemerals Code = -108
-	NodeExists              Code = -110
-	NotEmpty                Code = -111
-	SessionExpired          Code = -112
-	InvalidACL              Code = -114
-	AuthFailed              Code = -115
-	SessionMoved            Code = -118
-	NotReadOnly             Code = -119
-	NoWatcher               Code = -121
-	ReconfigDisabled        Code = -123
-	QuotaExceeded           Code = -125
-	ThrottledOp             Code = -127
+	OK                           Code = 0
+	SystemError                  Code = -1
+	RuntimeInconsistency         Code = -2
+	MarshallingError             Code = -5
+	Unimplemented                Code = -6
+	BadArguments                 Code = -8
+	UnknownSession               Code = -12
+	NewConfigNoQuorum            Code = -13
+	ReconfigInProgress           Code = -14
+	NoNode                       Code = -101
+	NoAuth                       Code = -102
+	BadVersion                   Code = -103
+	NoChildrenForEphemerals      Code = -108
+	NodeExists                   Code = -110
+	NotEmpty                     Code = -111
+	SessionExpired               Code = -112
+	InvalidACL                   Code = -114
+	AuthFailed                   Code = -115
+	SessionMoved                 Code = -118
+	NotReadOnly                  Code = -119
+	NoWatcher                    Code = -121
+	ReconfigDisabled             Code = -123
+	SessionClosedRequireSASLAuth Code = -124 // of any scheme that is enforced
+	QuotaExceeded                Code = -125
+	ThrottledOp                  Code = -127
 )
 
 var codeNames = map[Code]string{
@@ -41,7 +42,7 @@ var codeNames = map[Code]string{
 	NoChildrenForEphemerals: "NoChildrenForEphemerals", NodeExists: "NodeExists", NotEmpty: "NotEmpty",
 	SessionExpired: "SessionExpired", InvalidACL: "InvalidACL", AuthFailed: "AuthFailed",
 	SessionMoved: "SessionMoved", NotReadOnly: "NotReadOnly", NoWatcher: "NoWatcher",
-	ReconfigDisabled: "ReconfigDisabled", QuotaExceeded: "QuotaExceeded", ThrottledOp: "ThrottledOp",
+	ReconfigDisabled: "ReconfigDisabled", SessionClosedRequireSASLAuth: "SessionClosedRequireSaslAuth", QuotaExceeded: "QuotaExceeded", ThrottledOp: "ThrottledOp",
 }
 
 // String is ZooKeeper's name of the code, or its number.

@@ -32,7 +32,7 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 		return proto.OK, nil
 	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given at accept, too
 		return proto.OK, nil
-	case q.Scheme == proto.SchemeDigest && q.Auth != nil:
+	case q.Scheme == proto.SchemeDigest && !c.s.cfg.NoDigest && q.Auth != nil:
 		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(c.s.cfg.Digest, jute.Text(q.Auth))}
 		ids := slices.Clone(c.identity.Load().ids)
 		if id.ID == c.s.cfg.SuperDigest {
@@ -46,6 +46,23 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	c.s.stats.authFailed.Add(1)
 	c.warn("authentication failed", "scheme", q.Scheme)
 	return proto.AuthFailed, nil
+}
+
+// turnAway answers a request of a connection that has not proven an identity of
+// the schemes that are wanted, and ends it (AuthenticationHelper). It reports false
+// if there is no such need. Nothing waits in the queue of such a connection, which
+// was never let in before.
+func (c *conn) turnAway(q *request) bool {
+	wanted := c.s.cfg.EnforceAuth
+	proven := func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) }
+	if len(wanted) == 0 || slices.ContainsFunc(c.identity.Load().ids, proven) {
+		return false
+	}
+	c.warn("closing a connection without authentication", "wanted", wanted)
+	c.unsent = true
+	c.reply(q, &proto.ReplyHeader{Xid: q.xid, Code: proto.SessionClosedRequireSASLAuth}, nil)
+	c.end()
+	return true
 }
 
 func appendNew(ids []proto.ID, id proto.ID) []proto.ID {

@@ -36,6 +36,8 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		q.op = nil // a check outside of a multi: newer servers do not know it
 	}
 	switch {
+	case !isAuth(frame) && c.turnAway(&q):
+		return false, nil
 	case q.op == nil:
 		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
 		c.local(q)

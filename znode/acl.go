@@ -264,7 +264,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 				continue
 			}
 		}
-		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest || a.Scheme == proto.SchemeIP
+		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest && !x.NoDigest || a.Scheme == proto.SchemeIP
 		if known && a.ID.ID == jute.Null {
 			return nil, proto.MarshallingError
 		}
@@ -272,7 +272,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		case proto.SchemeAuth:
 			n := len(out)
 			for _, id := range x.IDs {
-				if id.Scheme == proto.SchemeDigest || x.X509 && id.Scheme == proto.SchemeX509 {
+				if id.Scheme == proto.SchemeDigest && !x.NoDigest || x.X509 && id.Scheme == proto.SchemeX509 {
 					if out = add(out, proto.ACL{Perms: a.Perms, ID: id}); room < 0 {
 						return nil, proto.InvalidACL
 					}
@@ -287,7 +287,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 				return nil, proto.InvalidACL
 			}
 		case proto.SchemeDigest:
-			if !validDigest(a.ID.ID) {
+			if x.NoDigest || !validDigest(a.ID.ID) {
 				return nil, proto.InvalidACL
 			}
 		case proto.SchemeIP:

@@ -54,9 +54,7 @@ var zooAlike = map[string][]string{
 	"ssl.quorum.trustStore.passwordPath":    {""},
 	"sslQuorumReloadCertFiles":              {"false"},
 	"portUnification":                       {"false"},
-	"enforce.auth.enabled":                  {"false"},
 	"sessionRequireClientSASLAuth":          {"false"},
-	"DigestAuthenticationProvider.enabled":  {"true"},
 	"client.portUnification":                {"false"},
 	"authProvider.x509":                     {"org.apache.zookeeper.server.auth.X509AuthenticationProvider"},
 	"ssl.authProvider":                      {"x509"},
@@ -153,6 +151,16 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = set("max-client-cnxns", value)
 		case name == "DigestAuthenticationProvider.superDigest":
 			err = set("super-digest", value)
+		case name == "DigestAuthenticationProvider.enabled":
+			err = set("no-digest", strconv.FormatBool(!strings.EqualFold(value, "true")))
+		case name == "enforce.auth.enabled":
+			if strings.EqualFold(value, "true") {
+				schemes := cmp.Or(keys["enforce.auth.schemes"], keys["zookeeper.enforce.auth.schemes"])
+				if err = set("enforce-auth", schemes); schemes == "" {
+					err = errors.New("without enforce.auth.schemes")
+				}
+			}
+		case name == "enforce.auth.schemes": // with enforce.auth.enabled
 		case name == "DigestAuthenticationProvider.digestAlg":
 			err = set("digest-algorithm", value)
 		case name == "4lw.commands.whitelist":
@@ -211,7 +219,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		case strings.HasPrefix(name, "ssl.") && strings.Contains(name, ".password"):
 			err = errors.New("a store in PEM form needs no password here, and a key that does cannot be read")
 		case zooAlike[name] != nil, strings.HasPrefix(name, "authProvider"), strings.HasPrefix(name, "ssl."),
-			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme", name == "enforce.auth.schemes":
+			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme":
 			err = errors.New("not supported")
 		default:
 			log.Warn("a key of the configuration file means nothing here", "file", path, "key", key)

@@ -86,6 +86,36 @@ func TestZooCfgDigest(t *testing.T) {
 	check1(t, err)
 }
 
+// TestZooCfgAuth: a file may turn the scheme digest off, and want an identity of
+// some scheme of every client.
+func TestZooCfgAuth(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		lines   []string
+		auth    error
+		without error
+	}{
+		{"nothing", nil, nil, nil},
+		{"no digest", []string{"DigestAuthenticationProvider.enabled=false"}, proto.AuthFailed, nil},
+		{"digest", []string{"DigestAuthenticationProvider.enabled=TRUE"}, nil, nil},
+		{"schemes", []string{"enforce.auth.schemes=digest"}, nil, nil},
+		{"enforced", []string{"enforce.auth.enabled=True", "enforce.auth.schemes=digest"}, nil, proto.SessionClosedRequireSASLAuth},
+		{"one of two", []string{"zookeeper.enforce.auth.enabled=true", "zookeeper.enforce.auth.schemes=digest, ip"}, nil, nil},
+	} {
+		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(x.lines, "tickTime=2000")...)).waitReady()
+		if _, err := p.connect().Exists("/", false); err != x.without {
+			t.Errorf("%s: without auth: %v", x.name, err)
+		}
+		c := p.connect()
+		if _, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("user:pass")}, nil); err != x.auth {
+			t.Errorf("%s: auth: %v", x.name, err)
+		} else if err == nil {
+			_, err = c.Exists("/", false)
+			check1(t, err)
+		}
+	}
+}
+
 // TestZooCfgSilentClient: nio.sessionlessCnxnTimeout is how long a client may say nothing.
 func TestZooCfgSilentClient(t *testing.T) {
 	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
@@ -155,7 +185,12 @@ func TestBadZooCfg(t *testing.T) {
 		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
 		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
 		"DigestAuthenticationProvider.digestAlg=MD2":                                               `"MD2" for flag -digest-algorithm: not supported`,
-		"DigestAuthenticationProvider.superDigest=x":                                               "not USER:HASH",
+		"enforce.auth.enabled=true":                                                                "without enforce.auth.schemes",
+		"enforce.auth.enabled=true\nenforce.auth.schemes=sasl":                                     `scheme "sasl"`,
+		"enforce.auth.enabled=true\nenforce.auth.schemes=digest\nDigestAuthenticationProvider.enabled=false": `scheme "digest"`,
+		"sessionRequireClientSASLAuth=true":          "not supported",
+		"requireClientAuthScheme=sasl":               "not supported",
+		"DigestAuthenticationProvider.superDigest=x": "not USER:HASH",
 	} {
 		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
 		if code != exitUsage {
