@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -57,12 +58,12 @@ func (s *Server) followPort(id uint64, changes memberChanges) {
 		return
 	}
 	configured := listenAddr(s.Addr().String())
+	at, want := configured, configured
 	taken := "" // the address of the last error
-	for at := configured; ; {
-		want := configured
+	for {
 		s.replica.View(func(v *fsm.View) {
-			if self, ok := v.Member(id); ok && self.Client != "" {
-				want = listenAddr(self.Client)
+			if self, ok := v.Member(id); ok { // one that was removed keeps its port
+				want = cmp.Or(listenAddr(self.Client), configured)
 			}
 		})
 		var again <-chan time.Time

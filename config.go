@@ -86,10 +86,11 @@ type Config struct {
 	// NoDigest turns the scheme digest off (DigestAuthenticationProvider.enabled is
 	// false): nobody can prove such an identity, and ACLs may not name one.
 	NoDigest bool
-	// EnforceAuth are schemes, digest, ip or x509, of one of which a client must have
-	// proven an identity before it may ask for anything (enforce.auth.enabled and
-	// enforce.auth.schemes). Else it is answered SessionClosedRequireSASLAuth, and
-	// its connection closed. Everybody has one of ip. Empty is no such need.
+	// EnforceAuth are schemes: digest, ip or x509. A client has to authenticate with
+	// one of them before its first request (enforce.auth.enabled and
+	// enforce.auth.schemes). Otherwise that is answered SessionClosedRequireSASLAuth,
+	// and the connection is closed. Every client has an identity of scheme ip. Empty
+	// enforces nothing.
 	EnforceAuth []string
 	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD)), or
 	// with the DigestAlgorithm, of the user who passes every ACL. Empty is nobody.
@@ -188,7 +189,7 @@ func (c *Config) complete() error {
 	setDefault(&c.SnapshotBytes, 16<<20)
 	for _, scheme := range c.EnforceAuth {
 		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
-			return fmt.Errorf("lockkeeper: nobody can prove an identity of scheme %q, which is to be enforced", scheme)
+			return fmt.Errorf("lockkeeper: cannot enforce scheme %q: no client can authenticate with it", scheme)
 		}
 	}
 	if c.FourLetterWords == nil {

@@ -576,7 +576,12 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	if _, err := reconfig(c, "server.2=host2:7000:8000:observer;2181", "", "", was.Stat.Mzxid+1); err != proto.BadVersion {
 		t.Errorf("a reconfig of another version: %v", err)
 	}
-	r := must(reconfig(c, "server.2=host2:7000:8000:observer;2181", "", "", was.Stat.Mzxid))(t)
+	// A reconfig that changes nothing restores the znode as well.
+	r := must(reconfig(c, "", "77", "", was.Stat.Mzxid))(t)
+	if want := fmt.Sprintf("server.1=host1:7000:8000:participant\nversion=%x", r.Stat.Mzxid); string(r.Data) != want {
+		t.Errorf("the members are\n%s\nnot\n%s", r.Data, want)
+	}
+	r = must(reconfig(c, "server.2=host2:7000:8000:observer;2181", "", "", r.Stat.Mzxid))(t)
 	want := fmt.Sprintf("server.1=host1:7000:8000:participant\nserver.2=host2:7000:8000:observer;0.0.0.0:2181\nversion=%x", r.Stat.Mzxid)
 	if string(r.Data) != want || r.Stat.Version != -1 {
 		t.Errorf("the members are\n%s\nof version %d, want\n%s", r.Data, r.Stat.Version, want)

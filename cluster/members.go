@@ -219,11 +219,11 @@ func (m *Member) Change(q Request) (Reply, error) {
 				}
 			}
 		}
-		needs := needs{min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), 2, true} // as in ZooKeeper
+		need := requirements{min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), 2, true} // as in ZooKeeper
 		if m.cfg.AllowSingleVoter {
-			needs.voters = 1
+			need.voters = 1
 		}
-		err = m.reconfigure(members, r.Joining, leaving, needs)
+		err = m.reconfigure(members, r.Joining, leaving, need)
 	case q.Transfer != nil:
 		err = m.transfer(members, *q.Transfer)
 	default:
@@ -262,22 +262,22 @@ func (m *Member) configVersion() (zxid int64) {
 	return zxid
 }
 
-// needs are the conditions of a change of the members.
-type needs struct {
+// requirements are the conditions of a change of the members.
+type requirements struct {
 	patience time.Duration // for a new voter to catch up
 	voters   int           // that have to be left
-	// majority says that the new voters need not all be there and catch up: it is
-	// enough that most of those who vote afterwards do.
+	// majority allows new voters that are down or lag, if a majority of those who
+	// vote after the change is up.
 	majority bool
 }
 
-// byOperator are the conditions of a change that an operator or a new member asks for.
-var byOperator = needs{adminTimeout, 1, false}
+// byOperator are those of a change that an operator or a new member asks for.
+var byOperator = requirements{adminTimeout, 1, false}
 
 // reconfigure takes members in and lets others go, one after the other, once it
 // is clear that all of that can be done. A leader that is to go, or not to vote
 // any more, hands over first and changes nothing.
-func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, needs needs) error {
+func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, need requirements) error {
 	var before []uint64 // who has to leave before others join
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
@@ -307,11 +307,11 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 			after = append(after, x)
 		}
 	}
-	if n := voters(after); n < needs.voters {
-		return refuse(proto.BadArguments, "%d voting members would be left, and it takes %d", n, needs.voters)
+	if n := voters(after); n < need.voters {
+		return refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
 	}
 	var absent []uint64
-	if needs.majority {
+	if need.majority {
 		var err error
 		if absent, err = m.absent(after); err != nil {
 			return err
@@ -338,8 +338,8 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 			last = append(last, x)
 			continue
 		}
-		err := m.takeIn(is, x, needs.patience)
-		if needs.majority && errors.As(err, new(lags)) {
+		err := m.takeIn(is, x, need.patience)
+		if need.majority && errors.As(err, new(lags)) {
 			last = append(last, x)
 		} else if err != nil {
 			return err
@@ -354,7 +354,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 	}
 	// Each of these is one more to wait for from now on, so they come last.
 	for _, x := range last {
-		if err := m.giveVote(x, min(needs.patience, 4*m.electionTimeout)); err != nil {
+		if err := m.giveVote(x, min(need.patience, 4*m.electionTimeout)); err != nil {
 			return err
 		}
 		m.cfg.Log.Warn("a member has a vote and is not there, or lags", "id", x.ID, "address", x.Addr)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -82,9 +83,12 @@ func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto
 }
 
 // describe records what a reconfig said about members and Raft does not keep:
-// the election port, which nobody uses, and the address for clients.
+// the election port, which nobody uses, and the address for clients. It also
+// restores /zookeeper/config if a client has written there.
 func (m *Machine) describe(servers []proto.QuorumServer) {
-	if now := described(slices.Clone(m.members), servers); !slices.Equal(now, m.members) {
+	now := described(slices.Clone(m.members), servers)
+	written := m.tree.Lookup(znode.ConfigPath).Record().Data
+	if len(now) > 0 && (!slices.Equal(now, m.members) || !bytes.Equal(written, configText(m.members, m.membersZxid))) {
 		m.setMembers(now)
 	}
 }

@@ -20,7 +20,7 @@ type Txn struct {
 	NoTTL bool
 	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
 	X509 bool
-	// NoDigest makes digest none, as in ZooKeeper without DigestAuthenticationProvider.enabled.
+	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
 	NoDigest bool
 	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper
 	// does with enforceQuota; without it they are counted alone.

@@ -36,7 +36,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
 	f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`hash` in identities of scheme digest, as ZooKeeper's DigestAuthenticationProvider.digestAlg")
 	f.BoolVar(&cfg.NoDigest, "no-digest", false, "turn the scheme digest off, as ZooKeeper does without DigestAuthenticationProvider.enabled")
-	enforce := f.String("enforce-auth", "", "`schemes` (digest, ip, x509), separated by commas, of one of which a client must have proven an identity, as for ZooKeeper's enforce.auth.schemes")
+	enforce := f.String("enforce-auth", "", "`schemes` (digest, ip, x509), separated by commas: a client has to authenticate with one of them first, as with ZooKeeper's enforce.auth.schemes")
 	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
 	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
 	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
@@ -125,7 +125,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 		for scheme := range strings.SplitSeq(*enforce, ",") {
 			scheme = strings.TrimSpace(scheme)
 			if !(scheme == "ip" || scheme == "digest" && !cfg.NoDigest || scheme == "x509" && cfg.SecureAddr != "") {
-				return usageError{fmt.Errorf("invalid value %q for flag -enforce-auth: nobody can prove an identity of scheme %q", *enforce, scheme)}
+				return usageError{fmt.Errorf("invalid value %q for flag -enforce-auth: no client can authenticate with scheme %q", *enforce, scheme)}
 			}
 			cfg.EnforceAuth = append(cfg.EnforceAuth, scheme)
 		}

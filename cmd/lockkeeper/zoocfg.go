@@ -267,7 +267,7 @@ func zooServers(path, id string, servers []proto.QuorumServer, keys map[string]s
 	case voters == 0 && len(servers) > 0:
 		return fail("it lists no server that votes")
 	case alone && voters < len(servers):
-		return fail("it lists 1 server that votes, and observers of it, which needs standaloneEnabled=false")
+		return fail("it lists observers and only one server that votes, which needs standaloneEnabled=false")
 	case len(servers) == 0:
 		return nil
 	}
