@@ -48,10 +48,9 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	return proto.AuthFailed, nil
 }
 
-// turnAway answers a request of a connection that has not proven an identity of
-// the schemes that are wanted, and ends it (AuthenticationHelper). It reports false
-// if there is no such need. Nothing waits in the queue of such a connection, which
-// was never let in before.
+// turnAway answers a request on a connection without an identity of the enforced
+// schemes, and ends the connection (AuthenticationHelper). It reports false if the
+// request may go on. The queue is empty here, since no request has gone on before.
 func (c *conn) turnAway(q *request) bool {
 	wanted := c.s.cfg.EnforceAuth
 	proven := func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) }

@@ -70,7 +70,7 @@ type Config struct {
 	Digest            crypto.Hash // of identities of scheme digest
 	SuperDigest       string      // "user:base64(hash(user:password))" of the super user; empty for none
 	NoDigest          bool        // there is no scheme digest
-	EnforceAuth       []string    // schemes, of one of which a connection must have an identity; none is no such need
+	EnforceAuth       []string    // schemes, of one of which a connection needs an identity; none enforces nothing
 	SuperX509         string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
