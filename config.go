@@ -69,8 +69,11 @@ type Config struct {
 	PeerTLS *tls.Config
 	// Network replaces TCP between members. It is for tests.
 	Network Network
-	// ElectionTimeout is how long a member waits for a sign of the leader before
-	// it stands for election: between once and twice this. The default is 300 ms.
+	// ElectionTimeout is how long the leader may be silent before the others elect
+	// another, and a majority before a member without one sends its clients away;
+	// also how long a leader's disk may be stuck. It is what ZooKeeper calls
+	// syncLimit, in ticks. The default is 2 s. When the leader's process ends, nobody
+	// waits for it: the end of a connection and the refusal of another are seen.
 	ElectionTimeout time.Duration
 
 	// TickTime is ZooKeeper's tickTime: sessions end in steps of it. The default is 2 s.
@@ -173,6 +176,9 @@ type Config struct {
 	digest crypto.Hash // by DigestAlgorithm
 }
 
+// minElectionTimeout leaves time for a heartbeat and its answer.
+const minElectionTimeout = 100 * time.Millisecond
+
 // complete puts defaults in and refuses what makes no sense.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
@@ -233,8 +239,8 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: a cluster of observers alone")
 	case c.Join != "" && c.PeerAddr == "":
 		return fmt.Errorf("lockkeeper: to join a cluster takes a peer address")
-	case c.ElectionTimeout < 0:
-		return fmt.Errorf("lockkeeper: election timeout %v is negative", c.ElectionTimeout)
+	case c.ElectionTimeout != 0 && c.ElectionTimeout < minElectionTimeout:
+		return fmt.Errorf("lockkeeper: ElectionTimeout is %v, which is less than %v", c.ElectionTimeout, minElectionTimeout)
 	case c.TickTime < time.Millisecond:
 		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
 	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:

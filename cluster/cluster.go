@@ -30,7 +30,7 @@ type Config struct {
 	Join            string            // the peer port of a member of a running cluster, to be taken in by it
 	Observers       []uint64          // ids of members in Peers, or of this one that joins, that do not vote
 	Network         Network           // how members reach each other; nil is TCP
-	ElectionTimeout time.Duration     // without a sign of the leader, after which a member stands for election
+	ElectionTimeout time.Duration     // how long a member waits for a silent leader, or a silent majority; 0 is 2 s
 	Dir             string            // where to keep the log; if empty, in Memory
 	Memory          *Memory           // used if Dir is empty; nil is a new one
 
@@ -56,16 +56,19 @@ type Member struct {
 	start   time.Time // sessions are timed from here, by the monotonic clock
 
 	// Of a member that is not alone.
-	peers           *peerPort
-	gate            *gate
-	configured      []MemberInfo // of a new cluster, by the configuration
-	transport       transport
-	electionTimeout time.Duration
-	membersChanged  chan struct{} // has an element when they were
-	changing        chan struct{} // has an element while the members change; no mutex, since that may take long
-	watched         watched
-	led             atomic.Int64 // when a leader had a majority, as it told this member, in ms of nowMs
-	contact         atomic.Int64 // when most who vote took this member for the leader, at least, in ms of nowMs
+	peers          *peerPort
+	gate           *gate
+	configured     []MemberInfo // of a new cluster, by the configuration
+	transport      transport
+	membersChanged chan struct{} // has an element when they were
+	changing       chan struct{} // has an element while the members change; no mutex, since that may take long
+	contacts       *contacts
+	looking        chan struct{} // has an element when watchContacts is to look at once
+	verdict        atomic.Value  // of type verdict: what it saw last
+	judged         chan struct{} // has an element when that is another one
+	followed       atomic.Int64  // when a majority took this member for the leader, at least, in ms of nowMs
+	stall          stall
+	proposals      proposals
 
 	batcher batcher
 	pending pending
@@ -119,7 +122,9 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), confirmed: make(chan struct{}), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
-		current: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
+		looking: make(chan struct{}, 1), judged: make(chan struct{}, 1),
+		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
+		current:  leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
 	if m.cfg.TimeOfDay == nil {
 		m.cfg.TimeOfDay = time.Now
@@ -128,9 +133,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.commits.init()
 	m.log.init()
 	m.terms.turn = make(chan struct{}, 1)
-	m.watched.init()
-	m.contact.Store(never)
-	m.led.Store(never)
+	m.followed.Store(never)
+	m.verdict.Store(verdict{})
 	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)
@@ -160,6 +164,8 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	go m.watchLeader()
 	go m.sendTouches()
 	if m.peers != nil {
+		m.wg.Add(1)
+		go m.watchContacts()
 		m.wg.Go(m.watchMembership)
 	}
 	return m, nil
@@ -167,6 +173,12 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 
 // serverID is how Raft knows a server.
 func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
+
+// memberID is the id that Raft knows a server by; 0 if it knows none.
+func memberID(id raft.ServerID) uint64 {
+	n, _ := strconv.ParseUint(string(id), 10, 64)
+	return n
+}
 
 func (m *Member) startRaft() error {
 	c := raft.DefaultConfig()
@@ -183,7 +195,6 @@ func (m *Member) startRaft() error {
 		first raft.Configuration // of a new cluster
 		err   error
 	)
-	m.electionTimeout = c.ElectionTimeout
 	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
 	if !m.cfg.clustered() {
 		first.Servers = []raft.Server{{ID: c.LocalID, Address: lone}}
@@ -228,7 +239,6 @@ func (m *Member) startRaft() error {
 	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
 		return err
 	}
-	m.raft.RegisterObserver(raft.NewObserver(nil, false, m.watched.observe))
 	if m.peers == nil {
 		return nil
 	}
@@ -282,8 +292,9 @@ func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
 
 // startPeers opens the peer port, and sets Raft's times for a cluster.
 func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
-	m.electionTimeout = cmp.Or(m.cfg.ElectionTimeout, defaultElectionTimeout)
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.electionTimeout, m.electionTimeout, m.electionTimeout
+	// See pulse.go for what usually acts instead of these.
+	last := max(5*m.contacts.silence, 10*time.Second)
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
 	addr := m.cfg.addr()
 	network := m.cfg.Network
 	if network == nil {
@@ -297,9 +308,9 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	return m.transport, nil
 }
 
-// defaultElectionTimeout lets a cluster have a new leader well within a second
-// of the old one's death, and bears the pauses of a busy machine.
-const defaultElectionTimeout = 300 * time.Millisecond
+// defaultElectionTimeout bears the pauses of a busy machine. It is not what
+// clients wait when the leader dies: a loss that can be seen is acted on at once.
+const defaultElectionTimeout = 2 * time.Second
 
 // loneTransport is that of a member without peers. All that ever comes over it
 // is the message that a leader sends when it hands over: a lone member need not
@@ -353,7 +364,7 @@ func (m *Member) end(handOver bool) error {
 		close(m.stop)
 		m.log.close()
 		// What Raft has not looked at when it is shut down, it never answers.
-		for end := time.Now().Add(2 * m.electionTimeout); m.asked.Load() > 0 && time.Now().Before(end); {
+		for end := time.Now().Add(2 * m.contacts.sure); m.asked.Load() > 0 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		down := m.raft.Shutdown()
@@ -412,10 +423,8 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				select {
-				case o.m.membersChanged <- struct{}{}:
-				default:
-				}
+				wake(o.m.membersChanged)
+				o.m.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.track(v.Sessions().Get(c.Session))

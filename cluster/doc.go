@@ -6,7 +6,17 @@
 // Whoever proposes is told exactly once: Done after the local apply, or Lost if
 // the outcome is unknown.
 //
-// Goroutines, all started by [Open] and awaited by [Member.Close]: the batcher
-// (propose.go), the watch on leadership and, while leading, the leader's duties
-// (lead.go), and one for each snapshot that is being taken; Raft has its own.
+// Goroutines, all started by [Open] or by those that it starts, and awaited by
+// [Member.Close]:
+//   - runBatcher proposes entries (propose.go), takeSnapshots has Raft take
+//     snapshots (compact.go), sendTouches tells the leader which sessions were heard
+//     from (forward.go);
+//   - watchLeadership does the leader's duties while this member leads (lead.go);
+//   - watchContacts finds out whether the leader and the majority are there, with one
+//     sender of heartbeats for each other member (pulse.go);
+//   - watchLeader decides whether clients are served (serving.go);
+//   - watchMembership finds out whether this member was removed (members.go);
+//   - the peer port has one for each connection that comes in (peers.go).
+//
+// Raft has its own besides.
 package cluster

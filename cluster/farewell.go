@@ -48,7 +48,7 @@ func (m *Member) seeOff(x MemberInfo, index uint64) {
 		if err := m.transport.AppendEntries(serverID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
 			return
 		}
-		wait := m.electionTimeout / 8 // or it would think that there is no leader
+		wait := m.contacts.beat
 		switch {
 		case r.Success:
 			met = true
@@ -58,7 +58,7 @@ func (m *Member) seeOff(x MemberInfo, index uint64) {
 			if prev.Index < last {
 				continue
 			}
-		case met || time.Since(began) > m.electionTimeout:
+		case met || time.Since(began) > m.contacts.sure:
 			return // it began anew, or lags
 		default:
 			// What Raft sent it last is on its way, or was lost with the

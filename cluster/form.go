@@ -85,6 +85,7 @@ func (m *Member) form(first raft.Configuration) {
 		case fresh > voters(members)/2:
 			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
 				m.gate.lift()
+				m.look()
 			}
 		default:
 			err = fmt.Errorf("%d of %d members are there", fresh, len(members))

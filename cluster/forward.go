@@ -116,7 +116,7 @@ func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan str
 				mine = append([]byte(nil), entry...)
 			}
 			fsm.Stamp(mine, m.timeOfDay())
-			m.watched.proposed(len(mine))
+			m.proposals.proposed(len(mine))
 			if m.answer(func() raft.Future { return m.raft.Apply(mine, 0) }) == nil {
 				return // applied, or passed over, or not understood: then nobody is done
 			}
@@ -194,7 +194,7 @@ func (m *Member) serveForward(c net.Conn) {
 	wg.Go(func() {
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
-			m.watched.proposed(len(b.entry))
+			m.proposals.proposed(len(b.entry))
 			f := m.ask(func() raft.Future { return m.raft.Apply(b.entry, peerTimeout) })
 			wg.Go(func() {
 				if m.answered(f) != nil {
@@ -260,8 +260,8 @@ const hurryGap = 5 * time.Millisecond
 func (m *Member) sendTouches() {
 	defer m.wg.Done()
 	var (
-		pause = max(min(m.cfg.Tick/4, m.electionTimeout/2), time.Millisecond)
-		keep  = unheardLimit * m.electionTimeout // who was replaced knows it by then
+		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
+		keep  = unheardLimit * m.contacts.silence // who was replaced knows it by then
 		told  = map[int64]int64{}
 		lead  = m.leader() // who was told
 		last  = m.nowMs()  // when it was
@@ -302,7 +302,7 @@ func (m *Member) sendTouches() {
 			return
 		}
 		var unsure []int64
-		if lead, unsure = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(heard) {
+		if lead, unsure = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
 			return
 		}
 		last = m.nowMs()
@@ -331,8 +331,8 @@ func (m *Member) confirm(news map[int64]int64, unsure []int64) {
 	m.confirmed = make(chan struct{})
 }
 
-// heard is what sayUnheard says when the leader has heard all.
-const heard = -1
+// allHeard is what sayUnheard says when the leader has heard all.
+const allHeard = -1
 
 // sayUnheard tells watchLeader since when the leader has not heard what this
 // member did; false when the member stops.
@@ -396,7 +396,7 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 	if l.send(msgTouched, b) != nil {
 		return nil, false
 	}
-	again := time.After(m.electionTimeout)
+	again := time.After(m.contacts.silence / 2)
 	for {
 		select {
 		case b := <-l.heard:

@@ -9,14 +9,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
+// handOverTimeout is how long a leader tries to hand over.
+const handOverTimeout = 1500 * time.Millisecond
+
 // handOver makes another member the leader, so that nobody waits for an
 // election: the one of that id or, if it is 0, any that is fit to. It returns
 // when another leads, and not when this one ceases to: the other may lose its
 // election, and the next is won sooner with this member's vote. If this one
 // leads again, it tries once more.
 func (m *Member) handOver(to uint64) error {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, 5*m.electionTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.ctx, handOverTimeout)
 	defer cancel()
+	began := false // a transfer
+	defer func() {
+		if began && m.raft.State() == raft.Leader {
+			m.stepDown() // Raft would take no entry until its own timeout
+		}
+	}()
 	for {
 		changed := m.leader().changed
 		_, lead := m.raft.LeaderWithID()
@@ -24,6 +33,7 @@ func (m *Member) handOver(to uint64) error {
 		case lead == serverID(m.cfg.ID):
 			heir, err := m.heir(ctx, to)
 			if err == nil {
+				began = true
 				// What comes of it is not asked for: Raft never says if it is
 				// shut down before it looks at it.
 				m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))
@@ -38,7 +48,7 @@ func (m *Member) handOver(to uint64) error {
 		}
 		select {
 		case <-changed:
-		case <-time.After(m.electionTimeout):
+		case <-time.After(m.contacts.sure):
 		case <-ctx.Done():
 			return errors.New("nobody has taken over in time")
 		}

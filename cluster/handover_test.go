@@ -27,12 +27,36 @@ func TestHandOverTooLate(t *testing.T) {
 			<-other.leader().changed
 		}
 		net.Heal()
-		time.AfterFunc(m.electionTimeout, func() { close(write) })
+		time.AfterFunc(m.contacts.sure, func() { close(write) })
 		if err := m.handOver(0); err != nil {
 			t.Error(err)
 		}
 		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
 			t.Errorf("%q leads", l)
 		}
+	})
+}
+
+// TestHandOverFails: where the member that is to lead cannot, the one that led before
+// or the third takes entries again soon, and not only after Raft's own timeout.
+func TestHandOverFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m, heir := members[lead], members[(lead+1)%3]
+		stuck := make(chan struct{})
+		heir.cfg.Memory.SetFault(func() error { <-stuck; return nil })
+		began := time.Now()
+		if err := m.handOver(heir.cfg.ID); err == nil {
+			t.Error("a member whose disk is stuck has taken over")
+		}
+		for done := false; !done; {
+			w := make(result, 1)
+			m.Propose(fsm.Nothing(), w, nil)
+			done = <-w == nil
+		}
+		if took := time.Since(began); took > 4*time.Second {
+			t.Errorf("an entry waited %v", took)
+		}
+		close(stuck)
 	})
 }

@@ -17,7 +17,7 @@ import (
 // from when it asked. If the session could end before that, by what the leader
 // knows, Touch waits until the leader knows of this.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	now, slack := m.nowMs(), m.electionTimeout.Milliseconds()
+	now, slack := m.nowMs(), m.contacts.sure.Milliseconds()
 	m.trackMu.Lock()
 	m.noteTouch(id, now)
 	for waits := false; ; waits = true {
@@ -78,6 +78,7 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.raft.LeaderCh():
 			resign()
+			m.look() // the others are to hear it at once
 			if !leading {
 				continue
 			}
@@ -115,7 +116,7 @@ func (m *Member) term() (uint64, bool) {
 }
 
 func (m *Member) setLeading(yes bool) {
-	m.watched.lead(yes)
+	m.proposals.lead(yes)
 	m.trackMu.Lock()
 	m.leading = yes
 	m.trackMu.Unlock()

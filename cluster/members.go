@@ -354,7 +354,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 	}
 	// Each of these is one more to wait for from now on, so they come last.
 	for _, x := range last {
-		if err := m.giveVote(x, min(need.patience, 4*m.electionTimeout)); err != nil {
+		if err := m.giveVote(x, min(need.patience, 4*m.contacts.sure)); err != nil {
 			return err
 		}
 		m.cfg.Log.Warn("a member has a vote and is not there, or lags", "id", x.ID, "address", x.Addr)
@@ -691,7 +691,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 // one that was removed still gets it for a moment (see seeOff).
 func (m *Member) watchMembership() {
 	ctx := m.peers.ctx
-	every := max(m.electionTimeout, 250*time.Millisecond)
+	every := 250 * time.Millisecond
 	for {
 		select {
 		case <-time.After(every):
@@ -703,7 +703,7 @@ func (m *Member) watchMembership() {
 			continue
 		}
 		if m.Leader() != 0 {
-			every = max(m.electionTimeout, 250*time.Millisecond)
+			every = 250 * time.Millisecond
 			continue
 		}
 		every = min(2*every, 5*time.Second)

@@ -58,7 +58,8 @@ const (
 	kindRaft    = 'R' // Raft's own messages
 	kindForward = 'F' // commands and touches on their way to the leader
 	kindAdmin   = 'A' // one request about the members
-	kindReach   = 'P' // nothing but to know that the member is there
+	kindReach   = 'P' // a question how the member is
+	kindBeat    = 'H' // the leader's heartbeats
 
 	peerVersion = 1
 )
@@ -193,12 +194,15 @@ func (p *peerPort) serve(nc net.Conn) {
 		p.m.serveForward(c)
 	case kindAdmin:
 		p.m.serveAdmin(c)
-	case kindReach:
-		if p.m.gate.lifted() {
-			c.SetWriteDeadline(time.Now().Add(helloTimeout))
-			c.Write([]byte{kindReach}) // who does not get it asks again
+	case kindReach, kindBeat:
+		switch {
+		case !p.m.gate.lifted():
+			c.Close()
+		case hello[0] == kindReach:
+			p.m.tellState(c)
+		default:
+			p.m.takeBeats(c)
 		}
-		c.Close()
 	default:
 		p.warn("closing a connection to the peer port that is of no peer", "from", c.RemoteAddr().String())
 		c.Close()

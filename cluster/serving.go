@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,10 +26,11 @@ func (m *Member) leader() leaderInfo {
 func (m *Member) Leader() uint64 { return m.leader().id }
 
 // Serving gets true when clients can be served: there is a leader, and what was
-// committed before is applied here. It gets false when this member was not in
-// touch with a majority for an election timeout, when no leader was known for
-// as long as an election may take, or none has heard for as long whom this
-// member heard: then clients go to another server. Only the newest value is kept.
+// committed before is applied here. It gets false, so that clients go to another
+// server, when no majority was in reach for an election timeout or connections to
+// a majority are refused, when no leader was known for an election timeout or
+// did not hear this member for two, and when this member's disk has been stuck
+// for one while the others go on. Only the newest value is kept.
 func (m *Member) Serving() <-chan bool { return m.serving }
 
 func (m *Member) setServing(yes bool) {
@@ -47,32 +47,40 @@ func (m *Member) setServing(yes bool) {
 
 // unheardLimit is for how many election timeouts a member answers clients that
 // the leader does not hear of: no longer than one that has lost its leader.
-const unheardLimit = 4
+const unheardLimit = 2
 
 // watchLeader follows who leads, and decides whether this member serves.
 func (m *Member) watchLeader() {
 	defer m.wg.Done()
-	seen := make(chan raft.Observation, 16)
-	o := raft.NewObserver(seen, false, func(o *raft.Observation) bool {
+	news := make(chan raft.Observation, 16)
+	o := raft.NewObserver(news, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
 	})
 	m.raft.RegisterObserver(o)
 	defer m.raft.DeregisterObserver(o)
 	var (
-		serving = false
-		giveUp  <-chan time.Time        // runs while there is no leader
-		caught  chan struct{}           // closed when this member caught up with the leader
-		grace   = 2 * m.electionTimeout // an election, and a second one should the votes be split
-		deaf    <-chan time.Time        // runs while the leader does not hear of whom this member heard
-		look    <-chan time.Time        // runs while this member serves: is there a majority?
-		asked   = int64(never)          // when the others were, whether they are there
-		ours    bool                    // this member has begun to lead
-		unheard = unheardLimit * m.electionTimeout
+		serving  = false
+		served   int64                // since when, in ms of nowMs
+		giveUp   <-chan time.Time     // runs while there is no leader
+		gaveUp   time.Duration        // since when, as ran says
+		caught   chan struct{}        // closed when this member caught up with the leader
+		grace    = m.contacts.silence // for an election
+		deaf     <-chan time.Time     // runs while the leader does not learn which sessions this member has heard from
+		deafened time.Duration        // since when, as ran says
+		// The time in which this process ran.
+		ran     = func() time.Duration { return time.Duration(m.moment().ran) * time.Millisecond }
+		ours    bool // this member has begun to lead
+		unheard = unheardLimit * m.contacts.silence
 	)
 	for {
+		seen := m.verdict.Load().(verdict)
 		addr, id := m.raft.LeaderWithID()
-		n, _ := strconv.ParseUint(string(id), 10, 64)
+		n := memberID(id)
+		ours = ours && n == m.cfg.ID
+		if m.peers != nil && (seen.lost || n == m.cfg.ID && !seen.leads) {
+			n, addr = 0, "" // Raft will learn it later
+		}
 		m.leadMu.Lock()
 		changed := m.current.id != n || m.current.addr != string(addr)
 		if changed {
@@ -80,53 +88,64 @@ func (m *Member) watchLeader() {
 			m.current.id, m.current.addr, m.current.changed = n, string(addr), make(chan struct{})
 		}
 		m.leadMu.Unlock()
-		ours = ours && n == m.cfg.ID
 		if changed {
 			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
+		}
+		away, lost := "", false
+		switch {
+		case seen.noMajority:
+			away, lost = "no majority in reach", true
+		case seen.stuck:
+			away, lost = "the disk is stuck", true
 		}
 		switch {
 		case n != 0:
 			giveUp = nil
-			if !serving && caught == nil && (n != m.cfg.ID || ours) {
+			if !serving && caught == nil && away == "" && (n != m.cfg.ID || ours) {
 				done := make(chan struct{})
 				caught = done
 				m.wg.Go(func() { m.catchUp(done) })
 			}
 		case serving && giveUp == nil:
-			giveUp = time.After(grace)
+			giveUp, gaveUp = time.After(grace), ran()
 		}
-		now, away, lost := false, "", false
-		select {
-		case <-seen:
-		case <-caught:
-			caught, now = nil, true
-		case <-m.leads:
-			now, ours = true, true
-		case <-giveUp:
-			away = "no leader"
-		case since := <-m.unheard:
-			if deaf = nil; since != heard {
-				deaf = time.After(unheard - m.since(since))
+		now := false
+		if away == "" || !serving {
+			can := away == ""
+			away = ""
+			select {
+			case <-news:
+			case <-m.judged:
+			case <-caught:
+				caught, now = nil, can
+			case <-m.leads:
+				now, ours = can, true
+			case <-giveUp:
+				if left := grace - (ran() - gaveUp); left > 0 { // this process stood still
+					giveUp = time.After(left)
+				} else {
+					away = "no leader"
+				}
+			case since := <-m.unheard:
+				if deaf = nil; since != allHeard {
+					ago := m.since(max(since, served)) // what is older is of clients before
+					deaf, deafened = time.After(unheard-ago), ran()-ago
+				}
+			case <-deaf:
+				if left := unheard - (ran() - deafened); left > 0 { // likewise
+					deaf = time.After(left)
+				} else if deaf, deafened = time.After(unheard), ran(); n != m.cfg.ID {
+					away = "the leader does not hear this member"
+				}
+			case <-m.stop:
+				return
 			}
-		case <-deaf:
-			deaf = time.After(unheard)
-			if n != m.cfg.ID {
-				away = "the leader does not hear this member"
-			}
-		case <-look:
-			var again time.Duration
-			if again, lost = m.outOfTouch(&asked); lost {
-				away = "no majority in reach"
-			}
-			look = time.After(again)
-		case <-m.stop:
-			return
 		}
 		if away != "" && serving {
-			serving, giveUp, look = false, nil, nil
+			serving, giveUp = false, nil
+			m.setServing(false) // before anything that may block, as the log may
 			m.cfg.Log.Warn(away + ": clients are sent away")
-			m.setServing(false)
-			if n == 0 || lost { // else what was sent goes its way
+			if n == 0 || lost { // otherwise let requests already sent complete
 				m.leadMu.Lock()
 				close(m.current.suspended)
 				m.current.suspended = make(chan struct{})
@@ -135,11 +154,9 @@ func (m *Member) watchLeader() {
 		}
 		if now && !serving {
 			serving = true
-			if deaf != nil { // that was of clients before
-				deaf = time.After(unheard)
-			}
-			if m.peers != nil {
-				look = time.After(m.electionTimeout / 2)
+			served = m.nowMs()
+			if deaf != nil { // likewise
+				deaf, deafened = time.After(unheard), ran()
 			}
 			m.readyOnce.Do(func() { close(m.ready) })
 			m.setServing(true)

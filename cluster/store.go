@@ -25,7 +25,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
-	err := s.LogStore.StoreLogs(logs)
+	err := s.m.stall.write(s.m.moment(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.m.cannotWrite(err)
 	}
@@ -195,7 +195,7 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 func (s guardedStore) stable(store func() error) error {
 	err := ErrClosed
 	if !s.m.killed.Load() {
-		err = store()
+		err = s.m.stall.write(s.m.moment(), store)
 	}
 	if err == nil {
 		return nil

@@ -56,7 +56,7 @@ func TestJoinLog(t *testing.T) {
 
 // TestGuardedLog: no write leaves a gap, and the entry at the snapshot's end stays.
 func TestGuardedLog(t *testing.T) {
-	m := &Member{stores: NewMemory().stores()}
+	m := &Member{stores: NewMemory().stores(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
 	s := guardedStore{m.stores.log, m.stores.stable, m}
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()

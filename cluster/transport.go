@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is Raft's own, but for what stands here.
+// transport is Raft's own transport, except for the methods below.
 type transport struct {
 	*raft.NetworkTransport
 	m    *Member
@@ -56,9 +56,6 @@ func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
 func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok {
-			t.m.hear(q)
-		}
 		if ok && t.m.terms.during(q.Term, func() bool {
 			if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {
 				return false
@@ -109,23 +106,18 @@ func renewed(call func() error) (err error) {
 	return err
 }
 
-// AppendEntries implements raft.Transport. It notes who takes this member for the
-// leader, as RequestVote does; heartbeats come this way, and wait for no disk.
+// AppendEntries implements raft.Transport.
 func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	asked := t.m.nowMs()
-	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, t.m.claim(args), resp) })
-	if err == nil && resp.Success {
-		t.m.watched.followed(id, asked)
-	}
-	return err
+	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
 }
 
-// RequestVote implements raft.Transport.
+// RequestVote implements raft.Transport. Who votes for this member takes it for
+// the leader, should it be elected.
 func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	asked := t.m.nowMs()
+	asked := t.m.moment()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
 	if err == nil && resp.Granted {
-		t.m.watched.followed(id, asked)
+		t.m.contacts.followed(memberID(id), asked)
 	}
 	return err
 }

@@ -67,7 +67,7 @@ func TestPartition(t *testing.T) {
 		most := []int{(lead + 2) % 5, (lead + 3) % 5, (lead + 4) % 5}
 		conn := c.Server(few[1]).Connect(t, 20*time.Second)
 		c.Partition(few, most)
-		time.Sleep(2 * time.Second)
+		time.Sleep(3 * time.Second)
 		if s := conn.State(); s == zk.StateHasSession {
 			t.Errorf("the smaller side serves: %v", s)
 		}

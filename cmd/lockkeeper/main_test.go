@@ -92,6 +92,7 @@ func TestUsage(t *testing.T) {
 		{"serve --tick-time 5", nil, []string{"-tick-time", `"5"`}},
 		{"serve --tick-time 1us", nil, []string{"-tick-time", "1ms"}},
 		{"serve --tick-time -2s", nil, []string{"-tick-time"}},
+		{"serve --election-timeout 99ms", nil, []string{"-election-timeout", "100ms"}},
 		{"serve --log-format xml", nil, []string{"-log-format", `"xml"`}},
 		{"serve --log-level loud", nil, []string{"-log-level", `"loud"`}},
 		{"serve --listen", nil, []string{"-listen"}},

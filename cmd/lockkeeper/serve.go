@@ -33,6 +33,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	observer := f.Bool("observer", false, "join as a member that does not vote")
 	peerTLS := peerTLSFlags(f)
 	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
+	f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader of a cluster may be silent before the others elect another, at least 100ms: ZooKeeper's syncLimit, in ticks. The end of its process is seen at once")
 	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
 	f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`hash` in identities of scheme digest, as ZooKeeper's DigestAuthenticationProvider.digestAlg")
 	f.BoolVar(&cfg.NoDigest, "no-digest", false, "turn the scheme digest off, as ZooKeeper does without DigestAuthenticationProvider.enabled")
@@ -105,6 +106,9 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	}
 	if _, ok := server.DigestAlgorithm(cfg.DigestAlgorithm); !ok {
 		return usageError{fmt.Errorf("invalid value %q for flag -digest-algorithm: not supported", cfg.DigestAlgorithm)}
+	}
+	if cfg.ElectionTimeout < 100*time.Millisecond {
+		return usageError{fmt.Errorf("invalid value %v for flag -election-timeout: below 100ms", cfg.ElectionTimeout)}
 	}
 	if cfg.SuperDigest != "" && !strings.Contains(cfg.SuperDigest, ":") {
 		return usageError{fmt.Errorf("invalid value %q for flag -super-digest: not USER:HASH", cfg.SuperDigest)}

@@ -26,12 +26,11 @@ import (
 // those that are a field of the configuration, those that mean nothing here,
 // and those that would promise something that is not kept, which are refused.
 
-// zooIgnored are keys without a meaning here: of how long ZooKeeper's servers
-// wait for each other (here a member that lags catches up as long as that takes,
-// and a leader is missed after a fraction of a second), of its own files and
-// threads, and of its other ports.
+// zooIgnored are keys without a meaning here: of how ZooKeeper's servers elect a
+// leader and wait for one that lags (here it catches up for as long as that takes),
+// of its own files and threads, and of its other ports.
 var zooIgnored = []string{
-	"initLimit", "syncLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "syncEnabled",
+	"initLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "syncEnabled",
 	"observerMasterPort", "localSessionsEnabled", "localSessionsUpgradingEnabled",
 	"dataLogDir", "snapCount", "preAllocSize", "txnLogSizeLimitInKb", "autopurge.", "fsync.warningthresholdms", "globalOutstandingLimit",
 	"serverCnxnFactory", "clientPortListenBacklog", "tcpKeepAlive", "clientTcpKeepAlive", "admin.", "metricsProvider.",
@@ -109,6 +108,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		return nil
 	}
 	var servers []proto.QuorumServer
+	syncLimit := 0 // ticks
 	tlsPeers := keys["sslQuorum"] == "true"
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		value, name := keys[key], strings.TrimPrefix(key, "zookeeper.")
@@ -116,6 +116,8 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		switch {
 		case name == "tickTime":
 			err = set("tick-time", value+"ms")
+		case name == "syncLimit":
+			err = number(value, &syncLimit)
 		case name == "dataDir":
 			err = set("data", value)
 			if !given["data"] && !given["memory"] && err == nil {
@@ -226,6 +228,11 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		}
 		if err != nil {
 			return bad(key, err)
+		}
+	}
+	if syncLimit > 0 {
+		if err := set("election-timeout", (time.Duration(syncLimit) * cfg.TickTime).String()); err != nil {
+			return bad("syncLimit", err)
 		}
 	}
 	if tlsPeers && (f.Lookup("peer-tls-cert").Value.String() == "" || f.Lookup("peer-tls-ca").Value.String() == "") {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"flag"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -55,6 +58,29 @@ func TestZooCfg(t *testing.T) {
 	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "clientPort=2181", "nonsense=1")).waitReady()
 	if said := strings.Join(p.lines(), "\n"); !strings.Contains(said, "key=nonsense") {
 		t.Errorf("an unknown key is not logged: %s", said)
+	}
+}
+
+// TestZooCfgSyncLimit: syncLimit is the election timeout, in ticks.
+func TestZooCfgSyncLimit(t *testing.T) {
+	for _, x := range []struct {
+		lines []string
+		given map[string]bool
+		want  time.Duration
+	}{
+		{[]string{"tickTime=500"}, nil, time.Minute},
+		{[]string{"tickTime=500", "syncLimit=5"}, nil, 2500 * time.Millisecond},
+		{[]string{"syncLimit=0"}, nil, time.Minute},
+		{[]string{"tickTime=500", "syncLimit=5"}, map[string]bool{"election-timeout": true}, time.Minute},
+	} {
+		var cfg lockkeeper.Config
+		f := flag.NewFlagSet("serve", flag.ContinueOnError)
+		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "")
+		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", time.Minute, "")
+		check1(t, readZooCfg(zooCfg(t, x.lines...), f, x.given, &cfg, slog.New(slog.DiscardHandler)))
+		if cfg.ElectionTimeout != x.want {
+			t.Errorf("%q: an election timeout of %v", x.lines, cfg.ElectionTimeout)
+		}
 	}
 }
 
@@ -138,37 +164,38 @@ func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
 	for line, says := range map[string]string{
-		"tickTime":                                              `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
-		"tickTime=x":                                            "tickTime=x: ",
-		"clientPort=65536":                                      "clientPort=65536: ",
-		"clientPort=-1":                                         "clientPort=-1: ",
-		"maxSessionTimeout=long":                                "maxSessionTimeout=long: ",
-		"jute.maxbuffer=-5":                                     "jute.maxbuffer=-5: ",
-		"jute.maxbuffer=0x1000001":                              "jute.maxbuffer=0x1000001: the most is 16777216",
-		"secureClientPort=2281":                                 "-tls-listen without -tls-cert",
-		"secureClientPort=70000":                                "secureClientPort=70000: ",
-		"secureClientPortAddress=127.0.0.1":                     "without secureClientPort",
-		"ssl.keyStore.location=/a/store.jks":                    "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
-		"ssl.trustStore.location=/a/store.p12":                  "of type PKCS12",
-		"ssl.keyStore.location=/a/store":                        "must be PEM",
+		"tickTime":                             `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
+		"syncLimit=x":                          "syncLimit=x: ",
+		"tickTime=x":                           "tickTime=x: ",
+		"clientPort=65536":                     "clientPort=65536: ",
+		"clientPort=-1":                        "clientPort=-1: ",
+		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
+		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
+		"jute.maxbuffer=0x1000001":             "jute.maxbuffer=0x1000001: the most is 16777216",
+		"secureClientPort=2281":                "-tls-listen without -tls-cert",
+		"secureClientPort=70000":               "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
+		"ssl.keyStore.location=/a/store.jks":   "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
+		"ssl.trustStore.location=/a/store.p12": "of type PKCS12",
+		"ssl.keyStore.location=/a/store":       "must be PEM",
 		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
 		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM form needs no password",
 		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM form needs no password",
 		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
-		"ssl.crl=true":                                          "not supported",
-		"ssl.ciphersuites=x":                                    "not supported",
-		"ssl.clientHostnameVerification=true":                   "not supported",
-		"client.portUnification=true":                           "not supported",
-		"authProvider.x509=com.example.Mine":                    "not supported",
-		"zookeeper.skipACL=yes":                                 "not supported",
-		"authProvider.1=x.SASL":                                 "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                        "myid, which tells which of them this is, does not exist",
-		"server.1=a:1:2\nstandaloneEnabled=false":               "myid",
-		"standaloneEnabled=false":                               "no server that votes, which standaloneEnabled=false needs",
-		"server.1=a:1:2:observer":                               "no server that votes",
-		"server.1=a:1:2:observer\nstandaloneEnabled=false":      "no server that votes",
-		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":      "no server that votes",
-		"server.1=a:1:2\nserver.2=b:1:2:observer":               "observers and only one server that votes",
+		"ssl.crl=true":                                     "not supported",
+		"ssl.ciphersuites=x":                               "not supported",
+		"ssl.clientHostnameVerification=true":              "not supported",
+		"client.portUnification=true":                      "not supported",
+		"authProvider.x509=com.example.Mine":               "not supported",
+		"zookeeper.skipACL=yes":                            "not supported",
+		"authProvider.1=x.SASL":                            "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which tells which of them this is, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":          "myid",
+		"standaloneEnabled=false":                          "no server that votes, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                          "no server that votes",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false": "no server that votes",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer": "no server that votes",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":          "observers and only one server that votes",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one server that votes",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",

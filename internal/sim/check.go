@@ -790,7 +790,7 @@ func (c *checker) ephemerals() {
 
 // onItsWay is how long word of a session takes from one member to the other, at
 // most, without a cut.
-func (c *checker) onItsWay() time.Duration { return tick/4 + 2*c.s.opts.ElectionTimeout }
+const onItsWay = tick/4 + 600*time.Millisecond
 
 // expiries asks of every session that a leader found late whether its client
 // had been heard of within its timeout, by a member that could tell the leader;
@@ -831,7 +831,7 @@ func (c *checker) expiries() {
 		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
-			if o.RetAt+c.onItsWay() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
+			if o.RetAt+onItsWay < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
 				!c.wasSlow(o.Server, o.CallAt-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
 				break
@@ -853,7 +853,7 @@ func (c *checker) told(by int, members []int, heard time.Duration) time.Duration
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + c.onItsWay()
+	told := heard + onItsWay
 	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue

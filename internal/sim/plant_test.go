@@ -66,7 +66,7 @@ var plants = []plant{
 	}, []string{"writes", "session order", "reads"}},
 	{"the last entries of the log were not synced when a member crashed", []edit{
 		{"cluster/files.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
-	}, []string{"agreement", "order", "writes", "start", "recovery"}},
+	}, []string{"agreement", "order", "writes", "start", "recovery", "ephemerals"}},
 	{"a member keeps the ephemerals of some sessions that end", []edit{
 		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},
 		{"fsm/machine.go", "// closeSession ends", "var planted int\n\n// closeSession ends"},
@@ -149,7 +149,7 @@ func TestPlants(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			for seed := 1; seed <= *plantsFlag; seed++ {
-				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=2m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir).CombinedOutput()
+				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir).CombinedOutput()
 				if err == nil {
 					continue
 				}

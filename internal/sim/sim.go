@@ -35,7 +35,7 @@ type Options struct {
 }
 
 // usualElection is the default election timeout.
-const usualElection = 300 * time.Millisecond
+const usualElection = 2 * time.Second
 
 // OptionsFor are those that a seed has by itself: most runs are short and busy,
 // some longer and slower, a few on files.
@@ -49,7 +49,9 @@ func OptionsFor(seed uint64) Options {
 		o.For, o.Pace = 10*time.Minute, 10
 	case 5, 6, 7:
 		o.For, o.Pace = time.Hour, 60
-		o.ElectionTimeout = time.Duration(1+r.IntN(4)) * usualElection
+	}
+	if r.IntN(3) == 0 {
+		o.ElectionTimeout = time.Duration(1+r.IntN(6)) * 300 * time.Millisecond
 	}
 	return o
 }

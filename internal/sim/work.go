@@ -50,7 +50,7 @@ func (s *sim) setUp() bool {
 // work starts the clients.
 func (s *sim) work() {
 	r := s.stream(5)
-	timeout := func() time.Duration { return s.long(4*time.Second) + time.Duration(r.IntN(6000))*time.Millisecond }
+	timeout := func() time.Duration { return 4*time.Second + time.Duration(r.IntN(6000))*time.Millisecond }
 	start := func(n int, act func(c *client)) {
 		for range n {
 			c := s.newClient(timeout())
@@ -73,12 +73,6 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
-}
-
-// long is a session timeout, made longer as the elections are: a third of it is
-// more than a member that has lost its leader goes on to answer pings.
-func (s *sim) long(timeout time.Duration) time.Duration {
-	return timeout * (s.opts.ElectionTimeout / usualElection)
 }
 
 // pause lets time pass between requests.
@@ -428,7 +422,7 @@ func (s *sim) stockLock() {
 	}
 	s.wg.Go(func() {
 		for !s.over() {
-			conn, events, err := zk.Connect(addrs, s.long(6*time.Second), zk.WithDialer(dial), zk.WithLogger(silent{}),
+			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(silent{}),
 				zk.WithMaxBufferSize(64<<10), zk.WithMaxConnBufferSize(64<<10)) // it takes 3 MB for a connection by itself
 			if err != nil {
 				s.h.violate("stock", "%v", err)

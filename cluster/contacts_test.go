@@ -1,0 +1,192 @@
+package cluster
+
+import (
+	"testing"
+	"time"
+)
+
+// three are the members that these tests are about; the tests are of the first.
+var three = []MemberInfo{{ID: 1, Voter: true}, {ID: 2, Voter: true}, {ID: 3, Voter: true}}
+
+// look looks at the contacts at now, by a member that is as own says.
+func look(c *contacts, now int64, own state) (v verdict, stand bool) {
+	v, _, stand, _ = c.look(now, three, own)
+	return v, stand
+}
+
+// following returns the contacts of a member that has just heard member 3, which
+// leads in term 5.
+func following() (c *contacts, conn *int) {
+	c = newContacts(1, timesFor(2*time.Second))
+	look(c, 1000, state{term: 5})
+	conn = new(int)
+	c.hear(1000, heard{id: 3, term: 5, conn: conn}, 0, 5)
+	return c, conn
+}
+
+// TestSilence: a leader is lost when it has been silent for the election timeout,
+// in the time in which this process ran.
+func TestSilence(t *testing.T) {
+	c, _ := following()
+	for now := int64(1000); ; now += 100 {
+		v, _ := look(c, now, state{term: 5})
+		if v.lost {
+			if now < 3000 || now > 3100 {
+				t.Errorf("lost after %d ms", now-1000)
+			}
+			break
+		}
+	}
+	c, _ = following()
+	if v, _ := look(c, 60_000, state{term: 5}); v.lost || v.noMajority {
+		t.Error("who stood still for a minute has lost the others")
+	}
+}
+
+// TestStandsStill: a leader that stood still has its followers, but does not
+// answer as one before they say so again.
+func TestStandsStill(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	look(c, 0, state{term: 5, leads: true})
+	c.followed(2, c.moment(50))
+	if v, _ := look(c, 60_000, state{term: 5, leads: true}); v.lost || v.noMajority || !v.leads {
+		t.Errorf("%+v after a minute", v)
+	}
+	if at := c.lastFollowed(60_000, three); at != 50 {
+		t.Errorf("it was followed at %d", at)
+	}
+}
+
+// TestSeenLoss: a leader is lost at once when its connection has ended and it
+// refuses another, or says that it does not lead.
+func TestSeenLoss(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		then func(c *contacts)
+		lost bool
+	}{
+		{"only the connection", func(c *contacts) {}, false},
+		{"refused", func(c *contacts) { c.refused(3) }, true},
+		{"does not lead", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5}) }, true},
+		{"leads", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5, leads: true}) }, false},
+		{"heard again", func(c *contacts) {
+			c.refused(3)
+			c.hear(1020, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+		}, false},
+	} {
+		c, conn := following()
+		if c.hungUp(new(int), 1010) {
+			t.Errorf("%s: another connection counts", x.name)
+		}
+		c.hungUp(conn, 1010)
+		look(c, 1010, state{term: 5})
+		x.then(c)
+		if v, _ := look(c, 1030, state{term: 5}); v.lost != x.lost {
+			t.Errorf("%s: lost is %v", x.name, v.lost)
+		}
+	}
+}
+
+// TestWhoStands: the member with the longest log stands first, and none while the
+// others hear the leader, or one of them leads, or cannot write.
+func TestWhoStands(t *testing.T) {
+	own := state{term: 5, lastTerm: 5, lastIndex: 10}
+	for _, x := range []struct {
+		name  string
+		says  *state // what member 2 does; nil is nothing
+		after int64  // ms until this member stands; -1 is never
+	}{
+		{"agrees", &state{lost: true, term: 5, lastTerm: 5, lastIndex: 10}, 0},
+		{"has a longer log", &state{lost: true, term: 5, lastTerm: 5, lastIndex: 11}, 150},
+		{"has a later term in its log", &state{lost: true, term: 5, lastTerm: 6, lastIndex: 1}, 150},
+		{"is about to be elected", &state{lost: true, candidate: true, term: 6, lastTerm: 5, lastIndex: 10}, 300},
+		{"hears the leader", &state{term: 5, lastTerm: 5, lastIndex: 10}, -1},
+		{"leads", &state{leads: true, term: 6, lastTerm: 5, lastIndex: 10}, -1},
+		{"cannot write", &state{lost: true, term: 5, stalled: time.Second}, -1},
+		{"does not answer", nil, -1},
+	} {
+		c, conn := following()
+		c.hungUp(conn, 1010)
+		look(c, 1010, own)
+		c.refused(3)
+		stood := int64(-1)
+		for now := int64(1010); now < 1900; now += 10 {
+			if x.says != nil {
+				c.answered(2, moment{now, 0}, now, *x.says)
+			}
+			if _, stand := look(c, now, own); stand {
+				stood = now - 1010
+				break
+			}
+		}
+		if stood < x.after || x.after < 0 && stood >= 0 || stood > x.after+20 {
+			t.Errorf("one %s: it stands after %d ms, should be %d", x.name, stood, x.after)
+		}
+	}
+}
+
+// TestRefusedByMost: a member whose connections to a majority are refused is
+// without one after a moment, and not while they are only restarted.
+func TestRefusedByMost(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	own := state{term: 5, leads: true}
+	look(c, 1000, own)
+	for _, id := range []uint64{2, 3} {
+		c.followed(id, c.moment(1000))
+		c.refused(id)
+	}
+	for now := int64(1000); now <= 1400; now += 20 {
+		if v, _ := look(c, now, own); v.noMajority != (now >= 1300) {
+			t.Errorf("without a majority after %d ms: %v", now-1000, v.noMajority)
+		}
+	}
+	c.followed(2, c.moment(1400))
+	if v, _ := look(c, 1410, own); v.noMajority {
+		t.Error("without a majority though one follows")
+	}
+}
+
+// TestStalledLeader: a leader that cannot write is replaced if a majority can, and
+// otherwise goes on being the leader.
+func TestStalledLeader(t *testing.T) {
+	for others, want := range map[time.Duration]bool{0: true, 3 * time.Second: false} {
+		c, conn := following()
+		stood := false
+		for now := int64(1000); now < 6000; now += 50 {
+			leader := time.Duration(now-1000) * time.Millisecond
+			own := state{term: 5, stalled: min(others, leader)}
+			c.hear(now, heard{id: 3, term: 5, conn: conn, stalled: leader}, 0, 5)
+			c.answered(2, moment{now, 0}, now, state{term: 5, lost: true, stalled: own.stalled})
+			v, stand := look(c, now, own)
+			if v.lost || v.stuck {
+				t.Fatalf("after %d ms: %+v", now-1000, v)
+			}
+			if stand && now < 3000 {
+				t.Errorf("it stands after %d ms", now-1000)
+			}
+			stood = stood || stand
+		}
+		if stood != want {
+			t.Errorf("where the others stall for %v, it stands: %v", others, stood)
+		}
+	}
+}
+
+// TestPausedWrite: a process that was paused while it wrote has not been waiting for
+// its disk.
+func TestPausedWrite(t *testing.T) {
+	c, _ := following()
+	var s stall
+	s.write(c.moment(1000), func() error {
+		if d := s.length(c.moment(1400)); d != 400*time.Millisecond {
+			t.Errorf("it has been waiting for %v", d)
+		}
+		if d := s.length(c.moment(60_000)); d > 500*time.Millisecond {
+			t.Errorf("it has been waiting for %v after a pause", d)
+		}
+		return nil
+	})
+	if d := s.length(c.moment(61_000)); d != 0 {
+		t.Errorf("it has been waiting for %v, and nothing is written", d)
+	}
+}

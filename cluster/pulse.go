@@ -1,0 +1,346 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Heartbeats go over connections of their own, from goroutines that wait for no
+// disk, no entry and no lock of the state. Raft has heartbeats too; its timeouts
+// are so long that it only acts on them if everything here fails.
+//
+// A heartbeat is the leader's term and id, how many ms ago it was sure of a
+// majority, and for how many ms its disk has kept it waiting. The answer is the
+// newest term that the other member knows: if that is not a later one, the member
+// follows the sender.
+const (
+	beatLen   = 8 + 8 + 4 + 4
+	answerLen = 8
+)
+
+// stall is for how long a member has been waiting for its disk, in the time in which
+// its process ran.
+type stall struct {
+	since atomic.Int64 // when the write began, as moment.ran, and 1 more; 0 while there is none
+}
+
+// write runs f, which writes to the disk.
+func (s *stall) write(at moment, f func() error) error {
+	s.since.Store(at.ran + 1)
+	defer s.since.Store(0)
+	return f()
+}
+
+func (s *stall) length(at moment) time.Duration {
+	since := s.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(at.ran+1-since) * time.Millisecond
+}
+
+// moment is now, by both clocks.
+func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
+
+// state is how this member is, apart from what its contacts say.
+func (m *Member) state() state {
+	s := state{term: m.terms.newest.Load(), stalled: m.stall.length(m.moment())}
+	switch m.raft.State() {
+	case raft.Leader:
+		s.leads = true
+	case raft.Candidate:
+		s.candidate = true
+	}
+	return s
+}
+
+// addLog adds where this member's log ends, which takes longer: Raft tells the
+// term of its last entry only among its statistics.
+func (m *Member) addLog(s *state) {
+	stats := m.raft.Stats()
+	number := func(key string) uint64 {
+		n, _ := strconv.ParseUint(stats[key], 10, 64)
+		return n
+	}
+	s.lastIndex, s.lastTerm = number("last_log_index"), number("last_log_term")
+	if snapshot := number("last_snapshot_index"); snapshot > s.lastIndex {
+		s.lastIndex, s.lastTerm = snapshot, number("last_snapshot_term")
+	}
+}
+
+// look has watchContacts look at once.
+func (m *Member) look() { wake(m.looking) }
+
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// watchContacts sends heartbeats while this member leads, finds out when the
+// leader or the majority is lost, and has this member stand for election.
+func (m *Member) watchContacts() {
+	defer m.wg.Done()
+	senders := map[uint64]*sender{}
+	defer func() {
+		for _, s := range senders {
+			close(s.stop)
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var servers []raft.Server
+	var members []MemberInfo
+	for {
+		select {
+		case <-timer.C:
+		case <-m.looking:
+		case <-m.stop:
+			return
+		}
+		f := m.raft.GetConfiguration() // without an error, always
+		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
+			servers, members = now.Servers, infos(now)
+		}
+		own := m.state()
+		if m.contacts.troubled() {
+			m.addLog(&own)
+		}
+		m.keepSenders(senders, members, own.leads)
+		v, ask, stand, again := m.contacts.look(m.nowMs(), members, own)
+		if v != m.verdict.Swap(v) {
+			wake(m.judged)
+		}
+		for _, x := range ask {
+			m.wg.Go(func() { m.question(x) })
+		}
+		switch {
+		case stand && m.gate.lifted():
+			m.wg.Go(m.stand)
+		case v.leads && v.noMajority:
+			// So that what it found late is void when there is a majority again,
+			// and the others do not take it for a leader when they ask.
+			m.wg.Go(m.stepDown)
+		}
+		timer.Reset(again)
+	}
+}
+
+// sender sends heartbeats to one member.
+type sender struct {
+	addr string
+	beat chan struct{} // has an element when one is due
+	stop chan struct{}
+}
+
+// keepSenders has one sender for each of the other members, and while this
+// member leads a heartbeat due at each of them.
+func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
+	for id, s := range senders {
+		if x := find(members, id); x == nil || x.Addr != s.addr {
+			close(s.stop)
+			delete(senders, id)
+		}
+	}
+	for _, x := range members {
+		if x.ID == m.cfg.ID {
+			continue
+		}
+		s := senders[x.ID]
+		if s == nil && leads {
+			s = &sender{x.Addr, make(chan struct{}, 1), make(chan struct{})}
+			senders[x.ID] = s
+			m.wg.Go(func() { m.sendBeats(x.ID, s) })
+		}
+		if s != nil {
+			wake(s.beat)
+		}
+	}
+}
+
+// sendBeats sends heartbeats while this member leads, and closes the connection
+// when it does not any more, which tells the other one.
+func (m *Member) sendBeats(to uint64, s *sender) {
+	var c net.Conn
+	works := false // it was answered over c
+	hangUp := func() {
+		if c != nil {
+			c.Close()
+			c = nil
+		}
+	}
+	defer hangUp()
+	var beat [beatLen]byte
+	var answer [answerLen]byte
+	for {
+		select {
+		case <-s.beat:
+		case <-s.stop:
+			return
+		case <-m.stop:
+			return
+		}
+		term, leads := m.term()
+		if !leads {
+			hangUp()
+			continue
+		}
+		if c == nil {
+			var err error
+			if c, err = m.call(s.addr, kindBeat); err != nil {
+				c = nil
+				if errors.Is(err, syscall.ECONNREFUSED) {
+					m.contacts.refused(to)
+				}
+				continue
+			}
+			works = false
+		}
+		asked := m.moment()
+		binary.BigEndian.PutUint64(beat[:], term)
+		binary.BigEndian.PutUint64(beat[8:], m.cfg.ID)
+		binary.BigEndian.PutUint32(beat[16:], millis(m.contacts.ledAgo()))
+		binary.BigEndian.PutUint32(beat[20:], millis(m.stall.length(asked)))
+		c.SetDeadline(time.Now().Add(m.contacts.silence))
+		_, err := c.Write(beat[:])
+		if err == nil {
+			_, err = io.ReadFull(c, answer[:])
+		}
+		if err != nil {
+			hangUp()
+			if works {
+				wake(s.beat) // is it gone, or only this connection?
+			}
+			continue
+		}
+		works = true
+		if binary.BigEndian.Uint64(answer[:]) <= term {
+			m.contacts.followed(to, asked)
+		}
+	}
+}
+
+// call connects to another member, within half of the election timeout.
+func (m *Member) call(addr string, kind byte) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, m.contacts.silence/2)
+	defer cancel()
+	return m.peers.dial(ctx, addr, kind)
+}
+
+// takeBeats answers the heartbeats that come over a connection.
+func (m *Member) takeBeats(c net.Conn) {
+	defer c.Close()
+	defer func() {
+		if m.contacts.hungUp(c, m.nowMs()) {
+			m.look()
+		}
+	}()
+	var beat [beatLen]byte
+	var answer [answerLen]byte
+	for {
+		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // of one whose machine is lost, nothing comes any more
+		if _, err := io.ReadFull(c, beat[:]); err != nil {
+			return
+		}
+		newest := m.terms.newest.Load()
+		h := heard{
+			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
+			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
+		}
+		if m.contacts.hear(m.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
+			m.look()
+		}
+		binary.BigEndian.PutUint64(answer[:], newest)
+		if _, err := c.Write(answer[:]); err != nil {
+			return
+		}
+	}
+}
+
+// question asks another member how it is.
+func (m *Member) question(x MemberInfo) {
+	defer m.look()
+	defer m.contacts.asked(x.ID)
+	asked := m.moment()
+	c, err := m.call(x.Addr, kindReach)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			m.contacts.refused(x.ID)
+		}
+		return
+	}
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(m.contacts.silence / 2))
+	var b [stateLen]byte
+	if _, err = io.ReadFull(c, b[:]); err == nil {
+		m.contacts.answered(x.ID, asked, m.nowMs(), decodeState(b[:]))
+	}
+}
+
+// tellState answers a question of another member.
+func (m *Member) tellState(c net.Conn) {
+	defer c.Close()
+	s := m.state()
+	m.addLog(&s)
+	s = m.contacts.state(s)
+	if s.leads {
+		m.look() // it may wait for a heartbeat
+	}
+	c.SetWriteDeadline(time.Now().Add(helloTimeout))
+	c.Write(s.append(nil)) // a member that does not get it asks again
+}
+
+// stand has this member stand for election, by the message with which a leader
+// hands over: then the others vote for it though they know a leader. A majority
+// has said that it has lost it. A candidate whose election was not won would
+// wait for Raft's timeout: it gives up first.
+func (m *Member) stand() {
+	switch m.raft.State() {
+	case raft.Leader:
+		return
+	case raft.Candidate:
+		m.stepDown()
+	}
+	m.cfg.Log.Info("standing for election", "term", m.raft.CurrentTerm())
+	m.transport.give(&raft.TimeoutNowRequest{RPCHeader: m.rpcHeader()}, m.contacts.sure)
+}
+
+// stepDown makes a follower of a leader or a candidate: it is asked for a vote
+// in a later term, by one whose log is empty.
+func (m *Member) stepDown() {
+	if m.raft.State() == raft.Follower {
+		return
+	}
+	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.rpcHeader(), Term: m.raft.CurrentTerm() + 1, LeadershipTransfer: true}, m.contacts.sure)
+}
+
+// give has Raft handle a message as if another member had sent it, unless Raft
+// is too busy to take it for so long.
+func (t transport) give(message any, patience time.Duration) {
+	answered := make(chan raft.RPCResponse, 1)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case t.rpcs <- raft.RPC{Command: message, RespChan: answered}:
+	case <-late.C:
+		return
+	case <-t.m.peers.ctx.Done():
+		return
+	}
+	select {
+	case <-answered:
+	case <-late.C:
+	case <-t.m.peers.ctx.Done():
+	}
+}
