@@ -8,8 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -29,6 +31,7 @@ type trio interface {
 	kill(i int)
 	launch(i int)
 	await()
+	signal(i int, s syscall.Signal)
 	cpu() time.Duration // that all have used so far
 }
 
@@ -51,21 +54,37 @@ type zooEnsemble struct {
 
 func startZooEnsemble(t *testing.T, version zkVersion, n int) *zooEnsemble {
 	t.Helper()
+	return startZooEnsembleOn(t, version, slices.Repeat([]zooHost{{ip: "127.0.0.1"}}, n))
+}
+
+// zooHost is where a ZooKeeper listens, and the program that starts it there, if
+// one is needed.
+type zooHost struct {
+	ip string
+	by []string
+}
+
+// startZooEnsembleOn starts a server on each host.
+func startZooEnsembleOn(t *testing.T, version zkVersion, hosts []zooHost) *zooEnsemble {
+	t.Helper()
 	z := &zooEnsemble{t: t, down: -1}
 	cfg := merged(anyClients, withWords, map[string]string{"tickTime": "2000", "initLimit": "10", "syncLimit": "5"})
-	for i := range n {
-		peer, election := freeAddr(t), freeAddr(t)
-		_, port, _ := net.SplitHostPort(election)
-		cfg["server."+strconv.Itoa(i+1)] = peer + ":" + port
-		z.listen = append(z.listen, freeAddr(t))
+	port := func() string {
+		_, port, _ := net.SplitHostPort(freeAddr(t))
+		return port
+	}
+	for i, h := range hosts {
+		cfg["server."+strconv.Itoa(i+1)] = h.ip + ":" + port() + ":" + port()
+		z.listen = append(z.listen, net.JoinHostPort(h.ip, port()))
 	}
 	for i, addr := range z.listen {
 		dir := t.TempDir()
 		if err := os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, port, _ := net.SplitHostPort(addr)
-		z.procs = append(z.procs, launchZooKeeper(t, version, nil, merged(cfg, map[string]string{"dataDir": dir, "clientPort": port})))
+		ip, port, _ := net.SplitHostPort(addr)
+		own := map[string]string{"dataDir": dir, "clientPort": port, "clientPortAddress": ip}
+		z.procs = append(z.procs, launchZooKeeperBy(t, hosts[i].by, version, nil, merged(cfg, own)))
 	}
 	z.await()
 	return z
@@ -103,6 +122,13 @@ func (z *zooEnsemble) kill(i int) {
 func (z *zooEnsemble) launch(i int) {
 	z.procs[i].launch(z.t)
 	z.down = -1
+}
+
+func (z *zooEnsemble) signal(i int, s syscall.Signal) {
+	z.t.Helper()
+	if err := z.procs[i].cmd.Process.Signal(s); err != nil {
+		z.t.Fatalf("%v to server %d: %v", s, i+1, err)
+	}
 }
 
 func (z *zooEnsemble) cpu() (sum time.Duration) {

@@ -22,15 +22,7 @@ const (
 // fail. It is skipped where the kernel has no such network.
 func TestClusterNetwork(t *testing.T) {
 	n := newNetwork(t, 3)
-	e := newEnsemble(t, 3, "--tick-time", chaosTick.String())
-	for i := range n.hosts {
-		e.listen[i], e.peers[i] = n.ip(i)+":2181", n.ip(i)+":7000"
-		e.by[i] = []string{"ip", "netns", "exec", n.hosts[i]}
-	}
-	for i := range n.hosts {
-		e.launch(i)
-	}
-	e.await()
+	e := startEnsembleOn(t, n, "--tick-time", chaosTick.String())
 	c := newChaos(t, e, networkLockers)
 	kills := slices.DeleteFunc(c.blows, func(b blow) bool { return b.name != "kill -9" && b.name != holderStopped })
 	c.blows = append(kills, c.networkBlows(n)...)
@@ -141,9 +133,26 @@ func newNetwork(t *testing.T, hosts int) *network {
 	return n
 }
 
+// startEnsembleOn is startEnsemble with a server on each host.
+func startEnsembleOn(t *testing.T, n *network, args ...string) *ensemble {
+	t.Helper()
+	e := newEnsemble(t, len(n.hosts), args...)
+	for i := range n.hosts {
+		e.listen[i], e.peers[i], e.by[i] = n.ip(i)+":2181", n.ip(i)+":7000", n.by(i)
+	}
+	for i := range n.hosts {
+		e.launch(i)
+	}
+	e.await()
+	return e
+}
+
 func (n *network) ip(i int) string   { return fmt.Sprintf("%s.%d", n.subnet, i+1) }
 func (n *network) mac(i int) string  { return fmt.Sprintf("02:6c:6b:00:00:%02x", i+1) }
 func (n *network) port(i int) string { return fmt.Sprintf("%sp%d", n.bridge, i+1) }
+
+// by is what starts a process on a host.
+func (n *network) by(i int) []string { return []string{"ip", "netns", "exec", n.hosts[i]} }
 
 func (n *network) run(command ...string) {
 	n.t.Helper()

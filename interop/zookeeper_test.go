@@ -85,13 +85,14 @@ type realZooKeeper struct {
 // the settings below are among both.
 func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
-	z := launchZooKeeper(t, version, props, cfg)
+	z := launchZooKeeperBy(t, nil, version, props, cfg)
 	waitZooKeeper(t, z.addr, nil)
 	return z
 }
 
-// launchZooKeeper is startZooKeeper without the wait until it serves.
-func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
+// launchZooKeeperBy is startZooKeeper without the wait until it serves. If by is
+// not nil, that program starts the process and becomes it, as ip netns exec does.
+func launchZooKeeperBy(t testing.TB, by []string, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
 	z := &realZooKeeper{dir: t.TempDir()}
 	_, port, _ := net.SplitHostPort(freeAddr(t))
@@ -111,11 +112,11 @@ func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]stri
 	if err := os.WriteFile(confFile, conf.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	z.command = []string{
+	z.command = slices.Concat(by, []string{
 		"java",
 		"-Xmx1000m", // the heap that zkServer.sh gives
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-	}
+	})
 	for _, k := range slices.Sorted(maps.Keys(props)) {
 		z.command = append(z.command, "-D"+k+"="+props[k])
 	}
