@@ -117,6 +117,7 @@ func (m *Member) term() (uint64, bool) {
 
 func (m *Member) setLeading(yes bool) {
 	m.proposals.lead(yes)
+	m.begun.Store(yes)
 	m.trackMu.Lock()
 	m.leading = yes
 	m.trackMu.Unlock()

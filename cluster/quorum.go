@@ -87,7 +87,8 @@ func (p *proposals) proposed(bytes int) {
 // longer ago than [times.sure]: since then a majority took it for the leader. Raft
 // itself learns that late if the disk holds it up, or if this process stood still.
 func (m *Member) surelyLeads() bool {
-	if m.raft.State() != raft.Leader {
+	// What earlier leaders left in the log may end sessions: it is applied first.
+	if m.raft.State() != raft.Leader || !m.begun.Load() {
 		return false
 	}
 	if m.since(m.followed.Load()) > m.contacts.sure {
