@@ -14,8 +14,8 @@ import (
 //
 // Two clocks are kept apart. Whether this member surely leads is measured by the
 // real one. How long another member has been silent is measured by the time in
-// which this process ran: while it stands still it hears nobody, and nobody is
-// to blame for that.
+// which this process ran: while it is paused it hears nobody, which says nothing
+// about the others.
 type contacts struct {
 	self uint64
 	times
@@ -448,7 +448,7 @@ func (c *contacts) mayStand(now int64, own state) bool {
 	switch {
 	case running: // that election may still be won
 		from += sure
-	case unheard: // who has not answered yet may know more
+	case unheard: // a member that has not answered yet may know of a leader
 		from += c.beat.Milliseconds()
 	}
 	if last := max(c.stood, c.begun); last != 0 { // so may the last one here; disks may be slow

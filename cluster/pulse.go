@@ -169,8 +169,8 @@ func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, l
 	}
 }
 
-// sendBeats sends heartbeats while this member leads, and closes the connection
-// when it does not any more, which tells the other one.
+// sendBeats sends heartbeats while this member leads. When it no longer does, it
+// closes the connection, from which the other member learns that.
 func (m *Member) sendBeats(to uint64, s *sender) {
 	var c net.Conn
 	works := false // it was answered over c
@@ -249,7 +249,7 @@ func (m *Member) takeBeats(c net.Conn) {
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
-		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // of one whose machine is lost, nothing comes any more
+		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a leader whose machine is lost does not close it
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
 		}
