@@ -67,7 +67,7 @@ type Member struct {
 	verdict        atomic.Value  // of type verdict: what it saw last
 	judged         chan struct{} // has an element when that is another one
 	followed       atomic.Int64  // when a majority took this member for the leader, at least, in ms of nowMs
-	begun          atomic.Bool   // this member leads, and has applied what was committed before
+	begun          atomic.Uint64 // the term that this member leads in, once all from before it is applied here; else 0
 	stall          stall
 	proposals      proposals
 

@@ -66,7 +66,7 @@ func (m *Member) watchLeadership() {
 	var stop chan struct{}
 	var done chan struct{}
 	resign := func() {
-		m.setLeading(false)
+		m.setLeading(0)
 		if stop != nil {
 			close(stop)
 			<-done
@@ -82,15 +82,18 @@ func (m *Member) watchLeadership() {
 			if !leading {
 				continue
 			}
+			term, ok := m.term()
+			if !ok {
+				continue // and the channel says so next
+			}
 			// Sessions that earlier terms opened must be known before they are timed.
 			if err := m.answer(func() raft.Future { return m.raft.Barrier(0) }); err != nil {
 				continue
 			}
-			m.setLeading(true)
+			m.setLeading(term)
 			m.trackAll()
 			stop, done = make(chan struct{}), make(chan struct{})
-			term, ok := m.term()
-			if ok && m.peers != nil {
+			if m.peers != nil {
 				stop := stop
 				m.wg.Go(func() { m.tellCommits(term, stop) })
 			}
@@ -115,11 +118,13 @@ func (m *Member) term() (uint64, bool) {
 	return term, leads && m.raft.CurrentTerm() == term // terms only rise, so it led in between
 }
 
-func (m *Member) setLeading(yes bool) {
-	m.proposals.lead(yes)
-	m.begun.Store(yes)
+// setLeading notes that this member has begun to lead in a term, or with 0 that it
+// does not lead any more.
+func (m *Member) setLeading(term uint64) {
+	m.proposals.lead(term != 0)
+	m.begun.Store(term)
 	m.trackMu.Lock()
-	m.leading = yes
+	m.leading = term != 0
 	m.trackMu.Unlock()
 }
 

@@ -3,9 +3,13 @@ package cluster
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -168,3 +172,45 @@ func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
 	r.done <- r.id
 }
 func (r resumption) Lost() { r.done <- 0 }
+
+// TestElectedKnowsTooLittle: a member that was elected confirms no session before it has
+// applied what the leader before left in the log, which may end that session. Here it is
+// cut off in the moment of its election, so that it cannot know what was committed.
+func TestElectedKnowsTooLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(lines))
+		to := (lead + 1) % 3
+		elected := members[to]
+		hosts := []string{"a", "b", "c"}
+		won := make(chan struct{})
+		// Raft calls the filter itself, before it does anything as the leader.
+		o := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+			if state, ok := o.Data.(raft.RaftState); ok && state == raft.Leader {
+				for i, h := range hosts {
+					if i != to {
+						network.Cut(hosts[to], h, true)
+						network.Cut(h, hosts[to], true)
+					}
+				}
+				close(won)
+			}
+			return false
+		})
+		elected.raft.RegisterObserver(o)
+		go members[lead].Change(Request{Transfer: &elected.cfg.ID})
+		<-won
+		elected.raft.DeregisterObserver(o)
+		synctest.Wait()
+		if state := elected.raft.State(); state != raft.Leader {
+			t.Fatalf("it is a %v", state)
+		}
+		if elected.surelyLeads() {
+			t.Error("it was elected, and counts as the leader before it knows what was committed")
+		}
+		network.Heal()
+		until(t, "a leader that knows enough", func() bool {
+			return slices.ContainsFunc(members, (*Member).surelyLeads)
+		})
+	})
+}

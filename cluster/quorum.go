@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/raft"
 )
 
 // Quorum is what monitoring wants to know of a cluster.
@@ -88,7 +86,7 @@ func (p *proposals) proposed(bytes int) {
 // itself learns that late if the disk holds it up, or if this process stood still.
 func (m *Member) surelyLeads() bool {
 	// What earlier leaders left in the log may end sessions: it is applied first.
-	if m.raft.State() != raft.Leader || !m.begun.Load() {
+	if term, leads := m.term(); !leads || m.begun.Load() != term {
 		return false
 	}
 	if m.since(m.followed.Load()) > m.contacts.sure {

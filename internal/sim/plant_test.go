@@ -40,7 +40,7 @@ var plants = []plant{
 		{"cluster/lead.go", "m.tracker.Safe(id, now, slack)", "slack > 0"},
 	}, []string{"expiry", "locks"}},
 	{"a new leader goes on with the times that it knows", []edit{
-		{"cluster/lead.go", "m.setLeading(true)\n\t\t\tm.trackAll()", "m.setLeading(true)"},
+		{"cluster/lead.go", "m.setLeading(term)\n\t\t\tm.trackAll()", "m.setLeading(term)"},
 	}, []string{"expiry", "locks"}},
 	{"an entry that is tried again is applied again", []edit{
 		{"fsm/machine.go", "if e.Batch <= m.batches[e.Origin] {", "if e.Batch == 0 {"},
