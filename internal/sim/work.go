@@ -266,10 +266,19 @@ func (c *client) bursts() {
 	for range 5 + c.rng.IntN(60) {
 		all = append(all, &Op{Code: proto.OpSetData, Path: "/bursts", Tag: c.tag(), Version: -1})
 	}
-	first := c.rng.IntN(len(all)) // so that they come in two entries
-	c.sendAll(all[:first]...)
-	c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
-	c.sendAll(all[first:]...)
+	if c.rng.IntN(2) == 0 {
+		first := c.rng.IntN(len(all)) // so that they come in two entries
+		c.sendAll(all[:first]...)
+		c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
+		c.sendAll(all[first:]...)
+	} else { // a few at a time, so that some come behind one that waits for a leader
+		for left := all; len(left) > 0; {
+			n := min(1+c.rng.IntN(3), len(left))
+			c.sendAll(left[:n]...)
+			left = left[n:]
+			c.s.sleep(time.Duration(c.rng.Int64N(int64(300 * time.Millisecond))))
+		}
+	}
 	switch c.rng.IntN(3) {
 	case 0:
 		c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
