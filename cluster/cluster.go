@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"net"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -104,9 +105,9 @@ type Member struct {
 	errs      chan error
 	failOnce  sync.Once
 	stop      chan struct{} // closed by Close
+	down      chan struct{} // closed when Raft has ended
 	stopOnce  sync.Once
 	killed    atomic.Bool
-	asked     atomic.Int64 // how many wait for Raft's answer
 	wg        sync.WaitGroup
 }
 
@@ -119,7 +120,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
 		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), confirmed: make(chan struct{}), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
 		gate:    newGate(),
@@ -364,46 +365,43 @@ func (m *Member) end(handOver bool) error {
 		}
 		close(m.stop)
 		m.log.close()
-		// What Raft has not looked at when it is shut down, it never answers.
-		for end := time.Now().Add(2 * m.contacts.sure); m.asked.Load() > 0 && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
 		down := m.raft.Shutdown()
 		if m.peers != nil {
 			m.peers.close() // lets go of whoever waits for another member
 			m.transport.Close()
 		}
 		err = down.Error()
+		close(m.down)
+		if m.peers != nil {
+			m.peers.wg.Wait()
+		}
 		m.wg.Wait()
 		err = errors.Join(err, m.stores.close())
 	})
 	return err
 }
 
-// answer asks Raft for something, and is the error that came of it.
-func (m *Member) answer(ask func() raft.Future) error { return m.answered(m.ask(ask)) }
+// answer waits for what comes of something that Raft was asked for.
+func (m *Member) answer(f raft.Future) error {
+	endWith(f, m.down)
+	err := f.Error()
+	if err == raft.ErrRaftShutdown {
+		return ErrClosed
+	}
+	return err
+}
 
-// ask asks Raft for something. Whoever asks calls answered, for which the end of
-// this member waits.
-func (m *Member) ask(ask func() raft.Future) raft.Future {
-	m.asked.Add(1)
-	select {
-	case <-m.stop: // end may have found that nobody asks
-		return closedFuture{}
-	default:
-		return ask()
+// endWith has a future fail when down is closed. Raft never answers for entries
+// that are committed and not applied when it is shut down, nor for a transfer
+// that it has not begun then. Its futures can wait for a channel beside their
+// answer, but for these it sets none.
+func endWith(f raft.Future, down chan struct{}) {
+	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
+		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
+			end.Set(reflect.ValueOf(down))
+		}
 	}
 }
-
-func (m *Member) answered(f raft.Future) error {
-	defer m.asked.Add(-1)
-	return f.Error()
-}
-
-// closedFuture is the answer of a member that ends.
-type closedFuture struct{}
-
-func (closedFuture) Error() error { return ErrClosed }
 
 // nowMs is by a clock that does not jump: durations are measured by it.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }

@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
@@ -117,7 +115,7 @@ func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan str
 			}
 			fsm.Stamp(mine, m.timeOfDay())
 			m.proposals.proposed(len(mine))
-			if m.answer(func() raft.Future { return m.raft.Apply(mine, 0) }) == nil {
+			if m.answer(m.raft.Apply(mine, 0)) == nil {
 				return // applied, or passed over, or not understood: then nobody is done
 			}
 		case lead.id != 0:
@@ -195,9 +193,9 @@ func (m *Member) serveForward(c net.Conn) {
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.proposals.proposed(len(b.entry))
-			f := m.ask(func() raft.Future { return m.raft.Apply(b.entry, peerTimeout) })
+			f := m.raft.Apply(b.entry, peerTimeout)
 			wg.Go(func() {
-				if m.answered(f) != nil {
+				if m.answer(f) != nil {
 					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
 				}
 			})

@@ -87,7 +87,7 @@ func (m *Member) watchLeadership() {
 				continue // and the channel says so next
 			}
 			// Sessions that earlier terms opened must be known before they are timed.
-			if err := m.answer(func() raft.Future { return m.raft.Barrier(0) }); err != nil {
+			if err := m.answer(m.raft.Barrier(0)); err != nil {
 				continue
 			}
 			m.setLeading(term)

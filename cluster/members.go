@@ -178,7 +178,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	// What earlier leaders changed is known after this, and whether this
 	// member still leads.
-	if err := m.answer(func() raft.Future { return m.raft.Barrier(adminTimeout) }); err != nil {
+	if err := m.answer(m.raft.Barrier(adminTimeout)); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -399,9 +399,7 @@ func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
-	return leaderError(m.answer(func() raft.Future {
-		return m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)
-	}))
+	return leaderError(m.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error of a member that is to vote and did not catch up in time.
@@ -475,12 +473,8 @@ func (m *Member) letGo(x MemberInfo) error {
 	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
-	var f raft.IndexFuture
-	err := m.answer(func() raft.Future {
-		f = m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
-		return f
-	})
-	if err != nil {
+	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+	if err := m.answer(f); err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
@@ -507,7 +501,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if is.Voter {
 			change = m.raft.AddVoter
 		}
-		if err := m.answer(func() raft.Future { return change(id, addr, 0, adminTimeout) }); err != nil {
+		if err := m.answer(change(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -519,7 +513,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
-		return leaderError(m.answer(func() raft.Future { return m.raft.DemoteVoter(id, 0, adminTimeout) }))
+		return leaderError(m.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
@@ -534,7 +528,7 @@ func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) er
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.answer(func() raft.Future { return m.raft.AddNonvoter(id, addr, 0, adminTimeout) }); err != nil {
+		if err := m.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 	}

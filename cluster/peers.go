@@ -99,7 +99,8 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	return p, nil
 }
 
-// close ends all connections, and waits for the goroutines of those that came in.
+// close ends all connections. The goroutines of those that came in end when
+// Raft answers them, or has ended.
 func (p *peerPort) close() {
 	p.cancel()
 	p.l.Close()
@@ -110,7 +111,6 @@ func (p *peerPort) close() {
 	p.conns = nil
 	p.mu.Unlock()
 	close(p.cut)
-	p.wg.Wait()
 }
 
 // tracked is a connection that close ends.

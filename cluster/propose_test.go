@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -158,6 +160,33 @@ func TestLossLeavesNoGap(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCloseWhileApplying closes a member that has committed more than it has applied:
+// Raft answers for none of that, and nobody may wait for it.
+func TestCloseWhileApplying(t *testing.T) {
+	m := loneMember(t)
+	looking, stop := make(chan struct{}), make(chan struct{})
+	go m.replica.View(func(*fsm.View) { // and nothing is applied
+		close(looking)
+		<-stop
+	})
+	<-looking
+	var answered sync.WaitGroup
+	for range 100 {
+		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		f := m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
+		answered.Go(func() { m.answer(f) })
+	}
+	closed := make(chan struct{})
+	go func() {
+		m.Kill()
+		close(closed)
+	}()
+	until(t, "Raft ends", func() bool { return m.raft.State() == raft.Shutdown })
+	close(stop)
+	answered.Wait()
+	<-closed
 }
 
 // TestCloseTellsAll: whoever proposes while the member closes is told what came
