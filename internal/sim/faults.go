@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
 )
 
 // fault is a kind of fault: do makes one, holds it for a while and ends it.
@@ -315,11 +317,55 @@ func (s *sim) jumps() {
 	}
 }
 
+// faults are the kinds of this build. Only one whose servers have points can stop
+// them there.
+func faults() []fault {
+	if !perturb.Woven() {
+		return faultKinds
+	}
+	return append(slices.Clip(faultKinds),
+		fault{"stop a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.pick(r)) }},
+		fault{"stop the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
+			if m := s.leader(); m != nil {
+				s.freeze(hold, m)
+			}
+		}},
+		fault{"stop all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.members...) }},
+	)
+}
+
+// freeze stops members as a signal stops their processes, and lets them go on
+// after a while. All their timers are over then.
+func (s *sim) freeze(hold time.Duration, members ...*member) {
+	var frozen []*member
+	for _, m := range members {
+		if m.claim() {
+			defer m.release()
+			frozen = append(frozen, m)
+		}
+	}
+	began := s.h.now()
+	for _, m := range frozen {
+		s.order.Pause(m.name)
+	}
+	time.Sleep(hold)
+	for _, m := range frozen {
+		s.cutFor(m, began) // what it has heard, the leader may learn only now
+		s.order.Resume(m.name)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range frozen {
+		s.slowLog = append(s.slowLog, &cutSpan{from: m.name, At: began, Until: s.h.now()})
+	}
+}
+
 // chaos makes faults until the run is to calm down, and waits for their ends.
 func (s *sim) chaos() {
 	r := s.stream(4)
+	kinds := faults()
 	total := 0
-	for _, f := range faultKinds {
+	for _, f := range kinds {
 		total += f.weight
 	}
 	pace := time.Duration(float64(300+r.IntN(5000))*math.Sqrt(s.opts.Pace)) * time.Millisecond // of this run
@@ -330,7 +376,7 @@ func (s *sim) chaos() {
 		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
 		}
 		n := r.IntN(total)
-		for _, f := range faultKinds {
+		for _, f := range kinds {
 			if n -= f.weight; n >= 0 {
 				continue
 			}

@@ -126,28 +126,10 @@ func TestPlants(t *testing.T) {
 			if t.Failed() || *plantsFlag == 0 {
 				return
 			}
-			dir := t.TempDir()
-			overlay := struct{ Replace map[string]string }{map[string]string{}}
-			for file, text := range files {
-				from, err := filepath.Abs(filepath.Join("../..", file))
-				if err != nil {
-					t.Fatal(err)
-				}
-				to := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
-				if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				overlay.Replace[from] = to
+			if *perturbFlag {
+				files = weave(t, files)
 			}
-			b, _ := json.Marshal(overlay)
-			list := filepath.Join(dir, "overlay.json")
-			if err := os.WriteFile(list, b, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			binary := filepath.Join(dir, "sim.test")
-			if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".").CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			dir, binary := t.TempDir(), buildWith(t, files)
 			for seed := 1; seed <= *plantsFlag; seed++ {
 				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir).CombinedOutput()
 				if err == nil {

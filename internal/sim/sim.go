@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
 )
 
 // Options say what to run.
@@ -87,6 +88,7 @@ type sim struct {
 	clients int // under h.mu
 
 	delay atomic.Int64 // of a message, at most
+	order *perturb.Run // in which the members' goroutines run
 
 	mu      sync.Mutex
 	cuts    map[[2]string]int // how many faults cut a way
@@ -201,7 +203,12 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 }
 
 // start opens the server. Only who has claimed the member calls it.
-func (m *member) start() error {
+func (m *member) start() (err error) {
+	m.s.order.As(m.name, func() { err = m.open() })
+	return err
+}
+
+func (m *member) open() error {
 	if m.clocks.IntN(3) == 0 {
 		m.setClock()
 	}
@@ -393,6 +400,11 @@ func Run(o Options) *Report {
 		cuts: map[[2]string]int{}, faults: map[string]int{},
 	}
 	s.delay.Store(int64(usualDelay))
+	s.order = perturb.Begin(o.Seed)
+	defer s.order.End()
+	if where, longest := s.order.Hot(); perturb.Woven() {
+		s.h.fault("goroutines often sleep up to %v at %v", longest, where)
+	}
 	// A run that hangs has nothing left to do but wait: its time flies.
 	hang := time.AfterFunc(o.For+time.Hour, func() { panic(fmt.Sprintf("sim: seed %d hangs", o.Seed)) })
 	defer hang.Stop()
@@ -427,6 +439,7 @@ func Run(o Options) *Report {
 		}
 		time.Sleep(o.For)
 		close(s.calm)
+		s.order.Calm()
 		s.recover()
 	} else {
 		close(s.done)

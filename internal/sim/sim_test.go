@@ -21,15 +21,18 @@ import (
 	"testing/cryptotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
 )
 
 var (
-	seedFlag  = flag.Uint64("sim.seed", 0, "run this seed alone")
-	countFlag = flag.Int("sim.count", 1, "run so many seeds, from sim.seed on")
-	forFlag   = flag.Duration("sim.for", 0, "let no run be longer than this")
-	hoursFlag = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
-	jobsFlag  = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
-	keepFlag  = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
+	seedFlag    = flag.Uint64("sim.seed", 0, "run this seed alone")
+	countFlag   = flag.Int("sim.count", 1, "run so many seeds, from sim.seed on")
+	forFlag     = flag.Duration("sim.for", 0, "let no run be longer than this")
+	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
+	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
+	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and stop processes (see package perturb)")
+	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
 
 // fixedSeeds are those that found something once, and some more.
@@ -37,6 +40,10 @@ var fixedSeeds = []uint64{1, 2, 5}
 
 // TestSeeds runs some seeds that were chosen, and some new ones.
 func TestSeeds(t *testing.T) {
+	if *perturbFlag && !perturb.Woven() {
+		runWoven(t)
+		return
+	}
 	most := *forFlag
 	if most == 0 && *seedFlag == 0 {
 		most = 15 * time.Second // many tests wait for this one
@@ -94,6 +101,15 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	return r
 }
 
+// runWoven runs this test in a build whose servers have points.
+func runWoven(t *testing.T) {
+	cmd := exec.Command(buildWith(t, weave(t, nil)), append(slices.Clone(os.Args[1:]), "-test.run=^"+t.Name()+"$")...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		t.Error(err)
+	}
+}
+
 // summary is what a run came to, in numbers.
 type summary struct {
 	Seed       uint64
@@ -130,6 +146,10 @@ func TestLong(t *testing.T) {
 		next = randv2.Uint64() >> 1
 	}
 	first := next
+	binary := os.Args[0]
+	if *perturbFlag {
+		binary = buildWith(t, weave(t, nil))
+	}
 	limit := time.Duration(*hoursFlag * float64(time.Hour))
 	began := time.Now()
 	lastSaid := began
@@ -144,7 +164,7 @@ func TestLong(t *testing.T) {
 				if over {
 					return
 				}
-				reports, failed := process(from, block)
+				reports, failed := process(binary, from, block)
 				mu.Lock()
 				for _, s := range reports {
 					total.Runs++
@@ -188,8 +208,8 @@ checked: %d reads, %d locks, %d watches with %d events, %d watches set again wit
 const fastDir = "/dev/shm"
 
 // process runs seeds in a process of their own, and tells of those that failed.
-func process(from uint64, n int) (reports []summary, failed []string) {
-	cmd := exec.Command(os.Args[0], "-test.run=^TestSeeds$", "-test.timeout=20m",
+func process(binary string, from uint64, n int) (reports []summary, failed []string) {
+	cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=20m",
 		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag)
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", "GOGC=1600")
 	if _, err := os.Stat(fastDir); err == nil {

@@ -1,0 +1,1 @@
+// Its presence lets a function of this package have no body.

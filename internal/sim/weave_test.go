@@ -1,0 +1,197 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// woven are the packages whose code gets points (see package perturb). What is
+// below them is only called, with their locks.
+var woven = []string{".", "cluster", "fsm", "server"}
+
+// notWoven are files that hold locks of a package that is not woven while they
+// call functions of their own: virtual time would stand still.
+var notWoven = map[string]bool{
+	"cluster/files.go": true, // bbolt
+	"cluster/pages.go": true,
+	"cluster/seal.go":  true,
+	"cluster/log.go":   true, // go-hclog
+}
+
+// weave returns the files of the servers with points in them, by their names in the
+// repository. changed are files with other text than they have there.
+func weave(t *testing.T, changed map[string]string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for file, text := range changed {
+		files[file] = text
+	}
+	var sites []string
+	for _, dir := range woven {
+		names, err := filepath.Glob(filepath.Join("../..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			file, err := filepath.Rel("../..", name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file = filepath.ToSlash(file)
+			if strings.HasSuffix(file, "_test.go") || notWoven[file] {
+				continue
+			}
+			text, ok := changed[file]
+			if !ok {
+				b, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = string(b)
+			}
+			files[file] = weaveFile(t, file, text, &sites)
+		}
+	}
+	var table strings.Builder
+	table.WriteString("package perturb\n\nvar sites = []string{\n")
+	for _, s := range sites {
+		fmt.Fprintf(&table, "\t%q,\n", s)
+	}
+	table.WriteString("}\n")
+	files["internal/sim/perturb/sites.go"] = table.String()
+	return files
+}
+
+// weaveFile adds points to one file: where a function begins, where a select has
+// chosen, and behind each unlock and each look at the state. Lines keep their numbers.
+func weaveFile(t *testing.T, file, text string, sites *[]string) string {
+	t.Helper()
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type insert struct {
+		at         int
+		text       string
+		until, seq int // what is at at up to until is replaced, if until is not 0
+	}
+	var inserts []insert
+	offset := func(p token.Pos) int { return fset.Position(p).Offset }
+	point := func(p token.Pos, format string) {
+		site := len(*sites)
+		*sites = append(*sites, fmt.Sprintf("%s:%d", file, fset.Position(p).Line))
+		inserts = append(inserts, insert{at: offset(p), text: fmt.Sprintf(format, fmt.Sprintf("perturb.Point(%d)", site)), seq: len(inserts)})
+	}
+	const first, behind = " %s; ", "; %s"
+	called := func(e ast.Expr) string { // the method's name
+		call, ok := e.(*ast.CallExpr)
+		if !ok {
+			return ""
+		}
+		if s, ok := call.Fun.(*ast.SelectorExpr); ok {
+			return s.Sel.Name
+		}
+		return ""
+	}
+	skip := map[*ast.FuncLit]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			// Raft calls its observers' filters, and package sync what is done
+			// once, with a lock of their own.
+			if name := called(n); name == "NewObserver" || name == "Do" {
+				for _, arg := range n.Args {
+					if lit, ok := arg.(*ast.FuncLit); ok {
+						skip[lit] = true
+					}
+				}
+			}
+		case *ast.FuncDecl:
+			if n.Body != nil && n.Name.Name != "init" {
+				point(n.Body.Lbrace+1, first)
+			}
+		case *ast.FuncLit:
+			if skip[n] {
+				return false
+			}
+			point(n.Body.Lbrace+1, first)
+		case *ast.CommClause:
+			point(n.Colon+1, first)
+		case *ast.ExprStmt:
+			switch called(n.X) {
+			case "Unlock", "RUnlock", "View":
+				point(n.End(), behind)
+			}
+		case *ast.DeferStmt:
+			switch called(n.Call) {
+			case "Unlock", "RUnlock":
+				point(n.Pos(), "defer %s; ")
+			}
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex") {
+				inserts = append(inserts, insert{at: offset(x.Pos()), text: "perturb", until: offset(x.End()), seq: len(inserts)})
+			}
+		}
+		return true
+	})
+	if len(inserts) == 0 {
+		return text
+	}
+	slices.SortFunc(inserts, func(a, b insert) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	var out strings.Builder
+	end := offset(f.Name.End())
+	out.WriteString(text[:end] + `; import "github.com/lockkeeper/lockkeeper/internal/sim/perturb"`)
+	for _, x := range inserts {
+		out.WriteString(text[end:x.at] + x.text)
+		end = max(x.at, x.until)
+	}
+	out.WriteString(text[end:])
+	out.WriteString("\nvar _ perturb.Mutex\n")
+	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"sync"` }) {
+		out.WriteString("var _ sync.Locker\n")
+	}
+	return out.String()
+}
+
+// buildWith builds the tests of this package with other text in some files, and
+// returns the program's name.
+func buildWith(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for file, text := range files {
+		from, err := filepath.Abs(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		overlay.Replace[from] = to
+	}
+	b, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "sim.test")
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
