@@ -831,7 +831,7 @@ func (c *checker) expiries() {
 		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
 		for _, o := range answered[e.Session] {
-			if o.RetAt+onItsWay < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
+			if o.RetAt+onItsWay+c.s.order.Slack() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
 				!c.wasSlow(o.Server, o.CallAt-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
 				break
@@ -853,7 +853,7 @@ func (c *checker) told(by int, members []int, heard time.Duration) time.Duration
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + onItsWay
+	told := heard + onItsWay + c.s.order.Slack()
 	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue
@@ -951,8 +951,14 @@ func (c *checker) lateness() {
 				heard = max(heard, t+10*time.Second)
 			}
 		}
+		// Nor does one count while its process is stopped.
+		for _, s := range c.s.stopLog {
+			if s.within(heard, at) && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
+				heard += s.Until - s.At + tick
+			}
+		}
 		c.n.Timely++
-		if late := at - heard - k.timeout; late > tick+time.Second {
+		if late := at - heard - k.timeout; late > tick+time.Second+c.s.order.Slack() {
 			c.fail("expiry", "session %x, with %v, %s at %v, %v later than it was to end", id, k.timeout, what, at, late)
 		}
 	}

@@ -356,7 +356,9 @@ func (s *sim) freeze(hold time.Duration, members ...*member) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range frozen {
-		s.slowLog = append(s.slowLog, &cutSpan{from: m.name, At: began, Until: s.h.now()})
+		span := cutSpan{from: m.name, At: began, Until: s.h.now()}
+		s.slowLog = append(s.slowLog, &span)
+		s.stopLog = append(s.stopLog, span)
 	}
 }
 

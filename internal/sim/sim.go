@@ -94,6 +94,7 @@ type sim struct {
 	cuts    map[[2]string]int // how many faults cut a way
 	cutLog  []cutSpan
 	slowLog []*cutSpan // when a member's disk was slow; to says nothing
+	stopLog []cutSpan  // when a member's process was stopped; likewise
 	faults  map[string]int
 	active  int // faults that have not ended
 }

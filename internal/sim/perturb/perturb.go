@@ -78,6 +78,14 @@ func (r *Run) Hot() (where []string, longest time.Duration) {
 	return where, r.longest
 }
 
+// Slack is how much later than usual something may come that takes a few steps.
+func (r *Run) Slack() time.Duration {
+	if !Woven() {
+		return 0
+	}
+	return 4 * r.longest
+}
+
 // Counts says what was done so far.
 func (r *Run) Counts() Counts {
 	return Counts{r.yields.Load(), r.sleeps.Load(), r.pauses.Load()}
