@@ -402,9 +402,9 @@ func TestClusterTouches(t *testing.T) {
 	})
 }
 
-// TestClusterTouchesToldAgain: a member that does not know yet that another
-// leads tells the old leader whom it heard, and the new one as soon as it knows.
-func TestClusterTouchesToldAgain(t *testing.T) {
+// TestClusterTouchDuringHandOver: a client speaks to a member that does not know yet
+// that another leads. Its session lives for its timeout from then, and not longer.
+func TestClusterTouchDuringHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 2 * time.Second })
 		was := m.leader()

@@ -50,10 +50,20 @@ func until(t *testing.T, what string, ok func() bool) {
 // threeMembers opens a cluster and returns it with the leader's index.
 func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Member, lead int) {
 	t.Helper()
-	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
-	for id := uint64(1); id <= 3; id++ {
+	return startMembers(t, n, log, 3, time.Second)
+}
+
+// startMembers opens the members of a cluster, on hosts a, b and so on, waits until
+// they serve, and returns them and the index of the leader.
+func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick time.Duration) (members []*Member, lead int) {
+	t.Helper()
+	peers := map[uint64]string{}
+	for i := range count {
+		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+	}
+	for id := uint64(1); id <= uint64(count); id++ {
 		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: NewMemory(), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
 			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {

@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// openSession opens a session by way of m and waits until the other members know it.
+func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, others []*Member) {
+	t.Helper()
+	opened := make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, id, int32(timeout.Milliseconds()), session.Password{}), opened, nil)
+	if r := <-opened; r == nil || r.Code != proto.OK {
+		t.Fatalf("open session: %+v", r)
+	}
+	for _, o := range others {
+		until(t, "the session on every member", func() bool { return o.hasSession(id) })
+	}
+}
+
+// cutOff cuts the links from and to one member.
+func cutOff(n *memnet.Network, members []*Member, which int) {
+	host := func(i int) string { return string(rune('a' + i)) }
+	for i := range members {
+		if i != which {
+			n.Cut(host(i), host(which), true)
+			n.Cut(host(which), host(i), true)
+		}
+	}
+}
+
+// touchMessage is what a member sends the leader about one session.
+func touchMessage(number uint64, id int64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, number)
+	b = binary.BigEndian.AppendUint64(b, uint64(id))
+	return binary.BigEndian.AppendUint32(b, 0)
+}
+
+// TestOnlySureLeaderConfirms: a member confirms a touch only if it is sure to lead.
+// A follower never does, and a leader that is cut off stops after contacts.sure,
+// although Raft still calls it the leader: another may have been elected, and may
+// end the session. That holds for touches of other members and for its own.
+func TestOnlySureLeaderConfirms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(lines))
+		m, follower := members[lead], members[(lead+1)%3]
+		openSession(t, m, 7, 30*time.Second, members)
+		confirms := func(m *Member) bool {
+			answer := binary.BigEndian.Uint64(m.takeTouches(touchMessage(5, 7)))
+			if answer != 5 && answer != unheardTouches {
+				t.Fatalf("the answer is that to message %d", answer)
+			}
+			return answer == 5
+		}
+		if !confirms(m) {
+			t.Error("the leader does not confirm a touch")
+		}
+		if confirms(follower) {
+			t.Error("a follower confirms a touch")
+		}
+		cutOff(network, members, lead)
+		time.Sleep(m.contacts.sure + 100*time.Millisecond)
+		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
+			t.Fatalf("it is a %s, and takes %d for the leader: this test is about one that does not know its loss", m.Role(), m.Leader())
+		}
+		if confirms(m) {
+			t.Error("a leader that is cut off confirms a touch of another member")
+		}
+		over, touched := make(chan struct{}), make(chan bool, 1)
+		go func() { touched <- m.Touch(7, over) }()
+		time.Sleep(m.contacts.silence / 2)
+		select {
+		case ok := <-touched:
+			t.Errorf("a leader that is cut off answers a client of its own: %v", ok)
+		default:
+			close(over)
+			<-touched
+		}
+		if m.Leader() != m.cfg.ID {
+			t.Fatalf("it takes %d for the leader: it was to wait as a leader", m.Leader())
+		}
+	})
+}
+
+// TestClusterTouchesToldAgain: a member tells the old leader of a session that it has
+// heard, and is answered, after another member was elected and has begun to count. When
+// it learns who leads now, it tells that one too, or the session would end early by the
+// time in between.
+func TestClusterTouchesToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 4 * time.Second
+		network := memnet.New()
+		members, was := startMembers(t, network, new(lines), 5, 10*time.Millisecond)
+		next, far := (was+1)%5, (was+2)%5
+		host := func(i int) string { return string(rune('a' + i)) }
+		openSession(t, members[far], 7, timeout, members)
+		time.Sleep(time.Second)
+
+		// The old leader does not learn of the election, and the far member only later.
+		// Heartbeats that were answered before still make the old one sure for a while.
+		network.SetDelay(func(from, to string) time.Duration {
+			switch {
+			case from != host(far) && to == host(was):
+				return time.Minute
+			case from == host(next) && to == host(far):
+				return time.Second
+			}
+			return 0
+		})
+		synctest.Wait()
+		members[next].stand()
+		until(t, "the new leader counts", func() bool { return members[next].surelyLeads() })
+		time.Sleep(100 * time.Millisecond)
+		heard, atFar := members[next].nowMs(), members[far].nowMs()
+		if !members[far].Touch(7, nil) {
+			t.Fatal("the session is not alive")
+		}
+		until(t, "an answer of the old leader", func() bool {
+			members[far].trackMu.Lock()
+			defer members[far].trackMu.Unlock()
+			return members[far].tracker.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
+		})
+		if id := members[far].Leader(); id != uint64(was+1) {
+			t.Fatalf("the far member takes %d for the leader already", id)
+		}
+		members[next].trackMu.Lock()
+		due, _ := members[next].tracker.Next()
+		members[next].trackMu.Unlock()
+		if due >= heard+timeout.Milliseconds() {
+			t.Fatal("the new leader has heard of the session already")
+		}
+
+		until(t, "the end of the session", func() bool { return !members[next].hasSession(7) })
+		if lived := time.Duration(members[next].nowMs()-heard) * time.Millisecond; lived < timeout || lived > timeout+50*time.Millisecond {
+			t.Errorf("the session ended %v after it was heard of, its timeout is %v", lived, timeout)
+		}
+	})
+}
