@@ -129,7 +129,7 @@ func (m *Member) setLeading(term uint64) {
 }
 
 // lead ends sessions that are late, and now and then reaps container and TTL
-// znodes. Between deadlines it sleeps.
+// znodes.
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
@@ -145,21 +145,29 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			continue
 		case <-m.sooner:
 		case <-timer.C:
-			late, tracker := m.late(due)
-			for _, s := range late {
-				m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
-			}
-			for _, s := range late { // the log may block
-				m.logExpired(s)
-			}
+		}
+		late, tracker := m.late(due)
+		for _, s := range late {
+			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
+		}
+		for _, s := range late { // the log may block
+			m.logExpired(s)
 		}
 		due, wait = m.nextDeadline()
 		timer.Reset(wait)
 	}
 }
 
-// nextDeadline tells when the next session can be late, and how long that is
-// from now.
+// watchful is how many ms lead sleeps at most while there are sessions. If it wakes up
+// later than planned by as much again, the process was paused. A shorter pause is not
+// noticed. That does no harm: a timeout is two ticks at least, and clients speak three
+// times in it.
+func (m *Member) watchful() int64 {
+	return max(m.cfg.Tick/4, 100*time.Millisecond).Milliseconds()
+}
+
+// nextDeadline tells when to look for late sessions next, which is no later than the
+// next deadline, and how long that is from now.
 func (m *Member) nextDeadline() (due int64, wait time.Duration) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
@@ -167,6 +175,8 @@ func (m *Member) nextDeadline() (due int64, wait time.Duration) {
 	due, ok := m.tracker.Next()
 	if !ok {
 		due = now + time.Hour.Milliseconds()
+	} else {
+		due = min(due, now+m.watchful())
 	}
 	m.due = due
 	return due, time.Duration(due-now) * time.Millisecond
@@ -178,10 +188,10 @@ func (m *Member) late(due int64) ([]*session.Session, *session.Tracker) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
 	now := m.nowMs()
-	if stood := now - due; stood > m.cfg.Tick.Milliseconds() {
-		// This process stood still. What its clients sent meanwhile lies
-		// unread in its sockets, so nobody is late for that time.
-		m.tracker.Extend(stood)
+	if stood := now - due; stood > m.watchful() {
+		// This process stood still, perhaps since the last look. What its clients
+		// sent meanwhile lies unread in its sockets, so nobody is late for that time.
+		m.tracker.Extend(stood + m.watchful())
 	}
 	return m.tracker.Late(now), m.tracker
 }
