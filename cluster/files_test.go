@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -379,4 +381,25 @@ func TestPrivateFiles(t *testing.T) {
 	checkExposed("readable for the group", paths[state])
 	chmod(paths[state], 0o604)
 	checkExposed("readable for those who may not enter", "")
+}
+
+// TestLogIsSynced: the database in which a member keeps its log, term and vote leaves no
+// sync out. (TestAcknowledgedIsOnDisk asks the kernel, where it tells.)
+func TestLogIsSynced(t *testing.T) {
+	m, err := Open(testConfig(t.TempDir()), fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	log := m.stores.log.(sealedLog).LogStore.(*raftboltdb.BoltStore)
+	stable := m.stores.stable.(*voteStore).StableStore.(sealedStable).StableStore.(*raftboltdb.BoltStore)
+	if log != stable {
+		t.Error("the log and the term are in different files")
+	}
+	db := reflect.ValueOf(log).Elem().FieldByName("conn").Elem()
+	for _, option := range []string{"NoSync", "NoGrowSync", "NoFreelistSync"} {
+		if db.FieldByName(option).Bool() {
+			t.Errorf("the database is open with %s", option)
+		}
+	}
 }
