@@ -186,6 +186,7 @@ func TestTimeStoodStill(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					// Without its goroutines, which would not stand still.
 					m := &Member{cfg: Config{Tick: tick}, start: time.Now(), tracker: session.NewTracker(tick.Milliseconds())}
+					time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
 					m.tracker.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())}, m.nowMs())
 					// run does what lead does for some time, and reports whether the session is late.
 					run := func(d time.Duration) bool {
