@@ -37,6 +37,7 @@ func (s QuorumServer) String() string {
 // ParseServers reads servers that commas or line ends separate. Lines with the
 // version of the configuration and empty ones are passed over.
 func ParseServers(text string) (servers []QuorumServer, err error) {
+	byID, byAddr := map[uint64]bool{}, map[string]uint64{} // a request may name tens of thousands
 	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if key == "" && !ok || key == "version" {
@@ -46,14 +47,13 @@ func ParseServers(text string) (servers []QuorumServer, err error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, other := range servers {
-			switch {
-			case other.ID == s.ID:
-				return nil, fmt.Errorf("server %d is there twice", s.ID)
-			case other.Addr == s.Addr:
-				return nil, fmt.Errorf("servers %d and %d have one address", other.ID, s.ID)
-			}
+		if byID[s.ID] {
+			return nil, fmt.Errorf("server %d is there twice", s.ID)
 		}
+		if other, ok := byAddr[s.Addr]; ok {
+			return nil, fmt.Errorf("servers %d and %d have one address", other, s.ID)
+		}
+		byID[s.ID], byAddr[s.Addr] = true, s.ID
 		servers = append(servers, s)
 	}
 	return servers, nil

@@ -15,7 +15,7 @@ import (
 type access struct {
 	list  []proto.ACL
 	hash  uint64
-	index *aclIndex // of a long list
+	index *aclIndex // of a long list, and of one with addresses
 }
 
 var openAccess = &access{list: proto.OpenACL}
@@ -28,7 +28,8 @@ func newAccess(acl []proto.ACL) *access {
 		return openAccess
 	}
 	a := &access{list: acl, hash: aclHash(acl)}
-	if len(acl) > longACL {
+	address := func(a proto.ACL) bool { return a.Scheme == proto.SchemeIP } // which would be parsed at each check
+	if len(acl) > longACL || slices.ContainsFunc(acl, address) {
 		a.index = newIndex(acl)
 	}
 	return a

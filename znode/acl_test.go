@@ -151,6 +151,23 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
+// TestMasksAreParsedOnce: a check of a list with addresses does not parse them. Zeros
+// before a number mean nothing, so that a mask may be as long as a request.
+func TestMasksAreParsedOnce(t *testing.T) {
+	mask := "10.0.0." + strings.Repeat("0", 1<<20) + "7"
+	a := newAccess([]proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeIP, ID: mask}}})
+	for addr, want := range map[string]bool{"10.0.0.7": true, "10.0.0.8": false} {
+		ids := []proto.ID{{Scheme: proto.SchemeIP, ID: addr}}
+		if allocs := testing.AllocsPerRun(10, func() {
+			if a.Permits(proto.PermRead, ids) != want {
+				t.Errorf("%s: should be %v", addr, want)
+			}
+		}); allocs > 0 {
+			t.Errorf("%s: a check allocates %v times, as it does to parse the list", addr, allocs)
+		}
+	}
+}
+
 // TestChecksAreRemembered: a transaction of a client with many identities asks
 // each list once.
 func TestChecksAreRemembered(t *testing.T) {

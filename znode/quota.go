@@ -174,10 +174,15 @@ func (q *quota) prune() {
 
 // path is what the quota is about.
 func (q *quota) path() string {
-	if q.up == nil {
+	var names []string
+	for ; q.up != nil; q = q.up {
+		names = append(names, q.name)
+	}
+	slices.Reverse(names)
+	if len(names) == 0 {
 		return ""
 	}
-	return q.up.path() + "/" + q.name
+	return "/" + strings.Join(names, "/")
 }
 
 // each calls f with every quota at q and below, in no order.
@@ -277,8 +282,10 @@ func (t *Tree) isTrue(path string, q *quota) bool {
 // counts anew at a start; here all replicas keep the same.
 func (t *Tree) restoreQuotas() {
 	t.quotas.each(func(q *quota) {
-		path := q.path()
-		q.exact = q.countable() && !system(path) && t.isTrue(path, q)
+		if q.exact = q.countable(); q.exact { // few are, of a deep one and all above it
+			path := q.path()
+			q.exact = !system(path) && t.isTrue(path, q)
+		}
 	})
 }
 

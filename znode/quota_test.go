@@ -388,3 +388,41 @@ func TestDeepQuotas(t *testing.T) {
 		t.Errorf("%d quotas are left below", n)
 	}
 }
+
+// TestDeepQuota: to restore a quota on a deep path takes memory, and so time, in proportion
+// to the znodes that are above it.
+func TestDeepQuota(t *testing.T) {
+	tree := New()
+	path, total := QuotaPath, 0
+	create := func(path string) {
+		t.Helper()
+		total += len(path)
+		if _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte{}, ACL: proto.OpenACL}, -1); code != proto.OK {
+			t.Fatal(code)
+		}
+	}
+	const depth = 1000
+	for range depth {
+		path += "/d"
+		create(path)
+	}
+	create(path + "/" + limitsName)
+	create(path + "/" + statsName)
+	var records []Record
+	for i := range tree.Len() {
+		records = append(records, tree.nodes.at(i).rec)
+	}
+	var restored *Tree
+	allocated := allocatedBy(func() {
+		var err error
+		if restored, err = Restore(records); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if restored.Digest() != tree.Digest() || restored.Check(func(int64) bool { return true }) != nil {
+		t.Error("another tree is restored")
+	}
+	if most := 10*total + depth*1000; allocated > uint64(most) {
+		t.Errorf("%d bytes allocated for paths of %d bytes, at most %d should be", allocated, total, most)
+	}
+}
