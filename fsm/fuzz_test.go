@@ -9,6 +9,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/golden"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // captured calls f with the body of every captured request.
@@ -103,35 +105,89 @@ func auths(n int) (acl []proto.ACL) {
 	return acl
 }
 
-// FuzzSurvives: whatever state a client's requests make, with however many
-// identities, its snapshot can be read, and is the same state.
+// FuzzSurvives: whatever state requests make, of every kind, with however many
+// identities, of whatever length and under whatever settings: its snapshot can be read, is
+// the same state, and what is applied next comes to the same.
 func FuzzSurvives(f *testing.F) {
-	captured(f, func(op int32, body []byte) { f.Add(op, body, uint16(3), uint16(2)) })
-	large := proto.SetDataRequest{Path: "/a", Data: make([]byte, 1<<20), Version: -1}
-	f.Add(int32(proto.OpSetData), large.Append(nil), uint16(1500), uint16(1200))
+	captured(f, func(op int32, body []byte) {
+		f.Add(uint64(op), uint8(3), op, body, uint16(3), uint16(2), uint16(0), uint8(EnforceQuota))
+	})
+	for seed := range uint64(20) {
+		f.Add(seed, uint8(255), int32(proto.OpSync), []byte{}, uint16(1), uint16(1), uint16(1), uint8(seed)<<1)
+	}
+	for _, c := range []*Command{
+		OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl"), Nothing(), {Op: proto.OpCloseSession},
+		ExpireSession(&session.Session{ID: 5, Owner: session.Conn{Server: 1, Number: 1}}, 0),
+		Describe([]proto.QuorumServer{{ID: 7, Addr: "b:7000", ElectionPort: 9, Client: "c:1"}}),
+	} {
+		f.Add(uint64(1), uint8(40), int32(c.Op), c.Body, uint16(3), uint16(2), uint16(9), uint8(0))
+	}
+	f.Add(uint64(1), uint8(0), int32(proto.OpSync), []byte{}, uint16(1500), uint16(1200), uint16(1<<14), uint8(0)) // 1 MiB of data
+	f.Add(uint64(1), uint8(0), int32(proto.OpSync), []byte{}, uint16(1), uint16(1), uint16(1<<16-1), uint8(0))
 	var creates proto.MultiRequest
 	for i := range 2000 {
 		creates.Ops = append(creates.Ops, proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: fmt.Sprint("/n", i), ACL: auths(1)}})
 	}
-	f.Add(int32(proto.OpMulti), creates.Append(nil), uint16(1500), uint16(1))
-	f.Fuzz(func(t *testing.T, op int32, body []byte, ids, entries uint16) {
+	f.Add(uint64(1), uint8(0), int32(proto.OpMulti), creates.Append(nil), uint16(1500), uint16(1), uint16(0), uint8(0))
+	creates.Ops = append(creates.Ops[:100], proto.MultiOp{Op: proto.OpDelete, Request: &proto.PathVersion{Path: "/none"}})
+	f.Add(uint64(1), uint8(0), int32(proto.OpMulti), creates.Append(nil), uint16(50), uint16(1), uint16(0), uint8(X509))
+	limits := proto.CreateRequest{Path: "/zookeeper/quota/zookeeper_limits", Data: []byte("countHardLimit=1"), ACL: proto.OpenACL}
+	f.Add(uint64(2), uint8(100), int32(proto.OpCreate), limits.Append(nil), uint16(1), uint16(1), uint16(0), uint8(EnforceQuota))
+
+	f.Fuzz(func(t *testing.T, seed uint64, entries uint8, op int32, body []byte, ids, list, size uint16, settings uint8) {
 		m := small(t)
+		h := newHistory(seed)
+		h.index, h.term, h.batch = m.Index(), 3, m.Index()
+		random := func(n int) (log []entry) {
+			for range n {
+				log = append(log, h.next())
+			}
+			return log
+		}
+		for i, e := range random(int(entries)) {
+			if apply(t, m, &e); i%16 == 15 { // members come and go
+				h.index++
+				m.SetMembers(h.index, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}, {ID: 7, Addr: fmt.Sprintf("b:%d", 1+h.IntN(9)), ElectionPort: 8000, Observer: i%32 == 15}})
+			}
+		}
+
 		encoded := AppendIDs(nil, manyIDs(int(ids%2000)))
-		set := proto.SetACLRequest{Path: "/a", ACL: auths(int(entries % 2000)), Version: -1}
+		set := proto.SetACLRequest{Path: "/a", ACL: auths(int(list % 2000)), Version: -1}
+		data := proto.SetDataRequest{Path: "/b", Data: make([]byte, int(size)*(MaxRequest/(1<<16))), Version: -1}
+		sent := 0
 		for _, c := range []*Command{
 			{Op: proto.OpSetACL, Session: 5, Conn: 1, IDs: encoded, Body: set.Append(nil)},
+			{Op: proto.OpSetData, Session: 5, Conn: 1, IDs: encoded, Body: data.Append(nil)},
 			{Op: proto.OpCode(op), Session: 5, Conn: 1, IDs: encoded, Body: body},
 		} {
-			entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: m.Index() + 1, Time: 2000, Count: 1})
-			applied(t, m, m.Zxid(), m.Apply(m.Index()+1, 3, entry, nil))
+			h.index, h.batch, sent = h.index+1, h.batch+1, sent+len(c.Body)
+			entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: h.batch, Time: h.time, Settings: Settings(settings) & knownSettings, Count: 1})
+			applied(t, m, m.Zxid(), m.Apply(h.index, h.term, entry, nil))
 		}
-		applied(t, throughSnapshot(t, m, nil), m.Zxid(), nil)
-		sent := len(set.Append(nil)) + len(body)
-		s := m.Snapshot().tree
+
+		restored := throughSnapshot(t, m, nil)
+		s, r := m.Snapshot().tree, restored.Snapshot().tree
+		records := map[string]string{}
 		for i := range s.Len() {
-			if n := len(s.Append(nil, i)); n > 1<<20+5*sent+200 {
-				t.Fatalf("a znode of %d bytes, of requests of %d", n, sent)
+			b := s.Append(nil, i)
+			if len(b) > 1<<20+5*sent+200 {
+				t.Fatalf("a znode of %d bytes, of requests of %d", len(b), sent)
 			}
+			n, _, err := znode.DecodeRecord(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			records[n.Path] = string(b)
+		}
+		for i := range r.Len() {
+			b := r.Append(nil, i)
+			if n, _, err := znode.DecodeRecord(b); err != nil || records[n.Path] != string(b) {
+				t.Fatalf("%q is another znode now: %v", n.Path, err)
+			}
+		}
+		for _, e := range random(10) {
+			want, got := apply(t, m, &e), apply(t, restored, &e)
+			compare(t, "restored", []entry{e}, []outcome{want}, []outcome{got})
 		}
 	})
 }
