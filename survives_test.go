@@ -1,0 +1,135 @@
+package lockkeeper_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestSurvivesRestart: whatever random clients made of a server, with quotas, ACLs of many
+// users and sessions that come and go: its directory is good, can be opened again, and has
+// every znode and session as it was. Snapshots are taken all the time.
+func TestSurvivesRestart(t *testing.T) {
+	first := testkit.Seed(t)
+	for _, seed := range []uint64{1, first} {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { survive(t, seed) })
+		})
+	}
+}
+
+func survive(t *testing.T, seed uint64) {
+	const super = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" // super:secret
+	r := rand.New(rand.NewPCG(seed, 0))
+	cfg := lockkeeper.Config{SuperDigest: super, EnforceQuota: r.IntN(2) == 0, ContainerCheckInterval: time.Hour}
+	beside := open(t, cfg)
+	cfg.DataDir, cfg.SnapshotBytes = t.TempDir(), 1<<(10+r.IntN(10))
+	s := open(t, cfg)
+
+	// The requests are those of a comparison with another server. It ends in its
+	// midst, before it clears up: nothing more gets through.
+	a := &severed{dial: inMemory(s), left: 300 + r.IntN(1000)}
+	b := &severed{dial: inMemory(beside), left: math.MaxInt}
+	report, err := differ.Run(t.Context(), differ.Options{
+		A: a.connect, B: b.connect, Seed: seed, Ops: 4000, Round: 4000, Super: "super:secret", NoMasks: true, Patience: time.Second, Minimize: 1,
+	})
+	if a.left > 0 {
+		t.Fatalf("the requests ended %d before they were to: %v\n%v", a.left, err, report)
+	}
+	want := everything(t, s)
+	if len(want) < 15 {
+		t.Errorf("there is little to survive:\n%s", strings.Join(want, "\n"))
+	}
+	sessions := 0
+	for round := range 3 {
+		check(t, s.Close())
+		stored := must(cluster.Check(cfg.DataDir))(t)
+		if round > 0 && stored.Sessions != sessions || stored.Sessions == 0 || stored.Znodes != len(want) {
+			t.Errorf("round %d: %+v, and there were %d znodes and %d sessions", round, stored, len(want), sessions)
+		}
+		sessions = stored.Sessions
+		s = open(t, cfg)
+		if got := everything(t, s); !slices.Equal(got, want) {
+			t.Fatalf("round %d: there is\n%s\nand there was\n%s", round, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// severed connects to a server until so many writes were made. Then all connections are
+// lost, and there are no more.
+type severed struct {
+	dial dialer
+
+	mu    sync.Mutex
+	left  int
+	conns []net.Conn
+}
+
+func (s *severed) connect(context.Context) (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.left <= 0 {
+		return nil, io.ErrClosedPipe
+	}
+	c, err := s.dial()
+	if err == nil {
+		s.conns = append(s.conns, c)
+	}
+	return severedConn{c, s}, err
+}
+
+type severedConn struct {
+	net.Conn
+	s *severed
+}
+
+func (c severedConn) Write(b []byte) (int, error) {
+	c.s.mu.Lock()
+	if c.s.left--; c.s.left == 0 {
+		for _, c := range c.s.conns {
+			c.Close()
+		}
+	}
+	c.s.mu.Unlock()
+	return c.Conn.Write(b)
+}
+
+// everything is every znode of a server, with its data, Stat and ACL.
+func everything(t *testing.T, s *lockkeeper.Server) (lines []string) {
+	t.Helper()
+	c := connect(t, inMemory(s))
+	must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("super:secret")}, nil))(t)
+	must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+	paths := []string{"/"}
+	for len(paths) > 0 {
+		path := paths[0]
+		paths = paths[1:]
+		var acl proto.ACLReply
+		var children proto.ChildrenReply
+		data := must(c.Get(path, false))(t)
+		must(c.Call(proto.OpGetACL, &proto.Path{Path: path}, &acl))(t)
+		must(c.Call(proto.OpGetChildren, &proto.PathWatch{Path: path}, &children))(t)
+		lines = append(lines, fmt.Sprintf("%q %q %+v %q", path, data.Data, data.Stat, acl.ACL))
+		for _, name := range children.Names {
+			paths = append(paths, strings.TrimSuffix(path, "/")+"/"+name)
+		}
+	}
+	must(c.Call(proto.OpCloseSession, nil, nil))(t)
+	slices.Sort(lines)
+	return lines
+}
