@@ -76,7 +76,7 @@ var plants = []plant{
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
-		{"cluster/lead.go", "stood > m.cfg.Tick.Milliseconds()", "false"},
+		{"cluster/lead.go", "stood > m.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL is over after two thirds of it", []edit{
 		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
