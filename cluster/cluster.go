@@ -392,9 +392,8 @@ func (m *Member) answer(f raft.Future) error {
 }
 
 // endWith has a future fail when down is closed. Raft never answers for entries
-// that are committed and not applied when it is shut down, nor for a transfer
-// that it has not begun then. Its futures can wait for a channel beside their
-// answer, but for these it sets none.
+// that are committed and not applied when it is shut down. Its futures can wait
+// for a channel beside their answer, but it does not set that of these.
 func endWith(f raft.Future, down chan struct{}) {
 	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
 		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {

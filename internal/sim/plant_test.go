@@ -21,6 +21,8 @@ type plant struct {
 	name  string
 	edits []edit
 	by    []string // the checks that may find it first
+
+	perturbed bool // it takes perturbed schedules or stopped processes to find it
 }
 
 type edit struct{ file, old, new string }
@@ -28,73 +30,88 @@ type edit struct{ file, old, new string }
 var plants = []plant{
 	{"a read does not wait for the session's write", []edit{
 		{"server/pipeline.go", "waits := len(c.queue) > 0", "waits := false"},
-	}, []string{"session order"}},
+	}, []string{"session order"}, false},
 	{"sync does not go through the log", []edit{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
-	}, []string{"linearizability"}},
+	}, []string{"linearizability"}, false},
 	{"the leader passes over touches of other members", []edit{
 		{"cluster/forward.go", "!m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
-	}, []string{"expiry", "locks"}},
+	}, []string{"expiry", "locks"}, false},
 	{"a member answers before the leader knows enough", []edit{
 		{"cluster/lead.go", "m.tracker.Safe(id, now, slack)", "slack > 0"},
-	}, []string{"expiry", "locks"}},
+	}, []string{"expiry", "locks"}, false},
 	{"a new leader goes on with the times that it knows", []edit{
 		{"cluster/lead.go", "m.setLeading(term)\n\t\t\tm.trackAll()", "m.setLeading(term)"},
-	}, []string{"expiry", "locks"}},
+	}, []string{"expiry", "locks"}, false},
 	{"an entry that is tried again is applied again", []edit{
 		{"fsm/machine.go", "if e.Batch <= m.batches[e.Origin] {", "if e.Batch == 0 {"},
-	}, []string{"exactly once"}},
+	}, []string{"exactly once"}, false},
 	{"a new leader's first entry fires no watches", []edit{
 		{"fsm/replica.go", "\tv := &View{r, r.m}\n\terr := r.m.Apply(", "\tv, before := &View{r, r.m}, r.m.term\n\terr := r.m.Apply("},
 		{"fsm/replica.go", "\t\t\tr.fire(changes)\n\t\t\tfor", "\t\t\tif before == term {\n\t\t\t\tr.fire(changes)\n\t\t\t}\n\t\t\tfor"},
-	}, []string{"watches"}},
+	}, []string{"watches"}, false},
 	{"a watch fires twice", []edit{
 		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
-	}, []string{"watches"}},
+	}, []string{"watches"}, false},
 	{"setWatches does not look at what has changed", []edit{
 		{"fsm/reads.go", "case n.Record().Mzxid > q.RelativeZxid:", "case false:"},
 		{"fsm/reads.go", "case n.Record().Pzxid > q.RelativeZxid:", "case false:"},
-	}, []string{"watches"}},
+	}, []string{"watches"}, false},
 	{"a recursive watch is not set again", []edit{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
-	}, []string{"watches"}},
+	}, []string{"watches"}, false},
 	{"a write is acknowledged before it is committed", []edit{
 		{"server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
 		{"server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
-	}, []string{"writes", "session order", "reads"}},
+	}, []string{"writes", "session order", "reads"}, false},
 	{"the last entries of the log were not synced when a member crashed", []edit{
 		{"cluster/files.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
-	}, []string{"agreement", "order", "writes", "start", "recovery", "ephemerals"}},
+	}, []string{"agreement", "order", "writes", "start", "recovery", "ephemerals"}, false},
 	{"a member keeps the ephemerals of some sessions that end", []edit{
 		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},
 		{"fsm/machine.go", "// closeSession ends", "var planted int\n\n// closeSession ends"},
-	}, []string{"agreement", "ephemerals", "check"}},
+	}, []string{"agreement", "ephemerals", "check"}, false},
 	{"a connection that lost its session can write", []edit{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
-	}, []string{"session moved"}},
+	}, []string{"session moved"}, false},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
 		{"cluster/lead.go", "stood > m.watchful()", "false"},
-	}, []string{"expiry", "locks"}},
+	}, []string{"expiry", "locks"}, false},
 	{"a TTL is over after two thirds of it", []edit{
 		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
-	}, []string{"clocks"}},
+	}, []string{"clocks"}, false},
 	{"the time of an entry is that of the member that it comes from", []edit{
 		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
-	}, []string{"clocks"}},
+	}, []string{"clocks"}, false},
 	{"a connection that is cut passes over some of what it has read", []edit{
 		{"server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
 		{"server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
-	}, []string{"session order"}},
+	}, []string{"session order"}, false},
 	{"what comes behind a lost request is not lost", []edit{
 		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
 		{"cluster/propose.go", "\t\t\tm.batcher.lose() // it may be", "\t\t\tsuspended = m.leader().suspended // it may be"},
-	}, []string{"session order"}},
+	}, []string{"session order"}, false},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
-	}, []string{"ephemerals", "session", "locks"}},
+	}, []string{"ephemerals", "session", "locks"}, false},
+	{"a leader does not ask itself whether it still leads", []edit{
+		{"cluster/quorum.go", "return m.since(m.followed.Load()) <= m.contacts.sure", "return true"},
+	}, []string{"expiry", "locks"}, true},
+	{"a new leader confirms sessions before it knows what was committed", []edit{
+		{"cluster/quorum.go", "!leads || m.begun.Load() != term", "!leads || term == 0"},
+	}, []string{"expiry", "locks"}, true},
+	{"a leader confirms touches without being sure that it leads", []edit{
+		{"cluster/forward.go", "\tif !m.surelyLeads() {\n\t\treturn", "\tif now < 0 {\n\t\treturn"},
+	}, []string{"expiry", "locks"}, true},
+	{"what a replaced leader was told is not told to the next one", []edit{
+		{"cluster/forward.go", "maps.Copy(told, news)", "_ = told"},
+	}, []string{"expiry", "locks"}, true},
+	{"no time is given back after a pause", []edit{
+		{"cluster/lead.go", "stood > m.watchful()", "false"},
+	}, []string{"expiry"}, true},
 }
 
 // replaced is what a file says with a plant's edits, by file.
@@ -126,7 +143,7 @@ func TestPlants(t *testing.T) {
 			if t.Failed() || *plantsFlag == 0 {
 				return
 			}
-			if *perturbFlag {
+			if p.perturbed || *perturbFlag {
 				files = weave(t, files)
 			}
 			dir, binary := t.TempDir(), buildWith(t, files)
