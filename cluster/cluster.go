@@ -217,24 +217,25 @@ func (m *Member) startRaft() error {
 	} else if trans, err = m.startPeers(c); err != nil {
 		return err
 	}
+	where := func(err error) error { return fmt.Errorf("%s: %w", m.stores.where, err) }
 	fresh, err := m.stores.fresh()
 	if err != nil {
-		return err
+		return where(err)
 	}
 	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // else it waits to be added
 	if m.peers == nil || fresh && len(first.Servers) == 1 {
 		if err := m.stores.bootstrap(first); err != nil {
-			return err
+			return where(err)
 		}
 		fresh = false
 	}
 	pending, err := stableUint64(m.stores.stable, string(rejoining))
 	if err != nil {
-		return err
+		return where(err)
 	}
 	term, err := stableUint64(m.stores.stable, currentTerm)
 	if err != nil {
-		return err
+		return where(err)
 	}
 	m.terms.begin(term)
 	store := guardedStore{m.stores.log, m.stores.stable, m}

@@ -18,7 +18,7 @@ import (
 // it waits, as it would in the backlog of a port.
 func TestEarlyPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mem, memory := memnet.New(), NewMemory()
+		mem := memnet.New()
 		var peers sync.WaitGroup
 		send := func(kind byte, say func(c net.Conn) error) {
 			peers.Go(func() {
@@ -34,12 +34,9 @@ func TestEarlyPeer(t *testing.T) {
 				io.Copy(io.Discard, c) // until it is closed
 			})
 		}
-		asked := false
-		memory.SetFault(func() error { // between the port and Raft, the log is written
-			if asked {
-				return nil
-			}
-			asked = true
+		listened := false
+		network := slowNetwork{mem.Host("a"), func() {
+			listened = true
 			send(kindForward, func(c net.Conn) error {
 				e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 				return writeMessage(c, msgBatch, fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1}))
@@ -49,17 +46,16 @@ func TestEarlyPeer(t *testing.T) {
 				return err
 			})
 			time.Sleep(time.Second)
-			return nil
-		})
+		}}
 		m, err := Open(Config{
-			ID: 1, Peers: map[uint64]string{1: "a:7", 2: "b:7"}, Network: mem.Host("a"), Memory: memory,
+			ID: 1, Peers: map[uint64]string{1: "a:7", 2: "b:7"}, Network: network, Memory: NewMemory(),
 			Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler),
 		}, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !asked {
-			t.Error("nothing was written")
+		if !listened {
+			t.Error("there is no port")
 		}
 		synctest.Wait() // they were let in
 		if err := m.Close(); err != nil {
@@ -67,4 +63,16 @@ func TestEarlyPeer(t *testing.T) {
 		}
 		peers.Wait()
 	})
+}
+
+// slowNetwork calls listening when a port is open, before its owner learns that.
+type slowNetwork struct {
+	Network
+	listening func()
+}
+
+func (n slowNetwork) Listen(addr string) (net.Listener, error) {
+	l, err := n.Network.Listen(addr)
+	n.listening()
+	return l, err
 }

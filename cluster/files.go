@@ -176,6 +176,10 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist) && known != nil:
 		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", path, dir)
+	case errors.Is(err, os.ErrNotExist):
+		if err := createBolt(path); err != nil {
+			return nil, err
+		}
 	case err == nil && (info.Size() > 0 || known != nil): // an empty file is one that was just made
 		if err := verifyFile(path); err != nil {
 			return nil, err
@@ -189,7 +193,7 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 		db.Close()
 		return nil, err
 	}
-	removeTemporary(filepath.Join(dir, snapshotDir), log)
+	removeTemporary(dir, log)
 	snaps, err := openSnapshots(dir, log)
 	if err != nil {
 		return fail(err)
@@ -198,13 +202,14 @@ func openDir(dir string, id uint64, log *slog.Logger) (*stores, error) {
 	if err != nil {
 		return fail(err)
 	}
-	s := &stores{log: sealedLog{db}, stable: &voteStore{StableStore: sealedStable{db}}, snaps: snaps, where: dir, close: db.Close}
+	latched := &latchedStore{LogStore: db, StableStore: db}
+	s := &stores{log: sealedLog{latched}, stable: &voteStore{StableStore: sealedStable{latched}}, snaps: snaps, where: dir, close: db.Close}
 	if old, err := overtaken(path, db, newest); err != nil {
 		return fail(err)
 	} else if old != nil {
 		log.Info("the log ends before the snapshot that the leader sent, and goes", "first", old.first, "last", old.last)
 		if err := db.DeleteRange(old.first, old.last); err != nil {
-			return fail(err)
+			return fail(fmt.Errorf("%s: %w", path, err))
 		}
 	}
 	if newest != nil {
@@ -254,6 +259,13 @@ func writeMeta(dir string, m *meta) error {
 	if err != nil {
 		return err
 	}
+	// A new name is durable only once its directory is synced. meta.json says
+	// that the directory is in use, so all other names have to be durable first.
+	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
+		if err := syncDir(d); err != nil {
+			return err
+		}
+	}
 	path := filepath.Join(dir, metaFile)
 	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
 	if err != nil {
@@ -264,12 +276,8 @@ func writeMeta(dir string, m *meta) error {
 	if err == nil {
 		err = os.Rename(path+".tmp", path)
 	}
-	// A new name lasts only once its directory is written too: the data
-	// directory's own, and those of raft.db and the snapshots.
-	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
-		if err == nil {
-			err = syncDir(d)
-		}
+	if err == nil {
+		err = syncDir(dir)
 	}
 	return err
 }
@@ -281,6 +289,35 @@ func syncDir(dir string) error {
 	}
 	err = d.Sync()
 	return errors.Join(err, d.Close())
+}
+
+// createBolt makes an empty raft.db. The file gets its name when it is whole, so
+// that one cut short by a crash is not taken for a damaged one.
+func createBolt(path string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	temporary := f.Name()
+	defer os.Remove(temporary)
+	if err := f.Close(); err != nil {
+		return err
+	}
+	db, err := openBolt(temporary, false)
+	if err != nil {
+		return err
+	}
+	if err := db.Close(); err != nil {
+		return err
+	}
+	// A rename would replace a file that another process has made by now, and uses.
+	if err := os.Link(temporary, path); err != nil {
+		if _, err := os.Stat(path); err == nil {
+			return nil
+		}
+		return os.Rename(temporary, path) // this file system has no links
+	}
+	return nil
 }
 
 func openBolt(path string, readOnly bool) (store *raftboltdb.BoltStore, err error) {
@@ -338,6 +375,8 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	}
 	dir := filepath.Join(s.dir, sink.ID()+".tmp") // until the snapshot is complete
 	err = errors.Join(os.Chmod(dir, dirMode), os.Chmod(filepath.Join(dir, metaFile), fileMode), os.Chmod(filepath.Join(dir, stateFile), fileMode))
+	// Raft syncs both files and the name of their directory, but not their names in it.
+	err = errors.Join(err, syncDir(dir))
 	if err != nil {
 		sink.Cancel()
 		return nil, err
@@ -378,14 +417,16 @@ func exposed(dir string) string {
 	return ""
 }
 
-// removeTemporary removes snapshots that a crash left unfinished: Raft never
-// looked at them, and never will.
+// removeTemporary removes what a crash left unfinished: nobody has looked at it,
+// and nobody ever will. The caller has raft.db locked.
 func removeTemporary(dir string, log *slog.Logger) {
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() && strings.HasSuffix(e.Name(), ".tmp") {
-			log.Info("removing an unfinished snapshot", "name", e.Name())
-			os.RemoveAll(filepath.Join(dir, e.Name()))
+	for _, d := range []string{raftDir, snapshotDir} {
+		entries, _ := os.ReadDir(filepath.Join(dir, d))
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".tmp") {
+				log.Info("removing what a crash left unfinished", "directory", d, "name", e.Name())
+				os.RemoveAll(filepath.Join(dir, d, e.Name()))
+			}
 		}
 	}
 }

@@ -255,6 +255,17 @@ func TestCrashWhileNew(t *testing.T) {
 		}
 		openReady(t, testConfig(dir))
 	})
+	t.Run("raft.db is not whole", func(t *testing.T) {
+		dir := t.TempDir()
+		unfinished := filepath.Join(dir, raftFile+".1.tmp")
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, snapshotDir), 0o755), os.WriteFile(unfinished, make([]byte, 5000), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		openReady(t, testConfig(dir))
+		if _, err := os.Stat(unfinished); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there: %v", unfinished, err)
+		}
+	})
 	t.Run("raft.db without meta.json", func(t *testing.T) {
 		dir := t.TempDir()
 		if err := os.MkdirAll(filepath.Join(dir, snapshotDir), 0o755); err != nil {

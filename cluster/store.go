@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 
 	"github.com/hashicorp/raft"
 )
@@ -69,7 +70,11 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	return s.LogStore.DeleteRange(first, last)
+	err = s.LogStore.DeleteRange(first, last)
+	if err != nil {
+		s.m.cannotWrite(err)
+	}
+	return err
 }
 
 // joinLog makes a log fit the snapshot that the leader has sent. Raft leaves
@@ -104,6 +109,43 @@ func joinLog(log raft.LogStore, newest raft.SnapshotMeta) error {
 		return nil
 	}
 	return log.DeleteRange(first, last)
+}
+
+// latchedStore writes nothing after a write has failed. A database whose sync
+// failed does not know what the disk holds: the next write could take the place
+// of pages that the disk, after a loss of power, still needs.
+type latchedStore struct {
+	raft.LogStore
+	raft.StableStore
+	mu    sync.Mutex
+	fault error
+}
+
+func (s *latchedStore) write(f func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault == nil {
+		s.fault = f()
+	}
+	return s.fault
+}
+
+func (s *latchedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s *latchedStore) StoreLogs(logs []*raft.Log) error {
+	return s.write(func() error { return s.LogStore.StoreLogs(logs) })
+}
+
+func (s *latchedStore) DeleteRange(first, last uint64) error {
+	return s.write(func() error { return s.LogStore.DeleteRange(first, last) })
+}
+
+func (s *latchedStore) Set(key, val []byte) error {
+	return s.write(func() error { return s.StableStore.Set(key, val) })
+}
+
+func (s *latchedStore) SetUint64(key []byte, val uint64) error {
+	return s.write(func() error { return s.StableStore.SetUint64(key, val) })
 }
 
 // The keys under which Raft stores its term and its vote.
@@ -188,6 +230,11 @@ func (s guardedStore) Set(key, val []byte) error {
 func (s guardedStore) SetUint64(key []byte, val uint64) error {
 	if string(key) == currentTerm {
 		s.m.terms.begin(val)
+		// Raft stores again what it has read while it starts. A fault would then
+		// have stable wait for somebody to close a member that is not open yet.
+		if stored, err := stableUint64(s.StableStore, currentTerm); err == nil && stored == val {
+			return nil
+		}
 	}
 	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
 }

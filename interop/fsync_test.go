@@ -97,6 +97,9 @@ func TestSnapshotIsSynced(t *testing.T) {
 					t.Errorf("%s got its name before its %s was on the disk", m[1], file)
 				}
 			}
+			if !done[m[1]+".tmp"] {
+				t.Errorf("%s got its name before those of its files were on the disk", m[1])
+			}
 			waiting = filepath.Dir(m[1])
 		}
 	}
