@@ -402,8 +402,8 @@ func TestLogIsSynced(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	log := m.stores.log.(sealedLog).LogStore.(*raftboltdb.BoltStore)
-	stable := m.stores.stable.(*voteStore).StableStore.(sealedStable).StableStore.(*raftboltdb.BoltStore)
+	log := m.stores.log.(sealedLog).LogStore.(*latchedStore).LogStore.(*raftboltdb.BoltStore)
+	stable := m.stores.stable.(*voteStore).StableStore.(sealedStable).StableStore.(*latchedStore).StableStore.(*raftboltdb.BoltStore)
 	if log != stable {
 		t.Error("the log and the term are in different files")
 	}
