@@ -327,7 +327,7 @@ func faults() []fault {
 		fault{"stop a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.pick(r)) }},
 		fault{"stop the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
 			if m := s.leader(); m != nil {
-				s.freeze(hold, m)
+				s.freeze(3*hold, m) // the sessions that it knows have ended by then
 			}
 		}},
 		fault{"stop all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.members...) }},
