@@ -364,12 +364,7 @@ func (c *checker) locks() {
 			}
 		}
 	}
-	answered := map[int64][]*Op{}
-	for _, o := range c.h.Ops {
-		if o.Known() {
-			answered[o.Session] = append(answered[o.Session], o)
-		}
-	}
+	answered := c.answers()
 	per := map[string][]*Span{}
 	for _, p := range c.h.Spans {
 		per[p.Lock] = append(per[p.Lock], p)
@@ -425,17 +420,49 @@ func (c *checker) locks() {
 // confident is until when a holder may believe that it holds: for two thirds of
 // its timeout after it sent the last request that was answered, as stock
 // clients do, if it does not let go before.
-func confident(p *Span, answered []*Op) time.Duration {
+func confident(p *Span, answered []answer) time.Duration {
 	until := p.CallAt + p.Timeout*2/3
-	for _, o := range answered { // in order of their calls
-		if o.RetAt <= until {
-			until = max(until, o.CallAt+p.Timeout*2/3)
+	for _, a := range answered { // in order of their calls
+		if a.ret <= until {
+			until = max(until, a.call+p.Timeout*2/3)
 		}
 	}
 	if p.Until > 0 {
 		until = min(until, p.Until)
 	}
 	return until
+}
+
+// answer is what a client was answered in a session: a request or a handshake.
+type answer struct {
+	call, ret time.Duration
+	server    int
+	handshake bool
+}
+
+func (a answer) what() string {
+	if a.handshake {
+		return "a handshake"
+	}
+	return "a request"
+}
+
+// answers lists, for each session, what its client was answered, in the order in
+// which it asked.
+func (c *checker) answers() map[int64][]answer {
+	all := map[int64][]answer{}
+	for _, o := range c.h.Ops {
+		if o.Known() {
+			all[o.Session] = append(all[o.Session], answer{o.CallAt, o.RetAt, o.Server, false})
+		}
+	}
+	for _, k := range c.h.Conns {
+		all[k.Session] = append(all[k.Session], answer{k.CallAt, k.At, k.Server, true})
+	}
+	for _, list := range all {
+		slices.SortStableFunc(list, func(a, b answer) int { return cmp.Compare(a.call, b.call) })
+	}
+	return all
 }
 
 // triggers lists when a watch of a kind on a path fires.
@@ -797,12 +824,7 @@ const onItsWay = tick/4 + 600*time.Millisecond
 // and of every one that ended so, whether its client could trust in it by then,
 // no matter what became of the member that had answered it.
 func (c *checker) expiries() {
-	answered := map[int64][]*Op{}
-	for _, o := range c.h.Ops {
-		if o.Known() {
-			answered[o.Session] = append(answered[o.Session], o)
-		}
-	}
+	answered := c.answers()
 	closed := map[int64]time.Duration{}
 	for i := range c.h.Commits {
 		for _, g := range c.h.Commits[i].Changes {
@@ -830,17 +852,17 @@ func (c *checker) expiries() {
 	for _, id := range slices.Sorted(maps.Keys(late)) {
 		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
-		for _, o := range answered[e.Session] {
-			if o.RetAt+onItsWay < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
-				!c.wasSlow(o.Server, o.CallAt-5*time.Second, e.At) {
-				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
+		for _, a := range answered[e.Session] {
+			if a.ret+onItsWay < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
+				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
+				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
 			}
 		}
 		end := closed[e.Session]
-		for _, o := range answered[e.Session] {
-			if o.CallAt+e.Timeout*2/3 > end {
-				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered what its client asked at %v", e.Session, e.Timeout, end, o.Server, o.CallAt)
+		for _, a := range answered[e.Session] {
+			if a.call+e.Timeout*2/3 > end {
+				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
 				break
 			}
 		}

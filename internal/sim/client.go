@@ -24,6 +24,7 @@ type client struct {
 	host    memnet.Host
 	timeout time.Duration
 	lazy    bool // speaks as seldom as it may
+	mute    bool // does not ping
 	tags    int
 
 	conn    *conn              // nil if there is none
@@ -140,6 +141,7 @@ func (c *client) try(server int) error {
 	if resumes != 0 {
 		q.SessionID, q.Password = resumes, c.session.Password
 	}
+	asked := h.now()
 	if err := raw.Handshake(&q); err != nil {
 		nc.Close()
 		if errors.Is(err, rawclient.ErrRefused) {
@@ -157,13 +159,13 @@ func (c *client) try(server int) error {
 	if raw.Session.Timeout != q.Timeout {
 		c.s.h.violate("session", "client %d asks for %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
 	}
-	if c.session = raw.Session; c.lazy {
+	if c.session = raw.Session; c.lazy || c.mute {
 		raw.Timeout = 2 * c.timeout
 	}
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h.mu.Lock()
 	k.log = &ConnLog{
-		ID: len(h.Conns), Seq: h.next(), At: h.now(), Client: c.id, Server: server, Left: c.left,
+		ID: len(h.Conns), Seq: h.next(), CallAt: asked, At: h.now(), Client: c.id, Server: server, Left: c.left,
 		Session: c.session.SessionID, Timeout: time.Duration(c.session.Timeout) * time.Millisecond,
 	}
 	h.Conns = append(h.Conns, k.log)
@@ -175,7 +177,9 @@ func (c *client) try(server int) error {
 	}
 	c.conn = k
 	c.s.wg.Go(k.read)
-	c.s.wg.Go(k.ping)
+	if !c.mute {
+		c.s.wg.Go(k.ping)
+	}
 	return nil
 }
 

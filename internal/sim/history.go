@@ -73,7 +73,8 @@ type ConnLog struct {
 	ID, Client, Server int
 	Session            int64
 	Timeout            time.Duration
-	Seq                int           // of its handshake's reply
+	CallAt             time.Duration // when its handshake was sent
+	Seq                int           // of the handshake's reply
 	At                 time.Duration // likewise
 	Left               int           // when the client left the session's connection before
 	Frames             []Frame

@@ -95,6 +95,9 @@ var plants = []plant{
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},
+	{"the owner of a late session is looked up when it is ended", []edit{
+		{"cluster/lead.go", "\t\t\tfor _, s := range late {\n\t\t\t\tm.Propose(fsm.ExpireSession(s, term)", "\t\t\ttime.Sleep(50 * time.Millisecond)\n\t\t\tfor _, s := range late {\n\t\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\t\ts = now\n\t\t\t\t\t}\n\t\t\t\t})\n\t\t\t\tm.Propose(fsm.ExpireSession(s, term)"},
+	}, []string{"expiry"}},
 }
 
 // replaced is what a file says with a plant's edits, by file.

@@ -51,15 +51,18 @@ func (s *sim) setUp() bool {
 func (s *sim) work() {
 	r := s.stream(5)
 	timeout := func() time.Duration { return 4*time.Second + time.Duration(r.IntN(6000))*time.Millisecond }
+	startOne := func(timeout time.Duration, act func(c *client)) {
+		c := s.newClient(timeout)
+		s.wg.Go(func() {
+			defer c.drop()
+			for !s.over() {
+				act(c)
+			}
+		})
+	}
 	start := func(n int, act func(c *client)) {
 		for range n {
-			c := s.newClient(timeout())
-			s.wg.Go(func() {
-				defer c.drop()
-				for !s.over() {
-					act(c)
-				}
-			})
+			startOne(timeout(), act)
 		}
 	}
 	start(4, (*client).lock)
@@ -73,6 +76,10 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
+	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
+	for range 2 {
+		startOne(late(), (*client).late)
+	}
 }
 
 // pause lets time pass between requests.
@@ -183,6 +190,47 @@ func (c *client) ephemerals() {
 	default: // left alone, a new one instead
 		c.forget()
 	}
+}
+
+// late is silent until its timeout is about over, up to a tick more or less. Then
+// it speaks, or resumes its session on another connection, or does both.
+func (c *client) late() {
+	c.mute = true
+	if c.connect() != nil {
+		return
+	}
+	c.do(&Op{Code: proto.OpCreate, Path: fmt.Sprintf("/eph/l%d-", c.id), Tag: c.tag(), Flags: proto.FlagEphemeralSeq})
+	for range 1 + c.rng.IntN(5) {
+		if c.connect() != nil {
+			return
+		}
+		last := c.do(&Op{Code: proto.OpGetData, Path: register(0), Unsynced: true})
+		if !last.Known() {
+			continue
+		}
+		way := c.rng.IntN(4)
+		if way == 0 {
+			c.drop()
+		}
+		around := last.CallAt + c.timeout + time.Duration(c.rng.Int64N(int64(2*tick))) - tick
+		c.s.sleep(around - c.s.h.now())
+		switch old := c.conn; {
+		case way == 1:
+			c.leave(false)
+		case way > 1 && old != nil:
+			op := &Op{Code: proto.OpPing, Unsynced: true}
+			if c.rng.IntN(2) == 0 {
+				op = &Op{Code: proto.OpSetData, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1}
+			}
+			c.send(op)
+			if way == 3 {
+				c.leave(false)
+			} else {
+				<-op.done
+			}
+		}
+	}
+	c.pause(200 * time.Millisecond)
 }
 
 // watches sets watches; the checks see which events come.
