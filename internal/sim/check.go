@@ -22,6 +22,7 @@ type Counts struct {
 	Timely                                                                                  int // sessions that were to end, or not, by a known time
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
+	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
 }
 
 func (n *Counts) add(m Counts) {
@@ -40,6 +41,7 @@ func (n *Counts) add(m Counts) {
 	n.Timely += m.Timely
 	n.Again += m.Again
 	n.AtOnce += m.AtOnce
+	n.Overtaken += m.Overtaken
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -49,7 +51,7 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
-	c.n.Restores = s.h.Restores
+	c.n.Restores, c.n.Overtaken = s.h.Restores, s.h.Overtaken
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.reads()

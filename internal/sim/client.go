@@ -75,12 +75,24 @@ type conn struct {
 func (s *sim) newClient(timeout time.Duration) *client {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
-	s.clients++
-	id := s.clients
-	return &client{
+	id := len(s.clients) + 1
+	c := &client{
 		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
 		watching: map[watched]bool{}, persistent: map[lasting]bool{},
 	}
+	s.clients = append(s.clients, c)
+	return c
+}
+
+// watchersAt counts the clients that watch something on a connection to a member.
+// h.mu is held.
+func (s *sim) watchersAt(member uint64) (n int) {
+	for _, c := range s.clients {
+		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && len(c.watching)+len(c.persistent) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func clientHost(id int) string { return fmt.Sprintf("client%d", id) }

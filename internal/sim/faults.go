@@ -4,13 +4,16 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // fault is a kind of fault: do makes one, holds it for a while and ends it.
@@ -81,7 +84,7 @@ var faultKinds = []fault{
 	{"cut clients", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m, way := s.pick(r), r.IntN(3)
 		s.h.mu.Lock()
-		n := s.clients
+		n := len(s.clients)
 		s.h.mu.Unlock()
 		var some []string
 		for i := 1; i <= n; i++ {
@@ -117,20 +120,14 @@ var faultKinds = []fault{
 		if r.IntN(3) == 0 {
 			most *= 10 // so slow that the others' logs go on without it
 		}
-		slow := &cutSpan{from: m.name, At: s.h.now()}
-		s.mu.Lock()
-		s.slowLog = append(s.slowLog, slow)
-		s.mu.Unlock()
-		m.mem.SetFault(func() error {
+		end := m.slow(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
 			return nil
 		})
 		time.Sleep(hold)
-		m.mem.SetFault(nil)
-		s.mu.Lock()
-		slow.Until = s.h.now()
-		s.mu.Unlock()
+		end()
 	}},
+	{"lag behind the snapshot", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.lag(r, hold) }},
 	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
 		if m.mem == nil || !m.claim() {
@@ -138,10 +135,10 @@ var faultKinds = []fault{
 		}
 		defer m.release()
 		m.setDoomed(true)
-		m.mem.SetFault(func() error { return syscall.ENOSPC })
+		end := m.slow(func() error { return syscall.ENOSPC })
 		time.Sleep(hold)
 		m.stop(false)
-		m.mem.SetFault(nil)
+		end()
 		m.setDoomed(false)
 		m.start()
 	}},
@@ -173,6 +170,105 @@ var faultKinds = []fault{
 		s.h.mu.Unlock()
 		srv.ExpireSession(id) // an error means that it was not to be
 	}},
+}
+
+// slowness is a fault of a member's store.
+type slowness struct{ f func() error }
+
+// slow has f called before each write of the member's store, beside others, until
+// end is called.
+func (m *member) slow(f func() error) (end func()) {
+	x := &slowness{f}
+	m.changeSlows(func(all []*slowness) []*slowness { return append(slices.Clone(all), x) })
+	span := &cutSpan{from: m.name, At: m.s.h.now()}
+	m.s.mu.Lock()
+	m.s.slowLog = append(m.s.slowLog, span)
+	m.s.mu.Unlock()
+	return func() {
+		m.changeSlows(func(all []*slowness) []*slowness {
+			return slices.DeleteFunc(slices.Clone(all), func(y *slowness) bool { return x == y })
+		})
+		m.s.mu.Lock()
+		span.Until = m.s.h.now()
+		m.s.mu.Unlock()
+	}
+}
+
+func (m *member) changeSlows(change func([]*slowness) []*slowness) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slows = change(m.slows)
+	all := m.slows
+	m.mem.SetFault(func() error {
+		for _, x := range all {
+			if err := x.f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lag has a follower that goes on serving clients fall behind the leader's log: it
+// writes as slowly as a member may whose disk is not stuck, and meanwhile a client
+// writes so much that the leader takes snapshots and cuts its log.
+func (s *sim) lag(r *rand.Rand, hold time.Duration) {
+	if s.opts.Dir != "" || !s.filling.TryLock() {
+		return
+	}
+	defer s.filling.Unlock()
+	var m *member
+	leader, most := s.leader(), -1
+	s.h.mu.Lock()
+	for _, x := range s.members { // the one with the most to lose
+		if n := s.watchersAt(x.id); x != leader && n > most {
+			m, most = x, n
+		}
+	}
+	s.h.mu.Unlock()
+	each := s.opts.ElectionTimeout * time.Duration(40+r.IntN(50)) / 100
+	defer m.slow(func() error { time.Sleep(each); return nil })()
+	end := s.h.now() + hold + 2*each
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	reading.Go(func() { s.lookOn(m, end) })
+	c := s.filler
+	defer c.drop()
+	for s.h.now() < end {
+		if c.connect() != nil {
+			return
+		}
+		if c.session.SessionID != 0 && c.conn.log.Server == int(m.id) {
+			c.drop()
+			continue
+		}
+		size := 16 << 10
+		if srv := s.members[c.conn.log.Server-1].server(); srv != nil {
+			srv.View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
+		}
+		for range 6 { // one entry each; a snapshot is due after two
+			tag := c.tag()
+			c.do(&Op{Code: proto.OpSetData, Path: "/bursts", Tag: tag + strings.Repeat(".", size/2), Version: -1})
+		}
+		time.Sleep(each / 2)
+	}
+}
+
+// lookOn has a client watch at a member what the filler writes, and read there all
+// the time.
+func (s *sim) lookOn(m *member, end time.Duration) {
+	c := s.onlooker
+	defer c.drop()
+	if errors.Is(c.try(int(m.id)), errExpired) {
+		c.try(int(m.id)) // with a new session
+	}
+	for s.h.now() < end && c.connect() == nil {
+		c.do(&Op{Code: proto.OpExists, Path: "/bursts", Watch: true, Unsynced: true})
+		for range 3 {
+			s.sleep(60 * time.Millisecond)
+			c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})
+		}
+	}
 }
 
 func (s *sim) pick(r *rand.Rand) *member { return s.members[r.IntN(len(s.members))] }
@@ -272,7 +368,9 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.setDoomed(false)
 	m.join = true
 	if m.mem != nil {
-		m.mem = lockkeeper.NewMemory()
+		m.mu.Lock()
+		m.mem, m.slows = lockkeeper.NewMemory(), nil // another disk
+		m.mu.Unlock()
 	} else {
 		m.dir += "+"
 	}

@@ -154,7 +154,8 @@ type History struct {
 	Faults     []string
 	Forced     map[int64]bool          // sessions that were ended on command
 	Known      map[int64]time.Duration // when a client knew that its session is at its end
-	Restores   int                     // of snapshots, at a start or from the leader
+	Restores   int                     // of snapshots, by members that had no client with watches, mostly at a start
+	Overtaken  int                     // of snapshots from the leader, by members that served clients with watches
 	Violations []Violation
 }
 
@@ -234,10 +235,12 @@ func (h *History) save(path string) error {
 // holds the members to each other: the same transactions, in the same order,
 // with the same changes and digests.
 type tap struct {
+	s      *sim
 	h      *History
 	member uint64
 	pos    int  // of the next commit in h.Commits
 	lost   bool // pos is to be found: a snapshot was restored, or this run is new
+	served bool // clients with watches, when Restoring was called
 }
 
 func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
@@ -288,12 +291,27 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (t *tap) Applied(uint64, uint64, int) {}
-func (*tap) Restoring()                    {}
 
+func (t *tap) Restoring() {
+	t.h.mu.Lock()
+	t.served = t.s.watchersAt(t.member) > 0
+	t.h.mu.Unlock()
+}
+
+// Restored takes its time, as any observer may: the tree is unlocked, and some of
+// the other observers do not know of the new state yet.
 func (t *tap) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
-	t.h.Restores++
+	if t.served {
+		t.h.Overtaken++
+	} else {
+		t.h.Restores++
+	}
 	t.h.mu.Unlock()
+	if t.served {
+		time.Sleep(time.Duration(t.s.shared.IntN(300)) * time.Millisecond)
+	}
 }
+
 func (t *tap) Failed(err error) { t.h.violate("apply", "member %d: %v", t.member, err) }

@@ -98,6 +98,9 @@ var plants = []plant{
 	{"the owner of a late session is looked up when it is ended", []edit{
 		{"cluster/lead.go", "\t\t\tfor _, s := range late {\n\t\t\t\tm.Propose(fsm.ExpireSession(s, term)", "\t\t\ttime.Sleep(50 * time.Millisecond)\n\t\t\tfor _, s := range late {\n\t\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\t\ts = now\n\t\t\t\t\t}\n\t\t\t\t})\n\t\t\t\tm.Propose(fsm.ExpireSession(s, term)"},
 	}, []string{"expiry"}},
+	{"a member that gets a snapshot answers from it on old connections", []edit{
+		{"server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
+	}, []string{"watches"}},
 }
 
 // replaced is what a file says with a plant's edits, by file.

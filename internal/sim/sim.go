@@ -84,9 +84,13 @@ type sim struct {
 	done    chan struct{} // closed when the work is over
 	calm    chan struct{} // closed when the faults are over
 	wg      sync.WaitGroup
-	clients int // under h.mu
+	clients []*client    // under h.mu; the first has the id 1
+	delay   atomic.Int64 // of a message, at most
 
-	delay atomic.Int64 // of a message, at most
+	// Clients of the fault that has a member lag, which locks filling.
+	filler   *client // writes much
+	onlooker *client // watches it at the member that lags
+	filling  sync.Mutex
 
 	mu      sync.Mutex
 	cuts    map[[2]string]int // how many faults cut a way
@@ -154,6 +158,7 @@ type member struct {
 	doomed bool // its store fails on command, or it was removed: it may stop by itself
 	busy   bool // a fault has it
 	gone   chan struct{}
+	slows  []*slowness // faults of its store, all at once
 }
 
 func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
@@ -205,7 +210,7 @@ func (m *member) start() error {
 	if m.clocks.IntN(3) == 0 {
 		m.setClock()
 	}
-	t := &tap{h: m.s.h, member: m.id, lost: true}
+	t := &tap{s: m.s, h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
@@ -370,7 +375,7 @@ func (s *sim) cutFor(m *member, since time.Duration) {
 // cutAll cuts a host from all others.
 func (s *sim) cutAll(host string, by int) {
 	s.h.mu.Lock()
-	n := s.clients
+	n := len(s.clients)
 	s.h.mu.Unlock()
 	for _, m := range s.members {
 		if m.name != host {

@@ -76,6 +76,7 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
+	s.filler, s.onlooker = s.newClient(timeout()), s.newClient(timeout())
 	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
 	for range 2 {
 		startOne(late(), (*client).late)
