@@ -22,6 +22,7 @@ type Counts struct {
 	Timely                                                                                  int // sessions that were to end, or not, by a known time
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
+	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
 	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
 }
 
@@ -42,6 +43,8 @@ func (n *Counts) add(m Counts) {
 	n.Again += m.Again
 	n.AtOnce += m.AtOnce
 	n.Overtaken += m.Overtaken
+	n.Prompt += m.Prompt
+	n.Recent += m.Recent
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -61,6 +64,8 @@ func (s *sim) check() Counts {
 	c.expiries()
 	c.lateness()
 	c.clocks()
+	c.availability()
+	c.age()
 	return c.n
 }
 
@@ -846,7 +851,7 @@ func (c *checker) expiries() {
 			continue
 		}
 		found := late[e.Session]
-		if n := len(found); n > 0 && slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At }) {
+		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
 			found = nil // that came to nothing
 		}
 		late[e.Session] = append(found, e)
@@ -923,12 +928,7 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	for _, s := range c.s.slowLog {
-		if s.from == memberHost(a) && s.within(from, to) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.s.slowLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
 // lateness asks of every session of the clients whether it ended, or is there

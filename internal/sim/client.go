@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -133,12 +134,12 @@ func (c *client) dial(addr string, timeout time.Duration) (net.Conn, error) {
 }
 
 func (c *client) try(server int) error {
-	nc, err := c.dial(clientAddr(server), c.timeout/3)
+	nc, err := c.dial(clientAddr(server), min(c.timeout/3, 3*time.Second))
 	if err != nil {
 		return err
 	}
 	raw := rawclient.New(nc)
-	raw.Timeout = c.timeout * 2 / 3
+	raw.Timeout = min(c.timeout*2/3, 10*time.Second)
 	h := c.s.h
 	h.mu.Lock()
 	if c.newest != nil {
@@ -297,6 +298,9 @@ func (k *conn) end() {
 		return
 	}
 	k.over = true
+	k.c.s.h.mu.Lock()
+	k.log.Ended = k.c.s.h.now()
+	k.c.s.h.mu.Unlock()
 	for _, o := range k.pending {
 		close(o.done)
 	}
@@ -411,6 +415,9 @@ func (k *conn) read() {
 	for {
 		f, err := k.raw.Read()
 		if err != nil {
+			h.mu.Lock()
+			k.log.ByServer = !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
+			h.mu.Unlock()
 			return
 		}
 		if !k.take(h, &f) {

@@ -23,6 +23,10 @@ type fault struct {
 	do     func(s *sim, r *rand.Rand, hold time.Duration)
 }
 
+// sticks are the faults by which a single member gets stuck, and which do nothing
+// else. They note themselves in stuckLog.
+var sticks = []string{"isolate the leader", "isolate a member", "pause a member", "stall the disk", "stall the leader's disk"}
+
 var faultKinds = []fault{
 	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
 	{"stop", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), false, hold) }},
@@ -35,6 +39,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
 		if m := s.leader(); m != nil {
+			defer s.spanIn(&s.stuckLog, m.name)()
 			s.isolate(m.name, true, true, hold)
 		}
 	}},
@@ -48,7 +53,11 @@ var faultKinds = []fault{
 			s.isolate(m.name, false, true, hold)
 		}
 	}},
-	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.isolate(s.pick(r).name, true, true, hold) }},
+	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m := s.pick(r)
+		defer s.spanIn(&s.stuckLog, m.name)()
+		s.isolate(m.name, true, true, hold)
+	}},
 	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		a, b := s.pick(r), s.pick(r)
 		if a != b {
@@ -77,6 +86,7 @@ var faultKinds = []fault{
 	}},
 	{"pause a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
+		defer s.spanIn(&s.stuckLog, m.name)()
 		s.cutAll(m.name, 1)
 		time.Sleep(hold)
 		s.cutAll(m.name, -1)
@@ -127,6 +137,8 @@ var faultKinds = []fault{
 		time.Sleep(hold)
 		end()
 	}},
+	{"stall the disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.pick(r), r) }},
+	{"stall the leader's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.leader(), r) }},
 	{"lag behind the snapshot", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.lag(r, hold) }},
 	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
@@ -180,17 +192,12 @@ type slowness struct{ f func() error }
 func (m *member) slow(f func() error) (end func()) {
 	x := &slowness{f}
 	m.changeSlows(func(all []*slowness) []*slowness { return append(slices.Clone(all), x) })
-	span := &cutSpan{from: m.name, At: m.s.h.now()}
-	m.s.mu.Lock()
-	m.s.slowLog = append(m.s.slowLog, span)
-	m.s.mu.Unlock()
+	over := m.s.spanIn(&m.s.slowLog, m.name)
 	return func() {
 		m.changeSlows(func(all []*slowness) []*slowness {
 			return slices.DeleteFunc(slices.Clone(all), func(y *slowness) bool { return x == y })
 		})
-		m.s.mu.Lock()
-		span.Until = m.s.h.now()
-		m.s.mu.Unlock()
+		over()
 	}
 }
 
@@ -207,6 +214,18 @@ func (m *member) changeSlows(change func([]*slowness) []*slowness) {
 		}
 		return nil
 	})
+}
+
+// stall has a member's disk do nothing for a while. What waits for it then goes on.
+func (s *sim) stall(m *member, r *rand.Rand) {
+	if m == nil || m.mem == nil {
+		return
+	}
+	defer s.spanIn(&s.stuckLog, m.name)()
+	over := make(chan struct{})
+	defer close(over)
+	defer m.slow(func() error { <-over; return nil })()
+	time.Sleep(time.Second + time.Duration(r.Int64N(int64(14*time.Second))))
 }
 
 // lag has a follower that goes on serving clients fall behind the leader's log: it
@@ -227,18 +246,26 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 	}
 	s.h.mu.Unlock()
 	each := s.opts.ElectionTimeout * time.Duration(40+r.IntN(50)) / 100
-	defer m.slow(func() error { time.Sleep(each); return nil })()
-	end := s.h.now() + hold + 2*each
-	var reading sync.WaitGroup
-	defer reading.Wait()
-	reading.Go(func() { s.lookOn(m, end) })
+	over := m.slow(func() error { time.Sleep(each); return nil })
+	hold += 2 * each
+	end := s.h.now() + hold
+	var clients sync.WaitGroup
+	clients.Go(func() { s.lookOn(m, end) })
+	clients.Go(func() { s.fill(m, end, each/2) })
+	time.Sleep(hold)
+	over()
+	clients.Wait() // the cluster may have no leader
+}
+
+// fill has a client write much, by way of other members than one that lags.
+func (s *sim) fill(m *member, end, pause time.Duration) {
 	c := s.filler
 	defer c.drop()
 	for s.h.now() < end {
 		if c.connect() != nil {
 			return
 		}
-		if c.session.SessionID != 0 && c.conn.log.Server == int(m.id) {
+		if c.conn.log.Server == int(m.id) {
 			c.drop()
 			continue
 		}
@@ -250,7 +277,7 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 			tag := c.tag()
 			c.do(&Op{Code: proto.OpSetData, Path: "/bursts", Tag: tag + strings.Repeat(".", size/2), Version: -1})
 		}
-		time.Sleep(each / 2)
+		time.Sleep(pause)
 	}
 }
 
@@ -440,6 +467,9 @@ func (s *sim) chaos() {
 			s.mu.Unlock()
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
+				if !slices.Contains(sticks, f.name) {
+					defer s.spanIn(&s.otherLog, "")()
+				}
 				f.do(s, mine, hold)
 				s.mu.Lock()
 				s.active--

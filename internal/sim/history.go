@@ -77,6 +77,8 @@ type ConnLog struct {
 	Seq                int           // of the handshake's reply
 	At                 time.Duration // likewise
 	Left               int           // when the client left the session's connection before
+	Ended              time.Duration // when the connection did
+	ByServer           bool          // the server ended it, or its host
 	Frames             []Frame
 }
 
@@ -151,6 +153,7 @@ type History struct {
 	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
 	Left       []int64                 // sessions at the end
 	End        time.Duration           // when that was
+	Over       time.Duration           // when the work was over
 	Faults     []string
 	Forced     map[int64]bool          // sessions that were ended on command
 	Known      map[int64]time.Duration // when a client knew that its session is at its end

@@ -101,6 +101,14 @@ var plants = []plant{
 	{"a member that gets a snapshot answers from it on old connections", []edit{
 		{"server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
+	{"a leader whose disk is stuck goes on leading", []edit{
+		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
+	}, []string{"availability"}},
+	{"a member without its leader serves on", []edit{
+		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
+		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
+		{"cluster/serving.go", "deaf, deafened = time.After(unheard-ago), ran()-ago", "_ = ago"},
+	}, []string{"age of reads"}},
 }
 
 // replaced is what a file says with a plant's edits, by file.

@@ -92,12 +92,14 @@ type sim struct {
 	onlooker *client // watches it at the member that lags
 	filling  sync.Mutex
 
-	mu      sync.Mutex
-	cuts    map[[2]string]int // how many faults cut a way
-	cutLog  []cutSpan
-	slowLog []*cutSpan // when a member's disk was slow; to says nothing
-	faults  map[string]int
-	active  int // faults that have not ended
+	mu       sync.Mutex
+	cuts     map[[2]string]int // how many faults cut a way
+	cutLog   []cutSpan
+	slowLog  []*cutSpan // when a member's disk was slow; to says nothing
+	stuckLog []*cutSpan // when a member could do nothing; to says nothing
+	otherLog []*cutSpan // when there was a fault that does more than that; neither from nor to says anything
+	faults   map[string]int
+	active   int // faults that have not ended
 }
 
 // cutSpan is a time in which a way was cut; Until is 0 while it is.
@@ -372,6 +374,19 @@ func (s *sim) cutFor(m *member, since time.Duration) {
 	s.cutLog = append(s.cutLog, cutSpan{from: m.name, to: anyone, At: since, Until: s.h.now()})
 }
 
+// spanIn begins a span in one of the logs, and returns what ends it.
+func (s *sim) spanIn(log *[]*cutSpan, from string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	span := &cutSpan{from: from, At: s.h.now()}
+	*log = append(*log, span)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		span.Until = s.h.now()
+	}
+}
+
 // cutAll cuts a host from all others.
 func (s *sim) cutAll(host string, by int) {
 	s.h.mu.Lock()
@@ -466,6 +481,7 @@ func (s *sim) recover() {
 		s.h.violate("recovery", "%d requests answered in the minute after the last fault", s.acked()-acked)
 	}
 	time.Sleep(5 * time.Second) // so that sessions end and watches fire in peace, too
+	s.h.Over = s.h.now()
 	close(s.done)
 	s.agree()
 	s.h.Left, s.h.End = s.sessions(), s.h.now()

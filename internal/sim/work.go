@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -76,6 +77,7 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
+	startOne(45*time.Second, (*client).look)
 	s.filler, s.onlooker = s.newClient(timeout()), s.newClient(timeout())
 	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
 	for range 2 {
@@ -190,6 +192,19 @@ func (c *client) ephemerals() {
 		c.s.sleep(c.timeout + time.Duration(c.rng.Int64N(int64(c.timeout))))
 	default: // left alone, a new one instead
 		c.forget()
+	}
+}
+
+// look reads, often and with a session that is so long that a member need not ask
+// the leader before it answers.
+func (c *client) look() {
+	if c.connect() != nil {
+		return
+	}
+	c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})
+	c.s.sleep(time.Duration(c.rng.Float64() * math.Sqrt(c.s.opts.Pace) * float64(500*time.Millisecond)))
+	if c.rng.IntN(200) == 0 {
+		c.leave(true)
 	}
 }
 
