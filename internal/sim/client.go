@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -69,6 +71,7 @@ type conn struct {
 	xids    []int32
 	xid     int32
 	lazy    bool // as the client was when it connected
+	user    string
 	over    bool
 	last    int64 // zxid seen last, here or before on another connection
 }
@@ -342,12 +345,17 @@ func (k *conn) start(ops ...*Op) {
 		o.Call, o.CallAt = h.next(), h.now()
 		h.Ops = append(h.Ops, o)
 		h.mu.Unlock()
+		if o.Code != proto.OpAuth {
+			o.User = k.user
+		}
 		var xid int32
 		switch o.Code {
 		case proto.OpPing:
 			xid = proto.XidPing
 		case proto.OpSetWatches, proto.OpSetWatches2:
 			xid = proto.XidSetWatches
+		case proto.OpAuth:
+			xid, k.user = proto.XidAuth, o.User
 		default:
 			k.xid++
 			xid = k.xid
@@ -364,7 +372,7 @@ func (k *conn) start(ops ...*Op) {
 func (o *Op) body() proto.Record {
 	switch o.Code {
 	case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL:
-		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: proto.OpenACL, Flags: o.Flags}
+		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: o.acl(), Flags: o.Flags}
 		if o.Code == proto.OpCreateTTL {
 			return &proto.CreateTTLRequest{CreateRequest: *q, TTL: o.TTL.Milliseconds()}
 		}
@@ -387,6 +395,8 @@ func (o *Op) body() proto.Record {
 		return o.Set
 	case proto.OpSync:
 		return &proto.Path{Path: o.Path}
+	case proto.OpAuth:
+		return &proto.AuthRequest{Scheme: "digest", Auth: []byte(o.User + ":" + secretOf(o.User))}
 	case proto.OpMulti:
 		q := &proto.MultiRequest{}
 		for _, p := range o.More {
@@ -406,6 +416,17 @@ func (o *Op) body() proto.Record {
 		return q
 	}
 	return nil
+}
+
+func secretOf(user string) string { return "secret of " + user }
+
+// acl is that of what the op creates.
+func (o *Op) acl() []proto.ACL {
+	if o.Owner == "" {
+		return proto.OpenACL
+	}
+	x := zk.DigestACL(zk.PermAll, o.Owner, secretOf(o.Owner))[0]
+	return []proto.ACL{{Perms: x.Perms, ID: proto.ID{Scheme: x.Scheme, ID: x.ID}}}
 }
 
 // read takes what comes until the connection ends.

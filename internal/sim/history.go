@@ -22,7 +22,9 @@ type Op struct {
 	TTL                      time.Duration
 	More                     []Part // of a multi
 	Flags                    int32
-	Version                  int32 // that is expected
+	Version                  int32  // that is expected
+	User                     string // whose identity the connection has, or gets by this; "" if nobody's
+	Owner                    string // of what it creates: nobody else may do anything with it; "" is everybody
 	Watch                    bool
 	Recursive                bool                      // of a persistent watch
 	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
@@ -256,7 +258,7 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 		case proto.SessionResumed:
 			continue // takes no zxid
 		case proto.NodeCreated, proto.NodeDataChanged:
-			// A multi may have deleted it again; those of this package do not.
+			// Without data if a multi has deleted it again.
 			if n := v.Tree().Lookup(x.Path); n != nil {
 				g.Data, g.Version, g.Mtime = string(n.Record().Data), n.Record().Version, n.Record().Mtime
 			}

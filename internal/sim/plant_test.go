@@ -109,6 +109,18 @@ var plants = []plant{
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
 		{"cluster/serving.go", "deaf, deafened = time.After(unheard-ago), ran()-ago", "_ = ago"},
 	}, []string{"age of reads"}},
+	{"a multi that fails keeps the data that it has set", []edit{
+		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.index[u.rec.Path].rec.Version != u.rec.Version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
+	}, []string{"outcomes"}},
+	{"a version above the current one matches", []edit{
+		{"znode/ops.go", "return want == proto.AnyVersion || want == have", "return want == proto.AnyVersion || want >= have"},
+	}, []string{"outcomes"}},
+	{"setData asks for no permission", []edit{
+		{"znode/ops.go", "n, code := t.lookup(x, r.Path, proto.PermWrite)", "n, code := t.Lookup(r.Path), proto.OK\n\tif n == nil {\n\t\tcode = proto.NoNode\n\t}"},
+	}, []string{"outcomes"}},
+	{"reads ask for no permission", []edit{
+		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},
+	}, []string{"reads"}},
 }
 
 // replaced is what a file says with a plant's edits, by file.

@@ -25,7 +25,7 @@ func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts"}
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned"}
 	for i := range registers {
 		made = append(made, register(i))
 	}
@@ -77,6 +77,7 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
+	start(2, (*client).owners)
 	startOne(45*time.Second, (*client).look)
 	s.filler, s.onlooker = s.newClient(timeout()), s.newClient(timeout())
 	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
@@ -136,7 +137,7 @@ func (c *client) registers() {
 			if !o.OK() {
 				return
 			}
-			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion})
+			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion + max(0, c.rng.Int32N(8)-5)}) // or one that is to come
 		case 3:
 			last = c.send(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
 		case 4:
@@ -278,7 +279,7 @@ func (c *client) watches() {
 	if c.rng.IntN(2) == 0 {
 		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag()})
 	} else {
-		c.do(&Op{Code: proto.OpDelete, Path: path, Version: -1})
+		c.do(&Op{Code: proto.OpDelete, Path: path, Version: c.rng.Int32N(3) - 1})
 	}
 	c.awaitEvent(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
 	c.pause(200 * time.Millisecond)
@@ -313,6 +314,12 @@ func (c *client) aging() {
 		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
 		c.pause(2 * time.Second)
 		c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
+		if c.rng.IntN(2) == 0 { // it stays for this one, if it is still there
+			c.s.sleep(time.Duration(c.rng.IntN(25)) * time.Second / 2)
+			c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
+			c.s.sleep(15 * time.Second)
+			c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
+		}
 	case 3:
 		c.do(&Op{Code: proto.OpGetChildren, Path: "/ttl", Unsynced: true})
 	}
@@ -356,7 +363,8 @@ func (c *client) bursts() {
 	c.pause(2 * time.Second)
 }
 
-// multis changes two znodes at once.
+// multis changes two znodes at once, and makes others and deletes them, or fails
+// at the end of that.
 func (c *client) multis() {
 	if c.connect() != nil {
 		return
@@ -369,13 +377,60 @@ func (c *client) multis() {
 		}
 		version = o.GotVersion
 	}
-	c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
+	parts := []Part{
 		{proto.OpCheck, "/multi/a", "", version},
 		{proto.OpSetData, "/multi/a", tag, -1},
 		{proto.OpSetData, "/multi/b", tag, -1},
-	}})
+	}
+	x := fmt.Sprintf("/multi/x%d", c.rng.IntN(3))
+	create, remove := Part{proto.OpCreate, x, tag, 0}, Part{proto.OpDelete, x, "", -1}
+	switch c.rng.IntN(5) {
+	case 0:
+		parts = append(parts, create)
+	case 1:
+		parts = append([]Part{remove}, parts...)
+	case 2: // without a trace
+		parts = append(parts, create, remove)
+	case 3:
+		parts = append(parts, create, remove, Part{proto.OpCheck, "/multi/b", "", version + 1 + c.rng.Int32N(3)})
+	}
+	c.do(&Op{Code: proto.OpMulti, Tag: tag, More: parts})
 	c.move()
 	c.pause(400 * time.Millisecond)
+}
+
+// owners works on znodes of which some belong to one user and some to another,
+// with the identity of one of them or of none.
+func (c *client) owners() {
+	if c.connect() != nil {
+		return
+	}
+	if c.conn.user == "" && c.rng.IntN(3) > 0 {
+		c.do(&Op{Code: proto.OpAuth, User: fmt.Sprintf("user%d", c.rng.IntN(2)), Unsynced: true})
+	}
+	path := fmt.Sprintf("/owned/%d", c.rng.IntN(3))
+	child := path + "/x"
+	switch c.rng.IntN(8) {
+	case 0, 1:
+		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag(), Owner: []string{"", "user0", "user1"}[c.rng.IntN(3)]})
+	case 2:
+		c.do(&Op{Code: proto.OpDelete, Path: path, Version: c.rng.Int32N(3) - 1})
+	case 3:
+		c.do(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: c.rng.Int32N(3) - 1})
+	case 4:
+		c.do(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
+	case 5:
+		c.do(&Op{Code: proto.OpGetChildren, Path: path, Unsynced: true})
+	case 6:
+		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
+	case 7:
+		tag := c.tag()
+		c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
+			{proto.OpCreate, "/owned/y", tag, 0}, {proto.OpDelete, child, "", -1}, {proto.OpDelete, "/owned/y", "", 0},
+		}})
+	}
+	c.move()
+	c.pause(300 * time.Millisecond)
 }
 
 // lock takes a lock by ZooKeeper's recipe, holds it and lets go.
