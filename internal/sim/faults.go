@@ -291,6 +291,9 @@ func (s *sim) lookOn(m *member, end time.Duration) {
 	}
 	for s.h.now() < end && c.connect() == nil {
 		c.do(&Op{Code: proto.OpExists, Path: "/bursts", Watch: true, Unsynced: true})
+		if c.rng.IntN(4) == 0 {
+			c.do(&Op{Code: proto.OpAddWatch, Path: "/bursts", Recursive: c.rng.IntN(2) == 0, Unsynced: true})
+		}
 		for range 3 {
 			s.sleep(60 * time.Millisecond)
 			c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})

@@ -32,6 +32,7 @@ type Options struct {
 
 	ElectionTimeout time.Duration // of all members
 	MaxOutstanding  int           // likewise: requests of one connection that wait
+	Observers       int           // so many of the members, the last ones, have no vote
 }
 
 // usualElection is the default election timeout.
@@ -52,6 +53,9 @@ func OptionsFor(seed uint64) Options {
 	}
 	if r.IntN(3) == 0 {
 		o.ElectionTimeout = time.Duration(1+r.IntN(6)) * 300 * time.Millisecond
+	}
+	if o.Members == 5 && r.IntN(3) == 0 {
+		o.Observers = 1 + r.IntN(2)
 	}
 	return o
 }
@@ -218,6 +222,11 @@ func (m *member) start() error {
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
+	}
+	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
+		if !m.join || m.id == uint64(id) {
+			c.Observers = append(c.Observers, uint64(id))
+		}
 	}
 	if m.join {
 		c.PeerAddr, c.Join = m.s.peers[m.id], m.s.peers[m.id%uint64(len(m.s.members))+1]
