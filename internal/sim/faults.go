@@ -262,10 +262,12 @@ func (s *sim) fill(m *member, end, pause time.Duration) {
 	c := s.filler
 	defer c.drop()
 	for s.h.now() < end {
-		if c.connect() != nil {
+		switch err := c.connect(); {
+		case errors.Is(err, errExpired): // as it mostly has since the last time
+			continue
+		case err != nil:
 			return
-		}
-		if c.conn.log.Server == int(m.id) {
+		case c.conn.log.Server == int(m.id):
 			c.drop()
 			continue
 		}
