@@ -22,6 +22,9 @@ type Counts struct {
 	Timely                                                                                  int // sessions that were to end, or not, by a known time
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
+	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
+	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
+	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
 }
 
 func (n *Counts) add(m Counts) {
@@ -40,6 +43,10 @@ func (n *Counts) add(m Counts) {
 	n.Timely += m.Timely
 	n.Again += m.Again
 	n.AtOnce += m.AtOnce
+	n.Overtaken += m.Overtaken
+	n.Outcomes += m.Outcomes
+	n.Prompt += m.Prompt
+	n.Recent += m.Recent
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -49,9 +56,10 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
-	c.n.Restores = s.h.Restores
+	c.n.Restores, c.n.Overtaken = s.h.Restores, s.h.Overtaken
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
+	c.outcomes()
 	c.reads()
 	c.locks()
 	c.watches()
@@ -59,6 +67,8 @@ func (s *sim) check() Counts {
 	c.expiries()
 	c.lateness()
 	c.clocks()
+	c.availability()
+	c.age()
 	return c.n
 }
 
@@ -127,7 +137,8 @@ func (c *checker) writes() {
 			case proto.OpDelete:
 				kind = proto.NodeDeleted
 			case proto.OpMulti:
-				path = "/multi/a"
+				c.multi(o, c.h.Commits[i].Changes)
+				continue
 			}
 			g := c.h.Commits[i].Changes[0]
 			if g.Path != path || g.Kind != kind || kind != proto.NodeDeleted && g.Data != o.Tag || o.Code == proto.OpSetData && g.Version != o.GotVersion {
@@ -171,6 +182,26 @@ func (c *checker) writes() {
 	}
 }
 
+// multi compares a multi that was acknowledged with what its transaction did.
+func (c *checker) multi(o *Op, changes []Chg) {
+	kinds := map[proto.OpCode]proto.ChangeKind{proto.OpCreate: proto.NodeCreated, proto.OpSetData: proto.NodeDataChanged, proto.OpDelete: proto.NodeDeleted}
+	did := changes
+	for _, p := range o.More {
+		if p.Code == proto.OpCheck {
+			continue
+		}
+		// There is no data left of what it deleted again.
+		if len(did) == 0 || did[0].Kind != kinds[p.Code] || did[0].Path != p.Path || did[0].Data != p.Tag && did[0].Data != "" {
+			c.fail("writes", "op %d, multi %+v, was acknowledged at zxid %x, which did %+v", o.ID, o.More, o.Zxid, changes)
+			return
+		}
+		did = did[1:]
+	}
+	if len(did) > 0 {
+		c.fail("writes", "op %d, multi %+v, was acknowledged at zxid %x, which also did %+v", o.ID, o.More, o.Zxid, did)
+	}
+}
+
 // gaps asks whether what was written on each connection was done in order, and
 // of what got no answer none behind one that was not done. done is the zxid by tag.
 func (c *checker) gaps(done map[string]int64) {
@@ -197,40 +228,6 @@ func (c *checker) gaps(done map[string]int64) {
 	}
 }
 
-// world is the tree as commits make it.
-type world struct {
-	nodes    map[string]Chg // data, version and owner
-	children map[string]map[string]bool
-}
-
-func parentOf(path string) (dir, name string) {
-	i := strings.LastIndexByte(path, '/')
-	return path[:max(i, 1)], path[i+1:]
-}
-
-func (w *world) apply(x *Commit) {
-	for _, g := range x.Changes {
-		dir, name := "", ""
-		if g.Path != "" && g.Path != "/" {
-			dir, name = parentOf(g.Path)
-		}
-		switch g.Kind {
-		case proto.NodeCreated:
-			w.nodes[g.Path] = g
-			if w.children[dir] == nil {
-				w.children[dir] = map[string]bool{}
-			}
-			w.children[dir][name] = true
-		case proto.NodeDataChanged:
-			g.Session = w.nodes[g.Path].Session
-			w.nodes[g.Path] = g
-		case proto.NodeDeleted:
-			delete(w.nodes, g.Path)
-			delete(w.children[dir], name)
-		}
-	}
-}
-
 // reads compares every read with the tree as it was at the zxid of its reply,
 // and has Porcupine judge the writes and the synced reads of each register.
 func (c *checker) reads() {
@@ -245,7 +242,7 @@ func (c *checker) reads() {
 	}
 	c.n.Reads = len(reads)
 	slices.SortStableFunc(reads, func(a, b *Op) int { return cmp.Compare(a.Zxid, b.Zxid) })
-	w := &world{map[string]Chg{}, map[string]map[string]bool{}}
+	w := c.newWorld()
 	next := 0
 	for _, o := range reads {
 		for ; next < len(c.h.Commits) && c.h.Commits[next].Zxid <= o.Zxid; next++ {
@@ -253,6 +250,10 @@ func (c *checker) reads() {
 		}
 		n, exists := w.nodes[o.Path]
 		switch {
+		case exists && o.Code != proto.OpExists && !w.permits(o.Path, o.User):
+			if o.Err != proto.NoAuth {
+				c.fail("reads", "op %d of %q reads %s of %q at zxid %x and gets %v", o.ID, o.User, o.Path, w.owners[o.Path], o.Zxid, o.Err)
+			}
 		case !exists || o.Err != proto.OK:
 			if exists || o.Err != proto.NoNode {
 				c.fail("reads", "op %d reads %s at zxid %x and gets %v; exists: %v", o.ID, o.Path, o.Zxid, o.Err, exists)
@@ -364,12 +365,7 @@ func (c *checker) locks() {
 			}
 		}
 	}
-	answered := map[int64][]*Op{}
-	for _, o := range c.h.Ops {
-		if o.Known() {
-			answered[o.Session] = append(answered[o.Session], o)
-		}
-	}
+	answered := c.answers()
 	per := map[string][]*Span{}
 	for _, p := range c.h.Spans {
 		per[p.Lock] = append(per[p.Lock], p)
@@ -425,17 +421,49 @@ func (c *checker) locks() {
 // confident is until when a holder may believe that it holds: for two thirds of
 // its timeout after it sent the last request that was answered, as stock
 // clients do, if it does not let go before.
-func confident(p *Span, answered []*Op) time.Duration {
+func confident(p *Span, answered []answer) time.Duration {
 	until := p.CallAt + p.Timeout*2/3
-	for _, o := range answered { // in order of their calls
-		if o.RetAt <= until {
-			until = max(until, o.CallAt+p.Timeout*2/3)
+	for _, a := range answered { // in order of their calls
+		if a.ret <= until {
+			until = max(until, a.call+p.Timeout*2/3)
 		}
 	}
 	if p.Until > 0 {
 		until = min(until, p.Until)
 	}
 	return until
+}
+
+// answer is what a client was answered in a session: a request or a handshake.
+type answer struct {
+	call, ret time.Duration
+	server    int
+	handshake bool
+}
+
+func (a answer) what() string {
+	if a.handshake {
+		return "a handshake"
+	}
+	return "a request"
+}
+
+// answers lists, for each session, what its client was answered, in the order in
+// which it asked.
+func (c *checker) answers() map[int64][]answer {
+	all := map[int64][]answer{}
+	for _, o := range c.h.Ops {
+		if o.Known() {
+			all[o.Session] = append(all[o.Session], answer{o.CallAt, o.RetAt, o.Server, false})
+		}
+	}
+	for _, k := range c.h.Conns {
+		all[k.Session] = append(all[k.Session], answer{k.CallAt, k.At, k.Server, true})
+	}
+	for _, list := range all {
+		slices.SortStableFunc(list, func(a, b answer) int { return cmp.Compare(a.call, b.call) })
+	}
+	return all
 }
 
 // triggers lists when a watch of a kind on a path fires.
@@ -532,14 +560,14 @@ func (t triggers) search(path string, zxid int64) int {
 	return sort.Search(len(l), func(i int) bool { return l[i].zxid > zxid })
 }
 
-// has says whether a change at that zxid causes that event.
-func (k *watchCheck) has(d due) bool {
+// times is how often the changes at a zxid cause an event: a multi may do so twice.
+func (k *watchCheck) times(d due) (n int) {
 	for i := k.from(d.zxid - 1); i < len(k.all) && k.all[i].zxid == d.zxid; i++ {
 		if k.all[i] == d {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 // from is the index of the first event after a zxid.
@@ -583,7 +611,7 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 	var leaves *beliefs                                           // set when the client has left
 	armed := map[watched]trigger{}                                // when each is to fire
 	persistent := map[lasting]int64{}                             // from which zxid on
-	told := map[due]bool{}                                        // with a zxid
+	told := map[due]int{}                                         // with a zxid
 	var atOnce []due                                              // without one
 	next := len(k.all)                                            // of all, the first that may not have been told
 	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches of before
@@ -614,7 +642,7 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 		}
 		if len(persistent) > 0 {
 			for ; next < len(k.all) && (k.all[next].zxid < f.Zxid || k.all[next].zxid == f.Zxid && f.Event == 0); next++ {
-				if d := k.all[next]; covered(d) && !told[d] {
+				if d := k.all[next]; covered(d) && told[d] < k.times(d) {
 					fail("no event %d of %s at zxid %x for a persistent watch, and something at %x", d.event, d.path, d.zxid, f.Zxid)
 				}
 			}
@@ -630,11 +658,11 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 				atOnce = append(atOnce, d)
 				continue
 			}
-			if told[d] {
-				fail("event %d of %s at zxid %x came twice", f.Event, f.Path, f.Zxid)
+			times := k.times(d)
+			if told[d]++; told[d] > max(1, times) {
+				fail("event %d of %s at zxid %x came %d times", f.Event, f.Path, f.Zxid, told[d])
 			}
-			told[d] = true
-			fired := covered(d) && k.has(d)
+			fired := covered(d) && times > 0
 			for _, w := range []watched{{false, f.Path}, {true, f.Path}} {
 				if t, ok := armed[w]; ok && t.event == f.Event && t.zxid == f.Zxid {
 					delete(armed, w)
@@ -797,12 +825,7 @@ const onItsWay = tick/4 + 600*time.Millisecond
 // and of every one that ended so, whether its client could trust in it by then,
 // no matter what became of the member that had answered it.
 func (c *checker) expiries() {
-	answered := map[int64][]*Op{}
-	for _, o := range c.h.Ops {
-		if o.Known() {
-			answered[o.Session] = append(answered[o.Session], o)
-		}
-	}
+	answered := c.answers()
 	closed := map[int64]time.Duration{}
 	for i := range c.h.Commits {
 		for _, g := range c.h.Commits[i].Changes {
@@ -822,7 +845,7 @@ func (c *checker) expiries() {
 			continue
 		}
 		found := late[e.Session]
-		if n := len(found); n > 0 && slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At }) {
+		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
 			found = nil // that came to nothing
 		}
 		late[e.Session] = append(found, e)
@@ -830,17 +853,17 @@ func (c *checker) expiries() {
 	for _, id := range slices.Sorted(maps.Keys(late)) {
 		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
-		for _, o := range answered[e.Session] {
-			if o.RetAt+onItsWay+c.s.order.Slack() < e.At && o.CallAt+e.Timeout > e.At && !c.wasCut(o.Server, int(e.By), o.CallAt-5*time.Second, e.At) &&
-				!c.wasSlow(o.Server, o.CallAt-5*time.Second, e.At) {
-				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, o.Server, o.CallAt)
+		for _, a := range answered[e.Session] {
+			if a.ret+onItsWay+c.s.order.Slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
+				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
+				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
 			}
 		}
 		end := closed[e.Session]
-		for _, o := range answered[e.Session] {
-			if o.CallAt+e.Timeout*2/3 > end {
-				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered what its client asked at %v", e.Session, e.Timeout, end, o.Server, o.CallAt)
+		for _, a := range answered[e.Session] {
+			if a.call+e.Timeout*2/3 > end {
+				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
 				break
 			}
 		}
@@ -899,12 +922,7 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	for _, s := range c.s.slowLog {
-		if s.from == memberHost(a) && s.within(from, to) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.s.slowLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
 // lateness asks of every session of the clients whether it ended, or is there

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
@@ -24,6 +27,7 @@ type client struct {
 	host    memnet.Host
 	timeout time.Duration
 	lazy    bool // speaks as seldom as it may
+	mute    bool // does not ping
 	tags    int
 
 	conn    *conn              // nil if there is none
@@ -67,6 +71,7 @@ type conn struct {
 	xids    []int32
 	xid     int32
 	lazy    bool // as the client was when it connected
+	user    string
 	over    bool
 	last    int64 // zxid seen last, here or before on another connection
 }
@@ -74,12 +79,24 @@ type conn struct {
 func (s *sim) newClient(timeout time.Duration) *client {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
-	s.clients++
-	id := s.clients
-	return &client{
+	id := len(s.clients) + 1
+	c := &client{
 		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
 		watching: map[watched]bool{}, persistent: map[lasting]bool{},
 	}
+	s.clients = append(s.clients, c)
+	return c
+}
+
+// watchersAt counts the clients that watch something on a connection to a member.
+// h.mu is held.
+func (s *sim) watchersAt(member uint64) (n int) {
+	for _, c := range s.clients {
+		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && len(c.watching)+len(c.persistent) > 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func clientHost(id int) string { return fmt.Sprintf("client%d", id) }
@@ -120,12 +137,12 @@ func (c *client) dial(addr string, timeout time.Duration) (net.Conn, error) {
 }
 
 func (c *client) try(server int) error {
-	nc, err := c.dial(clientAddr(server), c.timeout/3)
+	nc, err := c.dial(clientAddr(server), min(c.timeout/3, 3*time.Second))
 	if err != nil {
 		return err
 	}
 	raw := rawclient.New(nc)
-	raw.Timeout = c.timeout * 2 / 3
+	raw.Timeout = min(c.timeout*2/3, 10*time.Second)
 	h := c.s.h
 	h.mu.Lock()
 	if c.newest != nil {
@@ -140,6 +157,7 @@ func (c *client) try(server int) error {
 	if resumes != 0 {
 		q.SessionID, q.Password = resumes, c.session.Password
 	}
+	asked := h.now()
 	if err := raw.Handshake(&q); err != nil {
 		nc.Close()
 		if errors.Is(err, rawclient.ErrRefused) {
@@ -157,13 +175,13 @@ func (c *client) try(server int) error {
 	if raw.Session.Timeout != q.Timeout {
 		c.s.h.violate("session", "client %d asks for %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
 	}
-	if c.session = raw.Session; c.lazy {
+	if c.session = raw.Session; c.lazy || c.mute {
 		raw.Timeout = 2 * c.timeout
 	}
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h.mu.Lock()
 	k.log = &ConnLog{
-		ID: len(h.Conns), Seq: h.next(), At: h.now(), Client: c.id, Server: server, Left: c.left,
+		ID: len(h.Conns), Seq: h.next(), CallAt: asked, At: h.now(), Client: c.id, Server: server, Left: c.left,
 		Session: c.session.SessionID, Timeout: time.Duration(c.session.Timeout) * time.Millisecond,
 	}
 	h.Conns = append(h.Conns, k.log)
@@ -175,7 +193,9 @@ func (c *client) try(server int) error {
 	}
 	c.conn = k
 	c.s.wg.Go(k.read)
-	c.s.wg.Go(k.ping)
+	if !c.mute {
+		c.s.wg.Go(k.ping)
+	}
 	return nil
 }
 
@@ -281,6 +301,9 @@ func (k *conn) end() {
 		return
 	}
 	k.over = true
+	k.c.s.h.mu.Lock()
+	k.log.Ended = k.c.s.h.now()
+	k.c.s.h.mu.Unlock()
 	for _, o := range k.pending {
 		close(o.done)
 	}
@@ -322,12 +345,17 @@ func (k *conn) start(ops ...*Op) {
 		o.Call, o.CallAt = h.next(), h.now()
 		h.Ops = append(h.Ops, o)
 		h.mu.Unlock()
+		if o.Code != proto.OpAuth {
+			o.User = k.user
+		}
 		var xid int32
 		switch o.Code {
 		case proto.OpPing:
 			xid = proto.XidPing
 		case proto.OpSetWatches, proto.OpSetWatches2:
 			xid = proto.XidSetWatches
+		case proto.OpAuth:
+			xid, k.user = proto.XidAuth, o.User
 		default:
 			k.xid++
 			xid = k.xid
@@ -344,7 +372,7 @@ func (k *conn) start(ops ...*Op) {
 func (o *Op) body() proto.Record {
 	switch o.Code {
 	case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL:
-		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: proto.OpenACL, Flags: o.Flags}
+		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: o.acl(), Flags: o.Flags}
 		if o.Code == proto.OpCreateTTL {
 			return &proto.CreateTTLRequest{CreateRequest: *q, TTL: o.TTL.Milliseconds()}
 		}
@@ -367,6 +395,8 @@ func (o *Op) body() proto.Record {
 		return o.Set
 	case proto.OpSync:
 		return &proto.Path{Path: o.Path}
+	case proto.OpAuth:
+		return &proto.AuthRequest{Scheme: "digest", Auth: []byte(o.User + ":" + secretOf(o.User))}
 	case proto.OpMulti:
 		q := &proto.MultiRequest{}
 		for _, p := range o.More {
@@ -388,6 +418,17 @@ func (o *Op) body() proto.Record {
 	return nil
 }
 
+func secretOf(user string) string { return "secret of " + user }
+
+// acl is that of what the op creates.
+func (o *Op) acl() []proto.ACL {
+	if o.Owner == "" {
+		return proto.OpenACL
+	}
+	x := zk.DigestACL(zk.PermAll, o.Owner, secretOf(o.Owner))[0]
+	return []proto.ACL{{Perms: x.Perms, ID: proto.ID{Scheme: x.Scheme, ID: x.ID}}}
+}
+
 // read takes what comes until the connection ends.
 func (k *conn) read() {
 	defer k.end()
@@ -395,6 +436,9 @@ func (k *conn) read() {
 	for {
 		f, err := k.raw.Read()
 		if err != nil {
+			h.mu.Lock()
+			k.log.ByServer = !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
+			h.mu.Unlock()
 			return
 		}
 		if !k.take(h, &f) {

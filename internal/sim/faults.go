@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // fault is a kind of fault: do makes one, holds it for a while and ends it.
@@ -21,6 +23,10 @@ type fault struct {
 	weight int
 	do     func(s *sim, r *rand.Rand, hold time.Duration)
 }
+
+// sticks are the faults by which a single member gets stuck, and which do nothing
+// else. They note themselves in stuckLog.
+var sticks = []string{"isolate the leader", "isolate a member", "pause a member", "stall the disk", "stall the leader's disk", "stop a process", "stop the leader's process"}
 
 var faultKinds = []fault{
 	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
@@ -34,6 +40,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
 		if m := s.leader(); m != nil {
+			defer s.spanIn(&s.stuckLog, m.name)()
 			s.isolate(m.name, true, true, hold)
 		}
 	}},
@@ -47,7 +54,11 @@ var faultKinds = []fault{
 			s.isolate(m.name, false, true, hold)
 		}
 	}},
-	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.isolate(s.pick(r).name, true, true, hold) }},
+	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		m := s.pick(r)
+		defer s.spanIn(&s.stuckLog, m.name)()
+		s.isolate(m.name, true, true, hold)
+	}},
 	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		a, b := s.pick(r), s.pick(r)
 		if a != b {
@@ -76,6 +87,7 @@ var faultKinds = []fault{
 	}},
 	{"pause a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
+		defer s.spanIn(&s.stuckLog, m.name)()
 		s.cutAll(m.name, 1)
 		time.Sleep(hold)
 		s.cutAll(m.name, -1)
@@ -83,7 +95,7 @@ var faultKinds = []fault{
 	{"cut clients", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m, way := s.pick(r), r.IntN(3)
 		s.h.mu.Lock()
-		n := s.clients
+		n := len(s.clients)
 		s.h.mu.Unlock()
 		var some []string
 		for i := 1; i <= n; i++ {
@@ -119,20 +131,16 @@ var faultKinds = []fault{
 		if r.IntN(3) == 0 {
 			most *= 10 // so slow that the others' logs go on without it
 		}
-		slow := &cutSpan{from: m.name, At: s.h.now()}
-		s.mu.Lock()
-		s.slowLog = append(s.slowLog, slow)
-		s.mu.Unlock()
-		m.mem.SetFault(func() error {
+		end := m.slow(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
 			return nil
 		})
 		time.Sleep(hold)
-		m.mem.SetFault(nil)
-		s.mu.Lock()
-		slow.Until = s.h.now()
-		s.mu.Unlock()
+		end()
 	}},
+	{"stall the disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.pick(r), r) }},
+	{"stall the leader's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.leader(), r) }},
+	{"lag behind the snapshot", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.lag(r, hold) }},
 	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
 		if m.mem == nil || !m.claim() {
@@ -140,10 +148,10 @@ var faultKinds = []fault{
 		}
 		defer m.release()
 		m.setDoomed(true)
-		m.mem.SetFault(func() error { return syscall.ENOSPC })
+		end := m.slow(func() error { return syscall.ENOSPC })
 		time.Sleep(hold)
 		m.stop(false)
-		m.mem.SetFault(nil)
+		end()
 		m.setDoomed(false)
 		m.start()
 	}},
@@ -175,6 +183,125 @@ var faultKinds = []fault{
 		s.h.mu.Unlock()
 		srv.ExpireSession(id) // an error means that it was not to be
 	}},
+}
+
+// slowness is a fault of a member's store.
+type slowness struct{ f func() error }
+
+// slow has f called before each write of the member's store, beside others, until
+// end is called.
+func (m *member) slow(f func() error) (end func()) {
+	x := &slowness{f}
+	m.changeSlows(func(all []*slowness) []*slowness { return append(slices.Clone(all), x) })
+	over := m.s.spanIn(&m.s.slowLog, m.name)
+	return func() {
+		m.changeSlows(func(all []*slowness) []*slowness {
+			return slices.DeleteFunc(slices.Clone(all), func(y *slowness) bool { return x == y })
+		})
+		over()
+	}
+}
+
+func (m *member) changeSlows(change func([]*slowness) []*slowness) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slows = change(m.slows)
+	all := m.slows
+	m.mem.SetFault(func() error {
+		for _, x := range all {
+			if err := x.f(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// stall has a member's disk do nothing for a while. What waits for it then goes on.
+func (s *sim) stall(m *member, r *rand.Rand) {
+	if m == nil || m.mem == nil {
+		return
+	}
+	defer s.spanIn(&s.stuckLog, m.name)()
+	over := make(chan struct{})
+	defer close(over)
+	defer m.slow(func() error { <-over; return nil })()
+	time.Sleep(time.Second + time.Duration(r.Int64N(int64(14*time.Second))))
+}
+
+// lag has a follower that goes on serving clients fall behind the leader's log: it
+// writes as slowly as a member may whose disk is not stuck, and meanwhile a client
+// writes so much that the leader takes snapshots and cuts its log.
+func (s *sim) lag(r *rand.Rand, hold time.Duration) {
+	if s.opts.Dir != "" || !s.filling.TryLock() {
+		return
+	}
+	defer s.filling.Unlock()
+	var m *member
+	leader, most := s.leader(), -1
+	s.h.mu.Lock()
+	for _, x := range s.members { // the one with the most to lose
+		if n := s.watchersAt(x.id); x != leader && n > most {
+			m, most = x, n
+		}
+	}
+	s.h.mu.Unlock()
+	each := s.opts.ElectionTimeout * time.Duration(40+r.IntN(50)) / 100
+	over := m.slow(func() error { time.Sleep(each); return nil })
+	hold += 2 * each
+	end := s.h.now() + hold
+	var clients sync.WaitGroup
+	clients.Go(func() { s.lookOn(m, end) })
+	clients.Go(func() { s.fill(m, end, each/2) })
+	time.Sleep(hold)
+	over()
+	clients.Wait() // the cluster may have no leader
+}
+
+// fill has a client write much, by way of other members than one that lags.
+func (s *sim) fill(m *member, end, pause time.Duration) {
+	c := s.filler
+	defer c.drop()
+	for s.h.now() < end {
+		switch err := c.connect(); {
+		case errors.Is(err, errExpired): // as it mostly has since the last time
+			continue
+		case err != nil:
+			return
+		case c.conn.log.Server == int(m.id):
+			c.drop()
+			continue
+		}
+		size := 16 << 10
+		if srv := s.members[c.conn.log.Server-1].server(); srv != nil {
+			srv.View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
+		}
+		for range 6 { // one entry each; a snapshot is due after two
+			tag := c.tag()
+			c.do(&Op{Code: proto.OpSetData, Path: "/bursts", Tag: tag + strings.Repeat(".", size/2), Version: -1})
+		}
+		time.Sleep(pause)
+	}
+}
+
+// lookOn has a client watch at a member what the filler writes, and read there all
+// the time.
+func (s *sim) lookOn(m *member, end time.Duration) {
+	c := s.onlooker
+	defer c.drop()
+	if errors.Is(c.try(int(m.id)), errExpired) {
+		c.try(int(m.id)) // with a new session
+	}
+	for s.h.now() < end && c.connect() == nil {
+		c.do(&Op{Code: proto.OpExists, Path: "/bursts", Watch: true, Unsynced: true})
+		if c.rng.IntN(4) == 0 {
+			c.do(&Op{Code: proto.OpAddWatch, Path: "/bursts", Recursive: c.rng.IntN(2) == 0, Unsynced: true})
+		}
+		for range 3 {
+			s.sleep(60 * time.Millisecond)
+			c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})
+		}
+	}
 }
 
 func (s *sim) pick(r *rand.Rand) *member { return s.members[r.IntN(len(s.members))] }
@@ -274,7 +401,9 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.setDoomed(false)
 	m.join = true
 	if m.mem != nil {
-		m.mem = lockkeeper.NewMemory()
+		m.mu.Lock()
+		m.mem, m.slows = lockkeeper.NewMemory(), nil // another disk
+		m.mu.Unlock()
 	} else {
 		m.dir += "+"
 	}
@@ -344,21 +473,19 @@ func (s *sim) freeze(hold time.Duration, members ...*member) {
 			frozen = append(frozen, m)
 		}
 	}
-	began := s.h.now()
 	for _, m := range frozen {
 		s.order.Pause(m.name)
+		defer s.spanIn(&s.stopLog, m.name)()
+		defer s.spanIn(&s.slowLog, m.name)() // what it has heard, the leader may learn only now
+		if len(members) == 1 {
+			defer s.spanIn(&s.stuckLog, m.name)()
+		}
 	}
+	began := s.h.now()
 	time.Sleep(hold)
 	for _, m := range frozen {
-		s.cutFor(m, began) // what it has heard, the leader may learn only now
+		s.cutFor(m, began)
 		s.order.Resume(m.name)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range frozen {
-		span := cutSpan{from: m.name, At: began, Until: s.h.now()}
-		s.slowLog = append(s.slowLog, &span)
-		s.stopLog = append(s.stopLog, span)
 	}
 }
 
@@ -390,6 +517,9 @@ func (s *sim) chaos() {
 			s.mu.Unlock()
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
+				if !slices.Contains(sticks, f.name) {
+					defer s.spanIn(&s.otherLog, "")()
+				}
 				f.do(s, mine, hold)
 				s.mu.Lock()
 				s.active--

@@ -22,7 +22,9 @@ type Op struct {
 	TTL                      time.Duration
 	More                     []Part // of a multi
 	Flags                    int32
-	Version                  int32 // that is expected
+	Version                  int32  // that is expected
+	User                     string // whose identity the connection has, or gets by this; "" if nobody's
+	Owner                    string // of what it creates: nobody else may do anything with it; "" is everybody
 	Watch                    bool
 	Recursive                bool                      // of a persistent watch
 	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
@@ -73,9 +75,12 @@ type ConnLog struct {
 	ID, Client, Server int
 	Session            int64
 	Timeout            time.Duration
-	Seq                int           // of its handshake's reply
+	CallAt             time.Duration // when its handshake was sent
+	Seq                int           // of the handshake's reply
 	At                 time.Duration // likewise
 	Left               int           // when the client left the session's connection before
+	Ended              time.Duration // when the connection did
+	ByServer           bool          // the server ended it, or its host
 	Frames             []Frame
 }
 
@@ -150,10 +155,12 @@ type History struct {
 	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
 	Left       []int64                 // sessions at the end
 	End        time.Duration           // when that was
+	Over       time.Duration           // when the work was over
 	Faults     []string
 	Forced     map[int64]bool          // sessions that were ended on command
 	Known      map[int64]time.Duration // when a client knew that its session is at its end
-	Restores   int                     // of snapshots, at a start or from the leader
+	Restores   int                     // of snapshots, by members that had no client with watches, mostly at a start
+	Overtaken  int                     // of snapshots from the leader, by members that served clients with watches
 	Violations []Violation
 }
 
@@ -233,10 +240,12 @@ func (h *History) save(path string) error {
 // holds the members to each other: the same transactions, in the same order,
 // with the same changes and digests.
 type tap struct {
+	s      *sim
 	h      *History
 	member uint64
 	pos    int  // of the next commit in h.Commits
 	lost   bool // pos is to be found: a snapshot was restored, or this run is new
+	served bool // clients with watches, when Restoring was called
 }
 
 func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
@@ -249,7 +258,7 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 		case proto.SessionResumed:
 			continue // takes no zxid
 		case proto.NodeCreated, proto.NodeDataChanged:
-			// A multi may have deleted it again; those of this package do not.
+			// Without data if a multi has deleted it again.
 			if n := v.Tree().Lookup(x.Path); n != nil {
 				g.Data, g.Version, g.Mtime = string(n.Record().Data), n.Record().Version, n.Record().Mtime
 			}
@@ -287,12 +296,27 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (t *tap) Applied(uint64, uint64, int) {}
-func (*tap) Restoring()                    {}
 
+func (t *tap) Restoring() {
+	t.h.mu.Lock()
+	t.served = t.s.watchersAt(t.member) > 0
+	t.h.mu.Unlock()
+}
+
+// Restored takes its time, as any observer may: the tree is unlocked, and some of
+// the other observers do not know of the new state yet.
 func (t *tap) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
-	t.h.Restores++
+	if t.served {
+		t.h.Overtaken++
+	} else {
+		t.h.Restores++
+	}
 	t.h.mu.Unlock()
+	if t.served {
+		time.Sleep(time.Duration(t.s.shared.IntN(300)) * time.Millisecond)
+	}
 }
+
 func (t *tap) Failed(err error) { t.h.violate("apply", "member %d: %v", t.member, err) }

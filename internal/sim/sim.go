@@ -33,6 +33,7 @@ type Options struct {
 
 	ElectionTimeout time.Duration // of all members
 	MaxOutstanding  int           // likewise: requests of one connection that wait
+	Observers       int           // so many of the members, the last ones, have no vote
 }
 
 // usualElection is the default election timeout.
@@ -53,6 +54,9 @@ func OptionsFor(seed uint64) Options {
 	}
 	if r.IntN(3) == 0 {
 		o.ElectionTimeout = time.Duration(1+r.IntN(6)) * 300 * time.Millisecond
+	}
+	if o.Members == 5 && r.IntN(3) == 0 {
+		o.Observers = 1 + r.IntN(2)
 	}
 	return o
 }
@@ -85,18 +89,25 @@ type sim struct {
 	done    chan struct{} // closed when the work is over
 	calm    chan struct{} // closed when the faults are over
 	wg      sync.WaitGroup
-	clients int // under h.mu
+	clients []*client    // under h.mu; the first has the id 1
+	delay   atomic.Int64 // of a message, at most
 
-	delay atomic.Int64 // of a message, at most
 	order *perturb.Run // in which the members' goroutines run
 
-	mu      sync.Mutex
-	cuts    map[[2]string]int // how many faults cut a way
-	cutLog  []cutSpan
-	slowLog []*cutSpan // when a member's disk was slow; to says nothing
-	stopLog []cutSpan  // when a member's process was stopped; likewise
-	faults  map[string]int
-	active  int // faults that have not ended
+	// Clients of the fault that has a member lag, which locks filling.
+	filler   *client // writes much
+	onlooker *client // watches it at the member that lags
+	filling  sync.Mutex
+
+	mu       sync.Mutex
+	cuts     map[[2]string]int // how many faults cut a way
+	cutLog   []cutSpan
+	slowLog  []*cutSpan // when a member's disk was slow; to says nothing
+	stuckLog []*cutSpan // when a member could do nothing; to says nothing
+	otherLog []*cutSpan // when there was a fault that does more than that; neither from nor to says anything
+	stopLog  []*cutSpan // when a member's process was stopped; likewise
+	faults   map[string]int
+	active   int // faults that have not ended
 }
 
 // cutSpan is a time in which a way was cut; Until is 0 while it is.
@@ -157,6 +168,7 @@ type member struct {
 	doomed bool // its store fails on command, or it was removed: it may stop by itself
 	busy   bool // a fault has it
 	gone   chan struct{}
+	slows  []*slowness // faults of its store, all at once
 }
 
 func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
@@ -213,12 +225,17 @@ func (m *member) open() error {
 	if m.clocks.IntN(3) == 0 {
 		m.setClock()
 	}
-	t := &tap{h: m.s.h, member: m.id, lost: true}
+	t := &tap{s: m.s, h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
+	}
+	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
+		if !m.join || m.id == uint64(id) {
+			c.Observers = append(c.Observers, uint64(id))
+		}
 	}
 	if m.join {
 		c.PeerAddr, c.Join = m.s.peers[m.id], m.s.peers[m.id%uint64(len(m.s.members))+1]
@@ -375,10 +392,23 @@ func (s *sim) cutFor(m *member, since time.Duration) {
 	s.cutLog = append(s.cutLog, cutSpan{from: m.name, to: anyone, At: since, Until: s.h.now()})
 }
 
+// spanIn begins a span in one of the logs, and returns what ends it.
+func (s *sim) spanIn(log *[]*cutSpan, from string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	span := &cutSpan{from: from, At: s.h.now()}
+	*log = append(*log, span)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		span.Until = s.h.now()
+	}
+}
+
 // cutAll cuts a host from all others.
 func (s *sim) cutAll(host string, by int) {
 	s.h.mu.Lock()
-	n := s.clients
+	n := len(s.clients)
 	s.h.mu.Unlock()
 	for _, m := range s.members {
 		if m.name != host {
@@ -475,6 +505,7 @@ func (s *sim) recover() {
 		s.h.violate("recovery", "%d requests answered in the minute after the last fault", s.acked()-acked)
 	}
 	time.Sleep(5 * time.Second) // so that sessions end and watches fire in peace, too
+	s.h.Over = s.h.now()
 	close(s.done)
 	s.agree()
 	s.h.Left, s.h.End = s.sessions(), s.h.now()

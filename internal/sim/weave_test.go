@@ -26,6 +26,7 @@ var notWoven = map[string]bool{
 	"cluster/pages.go": true,
 	"cluster/seal.go":  true,
 	"cluster/log.go":   true, // go-hclog
+	"cluster/peers.go": true, // Raft's transport, which closes connections
 }
 
 // weave returns the files of the servers with points in them, by their names in the

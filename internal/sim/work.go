@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts"}
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned"}
 	for i := range registers {
 		made = append(made, register(i))
 	}
@@ -51,15 +52,18 @@ func (s *sim) setUp() bool {
 func (s *sim) work() {
 	r := s.stream(5)
 	timeout := func() time.Duration { return 4*time.Second + time.Duration(r.IntN(6000))*time.Millisecond }
+	startOne := func(timeout time.Duration, act func(c *client)) {
+		c := s.newClient(timeout)
+		s.wg.Go(func() {
+			defer c.drop()
+			for !s.over() {
+				act(c)
+			}
+		})
+	}
 	start := func(n int, act func(c *client)) {
 		for range n {
-			c := s.newClient(timeout())
-			s.wg.Go(func() {
-				defer c.drop()
-				for !s.over() {
-					act(c)
-				}
-			})
+			startOne(timeout(), act)
 		}
 	}
 	start(4, (*client).lock)
@@ -73,6 +77,13 @@ func (s *sim) work() {
 	}
 	start(1, (*client).aging)
 	start(2, (*client).bursts)
+	start(2, (*client).owners)
+	startOne(45*time.Second, (*client).look)
+	s.filler, s.onlooker = s.newClient(timeout()), s.newClient(timeout())
+	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
+	for range 2 {
+		startOne(late(), (*client).late)
+	}
 }
 
 // pause lets time pass between requests.
@@ -126,7 +137,7 @@ func (c *client) registers() {
 			if !o.OK() {
 				return
 			}
-			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion})
+			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion + max(0, c.rng.Int32N(8)-5)}) // or one that is to come
 		case 3:
 			last = c.send(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
 		case 4:
@@ -185,6 +196,60 @@ func (c *client) ephemerals() {
 	}
 }
 
+// look reads, often and with a session that is so long that a member need not ask
+// the leader before it answers.
+func (c *client) look() {
+	if c.connect() != nil {
+		return
+	}
+	c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})
+	c.s.sleep(time.Duration(c.rng.Float64() * math.Sqrt(c.s.opts.Pace) * float64(500*time.Millisecond)))
+	if c.rng.IntN(200) == 0 {
+		c.leave(true)
+	}
+}
+
+// late is silent until its timeout is about over, up to a tick more or less. Then
+// it speaks, or resumes its session on another connection, or does both.
+func (c *client) late() {
+	c.mute = true
+	if c.connect() != nil {
+		return
+	}
+	c.do(&Op{Code: proto.OpCreate, Path: fmt.Sprintf("/eph/l%d-", c.id), Tag: c.tag(), Flags: proto.FlagEphemeralSeq})
+	for range 1 + c.rng.IntN(5) {
+		if c.connect() != nil {
+			return
+		}
+		last := c.do(&Op{Code: proto.OpGetData, Path: register(0), Unsynced: true})
+		if !last.Known() {
+			continue
+		}
+		way := c.rng.IntN(4)
+		if way == 0 {
+			c.drop()
+		}
+		around := last.CallAt + c.timeout + time.Duration(c.rng.Int64N(int64(2*tick))) - tick
+		c.s.sleep(around - c.s.h.now())
+		switch old := c.conn; {
+		case way == 1:
+			c.leave(false)
+		case way > 1 && old != nil:
+			op := &Op{Code: proto.OpPing, Unsynced: true}
+			if c.rng.IntN(2) == 0 {
+				op = &Op{Code: proto.OpSetData, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1}
+			}
+			c.send(op)
+			if way == 3 {
+				c.leave(false)
+			} else {
+				<-op.done
+			}
+		}
+	}
+	c.pause(200 * time.Millisecond)
+}
+
 // watches sets watches; the checks see which events come.
 func (c *client) watches() {
 	if c.connect() != nil {
@@ -214,7 +279,7 @@ func (c *client) watches() {
 	if c.rng.IntN(2) == 0 {
 		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag()})
 	} else {
-		c.do(&Op{Code: proto.OpDelete, Path: path, Version: -1})
+		c.do(&Op{Code: proto.OpDelete, Path: path, Version: c.rng.Int32N(3) - 1})
 	}
 	c.awaitEvent(time.Duration(c.rng.IntN(1000)) * time.Millisecond)
 	c.pause(200 * time.Millisecond)
@@ -249,6 +314,12 @@ func (c *client) aging() {
 		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
 		c.pause(2 * time.Second)
 		c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
+		if c.rng.IntN(2) == 0 { // it stays for this one, if it is still there
+			c.s.sleep(time.Duration(c.rng.IntN(25)) * time.Second / 2)
+			c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
+			c.s.sleep(15 * time.Second)
+			c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
+		}
 	case 3:
 		c.do(&Op{Code: proto.OpGetChildren, Path: "/ttl", Unsynced: true})
 	}
@@ -292,7 +363,8 @@ func (c *client) bursts() {
 	c.pause(2 * time.Second)
 }
 
-// multis changes two znodes at once.
+// multis changes two znodes at once, and makes others and deletes them, or fails
+// at the end of that.
 func (c *client) multis() {
 	if c.connect() != nil {
 		return
@@ -305,13 +377,60 @@ func (c *client) multis() {
 		}
 		version = o.GotVersion
 	}
-	c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
+	parts := []Part{
 		{proto.OpCheck, "/multi/a", "", version},
 		{proto.OpSetData, "/multi/a", tag, -1},
 		{proto.OpSetData, "/multi/b", tag, -1},
-	}})
+	}
+	x := fmt.Sprintf("/multi/x%d", c.rng.IntN(3))
+	create, remove := Part{proto.OpCreate, x, tag, 0}, Part{proto.OpDelete, x, "", -1}
+	switch c.rng.IntN(5) {
+	case 0:
+		parts = append(parts, create)
+	case 1:
+		parts = append([]Part{remove}, parts...)
+	case 2: // without a trace
+		parts = append(parts, create, remove)
+	case 3:
+		parts = append(parts, create, remove, Part{proto.OpCheck, "/multi/b", "", version + 1 + c.rng.Int32N(3)})
+	}
+	c.do(&Op{Code: proto.OpMulti, Tag: tag, More: parts})
 	c.move()
 	c.pause(400 * time.Millisecond)
+}
+
+// owners works on znodes of which some belong to one user and some to another,
+// with the identity of one of them or of none.
+func (c *client) owners() {
+	if c.connect() != nil {
+		return
+	}
+	if c.conn.user == "" && c.rng.IntN(3) > 0 {
+		c.do(&Op{Code: proto.OpAuth, User: fmt.Sprintf("user%d", c.rng.IntN(2)), Unsynced: true})
+	}
+	path := fmt.Sprintf("/owned/%d", c.rng.IntN(3))
+	child := path + "/x"
+	switch c.rng.IntN(8) {
+	case 0, 1:
+		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag(), Owner: []string{"", "user0", "user1"}[c.rng.IntN(3)]})
+	case 2:
+		c.do(&Op{Code: proto.OpDelete, Path: path, Version: c.rng.Int32N(3) - 1})
+	case 3:
+		c.do(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: c.rng.Int32N(3) - 1})
+	case 4:
+		c.do(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
+	case 5:
+		c.do(&Op{Code: proto.OpGetChildren, Path: path, Unsynced: true})
+	case 6:
+		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
+	case 7:
+		tag := c.tag()
+		c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
+			{proto.OpCreate, "/owned/y", tag, 0}, {proto.OpDelete, child, "", -1}, {proto.OpDelete, "/owned/y", "", 0},
+		}})
+	}
+	c.move()
+	c.pause(300 * time.Millisecond)
 }
 
 // lock takes a lock by ZooKeeper's recipe, holds it and lets go.

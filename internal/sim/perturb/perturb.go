@@ -80,8 +80,11 @@ func (r *Run) Hot() (where []string, longest time.Duration) {
 
 // Slack is how much later than usual something may come that takes a few steps.
 func (r *Run) Slack() time.Duration {
-	if !Woven() {
+	switch {
+	case !Woven():
 		return 0
+	case len(r.hot) == 0:
+		return 4 * shortest
 	}
 	return 4 * r.longest
 }
@@ -128,6 +131,9 @@ func (r *Run) Resume(name string) {
 	}
 }
 
+// shortest is how long goroutines sleep at most at most places.
+const shortest = 2 * time.Millisecond
+
 // Point is a place at which the goroutine may be held up. site is its number.
 func Point(site int) {
 	r := current.Load()
@@ -159,7 +165,7 @@ func Point(site int) {
 	switch {
 	case r.hot[site] && n%2 == 0:
 	case n < 2:
-		d = min(d, d%(2*time.Millisecond))
+		d = d % shortest
 	case n < 40:
 		r.yields.Add(1)
 		runtime.Gosched()
