@@ -1,7 +1,9 @@
 T := 30s
 H := 10
+N := 50
+SEED := 1
 
-.PHONY: build test race lint fuzz chaos sim plants interop diff ci
+.PHONY: build test race lint fuzz chaos sim plants mutants interop diff ci
 
 build:
 	go build ./...
@@ -33,6 +35,11 @@ sim:
 # Builds with planted bugs, each of which the simulation has to find.
 plants:
 	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=40
+
+# N small faults made in the source, one at a time: which kind of test finds each
+# (docs/testing.md). FLAGS takes more flags of internal/mutants.
+mutants:
+	nice -n 10 go test ./internal/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
 
 # As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
 interop:
