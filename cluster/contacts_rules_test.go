@@ -1,0 +1,415 @@
+package cluster
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+// TestMajority: the latest time that a majority of the voters has reached. The member
+// itself always has, if it votes.
+func TestMajority(t *testing.T) {
+	vote := func(ids ...uint64) (members []MemberInfo) {
+		for _, id := range ids {
+			members = append(members, MemberInfo{ID: id, Voter: true})
+		}
+		return members
+	}
+	observer := func(id uint64) MemberInfo { return MemberInfo{ID: id} }
+	for _, x := range []struct {
+		name    string
+		members []MemberInfo
+		times   []int64 // of the members 2, 3 and so on
+		want    int64
+	}{
+		{"nobody", nil, nil, never},
+		{"it alone", vote(1), nil, math.MaxInt64},
+		{"two", vote(1, 2), []int64{10}, 10},
+		{"three", vote(1, 2, 3), []int64{10, 20}, 20},
+		{"four", vote(1, 2, 3, 4), []int64{30, 10, 20}, 20},
+		{"five", vote(1, 2, 3, 4, 5), []int64{40, 10, 30, 20}, 30},
+		{"an observer beside three", append(vote(1, 2, 3), observer(4)), []int64{10, 20, 99}, 20},
+		{"it observes three", append(vote(2, 3, 4), observer(1)), []int64{10, 20, 30}, 20},
+		{"it is none of three", vote(2, 3, 4), []int64{10, 20, 30}, 20},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		c.setMembers(x.members)
+		for i, at := range x.times {
+			c.peers[uint64(i+2)].reached = at
+		}
+		if got := c.majority(func(p *peer) int64 { return p.reached }); got != x.want {
+			t.Errorf("%s: %d, want %d", x.name, got, x.want)
+		}
+	}
+}
+
+// TestMembersGo: what is known of a member goes with it.
+func TestMembersGo(t *testing.T) {
+	c, _ := following()
+	c.followed(2, c.moment(1000))
+	c.setMembers(three[:1])
+	if len(c.peers) != 0 {
+		t.Errorf("%d peers are left", len(c.peers))
+	}
+	c.setMembers(three)
+	if at := c.peers[2].followed; at != (moment{never, never}) {
+		t.Errorf("a member that came back has followed at %v", at)
+	}
+}
+
+// TestPresent: the followers and observers of the last two seconds.
+func TestPresent(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	if f, o := c.present(0); f != 0 || o != 0 {
+		t.Errorf("%d followers and %d observers of nobody", f, o)
+	}
+	c.setMembers(append(slices.Clone(three), MemberInfo{ID: 4}, MemberInfo{ID: 5}))
+	c.followed(2, c.moment(1000))
+	c.followed(4, c.moment(1001))
+	for _, x := range []struct {
+		now                  int64
+		followers, observers int
+	}{{1001, 1, 1}, {3000, 1, 1}, {3001, 0, 1}, {3002, 0, 0}} {
+		if f, o := c.present(x.now); f != x.followers || o != x.observers {
+			t.Errorf("at %d: %d followers and %d observers", x.now, f, o)
+		}
+	}
+}
+
+// TestLatestCounts: an answer that comes late does not replace a later one.
+func TestLatestCounts(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	look(c, 0, state{term: 5, leads: true})
+	c.followed(2, moment{200, 190})
+	c.followed(2, moment{100, 90})
+	c.answered(3, moment{200, 190}, 230, state{lost: true})
+	c.answered(3, moment{100, 90}, 240, state{})
+	if p := c.peers[2]; p.followed != (moment{200, 190}) || p.reached != 190 {
+		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
+	}
+	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
+		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
+	}
+	if at := c.lastFollowed(150, three); at != 150 {
+		t.Errorf("followed at %d, which is to come", at)
+	}
+}
+
+// TestHeartbeats: which ones count, and which are news.
+func TestHeartbeats(t *testing.T) {
+	other := new(int)
+	for _, x := range []struct {
+		name   string
+		h      heard
+		newest uint64
+		counts bool
+		news   bool
+	}{
+		{"the next one", heard{id: 3, term: 5}, 5, true, false},
+		{"another connection", heard{id: 3, term: 5, conn: other}, 5, true, true},
+		{"another leader", heard{id: 2, term: 6}, 6, true, true},
+		{"a leader of a term that is over", heard{id: 2, term: 5, conn: other}, 6, false, false},
+		{"a leader before the one that is heard", heard{id: 2, term: 4, conn: other}, 4, false, false},
+		{"a leader that waits for its disk", heard{id: 3, term: 5, stalled: 1999 * ms}, 5, true, false},
+		{"a leader whose disk is stuck", heard{id: 3, term: 5, stalled: 2000 * ms}, 5, true, true},
+	} {
+		c, conn := following()
+		if x.h.conn == nil {
+			x.h.conn = conn
+		}
+		if news := c.hear(1100, x.h, 30*ms, x.newest); news != x.news {
+			t.Errorf("%s: news is %v", x.name, news)
+		}
+		ran := c.moment(1100).ran
+		h := c.heard
+		if counts := h.ran == ran; counts != x.counts {
+			t.Errorf("%s: counts is %v", x.name, counts)
+		}
+		if x.counts && (h.id != x.h.id || h.term != x.h.term || h.led != ran-30 || c.peers[x.h.id].reached != ran) {
+			t.Errorf("%s: %+v", x.name, h)
+		}
+		if x.h.stalled >= 2*time.Second && !c.hear(1200, heard{id: 3, term: 5, conn: conn}, 0, 5) {
+			t.Errorf("%s: that it is not any more is no news", x.name)
+		}
+	}
+}
+
+// TestWhatItSays: what a member that hears the leader of term 5 says of itself.
+func TestWhatItSays(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		own, want state
+	}{
+		{"it follows", state{term: 5}, state{term: 5}},
+		{"a later term has begun", state{term: 6}, state{term: 6, lost: true}},
+		{"it leads a later term", state{term: 6, leads: true}, state{term: 6, leads: true}},
+		{"it leads that term", state{term: 5, leads: true}, state{term: 5, leads: true}},
+		{"it led an earlier term", state{term: 4, leads: true}, state{term: 4}},
+		{"it stands in that term", state{term: 5, candidate: true}, state{term: 5}},
+		{"it stands in a later term", state{term: 6, candidate: true}, state{term: 6, candidate: true, lost: true}},
+	} {
+		c, _ := following()
+		if got := c.state(x.own); got != x.want {
+			t.Errorf("%s: it says %+v, want %+v", x.name, got, x.want)
+		}
+	}
+	c := newContacts(1, timesFor(2*time.Second))
+	if got := c.state(state{}); !got.lost {
+		t.Error("who never heard a leader does not say that it has lost it")
+	}
+	c, conn := following()
+	c.hear(1000, heard{id: 3, term: 5, conn: conn, stalled: 2 * time.Second}, 0, 5)
+	if got := c.state(state{term: 5}); !got.lost {
+		t.Error("who hears a leader that cannot write does not say that it has lost it")
+	}
+}
+
+// TestStateOnTheWire: what one member writes, another reads.
+func TestStateOnTheWire(t *testing.T) {
+	for _, s := range []state{
+		{}, {leads: true}, {lost: true}, {candidate: true},
+		{leads: true, lost: true, candidate: true, term: 1 << 60, lastTerm: 2 << 50, lastIndex: 3 << 40, stalled: 1234 * ms},
+	} {
+		b := s.append(nil)
+		if len(b) != stateLen || decodeState(b) != s {
+			t.Errorf("%+v is read as %+v, from %d bytes", s, decodeState(b), len(b))
+		}
+	}
+	for d, want := range map[time.Duration]uint32{-time.Second: 0, 5 * ms: 5, math.MaxInt64: math.MaxUint32} {
+		if got := millis(d); got != want {
+			t.Errorf("%v is %d ms", d, got)
+		}
+	}
+}
+
+var five = append(slices.Clone(three), MemberInfo{ID: 4, Voter: true}, MemberInfo{ID: 5, Voter: true})
+
+// standing says how a member comes to stand: self is one of members, the leader
+// of term 5 was member 3, and its connections are refused since 1010.
+type standing struct {
+	self    uint64
+	members []MemberInfo
+	own     state
+	says    map[uint64]state // what the others answer, at once each time
+	refused []uint64         // likewise, beside member 3
+}
+
+// after is how many ms later it stands first, or -1 if it does not within two seconds.
+func (x *standing) after(t *testing.T) int64 {
+	t.Helper()
+	c := newContacts(x.self, timesFor(2*time.Second))
+	c.look(1000, x.members, x.own)
+	conn := new(int)
+	c.hear(1000, heard{id: 3, term: 5, conn: conn}, 0, 5)
+	c.hungUp(conn, 1010)
+	c.look(1010, x.members, x.own)
+	for _, id := range append(x.refused, 3) {
+		c.refused(id)
+	}
+	for now := int64(1010); now < 3000; now++ {
+		for id, s := range x.says {
+			c.answered(id, moment{now, 0}, now, s)
+		}
+		if _, _, stand, _ := c.look(now, x.members, x.own); stand {
+			return now - 1010
+		}
+	}
+	return -1
+}
+
+// TestWhenItStands: who stands, when, for each of the rules by itself and at its bound.
+func TestWhenItStands(t *testing.T) {
+	own := state{term: 5, lastTerm: 5, lastIndex: 10}
+	lost := own
+	lost.lost = true
+	with := func(s state, change func(s *state)) state {
+		change(&s)
+		return s
+	}
+	const never = -1
+	for _, x := range []struct {
+		name string
+		standing
+		want int64
+	}{
+		{"it is the first of two", standing{1, three, own, map[uint64]state{2: lost}, nil}, 0},
+		{"it is the second of two", standing{2, three, own, map[uint64]state{1: lost}, nil}, 150},
+		{"it is the second, but has one entry more", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastIndex = 9 })}, nil}, 0},
+		{"it is the second, but has a later last entry", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastTerm, s.lastIndex = 4, 11 })}, nil}, 0},
+		{"it is the third of three", standing{4, five, own, map[uint64]state{1: lost, 2: lost}, []uint64{5}}, 300},
+		{"two of five are no majority", standing{1, five, own, map[uint64]state{2: lost}, []uint64{4, 5}}, never},
+		{"one of five has not answered", standing{1, five, own, map[uint64]state{2: lost, 4: lost}, nil}, 100},
+		{"one of five has an election", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.candidate = true })}, []uint64{5}}, 300},
+		{"one of five knows a later term", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.term = 6 })}, []uint64{5}}, 300},
+		{"one of five leads this term", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5}}, nil}, never},
+		{"one of five led a term before", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 4}}, nil}, 0},
+		{"one of five leads and almost cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 1999 * ms}}, nil}, never},
+		{"one of five leads and cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 2000 * ms}}, nil}, 0},
+		{"its disk is slow", standing{1, three, with(own, func(s *state) { s.stalled = 999 * ms }), map[uint64]state{2: lost}, nil}, 0},
+		{"its disk is too slow", standing{1, three, with(own, func(s *state) { s.stalled = 1000 * ms }), map[uint64]state{2: lost}, nil}, never},
+		{"the other's disk is slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 999 * ms })}, nil}, 0},
+		{"the other's disk is too slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 1000 * ms })}, nil}, never},
+		{"it does not vote", standing{4, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"it is no member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"observers do not count", standing{1, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
+	} {
+		if got := x.after(t); got != x.want {
+			t.Errorf("%s: it stands after %d ms, want %d", x.name, got, x.want)
+		}
+	}
+}
+
+// TestStandsAgain: how long a member waits for an election of its own, or of another.
+func TestStandsAgain(t *testing.T) {
+	c, _ := following()
+	own, lost := state{term: 6}, state{term: 6, lost: true}
+	c.refused(3)
+	var stood []int64
+	run := func(from, to int64) {
+		for now := from; now < to; now++ {
+			c.answered(2, moment{now, 0}, now, lost)
+			if _, stand := look(c, now, own); stand {
+				stood = append(stood, now)
+			}
+		}
+	}
+	run(1010, 8000)
+	if len(stood) < 4 {
+		t.Fatalf("it stood at %v", stood)
+	}
+	// Half of the election timeout twice, then all of it, and up to 75 ms more.
+	for i, want := range []int64{1000, 2000, 2000} {
+		if gap := stood[i+1] - stood[i]; gap < want || gap > want+75 {
+			t.Errorf("it stood %d ms after the time before, want %d", gap, want)
+		}
+	}
+
+	// Another member is elected, and lost: it counts from the beginning.
+	c.hear(8000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
+	look(c, 8000, own)
+	stood = nil
+	own.term, lost.term = 7, 7
+	look(c, 8100, own) // a term begins, which somebody may win
+	run(8100, 9500)
+	if len(stood) == 0 || stood[0] < 9100 || stood[0] > 9175 {
+		t.Errorf("it stood at %v, in a term that began at 8100", stood)
+	}
+}
+
+// TestOldAnswers: an answer counts for 300 ms, if the question was asked since
+// something is wrong.
+func TestOldAnswers(t *testing.T) {
+	for _, x := range []struct {
+		asked, came, now int64
+		want             bool
+	}{
+		{1010, 1010, 1310, true},
+		{1010, 1010, 1311, false},
+		{1009, 1010, 1020, false},
+		{1010, 1300, 1600, true},
+	} {
+		c, conn := following()
+		own := state{term: 5, lastTerm: 5, lastIndex: 10}
+		look(c, 1005, own)
+		c.hungUp(conn, 1010)
+		look(c, 1010, own)
+		c.refused(3)
+		c.answered(2, moment{x.asked, 0}, x.came, state{lost: true, term: 5, lastTerm: 5, lastIndex: 9})
+		if _, stand := look(c, x.now, own); stand != x.want {
+			t.Errorf("asked at %d and answered at %d, it stands at %d: %v", x.asked, x.came, x.now, stand)
+		}
+	}
+}
+
+// TestWhoIsAsked: the other voters, one question to each at a time, and soon
+// again while what is wrong has only begun.
+func TestWhoIsAsked(t *testing.T) {
+	members := append(slices.Clone(three), MemberInfo{ID: 4})
+	c, conn := following()
+	c.asked(2)
+	c.asked(3)
+	own := state{term: 5}
+	asked := func(now int64) (ids []uint64, again time.Duration) {
+		_, ask, _, again := c.look(now, members, own)
+		for _, x := range ask {
+			ids = append(ids, x.ID)
+		}
+		return ids, again
+	}
+	if ids, again := asked(1005); ids != nil || again != 250*ms || c.troubled() {
+		t.Errorf("nothing is wrong, and it asks %d, again after %v", ids, again)
+	}
+	c.hungUp(conn, 1010)
+	if ids, again := asked(1010); !slices.Equal(ids, []uint64{2, 3}) || again != hurryGap || !c.troubled() {
+		t.Errorf("it asks %d, again after %v", ids, again)
+	}
+	c.asked(2)
+	if ids, _ := asked(1014); ids != nil {
+		t.Errorf("it asks %d too soon", ids)
+	}
+	if ids, _ := asked(1015); !slices.Equal(ids, []uint64{2}) {
+		t.Errorf("it asks %d, and 3 has not answered yet", ids)
+	}
+	if _, again := asked(1210); again != 50*ms {
+		t.Errorf("again after %v", again)
+	}
+	if _, again := asked(3000); again != 100*ms {
+		t.Errorf("again after %v", again)
+	}
+	c.hear(3000, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+	if ids, _ := asked(3001); ids != nil || c.troubled() {
+		t.Errorf("the leader is back, and it asks %d", ids)
+	}
+}
+
+// TestNoMajority: a leader is without a majority when none has followed it for the
+// election timeout, and a member that hears the leader when that is without one.
+func TestNoMajority(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		leads bool
+		ago   func(now int64) time.Duration // when the leader that it hears had a majority
+		want  func(now int64) bool
+	}{
+		{"a leader that nobody follows", true, nil, func(now int64) bool { return now >= 3000 }},
+		{"a follower of a leader with a majority", false, func(int64) time.Duration { return 0 }, func(int64) bool { return false }},
+		{"a follower of a leader without one", false, func(now int64) time.Duration { return time.Duration(now-1000) * ms }, func(now int64) bool { return now >= 3000 }},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		own := state{term: 5, leads: x.leads}
+		c.look(1000, five, own)
+		conn := new(int)
+		for now := int64(1000); now <= 3100; now += 10 {
+			if x.ago != nil {
+				c.hear(now, heard{id: 3, term: 5, conn: conn}, x.ago(now), 5)
+			}
+			if v, _, _, _ := c.look(now, five, own); v.noMajority != x.want(now) {
+				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.noMajority)
+			}
+		}
+	}
+}
+
+// TestTimes: the patience of a member follows from the election timeout, and a pause
+// of the process counts as a quarter of it.
+func TestTimes(t *testing.T) {
+	for election, want := range map[time.Duration]times{
+		2 * time.Second: {2 * time.Second, 300 * ms, 100 * ms},
+		300 * ms:        {300 * ms, 150 * ms, 75 * ms},
+		2 * ms:          {2 * ms, 1 * ms, 1 * ms},
+	} {
+		if got := timesFor(election); got != want {
+			t.Errorf("%v: %v, want %v", election, got, want)
+		}
+	}
+	c, _ := following()
+	at := c.moment(1000).ran
+	for now, want := range map[int64]int64{900: 0, 1499: 499, 1500: 500, 60_000: 500} {
+		if got := c.moment(now); got.now != now || got.ran-at != want {
+			t.Errorf("at %d it ran for %d ms, want %d", now, got.ran-at, want)
+		}
+	}
+}
