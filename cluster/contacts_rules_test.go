@@ -299,6 +299,30 @@ func TestStandsAgain(t *testing.T) {
 	}
 }
 
+// TestLossesApart: a member that had lost the leader for a moment, and loses it
+// again, waits for those before it from the second loss on.
+func TestLossesApart(t *testing.T) {
+	c := newContacts(2, timesFor(2*time.Second))
+	own, lost := state{term: 5}, state{term: 5, lost: true}
+	first := int64(-1)
+	for now := int64(1000); now < 2000 && first < 0; now++ {
+		if now < 1010 || now >= 1100 && now < 1110 {
+			c.hear(now, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+		} else if now == 1010 || now == 1110 {
+			c.hungUp(c.heard.conn, now)
+			look(c, now, own)
+			c.refused(3)
+		}
+		c.answered(1, moment{now, 0}, now, lost)
+		if _, stand := look(c, now, own); stand {
+			first = now
+		}
+	}
+	if first != 1110+150 {
+		t.Errorf("it stands at %d", first)
+	}
+}
+
 // TestOldAnswers: an answer counts for 300 ms, if the question was asked since
 // something is wrong.
 func TestOldAnswers(t *testing.T) {

@@ -1,0 +1,49 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// TestLinkEnds: when a follower's connection to the leader ends, though the leader
+// stays, the follower takes another one: what it wrote over the first is done,
+// and so is what it writes next.
+func TestLinkEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m := members[(lead+1)%3]
+		write := func() result {
+			done := make(result, 1)
+			m.Propose(fsm.Nothing(), done, nil)
+			return done
+		}
+		<-write()
+		term := m.raft.CurrentTerm()
+		for range 3 {
+			before := m.link
+			done := write()
+			before.c.Close()
+			for _, done := range []result{done, write()} {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Fatal(err)
+					}
+				case <-time.After(time.Second):
+					t.Fatal("it is not done after a second")
+				}
+			}
+			synctest.Wait()
+			if m.link == before {
+				t.Fatal("it goes on with a connection that has ended")
+			}
+		}
+		if m.raft.CurrentTerm() != term {
+			t.Error("the leader was replaced meanwhile")
+		}
+	})
+}
