@@ -293,8 +293,8 @@ func TestStandsAgain(t *testing.T) {
 	stood = nil
 	own.term, lost.term = 7, 7
 	look(c, 8100, own) // a term begins, which somebody may win
-	run(8100, 9500)
-	if len(stood) == 0 || stood[0] < 9100 || stood[0] > 9175 {
+	run(8100, 11_000)
+	if len(stood) != 2 || stood[0] < 9100 || stood[0] > 9175 || stood[1]-stood[0] > 1075 {
 		t.Errorf("it stood at %v, in a term that began at 8100", stood)
 	}
 }
@@ -323,6 +323,166 @@ func TestLossesApart(t *testing.T) {
 	}
 }
 
+// TestWaitsAnew: a member that may not stand for a moment waits for those before it
+// from then on.
+func TestWaitsAnew(t *testing.T) {
+	for name, between := range map[string]func(c *contacts, now int64, own *state){
+		"its disk is slow": func(_ *contacts, _ int64, own *state) { own.stalled = time.Second },
+		"another leads": func(c *contacts, now int64, _ *state) {
+			c.answered(4, moment{now, 0}, now, state{leads: true, term: 5})
+		},
+		"the others have a leader": func(c *contacts, now int64, _ *state) { c.answered(1, moment{now, 0}, now, state{term: 5}) },
+	} {
+		c := newContacts(2, timesFor(2*time.Second))
+		lost := state{term: 5, lost: true}
+		c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
+		c.hungUp(t, 1005)
+		stood := int64(-1)
+		for now := int64(1010); now < 2000 && stood < 0; now++ {
+			own := state{term: 5}
+			for _, id := range []uint64{1, 4} {
+				c.answered(id, moment{now, 0}, now, lost)
+			}
+			c.refused(3)
+			c.refused(5)
+			if now >= 1100 && now < 1110 {
+				between(c, now, &own)
+			}
+			if _, _, stand, _ := c.look(now, five, own); stand {
+				stood = now
+			}
+		}
+		if stood != 1110+150 {
+			t.Errorf("%s: it stands at %d", name, stood)
+		}
+	}
+}
+
+// TestFirstElection: a member that has just been started does not take the term that
+// it finds in its store for an election that somebody may win.
+func TestFirstElection(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	own := state{term: 5}
+	look(c, 1000, own)
+	c.refused(3)
+	c.answered(2, moment{1001, 0}, 1001, state{term: 5, lost: true})
+	if _, stand := look(c, 1002, own); !stand {
+		t.Error("it does not stand")
+	}
+}
+
+// TestTrouble: something is wrong when nobody was heard for half of the election
+// timeout. Who refused a connection before that may be back.
+func TestTrouble(t *testing.T) {
+	c, _ := following()
+	c.refused(2)
+	for now := int64(1000); now <= 2000; now += 10 {
+		look(c, now, state{term: 5})
+		if c.troubled() != (now == 2000) || c.peers[2].refused == (now == 2000) {
+			t.Errorf("after %d ms: troubled %v, member 2 refused %v", now-1000, c.troubled(), c.peers[2].refused)
+		}
+	}
+
+	c = newContacts(1, timesFor(2*time.Second))
+	leads := state{term: 5, leads: true}
+	look(c, 1000, leads)
+	c.refused(2)
+	for now := int64(1000); now <= 2000; now += 10 {
+		look(c, now, leads)
+	}
+	if !c.troubled() || !c.peers[2].refused {
+		t.Errorf("a leader: troubled %v, member 2 refused %v", c.troubled(), c.peers[2].refused)
+	}
+}
+
+// TestStuck: a member whose disk is stuck for the election timeout, while the leader
+// goes on.
+func TestStuck(t *testing.T) {
+	for _, x := range []struct {
+		own  state
+		want bool
+	}{
+		{state{term: 5, stalled: 1999 * ms}, false},
+		{state{term: 5, stalled: 2000 * ms}, true},
+		{state{term: 6, stalled: 2000 * ms}, false},              // it has no leader
+		{state{term: 6, stalled: 2000 * ms, leads: true}, false}, // the others see to that
+	} {
+		c, _ := following()
+		if v, _ := look(c, 1010, x.own); v.stuck != x.want {
+			t.Errorf("%+v: stuck is %v", x.own, v.stuck)
+		}
+	}
+}
+
+// TestRefusedByThree: what it takes for a member of five to be without a majority at
+// once.
+func TestRefusedByThree(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		leads   bool
+		refused []uint64
+		want    bool
+	}{
+		{"a leader that two refuse", true, []uint64{2, 4}, false},
+		{"a leader that three refuse", true, []uint64{2, 4, 5}, true},
+		{"a follower that three refuse, but not the leader", false, []uint64{2, 4, 5}, false},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		own := state{term: 5, leads: x.leads}
+		c.look(1000, five, own)
+		if !x.leads {
+			c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
+			c.look(1000, five, own)
+		}
+		for _, id := range x.refused {
+			c.refused(id)
+		}
+		c.look(1010, five, own)
+		if v, _, _, _ := c.look(1310, five, own); v.noMajority != x.want {
+			t.Errorf("%s: without a majority is %v", x.name, v.noMajority)
+		}
+	}
+
+	c := newContacts(1, timesFor(2*time.Second))
+	own := state{term: 5, leads: true}
+	at := func(now int64) bool {
+		v, _, _, _ := c.look(now, five, own)
+		return v.noMajority
+	}
+	for now := int64(1000); now < 1200; now += 100 {
+		for _, id := range []uint64{2, 4, 5} {
+			c.refused(id)
+		}
+		at(now)
+	}
+	c.followed(2, c.moment(1200))
+	at(1200)
+	c.refused(2)
+	if at(1250) || at(1549) || !at(1550) {
+		t.Error("one that came back for a moment is not waited for again")
+	}
+}
+
+// TestLed: when a leader was followed by a majority last, by both clocks.
+func TestLed(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	if at := c.lastFollowed(100, three[:1]); at != 100 {
+		t.Errorf("a leader that is alone was followed at %d", at)
+	}
+	own := state{term: 5, leads: true}
+	look(c, 1000, own)
+	c.followed(2, c.moment(1000))
+	look(c, 1400, own)
+	for range 2 {
+		if ago := c.ledAgo(); ago != 400*ms {
+			t.Errorf("it led %v ago", ago)
+		}
+		if at := c.lastFollowed(1400, three); at != 1000 {
+			t.Errorf("it was followed at %d", at)
+		}
+	}
+}
+
 // TestOldAnswers: an answer counts for 300 ms, if the question was asked since
 // something is wrong.
 func TestOldAnswers(t *testing.T) {
@@ -344,6 +504,9 @@ func TestOldAnswers(t *testing.T) {
 		c.answered(2, moment{x.asked, 0}, x.came, state{lost: true, term: 5, lastTerm: 5, lastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d, it stands at %d: %v", x.asked, x.came, x.now, stand)
+		}
+		if _, stand := look(c, x.now+200, own); stand {
+			t.Errorf("asked at %d and answered at %d, it stands at %d", x.asked, x.came, x.now+200)
 		}
 	}
 }
@@ -386,6 +549,16 @@ func TestWhoIsAsked(t *testing.T) {
 	c.hear(3000, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
 	if ids, _ := asked(3001); ids != nil || c.troubled() {
 		t.Errorf("the leader is back, and it asks %d", ids)
+	}
+	c.asked(2)
+	c.asked(3)
+	if ids, _ := asked(3200); ids != nil {
+		t.Errorf("the leader is there, and it asks %d", ids)
+	}
+	own.term, own.leads = 6, true
+	c.followed(2, c.moment(3200))
+	if ids, again := asked(3200); ids != nil || again != 100*ms {
+		t.Errorf("it leads, asks %d, and sends its next heartbeat after %v", ids, again)
 	}
 }
 

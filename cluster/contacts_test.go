@@ -31,7 +31,7 @@ func TestSilence(t *testing.T) {
 	for now := int64(1000); ; now += 100 {
 		v, _ := look(c, now, state{term: 5})
 		if v.lost {
-			if now < 3000 || now > 3100 {
+			if now != 3000 {
 				t.Errorf("lost after %d ms", now-1000)
 			}
 			break
@@ -68,6 +68,8 @@ func TestSeenLoss(t *testing.T) {
 		{"only the connection", func(c *contacts) {}, false},
 		{"refused", func(c *contacts) { c.refused(3) }, true},
 		{"does not lead", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5}) }, true},
+		{"did not lead at that time", func(c *contacts) { c.answered(3, moment{1010, 0}, 1020, state{term: 5}) }, true},
+		{"did not lead before", func(c *contacts) { c.answered(3, moment{1009, 0}, 1020, state{term: 5}) }, false},
 		{"leads", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5, leads: true}) }, false},
 		{"heard again", func(c *contacts) {
 			c.refused(3)
@@ -78,7 +80,13 @@ func TestSeenLoss(t *testing.T) {
 		if c.hungUp(new(int), 1010) {
 			t.Errorf("%s: another connection counts", x.name)
 		}
-		c.hungUp(conn, 1010)
+		c.refused(3) // before: its connection stands
+		if v, _ := look(c, 1005, state{term: 5}); v.lost {
+			t.Errorf("%s: lost by a connection that was refused while another stands", x.name)
+		}
+		if !c.hungUp(conn, 1010) {
+			t.Errorf("%s: its connection does not count", x.name)
+		}
 		look(c, 1010, state{term: 5})
 		x.then(c)
 		if v, _ := look(c, 1030, state{term: 5}); v.lost != x.lost {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -39,6 +40,36 @@ func TestTransportRestart(t *testing.T) {
 		}
 		closeTransport(candidate)
 	})
+}
+
+// TestVotesFollow: a member that votes for this one follows it from when it was asked,
+// and one that refuses its vote does not.
+func TestVotesFollow(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			net := memnet.New()
+			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
+			asked := candidate.moment()
+			go func() {
+				rpc := <-voter.transport.Consumer()
+				time.Sleep(50 * time.Millisecond)
+				rpc.Respond(&raft.RequestVoteResponse{Granted: granted}, nil)
+			}()
+			var r raft.RequestVoteResponse
+			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
+				t.Errorf("%+v, %v", r, err)
+			}
+			want := moment{never, never}
+			if granted {
+				want = asked
+			}
+			if got := candidate.contacts.peer(2).followed; got != want {
+				t.Errorf("granted %v: followed at %v, want %v", granted, got, want)
+			}
+			closeTransport(voter)
+			closeTransport(candidate)
+		})
+	}
 }
 
 // TestTerms: no term begins while a heartbeat is handled, and none of an

@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// TestLogEndsAtSnapshot: a member whose log ends before its snapshot tells the others
+// that it has all that the snapshot has, since the one with the most stands first.
+func TestLogEndsAtSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m := members[(lead+1)%3]
+		done := make(result, 1)
+		m.Propose(fsm.Nothing(), done, nil)
+		<-done
+		if err := m.raft.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range members {
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log := m.cfg.Memory.log
+		first, _ := log.FirstIndex()
+		last, _ := log.LastIndex()
+		if err := log.DeleteRange(first, last); err != nil {
+			t.Fatal(err)
+		}
+
+		again, err := Open(m.cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		newest, err := again.stores.newest()
+		if err != nil || newest.Index == 0 {
+			t.Fatalf("snapshot %+v, %v", newest, err)
+		}
+		s := again.state()
+		again.addLog(&s)
+		if s.lastIndex != newest.Index || s.lastTerm != newest.Term {
+			t.Errorf("its log ends at %d in term %d, its snapshot at %d in term %d", s.lastIndex, s.lastTerm, newest.Index, newest.Term)
+		}
+	})
+}
