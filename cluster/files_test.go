@@ -117,6 +117,26 @@ func TestCheckPages(t *testing.T) {
 	}
 }
 
+// TestCheckMetaPages: every flipped bit in the two pages that say where everything is
+// is found, also where it would change nothing.
+func TestCheckMetaPages(t *testing.T) {
+	file, err := os.ReadFile(boltFile(t, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page := range 2 {
+		for at := page*4096 + pageHeader; at < page*4096+pageHeader+64; at++ {
+			for bit := byte(1); bit != 0; bit <<= 1 {
+				file[at] ^= bit
+				if _, err := content(file); err == nil {
+					t.Errorf("bit %#x at %d of page %d goes unseen", bit, at%4096, page)
+				}
+				file[at] ^= bit
+			}
+		}
+	}
+}
+
 // TestRaftKeys: the keys of a log are its indices, which begin with 1 or later and
 // have no gap. A flipped bit in the first one can make it 0.
 func TestRaftKeys(t *testing.T) {
