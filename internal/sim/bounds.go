@@ -47,8 +47,8 @@ func (c *checker) availability() {
 		newest[k.Session] = k
 	}
 	soon := c.s.soon()
-	if c.s.order.Slack() > soon/100 {
-		return // each of many steps may take that long
+	if c.s.slack() > soon/100 {
+		return // each of many steps may take as long
 	}
 	for _, o := range c.h.Ops {
 		k := c.h.Conns[o.Conn]
@@ -99,7 +99,7 @@ func (c *checker) age() {
 		}
 	}
 	slices.SortFunc(acked, func(a, b *Op) int { return cmp.Compare(a.RetAt, b.RetAt) })
-	oldest := c.s.oldest() + c.s.order.Slack()
+	oldest := c.s.oldest() + c.s.slack()
 	var high *Op
 	for _, o := range c.h.Ops { // in the order of their calls
 		for len(acked) > 0 && acked[0].RetAt < o.CallAt-oldest {

@@ -845,6 +845,9 @@ func (c *checker) expiries() {
 			continue
 		}
 		found := late[e.Session]
+		if c.wasStuck(int(e.By), e.At-time.Second, e.At) {
+			continue // another leads, who ends it, or found it late before
+		}
 		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
 			found = nil // that came to nothing
 		}
@@ -854,7 +857,7 @@ func (c *checker) expiries() {
 		e := late[id][0] // if it was not the last, it could not be done then
 		c.n.Expiries++
 		for _, a := range answered[e.Session] {
-			if a.ret+onItsWay+c.s.order.Slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
+			if a.ret+onItsWay+c.s.slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
 				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
@@ -876,7 +879,7 @@ func (c *checker) told(by int, members []int, heard time.Duration) time.Duration
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + onItsWay + c.s.order.Slack()
+	told := heard + onItsWay + c.s.slack()
 	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue
@@ -923,6 +926,13 @@ func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return slices.ContainsFunc(c.s.slowLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
+}
+
+// wasStuck says whether a member could do nothing in a time, while the others went on.
+func (c *checker) wasStuck(a int, from, to time.Duration) bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return slices.ContainsFunc(c.s.stuckLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
 // lateness asks of every session of the clients whether it ended, or is there
@@ -976,7 +986,7 @@ func (c *checker) lateness() {
 			}
 		}
 		c.n.Timely++
-		if late := at - heard - k.timeout; late > tick+time.Second+c.s.order.Slack() {
+		if late := at - heard - k.timeout; late > tick+time.Second+c.s.slack() {
 			c.fail("expiry", "session %x, with %v, %s at %v, %v later than it was to end", id, k.timeout, what, at, late)
 		}
 	}

@@ -30,10 +30,19 @@ type Options struct {
 	For     time.Duration // of faults and work
 	Quiet   bool          // no faults
 	Pace    float64       // how slow the clients are; 1 is busy
+	Real    bool          // in real time, on all processors, not in a synctest bubble
 
 	ElectionTimeout time.Duration // of all members
 	MaxOutstanding  int           // likewise: requests of one connection that wait
 	Observers       int           // so many of the members, the last ones, have no vote
+}
+
+// slack is how much later than usual something may come that takes a few steps.
+func (s *sim) slack() time.Duration {
+	if s.opts.Real { // on a busy machine
+		return 5 * time.Second
+	}
+	return s.order.Slack()
 }
 
 // usualElection is the default election timeout.
@@ -423,7 +432,7 @@ func (s *sim) cutAll(host string, by int) {
 }
 
 // Run runs a cluster and judges what came of it. It must be called in a
-// synctest bubble; the history may be judged further outside of it.
+// synctest bubble, unless it runs in real time; the history may be judged further outside of it.
 func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},

@@ -110,6 +110,30 @@ func runWoven(t *testing.T) {
 	}
 }
 
+// TestRealTime runs the same work in real time, on all processors, so that
+// goroutines meet at places where in virtual time one always comes first. With
+// the race detector it also sees what is not synchronized. Bounds on time are
+// wide, or not judged.
+func TestRealTime(t *testing.T) {
+	o := OptionsFor(randv2.Uint64() >> 1)
+	o.Real, o.Files, o.Pace, o.For = true, false, 1, 3*time.Second
+	if *forFlag > 0 {
+		o.For = *forFlag
+	}
+	o.ElectionTimeout = usualElection
+	t.Logf("seed %d, %d members", o.Seed, o.Members)
+	r := Run(o)
+	r.Linearize(20 * time.Second)
+	if r.Failed() {
+		path := filepath.Join(*keepFlag, fmt.Sprintf("sim-real-%d.jsonl", o.Seed))
+		t.Errorf("it broke a promise; its history is in %s: %v", path, r.History.save(path))
+	}
+	for _, v := range r.History.Violations {
+		t.Error(v)
+	}
+	t.Logf("%+v", r.Checked)
+}
+
 // summary is what a run came to, in numbers.
 type summary struct {
 	Seed       uint64
