@@ -472,6 +472,7 @@ func Run(o Options) *Report {
 		}
 	}
 	if s.setUp() {
+		s.order.Stir()
 		s.work()
 		if !o.Quiet {
 			s.wg.Go(s.chaos)

@@ -47,7 +47,7 @@ type member struct {
 // current is the run that [Point] belongs to.
 var current atomic.Pointer[Run]
 
-// Begin starts to perturb what goroutines started by [Run.Go] do, until End. One
+// Begin prepares to perturb the goroutines that [Run.As] starts, until End. One
 // run at a time has this. A few places are drawn from the seed at which
 // goroutines often sleep, up to a time that is drawn too; everywhere else they
 // seldom do, and yield now and then.
@@ -59,6 +59,7 @@ func Begin(seed uint64) *Run {
 			r.hot[r.random.IntN(len(sites))] = true
 		}
 	}
+	r.Calm()
 	current.Store(r)
 	return r
 }
@@ -66,7 +67,10 @@ func Begin(seed uint64) *Run {
 // End ends the run's perturbation.
 func (r *Run) End() { current.CompareAndSwap(r, nil) }
 
-// Calm ends all sleeps and yields, but not pauses.
+// Stir begins with sleeps and yields, and Calm ends them. Pauses are apart from that.
+func (r *Run) Stir() { r.calm.Store(false) }
+
+// Calm ends what Stir began.
 func (r *Run) Calm() { r.calm.Store(true) }
 
 // Hot names the places at which goroutines often sleep, and says how long at most.

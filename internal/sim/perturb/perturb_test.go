@@ -13,7 +13,6 @@ func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Begin(1)
 		defer r.End()
-		r.Calm()
 		var mu sync.Mutex
 		counts := map[string]int{}
 		stop := make(chan struct{})
