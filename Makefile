@@ -3,7 +3,7 @@ H := 10
 N := 50
 SEED := 1
 
-.PHONY: build test race lint fuzz chaos sim plants mutants interop diff ci
+.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff ci
 
 build:
 	go build ./...
@@ -31,6 +31,10 @@ fuzz:
 # (docs/reliability.md).
 sim:
 	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
+
+# The same with perturbed schedules and stopped processes.
+perturbed:
+	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.perturb -sim.hours=$(H)
 
 # Builds with planted bugs, each of which the simulation has to find.
 plants:

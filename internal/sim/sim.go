@@ -77,6 +77,7 @@ type Report struct {
 	Virtual time.Duration
 	Faults  map[string]int // by kind
 	Checked Counts
+	Order   perturb.Counts
 }
 
 // Failed says that a promise was broken.
@@ -493,7 +494,7 @@ func Run(o Options) *Report {
 }
 
 func (s *sim) report() *Report {
-	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check()}
+	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Order: s.order.Counts()}
 }
 
 // recover lets the cluster come together again after the faults, and asks it

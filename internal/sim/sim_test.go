@@ -141,11 +141,12 @@ type summary struct {
 	Virtual    time.Duration
 	Faults     map[string]int
 	Checked    Counts
+	Order      perturb.Counts
 	Violations []string
 }
 
 func summarize(r *Report) *summary {
-	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked}
+	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked, Order: r.Order}
 	for _, v := range r.History.Violations {
 		s.Violations = append(s.Violations, v.String())
 	}
@@ -194,6 +195,7 @@ func TestLong(t *testing.T) {
 					total.Runs++
 					total.Virtual += s.Virtual
 					total.Checked.add(s.Checked)
+					total.Order.Add(s.Order)
 					for k, n := range s.Faults {
 						total.Faults[k] += n
 					}
@@ -217,11 +219,13 @@ func TestLong(t *testing.T) {
 	}
 	c := total.Checked
 	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
-%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored
-checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped; Porcupine judged %d operations, and gave up on %d histories
+%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored at a start and %d while serving
+%d sleeps and %d yields between two steps, %d stopped processes
+checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped, %d outcomes, %d writes that had to be prompt, %d ages of reads; Porcupine judged %d operations, and gave up on %d histories
 %sfailures: %d
-`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores,
-		c.Reads, c.Locks, c.Watches, c.Events, c.Again, c.AtOnce, c.Ephemerals, c.Expiries, c.Timely, c.Reaped, c.Linearized, c.Unchecked, kinds.String(), len(bad))
+`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores, c.Overtaken,
+		total.Order.Sleeps, total.Order.Yields, total.Order.Pauses,
+		c.Reads, c.Locks, c.Watches, c.Events, c.Again, c.AtOnce, c.Ephemerals, c.Expiries, c.Timely, c.Reaped, c.Outcomes, c.Prompt, c.Recent, c.Linearized, c.Unchecked, kinds.String(), len(bad))
 	for _, b := range bad {
 		t.Error(b)
 	}

@@ -26,6 +26,13 @@ func Woven() bool { return len(sites) > 0 }
 // Counts says what was done in a run.
 type Counts struct{ Yields, Sleeps, Pauses int64 }
 
+// Add adds what was done in another run.
+func (c *Counts) Add(o Counts) {
+	c.Yields += o.Yields
+	c.Sleeps += o.Sleeps
+	c.Pauses += o.Pauses
+}
+
 // Run perturbs the servers of one simulation. Its methods are safe for concurrent use.
 type Run struct {
 	calm                   atomic.Bool
