@@ -15,6 +15,7 @@ func TestTrailingLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")
 		cfg.Peers, cfg.Network = map[uint64]string{1: "a:1"}, memnet.New().Host("a")
+		cfg.SnapshotBytes = 3 << 20 // more entries than the 8,192 after which Raft would take one
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
@@ -23,6 +24,12 @@ func TestTrailingLog(t *testing.T) {
 		<-m.Ready()
 		perSnapshot := uint64(cfg.SnapshotBytes / entryCost) // entries, as short as these
 		for i := range 5 * perSnapshot / 2 {
+			if i == perSnapshot*9/10 {
+				time.Sleep(10 * time.Minute)
+				if newest, err := m.stores.newest(); err != nil || newest.Index != 0 {
+					t.Errorf("a snapshot of %d entries, before one is due: %v", newest.Index, err)
+				}
+			}
 			done := make(outcome, 1)
 			m.Propose(fsm.Nothing(), done, nil)
 			if <-done == nil {
