@@ -39,6 +39,7 @@ perturbed:
 # Builds with planted bugs, each of which the simulation has to find.
 plants:
 	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=40
+	go test . -run '^TestPutBack$$' -timeout 0 -v -putback
 
 # N small faults made in the source, one at a time: which kind of test finds each
 # (docs/testing.md). FLAGS takes more flags of internal/mutants.

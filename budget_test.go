@@ -25,6 +25,8 @@ const (
 	budgetEphemerals = 50_000  // of one session
 	budgetDepth      = 1500    // of the deepest znode
 	budgetWatchers   = 200     // connections that watch /watched
+	budgetDeep       = 5       // connections that watch every znode down to the deepest
+	budgetOutbox     = 8 << 20
 )
 
 // budgetCase is a request that costs as much as a client can make it.
@@ -35,6 +37,7 @@ type budgetCase struct {
 	many bool  // by a client with as many identities as there can be
 	want error // io.EOF is the end of the connection
 	more int   // bytes of memory that it may take beyond what all may
+	n    int   // how often it is sent before an answer is awaited, if not once
 }
 
 // TestBudget sends the worst single requests of every kind, as long as a frame may be by
@@ -43,7 +46,7 @@ type budgetCase struct {
 // a tenth of a second for a megabyte; the bound is 4 s. Neither depends much on what else
 // the machine does.
 func TestBudget(t *testing.T) {
-	s := open(t, lockkeeper.Config{EnforceQuota: true, Reconfig: true, MaxFrameBytes: 4 << 20, MaxOutboxBytes: 8 << 20, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour})
+	s := open(t, lockkeeper.Config{EnforceQuota: true, Reconfig: true, MaxFrameBytes: 4 << 20, MaxOutboxBytes: budgetOutbox, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour})
 	dial := inMemory(s)
 	b := budget{t: t, plain: connectFor(t, dial, time.Hour), many: connectFor(t, dial, time.Hour), owner: connectFor(t, dial, time.Hour)}
 	b.populate(dial)
@@ -62,6 +65,9 @@ func TestBudget(t *testing.T) {
 		if !seen[op.Code] {
 			t.Errorf("no request of type %s", op.Name)
 		}
+	}
+	for _, word := range allWords {
+		t.Run(word, func(t *testing.T) { b.word(t, dial, word) })
 	}
 	alive(t, b.plain)
 }
@@ -97,13 +103,13 @@ const longest = jute.DefaultMaxFrame - 200
 // longMask is an IP address in an ACL: zeros before a number mean nothing.
 func longMask() string { return "1.2.3." + strings.Repeat("0", longest-100) + "4" }
 
-// longACL has as many short entries as fit.
+// longACL has as many short entries as fit. Only the last one permits anything to the test.
 func longACL() (acl []proto.ACL) {
 	for size := 0; size < longest-100; size += 12 + len(acl[len(acl)-1].Scheme) + len(acl[len(acl)-1].ID.ID) {
 		n := len(acl)
 		acl = append(acl, proto.ACL{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeIP, ID: fmt.Sprintf("%d.%d.%d.7", n>>16, n>>8&255, n&255)}})
 	}
-	acl[0].ID = proto.OpenACL[0].ID
+	acl[len(acl)-1].ID = proto.OpenACL[0].ID
 	return acl
 }
 
@@ -130,8 +136,16 @@ func (b *budget) populate(dial dialer) {
 	} {
 		must(b.plain.Call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: acl, Version: -1}, nil))(t)
 	}
-	for i := range 80 {
-		must(b.many.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: fmt.Append(nil, i, ":p")}, nil))(t)
+	identify := func(c *rawclient.Client, i int) error {
+		_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: fmt.Append(nil, i, ":p")}, nil)
+		return err
+	}
+	most, full := 0, connect(t, dial)
+	for most < 5000 && identify(full, most) == nil { // the connection ends with one too many
+		most++
+	}
+	for i := range most {
+		check(t, identify(b.many, i))
 	}
 	for range budgetWatchers {
 		c := connect(t, dial)
@@ -139,13 +153,15 @@ func (b *budget) populate(dial dialer) {
 		go io.Copy(io.Discard, c.Conn)
 	}
 	watches := &proto.SetWatches2Request{SetWatchesRequest: proto.SetWatchesRequest{RelativeZxid: 1 << 60}}
-	c := connect(t, dial)
-	go io.Copy(io.Discard, c.Conn)
-	for i, size := 1, 0; i <= budgetDepth; i++ {
-		watches.Recursive = append(watches.Recursive, deep(i))
-		if size += 2 * i; size > 900<<10 || i == budgetDepth {
-			must(c.Send(proto.OpSetWatches2, watches))(t)
-			watches.Recursive, size = nil, 0
+	for range budgetDeep {
+		c := connect(t, dial)
+		go io.Copy(io.Discard, c.Conn)
+		for i, size := 1, 0; i <= budgetDepth; i++ {
+			watches.Recursive = append(watches.Recursive, deep(i))
+			if size += 2 * i; size > 900<<10 || i == budgetDepth {
+				must(c.Send(proto.OpSetWatches2, watches))(t)
+				watches.Recursive, size = nil, 0
+			}
 		}
 	}
 }
@@ -172,7 +188,7 @@ func (b *budget) cases() []budgetCase {
 		}
 		return m
 	}
-	check := func(path string) *proto.MultiRequest {
+	checks := func(path string) *proto.MultiRequest {
 		return multi(9+8+len(path), func(int) proto.MultiOp {
 			return proto.MultiOp{Op: proto.OpCheck, Request: &proto.PathVersion{Path: path, Version: -1}}
 		})
@@ -241,15 +257,16 @@ func (b *budget) cases() []budgetCase {
 		{name: "many watchers", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/watched", Version: -1}, more: budgetWatchers * 10_000},
 		{name: "limits of many keys", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/zookeeper/quota/q/zookeeper_limits", Data: keys, Version: -1}},
 		{name: "stats of many keys", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/zookeeper/quota/q/zookeeper_stats", Data: keys, Version: -1}},
+		{name: "by many identities, often", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/eph", Version: -1}, many: true, n: 2000, more: 2000 * 32 << 10}, // 4 KiB of identities with each, in the log and on its way there
 		{name: "a deep path", op: proto.OpSetData, body: &proto.SetDataRequest{Path: deep(budgetDepth), Version: -1}},
 		{name: "a long list", op: proto.OpSetACL, body: &proto.SetACLRequest{Path: "/q", ACL: longACL(), Version: -1}},
 		{name: "a list of auth", op: proto.OpSetACL, body: &proto.SetACLRequest{Path: "/auth", ACL: auths[:200], Version: -1}, many: true, more: 16 << 20},
 		{name: "a long mask", op: proto.OpSetACL, body: &proto.SetACLRequest{Path: "/auth", ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeIP, ID: longMask()}}}, Version: -1}, many: true},
 		{name: "a long path", op: proto.OpSync, body: &proto.Path{Path: "/" + long}},
 
-		{name: "checks", op: proto.OpMulti, body: check("/")},
-		{name: "checks of a list with a long mask", op: proto.OpMulti, body: check("/mask")},
-		{name: "checks of a long list", op: proto.OpMulti, body: check("/acl"), many: true},
+		{name: "checks", op: proto.OpMulti, body: checks("/")},
+		{name: "checks of a list with a long mask", op: proto.OpMulti, body: checks("/mask")},
+		{name: "checks of a long list", op: proto.OpMulti, body: checks("/acl"), many: true},
 		{name: "writes", op: proto.OpMulti, body: set("/q")},
 		{name: "writes below quotas that fail late", op: proto.OpMulti, body: fails(set("/big/n000001"))},
 		{name: "writes of a deep znode", op: proto.OpMulti, body: set(deep(budgetDepth))},
@@ -288,6 +305,20 @@ func (b *budget) cases() []budgetCase {
 	}
 }
 
+// word has a four-letter word answered, with no more than fits into the outbox.
+func (b *budget) word(t *testing.T, dial dialer, word string) {
+	c := must(dial())(t)
+	defer c.Close()
+	bytes, used := allocated(), cpu()
+	must(io.WriteString(c, word+"\x00\x00\x00\x00\x00\x00\x00\x00"))(t) // for stmk
+	received, err := io.Copy(io.Discard, c)
+	bytes, used = allocated()-bytes, cpu()-used
+	t.Logf("%d bytes received, %d allocated, %v of CPU, %v", received, bytes, used, err)
+	if received > budgetOutbox || bytes > 8*budgetOutbox || used > 4*time.Second {
+		t.Errorf("%d bytes received, %d MiB allocated, %v of CPU", received, bytes>>20, used)
+	}
+}
+
 // cpu is the CPU time that this process has used.
 func cpu() time.Duration {
 	var u syscall.Rusage
@@ -315,6 +346,9 @@ func (b *budget) run(t *testing.T, dial dialer, q *budgetCase) {
 		client = connect(t, dial) // to lose, or to leave the others without its watches
 	}
 	xid := client.Queue(q.op, q.body)
+	for range q.n - 1 {
+		xid = client.Queue(q.op, q.body)
+	}
 	if q.op == proto.OpPing {
 		xid = proto.XidPing
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -56,6 +57,9 @@ func TestGolden(t *testing.T) {
 // open opens a server that the test closes, and waits until it is ready.
 func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = testkit.Unblocked(t)
+	}
 	s, err := lockkeeper.Open(cfg)
 	if err != nil {
 		t.Fatal(err)

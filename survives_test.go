@@ -40,6 +40,12 @@ func survive(t *testing.T, seed uint64) {
 	beside := open(t, cfg)
 	cfg.DataDir, cfg.SnapshotBytes = t.TempDir(), 1<<(10+r.IntN(10))
 	s := open(t, cfg)
+	for _, s := range []*lockkeeper.Server{s, beside} { // what no random client may write
+		root := connect(t, inMemory(s))
+		must(root.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("super:secret")}, nil))(t)
+		must(root.Set("/zookeeper/config", []byte("no list\nof members")))(t)
+		must(root.Call(proto.OpCloseSession, nil, nil))(t)
+	}
 
 	// The requests are those of a comparison with another server. It ends in its
 	// midst, before it clears up: nothing more gets through.
@@ -61,6 +67,9 @@ func survive(t *testing.T, seed uint64) {
 		stored := must(cluster.Check(cfg.DataDir))(t)
 		if round > 0 && stored.Sessions != sessions || stored.Sessions == 0 || stored.Znodes != len(want) {
 			t.Errorf("round %d: %+v, and there were %d znodes and %d sessions", round, stored, len(want), sessions)
+		}
+		if stored.Exposed != "" {
+			t.Errorf("round %d: other users may read %s", round, stored.Exposed)
 		}
 		sessions = stored.Sessions
 		s = open(t, cfg)

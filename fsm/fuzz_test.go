@@ -154,8 +154,10 @@ func FuzzSurvives(f *testing.F) {
 		encoded := AppendIDs(nil, manyIDs(int(ids%2000)))
 		set := proto.SetACLRequest{Path: "/a", ACL: auths(int(list % 2000)), Version: -1}
 		data := proto.SetDataRequest{Path: "/b", Data: make([]byte, int(size)*(MaxRequest/(1<<16))), Version: -1}
+		config := proto.SetDataRequest{Path: znode.ConfigPath, Data: body, Version: -1} // whatever a client writes there
 		sent := 0
 		for _, c := range []*Command{
+			{Op: proto.OpSetData, Session: 5, Conn: 1, IDs: AppendIDs(nil, []proto.ID{{Scheme: proto.SchemeSuper}}), Body: config.Append(nil)},
 			{Op: proto.OpSetACL, Session: 5, Conn: 1, IDs: encoded, Body: set.Append(nil)},
 			{Op: proto.OpSetData, Session: 5, Conn: 1, IDs: encoded, Body: data.Append(nil)},
 			{Op: proto.OpCode(op), Session: 5, Conn: 1, IDs: encoded, Body: body},

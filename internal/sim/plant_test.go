@@ -122,22 +122,10 @@ var plants = []plant{
 	{"reads ask for no permission", []edit{
 		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},
 	}, []string{"reads"}},
-	{"a new leader confirms sessions before it knows what was committed", []edit{
-		{"cluster/quorum.go", "!leads || m.begun.Load() != term", "!leads || term == 0"},
-	}, []string{"expiry", "locks"}},
 }
 
 // hidden are bugs that take perturbed schedules or stopped processes to be found.
 var hidden = []plant{
-	{"a leader does not ask itself whether it still leads", []edit{
-		{"cluster/quorum.go", "return m.since(m.followed.Load()) <= m.contacts.sure", "return true"},
-	}, []string{"expiry", "locks"}},
-	{"a leader confirms touches without being sure that it leads", []edit{
-		{"cluster/forward.go", "\tif !m.surelyLeads() {\n\t\treturn", "\tif now < 0 {\n\t\treturn"},
-	}, []string{"expiry", "locks"}},
-	{"what a replaced leader was told is not told to the next one", []edit{
-		{"cluster/forward.go", "maps.Copy(told, news)", "_ = told"},
-	}, []string{"expiry", "locks"}},
 	{"no time is given back after a pause", []edit{
 		{"cluster/lead.go", "stood > m.watchful()", "false"},
 	}, []string{"expiry"}},

@@ -4,7 +4,9 @@
 package testkit
 
 import (
+	"context"
 	"flag"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -111,6 +113,38 @@ func Allocated(f func()) uint64 {
 	f()
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
+}
+
+// Unblocked is a log for servers under test. It fails the test if a line is logged by
+// the goroutine that applies entries, or while the tree is locked: a log that
+// blocks would stop the member.
+func Unblocked(t testing.TB) *slog.Logger { return slog.New(unblocked{t}) }
+
+type unblocked struct{ t testing.TB }
+
+func (u unblocked) Enabled(context.Context, slog.Level) bool { return true }
+func (u unblocked) WithAttrs([]slog.Attr) slog.Handler       { return u }
+func (u unblocked) WithGroup(string) slog.Handler            { return u }
+func (u unblocked) Handle(_ context.Context, r slog.Record) error {
+	if InReplica() {
+		u.t.Errorf("logged while the tree is locked or an entry is applied: %s", r.Message)
+	}
+	return nil
+}
+
+// InReplica reports whether a method of fsm.Replica has called its caller.
+func InReplica() bool {
+	var pcs [100]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if strings.Contains(f.Function, "/fsm.(*Replica).") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
 }
 
 // Generated compares the part of a file between the lines "<!-- NAME -->" and

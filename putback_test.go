@@ -1,0 +1,126 @@
+//go:build unix
+
+package lockkeeper_test
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var putBackFlag = flag.Bool("putback", false, "TestPutBack: run the checks on the faults")
+
+// A putBack is a fault that was mended, and the general checks that find it. Those that
+// the simulation finds are among its planted bugs.
+type putBack struct {
+	name  string
+	edits []edit
+	by    []finding
+}
+
+type edit struct{ file, old, new string }
+
+// finding is a test that fails, with text in what it prints.
+type finding struct{ pkg, test, text string }
+
+var putBacks = []putBack{
+	{"what auth stands for in an ACL has no bound", []edit{
+		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
+	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {".", "TestBudget", "it came to <nil>, should be InvalidACL"}}},
+	{"a request may be longer than a section of a snapshot", []edit{
+		{"fsm/snapshot.go", "maxSection = 128 << 20", "maxSection = 8 << 20"},
+		{"fsm/snapshot.go", "const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))", ""},
+	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}}},
+	{"the members are read from /zookeeper/config", []edit{
+		{"fsm/snapshot.go", "if m.Digest() != sum {", "if told, err := m.told(); err != nil {\n\t\t\t\treturn nil, r.damaged(\"members: %v\", err)\n\t\t\t} else if told != nil {\n\t\t\t\tm.members = told\n\t\t\t}\n\t\t\tif m.Digest() != sum {"},
+		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.QuorumServer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
+	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {".", "TestSurvivesRestart", "damaged snapshot"}}},
+	{"a reply to a read has no bound", []edit{
+		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
+	}, []finding{{".", "TestBudget", "out of memory"}}},
+	{"the answer to a four-letter word has no bound", []edit{
+		{"server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
+		{"server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
+		{"server/flw.go", "return room >= 0", "return true"},
+		{"server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
+	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
+	{"the znodes below a quota are counted whenever its stats are made", []edit{
+		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn counted(n)\n"},
+		{"znode/quota.go", "func (t *Tree) totalText(", "func counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.rec.Data))}\n\tif n.children != nil {\n\t\tfor _, c := range n.children.nodes {\n\t\t\tbelow := counted(c)\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
+	}, []finding{{".", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
+	{"each check of an ACL compares all of its entries with all identities", []edit{
+		{"znode/acl.go", "len(acl) > longACL || ", ""},
+		{"znode/acl.go", "slices.ContainsFunc(acl, address)", "len(acl) < 10 && slices.ContainsFunc(acl, address)"},
+		{"znode/acl.go", "if len(ids) <= 4 {", "if len(ids) >= 0 {"},
+	}, []finding{{".", "TestBudget", "test timed out"}}},
+	{"a connection may have 64 KiB of identities", []edit{
+		{"server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
+	}, []finding{{".", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
+	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
+		{"cluster/files.go", "stable: &voteStore{StableStore: sealedStable{latched}}", "stable: sealedStable{latched}"},
+	}, []finding{{".", "TestSurvivesRestart", `key "LastVoteCand"`}}},
+	{"everybody may read the snapshots", []edit{
+		{"cluster/files.go", "dirMode  = 0o700", "dirMode  = 0o755"},
+		{"cluster/files.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
+	{"the applier logs", []edit{
+		{"server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
+	}, []finding{{".", "TestBudget", "logged while the tree is locked"}}},
+}
+
+// TestPutBack puts back faults that were mended and sees that general checks find them,
+// not only the tests that came with the mending. Without the flag -putback it
+// only sees that the edits still fit the code.
+func TestPutBack(t *testing.T) {
+	for _, p := range putBacks {
+		t.Run(p.name, func(t *testing.T) {
+			overlay := p.overlay(t)
+			if t.Failed() || !*putBackFlag {
+				return
+			}
+			for _, f := range p.by {
+				binary := filepath.Join(t.TempDir(), "test")
+				if out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", binary, "./"+f.pkg).CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				// Some of the faults take all the memory that there is.
+				c := exec.Command("sh", "-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^"+f.test+"$")
+				c.Dir = f.pkg
+				out, err := c.CombinedOutput()
+				if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), f.text) || !strings.Contains(string(out), "=== RUN   "+f.test) {
+					t.Errorf("%s does not find it: %v\n%.4000s", f.test, err, out)
+				}
+			}
+		})
+	}
+}
+
+// overlay writes the edited files, and returns the name of the list of them for go test.
+func (p *putBack) overlay(t *testing.T) string {
+	dir, files := t.TempDir(), map[string]string{}
+	for _, e := range p.edits {
+		text, ok := files[e.file]
+		if !ok {
+			text = string(must(os.ReadFile(e.file))(t))
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			t.Errorf("%s has %q %d times, should be once: write the fault anew", e.file, e.old, n)
+		}
+		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	}
+	var list struct{ Replace map[string]string }
+	list.Replace = map[string]string{}
+	for file, text := range files {
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(list.Replace)))
+		check(t, os.WriteFile(to, []byte(text), 0o600))
+		list.Replace[must(filepath.Abs(file))(t)] = to
+	}
+	to := filepath.Join(dir, "overlay.json")
+	check(t, os.WriteFile(to, must(json.Marshal(list))(t), 0o600))
+	return to
+}
