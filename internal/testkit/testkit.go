@@ -126,14 +126,14 @@ func (u unblocked) Enabled(context.Context, slog.Level) bool { return true }
 func (u unblocked) WithAttrs([]slog.Attr) slog.Handler       { return u }
 func (u unblocked) WithGroup(string) slog.Handler            { return u }
 func (u unblocked) Handle(_ context.Context, r slog.Record) error {
-	if InReplica() {
+	if inReplica() {
 		u.t.Errorf("logged while the tree is locked or an entry is applied: %s", r.Message)
 	}
 	return nil
 }
 
-// InReplica reports whether a method of fsm.Replica has called its caller.
-func InReplica() bool {
+// inReplica reports whether a method of fsm.Replica has called its caller.
+func inReplica() bool {
 	var pcs [100]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
 	for {
