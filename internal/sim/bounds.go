@@ -52,7 +52,7 @@ func (c *checker) availability() {
 	}
 	for _, o := range c.h.Ops {
 		k := c.h.Conns[o.Conn]
-		if !isWrite(o.Code) || o.CallAt+soon > c.h.Over || !c.calm(o.Server, o.CallAt, o.CallAt+soon) {
+		if !isWrite(o.Code) || o.ReadOnly || o.CallAt+soon > c.h.Over || !c.calm(o.Server, o.CallAt, o.CallAt+soon) {
 			continue
 		}
 		if !o.Known() && (closed[o.Session] || newest[o.Session] != k || k.Ended-o.CallAt < soon && !k.ByServer) {
@@ -113,7 +113,7 @@ func (c *checker) age() {
 		default:
 			continue
 		}
-		if high == nil || !o.Known() {
+		if high == nil || !o.Known() || o.ReadOnly {
 			continue
 		}
 		c.n.Recent++

@@ -23,6 +23,7 @@ type Counts struct {
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
 	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
+	ReadOnly                                                                                int // answers of members without a majority
 	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
 	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
 }
@@ -47,6 +48,7 @@ func (n *Counts) add(m Counts) {
 	n.Outcomes += m.Outcomes
 	n.Prompt += m.Prompt
 	n.Recent += m.Recent
+	n.ReadOnly += m.ReadOnly
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -60,6 +62,7 @@ func (s *sim) check() Counts {
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.outcomes()
+	c.readOnly()
 	c.reads()
 	c.locks()
 	c.watches()
@@ -117,7 +120,7 @@ func (c *checker) writes() {
 	}
 	var known []*Op
 	for _, o := range c.h.Ops {
-		if !isWrite(o.Code) || !o.Known() {
+		if !isWrite(o.Code) || !o.Known() || o.ReadOnly {
 			continue
 		}
 		known = append(known, o)
@@ -199,6 +202,72 @@ func (c *checker) multi(o *Op, changes []Chg) {
 	}
 	if len(did) > 0 {
 		c.fail("writes", "op %d, multi %+v, was acknowledged at zxid %x, which also did %+v", o.ID, o.More, o.Zxid, did)
+	}
+}
+
+// readOnly asks of what was sent to members without a majority whether writes were
+// refused, and done by nobody. A member ends all connections when it loses the
+// majority and when it has one again: none answers once it has let in a client of
+// the other kind.
+func (c *checker) readOnly() {
+	done := map[string]int64{}
+	opened := map[int64]bool{}
+	for i := range c.h.Commits {
+		for _, g := range c.h.Commits[i].Changes {
+			switch g.Kind {
+			case proto.NodeCreated, proto.NodeDataChanged:
+				done[g.Data] = c.h.Commits[i].Zxid
+			case proto.SessionOpened:
+				opened[g.Session] = true
+			}
+		}
+	}
+	sessions := map[int64]bool{} // that clients had from members with a majority
+	for _, k := range c.h.Conns {
+		sessions[k.Session] = sessions[k.Session] || !k.ReadOnly
+	}
+	for _, k := range c.h.Conns {
+		if opened[k.Session] != sessions[k.Session] {
+			c.fail("read-only", "connection %d, read-only: %v, has session %x; the members opened it: %v", k.ID, k.ReadOnly, k.Session, opened[k.Session])
+		}
+	}
+	for _, o := range c.h.Ops {
+		if !o.ReadOnly {
+			continue
+		}
+		if z := done[o.Tag]; o.Tag != "" && z != 0 {
+			c.fail("read-only", "op %d was sent on a read-only connection, and done at zxid %x", o.ID, z)
+		}
+		if !o.Known() {
+			continue
+		}
+		c.n.ReadOnly++
+		if refused := o.Err == proto.NotReadOnly; refused != (isWrite(o.Code) || o.Code == proto.OpSync) {
+			c.fail("read-only", "op %d (%d of %s) was sent on a read-only connection and answered %v", o.ID, o.Code, o.Path, o.Err)
+		}
+	}
+	over := map[int]*ConnLog{} // by connection: the first of the other kind that came later
+	for _, a := range c.h.Conns {
+		if !a.ReadOnly {
+			continue
+		}
+		for _, b := range c.h.Conns {
+			if a.Server != b.Server || b.ReadOnly {
+				continue
+			}
+			before, after := a, b
+			if b.At < a.CallAt {
+				before, after = b, a
+			}
+			if first := over[before.ID]; before.At < after.CallAt && (first == nil || after.At < first.At) {
+				over[before.ID] = after
+			}
+		}
+	}
+	for _, o := range c.h.Ops {
+		if k := over[o.Conn]; k != nil && o.Known() && o.CallAt > k.At {
+			c.fail("read-only", "op %d, sent at %v, was answered on connection %d, read-only: %v, and member %d had let in connection %d of the other kind at %v", o.ID, o.CallAt, o.Conn, o.ReadOnly, o.Server, k.ID, k.At)
+		}
 	}
 }
 
@@ -449,15 +518,18 @@ func (a answer) what() string {
 }
 
 // answers lists, for each session, what its client was answered, in the order in
-// which it asked.
+// which it asked. The answers of read-only servers say nothing about the session.
 func (c *checker) answers() map[int64][]answer {
 	all := map[int64][]answer{}
 	for _, o := range c.h.Ops {
-		if o.Known() {
+		if o.Known() && !o.ReadOnly {
 			all[o.Session] = append(all[o.Session], answer{o.CallAt, o.RetAt, o.Server, false})
 		}
 	}
 	for _, k := range c.h.Conns {
+		if k.ReadOnly {
+			continue
+		}
 		all[k.Session] = append(all[k.Session], answer{k.CallAt, k.At, k.Server, true})
 	}
 	for _, list := range all {
@@ -968,7 +1040,7 @@ func (c *checker) lateness() {
 	c.s.mu.Unlock()
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
-		if l := last[o.Session]; l == nil || o.CallAt >= l.CallAt {
+		if l := last[o.Session]; !o.ReadOnly && (l == nil || o.CallAt >= l.CallAt) {
 			last[o.Session] = o
 		}
 	}
@@ -978,7 +1050,9 @@ func (c *checker) lateness() {
 	}
 	newest := map[int64]opened{}
 	for _, k := range c.h.Conns {
-		newest[k.Session] = opened{k.At, k.Timeout, k.Server}
+		if !k.ReadOnly {
+			newest[k.Session] = opened{k.At, k.Timeout, k.Server}
+		}
 	}
 	judge := func(id int64, at time.Duration, what string, by ...int) {
 		k, known := newest[id]

@@ -28,6 +28,7 @@ type client struct {
 	timeout time.Duration
 	lazy    bool // speaks as seldom as it may
 	mute    bool // does not ping
+	content bool // with a server that is read-only, if there is no other
 	tags    int
 
 	conn    *conn              // nil if there is none
@@ -148,11 +149,16 @@ func (c *client) try(server int) error {
 	if c.newest != nil {
 		c.newest, c.left = nil, h.next()
 	}
+	if c.session.SessionID == 0 { // one that a read-only server made ended with its connection
+		c.left = 0
+		clear(c.watching)
+		clear(c.persistent)
+	}
 	h.mu.Unlock()
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
+	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: c.content}
 	resumes := c.session.SessionID
 	if resumes != 0 {
 		q.SessionID, q.Password = resumes, c.session.Password
@@ -175,14 +181,21 @@ func (c *client) try(server int) error {
 	if raw.Session.Timeout != q.Timeout {
 		c.s.h.violate("session", "client %d asks for %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
 	}
-	if c.session = raw.Session; c.lazy || c.mute {
+	readOnly := raw.Session.ReadOnly
+	if readOnly && !(c.content && c.s.opts.ReadOnly) {
+		c.s.h.violate("read-only", "client %d, which did not ask for it, gets a read-only connection to member %d", c.id, server)
+	}
+	if !readOnly {
+		c.session = raw.Session
+	}
+	if c.lazy || c.mute {
 		raw.Timeout = 2 * c.timeout
 	}
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h.mu.Lock()
 	k.log = &ConnLog{
 		ID: len(h.Conns), Seq: h.next(), CallAt: asked, At: h.now(), Client: c.id, Server: server, Left: c.left,
-		Session: c.session.SessionID, Timeout: time.Duration(c.session.Timeout) * time.Millisecond,
+		Session: raw.Session.SessionID, Timeout: time.Duration(raw.Session.Timeout) * time.Millisecond, ReadOnly: readOnly,
 	}
 	h.Conns = append(h.Conns, k.log)
 	c.newest = k
@@ -341,7 +354,7 @@ func (k *conn) start(ops ...*Op) {
 			continue
 		}
 		h.mu.Lock()
-		o.ID, o.Conn, o.Server, o.Session = len(h.Ops), k.log.ID, k.log.Server, k.log.Session
+		o.ID, o.Conn, o.Server, o.Session, o.ReadOnly = len(h.Ops), k.log.ID, k.log.Server, k.log.Session, k.log.ReadOnly
 		o.Call, o.CallAt = h.next(), h.now()
 		h.Ops = append(h.Ops, o)
 		h.mu.Unlock()

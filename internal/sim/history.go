@@ -25,6 +25,7 @@ type Op struct {
 	Version                  int32  // that is expected
 	User                     string // whose identity the connection has, or gets by this; "" if nobody's
 	Owner                    string // of what it creates: nobody else may do anything with it; "" is everybody
+	ReadOnly                 bool   // sent on a read-only connection
 	Watch                    bool
 	Recursive                bool                      // of a persistent watch
 	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
@@ -81,6 +82,7 @@ type ConnLog struct {
 	Left               int           // when the client left the session's connection before
 	Ended              time.Duration // when the connection did
 	ByServer           bool          // the server ended it, or its host
+	ReadOnly           bool          // its server had no majority: the session, if it is one, is not kept alive by it
 	Frames             []Frame
 }
 

@@ -141,7 +141,7 @@ func (w *world) multi(o *Op) (code proto.Code) {
 func (c *checker) outcomes() {
 	var known []*Op
 	for _, o := range c.h.Ops {
-		if isWrite(o.Code) && o.Known() && o.Err != proto.SessionMoved && o.Err != proto.SessionExpired {
+		if isWrite(o.Code) && o.Known() && !o.ReadOnly && o.Err != proto.SessionMoved && o.Err != proto.SessionExpired {
 			known = append(known, o)
 		}
 	}

@@ -122,6 +122,18 @@ var plants = []plant{
 	{"reads ask for no permission", []edit{
 		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},
 	}, []string{"reads"}},
+	{"a member with a majority again keeps its read-only connections", []edit{
+		{"server/server.go", "\t\tif c.readOnly {\n\t\t\tc.kill()\n\t\t}\n", "\t\t_ = c\n"},
+	}, []string{"read-only"}},
+	{"a member that loses its majority keeps its connections", []edit{
+		{"server/server.go", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tc.kill()", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tif !s.readOnly {\n\t\t\tc.kill()\n\t\t}"},
+	}, []string{"read-only", "age of reads"}},
+	{"a read-only server takes clients that have seen more", []edit{
+		{"server/handshake.go", "\tif q.LastZxidSeen > last {", "\tif q.LastZxidSeen > last && !c.s.isReadOnly() {"},
+	}, []string{"session order"}},
+	{"a read-only server passes writes on", []edit{
+		{"server/pipeline.go", "case c.readOnly && q.op.Class == proto.Write:", "case c.readOnly && q.op.Code == proto.OpCloseSession:"},
+	}, []string{"read-only"}},
 }
 
 // hidden are bugs that take perturbed schedules or stopped processes to be found.
@@ -176,7 +188,7 @@ func TestPlants(t *testing.T) {
 					json.Unmarshal(append([]byte("{"), text...), &s)
 				}
 				if len(s.Violations) == 0 {
-					t.Fatalf("seed %d ended without a judgement:\n%.4000s", seed, out)
+					t.Fatalf("seed %d ended without a judgement: %v\n%.4000s", seed, err, out)
 				}
 				for _, by := range p.by {
 					if strings.HasPrefix(s.Violations[0], by+":") {

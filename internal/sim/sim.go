@@ -35,6 +35,7 @@ type Options struct {
 	ElectionTimeout time.Duration // of all members
 	MaxOutstanding  int           // likewise: requests of one connection that wait
 	Observers       int           // so many of the members, the last ones, have no vote
+	ReadOnly        bool          // members without a majority serve reads to clients that ask for no more
 }
 
 // slack is how much later than usual something may come that takes a few steps.
@@ -67,6 +68,7 @@ func OptionsFor(seed uint64) Options {
 	if o.Members == 5 && r.IntN(3) == 0 {
 		o.Observers = 1 + r.IntN(2)
 	}
+	o.ReadOnly = r.IntN(3) > 0
 	return o
 }
 
@@ -240,7 +242,7 @@ func (m *member) open() error {
 		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay,
+		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay, ReadOnly: m.s.opts.ReadOnly,
 	}
 	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
 		if !m.join || m.id == uint64(id) {

@@ -84,6 +84,9 @@ func (s *sim) work() {
 	for range 2 {
 		startOne(late(), (*client).late)
 	}
+	if s.opts.ReadOnly {
+		start(2, (*client).contents)
+	}
 }
 
 // pause lets time pass between requests.
@@ -431,6 +434,44 @@ func (c *client) owners() {
 	}
 	c.move()
 	c.pause(300 * time.Millisecond)
+}
+
+// contents reads from a server without a majority, if it finds no other, and goes
+// back to one that has a majority, with the session that it has, if any.
+func (c *client) contents() {
+	c.content = true
+	if c.conn != nil && c.conn.dead() && c.rng.IntN(2) == 0 {
+		c.try(c.conn.log.Server) // it has lost its majority, or has one again
+	}
+	if c.connect() != nil {
+		return
+	}
+	if c.rng.IntN(3) == 0 {
+		c.do(&Op{Code: proto.OpCreate, Path: fmt.Sprintf("/eph/r%d-", c.id), Tag: c.tag(), Flags: proto.FlagEphemeralSeq})
+	}
+	switch path := register(c.rng.IntN(registers)); c.rng.IntN(6) {
+	case 0:
+		c.do(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: -1})
+	case 1:
+		c.send(&Op{Code: proto.OpSync, Path: path})
+		c.do(&Op{Code: proto.OpGetData, Path: path})
+	case 2:
+		c.do(&Op{Code: proto.OpExists, Path: path, Watch: true, Unsynced: true})
+	case 3:
+		c.do(&Op{Code: proto.OpGetChildren, Path: "/eph", Watch: c.rng.IntN(2) == 0, Unsynced: true})
+	default:
+		c.do(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
+	}
+	switch {
+	case c.conn.dead():
+	case c.conn.log.ReadOnly && c.rng.IntN(8) == 0: // looks for a better one
+		c.leave(c.rng.IntN(2) == 0)
+	case c.rng.IntN(40) == 0 && !c.conn.log.ReadOnly:
+		c.forget() // and comes without a session
+	default:
+		c.move()
+	}
+	c.pause(time.Second / 4)
 }
 
 // lock takes a lock by ZooKeeper's recipe, holds it and lets go.
