@@ -23,6 +23,7 @@ type Counts struct {
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
 	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
+	Refused                                                                                 int // writes that would have gone over a quota
 	ReadOnly                                                                                int // answers of members without a majority
 	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
 	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
@@ -49,6 +50,7 @@ func (n *Counts) add(m Counts) {
 	n.Prompt += m.Prompt
 	n.Recent += m.Recent
 	n.ReadOnly += m.ReadOnly
+	n.Refused += m.Refused
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -92,6 +94,9 @@ func isWrite(code proto.OpCode) bool {
 	return false
 }
 
+// isStats says whether a znode has data that the members write.
+func isStats(path string) bool { return strings.HasSuffix(path, "/zookeeper_stats") }
+
 // writes compares what clients were told of their writes with what the members
 // applied: nothing acknowledged is missing, nothing refused was done, nothing is
 // done twice, and what was done before something began has a lower zxid.
@@ -102,7 +107,7 @@ func (c *checker) writes() {
 		x := &c.h.Commits[i]
 		var tags []string
 		for _, g := range x.Changes {
-			if g.Data == "" || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged || strings.HasPrefix(g.Path, "/zookeeper") || slices.Contains(tags, g.Data) {
+			if g.Data == "" || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged || g.Path == "/zookeeper/config" || isStats(g.Path) || slices.Contains(tags, g.Data) {
 				continue
 			}
 			tags = append(tags, g.Data) // a multi writes one twice
@@ -144,7 +149,7 @@ func (c *checker) writes() {
 				continue
 			}
 			g := c.h.Commits[i].Changes[0]
-			if g.Path != path || g.Kind != kind || kind != proto.NodeDeleted && g.Data != o.Tag || o.Code == proto.OpSetData && g.Version != o.GotVersion {
+			if g.Path != path || g.Kind != kind || kind != proto.NodeDeleted && g.Data != o.Tag && !isStats(path) || o.Code == proto.OpSetData && g.Version != o.GotVersion {
 				c.fail("writes", "op %d, %s of %q, was acknowledged at zxid %x, which did %+v", o.ID, path, o.Tag, o.Zxid, g)
 			}
 		}
@@ -318,6 +323,10 @@ func (c *checker) reads() {
 			w.apply(&c.h.Commits[next])
 		}
 		n, exists := w.nodes[o.Path]
+		if isStats(o.Path) {
+			of, _ := parentOf(strings.TrimPrefix(o.Path, "/zookeeper/quota"))
+			n.Data = w.quotas[of].text()
+		}
 		switch {
 		case exists && o.Code != proto.OpExists && !w.permits(o.Path, o.User):
 			if o.Err != proto.NoAuth {

@@ -156,6 +156,7 @@ type History struct {
 	Leads      []time.Duration         // when a member saw another leader, or none
 	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
 	Left       []int64                 // sessions at the end
+	Stats      map[string]string       // likewise, of quotas
 	End        time.Duration           // when that was
 	Over       time.Duration           // when the work was over
 	Faults     []string

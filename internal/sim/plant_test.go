@@ -134,6 +134,18 @@ var plants = []plant{
 	{"a read-only server passes writes on", []edit{
 		{"server/pipeline.go", "case c.readOnly && q.op.Class == proto.Write:", "case c.readOnly && q.op.Code == proto.OpCloseSession:"},
 	}, []string{"read-only"}},
+	{"a hard limit is over by one too soon", []edit{
+		{"znode/quota.go", "if e.Value > e.Limit {", "if e.Value >= e.Limit {"},
+	}, []string{"outcomes"}},
+	{"a part of a multi is held to what the parts before it did to the quota", []edit{
+		{"znode/quota.go", "\t\tif q.before != nil {\n", "\t\tif false {\n"},
+	}, []string{"outcomes"}},
+	{"the stats of a new quota do not count what is there", []edit{
+		{"znode/ops.go", "\t\tt.recount(of)\n", "\t\t_ = of\n"},
+	}, []string{"outcomes", "quotas", "reads"}},
+	{"the end of a session does not count for quotas", []edit{
+		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\tq.exact = false\n\t\treturn\n\t}\n\tif q == nil ||"},
+	}, []string{"outcomes", "quotas", "reads"}},
 }
 
 // hidden are bugs that take perturbed schedules or stopped processes to be found.

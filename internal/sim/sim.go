@@ -35,6 +35,7 @@ type Options struct {
 	ElectionTimeout time.Duration // of all members
 	MaxOutstanding  int           // likewise: requests of one connection that wait
 	Observers       int           // so many of the members, the last ones, have no vote
+	EnforceQuota    bool          // writes that go over hard limits are refused
 	ReadOnly        bool          // members without a majority serve reads to clients that ask for no more
 }
 
@@ -69,6 +70,7 @@ func OptionsFor(seed uint64) Options {
 		o.Observers = 1 + r.IntN(2)
 	}
 	o.ReadOnly = r.IntN(3) > 0
+	o.EnforceQuota = r.IntN(3) > 0
 	return o
 }
 
@@ -243,6 +245,7 @@ func (m *member) open() error {
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay, ReadOnly: m.s.opts.ReadOnly,
+		EnforceQuota: m.s.opts.EnforceQuota,
 	}
 	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
 		if !m.join || m.id == uint64(id) {
@@ -521,6 +524,7 @@ func (s *sim) recover() {
 	s.h.Over = s.h.now()
 	close(s.done)
 	s.agree()
+	s.h.Stats = s.stats()
 	s.h.Left, s.h.End = s.sessions(), s.h.now()
 }
 
@@ -585,6 +589,21 @@ func (s *sim) agree() {
 		return
 	}
 	s.h.violate("recovery", "members are not at one index 2 minutes after the last fault: %+v", all)
+}
+
+// stats is what the quotas of a member say, by their paths.
+func (s *sim) stats() map[string]string {
+	all := map[string]string{}
+	if srv := s.members[0].server(); srv != nil {
+		srv.View(func(v *fsm.View) {
+			for _, path := range quotaPaths {
+				if n := v.Tree().Lookup(statsOf(path)); n != nil {
+					all[path] = string(n.Record().Data)
+				}
+			}
+		})
+	}
+	return all
 }
 
 // ask asks the members for a change.

@@ -19,13 +19,27 @@ const (
 	locks     = 2
 )
 
+// quotaPaths are those that may have quotas. The first one's is always there.
+var quotaPaths = []string{"/quota/a", "/quota/b", "/quota"}
+
+func limitsOf(path string) string { return "/zookeeper/quota" + path + "/zookeeper_limits" }
+func statsOf(path string) string  { return "/zookeeper/quota" + path + "/zookeeper_stats" }
+
+// limits are those of a quota, -1 for none, and a tag.
+func limits(count, bytes, countHard, bytesHard int, tag string) string {
+	return fmt.Sprintf("count=%d,bytes=%d;countHardLimit=%d;byteHardLimit=%d;%s=0", count, bytes, countHard, bytesHard, tag)
+}
+
+const noStats = "count=0,bytes=0" // the members know better
+
 func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 
 // setUp waits for the cluster and makes the znodes that the work takes.
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned"}
+	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned", "/quota", "/quota/a", "/quota/b",
+		"/zookeeper/quota/quota", "/zookeeper/quota/quota/a", "/zookeeper/quota/quota/b", statsOf(quotaPaths[0]), limitsOf(quotaPaths[0])}
 	for i := range registers {
 		made = append(made, register(i))
 	}
@@ -41,7 +55,14 @@ func (s *sim) setUp() bool {
 		if err := c.connect(); err != nil {
 			continue
 		}
-		if o := c.do(&Op{Code: proto.OpCreate, Path: made[0], Tag: c.tag()}); o.OK() || o.Known() && o.Err == proto.NodeExists {
+		tag := c.tag()
+		switch made[0] {
+		case statsOf(quotaPaths[0]):
+			tag = noStats
+		case limitsOf(quotaPaths[0]):
+			tag = limits(-1, -1, 5, 200, tag)
+		}
+		if o := c.do(&Op{Code: proto.OpCreate, Path: made[0], Tag: tag}); o.OK() || o.Known() && o.Err == proto.NodeExists {
 			made = made[1:]
 		}
 	}
@@ -84,6 +105,7 @@ func (s *sim) work() {
 	for range 2 {
 		startOne(late(), (*client).late)
 	}
+	start(2, (*client).quotas)
 	if s.opts.ReadOnly {
 		start(2, (*client).contents)
 	}
@@ -431,6 +453,60 @@ func (c *client) owners() {
 		c.do(&Op{Code: proto.OpMulti, Tag: tag, More: []Part{
 			{proto.OpCreate, "/owned/y", tag, 0}, {proto.OpDelete, child, "", -1}, {proto.OpDelete, "/owned/y", "", 0},
 		}})
+	}
+	c.move()
+	c.pause(300 * time.Millisecond)
+}
+
+// quotas works below quotas, and changes them.
+func (c *client) quotas() {
+	if c.connect() != nil {
+		return
+	}
+	path := quotaPaths[c.rng.IntN(2)]
+	child := func() string { return fmt.Sprintf("%s/x%d", path, c.rng.IntN(5)) }
+	data := func() string { return c.tag() + strings.Repeat(".", c.rng.IntN(60)) }
+	limit := func() string {
+		l := []int{-1, -1, -1, -1}
+		for i, most := range []int{10, 400, 10, 400} {
+			if c.rng.IntN(2) == 0 {
+				l[i] = c.rng.IntN(most)
+			}
+		}
+		return limits(l[0], l[1], l[2], l[3], c.tag())
+	}
+	switch c.rng.IntN(12) {
+	case 0, 1, 2:
+		c.do(&Op{Code: proto.OpCreate, Path: child(), Tag: data()})
+	case 3:
+		c.do(&Op{Code: proto.OpCreate, Path: path + "/e-", Tag: data(), Flags: proto.FlagEphemeralSeq})
+	case 4:
+		c.do(&Op{Code: proto.OpDelete, Path: child(), Version: -1})
+	case 5, 6:
+		c.do(&Op{Code: proto.OpSetData, Path: child(), Tag: data(), Version: c.rng.Int32N(3) - 1})
+	case 7: // each part is held to what there was before the multi
+		x, tag := child(), data()
+		parts := []Part{{proto.OpCreate, x, tag, 0}, {proto.OpSetData, path, tag, -1}, {proto.OpCreate, child(), tag, 0}}
+		switch c.rng.IntN(4) {
+		case 0:
+			parts = append(parts, Part{proto.OpDelete, x, "", -1})
+		case 1:
+			parts = append([]Part{{proto.OpSetData, limitsOf(path), limit(), -1}}, parts...)
+		}
+		c.do(&Op{Code: proto.OpMulti, Tag: tag, More: parts})
+	case 8:
+		c.do(&Op{Code: proto.OpSetData, Path: limitsOf(path), Tag: limit(), Version: -1})
+	case 9:
+		c.do(&Op{Code: proto.OpGetData, Path: statsOf(quotaPaths[c.rng.IntN(3)]), Unsynced: true})
+	case 10: // only the first quota stays
+		path = quotaPaths[1+c.rng.IntN(2)]
+		if c.rng.IntN(2) == 0 {
+			c.do(&Op{Code: proto.OpCreate, Path: statsOf(path), Tag: noStats})
+		}
+		c.do(&Op{Code: proto.OpCreate, Path: limitsOf(path), Tag: limit()})
+	case 11:
+		path = quotaPaths[1+c.rng.IntN(2)]
+		c.do(&Op{Code: proto.OpDelete, Path: []string{limitsOf(path), statsOf(path)}[c.rng.IntN(2)], Version: -1})
 	}
 	c.move()
 	c.pause(300 * time.Millisecond)
