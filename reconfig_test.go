@@ -587,3 +587,34 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 		t.Errorf("the members are\n%s\nof version %d, want\n%s", r.Data, r.Stat.Version, want)
 	}
 }
+
+// TestReconfigRefusedLate has the members change while the leader finds out that
+// a reconfig cannot be done. The reply is not from before the event that came first:
+// clients expect that zxids do not go back.
+func TestReconfigRefusedLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		c := superUser(t, m.connect(m.leader(), 10*time.Second))
+		must(c.Create("/x", nil, 0))(t)
+		must(c.Get("/x", true))(t)
+		for i := range 3 {
+			for j := 3; j < 6; j++ {
+				m.net.Cut(host(i), host(j), true)
+			}
+		}
+		xid, err := c.Send(proto.OpReconfig, &proto.ReconfigRequest{
+			Joining: list("server.4=host4:7000:1,server.5=host5:7000:1,server.6=host6:7000:1"), Leaving: list(""), NewMembers: list(""), ConfigID: -1,
+		})
+		check(t, err)
+		time.Sleep(100 * time.Millisecond)
+		must(m.connect(m.leader(), 10*time.Second).Set("/x", nil))(t)
+		event := must(c.Read())(t)
+		reply := must(c.Read())(t)
+		if event.Xid != proto.XidEvent || reply.Xid != xid || reply.Code != proto.NewConfigNoQuorum {
+			t.Fatalf("%+v, then %+v", event, reply)
+		}
+		if reply.Zxid < event.Zxid {
+			t.Errorf("zxid %x after %x", reply.Zxid, event.Zxid)
+		}
+	})
+}

@@ -98,7 +98,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	if !w.ok {
 		return false, errEnd
 	}
-	h := proto.ReplyHeader{Xid: q.xid, Zxid: w.zxid, Code: w.code}
+	h := proto.ReplyHeader{Xid: q.xid, Code: w.code}
 	if w.code == proto.OK {
 		var ok bool
 		// Its pings wait as well, and it gives up after two thirds of its timeout.
@@ -109,8 +109,9 @@ func (c *conn) reconfig(q request) (bool, error) {
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) {
 		var body []byte
+		h.Zxid = v.Zxid() // events may have been sent while this waited
 		if h.Code == proto.OK {
-			h.Zxid, body = v.Zxid(), v.Config(nil)
+			body = v.Config(nil)
 		}
 		c.reply(&q, &h, body)
 	})
@@ -121,12 +122,11 @@ func (c *conn) reconfig(q request) (bool, error) {
 type checked struct {
 	ok   bool
 	code proto.Code
-	zxid int64
 	done chan struct{}
 }
 
 func (w *checked) Done(_ *fsm.View, r *fsm.Result) {
-	w.ok, w.code, w.zxid = !r.Drop, r.Code, r.Zxid
+	w.ok, w.code = !r.Drop, r.Code
 	close(w.done)
 }
 
