@@ -23,6 +23,7 @@ type Counts struct {
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // histories that Porcupine could not judge in time
 	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
+	Reconfigs                                                                               int // that were answered
 	Refused                                                                                 int // writes that would have gone over a quota
 	ReadOnly                                                                                int // answers of members without a majority
 	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
@@ -51,6 +52,7 @@ func (n *Counts) add(m Counts) {
 	n.Recent += m.Recent
 	n.ReadOnly += m.ReadOnly
 	n.Refused += m.Refused
+	n.Reconfigs += m.Reconfigs
 }
 
 // check judges the history. Session order and the agreement of the members were
@@ -65,6 +67,7 @@ func (s *sim) check() Counts {
 	c.writes()
 	c.outcomes()
 	c.readOnly()
+	c.reconfigs()
 	c.reads()
 	c.locks()
 	c.watches()
@@ -272,6 +275,72 @@ func (c *checker) readOnly() {
 	for _, o := range c.h.Ops {
 		if k := over[o.Conn]; k != nil && o.Known() && o.CallAt > k.At {
 			c.fail("read-only", "op %d, sent at %v, was answered on connection %d, read-only: %v, and member %d had let in connection %d of the other kind at %v", o.ID, o.CallAt, o.Conn, o.ReadOnly, o.Server, k.ID, k.At)
+		}
+	}
+}
+
+// reconfigs compares the answers to reconfigs with the members as /zookeeper/config
+// had them, and asks whether everybody has the role again that it is to have when the
+// faults are over.
+func (c *checker) reconfigs() {
+	type config struct {
+		at   time.Duration
+		zxid int64
+		text string
+	}
+	var all []config
+	for i := range c.h.Commits {
+		x := &c.h.Commits[i]
+		for _, g := range x.Changes {
+			if g.Path == "/zookeeper/config" {
+				all = append(all, config{x.At, x.Zxid, g.Data})
+			}
+		}
+	}
+	by := func(at time.Duration) (last config) {
+		for _, x := range all {
+			if x.at <= at {
+				last = x
+			}
+		}
+		return last
+	}
+	for _, o := range c.h.Ops {
+		if o.Code != proto.OpReconfig || !o.Known() || o.ReadOnly {
+			continue
+		}
+		c.n.Reconfigs++
+		wrong := false
+		switch o.Err {
+		case proto.OK:
+			// Who is not as it is to be, or as another client wanted it.
+			wrong = o.User != superUser || !strings.Contains(o.GotData, o.Path) || o.Version64 != -1 && by(o.CallAt).zxid > o.Version64
+		case proto.NoAuth:
+			wrong = o.User == superUser
+		case proto.BadVersion:
+			wrong = o.Version64 == -1 || by(o.RetAt).zxid == o.Version64
+		case proto.BadArguments, proto.NewConfigNoQuorum, proto.ReconfigInProgress:
+			wrong = o.User != superUser
+		default:
+			wrong = true
+		}
+		if wrong {
+			c.fail("reconfig", "op %d (%s as %q, for version %x), sent at %v, was answered %v: %q; the members were %+v, and %+v when the answer came", o.ID, o.Path, o.User, o.Version64, o.CallAt, o.Err, o.GotData, by(o.CallAt), by(o.RetAt))
+		}
+	}
+	if len(all) == 0 || c.h.Over == 0 {
+		return
+	}
+	last := all[len(all)-1]
+	for _, m := range c.s.members {
+		role := "participant"
+		if !m.votes() {
+			role = "observer"
+		}
+		if !slices.ContainsFunc(strings.Split(last.text, "\n"), func(line string) bool {
+			return strings.HasPrefix(line, fmt.Sprintf("server.%d=", m.id)) && strings.Contains(line, ":"+role)
+		}) {
+			c.fail("reconfig", "member %d is no %s at the end: %q", m.id, role, last.text)
 		}
 	}
 }

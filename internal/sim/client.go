@@ -26,9 +26,10 @@ type client struct {
 	rng     *rand.Rand
 	host    memnet.Host
 	timeout time.Duration
-	lazy    bool // speaks as seldom as it may
-	mute    bool // does not ping
-	content bool // with a server that is read-only, if there is no other
+	lazy    bool  // speaks as seldom as it may
+	mute    bool  // does not ping
+	version int64 // of the members, as it knew them last
+	content bool  // with a server that is read-only, if there is no other
 	tags    int
 
 	conn    *conn              // nil if there is none
@@ -406,6 +407,8 @@ func (o *Op) body() proto.Record {
 		return &o.Set.SetWatchesRequest
 	case proto.OpSetWatches2:
 		return o.Set
+	case proto.OpReconfig:
+		return &proto.ReconfigRequest{Joining: proto.Path{Path: o.Path}, Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, ConfigID: o.Version64}
 	case proto.OpSync:
 		return &proto.Path{Path: o.Path}
 	case proto.OpAuth:
@@ -430,6 +433,9 @@ func (o *Op) body() proto.Record {
 	}
 	return nil
 }
+
+// superUser may do everything.
+const superUser = "super"
 
 func secretOf(user string) string { return "secret of " + user }
 
@@ -532,7 +538,7 @@ func (o *Op) decode(f *rawclient.Frame) error {
 		err := f.Decode(&r)
 		o.stat(&r)
 		return err
-	case proto.OpGetData:
+	case proto.OpGetData, proto.OpReconfig:
 		var r proto.DataReply
 		err := f.Decode(&r)
 		o.stat(&r.Stat)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -161,6 +162,7 @@ var faultKinds = []fault{
 		}
 	}},
 	{"remove and add", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.removeAndAdd(s.pick(r), r, hold) }},
+	{"change a vote", 5, func(s *sim, r *rand.Rand, hold time.Duration) { s.changeVote(s.pick(r), r, hold) }},
 	{"disconnect sessions", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		for _, id := range s.sessions() {
 			if r.IntN(2) == 0 {
@@ -371,6 +373,10 @@ func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
 // removeAndAdd takes a member out of the cluster, and after a while in which it
 // is down has it join again, with nothing.
 func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
+	if !m.changing.CompareAndSwap(false, true) {
+		return
+	}
+	defer m.changing.Store(false)
 	if !m.claim() {
 		return
 	}
@@ -416,6 +422,72 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	case <-time.After(time.Minute):
 		s.h.violate("recovery", "member %d has not joined after a minute", m.id)
 	}
+}
+
+// changeVote has a client take a member's vote, or give it one, and undo that
+// after a while.
+func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
+	if !s.voting.TryLock() {
+		return
+	}
+	defer s.voting.Unlock()
+	if !m.changing.CompareAndSwap(false, true) {
+		return
+	}
+	defer m.changing.Store(false)
+	c := s.warden
+	defer c.drop()
+	for range 1 + r.IntN(3) {
+		c.reconfigure(m, !m.votes(), 3)
+		time.Sleep(hold / 2)
+		c.reconfigure(m, m.votes(), 3)
+	}
+	if !c.reconfigure(m, m.votes(), 500) && !s.over() {
+		s.h.violate("recovery", "member %d does not get back the role that it had", m.id)
+	}
+}
+
+// reconfigure has a member vote or not, in so many attempts, and reports whether
+// one was acknowledged. Each is for the members as they were when it was sent, so that
+// none is done after one that was acknowledged.
+func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
+	const config = "/zookeeper/config"
+	for range attempts {
+		if c.s.over() {
+			break
+		}
+		c.s.sleep(100 * time.Millisecond)
+		if c.connect() != nil {
+			continue
+		}
+		if c.rng.IntN(2) == 0 {
+			c.do(&Op{Code: proto.OpExists, Path: []string{config, register(0)}[c.rng.IntN(2)], Watch: true, Unsynced: true})
+		}
+		if c.conn.user == "" && c.rng.IntN(4) == 0 {
+			c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: -1})
+		}
+		if c.conn.user == "" {
+			c.do(&Op{Code: proto.OpAuth, User: superUser, Unsynced: true})
+		}
+		o := c.do(&Op{Code: proto.OpGetData, Path: config, Unsynced: true})
+		if !o.OK() {
+			continue
+		}
+		_, text, _ := strings.Cut(o.GotData, "version=")
+		version, err := strconv.ParseInt(text, 16, 64)
+		if err != nil {
+			c.s.h.violate("reconfig", "op %d reads the members as %q", o.ID, o.GotData)
+			return false
+		}
+		if old := c.version; c.rng.IntN(3) == 0 && old != 0 && old != version {
+			c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: old})
+		}
+		c.version = version
+		if c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: version}).OK() {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *member) setDoomed(yes bool) {

@@ -23,6 +23,7 @@ type Op struct {
 	More                     []Part // of a multi
 	Flags                    int32
 	Version                  int32  // that is expected
+	Version64                int64  // likewise, of the members, by a reconfig, whose Path is the member that it changes
 	User                     string // whose identity the connection has, or gets by this; "" if nobody's
 	Owner                    string // of what it creates: nobody else may do anything with it; "" is everybody
 	ReadOnly                 bool   // sent on a read-only connection

@@ -146,6 +146,13 @@ var plants = []plant{
 	{"the end of a session does not count for quotas", []edit{
 		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\tq.exact = false\n\t\treturn\n\t}\n\tif q == nil ||"},
 	}, []string{"outcomes", "quotas", "reads"}},
+	{"a reconfig is done whatever members it is for", []edit{
+		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},
+		{"cluster/members.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
+	}, []string{"reconfig"}},
+	{"a reconfig asks for no permission", []edit{
+		{"fsm/reconfig.go", "case !m.tree.MayConfigure(&m.txn):", "case false:"},
+	}, []string{"reconfig"}},
 }
 
 // hidden are bugs that take perturbed schedules or stopped processes to be found.

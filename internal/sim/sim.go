@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -113,6 +115,9 @@ type sim struct {
 	onlooker *client // watches it at the member that lags
 	filling  sync.Mutex
 
+	warden *client // of the fault that changes who votes, which locks voting
+	voting sync.Mutex
+
 	mu       sync.Mutex
 	cuts     map[[2]string]int // how many faults cut a way
 	cutLog   []cutSpan
@@ -172,6 +177,8 @@ type member struct {
 	dir  string
 	join bool // it was removed once, and has joined since
 
+	changing atomic.Bool // a fault changes its membership
+
 	ahead  atomic.Int64 // its clock is, of the run's time
 	clocks *rand.Rand   // for those who have claimed it
 
@@ -187,6 +194,18 @@ type member struct {
 
 func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
 func clientAddr(id int) string { return memberHost(id) + ":2181" }
+
+// asMember is a member as a reconfig names it.
+func (m *member) asMember(votes bool) string {
+	role := "observer"
+	if votes {
+		role = "participant"
+	}
+	return fmt.Sprintf("server.%d=%s:8000:%s", m.id, m.s.peers[m.id], role)
+}
+
+// votes says whether the member has a vote when no fault has changed that.
+func (m *member) votes() bool { return int(m.id) <= m.s.opts.Members-m.s.opts.Observers }
 
 // logged turns a member's log into what the checks need of it.
 type logged struct {
@@ -245,7 +264,7 @@ func (m *member) open() error {
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay, ReadOnly: m.s.opts.ReadOnly,
-		EnforceQuota: m.s.opts.EnforceQuota,
+		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
 	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
 		if !m.join || m.id == uint64(id) {

@@ -106,6 +106,7 @@ func (s *sim) work() {
 		startOne(late(), (*client).late)
 	}
 	start(2, (*client).quotas)
+	s.warden = s.newClient(10 * time.Second)
 	if s.opts.ReadOnly {
 		start(2, (*client).contents)
 	}
