@@ -510,7 +510,7 @@ func (c *client) quotas() {
 		c.do(&Op{Code: proto.OpDelete, Path: []string{limitsOf(path), statsOf(path)}[c.rng.IntN(2)], Version: -1})
 	}
 	c.move()
-	c.pause(300 * time.Millisecond)
+	c.pause(600 * time.Millisecond)
 }
 
 // contents reads from a server without a majority, if it finds no other, and goes
@@ -548,7 +548,7 @@ func (c *client) contents() {
 	default:
 		c.move()
 	}
-	c.pause(time.Second / 4)
+	c.pause(400 * time.Millisecond)
 }
 
 // lock takes a lock by ZooKeeper's recipe, holds it and lets go.
