@@ -33,7 +33,7 @@ var plants = []plant{
 	{"sync does not go through the log", []edit{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
 		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
-	}, []string{"linearizability"}},
+	}, []string{"linearizability", "read-only"}},
 	{"the leader passes over touches of other members", []edit{
 		{"cluster/forward.go", "!m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
 	}, []string{"expiry", "locks"}},
