@@ -884,6 +884,7 @@ func (p *power) run(lives, processes int, long time.Duration) error {
 // are killed and started again in between, take snapshots, and go on with what a
 // loss of power left.
 func TestPowerLoss(t *testing.T) {
+	t.Parallel()
 	long := powerLength(t)
 	for _, l := range []struct {
 		layout
@@ -913,6 +914,7 @@ func TestPowerLoss(t *testing.T) {
 // TestPowerLossIsFound sees that the check can fail: it runs a server that does
 // not sync its log, and takes out of a good server's trace each kind of sync.
 func TestPowerLossIsFound(t *testing.T) {
+	t.Parallel()
 	t.Run("the log is not synced", func(t *testing.T) {
 		p := newPower(t, seeded(t), alone)
 		var err error
@@ -965,6 +967,7 @@ func TestPowerLossIsFound(t *testing.T) {
 // acknowledged is there when it starts again, also if the power is lost then, or
 // was lost since.
 func TestSyncFails(t *testing.T) {
+	t.Parallel()
 	r := seeded(t)
 	end := time.Now().Add(powerLength(t))
 	failures, ended := 0, 0
