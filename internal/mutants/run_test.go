@@ -63,7 +63,7 @@ type result struct {
 //
 //	unit        the tests of the mutant's own package
 //	directed    the tests of the packages around it
-//	simulation  seeds of internal/sim, a virtual minute of each
+//	simulation  seeds of internal/sim with perturbed schedules, a virtual minute of each
 //
 // It fails only if something does not work; that mutants survive is its result.
 func TestMutants(t *testing.T) {
@@ -233,11 +233,11 @@ type runner struct {
 	overlays  string
 	baselines map[string]time.Duration   // how long a package's tests take without a fault
 	looksAt   map[string]map[string]bool // what the tests of a package depend on, in this module
+	weaver    string                     // the tests of the simulation, which build the simulation with points
 }
 
 func newRunner(t *testing.T) *runner {
-	r := &runner{t.TempDir(), map[string]time.Duration{}, map[string]map[string]bool{}}
-	return r
+	return &runner{overlays: t.TempDir(), baselines: map[string]time.Duration{}, looksAt: map[string]map[string]bool{}}
 }
 
 // overlay writes the list for go build that puts the mutant in the place of its file.
@@ -432,11 +432,22 @@ func (r *runner) dependencies(t *testing.T, pkg string) map[string]bool {
 	return r.looksAt[pkg]
 }
 
-// simulate runs seeds of the simulation until one of them finds the mutant.
+// simulate runs seeds of the simulation, with perturbed schedules, until one of them
+// finds the mutant.
 func (r *runner) simulate(t *testing.T, overlay, dir string) string {
-	binary, err := r.build("internal/sim", overlay, dir)
-	if err != nil {
-		t.Fatal(err)
+	if r.weaver == "" {
+		list := filepath.Join(r.overlays, "none.json")
+		if err := os.WriteFile(list, []byte("{}"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if r.weaver, err = r.build("internal/sim", list, r.overlays); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binary := filepath.Join(dir, "woven.test")
+	if out, err := r.run(r.weaver, "internal/sim", 5*time.Minute, "-test.run=^TestSeeds$", "-sim.perturb", "-sim.changed="+overlay, "-sim.woven="+binary); err != nil {
+		t.Fatalf("%v\n%s", err, out)
 	}
 	defer os.Remove(binary)
 	for seed := 1; seed <= *seedsFlag; seed++ {

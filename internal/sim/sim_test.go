@@ -32,6 +32,8 @@ var (
 	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
 	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
 	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and stop processes (see package perturb)")
+	changedFlag = flag.String("sim.changed", "", "with sim.perturb: a list for go build -overlay of files to read in the place of others")
+	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: leave the build with points here, and run nothing")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
 
@@ -103,7 +105,18 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 
 // runWoven runs this test in a build whose servers have points.
 func runWoven(t *testing.T) {
-	cmd := exec.Command(buildWith(t, weave(t, nil)), append(slices.Clone(os.Args[1:]), "-test.run=^"+t.Name()+"$")...)
+	binary := buildWith(t, weave(t, changed(t)))
+	if *wovenFlag != "" {
+		program, err := os.ReadFile(binary)
+		if err == nil {
+			err = os.WriteFile(*wovenFlag, program, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	cmd := exec.Command(binary, append(slices.Clone(os.Args[1:]), "-test.run=^"+t.Name()+"$")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
@@ -173,7 +186,7 @@ func TestLong(t *testing.T) {
 	first := next
 	binary := os.Args[0]
 	if *perturbFlag {
-		binary = buildWith(t, weave(t, nil))
+		binary = buildWith(t, weave(t, changed(t)))
 	}
 	limit := time.Duration(*hoursFlag * float64(time.Hour))
 	began := time.Now()

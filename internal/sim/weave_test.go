@@ -29,6 +29,39 @@ var notWoven = map[string]bool{
 	"cluster/peers.go": true, // Raft's transport, which closes connections
 }
 
+// changed reads the files that -sim.changed names, by their names in the repository.
+func changed(t *testing.T) map[string]string {
+	t.Helper()
+	if *changedFlag == "" {
+		return nil
+	}
+	b, err := os.ReadFile(*changedFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Replace map[string]string }
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatalf("%s: %v", *changedFlag, err)
+	}
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for from, to := range list.Replace {
+		file, err := filepath.Rel(root, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.ToSlash(file)] = string(text)
+	}
+	return files
+}
+
 // weave returns the files of the servers with points in them, by their names in the
 // repository. changed are files with other text than they have there.
 func weave(t *testing.T, changed map[string]string) map[string]string {
