@@ -214,6 +214,9 @@ func TestLong(t *testing.T) {
 					}
 				}
 				bad = append(bad, failed...)
+				for _, f := range failed {
+					fmt.Println(f)
+				}
 				if time.Since(lastSaid) > time.Minute {
 					lastSaid = time.Now()
 					fmt.Printf("%v: %d runs, %.1f virtual hours, %d failures\n", time.Since(began).Round(time.Second), total.Runs, total.Virtual.Hours(), len(bad))
