@@ -163,7 +163,9 @@ func (c *checker) writes() {
 	for i := len(c.h.Conns) - 1; i >= 0; i-- {
 		k := c.h.Conns[i]
 		next[k.ID] = newest[k.Session]
-		newest[k.Session] = k
+		if !k.ReadOnly { // no other member hears of such a connection
+			newest[k.Session] = k
+		}
 	}
 	for _, o := range c.h.Ops {
 		if o.Tag == "" || !isWrite(o.Code) {
