@@ -133,7 +133,8 @@ func (m *Member) setLeading(term uint64) {
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
-	due, wait := m.nextDeadline()
+	looked := m.nowMs()
+	due, wait := m.nextDeadline(looked)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
@@ -146,14 +147,16 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		case <-m.sooner:
 		case <-timer.C:
 		}
-		late, tracker := m.late(due)
+		var late []*session.Session
+		var tracker *session.Tracker
+		late, tracker, looked = m.late(due)
 		for _, s := range late {
 			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
 		}
 		for _, s := range late { // the log may block
 			m.logExpired(s)
 		}
-		due, wait = m.nextDeadline()
+		due, wait = m.nextDeadline(looked)
 		timer.Reset(wait)
 	}
 }
@@ -166,25 +169,25 @@ func (m *Member) watchful() int64 {
 	return max(m.cfg.Tick/4, 100*time.Millisecond).Milliseconds()
 }
 
-// nextDeadline tells when to look for late sessions next, which is no later than the
-// next deadline, and how long that is from now.
-func (m *Member) nextDeadline() (due int64, wait time.Duration) {
+// nextDeadline returns when to look for late sessions next, which is no later than
+// the next deadline, and how long that is from now. It counts from the last look,
+// so that a pause since then is noticed too.
+func (m *Member) nextDeadline(looked int64) (due int64, wait time.Duration) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
-	now := m.nowMs()
 	due, ok := m.tracker.Next()
 	if !ok {
-		due = now + time.Hour.Milliseconds()
+		due = m.nowMs() + time.Hour.Milliseconds()
 	} else {
-		due = min(due, now+m.watchful())
+		due = min(due, looked+m.watchful())
 	}
 	m.due = due
-	return due, time.Duration(due-now) * time.Millisecond
+	return due, time.Duration(due-m.nowMs()) * time.Millisecond
 }
 
-// late returns the sessions whose time is over, and who found them; due is when
-// they were to be looked at.
-func (m *Member) late(due int64) ([]*session.Session, *session.Tracker) {
+// late returns the sessions whose time is over, the tracker that found them, and
+// when it looked; due is when it was to look.
+func (m *Member) late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
 	m.trackMu.Lock()
 	defer m.trackMu.Unlock()
 	now := m.nowMs()
@@ -193,7 +196,7 @@ func (m *Member) late(due int64) ([]*session.Session, *session.Tracker) {
 		// sent meanwhile lies unread in its sockets, so nobody is late for that time.
 		m.tracker.Extend(stood + m.watchful())
 	}
-	return m.tracker.Late(now), m.tracker
+	return m.tracker.Late(now), m.tracker, now
 }
 
 // track times a session that was opened or resumed.

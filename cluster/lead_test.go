@@ -176,54 +176,70 @@ func (r resumption) Lost() { r.done <- 0 }
 
 // TestTimeStoodStill: a leader whose process was paused ends no session for that time,
 // since it could hear nobody: they have at least as much time left as before, wherever
-// in the pause their deadlines were. A leader that is late by little gives nothing.
+// in the pause their deadlines were, and whether the leader waited for its next look or
+// was busy with what it had found at the last. A leader that is late by little gives
+// nothing.
 func TestTimeStoodStill(t *testing.T) {
 	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
 	const unnoticed = tick / 2
-	for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
-		for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
-			t.Run(fmt.Sprintf("%v after %v", pause, before), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					// Without its goroutines, which would not stand still.
-					m := &Member{cfg: Config{Tick: tick}, start: time.Now(), tracker: session.NewTracker(tick.Milliseconds())}
-					time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
-					m.tracker.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())}, m.nowMs())
-					// run does what lead does for some time, and reports whether the session is late.
-					run := func(d time.Duration) bool {
-						for end := time.Now().Add(d); ; {
-							due, wait := m.nextDeadline()
-							if left := time.Until(end); wait > left {
-								time.Sleep(left)
-								return false
-							}
-							time.Sleep(wait)
-							if late, _ := m.late(due); len(late) > 0 {
-								return true
+	for _, busy := range []bool{false, true} {
+		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
+			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
+				t.Run(fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						// Without its goroutines, which would not stand still.
+						m := &Member{cfg: Config{Tick: tick}, start: time.Now(), tracker: session.NewTracker(tick.Milliseconds())}
+						time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
+						m.tracker.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())}, m.nowMs())
+						looked := m.nowMs()
+						isLate := func(due int64) bool {
+							var late []*session.Session
+							late, _, looked = m.late(due)
+							return len(late) > 0
+						}
+						// run does what lead does for some time, and reports whether the session is late.
+						run := func(d time.Duration) bool {
+							for end := time.Now().Add(d); ; {
+								due, wait := m.nextDeadline(looked)
+								if left := time.Until(end); wait > left {
+									time.Sleep(left)
+									return false
+								}
+								time.Sleep(wait)
+								if isLate(due) {
+									return true
+								}
 							}
 						}
-					}
-					if run(before) {
-						t.Fatal("the session is late before the pause")
-					}
-					due, wait := m.nextDeadline()
-					time.Sleep(pause)
-					if pause >= wait {
-						if late, _ := m.late(due); len(late) > 0 {
-							t.Fatal("the session is late for a time in which nobody could be heard")
+						if run(before) {
+							t.Fatal("the session is late before the pause")
 						}
-					}
-					left := timeout - before - time.Millisecond
-					if pause <= unnoticed {
-						left -= unnoticed
-					}
-					if run(left) {
-						t.Fatal("the session has less time than before the pause")
-					}
-					if !run(3*tick + unnoticed) { // all is rounded up
-						t.Error("the session has more time than before the pause")
-					}
+						if busy {
+							looked = m.nowMs()
+							time.Sleep(pause)
+						}
+						due, wait := m.nextDeadline(looked)
+						if !busy {
+							time.Sleep(pause)
+						}
+						if busy || pause >= wait {
+							if isLate(due) {
+								t.Fatal("the session is late for a time in which nobody could be heard")
+							}
+						}
+						left := timeout - before - time.Millisecond
+						if pause <= unnoticed {
+							left -= unnoticed
+						}
+						if run(left) {
+							t.Fatal("the session has less time than before the pause")
+						}
+						if !run(3*tick + unnoticed) { // all is rounded up
+							t.Error("the session has more time than before the pause")
+						}
+					})
 				})
-			})
+			}
 		}
 	}
 }
