@@ -68,8 +68,8 @@ func (c *checker) availability() {
 	}
 }
 
-// calm says whether nothing but a single member, and not that one, was stuck in a
-// time and for a while before it.
+// calm says whether nothing happened in a time, and for a while before it, but that
+// another member was stuck, once.
 func (c *checker) calm(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -77,13 +77,12 @@ func (c *checker) calm(member int, from, to time.Duration) bool {
 	if from < 0 || slices.ContainsFunc(c.s.otherLog, func(s *cutSpan) bool { return s.within(from, to) }) {
 		return false
 	}
-	stuck := ""
+	stuck := 0
 	for _, s := range c.s.stuckLog {
 		if s.within(from, to) {
-			if s.from == memberHost(member) || stuck != "" && stuck != s.from {
+			if stuck++; stuck > 1 || s.from == memberHost(member) {
 				return false
 			}
-			stuck = s.from
 		}
 	}
 	return true
