@@ -11,9 +11,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/server"
 )
 
 // MaxFrameLimit is the largest Config.MaxFrameBytes: what a request makes has to

@@ -69,7 +69,7 @@ func noGoroutineLeft(t testing.TB) {
 func ours() (stacks []string) {
 	buf := make([]byte, 16<<20)
 	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		for _, of := range []string{"lockkeeper/server.", "lockkeeper/cluster.", "hashicorp/raft", "lockkeeper/lockkeeper.(*Server)"} {
+		for _, of := range []string{"lockkeeper/internal/server.", "lockkeeper/cluster.", "hashicorp/raft", "lockkeeper/lockkeeper.(*Server)"} {
 			if strings.Contains(g, of) {
 				stacks = append(stacks, g)
 				break

@@ -27,7 +27,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/server"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 // Version is this program's version.

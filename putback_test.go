@@ -44,10 +44,10 @@ var putBacks = []putBack{
 		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
 	}, []finding{{".", "TestBudget", "out of memory"}}},
 	{"the answer to a four-letter word has no bound", []edit{
-		{"server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
-		{"server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
-		{"server/flw.go", "return room >= 0", "return true"},
-		{"server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
+		{"internal/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
+		{"internal/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
+		{"internal/server/flw.go", "return room >= 0", "return true"},
+		{"internal/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are made", []edit{
 		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn counted(n)\n"},
@@ -59,7 +59,7 @@ var putBacks = []putBack{
 		{"znode/acl.go", "if len(ids) <= 4 {", "if len(ids) >= 0 {"},
 	}, []finding{{".", "TestBudget", "test timed out"}}},
 	{"a connection may have 64 KiB of identities", []edit{
-		{"server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
+		{"internal/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
 	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
 		{"cluster/files.go", "stable: &voteStore{StableStore: sealedStable{latched}}", "stable: sealedStable{latched}"},
@@ -69,7 +69,7 @@ var putBacks = []putBack{
 		{"cluster/files.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
-		{"server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
+		{"internal/server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
 	}, []finding{{".", "TestBudget", "logged while the tree is locked"}}},
 }
 

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/server"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
 func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {

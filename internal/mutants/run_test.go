@@ -45,10 +45,10 @@ var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|pulse|serving|
 
 // directed are the packages whose tests look at others than their own, the
 // quickest first.
-var directed = []string{"server", "fsm", "lockkeepertest", "cluster", "conform", "."}
+var directed = []string{"internal/server", "fsm", "lockkeepertest", "cluster", "conform", "."}
 
 // slow are tests that take long, and the only package whose mutants they look for.
-var slow = map[string]string{"TestClientThatDoesNotRead": "server"}
+var slow = map[string]string{"TestClientThatDoesNotRead": "internal/server"}
 
 // result is what became of a mutant.
 type result struct {

@@ -28,11 +28,11 @@ type edit struct{ file, old, new string }
 
 var plants = []plant{
 	{"a read does not wait for the session's write", []edit{
-		{"server/pipeline.go", "waits := len(c.queue) > 0", "waits := false"},
+		{"internal/server/pipeline.go", "waits := len(c.queue) > 0", "waits := false"},
 	}, []string{"session order"}},
 	{"sync does not go through the log", []edit{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
-		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
+		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
 	{"the leader passes over touches of other members", []edit{
 		{"cluster/forward.go", "!m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
@@ -61,9 +61,9 @@ var plants = []plant{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
 	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
-		{"server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
-		{"server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
-		{"server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
+		{"internal/server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
+		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
+		{"internal/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
 	{"the last entries of the log were not synced when a member crashed", []edit{
 		{"cluster/files.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
@@ -86,8 +86,8 @@ var plants = []plant{
 		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
 	}, []string{"clocks"}},
 	{"a connection that is cut passes over some of what it has read", []edit{
-		{"server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
-		{"server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
+		{"internal/server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
+		{"internal/server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
 	}, []string{"session order"}},
 	{"what comes behind a lost request is not lost", []edit{
 		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
@@ -100,7 +100,7 @@ var plants = []plant{
 		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.Propose(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.Propose(fsm.ExpireSession(s, term)"},
 	}, []string{"expiry"}},
 	{"a member that gets a snapshot answers from it on old connections", []edit{
-		{"server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
+		{"internal/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
 	{"a leader whose disk is stuck goes on leading", []edit{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
@@ -123,16 +123,16 @@ var plants = []plant{
 		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},
 	}, []string{"reads"}},
 	{"a member with a majority again keeps its read-only connections", []edit{
-		{"server/server.go", "\t\tif c.readOnly {\n\t\t\tc.kill()\n\t\t}\n", "\t\t_ = c\n"},
+		{"internal/server/server.go", "\t\tif c.readOnly {\n\t\t\tc.kill()\n\t\t}\n", "\t\t_ = c\n"},
 	}, []string{"read-only"}},
 	{"a member that loses its majority keeps its connections", []edit{
-		{"server/server.go", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tc.kill()", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tif !s.readOnly {\n\t\t\tc.kill()\n\t\t}"},
+		{"internal/server/server.go", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tc.kill()", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tif !s.readOnly {\n\t\t\tc.kill()\n\t\t}"},
 	}, []string{"read-only", "age of reads"}},
 	{"a read-only server takes clients that have seen more", []edit{
-		{"server/handshake.go", "\tif q.LastZxidSeen > last {", "\tif q.LastZxidSeen > last && !c.s.isReadOnly() {"},
+		{"internal/server/handshake.go", "\tif q.LastZxidSeen > last {", "\tif q.LastZxidSeen > last && !c.s.isReadOnly() {"},
 	}, []string{"session order"}},
 	{"a read-only server passes writes on", []edit{
-		{"server/pipeline.go", "case c.readOnly && q.op.Class == proto.Write:", "case c.readOnly && q.op.Code == proto.OpCloseSession:"},
+		{"internal/server/pipeline.go", "case c.readOnly && q.op.Class == proto.Write:", "case c.readOnly && q.op.Code == proto.OpCloseSession:"},
 	}, []string{"read-only"}},
 	{"a hard limit is over by one too soon", []edit{
 		{"znode/quota.go", "if e.Value > e.Limit {", "if e.Value >= e.Limit {"},

@@ -17,7 +17,7 @@ import (
 
 // woven are the packages whose code gets points (see package perturb). What is
 // below them is only called, with their locks.
-var woven = []string{".", "cluster", "fsm", "server"}
+var woven = []string{".", "cluster", "fsm", "internal/server"}
 
 // notWoven are files that hold locks of a package that is not woven while they
 // call functions of their own: virtual time would stand still.
