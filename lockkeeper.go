@@ -288,7 +288,7 @@ func (s *Server) Role() string { return s.member.Role() }
 // timeout, and returns when its ephemerals are gone. A session that does not
 // exist is no error.
 func (s *Server) ExpireSession(id int64) error {
-	if err := s.member.Expire(id); err != nil {
+	if err := s.member.Expire(id); err != nil && !errors.Is(err, cluster.ErrNoSession) {
 		return ErrClosed
 	}
 	return nil

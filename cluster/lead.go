@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -250,18 +251,29 @@ func (e expiry) Lost() {
 	e.m.lookSooner()
 }
 
+// ErrNoSession says that there is no such session, or not any more.
+var ErrNoSession = errors.New("no such session")
+
+// errResumed says that a session did not end since a client has just resumed it.
+var errResumed = errors.New("the session was resumed")
+
 // Expire ends a session now, as if it had not been heard of for its timeout,
-// and returns when its ephemerals are gone. It does nothing if there is no such session.
+// and returns when its ephemerals are gone. The error is ErrNoSession if there is
+// no such session; after another one it may have ended or not.
 func (m *Member) Expire(id int64) error {
-	var s *session.Session
-	m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
-	if s == nil {
-		return nil
+	for {
+		var s *session.Session
+		m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
+		if s == nil {
+			return ErrNoSession
+		}
+		done := make(result, 1)
+		m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, nil)
+		m.logExpired(s)
+		if err := <-done; err != errResumed {
+			return err
+		}
 	}
-	done := make(result, 1)
-	m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, nil)
-	m.logExpired(s)
-	return <-done
 }
 
 // ordered waits for the end of a session that Expire proposed.
@@ -271,9 +283,11 @@ type ordered struct {
 }
 
 func (o ordered) Done(v *fsm.View, r *fsm.Result) {
-	if r.Code == proto.OK {
-		o.m.expired.Add(1)
+	if r.Code != proto.OK {
+		o.result <- errResumed // or it ended otherwise, as Expire will see
+		return
 	}
+	o.m.expired.Add(1)
 	o.result.Done(v, r)
 }
 

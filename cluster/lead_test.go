@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -116,6 +117,46 @@ func TestLostExpiry(t *testing.T) {
 		t.Error("the session was heard of")
 	}
 	until(t, "the end of the session", func() bool { return !m.hasSession(7) })
+}
+
+// TestExpire: Expire ends a session also if a client resumes it at that moment, and
+// says so if there is none.
+func TestExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("")
+		cfg.Memory = NewMemory()
+		m, err := Open(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		<-m.Ready()
+		if err := m.Expire(7); !errors.Is(err, ErrNoSession) {
+			t.Errorf("a session that does not exist: %v", err)
+		}
+		opened, resumed, expired := make(outcome, 1), make(outcome, 1), make(chan error, 1)
+		m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+		<-opened
+
+		// The resume comes first in the log, and Expire has not seen it.
+		write := make(chan struct{})
+		cfg.Memory.SetFault(func() error { <-write; return nil })
+		var none session.Password
+		m.Propose(fsm.ResumeSession(2, 7, 60_000, none[:]), resumed, nil)
+		synctest.Wait()
+		go func() { expired <- m.Expire(7) }()
+		synctest.Wait()
+		close(write)
+		if r := <-resumed; r.Code != proto.OK {
+			t.Errorf("resumed: %v", r.Code)
+		}
+		if err := <-expired; err != nil || m.hasSession(7) {
+			t.Errorf("Expire returned %v, and the session exists: %v", err, m.hasSession(7))
+		}
+		if err := m.Expire(7); !errors.Is(err, ErrNoSession) || m.Expired() != 1 {
+			t.Errorf("once more: %v, with %d sessions expired", err, m.Expired())
+		}
+	})
 }
 
 // TestResumeNearTimeout has many clients come back just when their sessions are
