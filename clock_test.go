@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -18,7 +19,9 @@ func TestClockJumps(t *testing.T) {
 		const year = 365 * 24 * time.Hour
 		var ahead atomic.Int64
 		clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-		s := open(t, lockkeeper.Config{TimeOfDay: clock, ContainerCheckInterval: time.Second})
+		cfg := lockkeeper.Config{ContainerCheckInterval: time.Second}
+		testhooks.In(&cfg).TimeOfDay = clock
+		s := open(t, cfg)
 		live, silent := connectFor(t, inMemory(s), 10*time.Second), connectFor(t, inMemory(s), 10*time.Second)
 		do := func(op proto.OpCode, q, r proto.Record) {
 			t.Helper()

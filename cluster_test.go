@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -35,6 +36,11 @@ type members struct {
 
 func host(i int) string { return fmt.Sprintf("host%d", i+1) }
 
+// host is the place of a server that is new: a host of the network, and a memory.
+func (m *members) host(name string) testhooks.Hooks {
+	return testhooks.Hooks{Network: m.net.Host(name), Memory: cluster.NewMemory()}
+}
+
 // startMembers starts a cluster of n and waits until all of them serve.
 func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
 	t.Helper()
@@ -44,8 +50,9 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 	}
 	for i := range n {
 		c := lockkeeper.Config{
-			ID: uint64(i + 1), Peers: m.peers, Network: m.net.Host(host(i)), Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+			ID: uint64(i + 1), Peers: m.peers, TickTime: 500 * time.Millisecond,
 		}
+		*testhooks.In(&c) = m.host(host(i))
 		if change != nil {
 			change(&c)
 		}
@@ -209,7 +216,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			killed := time.Now()
 			m.net.Kill(host(lead))
-			check(t, m.servers[lead].Kill())
+			check(t, testhooks.Of(m.servers[lead]).Kill())
 			m.servers[lead] = nil
 			_, err := c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil)
 			left := 0
@@ -285,7 +292,7 @@ func TestClusterStuckDisk(t *testing.T) {
 				healed := make(chan struct{})
 				heal := sync.OnceFunc(func() { close(healed) })
 				t.Cleanup(heal)
-				m.configs[stuck].Memory.SetFault(func() error {
+				testhooks.In(&m.configs[stuck]).Memory.SetFault(func() error {
 					<-healed
 					return nil
 				})
@@ -301,7 +308,7 @@ func TestClusterStuckDisk(t *testing.T) {
 				}
 				time.Sleep(5 * time.Second)
 				check(t, ours.Ping())
-				m.configs[stuck].Memory.SetFault(nil)
+				testhooks.In(&m.configs[stuck]).Memory.SetFault(nil)
 				heal()
 				must(m.reconnect(stuck).Create("/healed", nil, 0))(t)
 			})
@@ -317,7 +324,7 @@ func TestClusterSlowDisks(t *testing.T) {
 		lead := m.leader()
 		c := m.connect((lead+1)%3, 10*time.Second)
 		for i := range m.configs {
-			m.configs[i].Memory.SetFault(func() error {
+			testhooks.In(&m.configs[i]).Memory.SetFault(func() error {
 				time.Sleep(150 * time.Millisecond)
 				return nil
 			})
@@ -325,14 +332,14 @@ func TestClusterSlowDisks(t *testing.T) {
 		time.Sleep(time.Second)
 		killed := time.Now()
 		m.net.Kill(host(lead))
-		check(t, m.servers[lead].Kill())
+		check(t, testhooks.Of(m.servers[lead]).Kill())
 		m.servers[lead] = nil
 		_, err := c.Create("/after", nil, 0)
 		if took := time.Since(killed); err != nil || took > 5*time.Second {
 			t.Errorf("a write waited %v: %v", took, err)
 		}
 		for i := range m.configs {
-			m.configs[i].Memory.SetFault(nil)
+			testhooks.In(&m.configs[i]).Memory.SetFault(nil)
 		}
 	})
 }
@@ -524,11 +531,11 @@ func TestClusterTooLate(t *testing.T) {
 		c := m.connect((lead+1)%3, 4*time.Second)
 		check(t, c.Ping())
 		time.Sleep(3900 * time.Millisecond)
-		m.configs[lead].Memory.SetFault(func() error {
+		testhooks.In(&m.configs[lead]).Memory.SetFault(func() error {
 			time.Sleep(3 * electionTimeout / 4)
 			return nil
 		})
-		defer m.configs[lead].Memory.SetFault(nil)
+		defer testhooks.In(&m.configs[lead]).Memory.SetFault(nil)
 		time.Sleep(time.Second) // it is late by then, and its end waits for the disk
 		if c.Ping() == nil {
 			t.Error("it is answered")
@@ -557,16 +564,18 @@ func TestClusterStuckLeader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				stuck := new(deafened)
-				m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Network = deafNetwork{c.Network, c.ID, stuck} })
+				m := startMembers(t, 3, func(c *lockkeeper.Config) {
+					testhooks.In(c).Network = deafNetwork{testhooks.In(c).Network, c.ID, stuck}
+				})
 				lead := m.leader()
 				stuck.id, stuck.host = uint64(lead+1), host(lead)
 				client, writer := m.connect(lead, timeout), m.connect(lead, timeout)
 				check(t, client.Ping())
-				m.configs[lead].Memory.SetFault(func() error {
+				testhooks.In(&m.configs[lead]).Memory.SetFault(func() error {
 					time.Sleep(10 * time.Second)
 					return nil
 				})
-				defer m.configs[lead].Memory.SetFault(nil)
+				defer testhooks.In(&m.configs[lead]).Memory.SetFault(nil)
 				writer.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
 				time.Sleep(10 * time.Millisecond)
 				c.cut(m, stuck)
@@ -594,7 +603,7 @@ type deafened struct {
 
 // deafNetwork is a member's network where that one may be deafened.
 type deafNetwork struct {
-	lockkeeper.Network
+	cluster.Network
 	id    uint64 // of the member
 	stuck *deafened
 }
@@ -629,7 +638,7 @@ func TestClusterSlowLeader(t *testing.T) {
 		ours, theirs, quiet := m.connect(lead, 10*time.Second), m.connect(other, 10*time.Second), m.connect(other, 2*time.Second)
 		must(quiet.Create("/quiet", nil, proto.FlagEphemeral))(t)
 		slow := true
-		m.configs[lead].Memory.SetFault(func() error {
+		testhooks.In(&m.configs[lead]).Memory.SetFault(func() error {
 			if slow {
 				slow = false
 				time.Sleep(6 * time.Second)
@@ -784,7 +793,7 @@ func TestClusterSessionRequests(t *testing.T) {
 }
 
 // wipe takes a member's disk away.
-func (m *members) wipe(i int) { m.configs[i].Memory = lockkeeper.NewMemory() }
+func (m *members) wipe(i int) { testhooks.In(&m.configs[i]).Memory = cluster.NewMemory() }
 
 // TestClusterWipedMember: a member that lost its disk has forgotten what it
 // acknowledged. It must not help another that never had it to a majority.
@@ -864,7 +873,9 @@ func TestClusterOtherLists(t *testing.T) {
 		}
 		var servers []*lockkeeper.Server
 		for i := range 2 {
-			s, err := lockkeeper.Open(lockkeeper.Config{ID: uint64(i + 1), Peers: lists[i], Network: net.Host(host(i)), Logger: log.logger()})
+			c := lockkeeper.Config{ID: uint64(i + 1), Peers: lists[i], Logger: log.logger()}
+			testhooks.In(&c).Network = net.Host(host(i))
+			s, err := lockkeeper.Open(c)
 			check(t, err)
 			defer s.Close()
 			servers = append(servers, s)
@@ -892,12 +903,12 @@ func TestClusterLastWord(t *testing.T) {
 	}{
 		"killed": {timeout - tick, func(m *members, i int) {
 			m.net.Kill(host(i))
-			check(m.t, m.servers[i].Kill())
+			check(m.t, testhooks.Of(m.servers[i]).Kill())
 			m.servers[i] = nil
 		}},
 		"restarted": {timeout - tick, func(m *members, i int) {
 			m.net.Kill(host(i))
-			check(m.t, m.servers[i].Kill())
+			check(m.t, testhooks.Of(m.servers[i]).Kill())
 			m.start(i)
 		}},
 		"cut off": {timeout / 3, func(m *members, i int) {
@@ -917,7 +928,7 @@ func TestClusterLastWord(t *testing.T) {
 				heard := time.Now()
 				x.lose(m, i)
 				lives := func() (yes bool) {
-					m.servers[lead].View(func(v *fsm.View) { yes = v.Sessions().Get(c.Session.SessionID) != nil })
+					testhooks.Of(m.servers[lead]).View(func(v *fsm.View) { yes = v.Sessions().Get(c.Session.SessionID) != nil })
 					return yes
 				}
 				eventually(t, "the end of the session", func() bool { return !lives() })

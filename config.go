@@ -12,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -39,8 +40,6 @@ type Config struct {
 	// DataDir is where to keep the state; it is made if it does not exist.
 	// Empty keeps it in memory.
 	DataDir string
-	// Memory, without a DataDir, is the memory to keep the state in. Nil is a new one.
-	Memory *Memory
 	// ID is this server's, 1 to 254. The default is 1.
 	ID uint64
 
@@ -67,8 +66,6 @@ type Config struct {
 	// and tls.RequireAndVerifyClientCert. Any certificate that ClientCAs verify is
 	// taken for a member's, so they must issue none for anybody else.
 	PeerTLS *tls.Config
-	// Network replaces TCP between members. It is for tests.
-	Network Network
 	// ElectionTimeout is how long the leader may be silent before the others elect
 	// another, and a majority before a member without one sends its clients away;
 	// also how long a leader's disk may be stuck. It is what ZooKeeper calls
@@ -162,18 +159,11 @@ type Config struct {
 	// least 256 bytes. The default is 16 MiB.
 	SnapshotBytes int64
 
-	// TimeOfDay is this server's clock: what the log's entries are stamped with
-	// while it leads, which clients see as the ctime and mtime of znodes, and by
-	// which the leader reaps TTL znodes. Timers do not follow it, and sessions
-	// neither: it may jump. Nil is time.Now. It is for tests.
-	TimeOfDay func() time.Time
 	// Logger gets what happens. Nil discards it.
 	Logger *slog.Logger
-	// Tap, if not nil, learns of everything that is applied here, as it is
-	// applied. It must not block. It is for tests.
-	Tap fsm.Observer
 
 	digest crypto.Hash // by DigestAlgorithm
+	hooks  testhooks.Hooks
 }
 
 // minElectionTimeout leaves time for a heartbeat and its answer.
@@ -207,8 +197,8 @@ func (c *Config) complete() error {
 	if c.PeerAddr == "" {
 		c.PeerAddr = c.Peers[c.ID]
 	}
-	if c.Network == nil {
-		c.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
+	if c.hooks.Network == nil {
+		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
 	}
 	for _, limit := range []struct {
 		field string
@@ -259,7 +249,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("lockkeeper: TLS without a certificate")
 	case c.X509SuperUser != "" && c.TLS == nil:
 		return fmt.Errorf("lockkeeper: an x509 super user without TLS")
-	case c.DataDir != "" && c.Memory != nil:
+	case c.DataDir != "" && c.hooks.Memory != nil:
 		return fmt.Errorf("lockkeeper: both a data directory and a memory")
 	}
 	return nil
@@ -290,10 +280,10 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.NoDigest
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, Memory: c.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
+		ID: c.ID, Dir: c.DataDir, Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
-		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: c.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,
+		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
+		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,
 	}
 }
 
@@ -306,6 +296,6 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: c.HandshakeTimeout, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
-		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.TimeOfDay,
+		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay,
 	}
 }

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
@@ -77,6 +79,12 @@ func ours() (stacks []string) {
 		}
 	}
 	return stacks
+}
+
+// withMemory has a server keep its state in memory from one run to the next.
+func withMemory(cfg lockkeeper.Config) lockkeeper.Config {
+	testhooks.In(&cfg).Memory = cluster.NewMemory()
+	return cfg
 }
 
 // dialer gives connections to a server, over TCP or in memory.

@@ -66,6 +66,10 @@ var whyNot = map[string]string{
 	"lockkeeper>conform":  "users who embed a server must not carry the suite with it",
 }
 
+// hooked are the packages whose code may reach into servers as tests do, beside
+// tests themselves. Package lockkeeper only registers itself.
+var hooked = []string{"lockkeeper", "lockkeepertest", "internal/sim"}
+
 const anyServer = "it works with any ZooKeeper and must not know this one"
 
 // floors maps each package of the house to its line, counted from below.
@@ -168,6 +172,10 @@ func TestArrows(t *testing.T) {
 			switch {
 			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && onFloor <= floor["lockkeeper"]:
 				bad("the server does not depend on a client; only lockkeepertest, lock and what stands on them may")
+			case to == "internal/testhooks":
+				if !slices.Contains(hooked, from) {
+					bad("it is for tests; users have lockkeepertest")
+				}
 			case !own || helper:
 			case strings.HasPrefix(to, "internal/"):
 				if onFloor <= floor["lockkeeper"] {

@@ -241,7 +241,7 @@ func TestLargestFrameInCluster(t *testing.T) {
 	for range 20 {
 		must(m.reconnect(1).Set("/", nil))(t)
 	}
-	m.configs[2].Memory = lockkeeper.NewMemory()
+	m.wipe(2)
 	m.start(2)
 	m.ready(m.servers[2])
 	read(2)

@@ -51,18 +51,6 @@ var ErrInUse = cluster.ErrInUse
 // before it was opened. What is in its data stays there.
 var ErrRemoved = cluster.ErrRemoved
 
-// Memory keeps a server's state between runs in one process, where a disk
-// would: a server opened on the Memory of one that was closed finds all it had.
-// It is for tests of restarts. Only one server may use it at a time.
-type Memory = cluster.Memory
-
-// Network is how the members of a cluster reach each other, for tests that
-// have a network of their own.
-type Network = cluster.Network
-
-// NewMemory returns the state of a server that never ran.
-func NewMemory() *Memory { return cluster.NewMemory() }
-
 // Server is a running server. Its methods may be called at any time, from any goroutine.
 type Server struct {
 	member  *cluster.Member
@@ -97,8 +85,8 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	replica := fsm.NewReplica()
-	if cfg.Tap != nil {
-		replica.Observe(cfg.Tap)
+	if o := cfg.hooks.Observer; o != nil {
+		replica.Observe(o)
 	}
 	s.replica = replica
 	follows := cfg.Reconfig && !s.alone && s.plain != nil
@@ -260,10 +248,6 @@ func (s *Server) Err() <-chan error { return s.errs }
 // Sessions live on in the data directory. Calls after the first return the same.
 func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
 
-// Kill is Close as the end of the process would be, for tests: leadership is
-// not handed over, and nothing more is written.
-func (s *Server) Kill() error { return s.close((*cluster.Member).Kill) }
-
 func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeOnce.Do(func() {
 		close(s.stop)
@@ -276,24 +260,6 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 	return s.closeErr
 }
 
-// View calls f with the state as it is here and now; nothing is applied until f
-// returns. It is for tests that look inside without a client.
-func (s *Server) View(f func(*fsm.View)) { s.replica.View(f) }
-
 // Role is this server's part in its cluster: standalone, leader, follower,
 // observer, or looking while it knows no leader.
 func (s *Server) Role() string { return s.member.Role() }
-
-// ExpireSession ends a session as if its client had been silent for its
-// timeout, and returns when its ephemerals are gone. A session that does not
-// exist is no error.
-func (s *Server) ExpireSession(id int64) error {
-	if err := s.member.Expire(id); err != nil && !errors.Is(err, cluster.ErrNoSession) {
-		return ErrClosed
-	}
-	return nil
-}
-
-// Disconnect cuts the connection of a session, which lives on until its
-// timeout, and reports whether there was one.
-func (s *Server) Disconnect(id int64) bool { return s.clients.Disconnect(id) }

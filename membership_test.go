@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -23,9 +24,9 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 	m.t.Helper()
 	i := len(m.servers)
 	c := lockkeeper.Config{
-		ID: uint64(id), PeerAddr: host(i) + ":7000", Join: m.running(), Network: m.net.Host(host(i)),
-		Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+		ID: uint64(id), PeerAddr: host(i) + ":7000", Join: m.running(), TickTime: 500 * time.Millisecond,
 	}
+	*testhooks.In(&c) = m.host(host(i))
 	if change != nil {
 		change(&c)
 	}
@@ -273,11 +274,11 @@ func TestMembershipStored(t *testing.T) {
 		m.start(2)
 		m.ready(m.servers[2])
 
-		alone := lockkeeper.Config{Memory: lockkeeper.NewMemory()}
+		alone := withMemory(lockkeeper.Config{})
 		s := must(lockkeeper.Open(alone))(t)
 		<-s.Ready()
 		check(t, s.Close())
-		alone.Peers, alone.Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
+		alone.Peers, testhooks.In(&alone).Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
 		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "server that is alone") {
 			t.Errorf("a lone server's data in a cluster: %v, %v", s, err)
 		}
@@ -288,7 +289,8 @@ func TestMembershipStored(t *testing.T) {
 func TestMembershipWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
-		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Network: m.net.Host("host2")}
+		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000"}
+		testhooks.In(&c).Network = m.net.Host("host2")
 		s := must(lockkeeper.Open(c))(t)
 		defer s.Close()
 		time.Sleep(time.Minute)
@@ -345,11 +347,15 @@ func TestMembershipJoinsNobody(t *testing.T) {
 		m := startMembers(t, 1, nil)
 		var log capture
 		log.min = slog.LevelWarn
-		s := must(lockkeeper.Open(lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Network: m.net.Host("host2"), Logger: log.logger()}))(t)
+		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Logger: log.logger()}
+		testhooks.In(&c).Network = m.net.Host("host2")
+		s := must(lockkeeper.Open(c))(t)
 		defer s.Close()
 		var taken capture
 		taken.min = slog.LevelWarn
-		other := must(lockkeeper.Open(lockkeeper.Config{ID: 1, PeerAddr: "host3:7000", Join: "host1:7000", Network: m.net.Host("host3"), Logger: taken.logger()}))(t)
+		c = lockkeeper.Config{ID: 1, PeerAddr: "host3:7000", Join: "host1:7000", Logger: taken.logger()}
+		testhooks.In(&c).Network = m.net.Host("host3")
+		other := must(lockkeeper.Open(c))(t)
 		defer other.Close()
 		eventually(t, "word that its id is taken", func() bool { return len(taken.matching("server 1 is at host1:7000: remove it")) > 0 })
 		time.Sleep(65 * time.Second)
@@ -369,10 +375,10 @@ func TestMembershipMove(t *testing.T) {
 		m.stop(2)
 		moved := cluster.Request{Add: &cluster.MemberInfo{ID: 3, Addr: "host4:7000", Voter: true}}
 		c := m.configs[2]
-		c.Peers, c.PeerAddr, c.Network = nil, "host4:7000", m.net.Host("host4")
+		c.Peers, c.PeerAddr, testhooks.In(&c).Network = nil, "host4:7000", m.net.Host("host4")
 
 		empty := c
-		empty.Memory = lockkeeper.NewMemory()
+		testhooks.In(&empty).Memory = cluster.NewMemory()
 		s := must(lockkeeper.Open(empty))(t)
 		if _, err := m.ask(moved); err == nil || !strings.Contains(err.Error(), "remove it before") {
 			t.Errorf("moved without data: %v", err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -801,7 +802,7 @@ func TestCutPipeline(t *testing.T) {
 				must(c.Read())(t)
 			}
 			if r.IntN(2) == 0 {
-				srv.Disconnect(c.Session.SessionID)
+				testhooks.Of(srv).Disconnect(c.Session.SessionID)
 			} else {
 				c.Close()
 			}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -73,7 +74,7 @@ func TestQuota(t *testing.T) {
 // enforces them, and through the end of a session.
 func TestQuotaNotEnforced(t *testing.T) {
 	noGoroutineLeft(t)
-	cfg := lockkeeper.Config{Memory: lockkeeper.NewMemory()}
+	cfg := withMemory(lockkeeper.Config{})
 	s := open(t, cfg)
 	c := connect(t, inMemory(s))
 	setQuota(t, c, "countHardLimit=1")
@@ -90,7 +91,7 @@ func TestQuotaNotEnforced(t *testing.T) {
 	if _, err := other.Create("/q/b", nil, 0); err != proto.QuotaExceeded {
 		t.Errorf("enforced: %v", err)
 	}
-	check(t, s.ExpireSession(c.Session.SessionID))
+	check(t, testhooks.Of(s).ExpireSession(c.Session.SessionID))
 	if got := statsText(t, other); got != "count=2,bytes=3" {
 		t.Errorf("when the session has ended the stats are %q", got)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -60,8 +61,9 @@ func TestReconfig(t *testing.T) {
 
 		for i := 3; i < 5; i++ {
 			m.configs = append(m.configs, lockkeeper.Config{
-				ID: uint64(i + 1), PeerAddr: host(i) + ":7000", Network: m.net.Host(host(i)), Memory: lockkeeper.NewMemory(), TickTime: 500 * time.Millisecond,
+				ID: uint64(i + 1), PeerAddr: host(i) + ":7000", TickTime: 500 * time.Millisecond,
 			})
+			*testhooks.In(&m.configs[i]) = m.host(host(i))
 			more(&m.configs[i])
 			m.servers = append(m.servers, nil)
 			m.start(i)
@@ -141,7 +143,7 @@ func TestReconfig(t *testing.T) {
 		// The same id at another address, in one request; and the leader leaves.
 		m.net.Kill(host(4))
 		m.stop(4)
-		m.configs[4].PeerAddr, m.configs[4].Network, m.configs[4].Memory = "host6:7000", m.net.Host("host6"), lockkeeper.NewMemory()
+		m.configs[4].PeerAddr, *testhooks.In(&m.configs[4]) = "host6:7000", m.host("host6")
 		m.start(4)
 		lead := m.leader()
 		c = superUser(t, m.connect(lead, 10*time.Second))
@@ -200,7 +202,7 @@ func (m *members) wait(id int) {
 	m.t.Helper()
 	for i := len(m.configs); i < id; i++ {
 		c := m.configs[0]
-		c.ID, c.Peers, c.PeerAddr, c.Network, c.Memory = uint64(i+1), nil, host(i)+":7000", m.net.Host(host(i)), lockkeeper.NewMemory()
+		c.ID, c.Peers, c.PeerAddr, *testhooks.In(&c) = uint64(i+1), nil, host(i)+":7000", m.host(host(i))
 		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 		m.start(i)
 	}
@@ -243,7 +245,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 
 			m.configs = append(m.configs, m.configs[5])
 			last := &m.configs[6]
-			last.ID, last.PeerAddr, last.Network, last.Memory = 7, "host7:7000", m.net.Host("host7"), lockkeeper.NewMemory()
+			last.ID, last.PeerAddr, *testhooks.In(last) = 7, "host7:7000", m.host("host7")
 			if joins {
 				last.Join = host(survivor) + ":7000"
 			}
@@ -282,7 +284,7 @@ func TestReconfigLaggingVoter(t *testing.T) {
 			m := startMembers(t, n, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
 			c := superUser(t, m.connect(0, 9*time.Second))
 			c2 := m.configs[0]
-			c2.ID, c2.Memory, c2.Network = 7, lockkeeper.NewMemory(), m.net.Host("host7")
+			c2.ID, *testhooks.In(&c2) = 7, m.host("host7")
 			c2.Peers = map[uint64]string{7: "host7:7000", 8: "host8:7000"} // nothing of Raft gets in before they have formed a cluster
 			m.configs, m.servers = append(m.configs, c2), append(m.servers, nil)
 			m.start(n)
@@ -363,7 +365,7 @@ func TestReconfigOtherName(t *testing.T) {
 	var servers []*lockkeeper.Server
 	var configs []lockkeeper.Config
 	for id := range 3 {
-		configs = append(configs, lockkeeper.Config{ID: uint64(id + 1), Peers: peers, Memory: lockkeeper.NewMemory(), Reconfig: true, SuperDigest: superDigest})
+		configs = append(configs, withMemory(lockkeeper.Config{ID: uint64(id + 1), Peers: peers, Reconfig: true, SuperDigest: superDigest}))
 		s := must(lockkeeper.Open(configs[id]))(t)
 		t.Cleanup(func() { s.Close() })
 		servers = append(servers, s)
@@ -534,7 +536,7 @@ func TestReconfigOff(t *testing.T) {
 func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
 		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
-		c.Memory, c.DataDir, c.SnapshotBytes = nil, t.TempDir(), 1
+		testhooks.In(c).Memory, c.DataDir, c.SnapshotBytes = nil, t.TempDir(), 1
 	})
 	const path = "/zookeeper/config"
 	c := superUser(t, m.connect(0, 10*time.Second))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -84,7 +85,7 @@ func TestRefusedResume(t *testing.T) {
 		ended := connect(t, dial)
 		must(ended.Call(proto.OpCloseSession, nil, nil))(t)
 		expired := connect(t, dial)
-		check(t, s.ExpireSession(expired.Session.SessionID))
+		check(t, testhooks.Of(s).ExpireSession(expired.Session.SessionID))
 		good := owner.Session.Password
 		wrong := bytes.Clone(good)
 		wrong[15] ^= 1
@@ -393,7 +394,7 @@ func TestRenegotiation(t *testing.T) {
 // have their whole time again, and then end.
 func TestRestartGivesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := lockkeeper.Config{TickTime: tick, Memory: lockkeeper.NewMemory()}
+		cfg := withMemory(lockkeeper.Config{TickTime: tick})
 		s := open(t, cfg)
 		c := connectFor(t, inMemory(s), timeout)
 		must(c.Create("/e", nil, proto.FlagEphemeral))(t)

@@ -27,13 +27,13 @@ func TestRestart(t *testing.T) {
 		testRestart(t, lockkeeper.Config{DataDir: t.TempDir()})
 	})
 	t.Run("memory", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{Memory: lockkeeper.NewMemory()})
+		testRestart(t, withMemory(lockkeeper.Config{}))
 	})
 	t.Run("directory with snapshots", func(t *testing.T) {
 		testRestart(t, lockkeeper.Config{DataDir: t.TempDir(), SnapshotBytes: 1})
 	})
 	t.Run("memory with snapshots", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{Memory: lockkeeper.NewMemory(), SnapshotBytes: 1})
+		testRestart(t, withMemory(lockkeeper.Config{SnapshotBytes: 1}))
 	})
 }
 

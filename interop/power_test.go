@@ -26,6 +26,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -619,7 +620,8 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 	for i := range p.members {
 		cfg := library.Config{ID: uint64(i + 1), DataDir: p.data(dir, i), TickTime: powerTick}
 		if p.layout.peers {
-			cfg.Peers, cfg.Network, cfg.ElectionTimeout = p.peers, network.Host("127.0.0.1"), 300*time.Millisecond
+			cfg.Peers, cfg.ElectionTimeout = p.peers, 300*time.Millisecond
+			testhooks.In(&cfg).Network = network.Host("127.0.0.1")
 		}
 		s, err := library.Open(cfg)
 		if err != nil {

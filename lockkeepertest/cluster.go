@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
 // Cluster is a cluster under test. Its members are numbered from 0; the id of
@@ -34,7 +35,8 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	}
 	for i := range n {
 		member := WithConfig(func(cfg *lockkeeper.Config) {
-			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), peers, c.net.Host(host(i))
+			cfg.ID, cfg.Peers = uint64(i+1), peers
+			testhooks.In(cfg).Network = c.net.Host(host(i))
 		})
 		c.servers = append(c.servers, newServer(t, append([]Option{member}, options...)))
 	}
@@ -92,7 +94,7 @@ func (c *Cluster) Heal() { c.net.Heal() }
 func (c *Cluster) Kill(i int) {
 	c.t.Helper()
 	c.net.Kill(host(i))
-	if err := c.servers[i].stop((*lockkeeper.Server).Kill); err != nil {
+	if err := c.servers[i].stop(func(s *lockkeeper.Server) error { return testhooks.Of(s).Kill() }); err != nil {
 		c.t.Errorf("lockkeepertest: kill %d: %v", i, err)
 	}
 }

@@ -29,10 +29,15 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
 // patience is how long a step of the test double may take before the test fails.
 const patience = time.Minute
+
+// ErrNoSession says that a session does not exist, or does not any more.
+var ErrNoSession = cluster.ErrNoSession
 
 // Option changes what [Start] starts.
 type Option func(*lockkeeper.Config)
@@ -79,12 +84,12 @@ func Start(t testing.TB, options ...Option) *Server {
 // newServer is a server that is not started yet, and is stopped when the test ends.
 func newServer(t testing.TB, options []Option) *Server {
 	s := &Server{t: t, label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
-	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour, Memory: lockkeeper.NewMemory()}
+	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	for _, o := range options {
 		o(&s.cfg)
 	}
-	if s.cfg.DataDir != "" {
-		s.cfg.Memory = nil
+	if s.cfg.DataDir == "" {
+		testhooks.In(&s.cfg).Memory = cluster.NewMemory() // for Restart
 	}
 	t.Cleanup(func() {
 		if err := s.stop((*lockkeeper.Server).Close); err != nil {
@@ -243,20 +248,22 @@ func (quiet) Printf(string, ...any) {}
 
 // ExpireSession ends a session as if its client had been silent for its
 // timeout: its ephemerals go, its connection is cut, and the client learns
-// that the session has expired when it comes back. It returns when that is done.
+// that the session has expired when it comes back. It returns when that is done,
+// or [ErrNoSession] if there is no such session. After any other error the
+// session may have ended or not.
 func (s *Server) ExpireSession(id int64) error {
 	server, err := s.running()
 	if err != nil {
 		return err
 	}
-	return server.ExpireSession(id)
+	return testhooks.Of(server).ExpireSession(id)
 }
 
 // Disconnect cuts the connection of a session, which lives on, and reports
 // whether there was one. A client that can dial comes back by itself.
 func (s *Server) Disconnect(id int64) bool {
 	server, err := s.running()
-	return err == nil && server.Disconnect(id)
+	return err == nil && testhooks.Of(server).Disconnect(id)
 }
 
 // Stop stops the server as a crash would for its clients: connections are cut

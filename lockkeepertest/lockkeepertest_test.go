@@ -139,8 +139,14 @@ func TestExpireSession(t *testing.T) {
 		for victim.SessionID() == session || victim.State() != zk.StateHasSession {
 			time.Sleep(time.Second) // the client comes back, learns, and makes a new session
 		}
-		if err := s.ExpireSession(1); err != nil {
-			t.Errorf("a session that never was: %v", err)
+		for _, id := range []int64{session, 1} {
+			if err := s.ExpireSession(id); !errors.Is(err, lockkeepertest.ErrNoSession) {
+				t.Errorf("session %d, which does not exist: %v", id, err)
+			}
+		}
+		s.Stop()
+		if err := s.ExpireSession(witness.SessionID()); err == nil || errors.Is(err, lockkeepertest.ErrNoSession) {
+			t.Errorf("on a stopped server: %v", err)
 		}
 	})
 }

@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -168,7 +168,7 @@ var faultKinds = []fault{
 			if r.IntN(2) == 0 {
 				for _, m := range s.members {
 					if srv := m.server(); srv != nil {
-						srv.Disconnect(id)
+						testhooks.Of(srv).Disconnect(id)
 					}
 				}
 			}
@@ -183,7 +183,7 @@ var faultKinds = []fault{
 		s.h.mu.Lock()
 		s.h.Forced[id] = true
 		s.h.mu.Unlock()
-		srv.ExpireSession(id) // an error means that it was not to be
+		testhooks.Of(srv).ExpireSession(id) // an error means that it was not to be
 	}},
 }
 
@@ -276,7 +276,7 @@ func (s *sim) fill(m *member, end, pause time.Duration) {
 		}
 		size := 16 << 10
 		if srv := s.members[c.conn.log.Server-1].server(); srv != nil {
-			srv.View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
+			testhooks.Of(srv).View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
 		}
 		for range 6 { // one entry each; a snapshot is due after two
 			tag := c.tag()
@@ -312,7 +312,7 @@ func (s *sim) pick(r *rand.Rand) *member { return s.members[r.IntN(len(s.members
 func (s *sim) sessions() (ids []int64) {
 	for _, m := range s.members {
 		if srv := m.server(); srv != nil {
-			srv.View(func(v *fsm.View) {
+			testhooks.Of(srv).View(func(v *fsm.View) {
 				for _, x := range v.Sessions().All() {
 					ids = append(ids, x.ID)
 				}
@@ -408,7 +408,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.join = true
 	if m.mem != nil {
 		m.mu.Lock()
-		m.mem, m.slows = lockkeeper.NewMemory(), nil // another disk
+		m.mem, m.slows = cluster.NewMemory(), nil // another disk
 		m.mu.Unlock()
 	} else {
 		m.dir += "+"

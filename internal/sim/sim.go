@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
 // Options say what to run.
@@ -173,7 +174,7 @@ type member struct {
 	s    *sim
 	id   uint64
 	name string
-	mem  *lockkeeper.Memory
+	mem  *cluster.Memory
 	dir  string
 	join bool // it was removed once, and has joined since
 
@@ -260,12 +261,13 @@ func (m *member) open() error {
 	}
 	t := &tap{s: m.s, h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
-		ID: m.id, Network: m.s.net.Host(m.name), Memory: m.mem, DataDir: m.dir,
+		ID: m.id, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, Tap: t, ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logged{m.s, m.id}), TimeOfDay: m.timeOfDay, ReadOnly: m.s.opts.ReadOnly,
+		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, ContainerCheckInterval: 10 * time.Second,
+		Logger: slog.New(logged{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
 		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
+	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: t}
 	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
 		if !m.join || m.id == uint64(id) {
 			c.Observers = append(c.Observers, uint64(id))
@@ -366,7 +368,7 @@ func (m *member) stop(crash bool) {
 	if crash {
 		m.s.cutAll(m.name, 1)
 		m.s.net.Kill(m.name)
-		err = srv.Kill()
+		err = testhooks.Of(srv).Kill()
 		m.s.net.Kill(m.name)
 		m.s.cutAll(m.name, -1)
 	} else {
@@ -485,7 +487,7 @@ func Run(o Options) *Report {
 		m := &member{s: s, id: uint64(i), name: memberHost(i), clocks: s.stream(100 + i)}
 		m.setClock()
 		if o.Dir == "" {
-			m.mem = lockkeeper.NewMemory()
+			m.mem = cluster.NewMemory()
 		} else {
 			m.dir = filepath.Join(o.Dir, m.name)
 		}
@@ -589,7 +591,7 @@ func (s *sim) agree() {
 		for _, m := range s.members {
 			var x state
 			if srv := m.server(); srv != nil {
-				srv.View(func(v *fsm.View) { x = state{v.Index(), v.Digest(), v.Check()} })
+				testhooks.Of(srv).View(func(v *fsm.View) { x = state{v.Index(), v.Digest(), v.Check()} })
 			}
 			all = append(all, x)
 			same = same && x.index == all[0].index
@@ -614,7 +616,7 @@ func (s *sim) agree() {
 func (s *sim) stats() map[string]string {
 	all := map[string]string{}
 	if srv := s.members[0].server(); srv != nil {
-		srv.View(func(v *fsm.View) {
+		testhooks.Of(srv).View(func(v *fsm.View) {
 			for _, path := range quotaPaths {
 				if n := v.Tree().Lookup(statsOf(path)); n != nil {
 					all[path] = string(n.Record().Data)

@@ -1,0 +1,38 @@
+package lockkeeper
+
+import (
+	"errors"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+)
+
+func init() {
+	testhooks.Register(
+		func(config any) *testhooks.Hooks { return &config.(*Config).hooks },
+		func(server any) testhooks.Server { return hooked{server.(*Server)} },
+	)
+}
+
+// hooked is a server in the hands of a test.
+type hooked struct{ s *Server }
+
+func (h hooked) View(f func(*fsm.View)) { h.s.replica.View(f) }
+
+func (h hooked) Kill() error { return h.s.close((*cluster.Member).Kill) }
+
+func (h hooked) ExpireSession(id int64) error {
+	err := h.s.member.Expire(id)
+	if err == nil || errors.Is(err, cluster.ErrNoSession) {
+		return err
+	}
+	select {
+	case <-h.s.stop:
+		return ErrClosed
+	default:
+		return errors.New("lockkeeper: it is unknown whether the session has ended")
+	}
+}
+
+func (h hooked) Disconnect(id int64) bool { return h.s.clients.Disconnect(id) }
