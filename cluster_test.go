@@ -90,12 +90,8 @@ func (m *members) stop(i int) {
 
 func (m *members) ready(s *lockkeeper.Server) {
 	m.t.Helper()
-	select {
-	case <-s.Ready():
-	case err := <-s.Err():
-		m.t.Fatal(err)
-	case <-time.After(30 * time.Second):
-		m.t.Fatal("not ready after 30 s")
+	if err := ready(s); err != nil {
+		m.t.Fatal("not ready: ", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package lockkeeper_test
 
 import (
+	"context"
 	"fmt"
 	"log"
 	"time"
@@ -47,9 +48,7 @@ func ExampleOpen() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	select {
-	case <-server.Ready():
-	case err := <-server.Err():
+	if err := server.Wait(context.Background()); err != nil {
 		log.Fatal(err)
 	}
 

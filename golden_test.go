@@ -69,12 +69,8 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 			t.Error(err)
 		}
 	})
-	select {
-	case <-s.Ready():
-	case err := <-s.Err():
-		t.Fatal(err)
-	case <-time.After(time.Minute):
-		t.Fatal("not ready after a minute")
+	if err := ready(s); err != nil {
+		t.Fatal("not ready: ", err)
 	}
 	return s
 }

@@ -87,6 +87,13 @@ func withMemory(cfg lockkeeper.Config) lockkeeper.Config {
 	return cfg
 }
 
+// ready waits until a server is ready, for a minute at most.
+func ready(s *lockkeeper.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return s.Wait(ctx)
+}
+
 // dialer gives connections to a server, over TCP or in memory.
 type dialer func() (net.Conn, error)
 

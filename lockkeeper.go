@@ -18,6 +18,7 @@
 package lockkeeper
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
@@ -64,6 +65,8 @@ type Server struct {
 	tls     *tls.Config  // spoken on secure
 
 	ready     chan struct{}
+	failed    chan struct{} // closed once fault is set
+	fault     error         // what Err gets
 	errs      chan error
 	stop      chan struct{}
 	closeOnce sync.Once
@@ -72,14 +75,14 @@ type Server struct {
 }
 
 // Open starts a server. It returns when the configuration is good, the data
-// directory verified and locked, and the port taken; [Server.Ready] tells when
-// clients are served, some milliseconds later. Errors name the file, directory
+// directory verified and locked, and the port taken. Clients are served some
+// milliseconds later: [Server.Wait] waits for that. Errors name the file, directory
 // or address that they are about.
 func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: cfg.Logger, alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	s := &Server{log: cfg.Logger, alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), failed: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
 		return nil, err
@@ -168,6 +171,8 @@ func (s *Server) run() {
 			}
 		case err := <-s.member.Err():
 			s.clients.Close()
+			s.fault = err
+			close(s.failed)
 			s.errs <- err
 			return
 		case <-s.stop:
@@ -186,8 +191,39 @@ func (s *Server) serve() {
 	}
 }
 
-// Ready is closed when sessions can be created.
+// Ready is closed when sessions can be created. After a fault before that it
+// never is; [Server.Wait] waits for both.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Wait waits until the server is ready, and returns nil then, or until it cannot
+// become ready any more: the error is the fault that [Server.Err] gets too,
+// [ErrClosed] after Close, or that of ctx. A server that was ready and has had a
+// fault since is not.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-s.ready:
+	case <-s.failed:
+	case <-s.stop:
+	case <-ctx.Done():
+	}
+	// Several of them may have happened.
+	select {
+	case <-s.stop:
+		return ErrClosed
+	default:
+	}
+	select {
+	case <-s.failed:
+		return s.fault
+	default:
+	}
+	select {
+	case <-s.ready:
+		return nil
+	default:
+		return ctx.Err()
+	}
+}
 
 // Addr is the address of the client port, with the real port number; nil
 // without a ClientAddr.
@@ -210,25 +246,18 @@ func addr(l net.Listener) net.Addr {
 
 // Dial connects to the server within this process, without a port. It fits
 // go-zookeeper's zk.WithDialer; network and address mean nothing. It waits
-// until the server is ready, or for timeout if that is positive.
+// as [Server.Wait] does, and for timeout at most if that is positive.
 func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	var late <-chan time.Time
+	ctx := context.Background()
 	if timeout > 0 {
-		t := time.NewTimer(timeout)
-		defer t.Stop()
-		late = t.C
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
 	}
-	select {
-	case <-s.stop:
-		return nil, ErrClosed
-	default:
-	}
-	select {
-	case <-s.ready:
-	case <-s.stop:
-		return nil, ErrClosed
-	case <-late:
+	if err := s.Wait(ctx); errors.Is(err, context.DeadlineExceeded) {
 		return nil, errors.New("lockkeeper: dial: server not ready in time")
+	} else if err != nil {
+		return nil, err
 	}
 	client, ours := net.Pipe()
 	go s.clients.ServeConn(ours) // Close waits for it

@@ -84,9 +84,7 @@ func TestPeerTLS(t *testing.T) {
 	}
 	s := must(lockkeeper.Open(lockkeeper.Config{ID: 5, PeerAddr: addrs[4], Join: addrs[2], PeerTLS: ours.TLS}))(t)
 	defer s.Close()
-	select {
-	case <-s.Ready():
-	case <-time.After(time.Minute):
-		t.Error("one who proves itself does not come in")
+	if err := ready(s); err != nil {
+		t.Error("one who proves itself does not come in: ", err)
 	}
 }

@@ -363,12 +363,8 @@ func tryDamaged(t *testing.T, dir, name string, content []byte, what string, int
 		}
 		return true
 	}
-	select {
-	case <-s.Ready():
-	case err := <-s.Err():
-		t.Errorf("%s, %s: a fault after Open: %v", name, what, err)
-	case <-time.After(time.Minute):
-		t.Errorf("%s, %s: never ready", name, what)
+	if err := ready(s); err != nil {
+		t.Errorf("%s, %s: not ready: %v", name, what, err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("%s, %s: %v", name, what, err)

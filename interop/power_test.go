@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -630,12 +631,11 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 		servers = append(servers, s)
 	}
 	for _, s := range servers {
-		select {
-		case <-s.Ready():
-		case err := <-s.Err():
-			return nil, fmt.Errorf("it ends: %w", err)
-		case <-time.After(startDeadline):
-			return nil, errors.New("it does not serve")
+		ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+		err := s.Wait(ctx)
+		cancel()
+		if err != nil {
+			return nil, fmt.Errorf("it does not serve: %w", err)
 		}
 	}
 	for end := time.Now().Add(startDeadline); ; time.Sleep(20 * time.Millisecond) {

@@ -143,14 +143,12 @@ func (s *Server) await() error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-server.Ready():
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err = server.Wait(ctx); err == nil {
 		return nil
-	case err = <-server.Err():
-	case <-time.After(patience):
-		err = fmt.Errorf("not ready after %v", patience)
 	}
-	return errors.Join(err, s.stop((*lockkeeper.Server).Close))
+	return errors.Join(fmt.Errorf("not ready: %w", err), s.stop((*lockkeeper.Server).Close))
 }
 
 // stop stops the server by Close or Kill.

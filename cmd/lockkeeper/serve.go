@@ -143,22 +143,20 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	for ready := s.Ready(); ; {
-		select {
-		case <-ready:
-			if a := s.SecureAddr(); a != nil {
-				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)
-			}
-			if a := s.Addr(); a != nil {
-				fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", a)
-			}
-			ready = nil
-		case err := <-s.Err():
-			return errors.Join(err, s.Close())
-		case <-ctx.Done():
-			cancel() // a second signal ends the process at once
-			return s.Close()
+	if s.Wait(ctx) == nil {
+		if a := s.SecureAddr(); a != nil {
+			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)
 		}
+		if a := s.Addr(); a != nil {
+			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", a)
+		}
+	}
+	select {
+	case err := <-s.Err():
+		return errors.Join(err, s.Close())
+	case <-ctx.Done():
+		cancel() // a second signal ends the process at once
+		return s.Close()
 	}
 }
 
