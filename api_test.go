@@ -3,6 +3,9 @@ package lockkeeper_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -11,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestWait: Wait ends with whatever comes first, and a fault reaches everybody who
@@ -74,5 +78,157 @@ func TestWait(t *testing.T) {
 				t.Errorf("Dial: %v", err)
 			}
 		})
+	})
+}
+
+// TestStatus: a leader, a follower and an observer of one cluster, and a standalone
+// server, each say what they are and what they have.
+func TestStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Observers = []uint64{3} })
+		lead := m.leader()
+		time.Sleep(time.Minute)
+		c, other := m.connect(lead, 10*time.Second), m.connect(2, 10*time.Second)
+		must(c.Create("/a", []byte("data"), 0))(t)
+		must(c.Create("/e", nil, proto.FlagEphemeral))(t)
+		must(other.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+		must(other.Get("/a", true))(t)
+		eventually(t, "the follower's log", func() bool { return m.servers[0].Status().Index == m.servers[1].Status().Index })
+
+		members := []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:7000"}, {ID: 3, Addr: "host3:7000", Observer: true}}
+		roles := []lockkeeper.Role{lockkeeper.RoleFollower, lockkeeper.RoleFollower, lockkeeper.RoleObserver}
+		roles[lead] = lockkeeper.RoleLeader
+		first := m.servers[0].Status()
+		for i, s := range m.servers {
+			x := s.Status()
+			if x.ID != uint64(i+1) || x.Role != roles[i] || x.Role != s.Role() || x.Leader != uint64(lead+1) || !x.Serving || x.ReadOnly {
+				t.Errorf("server %d: %+v", i+1, x)
+			}
+			if !slices.Equal(x.Members, members) || !slices.Equal(s.Members(), members) {
+				t.Errorf("server %d has the members %+v", i+1, x.Members)
+			}
+			if leads := i == lead; leads != (x.Leads >= time.Minute) || leads != (x.Followers == 1) || leads != (x.Observers == 1) {
+				t.Errorf("server %d leads for %v, with %d followers and %d observers", i+1, x.Leads, x.Followers, x.Observers)
+			}
+			if x.Uptime < time.Minute || x.Term == 0 || x.Index != first.Index || x.Zxid != first.Zxid || x.Digest != first.Digest {
+				t.Errorf("server %d: %+v, where server 1 has %+v", i+1, x, first)
+			}
+			// The others are /, /zookeeper, and its quota and config.
+			if x.Znodes != 6 || x.Ephemerals != 1 || x.DataBytes < 4 || x.Sessions != 2 {
+				t.Errorf("server %d has the state %+v", i+1, x)
+			}
+		}
+		if x := m.servers[lead].Status(); x.Connections != 1 || x.Watches != 0 || x.Requests != 3 || x.Replies != 3 || x.Outstanding != 0 || x.MinLatency > x.AvgLatency || x.AvgLatency > x.MaxLatency {
+			t.Errorf("the leader's clients: %+v", x)
+		}
+		if x := m.servers[2].Status(); x.Connections != 1 || x.Watches != 1 || x.Requests != 3 {
+			t.Errorf("the observer's clients: %+v", x)
+		}
+
+		for _, i := range []int{(lead + 1) % 2, 2} {
+			m.net.Kill(host(i))
+			m.stop(i)
+		}
+		time.Sleep(time.Minute)
+		if x := m.servers[lead].Status(); x.Role != lockkeeper.RoleLooking || x.Leader != 0 || x.Serving || x.Connections != 0 || x.Leads != 0 {
+			t.Errorf("without a majority: %+v", x)
+		}
+
+		s := open(t, lockkeeper.Config{})
+		if x := s.Status(); x.ID != 1 || x.Role != lockkeeper.RoleStandalone || x.Leader != 1 || !x.Serving || x.Members != nil || x.Znodes != 4 {
+			t.Errorf("a standalone server: %+v", x)
+		}
+		check(t, s.Close())
+		if x := s.Status(); x.Serving || x.Znodes != 4 {
+			t.Errorf("a closed server: %+v", x)
+		}
+	})
+}
+
+// TestChangeMembers has an embedder transfer the leadership, and take servers in and
+// out, by any member.
+func TestChangeMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		ctx := t.Context()
+		lead := m.leader()
+		by := m.servers[(lead+1)%3] // which does not lead
+		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
+		leads := func(id uint64) {
+			t.Helper()
+			eventually(t, fmt.Sprintf("server %d as the leader", id), func() bool { return m.servers[id-1].Role() == lockkeeper.RoleLeader })
+		}
+
+		to := uint64((lead+2)%3 + 1)
+		check(t, by.Transfer(ctx, to))
+		leads(to)
+		check(t, by.Transfer(ctx, 0))
+		eventually(t, "another leader", func() bool { return by.Status().Leader != to && by.Status().Leader != 0 })
+		if err := by.Transfer(ctx, 9); err == nil || !strings.Contains(err.Error(), "server 9 is no voting member") {
+			t.Errorf("transfer to a server that does not exist: %v", err)
+		}
+
+		m.wait(4)
+		for _, p := range []lockkeeper.Peer{{ID: 4, Addr: "host4:7000", Observer: true}, {ID: 4, Addr: "host4:7000"}} {
+			check(t, by.AddMember(ctx, p))
+			m.ready(m.servers[3])
+			eventually(t, "the new member", func() bool { return slices.Contains(by.Members(), p) })
+		}
+		if err := by.AddMember(ctx, lockkeeper.Peer{ID: 4, Addr: "host9:7000"}); err == nil {
+			t.Error("one id was given to two servers")
+		}
+		// A server that removes itself knows that it did.
+		four := m.servers[3]
+		check(t, four.RemoveMember(ctx, 4))
+		if err := <-four.Err(); !errors.Is(err, lockkeeper.ErrRemoved) {
+			t.Errorf("the fault of who was removed: %v", err)
+		}
+		if err := four.Wait(ctx); !errors.Is(err, lockkeeper.ErrRemoved) {
+			t.Errorf("Wait of who was removed: %v", err)
+		}
+		eventually(t, "three members", func() bool { return len(by.Members()) == 3 })
+		for _, id := range []uint64{0, 4} {
+			if err := by.RemoveMember(ctx, id); err == nil {
+				t.Errorf("server %d was removed", id)
+			}
+		}
+		// The leader goes too, if it is told to.
+		lead = m.leader()
+		if m.servers[lead] == by {
+			check(t, by.Transfer(ctx, 0))
+			eventually(t, "another leader", func() bool { lead = m.leader(); return m.servers[lead] != by })
+		}
+		check(t, m.servers[lead].RemoveMember(ctx, uint64(lead+1)))
+		m.removed(lead)
+		if n := stop(); n == 0 {
+			t.Error("nothing was written")
+		}
+
+		// Without a majority it waits for as long as it may.
+		for i, s := range m.servers {
+			if s != nil && s != by {
+				m.net.Kill(host(i))
+				m.stop(i)
+			}
+		}
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := by.Transfer(short, 0); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("without a majority: %v after %v", err, time.Since(began))
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- by.Transfer(ctx, 0) }()
+		synctest.Wait()
+		check(t, by.Close())
+		if err := <-ended; err != lockkeeper.ErrClosed {
+			t.Errorf("closed meanwhile: %v", err)
+		}
+		s := open(t, lockkeeper.Config{})
+		for _, err := range []error{s.Transfer(ctx, 0), s.AddMember(ctx, lockkeeper.Peer{ID: 2, Addr: "host2:7000"}), s.RemoveMember(ctx, 1)} {
+			if err == nil || !strings.Contains(err.Error(), "standalone") {
+				t.Errorf("a standalone server: %v", err)
+			}
+		}
 	})
 }

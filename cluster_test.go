@@ -148,7 +148,7 @@ func (m *members) leader() int {
 	m.t.Helper()
 	for range 1000 {
 		for i, s := range m.servers {
-			if s != nil && s.Role() == "leader" {
+			if s != nil && s.Role() == lockkeeper.RoleLeader {
 				return i
 			}
 		}

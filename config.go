@@ -46,7 +46,9 @@ type Config struct {
 	// Peers are the members of a cluster, this server among them: the address
 	// of each one's peer port, HOST:PORT, by id. All start with the same. It is
 	// looked at by a server that has no state yet; later the members are those
-	// in its state. Nil is a server alone.
+	// in its state. Nil is a standalone server. It is a map, since an id has one
+	// address, and Observers stand beside it since most clusters have none;
+	// [Server.Members] returns both as a list of [Peer].
 	Peers map[uint64]string
 	// PeerAddr is this server's peer port. The default is that in Peers.
 	PeerAddr string

@@ -2,6 +2,7 @@ package lockkeeper_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -60,4 +61,72 @@ func ExampleOpen() {
 	path, err := conn.Create("/job-", []byte("data"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 	fmt.Println(path, err)
 	// Output: /job-0000000000 <nil>
+}
+
+// Three servers form a cluster. Usually each is in a process of its own, and all
+// get the same Peers. Whoever embeds one can see the cluster and change it.
+func Example_cluster() {
+	peers := map[uint64]string{}
+	for id := uint64(1); id <= 3; id++ {
+		addr, release := freeAddress()
+		defer release()
+		peers[id] = addr
+	}
+	servers := map[uint64]*lockkeeper.Server{}
+	for id := range peers {
+		server, err := lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer server.Close()
+		servers[id] = server
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, server := range servers {
+		if err := server.Wait(ctx); err != nil {
+			log.Fatal(err)
+		}
+	}
+	server := servers[1]
+	fmt.Println(len(server.Members()), "members")
+
+	// Any member can be asked for changes.
+	if err := server.Transfer(ctx, 1); err != nil {
+		log.Fatal(err)
+	}
+	for server.Role() != lockkeeper.RoleLeader { // it learns that a moment later
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println("server 1 leads:", server.Status().Leader == 1)
+
+	if err := server.RemoveMember(ctx, 3); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("server 3 knows:", errors.Is(<-servers[3].Err(), lockkeeper.ErrRemoved))
+
+	// Another one takes its place. It waits until it is added.
+	addr, release := freeAddress()
+	defer release()
+	four, err := lockkeeper.Open(lockkeeper.Config{ID: 4, PeerAddr: addr})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer four.Close()
+	if err := server.AddMember(ctx, lockkeeper.Peer{ID: 4, Addr: addr}); err != nil {
+		log.Fatal(err)
+	}
+	if err := four.Wait(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, member := range server.Members() {
+		fmt.Println("server", member.ID)
+	}
+	// Output:
+	// 3 members
+	// server 1 leads: true
+	// server 3 knows: true
+	// server 1
+	// server 2
+	// server 4
 }

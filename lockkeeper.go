@@ -58,11 +58,14 @@ type Server struct {
 	replica *fsm.Replica
 	clients *server.Server
 	log     *slog.Logger
-	alone   bool         // the only member of its cluster
-	portMu  sync.Mutex   // for plain
-	plain   net.Listener // nil without a port; a reconfig may move it
-	secure  net.Listener // nil without a port
-	tls     *tls.Config  // spoken on secure
+
+	peerAddr string // empty if the server is standalone
+	network  cluster.Network
+
+	portMu sync.Mutex   // for plain
+	plain  net.Listener // nil without a port; a reconfig may move it
+	secure net.Listener // nil without a port
+	tls    *tls.Config  // spoken on secure
 
 	ready     chan struct{}
 	failed    chan struct{} // closed once fault is set
@@ -82,7 +85,10 @@ func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
-	s := &Server{log: cfg.Logger, alone: len(cfg.Peers) == 0 && cfg.PeerAddr == "", ready: make(chan struct{}), failed: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{})}
+	s := &Server{
+		log: cfg.Logger, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
+		ready: make(chan struct{}), failed: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+	}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
 		return nil, err
@@ -92,7 +98,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(o)
 	}
 	s.replica = replica
-	follows := cfg.Reconfig && !s.alone && s.plain != nil
+	follows := cfg.Reconfig && !s.standalone() && s.plain != nil
 	changes := make(memberChanges, 1)
 	if follows {
 		replica.Observe(changes)
@@ -146,12 +152,14 @@ func (p *lateProposer) Quorum() (server.Quorum, bool) {
 	return server.Quorum(q), ok
 }
 
+func (s *Server) standalone() bool { return s.peerAddr == "" }
+
 // run lets clients in while the member can serve them, and closes the client
 // port when the member cannot go on.
 func (s *Server) run() {
 	// Clients of a server alone wait in its port's backlog, for the moment that
 	// it takes. A member answers words without a leader too.
-	if !s.alone {
+	if !s.standalone() {
 		s.serve()
 	}
 	for first := true; ; {
@@ -161,7 +169,7 @@ func (s *Server) run() {
 			case !serving:
 				s.clients.Suspend()
 				continue
-			case first && s.alone:
+			case first && s.standalone():
 				s.serve()
 			}
 			s.clients.Open()
@@ -288,7 +296,3 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 	})
 	return s.closeErr
 }
-
-// Role is this server's part in its cluster: standalone, leader, follower,
-// observer, or looking while it knows no leader.
-func (s *Server) Role() string { return s.member.Role() }

@@ -141,7 +141,7 @@ func TestMembershipChanges(t *testing.T) {
 		m.want("1 2 3")
 		m.add(7, func(c *lockkeeper.Config) { c.Observers = []uint64{7} })
 		m.want("1 2 3 7o")
-		if r := m.servers[3].Role(); r != "observer" {
+		if r := m.servers[3].Role(); r != lockkeeper.RoleObserver {
 			t.Errorf("server 7 is %s", r)
 		}
 		o := m.connect(3, 10*time.Second)

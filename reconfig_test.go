@@ -373,7 +373,7 @@ func TestReconfigOtherName(t *testing.T) {
 	lead := 0
 	for i, s := range servers {
 		<-s.Ready()
-		if s.Role() == "leader" {
+		if s.Role() == lockkeeper.RoleLeader {
 			lead = i
 		}
 	}

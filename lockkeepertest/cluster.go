@@ -62,7 +62,7 @@ func (c *Cluster) Leader() int {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for i, s := range c.servers {
-			if server, err := s.running(); err == nil && server.Role() == "leader" {
+			if server, err := s.running(); err == nil && server.Role() == lockkeeper.RoleLeader {
 				return i
 			}
 		}

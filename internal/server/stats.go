@@ -110,6 +110,31 @@ func (s *stats) latency() (least, mean, greatest float64) {
 	return float64(max(0, s.latencyMin.Load())) / 1000, mean, float64(s.latencyMax.Load()) / 1000
 }
 
+// Stats are what a program wants to know of its server. Those of requests, replies
+// and latencies are since its start or the last reset.
+type Stats struct {
+	Serving, ReadOnly                  bool // not both
+	Uptime                             time.Duration
+	Connections                        int
+	Outstanding                        int64 // requests that are not answered
+	Received, Sent                     int64 // requests; replies and watch events
+	MinLatency, AvgLatency, MaxLatency time.Duration
+}
+
+// Stats returns the server's counts.
+func (s *Server) Stats() Stats {
+	x := Stats{
+		Serving: s.isServing(), ReadOnly: s.isReadOnly(), Uptime: time.Since(s.start), Connections: len(s.connections()),
+		Outstanding: s.stats.outstanding.Load(), Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
+		MinLatency: time.Duration(max(0, s.stats.latencyMin.Load())) * time.Microsecond,
+		MaxLatency: time.Duration(s.stats.latencyMax.Load()) * time.Microsecond,
+	}
+	if n := s.stats.latencyCount.Load(); n > 0 {
+		x.AvgLatency = time.Duration(s.stats.latencySum.Load()/n) * time.Microsecond
+	}
+	return x
+}
+
 // connStats are a connection's counts since its start or the last reset.
 type connStats struct {
 	received, sent atomic.Int64

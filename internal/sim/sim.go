@@ -390,7 +390,7 @@ func (m *member) server() *lockkeeper.Server {
 // leader is the member that leads, or nil.
 func (s *sim) leader() *member {
 	for _, m := range s.members {
-		if srv := m.server(); srv != nil && srv.Role() == "leader" {
+		if srv := m.server(); srv != nil && srv.Role() == lockkeeper.RoleLeader {
 			return m
 		}
 	}

@@ -2,19 +2,15 @@
 
 package testkit
 
-import (
-	"net"
-	"testing"
-)
+import "net"
 
-// Port finds a TCP port of 127.0.0.1 for a server that is still to be started.
+// TakePort finds a TCP port of 127.0.0.1 for a server that is still to be started.
 // Here, nothing keeps others from taking it meanwhile.
-func Port(t testing.TB) int {
-	t.Helper()
+func TakePort() (port int, release func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return 0, nil, err
 	}
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	return l.Addr().(*net.TCPAddr).Port, func() {}, nil
 }
