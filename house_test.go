@@ -291,6 +291,34 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// TestCompatibility asks the package comment of every package that users can import
+// whether it promises compatibility.
+func TestCompatibility(t *testing.T) {
+	const none = "This package promises no compatibility: any version of lockkeeper may change it."
+	promises := map[string]string{
+		"lockkeeper":     "This package, lockkeepertest and conform promise compatibility:",
+		"lockkeepertest": "This package promises compatibility, as package lockkeeper explains.",
+		"conform":        "This package promises compatibility, as package lockkeeper explains.",
+	}
+	for _, s := range sources(t) {
+		if s.test || s.file.Doc == nil || s.file.Name.Name == "main" || s.dir == "interop" || strings.HasPrefix(s.dir, "internal/") {
+			continue
+		}
+		name := s.file.Name.Name
+		want, ok := promises[name]
+		if !ok {
+			want = none
+		}
+		if text := strings.Join(strings.Fields(s.file.Doc.Text()), " "); !strings.Contains(text, want) {
+			t.Errorf("%s/%s: the package's comment does not say %q", s.dir, s.name, want)
+		}
+		delete(promises, name)
+	}
+	for name := range promises {
+		t.Errorf("package %s has no comment", name)
+	}
+}
+
 // TestOpsAreCaptured asks for a captured request of every operation, and a
 // captured good reply.
 func TestOpsAreCaptured(t *testing.T) {

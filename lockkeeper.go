@@ -15,6 +15,15 @@
 // that stands still for longer than its session timeout has lost its lock
 // without knowing. Guard what the lock protects with a token that grows with
 // every holder, such as the czxid or the sequence number of the lock's znode.
+//
+// # Compatibility
+//
+// This package, lockkeepertest and conform promise compatibility: a program that
+// uses them can be built with later versions of the module as it is. Until version
+// 1.0 a new minor version (0.2, 0.3) may break that, and CHANGELOG.md then says what
+// to write instead; a patch (0.1.1) does not. From 1.0 on only a new major version
+// may. New fields and methods may come with any version, so set fields of a
+// [Config] by their names. The other packages of the module promise nothing.
 package lockkeeper
 
 import (

@@ -19,4 +19,6 @@
 //   - the peer port has one for each connection that comes in (peers.go).
 //
 // Raft has its own besides.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package cluster

@@ -5,6 +5,9 @@
 // manner of testing/fstest. The suite works below a root znode of its own, for
 // moments beside it too, and takes all away again. It needs an endpoint that nobody else writes to, since
 // some checks count zxids.
+//
+// This package promises compatibility, as package lockkeeper explains. A new version
+// may come with new checks, which a server that passed so far may fail.
 package conform
 
 import (

@@ -8,4 +8,6 @@
 //
 // An entry that the machine does not understand stops the server; it is never
 // skipped. Restoring a snapshot gives the state it was taken from, by digest.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package fsm

@@ -4,6 +4,8 @@
 // Encoding is a family of Append functions in the manner of encoding/binary;
 // decoding is a [Decoder] with a sticky error, so that a record's decoder reads
 // as the list of its fields. All integers are big-endian two's complement.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package jute
 
 import (

@@ -11,6 +11,8 @@
 //
 // When a test ends its servers are closed, and a goroutine that one of them
 // left behind fails the test.
+//
+// This package promises compatibility, as package lockkeeper explains.
 package lockkeepertest
 
 import (

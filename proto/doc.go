@@ -3,4 +3,6 @@
 //
 // It has nothing to do with protocol buffers. Numbers never change, and a new
 // operation is one row in [Ops]. Nothing here keeps state.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package proto

@@ -3,6 +3,8 @@
 // The [Table] is replicated: who exists, with which password, timeout and
 // owner. The [Tracker] is the leader's own memory of who was heard when; losing
 // it can only lengthen a session. Neither looks at a clock.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package session
 
 import (

@@ -1,6 +1,8 @@
 // Package watch keeps the watches of one server: which connection waits for
 // what, and which change fires which event. A one-shot watch fires at most
 // once, and nothing here is replicated.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package watch
 
 import (

@@ -7,4 +7,6 @@
 //
 // A Tree has no lock: operations and [Tree.Snapshot] need it for themselves,
 // look-ups may run together, and a Snapshot may be read beside everything.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
 package znode
