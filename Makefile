@@ -49,18 +49,18 @@ mutants:
 # As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
 interop:
 	interop/setup.sh
-	go test -tags interop -parallel 6 -timeout 20m ./interop/...
+	go test -C interop -tags interop -parallel 6 -timeout 20m ./...
 
 # Kills, stops and cuts off the processes of a cluster and its clients at random,
 # for T each way: make chaos T=10m
 chaos:
 	interop/setup.sh
-	LOCKKEEPER_INTEROP_CHAOS=$(T) go test -tags interop -timeout 0 -v -run '^TestCluster(Locks|Network)$$' ./interop
+	LOCKKEEPER_INTEROP_CHAOS=$(T) go test -C interop -tags interop -timeout 0 -v -run '^TestCluster(Locks|Network)$$' .
 
 # Compares lockkeeper with both real ZooKeepers at length, by random requests.
 diff:
 	interop/setup.sh
-	LOCKKEEPER_INTEROP_DIFFER=250000 go test -tags interop -timeout 60m -v -run 'TestDiffer$$' ./interop
+	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .
 
 ci:
 	.ci/run

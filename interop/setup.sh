@@ -75,6 +75,7 @@ if ! cmp --silent "$wanted" "$cache/node/node_modules/package-lock.json"; then
 fi
 
 go mod download
+go mod download -C interop
 # For TestGoZooKeeper, which runs the client's own tests.
 go mod download github.com/go-zookeeper/zk@v1.0.4
 
