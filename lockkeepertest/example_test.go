@@ -1,0 +1,81 @@
+package lockkeepertest_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// A test has the session of the client that holds a lock expire, and sees the next
+// client get the lock. In your tests t is the test's own.
+func Example() {
+	t := newT()
+	defer t.end() // a test does that by itself
+
+	server := lockkeepertest.Start(t)
+	holder, waiter := server.Connect(t, 30*time.Second), server.Connect(t, 30*time.Second)
+	if err := zk.NewLock(holder, "/locks/report", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("the first client has the lock")
+
+	next := make(chan error)
+	go func() { next <- zk.NewLock(waiter, "/locks/report", zk.WorldACL(zk.PermAll)).Lock() }()
+	if err := server.ExpireSession(holder.SessionID()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("the next one has it:", <-next)
+	// Output:
+	// the first client has the lock
+	// the next one has it: <nil>
+}
+
+// A client whose connection is cut comes back by itself with the session that it had.
+func ExampleServer_Disconnect() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	conn := server.Connect(t, 30*time.Second)
+	session := conn.SessionID()
+	fmt.Println("cut:", server.Disconnect(session))
+	for {
+		if _, _, err := conn.Exists("/"); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond) // it is not back yet
+	}
+	fmt.Println("back with its session:", conn.SessionID() == session)
+	// Output:
+	// cut: true
+	// back with its session: true
+}
+
+// A session and its ephemeral znode survive the end of the cluster's leader.
+func ExampleStartCluster() {
+	t := newT()
+	defer t.end()
+
+	cluster := lockkeepertest.StartCluster(t, 3)
+	leader := cluster.Leader()
+	conn := cluster.Server((leader+1)%3).Connect(t, 30*time.Second) // a client of a follower
+	if _, err := conn.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+
+	cluster.Kill(leader)
+	cluster.Leader() // waits for another one
+	for {
+		held, _, err := conn.Exists("/lock")
+		if err == nil {
+			fmt.Println("the lock is held:", held)
+			break
+		}
+		time.Sleep(time.Millisecond) // the client is on its way back
+	}
+	cluster.Restart(leader)
+	// Output: the lock is held: true
+}
