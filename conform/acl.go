@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -156,7 +157,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/exists needs nothing",
 		Says: "exists needs no permission.",
-		In:   ">=3.0 <3.8.4 | >=3.9 <3.9.2 | debian",
+		In:   releases.ExistsNeedsNothing,
 		run: func(t *trial) {
 			needs(t, everyPerm, proto.OpExists, func(p string) proto.Record { return &proto.PathWatch{Path: p} })
 		},
@@ -164,7 +165,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/exists",
 		Says: "exists needs READ on a znode that exists; without it the answer is NoAuth and no watch is set.",
-		In:   ">=3.8.4 <3.9 !debian | >=3.9.2",
+		In:   releases.ExistsNeedsRead,
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermRead}, proto.OpExists, func(p string) proto.Record { return &proto.PathWatch{Path: p} })
 			k := t.connect()
@@ -317,7 +318,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/IPv6 refused",
 		Says: "An entry of scheme ip with an IPv6 address is InvalidACL.",
-		In:   ">=3.5 <3.9.4",
+		In:   releases.NoIPv6InACL,
 		run: func(t *trial) {
 			k := t.connect()
 			for _, id := range []string{"::1", "2001:db8::/32", "fe80::1"} {
@@ -328,7 +329,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/IPv6",
 		Says: "An entry of scheme ip may be an IPv6 address or network; longer prefixes than 128 are InvalidACL.",
-		In:   ">=3.9.4",
+		In:   releases.IPv6InACL,
 		run: func(t *trial) {
 			k := t.connect()
 			for i, id := range []string{"2001:db8::1", "2001:db8::/32", "::/0", "2001:db8::1/128"} {
@@ -523,7 +524,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/events need READ",
 		Says: "A connection is told of a change only if it may READ the znode, but its one-shot watch is used up.",
-		In:   ">=3.8.4 <3.9 | >=3.9.2 | debian",
+		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
 			n := w.create(t.path("n"), nil, 0)
@@ -541,7 +542,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/events, whose ACL",
 		Says: "The znode's ACL decides who is told that it was created or deleted, the last one it had, and the parent's who is told of its children.",
-		In:   ">=3.8.4 <3.9 | >=3.9.2 | debian",
+		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
 			secret := []proto.ACL{allow(alice, proto.PermAll)}
@@ -563,7 +564,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/events, identities",
 		Says: "Identities that a connection has proved count for its events.",
-		In:   ">=3.8.4 <3.9 | >=3.9.2 | debian",
+		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
 			n := t.path("n")
@@ -578,7 +579,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/events for anybody",
 		Says: "Who watches is told of changes, whether it may READ the znode or not.",
-		In:   ">=3.6 <3.8.4 !debian | >=3.9 <3.9.2",
+		In:   releases.EventsNeedNothing,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
 			n := t.path("n")

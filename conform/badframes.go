@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -70,7 +71,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	{
 		Name: "bad frames/check alone",
 		Says: "check is an operation of multi only: alone it is Unimplemented, and the connection is closed.",
-		In:   ">=3.8.5 <3.9 | >=3.9.3",
+		In:   releases.CheckAloneRefused,
 		run: func(t *trial) {
 			k := t.connect()
 			k.want(proto.Unimplemented, proto.OpCheck, &proto.PathVersion{Path: t.path(""), Version: -1})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -260,7 +261,7 @@ var dataChecks = []Check{
 	{
 		Name: "data/exists without permission",
 		Says: "exists needs no permission.",
-		In:   "<3.8.4 | >=3.9 <3.9.2",
+		In:   releases.ExistsNeedsNothing,
 		run: func(t *trial) {
 			k := t.connect()
 			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
@@ -270,7 +271,7 @@ var dataChecks = []Check{
 	{
 		Name: "data/exists needs READ",
 		Says: "exists needs READ on a znode that exists.",
-		In:   ">=3.8.4 <3.9 | >=3.9.2",
+		In:   releases.ExistsNeedsRead,
 		run: func(t *trial) {
 			k := t.connect()
 			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermAll &^ proto.PermRead)}, 0)

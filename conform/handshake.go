@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -38,7 +39,7 @@ var handshakeChecks = []Check{
 	{
 		Name: "handshake/no readOnly byte",
 		Says: "A request without the readOnly byte, as old clients send it, gets a reply without it, 36 bytes in all.",
-		In:   ">=3.0 <3.9 | >=3.9.3",
+		In:   releases.ShortHandshake,
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
 			q.HasReadOnly = false
@@ -195,7 +196,7 @@ var handshakeChecks = []Check{
 	{
 		Name: "handshake/refusal without readOnly byte",
 		Says: "A refusal too is 36 bytes long if the request had no readOnly byte.",
-		In:   ">=3.0 <3.9 | >=3.9.3",
+		In:   releases.ShortHandshake,
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
 			// Not the id of another check: a server closes the older connection of an id.

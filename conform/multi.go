@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -78,7 +79,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/create2",
 		Says: "create2 in a multi is answered as create2, with path and Stat.",
-		In:   ">=3.8.2",
+		In:   releases.Create2InMulti,
 		run: func(t *trial) {
 			k := t.connect()
 			r := k.multi(opMake(proto.OpCreate2, t.path("a"), []byte("xy"), 0))
@@ -91,7 +92,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/create2 as create",
 		Says: "create2 in a multi is answered as create, with the path alone.",
-		In:   ">=3.6 <3.8.2",
+		In:   releases.Create2AsCreate,
 		run: func(t *trial) {
 			r := t.connect().multi(opMake(proto.OpCreate2, t.path("a"), nil, 0))
 			t.applied(r, proto.OpCreate)
@@ -393,7 +394,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/flags decide",
 		Says: "In a multi the flags decide what kind of znode a create makes: create with a container's flag makes a container and is answered as such, and createTTL with flag 0 is a create.",
-		In:   ">=3.8.2",
+		In:   releases.MultiReadsModes,
 		run: func(t *trial) {
 			k := t.connect()
 			r := k.multi(opCreate(t.path("container"), nil, proto.FlagContainer), opTTL(t.path("plain"), 0, 1e6), opMake(proto.OpCreateContainer, t.path("c"), nil, 0))
@@ -403,7 +404,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/unknown flags",
 		Says: "A create in a multi with flags that do not exist, or with those of a TTL znode, makes the whole multi a MarshallingError.",
-		In:   ">=3.8.2",
+		In:   releases.MultiReadsModes,
 		run: func(t *trial) {
 			k := t.connect()
 			for _, flags := range []int32{-1, 7, 77, proto.FlagTTL, proto.FlagTTLSequential} {
@@ -418,7 +419,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/unknown flags fail alone",
 		Says: "A create in a multi with flags that do not exist fails with BadArguments.",
-		In:   ">=3.6 <3.8.2",
+		In:   releases.MultiChecksModes,
 		run: func(t *trial) {
 			k := t.connect()
 			for _, flags := range []int32{-1, 7, 77} {

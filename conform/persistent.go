@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -200,7 +201,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/side by side",
 		Says: "A persistent watch and one-shot watches of the same znode stand side by side: a change is told once, and the persistent watch stays.",
-		In:   ">=3.9",
+		In:   releases.WatchesSideBySide,
 		run: func(t *trial) {
 			k := t.connect()
 			n := t.path("n")
@@ -225,7 +226,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/overwritten by one-shot",
 		Says: "A one-shot watch on a znode takes the place of the connection's persistent one, and is then used up.",
-		In:   ">=3.6 <3.9",
+		In:   releases.WatchesOverwrite,
 		run: func(t *trial) {
 			k := t.connect()
 			n := t.path("n")
@@ -245,7 +246,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/overwrites one-shot",
 		Says: "A persistent watch takes the place of the connection's one-shot watches of the znode.",
-		In:   ">=3.6 <3.9",
+		In:   releases.WatchesOverwrite,
 		run: func(t *trial) {
 			k := t.connect()
 			n := t.path("n")
@@ -262,7 +263,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/both modes",
 		Says: "A persistent and a recursive watch of one znode stand side by side: changes are told once, those of the children by NodeChildrenChanged too, and each can be removed alone.",
-		In:   ">=3.9",
+		In:   releases.WatchesSideBySide,
 		run: func(t *trial) {
 			k := t.connect()
 			n := t.path("n")
@@ -291,7 +292,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/types",
 		Says: "checkWatches and removeWatches know persistent watches as type 4 and recursive ones as type 5; types 1 and 2 are one-shot watches alone, and 3 is any.",
-		In:   ">=3.9",
+		In:   releases.PersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
 			a, b := t.path("a"), t.path("b")
@@ -325,7 +326,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/no types",
 		Says: "checkWatches and removeWatches do not know the types 4 and 5: MarshallingError.",
-		In:   ">=3.6 <3.9",
+		In:   releases.NoPersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
 			k.addWatch(t.path(""), modePersistent)
@@ -338,7 +339,7 @@ var persistentChecks = []Check{
 	{
 		Name: "persistent watches/removed by halves",
 		Says: "removeWatches of type 1 takes a persistent watch's children events away, and that of type 2 the rest.",
-		In:   ">=3.6 <3.9",
+		In:   releases.NoPersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
 			n := t.path("n")

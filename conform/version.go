@@ -2,8 +2,8 @@ package conform
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 )
 
 // Version is a release of ZooKeeper.
@@ -14,70 +14,22 @@ type Version struct {
 }
 
 // Newest is the newest release that the suite knows.
-var Newest = Version{Major: 3, Minor: 9, Patch: 5}
+var Newest = Version(releases.Newest)
 
 // ParseVersion reads a version as srvr gives it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
 // or as a person writes it ("3.8.4", "3.8.0+debian").
-func ParseVersion(s string) (v Version, err error) {
-	number, rest, _ := strings.Cut(s, "-")
-	number, tag, _ := strings.Cut(number, "+")
-	if n, err := fmt.Sscanf(number, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 {
-		return v, fmt.Errorf("conform: %q is no version of ZooKeeper: %v", s, err)
+func ParseVersion(s string) (Version, error) {
+	v, err := releases.Parse(s)
+	if err != nil {
+		err = fmt.Errorf("conform: %w", err)
 	}
-	// Debian builds without git, so that its commit is never filled in.
-	v.Debian = tag == "debian" || strings.Contains(rest, "mvngit.commit.id")
-	return v, nil
+	return Version(v), err
 }
 
 // String is the version as ParseVersion reads it.
-func (v Version) String() string {
-	s := fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
-	if v.Debian {
-		s += "+debian"
-	}
-	return s
-}
+func (v Version) String() string { return releases.Version(v).String() }
 
 // In reports whether the version is in a range: alternatives divided by "|",
 // each a list of conditions that must all hold. A condition is ">=3.9.2",
 // "<3.9", or "debian" or "!debian" for Debian's patched 3.8.0 and all others.
-func (v Version) In(r string) bool {
-	for alternative := range strings.SplitSeq(r, "|") {
-		holds := true
-		for cond := range strings.FieldsSeq(alternative) {
-			holds = holds && v.meets(cond)
-		}
-		if holds {
-			return true
-		}
-	}
-	return false
-}
-
-func (v Version) meets(cond string) bool {
-	switch {
-	case cond == "debian":
-		return v.Debian
-	case cond == "!debian":
-		return !v.Debian
-	case strings.HasPrefix(cond, ">="):
-		return v.compare(cond[2:]) >= 0
-	case strings.HasPrefix(cond, "<"):
-		return v.compare(cond[1:]) < 0
-	}
-	panic(fmt.Sprintf("conform: condition %q", cond))
-}
-
-func (v Version) compare(s string) int {
-	have := [3]int{v.Major, v.Minor, v.Patch}
-	for i, part := range strings.Split(s, ".") {
-		n, err := strconv.Atoi(part)
-		if err != nil {
-			panic(fmt.Sprintf("conform: version %q", s))
-		}
-		if have[i] != n {
-			return have[i] - n
-		}
-	}
-	return 0
-}
+func (v Version) In(r string) bool { return releases.Version(v).In(r) }

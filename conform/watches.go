@@ -3,6 +3,7 @@ package conform
 import (
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -408,13 +409,13 @@ var watchChecks = []Check{
 	{
 		Name: "watches/header",
 		Says: "An event has xid -1, error 0 and the zxid -1.",
-		In:   ">=3.0 <3.9",
+		In:   releases.NoEventZxid,
 		run:  func(t *trial) { eventHeader(t, func(*wire.Frame) int64 { return -1 }) },
 	},
 	{
 		Name: "watches/header with zxid",
 		Says: "An event has xid -1, error 0 and the zxid of the change that it tells.",
-		In:   ">=3.9",
+		In:   releases.EventZxid,
 		run:  func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) },
 	},
 	{
@@ -685,13 +686,13 @@ var watchChecks = []Check{
 	{
 		Name: "watches/checkWatches, others'",
 		Says: "checkWatches sees the watches of its own connection only.",
-		In:   ">=3.9",
+		In:   releases.CheckOwnWatches,
 		run:  func(t *trial) { checkOthers(t, false) },
 	},
 	{
 		Name: "watches/checkWatches, anybody's",
 		Says: "checkWatches finds the watches of other connections too.",
-		In:   ">=3.5 <3.9",
+		In:   releases.CheckAnyWatches,
 		run:  func(t *trial) { checkOthers(t, true) },
 	},
 	{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -86,7 +87,7 @@ var zxidChecks = []Check{
 	{
 		Name:  "zxid/unreadable writes",
 		Says:  "A write whose body cannot be read takes no zxid, but a multi does.",
-		In:    ">=3.9",
+		In:    releases.UnreadableTakesNone,
 		Alone: true,
 		run: func(t *trial) {
 			t.undisturbed(func(string) {
@@ -102,7 +103,7 @@ var zxidChecks = []Check{
 	{
 		Name:  "zxid/unreadable writes of old",
 		Says:  "A write whose body cannot be read takes a zxid.",
-		In:    "<3.9",
+		In:    releases.UnreadableTakesZxid,
 		Alone: true,
 		run: func(t *trial) {
 			t.undisturbed(func(string) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 )
 
 // recorded are the server configurations of the golden exchanges, by the name
@@ -35,13 +36,15 @@ func TestGoldenAgainstZooKeeper(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []zkVersion{zk38, zk39} {
+		release, err := releases.Parse(string(version))
+		if err != nil {
+			t.Fatal(err)
+		}
 		opts := golden.Options{
 			Timeout:   rawTimeout,
 			Text:      golden.SameShape,
-			EventZxid: version != zk38,
-		}
-		if version != zk38 {
-			opts.Mask = golden.In39
+			EventZxid: release.In(releases.EventZxid),
+			Mask:      golden.Changed(release),
 		}
 		for name, config := range recorded {
 			t.Run(string(version)+"/"+name, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"net"
 	"slices"
 	"sort"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -27,14 +27,9 @@ type Dial func(ctx context.Context) (net.Conn, error)
 
 // Version is what an endpoint says that it is, in answer to srvr.
 type Version struct {
-	Text                string // as it says it; "" if it did not say
-	Major, Minor, Patch int
-	Lockkeeper          bool
-}
-
-// before reports whether the version is known and earlier than another.
-func (v Version) before(major, minor, patch int) bool {
-	return v.Text != "" && slices.Compare([]int{v.Major, v.Minor, v.Patch}, []int{major, minor, patch}) < 0
+	Text string // as it says it; "" if it did not say
+	releases.Version
+	Lockkeeper bool
 }
 
 func parseVersion(srvr string) (v Version) {
@@ -43,17 +38,12 @@ func parseVersion(srvr string) (v Version) {
 	if !ok {
 		return v
 	}
-	v.Text, _, _ = strings.Cut(text, ",")
-	v.Lockkeeper = strings.Contains(v.Text, "lockkeeper")
-	number, _, _ := strings.Cut(v.Text, "-")
-	for i, s := range strings.SplitN(number, ".", 3) {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			return Version{}
-		}
-		*[]*int{&v.Major, &v.Minor, &v.Patch}[i] = n
+	text, _, _ = strings.Cut(text, ",")
+	number, err := releases.Parse(text)
+	if err != nil {
+		return v
 	}
-	return v
+	return Version{text, number, strings.Contains(text, "lockkeeper")}
 }
 
 // askVersion asks an endpoint what it is. One that does not want to say is no error.

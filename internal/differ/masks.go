@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/releases"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -39,16 +40,10 @@ func one(is func(Version) bool) func(a, b Version) bool {
 func isLockkeeper(v Version) bool { return v.Lockkeeper }
 func isZooKeeper(v Version) bool  { return !v.Lockkeeper }
 
-func before(major, minor, patch int) func(Version) bool {
-	return func(v Version) bool { return v.before(major, minor, patch) }
-}
-
-// beforeBoth is for what each line of versions got with a release of its own:
-// 3.8.p8 and 3.9.p9.
-func beforeBoth(p8, p9 int) func(Version) bool {
-	return func(v Version) bool {
-		return v.before(3, 8, p8) || !v.before(3, 9, 0) && v.before(3, 9, p9)
-	}
+// lacks says that the version is known and has not what those of a range have (see
+// package releases).
+func lacks(have string) func(Version) bool {
+	return func(v Version) bool { return v.Text != "" && !v.In(have) }
 }
 
 // Masks is the table of all known differences.
@@ -83,13 +78,13 @@ var Masks = []Mask{
 		}},
 
 	// Versions of ZooKeeper.
-	{"event-zxid", "an event's header has the zxid of the change since 3.9, and -1 before", one(before(3, 9, 0)),
+	{"event-zxid", "an event's header has the zxid of the change since 3.9, and -1 before", one(lacks(releases.EventZxid)),
 		func(_ *run, _, a, b *wire.Frame) {
 			if a.Kind == wire.Event && b.Kind == wire.Event && (a.Zxid == -1) != (b.Zxid == -1) {
 				a.Zxid, b.Zxid = -1, -1
 			}
 		}},
-	{"create2-in-multi", "a create2 in a multi is answered as a create before 3.8.2", one(before(3, 8, 2)),
+	{"create2-in-multi", "a create2 in a multi is answered as a create before 3.8.2", one(lacks(releases.Create2InMulti)),
 		func(_ *run, _, a, b *wire.Frame) {
 			x, ok := a.Body.(*proto.MultiReply)
 			y, ok2 := b.Body.(*proto.MultiReply)
@@ -100,7 +95,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"exists-read", "exists needs READ since 3.8.4 and 3.9.2", one(beforeBoth(4, 2)),
+	{"exists-read", "exists needs READ since 3.8.4 and 3.9.2", one(lacks(releases.ExistsNeedsRead)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpExists && x[1].Op == proto.OpExists && x[0].Code == proto.OK && x[1].Code == proto.NoAuth {
@@ -108,11 +103,9 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"exists-watch", "exists watches a znode without READ before 3.8.4 and 3.9.2", one(beforeBoth(4, 2)), nil},
-	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(func(v Version) bool {
-		return beforeBoth(4, 2)(v) && !strings.Contains(v.Text, "mvngit.commit.id") && !strings.Contains(v.Text, "${")
-	}), nil},
-	{"check-anybody", "checkWatches is content with anybody's watch before 3.9", one(before(3, 9, 0)),
+	{"exists-watch", "exists watches a znode without READ before 3.8.4 and 3.9.2", one(lacks(releases.ExistsNeedsRead)), nil},
+	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(lacks(releases.EventsNeedRead)), nil},
+	{"check-anybody", "checkWatches is content with anybody's watch before 3.9", one(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.OK && x[1].Code == proto.NoWatcher {
@@ -120,7 +113,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"check-odd-path", "checkWatches of what is no path is malformed before 3.9, and a path without a watch since", one(before(3, 9, 0)),
+	{"check-odd-path", "checkWatches of what is no path is malformed before 3.9, and a path without a watch since", one(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.MarshallingError && x[1].Code == proto.NoWatcher {
@@ -128,16 +121,18 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"watch-modes", "watches of several modes on one znode overwrite each other before 3.9", one(before(3, 9, 0)), nil},
-	{"watcher-types", "checkWatches and removeWatches know no persistent watches before 3.9", one(before(3, 9, 0)), nil},
-	{"malformed-zxid", "a write that cannot be read takes a zxid before 3.9", one(before(3, 9, 0)),
+	{"watch-modes", "watches of several modes on one znode overwrite each other before 3.9", one(lacks(releases.WatchesSideBySide)), nil},
+	{"watcher-types", "checkWatches and removeWatches know no persistent watches before 3.9", one(lacks(releases.PersistentTypes)), nil},
+	{"malformed-zxid", "a write that cannot be read takes a zxid before 3.9", one(lacks(releases.UnreadableTakesNone)),
 		func(r *run, _, a, b *wire.Frame) { oneSkips(r, a, b) }},
-	{"multi-create", "a multi looks at modes, null ACLs and null paths while it is read since 3.9, and at opcodes instead of modes", one(before(3, 9, 0)), nil},
-	{"ip6-acl", "an ACL of scheme ip takes IPv6 since 3.9.4", one(before(3, 9, 4)), nil},
-	{"check-alone", "a check outside of a multi may hang the connection before 3.8.5 and 3.9.3", either(beforeBoth(5, 3)), nil},
+	{"multi-create", "a multi looks at modes, null ACLs and null paths while it is read since 3.8.2, and at opcodes instead of modes before", one(lacks(releases.MultiReadsModes)), nil},
+	{"ip6-acl", "an ACL of scheme ip takes IPv6 since 3.9.4", one(lacks(releases.IPv6InACL)), nil},
+	{"check-alone", "a check outside of a multi may hang the connection before 3.8.5 and 3.9.3", either(lacks(releases.CheckAloneRefused)), nil},
 	{"create-session", "ZooKeeper answers a client's createSession with a handshake in mid-session", either(isZooKeeper), nil},
 	{"delete-container", "a client's deleteContainer is refused before 3.9, carried out since, and unknown to lockkeeper",
-		func(a, b Version) bool { return a.Lockkeeper != b.Lockkeeper || one(before(3, 9, 0))(a, b) }, nil},
+		func(a, b Version) bool {
+			return a.Lockkeeper != b.Lockkeeper || one(lacks(releases.ClientsDeleteContainers))(a, b)
+		}, nil},
 
 	// Faults of ZooKeeper.
 	{"pipelined", "a write right behind a setACL may be checked against the old ACL, and one behind a createContainer of an ephemeral mode against an ephemeral znode", either(isZooKeeper), nil},

@@ -1,14 +1,22 @@
 package golden
 
-// In39 fits Options.Mask: it names the steps at which ZooKeeper 3.9 answers
-// unlike the recorded 3.8.0.
-func In39(s *Scenario, st *Step) bool {
-	from, ok := in39[s.Name]
-	return ok && st.Line >= from
+import "github.com/lockkeeper/lockkeeper/internal/releases"
+
+// changed is by scenario from which line of its file on releases answer unlike the
+// recorded 3.8.0, and which releases.
+var changed = map[string]struct {
+	line int
+	in   string
+}{
+	"30-multi-edge":     {49, releases.MultiReadsModes},
+	"54-malformed-body": {19, releases.UnreadableTakesNone},
 }
 
-// in39 is by scenario the line of the file from which on 3.9 differs.
-var in39 = map[string]int{
-	"30-multi-edge":     49, // a create mode that nobody knows fails the whole multi where it is read: MarshallingError
-	"54-malformed-body": 19, // a write that cannot be read consumes no zxid
+// Changed fits Options.Mask: it names the steps at which a release of ZooKeeper
+// answers unlike the recorded one.
+func Changed(v releases.Version) func(*Scenario, *Step) bool {
+	return func(s *Scenario, st *Step) bool {
+		c, ok := changed[s.Name]
+		return ok && v.In(c.in) && st.Line >= c.line
+	}
 }
