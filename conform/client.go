@@ -208,7 +208,8 @@ func (t *trial) word(w string) string {
 	return string(b)
 }
 
-// conn is one connection.
+// conn is one connection. It is no rawclient.Client, since its methods end the check at
+// the first surprise, and all that was said goes into the report.
 type conn struct {
 	t       *trial
 	name    string

@@ -75,7 +75,8 @@ type endpoint struct {
 	buf      []byte
 }
 
-// conn is one connection of an endpoint.
+// conn is one connection of an endpoint. It is no rawclient.Client, since what is sent
+// may be no request, and the replies to that belong to no call.
 type conn struct {
 	nc   net.Conn
 	r    *bufio.Reader

@@ -20,8 +20,9 @@ var (
 	errNoFrame    = errors.New("the length prefix is absurd")
 )
 
-// conn is a connection that is read all the time, so that a peer which writes
-// while it is written to never waits for us.
+// conn is a connection whose bytes are compared as they come, also those of a frame
+// that is cut short; so it is no rawclient.Client. It is read all the time, so that
+// a peer which writes while it is written to never waits for us.
 type conn struct {
 	nc   net.Conn
 	more chan struct{} // holds one token when in or err changed

@@ -3,6 +3,12 @@
 // one as they were sent. It is for tests that a well-mannered client cannot make,
 // and for the command, which needs no more.
 //
+// Three packages have a connection of their own, each for what this one hides or
+// does not do: conform ends a check at the first surprise and keeps all frames for its
+// report, differ sends bytes that are no requests and reads frames of any kind, and
+// golden compares bytes, of frames that are cut short too. They share package wire,
+// which tells what a frame is, and jute.ReadFrame.
+//
 // It starts no goroutine. A [Client] may be written by one and read by another.
 package rawclient
 
