@@ -108,6 +108,10 @@ func (s *Server) peers(members []cluster.MemberInfo) (peers []Peer) {
 }
 
 // Transfer has another voting member lead: the one of that id, or any if id is 0.
+//
+// Transfer, AddMember and RemoveMember work on any member of the cluster, which asks
+// the leader. While nobody leads they wait, half a minute at most. When ctx ends first,
+// the change may still be made.
 func (s *Server) Transfer(ctx context.Context, id uint64) error {
 	return s.change(ctx, cluster.Request{Transfer: &id})
 }
@@ -130,9 +134,7 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 	return s.change(ctx, cluster.Request{Remove: id})
 }
 
-// change has the leader change the members. It can be asked at any member.
-// While nobody leads it waits, half a minute at most. After an error of ctx the
-// change may have been made or not.
+// change asks the leader for a change of the members.
 func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if s.standalone() {
 		return errors.New("lockkeeper: a standalone server has no members to change")
@@ -149,5 +151,5 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	return fmt.Errorf("lockkeeper: the members were not changed: %w", err)
+	return fmt.Errorf("lockkeeper: %w", err)
 }
