@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -38,7 +39,7 @@ func host(i int) string { return fmt.Sprintf("host%d", i+1) }
 
 // host is the place of a server that is new: a host of the network, and a memory.
 func (m *members) host(name string) testhooks.Hooks {
-	return testhooks.Hooks{Network: m.net.Host(name), Memory: cluster.NewMemory()}
+	return testhooks.Hooks{Network: m.net.Host(name), Memory: storage.NewMemory()}
 }
 
 // startMembers starts a cluster of n and waits until all of them serve.
@@ -789,7 +790,7 @@ func TestClusterSessionRequests(t *testing.T) {
 }
 
 // wipe takes a member's disk away.
-func (m *members) wipe(i int) { testhooks.In(&m.configs[i]).Memory = cluster.NewMemory() }
+func (m *members) wipe(i int) { testhooks.In(&m.configs[i]).Memory = storage.NewMemory() }
 
 // TestClusterWipedMember: a member that lost its disk has forgotten what it
 // acknowledged. It must not help another that never had it to a majority.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
@@ -83,7 +83,7 @@ func ours() (stacks []string) {
 
 // withMemory has a server keep its state in memory from one run to the next.
 func withMemory(cfg lockkeeper.Config) lockkeeper.Config {
-	testhooks.In(&cfg).Memory = cluster.NewMemory()
+	testhooks.In(&cfg).Memory = storage.NewMemory()
 	return cfg
 }
 

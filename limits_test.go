@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -204,7 +204,7 @@ func TestLargestFrame(t *testing.T) {
 		}
 		must(c.Create(fmt.Sprint("/round", round), nil, 0))(t)
 		check(t, s.Close())
-		if r := must(cluster.Check(cfg.DataDir))(t); r.Znodes != 4+1+round+1 {
+		if r := must(storage.Check(cfg.DataDir))(t); r.Znodes != 4+1+round+1 {
 			t.Errorf("round %d: %+v", round, r)
 		}
 	}

@@ -38,6 +38,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // Version is this program's version.
@@ -55,7 +56,7 @@ var ErrClosed = errors.New("lockkeeper: server closed")
 
 // ErrInUse says that another process, or another server of this one, has the
 // data directory open.
-var ErrInUse = cluster.ErrInUse
+var ErrInUse = storage.ErrInUse
 
 // ErrRemoved says that this server was removed from its cluster, while it ran or
 // before it was opened. What is in its data stays there.

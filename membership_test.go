@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -378,7 +379,7 @@ func TestMembershipMove(t *testing.T) {
 		c.Peers, c.PeerAddr, testhooks.In(&c).Network = nil, "host4:7000", m.net.Host("host4")
 
 		empty := c
-		testhooks.In(&empty).Memory = cluster.NewMemory()
+		testhooks.In(&empty).Memory = storage.NewMemory()
 		s := must(lockkeeper.Open(empty))(t)
 		if _, err := m.ask(moved); err == nil || !strings.Contains(err.Error(), "remove it before") {
 			t.Errorf("moved without data: %v", err)

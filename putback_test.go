@@ -62,11 +62,11 @@ var putBacks = []putBack{
 		{"internal/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
 	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
-		{"cluster/files.go", "stable: &voteStore{StableStore: sealedStable{latched}}", "stable: sealedStable{latched}"},
+		{"internal/storage/directory.go", "Stable: &voteStore{StableStore: checksumStable{latched}}", "Stable: checksumStable{latched}"},
 	}, []finding{{".", "TestSurvivesRestart", `key "LastVoteCand"`}}},
 	{"everybody may read the snapshots", []edit{
-		{"cluster/files.go", "dirMode  = 0o700", "dirMode  = 0o755"},
-		{"cluster/files.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+		{"internal/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
 		{"internal/server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // smallDisk mounts a file system of few bytes, and returns a function that gives it more.
@@ -86,7 +86,7 @@ func TestFullDisk(t *testing.T) {
 			}
 
 			grow("64m")
-			report := must(cluster.Check(cfg.DataDir))(t)
+			report := must(storage.Check(cfg.DataDir))(t)
 			s = open(t, cfg)
 			reader := connect(t, inMemory(s))
 			n := 0
@@ -181,9 +181,9 @@ func TestReadOnlyDisk(t *testing.T) {
 	s := open(t, lockkeeper.Config{DataDir: dir})
 	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
 	check(t, s.Close())
-	want := must(cluster.Check(dir))(t)
+	want := must(storage.Check(dir))(t)
 	check(t, syscall.Mount("lockkeeper-test", disk, "tmpfs", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
-	if got := must(cluster.Check(dir))(t); *got != *want {
+	if got := must(storage.Check(dir))(t); *got != *want {
 		t.Errorf("%+v, then %+v", want, got)
 	}
 	for _, d := range []string{dir, disk + "/new"} {

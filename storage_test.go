@@ -15,8 +15,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -184,7 +184,7 @@ func TestLogStaysBounded(t *testing.T) {
 	wg.Wait()
 	check(t, s.Close())
 	const written = writes * 512
-	report := must(cluster.Check(dir))(t)
+	report := must(storage.Check(dir))(t)
 	if report.SnapshotIndex == 0 {
 		t.Error("no snapshot was taken")
 	}
@@ -200,7 +200,7 @@ func TestLogStaysBounded(t *testing.T) {
 	}
 	for range 2 {
 		check(t, open(t, cfg).Close())
-		again := must(cluster.Check(dir))(t)
+		again := must(storage.Check(dir))(t)
 		if again.Digest != report.Digest || again.Zxid != report.Zxid || again.Znodes != report.Znodes {
 			t.Errorf("after a restart %+v, before %+v", again, report)
 		}
@@ -219,7 +219,7 @@ func dirBytes(t testing.TB, dir string) (size int64) {
 }
 
 // sample makes a data directory with a log and snapshots, and tells its state.
-func sample(t testing.TB) (string, *cluster.Report) {
+func sample(t testing.TB) (string, *storage.Report) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
 	for round := range int64(2) {
@@ -237,7 +237,7 @@ func sample(t testing.TB) (string, *cluster.Report) {
 		})
 		check(t, s.Close())
 	}
-	return dir, must(cluster.Check(dir))(t)
+	return dir, must(storage.Check(dir))(t)
 }
 
 func copyDir(t testing.TB, from string) string {
@@ -332,13 +332,13 @@ func damage(r *rand.Rand, content []byte) ([]byte, string) {
 }
 
 // tryDamaged opens a copy of dir with one file replaced, and reports whether that was refused.
-func tryDamaged(t *testing.T, dir, name string, content []byte, what string, intact *cluster.Report) bool {
+func tryDamaged(t *testing.T, dir, name string, content []byte, what string, intact *storage.Report) bool {
 	t.Helper()
 	work := copyDir(t, dir)
 	defer os.RemoveAll(work)
 	path := filepath.Join(work, name)
 	check(t, os.WriteFile(path, content, 0o600))
-	_, checkErr := cluster.Check(work)
+	_, checkErr := storage.Check(work)
 	s, err := lockkeeper.Open(lockkeeper.Config{DataDir: work})
 	if (err == nil) != (checkErr == nil) {
 		t.Errorf("%s, %s: Open says %v, Check says %v", name, what, err, checkErr)
@@ -369,7 +369,7 @@ func tryDamaged(t *testing.T, dir, name string, content []byte, what string, int
 	if err := s.Close(); err != nil {
 		t.Errorf("%s, %s: %v", name, what, err)
 	}
-	now, err := cluster.Check(work)
+	now, err := storage.Check(work)
 	if err != nil {
 		t.Errorf("%s, %s: opened well, but afterwards %v", name, what, err)
 		return false
@@ -411,7 +411,7 @@ func TestTornTail(t *testing.T) {
 			torn[i] = byte(r.Uint32())
 		}
 		check(t, os.WriteFile(file, append(content, torn...), 0o600))
-		must(cluster.Check(dir))(t)
+		must(storage.Check(dir))(t)
 	}
 }
 
@@ -491,7 +491,7 @@ func TestRefusedDirectories(t *testing.T) {
 			if _, err := lockkeeper.Open(lockkeeper.Config{DataDir: work}); !errors.Is(err, lockkeeper.ErrInUse) || !strings.Contains(err.Error(), work) {
 				t.Errorf("a second server: %v", err)
 			}
-			if _, err := cluster.Check(work); !errors.Is(err, lockkeeper.ErrInUse) {
+			if _, err := storage.Check(work); !errors.Is(err, lockkeeper.ErrInUse) {
 				t.Errorf("a check: %v", err)
 			}
 		}
@@ -506,7 +506,7 @@ func TestRefusedDirectories(t *testing.T) {
 		check(t, os.WriteFile(filepath.Join(old, "meta.json"), []byte("{}"), 0o644))
 		check(t, os.MkdirAll(filepath.Join(work, "raft/snapshots/9-999-9.tmp"), 0o755))
 		check(t, open(t, lockkeeper.Config{DataDir: work}).Close())
-		if now := must(cluster.Check(work))(t); now.Digest != intact.Digest || now.Zxid != intact.Zxid {
+		if now := must(storage.Check(work))(t); now.Digest != intact.Digest || now.Zxid != intact.Zxid {
 			t.Errorf("the state is %+v, was %+v", now, intact)
 		}
 	})

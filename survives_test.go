@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -64,7 +64,7 @@ func survive(t *testing.T, seed uint64) {
 	sessions := 0
 	for round := range 3 {
 		check(t, s.Close())
-		stored := must(cluster.Check(cfg.DataDir))(t)
+		stored := must(storage.Check(cfg.DataDir))(t)
 		if round > 0 && stored.Sessions != sessions || stored.Sessions == 0 || stored.Znodes != len(want) {
 			t.Errorf("round %d: %+v, and there were %d znodes and %d sessions", round, stored, len(want), sessions)
 		}

@@ -25,7 +25,7 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		log := m.cfg.Memory.log
+		log := m.cfg.Memory.Open().Log
 		first, _ := log.FirstIndex()
 		last, _ := log.LastIndex()
 		if err := log.DeleteRange(first, last); err != nil {
@@ -37,7 +37,7 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer again.Close()
-		newest, err := again.stores.newest()
+		newest, err := again.storage.NewestSnapshot()
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("snapshot %+v, %v", newest, err)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -33,7 +34,7 @@ type Config struct {
 	Network         Network           // how members reach each other; nil is TCP
 	ElectionTimeout time.Duration     // how long a member waits for a silent leader, or a silent majority; 0 is 2 s
 	Dir             string            // where to keep the log; if empty, in Memory
-	Memory          *Memory           // used if Dir is empty; nil is a new one
+	Memory          *storage.Memory   // used if Dir is empty; nil is a new one
 
 	Tick          time.Duration // of session expiry
 	ReapInterval  time.Duration // between looks for container and TTL znodes to delete
@@ -53,7 +54,7 @@ type Member struct {
 	cfg     Config
 	replica *fsm.Replica
 	raft    *raft.Raft
-	stores  *stores
+	storage *storage.Storage
 	start   time.Time // sessions are timed from here, by the monotonic clock
 
 	// Of a member that is not alone.
@@ -143,12 +144,12 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 
 	var err error
 	if cfg.Dir != "" {
-		m.stores, err = openDir(cfg.Dir, cfg.ID, cfg.Log)
+		m.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
 	} else {
 		if cfg.Memory == nil {
-			cfg.Memory = NewMemory()
+			cfg.Memory = storage.NewMemory()
 		}
-		m.stores = cfg.Memory.stores()
+		m.storage = cfg.Memory.Open()
 	}
 	if err != nil {
 		return nil, err
@@ -157,7 +158,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		if m.peers != nil {
 			m.peers.close()
 		}
-		return nil, errors.Join(err, m.stores.close())
+		return nil, errors.Join(err, m.storage.Close())
 	}
 	m.wg.Add(5)
 	go m.runBatcher()
@@ -217,29 +218,29 @@ func (m *Member) startRaft() error {
 	} else if trans, err = m.startPeers(c); err != nil {
 		return err
 	}
-	where := func(err error) error { return fmt.Errorf("%s: %w", m.stores.where, err) }
-	fresh, err := m.stores.fresh()
+	where := func(err error) error { return fmt.Errorf("%s: %w", m.storage.Name, err) }
+	fresh, err := m.storage.Empty()
 	if err != nil {
 		return where(err)
 	}
 	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // else it waits to be added
 	if m.peers == nil || fresh && len(first.Servers) == 1 {
-		if err := m.stores.bootstrap(first); err != nil {
+		if err := m.storage.Bootstrap(first); err != nil {
 			return where(err)
 		}
 		fresh = false
 	}
-	pending, err := stableUint64(m.stores.stable, string(rejoining))
+	rejoining, err := m.storage.Rejoining()
 	if err != nil {
 		return where(err)
 	}
-	term, err := stableUint64(m.stores.stable, currentTerm)
+	term, err := m.storage.Term()
 	if err != nil {
 		return where(err)
 	}
 	m.terms.begin(term)
-	store := guardedStore{m.stores.log, m.stores.stable, m}
-	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.stores.snaps, trans); err != nil {
+	store := guardedStore{m.storage.Log, m.storage.Stable, m}
+	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.storage.Snapshots, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -248,7 +249,7 @@ func (m *Member) startRaft() error {
 	switch {
 	case fresh:
 		m.wg.Go(func() { m.form(first) })
-	case pending != 0:
+	case rejoining:
 		m.gate.lift()
 		m.wg.Go(m.regain)
 	default:
@@ -261,16 +262,16 @@ func (m *Member) startRaft() error {
 // clustered reports whether there is a peer port.
 func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }
 
-// checkStored compares the members in the stores, which count, with those of
+// checkStored compares the members in the storage, which count, with those of
 // the configuration.
 func (m *Member) checkStored(configured []MemberInfo) error {
-	if len(m.stores.members.Servers) == 0 {
+	if len(m.storage.Members.Servers) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
 		}
 		return nil
 	}
-	stored, where := infos(m.stores.members), m.stores.where
+	stored, where := infos(m.storage.Members), m.storage.Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch alone := err != nil; {
 	case alone && m.cfg.clustered():
@@ -377,7 +378,7 @@ func (m *Member) end(handOver bool) error {
 			m.peers.wg.Wait()
 		}
 		m.wg.Wait()
-		err = errors.Join(err, m.stores.close())
+		err = errors.Join(err, m.storage.Close())
 	})
 	return err
 }
@@ -448,17 +449,13 @@ func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.pending.restored()
 	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
-		newest, err := o.m.stores.newest()
-		if err == nil {
-			err = joinLog(o.m.stores.log, newest)
-		}
-		if err != nil {
+		if err := o.m.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(err)
 		}
 	}
 }
 
-func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.stores.where, err)) }
+func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.storage.Name, err)) }
 
 // trackAll gives every session that exists its whole time again.
 func (m *Member) trackAll() {

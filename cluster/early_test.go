@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // TestEarlyPeer has another member send an entry while this one still starts:
@@ -48,7 +49,7 @@ func TestEarlyPeer(t *testing.T) {
 			time.Sleep(time.Second)
 		}}
 		m, err := Open(Config{
-			ID: 1, Peers: map[uint64]string{1: "a:7", 2: "b:7"}, Network: network, Memory: NewMemory(),
+			ID: 1, Peers: map[uint64]string{1: "a:7", 2: "b:7"}, Network: network, Memory: storage.NewMemory(),
 			Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler),
 		}, fsm.NewReplica())
 		if err != nil {

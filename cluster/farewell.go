@@ -20,7 +20,7 @@ const farewell = 2 * time.Second
 func (m *Member) seeOff(x MemberInfo, index uint64) {
 	term, leads := m.term()
 	prev := &raft.Log{Index: index - 1}
-	if !leads || m.stores.log.GetLog(prev.Index, prev) != nil {
+	if !leads || m.storage.Log.GetLog(prev.Index, prev) != nil {
 		return
 	}
 	began, met := time.Now(), false
@@ -38,7 +38,7 @@ func (m *Member) seeOff(x MemberInfo, index uint64) {
 		}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
-			if m.stores.log.GetLog(i, l) != nil {
+			if m.storage.Log.GetLog(i, l) != nil {
 				return // cut off meanwhile
 			}
 			q.Entries = append(q.Entries, l)
@@ -64,7 +64,7 @@ func (m *Member) seeOff(x MemberInfo, index uint64) {
 			// What Raft sent it last is on its way, or was lost with the
 			// connection: then it goes on from what the member has.
 			news, wait = nil, 5*time.Millisecond
-			if has := min(r.LastLog, prev.Index-1); m.stores.log.GetLog(has, prev) != nil {
+			if has := min(r.LastLog, prev.Index-1); m.storage.Log.GetLog(has, prev) != nil {
 				return
 			}
 		}

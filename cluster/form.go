@@ -14,18 +14,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A member with empty stores is new, or it is one that lost its disk. The
+// A member whose storage is empty is new, or it is one that lost its disk. The
 // second kind has forgotten what it voted and what it acknowledged, and would
 // break promises that others count on: two leaders in a term, or a majority
-// that does not have what was committed. So a member with empty stores hears
+// that does not have what was committed. So a member whose storage is empty hears
 // and says nothing of Raft until one of two things is known. If most members of
 // the list are new too, they form the cluster. If one of them is further, the
 // leader takes this member in as any that is added: its vote is taken away
 // first, by the others alone, and given back when it has caught up.
-
-// rejoining is the key in the stable store under which a member that was taken
-// in remembers that its vote is still to be given.
-var rejoining = []byte("Rejoining")
 
 // gate keeps Raft's messages out until it is lifted.
 type gate struct {
@@ -44,24 +40,6 @@ func (g *gate) lifted() bool {
 	default:
 		return false
 	}
-}
-
-// fresh reports whether the stores are empty. A crash while the first
-// configuration was stored leaves a term without an entry, which goes.
-func (s *stores) fresh() (bool, error) {
-	last, err := s.log.LastIndex()
-	if err != nil || last > 0 {
-		return false, err
-	}
-	snapshots, err := s.snaps.List()
-	if err != nil || len(snapshots) > 0 {
-		return false, err
-	}
-	term, err := stableUint64(s.stable, currentTerm)
-	if err == nil && term > 0 {
-		err = s.stable.SetUint64([]byte(currentTerm), 0)
-	}
-	return true, err
 }
 
 // self is this member as it is to be.
@@ -152,7 +130,7 @@ func (m *Member) takenIn(addr string) error {
 		}
 		m.cfg.Log.Warn("the cluster has been there, and this member has nothing of it: it gives up its vote until it has caught up", "known", addr)
 	}
-	if err := m.stores.stable.SetUint64(rejoining, 1); err != nil {
+	if err := m.storage.SetRejoining(true); err != nil {
 		return err
 	}
 	if _, err := Ask(ctx, network, addr, Request{Add: m.self(false)}); err != nil {
@@ -181,7 +159,7 @@ func (m *Member) regainVote(addr string) {
 			return
 		}
 	}
-	m.stores.stable.SetUint64(rejoining, 0) // a failure lets it ask once more
+	m.storage.SetRejoining(false) // a failure lets it ask once more
 }
 
 // regain goes on with what a crash interrupted in takenIn.

@@ -96,7 +96,7 @@ func (m *Member) heir(ctx context.Context, id uint64) (MemberInfo, error) {
 func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
 	term, leads := m.term()
 	var last raft.Log
-	if err := m.stores.log.GetLog(m.raft.LastIndex(), &last); err != nil || !leads {
+	if err := m.storage.Log.GetLog(m.raft.LastIndex(), &last); err != nil || !leads {
 		return errors.Join(err, ErrNotLeader)
 	}
 	for {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -124,7 +125,7 @@ func TestLostExpiry(t *testing.T) {
 func TestExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")
-		cfg.Memory = NewMemory()
+		cfg.Memory = storage.NewMemory()
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)

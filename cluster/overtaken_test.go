@@ -2,12 +2,13 @@ package cluster
 
 import (
 	"errors"
-	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -49,24 +50,24 @@ func TestOvertaken(t *testing.T) {
 			}
 			write(20)
 			cfg.SnapshotBytes = 1 << 30
-			before, err := Check(cfg.Dir)
+			before, err := storage.Check(cfg.Dir)
 			if err != nil || before.SnapshotIndex == 0 {
 				t.Fatalf("%+v, %v", before, err)
 			}
-			db, err := openBolt(filepath.Join(cfg.Dir, raftFile), false)
+			s, err := storage.Open(cfg.Dir, cfg.ID, cfg.Log, hclog.NewNullLogger())
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = errors.Join(db.DeleteRange(before.FirstIndex, before.LastIndex), sealedLog{db}.StoreLogs(logs(before.SnapshotIndex)), db.Close())
+			err = errors.Join(s.Log.DeleteRange(before.FirstIndex, before.LastIndex), s.Log.StoreLogs(logs(before.SnapshotIndex)), s.Close())
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := Check(cfg.Dir)
+			r, err := storage.Check(cfg.Dir)
 			if err != nil || r.FirstIndex != 0 || r.SnapshotIndex != before.SnapshotIndex {
 				t.Fatalf("%+v, %v", r, err)
 			}
 			write(5)
-			after, err := Check(cfg.Dir)
+			after, err := storage.Check(cfg.Dir)
 			if err != nil || after.Sessions != r.Sessions+5 || after.FirstIndex != r.SnapshotIndex+1 {
 				t.Errorf("%+v, before %+v, %v", after, r, err)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -36,7 +37,7 @@ func TestClockWentBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := testConfig("")
-				cfg.Memory = NewMemory()
+				cfg.Memory = storage.NewMemory()
 				began := time.Now()
 				for run, d := range ahead {
 					cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it stands
@@ -194,7 +195,7 @@ func TestCloseWhileApplying(t *testing.T) {
 func TestCloseTellsAll(t *testing.T) {
 	for range 200 {
 		cfg := testConfig("")
-		cfg.Memory = NewMemory()
+		cfg.Memory = storage.NewMemory()
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -23,41 +23,10 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// TestJoinLog: entries behind the leader's snapshot stay, as they may have been
-// acknowledged, and those that the snapshot takes the place of go.
-func TestJoinLog(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		log         []*raft.Log
-		first, last uint64 // that are left
-	}{
-		{"empty", nil, 0, 0},
-		{"shorter", noops(3, 9, 1), 0, 0},
-		{"the same entry, and more", noops(3, 13, 2), 3, 13},
-		{"the same entry at the end", noops(3, 10, 2), 3, 10},
-		{"another entry, and more", noops(3, 13, 1), 10, 13},
-		{"another entry at the end", noops(3, 10, 1), 10, 10},
-		{"another entry first", noops(10, 10, 1), 10, 10},
-		{"another entry of a later term", noops(3, 12, 3), 10, 12},
-		{"all behind", noops(11, 13, 2), 11, 13},
-	} {
-		log := raft.NewInmemStore()
-		if err := log.StoreLogs(test.log); err != nil {
-			t.Fatal(err)
-		}
-		err := joinLog(log, raft.SnapshotMeta{Index: 10, Term: 2})
-		first, _ := log.FirstIndex()
-		last, _ := log.LastIndex()
-		if err != nil || first != test.first || last != test.last {
-			t.Errorf("%s: %d to %d are left, want %d to %d; %v", test.name, first, last, test.first, test.last, err)
-		}
-	}
-}
-
 // TestGuardedLog: no write leaves a gap, and the entry at the snapshot's end stays.
 func TestGuardedLog(t *testing.T) {
-	m := &Member{stores: NewMemory().stores(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
-	s := guardedStore{m.stores.log, m.stores.stable, m}
+	m := &Member{storage: storage.NewMemory().Open(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
+	s := guardedStore{m.storage.Log, m.storage.Stable, m}
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()
 		f, _ := s.FirstIndex()
@@ -69,7 +38,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(2, 3, 1)), false, 0, 0)
 	expect(s.StoreLogs(noops(1, 8, 1)), true, 1, 8)
 	expect(s.StoreLogs(noops(10, 10, 1)), false, 1, 8)
-	sink, err := m.stores.snaps.Create(1, 6, 1, raft.Configuration{}, 1, nil)
+	sink, err := m.storage.Snapshots.Create(1, 6, 1, raft.Configuration{}, 1, nil)
 	if err == nil {
 		err = sink.Close()
 	}
@@ -104,7 +73,7 @@ func TestStaleLog(t *testing.T) {
 func testStaleLog(t *testing.T, beyond int) {
 	net := memnet.New()
 	peers := map[uint64]string{1: "a:7", 2: "b:7", 3: "c:7"}
-	memories := map[uint64]*Memory{1: NewMemory(), 2: NewMemory(), 3: NewMemory()}
+	memories := map[uint64]*storage.Memory{1: storage.NewMemory(), 2: storage.NewMemory(), 3: storage.NewMemory()}
 	members := map[uint64]*Member{}
 	start := func(ids ...uint64) {
 		for _, id := range ids {
@@ -141,7 +110,7 @@ func testStaleLog(t *testing.T, beyond int) {
 	write()
 	time.Sleep(time.Second) // so that all have it
 	stop(3, 2, 1)
-	log := memories[3].log
+	log := memories[3].Open().Log
 	last, _ := log.LastIndex()
 	var l raft.Log
 	if err := log.GetLog(last, &l); err != nil {
@@ -157,7 +126,7 @@ func testStaleLog(t *testing.T, beyond int) {
 		write()
 		time.Sleep(time.Second)
 		var err error
-		if newest, err = leader.stores.newest(); err != nil {
+		if newest, err = leader.storage.NewestSnapshot(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -186,62 +155,9 @@ func testStaleLog(t *testing.T, beyond int) {
 		if err := log.GetLog(i, &here); err != nil {
 			t.Errorf("entry %d of %d to %d: %v", i, first, last, err)
 		}
-		if leader.stores.log.GetLog(i, &there) == nil && here.Term != there.Term {
+		if leader.storage.Log.GetLog(i, &there) == nil && here.Term != there.Term {
 			t.Errorf("entry %d is of term %d, the leader's of term %d", i, here.Term, there.Term)
 		}
 	}
 	stop(3, 2, 1)
-}
-
-// TestVoteIsOneWrite: a crash while a vote is stored leaves the vote before or
-// the new one, never the new term with the candidate of the one before: to that
-// candidate Raft would confirm a vote without comparing its log.
-func TestVoteIsOneWrite(t *testing.T) {
-	memory, dir := NewMemory(), t.TempDir()
-	for name, open := range map[string]func() (*stores, error){
-		"memory": func() (*stores, error) { return memory.stores(), nil },
-		"files":  func() (*stores, error) { return openDir(dir, 1, slog.New(slog.DiscardHandler)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			term, candidate := []byte("LastVoteTerm"), []byte("LastVoteCand")
-			check := func(s *stores, wantTerm uint64, want string) {
-				t.Helper()
-				got, err := s.stable.GetUint64(term)
-				who, err2 := s.stable.Get(candidate)
-				for _, e := range []*error{&err, &err2} {
-					if wantTerm == 0 && *e != nil && (*e).Error() == "not found" {
-						*e = nil // as Raft takes it
-					}
-				}
-				if err != nil || err2 != nil || got != wantTerm || string(who) != want {
-					t.Errorf("a vote in term %d for %q, %v, %v; should be %d for %q", got, who, err, err2, wantTerm, want)
-				}
-			}
-			s, err := open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			check(s, 0, "")
-			if err := errors.Join(s.bootstrap(raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}}), s.stable.SetUint64([]byte(currentTerm), 7)); err != nil {
-				t.Fatal(err)
-			}
-			for i, want := range []string{"a", "b:1", "a"} {
-				if err := errors.Join(s.stable.SetUint64(term, uint64(5+i)), s.stable.Set(candidate, []byte(want))); err != nil {
-					t.Fatal(err)
-				}
-				check(s, uint64(5+i), want)
-			}
-			// The crash.
-			if err := errors.Join(s.stable.SetUint64([]byte(currentTerm), 8), s.stable.SetUint64(term, 8), s.close()); err != nil {
-				t.Fatal(err)
-			}
-			if s, err = open(); err != nil {
-				t.Fatal(err)
-			}
-			check(s, 7, "a")
-			if err := s.close(); err != nil {
-				t.Fatal(err)
-			}
-		})
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -63,7 +64,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 	}
 	for id := uint64(1); id <= uint64(count); id++ {
 		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
 			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 		m, err := Open(cfg, fsm.NewReplica())
 		if err != nil {
@@ -185,13 +186,13 @@ func TestNewerSnapshot(t *testing.T) {
 	<-done
 	var found []string
 	until(t, "a snapshot", func() bool {
-		found, _ = filepath.Glob(filepath.Join(cfg.Dir, snapshotDir, "*[0-9]", "state.bin"))
+		found, _ = filepath.Glob(filepath.Join(cfg.Dir, "raft/snapshots", "*[0-9]", "state.bin"))
 		return len(found) > 0
 	})
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
-	found, _ = filepath.Glob(filepath.Join(cfg.Dir, snapshotDir, "*", "state.bin"))
+	found, _ = filepath.Glob(filepath.Join(cfg.Dir, "raft/snapshots", "*", "state.bin"))
 	for _, path := range found {
 		b, err := os.ReadFile(path)
 		if err != nil {

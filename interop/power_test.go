@@ -24,9 +24,9 @@ import (
 	"time"
 
 	library "github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -48,7 +48,7 @@ const (
 var smallSnapshots = edit{"config.go", "setDefault(&c.SnapshotBytes, 16<<20)", "setDefault(&c.SnapshotBytes, 32<<10)"}
 
 // noSync leaves out what makes the log durable.
-var noSync = edit{"cluster/files.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"}
+var noSync = edit{"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"}
 
 // neededSyncs are what is synced, below the folder of the data directory, and
 // must be: where files end up, and in which order they get there.
@@ -603,7 +603,7 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 		if !m.complete {
 			break
 		}
-		r, err := cluster.Check(p.data(dir, i))
+		r, err := storage.Check(p.data(dir, i))
 		if err != nil {
 			return nil, fmt.Errorf("lockkeeper check: %w", err)
 		}

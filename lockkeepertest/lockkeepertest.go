@@ -32,6 +32,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
@@ -91,7 +92,7 @@ func newServer(t testing.TB, options []Option) *Server {
 		o(&s.cfg)
 	}
 	if s.cfg.DataDir == "" {
-		testhooks.In(&s.cfg).Memory = cluster.NewMemory() // for Restart
+		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart
 	}
 	t.Cleanup(func() {
 		if err := s.stop((*lockkeeper.Server).Close); err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // Exit codes.
@@ -134,7 +134,7 @@ func check(args []string, getenv func(string) string, stdout io.Writer) error {
 	if f.NArg() != 1 {
 		return usageError{errors.New("check takes one directory")}
 	}
-	r, err := cluster.Check(f.Arg(0))
+	r, err := storage.Check(f.Arg(0))
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // root is the module's directory.
 const root = "../.."
 
-var packages = []string{"cluster", "fsm", "internal/server", "session", "watch", "znode"}
+var packages = []string{"cluster", "fsm", "internal/server", "internal/storage", "session", "watch", "znode"}
 
 // all returns every mutant, and the text of the files by name.
 func all(t *testing.T) (made []*Mutant, texts map[string]string) {

@@ -41,11 +41,11 @@ var (
 )
 
 // leases are the mutants of what decides who leads, and whose session is over.
-var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|pulse|serving|store|transport)\.go|cluster/quorum\.go:Member.surelyLeads|session/)`)
+var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|pulse|serving|store|transport)\.go|cluster/quorum\.go:Member.surelyLeads|internal/storage/(latch|storage|vote)\.go|session/)`)
 
 // directed are the packages whose tests look at others than their own, the
 // quickest first.
-var directed = []string{"internal/server", "fsm", "lockkeepertest", "cluster", "conform", "."}
+var directed = []string{"internal/server", "fsm", "internal/storage", "lockkeepertest", "cluster", "conform", "."}
 
 // slow are tests that take long, and the only package whose mutants they look for.
 var slow = map[string]string{"TestClientThatDoesNotRead": "internal/server"}

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -408,7 +409,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.join = true
 	if m.mem != nil {
 		m.mu.Lock()
-		m.mem, m.slows = cluster.NewMemory(), nil // another disk
+		m.mem, m.slows = storage.NewMemory(), nil // another disk
 		m.mu.Unlock()
 	} else {
 		m.dir += "+"

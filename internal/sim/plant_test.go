@@ -66,7 +66,7 @@ var plants = []plant{
 		{"internal/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
 	{"the last entries of the log were not synced when a member crashed", []edit{
-		{"cluster/files.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
+		{"internal/storage/memory.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
 	}, []string{"agreement", "order", "writes", "start", "recovery", "ephemerals"}},
 	{"a member keeps the ephemerals of some sessions that end", []edit{
 		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},

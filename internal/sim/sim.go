@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
@@ -174,7 +175,7 @@ type member struct {
 	s    *sim
 	id   uint64
 	name string
-	mem  *cluster.Memory
+	mem  *storage.Memory
 	dir  string
 	join bool // it was removed once, and has joined since
 
@@ -487,7 +488,7 @@ func Run(o Options) *Report {
 		m := &member{s: s, id: uint64(i), name: memberHost(i), clocks: s.stream(100 + i)}
 		m.setClock()
 		if o.Dir == "" {
-			m.mem = cluster.NewMemory()
+			m.mem = storage.NewMemory()
 		} else {
 			m.dir = filepath.Join(o.Dir, m.name)
 		}

@@ -17,16 +17,21 @@ import (
 
 // woven are the packages whose code gets points (see package perturb). What is
 // below them is only called, with their locks.
-var woven = []string{".", "cluster", "fsm", "internal/server"}
+var woven = []string{".", "cluster", "fsm", "internal/server", "internal/storage"}
 
 // notWoven are files that hold locks of a package that is not woven while they
 // call functions of their own: virtual time would stand still.
 var notWoven = map[string]bool{
-	"cluster/files.go": true, // bbolt
-	"cluster/pages.go": true,
-	"cluster/seal.go":  true,
-	"cluster/log.go":   true, // go-hclog
-	"cluster/peers.go": true, // Raft's transport, which closes connections
+	"cluster/log.go":                true, // go-hclog
+	"cluster/peers.go":              true, // Raft's transport, which closes connections
+	"internal/storage/bolt.go":      true, // bbolt, as in those below
+	"internal/storage/boltpages.go": true,
+	"internal/storage/check.go":     true,
+	"internal/storage/checksums.go": true,
+	"internal/storage/directory.go": true,
+	"internal/storage/snapshots.go": true,
+	"internal/storage/verify.go":    true,
+	"internal/storage/memory.go":    true, // the simulation's own, which sets faults
 }
 
 // changed reads the files that -sim.changed names, by their names in the repository.

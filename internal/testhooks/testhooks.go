@@ -8,7 +8,7 @@
 // Package lockkeeper imports it and registers itself, so configurations and
 // servers come here as any:
 //
-//	testhooks.In(&config).Memory = cluster.NewMemory() // config is a lockkeeper.Config
+//	testhooks.In(&config).Memory = storage.NewMemory() // config is a lockkeeper.Config
 //	testhooks.Of(server).Kill()                        // server is a *lockkeeper.Server
 package testhooks
 
@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // Hooks replace parts of a server. The zero value replaces nothing.
@@ -24,7 +25,7 @@ type Hooks struct {
 	// Memory is where a server without a DataDir keeps its state. A server opened
 	// on the Memory of one that was closed finds all that one had. Only one server
 	// may use it at a time. Nil is a new one.
-	Memory *cluster.Memory
+	Memory *storage.Memory
 	// Network replaces TCP between members.
 	Network cluster.Network
 	// TimeOfDay is the server's clock: what the log's entries are stamped with while

@@ -1,4 +1,4 @@
-package cluster
+package storage
 
 import (
 	"io"
@@ -52,7 +52,7 @@ func TestMemorySnapshots(t *testing.T) {
 
 // TestMemoryLog: a range that is not there is not deleted, and harms nothing.
 func TestMemoryLog(t *testing.T) {
-	log := NewMemory().stores().log
+	log := NewMemory().Open().Log
 	store := func(from, to uint64) {
 		for i := from; i <= to; i++ {
 			if err := log.StoreLog(&raft.Log{Index: i}); err != nil {

@@ -1,0 +1,93 @@
+package storage
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// Report is what [Check] found.
+type Report struct {
+	ServerID      uint64 `json:"serverId"`
+	SnapshotIndex uint64 `json:"snapshotIndex"` // 0 without one
+	FirstIndex    uint64 `json:"firstIndex"`    // of the log; 0 if it is empty
+	LastIndex     uint64 `json:"lastIndex"`
+	Zxid          int64  `json:"zxid"`
+	Znodes        int    `json:"znodes"`
+	Sessions      int    `json:"sessions"`
+	Digest        string `json:"digest"`
+	// Exposed is a file with passwords that other users may read.
+	Exposed string `json:"exposed,omitempty"`
+}
+
+// Check verifies the data directory of a server that is not running: the
+// database's pages, the snapshots, the log, and the state that they lead to. It
+// changes nothing.
+func Check(dir string) (*Report, error) {
+	m, err := readMeta(dir)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
+	}
+	path := filepath.Join(dir, raftFile)
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	if err := verifyFile(path); err != nil {
+		return nil, err
+	}
+	db, err := openBolt(path, true)
+	if err != nil {
+		return nil, err
+	}
+	defer db.Close()
+	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
+	if err != nil {
+		return nil, err
+	}
+	report := &Report{ServerID: m.ServerID, Exposed: exposed(dir)}
+	machine := snapshot
+	if newest == nil {
+		machine = fsm.NewMachine()
+	} else {
+		report.SnapshotIndex = newest.Index
+	}
+	old, err := overtaken(path, db, newest)
+	if err != nil {
+		return nil, err
+	}
+	if old == nil {
+		err = verifyLog(path, db, newest, snapshot, func(l *raft.Log) error {
+			switch l.Type {
+			case raft.LogCommand:
+				return machine.Apply(l.Index, l.Term, l.Data, nil)
+			case raft.LogConfiguration:
+				if members := fsm.Members(raft.DecodeConfiguration(l.Data)); members != nil {
+					machine.SetMembers(l.Index, members)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if report.FirstIndex, err = db.FirstIndex(); err != nil {
+			return nil, err
+		}
+		if report.LastIndex, err = db.LastIndex(); err != nil {
+			return nil, err
+		}
+	}
+	if err := machine.Check(); err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	report.Zxid, report.Znodes, report.Sessions = machine.Zxid(), machine.Tree().Len(), machine.Sessions().Len()
+	report.Digest = fmt.Sprintf("%016x", machine.Digest())
+	return report, nil
+}

@@ -1,0 +1,80 @@
+package storage
+
+import (
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+)
+
+// Memory holds a member's state without a disk, for as long as it is
+// referenced: a member that is opened on the Memory of one that was closed
+// finds everything that one had. Only one member at a time may use it.
+type Memory struct {
+	log   *memoryLog
+	snaps *memorySnapshots
+	fault atomic.Pointer[func() error]
+}
+
+// NewMemory returns the state of a member that never ran.
+func NewMemory() *Memory {
+	return &Memory{log: &memoryLog{InmemStore: raft.NewInmemStore()}, snaps: &memorySnapshots{}}
+}
+
+// SetFault has f called before each write of the log, the term or the vote. f may
+// block, as a slow disk does, or return an error, as a full one does; then
+// nothing is written. Nil removes it.
+func (m *Memory) SetFault(f func() error) {
+	if f == nil {
+		f = func() error { return nil }
+	}
+	m.fault.Store(&f)
+}
+
+// Open returns a Storage that reads and writes m.
+func (m *Memory) Open() *Storage {
+	faulty := faultyStore{m.log, m}
+	s := &Storage{Log: faulty, Stable: &voteStore{StableStore: faulty}, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	newest, _ := s.NewestSnapshot()
+	s.Members = newest.Configuration
+	reconcileLog(m.log, newest) // a crash may have kept the member from doing it
+	first, _ := m.log.FirstIndex()
+	last, _ := m.log.LastIndex()
+	for i := max(first, 1); i <= last; i++ {
+		var l raft.Log
+		if m.log.GetLog(i, &l) == nil && l.Type == raft.LogConfiguration {
+			s.Members = raft.DecodeConfiguration(l.Data)
+		}
+	}
+	return s
+}
+
+// faultyStore calls the fault of a Memory before each write.
+type faultyStore struct {
+	*memoryLog
+	m *Memory
+}
+
+func (s faultyStore) write(f func() error) error {
+	if fault := s.m.fault.Load(); fault != nil {
+		if err := (*fault)(); err != nil {
+			return err
+		}
+	}
+	return f()
+}
+
+func (s faultyStore) StoreLog(l *raft.Log) error {
+	return s.write(func() error { return s.memoryLog.StoreLog(l) })
+}
+
+func (s faultyStore) StoreLogs(l []*raft.Log) error {
+	return s.write(func() error { return s.memoryLog.StoreLogs(l) })
+}
+
+func (s faultyStore) Set(key, val []byte) error {
+	return s.write(func() error { return s.memoryLog.Set(key, val) })
+}
+
+func (s faultyStore) SetUint64(key []byte, val uint64) error {
+	return s.write(func() error { return s.memoryLog.SetUint64(key, val) })
+}

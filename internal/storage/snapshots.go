@@ -1,0 +1,149 @@
+package storage
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc64"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
+	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
+	return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err
+}
+
+// privateSnapshots is Raft's own store, which would let everybody read its files.
+type privateSnapshots struct {
+	*raft.FileSnapshotStore
+	dir string
+}
+
+func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.FileSnapshotStore.Create(version, index, term, c, configIndex, trans)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(s.dir, sink.ID()+".tmp") // until the snapshot is complete
+	err = errors.Join(os.Chmod(dir, dirMode), os.Chmod(filepath.Join(dir, metaFile), fileMode), os.Chmod(filepath.Join(dir, stateFile), fileMode))
+	// Raft syncs both files and the name of their directory, but not their names in it.
+	err = errors.Join(err, syncDir(dir))
+	if err != nil {
+		sink.Cancel()
+		return nil, err
+	}
+	return sink, nil
+}
+
+// verifySnapshots reads the newest snapshot whole and returns it with the state
+// in it; nil if there is none. Raft by itself would pass over a damaged one in
+// silence, and fall back to an older state. Older ones are not needed: a crash
+// while one was being removed leaves a part of it.
+func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
+	if err != nil {
+		return nil, nil, err
+	}
+	var newest snapshotName
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		var n snapshotName
+		if _, err := fmt.Sscanf(e.Name(), "%d-%d-%d", &n.term, &n.index, &n.time); err != nil || n.String() != e.Name() {
+			return nil, nil, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
+		}
+		if newest.less(n) {
+			newest = n
+		}
+	}
+	if newest == (snapshotName{}) {
+		return nil, nil, nil
+	}
+	path := filepath.Join(dir, snapshotDir, newest.String())
+	meta, machine, err := readSnapshot(path, newest, id)
+	if errors.Is(err, fsm.ErrVersion) {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
+	}
+	return meta, machine, nil
+}
+
+// snapshotName is what Raft names a snapshot's directory by.
+type snapshotName struct{ term, index, time uint64 }
+
+func (n snapshotName) String() string { return fmt.Sprintf("%d-%d-%d", n.term, n.index, n.time) }
+
+func (n snapshotName) less(m snapshotName) bool {
+	return cmp.Or(cmp.Compare(n.term, m.term), cmp.Compare(n.index, m.index), cmp.Compare(n.time, m.time)) < 0
+}
+
+// snapshotMeta is the meta.json of a snapshot, as Raft writes it.
+type snapshotMeta struct {
+	raft.SnapshotMeta
+	CRC []byte // CRC-64 of state.bin
+}
+
+// readSnapshot reads the snapshot in the directory path, and changes nothing
+// there (Raft's own store makes files to see whether it can). Its meta.json has
+// no checksum, so what it says is compared with what else is known.
+func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
+	b, err := os.ReadFile(filepath.Join(path, metaFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	var m snapshotMeta
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, nil, fmt.Errorf("meta.json: %w", err)
+	}
+	state, err := os.Open(filepath.Join(path, stateFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	defer state.Close()
+	voters, self := 0, false
+	for _, s := range m.Configuration.Servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+		self = self || s.ID == raft.ServerID(fmt.Sprint(id))
+	}
+	members := fsm.Members(m.Configuration)
+	switch {
+	case m.Version != 1 || m.ID != name.String() || m.Index != name.index || m.Term != name.term:
+		return nil, nil, errors.New("meta.json is of another snapshot")
+	case voters == 0 || members == nil && !self:
+		return nil, nil, fmt.Errorf("meta.json does not have server %d in its cluster", id)
+	}
+	sum := crc64.New(crc64.MakeTable(crc64.ECMA))
+	whole := io.TeeReader(state, sum)
+	machine, err := fsm.ReadSnapshot(whole)
+	if err != nil {
+		return nil, nil, fmt.Errorf("state.bin: %w", err)
+	}
+	rest, err := io.Copy(io.Discard, whole)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case rest > 0 || !bytes.Equal(sum.Sum(nil), m.CRC):
+		return nil, nil, errors.New("state.bin does not have the checksum that meta.json says")
+	case machine.Index() > m.Index:
+		return nil, nil, fmt.Errorf("its state is of entry %d, after its end", machine.Index())
+	}
+	if members != nil && !machine.HasMembers(members) {
+		return nil, nil, errors.New("meta.json does not have the members that its state has")
+	}
+	return &m.SnapshotMeta, machine, nil
+}
