@@ -29,6 +29,7 @@ var notWoven = map[string]bool{
 	"internal/storage/check.go":     true,
 	"internal/storage/checksums.go": true,
 	"internal/storage/directory.go": true,
+	"internal/storage/diskstore.go": true,
 	"internal/storage/snapshots.go": true,
 	"internal/storage/verify.go":    true,
 	"internal/storage/memory.go":    true, // the simulation's own, which sets faults

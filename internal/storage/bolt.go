@@ -4,11 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -16,10 +15,37 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-const lockTimeout = 200 * time.Millisecond // how long to wait for another process to let go
+// boltFile is the file that boltStore keeps, below the data directory.
+const boltFile = "raft/raft.db"
 
-// createBolt makes an empty raft.db. The file gets its name when it is whole, so
-// that one cut short by a crash is not taken for a damaged one.
+// lockTimeout is how long to wait while another process has the file open.
+const lockTimeout = 200 * time.Millisecond
+
+// boltStore is the [diskStore] that keeps the log, the term and the vote in one
+// bbolt database. The lock on that file is what tells that a data directory is in use.
+type boltStore struct{}
+
+func (boltStore) logPath(dir string) string { return filepath.Join(dir, boltFile) }
+
+func (b boltStore) create(dir string) error {
+	path := b.logPath(dir)
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return createBolt(path)
+	case err != nil || !info.Mode().IsRegular() || info.Size() > 0:
+		return err
+	}
+	// bbolt itself makes a file in place: a crash has left an empty one.
+	db, err := openBolt(path, false)
+	if err != nil {
+		return err
+	}
+	return db.Close()
+}
+
+// createBolt makes a database without a log. The file gets its name only when it
+// is complete, since one that a crash cut short would be taken for damaged.
 func createBolt(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -37,7 +63,7 @@ func createBolt(path string) error {
 	if err := db.Close(); err != nil {
 		return err
 	}
-	// A rename would replace a file that another process has made by now, and uses.
+	// A rename would replace a file that another process has made and opened meanwhile.
 	if err := os.Link(temporary, path); err != nil {
 		if _, err := os.Stat(path); err == nil {
 			return nil
@@ -47,48 +73,15 @@ func createBolt(path string) error {
 	return nil
 }
 
-func openBolt(path string, readOnly bool) (store *raftboltdb.BoltStore, err error) {
-	err = guard(path, func() error {
-		store, err = raftboltdb.New(raftboltdb.Options{
-			Path: path,
-			BoltOptions: &bbolt.Options{
-				Timeout:      lockTimeout,
-				ReadOnly:     readOnly,
-				FreelistType: bbolt.FreelistMapType,
-				// NoFreelistSync would save a page per write, but then bbolt
-				// scans the file at start, and panics where no one can recover
-				// if it is damaged.
-			},
-			MsgpackUseNewTimeFormat: true,
-		})
+// verify checks every page of the file, and that its keys are those that Raft
+// stores. It waits up to lockTimeout for another process to close the file.
+func (b boltStore) verify(dir string) error {
+	path := b.logPath(dir)
+	if _, err := os.Stat(path); err != nil {
 		return err
-	})
-	return store, err
-}
-
-// guard runs f, which reads path, and turns what bbolt does about a damaged
-// page, a panic or a fault in the mapped memory, into an error that names the file.
-func guard(path string, f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%s is damaged: %v: restore it from a copy, or replace this server", path, p)
-		}
-	}()
-	switch err = f(); {
-	case errors.Is(err, berrors.ErrTimeout): // of the lock on the file
-		return fmt.Errorf("%s is %w", filepath.Dir(filepath.Dir(path)), ErrInUse)
-	case err != nil && !strings.Contains(err.Error(), path):
-		return fmt.Errorf("%s: %w", path, err)
 	}
-	return err
-}
-
-// verifyFile verifies raft.db, page by page, and that what is in it is of the
-// kind that Raft keeps. It waits a moment for another process to let go of it.
-func verifyFile(path string) error {
-	return guard(path, func() error {
-		// Opened only for its lock: nobody writes meanwhile.
+	return guardBolt(path, func() error {
+		// Opened only for the lock, so that nothing is written meanwhile.
 		lock, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
 		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) {
 			return err
@@ -100,8 +93,8 @@ func verifyFile(path string) error {
 	})
 }
 
-// raftKeys returns a function that takes the keys of raft.db in order, and
-// refuses those that Raft does not make.
+// raftKeys returns a function that takes the keys of the file in order, and
+// refuses those that Raft does not store.
 func raftKeys() func(bucket, key, value []byte) error {
 	var index uint64
 	return func(bucket, key, _ []byte) error {
@@ -124,4 +117,38 @@ func raftKeys() func(bucket, key, value []byte) error {
 		}
 		return nil
 	}
+}
+
+func (b boltStore) open(dir string, readOnly bool) (raftStore, error) {
+	return openBolt(b.logPath(dir), readOnly)
+}
+
+func openBolt(path string, readOnly bool) (store *raftboltdb.BoltStore, err error) {
+	err = guardBolt(path, func() error {
+		store, err = raftboltdb.New(raftboltdb.Options{
+			Path: path,
+			BoltOptions: &bbolt.Options{
+				Timeout:      lockTimeout,
+				ReadOnly:     readOnly,
+				FreelistType: bbolt.FreelistMapType,
+				// NoFreelistSync would save a page for each write, but then bbolt
+				// scans the file when it opens it. If the file is damaged, that
+				// panics on a goroutine where nobody can recover.
+			},
+			MsgpackUseNewTimeFormat: true,
+		})
+		return err
+	})
+	return store, err
+}
+
+// guardBolt is guard for calls that wait for the lock on the file.
+func guardBolt(path string, f func() error) error {
+	return guard(path, func() error {
+		err := f()
+		if errors.Is(err, berrors.ErrTimeout) {
+			return fmt.Errorf("%s is %w", filepath.Dir(filepath.Dir(path)), ErrInUse)
+		}
+		return err
+	})
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// boltFile makes a raft.db with small and large entries, and free pages.
-func boltFile(t *testing.T, entries int) string {
+// sampleBolt makes a database with small and large entries, and free pages.
+func sampleBolt(t *testing.T, entries int) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "raft.db")
 	db, err := openBolt(path, false)
@@ -64,7 +64,7 @@ func TestCheckPages(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, entries := range []int{0, 2, 60} {
 		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
-			file, err := os.ReadFile(boltFile(t, entries))
+			file, err := os.ReadFile(sampleBolt(t, entries))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -105,7 +105,7 @@ func TestCheckPages(t *testing.T) {
 // TestCheckMetaPages: every flipped bit in the two pages that say where everything is
 // is found, also where it would change nothing.
 func TestCheckMetaPages(t *testing.T) {
-	file, err := os.ReadFile(boltFile(t, 2))
+	file, err := os.ReadFile(sampleBolt(t, 2))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,15 +10,15 @@ import (
 	"os"
 )
 
-// bbolt trusts its pages: a flipped bit in one is a panic somewhere, an older
-// state, or entries that are not there any more. So the whole file is verified
-// before bbolt opens it, with nothing but reads. This is bbolt's page format,
-// which is that of the machine's byte order.
+// bbolt trusts its pages: a flipped bit in one causes a panic somewhere, an older
+// state, or missing entries. So the whole file is verified before bbolt opens it,
+// by reading it. The constants and offsets below are bbolt's page format, whose
+// byte order is the machine's.
 //
-// A page is reached once, from the newest root or as the list of free pages,
-// or it is free, and nothing else; its elements fill it without a gap. Thus no
-// count, offset or page number can be wrong without being found. What keys and
-// values say is for others to verify (seal.go).
+// Each page must be exactly one of these: reached once from the newest root, the
+// list of free pages, or in that list. The elements of a page must fill it without
+// a gap. So a wrong count, offset or page number cannot go unnoticed. What keys
+// and values say is verified elsewhere (raftKeys, checksums.go).
 
 const (
 	pageHeader  = 16
@@ -44,7 +44,7 @@ func checkPages(path string, each func(bucket, key, value []byte) error) error {
 	defer f.Close()
 	c := pageChecker{f: f, each: each}
 	if err := c.check(); err != nil {
-		return fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
+		return damaged(path, "%w", err)
 	}
 	return nil
 }
@@ -85,9 +85,9 @@ func (c *pageChecker) check() error {
 	return nil
 }
 
-// metas reads the two pages that say where everything is. They are written in
-// turns, and each fits into a sector, so both are good after any crash. bbolt
-// would go back to the older one.
+// metas reads the two pages that say where everything is. bbolt writes them in
+// turns, and each fits into a sector, so both are intact after any crash. bbolt
+// itself would ignore a damaged one, and go back to the state of the older one.
 func (c *pageChecker) metas() (newest boltMeta, err error) {
 	b := make([]byte, pageHeader+64)
 	var pages [2]boltMeta
@@ -117,7 +117,7 @@ func (c *pageChecker) metas() (newest boltMeta, err error) {
 		return newest, fmt.Errorf("%d pages", newest.end)
 	}
 	c.end = newest.end
-	// The last byte first: a file cut short is refused before memory is taken.
+	// Read the last byte first, to refuse a file cut short before allocating for it.
 	if _, err := c.f.ReadAt(b[:1], int64(c.end*c.size)-1); err != nil {
 		return newest, fmt.Errorf("%d pages of %d bytes: %w", c.end, c.size, cutShort(err))
 	}
@@ -133,7 +133,7 @@ func cutShort(err error) error {
 	return err
 }
 
-// page reads a page with those that it spreads over, and marks them as used.
+// page reads a page with the pages that it overflows into, and marks them as used.
 func (c *pageChecker) page(id uint64) (page []byte, flags uint16, count int, err error) {
 	if id < 2 || id >= c.end {
 		return nil, 0, 0, fmt.Errorf("there is no page %d", id)
@@ -165,7 +165,7 @@ func (c *pageChecker) freelist(id uint64) ([]uint64, error) {
 		return nil, err
 	}
 	b := page[pageHeader:]
-	if count == 0xffff { // more than a count can say
+	if count == 0xffff { // there are more than this field can count, so the number follows
 		count, b = int(native.Uint64(b)), b[8:]
 	}
 	if flags != flagFreelist || count < 0 || count > len(b)/8 {
@@ -186,14 +186,14 @@ type element struct {
 	value []byte
 }
 
-// elements reads a page's elements, which must stand one behind the other, and
-// returns what follows them.
+// elements reads a page's elements, whose keys and values must follow each other
+// without a gap, and returns what comes after them.
 func elements(page []byte, leaf bool, count int) (list []element, rest []byte, err error) {
 	if count > (len(page)-pageHeader)/elementSize {
 		return nil, nil, fmt.Errorf("%d elements", count)
 	}
 	list = make([]element, count)
-	at := uint64(pageHeader + count*elementSize) // where the next key stands
+	at := uint64(pageHeader + count*elementSize) // where the next key must be
 	for i := range list {
 		start := pageHeader + i*elementSize
 		h := page[start:]
@@ -217,7 +217,8 @@ func elements(page []byte, leaf bool, count int) (list []element, rest []byte, e
 	return list, page[at:], nil
 }
 
-// tree walks the pages below id, which belong to a bucket; the nameless one holds the others.
+// tree walks the pages below id, which belong to bucket. The bucket without a name
+// holds the others.
 func (c *pageChecker) tree(id uint64, bucket []byte, top bool) error {
 	page, flags, count, err := c.page(id)
 	if err != nil {
@@ -227,7 +228,7 @@ func (c *pageChecker) tree(id uint64, bucket []byte, top bool) error {
 		return fmt.Errorf("page %d, at offset %d", id, id*c.size)
 	}
 	list, rest, err := elements(page, flags == flagLeaf, count)
-	if err == nil && count == 0 && len(bytes.Trim(rest, "\x00")) > 0 { // bbolt writes zeros behind elements
+	if err == nil && count == 0 && len(bytes.Trim(rest, "\x00")) > 0 { // bbolt writes zeros after the elements
 		err = errors.New("no elements, but their keys")
 	}
 	if err != nil {
@@ -254,7 +255,7 @@ func (c *pageChecker) leaf(bucket []byte, list []element) error {
 			err = fmt.Errorf("key %x in bucket %q", e.key, bucket)
 		case native.Uint64(e.value) != 0:
 			err = c.tree(native.Uint64(e.value), e.key, true)
-		default: // a small bucket is a page within the value
+		default: // a small bucket is a page inside the value
 			err = c.inline(e.key, e.value[16:])
 		}
 		if err != nil {

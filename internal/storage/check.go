@@ -2,8 +2,6 @@ package storage
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/hashicorp/raft"
 
@@ -24,10 +22,12 @@ type Report struct {
 	Exposed string `json:"exposed,omitempty"`
 }
 
-// Check verifies the data directory of a server that is not running: the
-// database's pages, the snapshots, the log, and the state that they lead to. It
-// changes nothing.
-func Check(dir string) (*Report, error) {
+// Check verifies the data directory of a server that is not running: the files
+// of its log, the snapshots, every entry of the log, and the state that these
+// lead to. It changes nothing. If the server is running, the error is [ErrInUse].
+func Check(dir string) (*Report, error) { return checkDirectory(boltStore{}, dir) }
+
+func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	m, err := readMeta(dir)
 	if err != nil {
 		return nil, err
@@ -35,35 +35,32 @@ func Check(dir string) (*Report, error) {
 	if m == nil {
 		return nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
 	}
-	path := filepath.Join(dir, raftFile)
-	if _, err := os.Stat(path); err != nil {
+	if err := disk.verify(dir); err != nil {
 		return nil, err
 	}
-	if err := verifyFile(path); err != nil {
-		return nil, err
-	}
-	db, err := openBolt(path, true)
+	store, err := disk.open(dir, true)
 	if err != nil {
 		return nil, err
 	}
-	defer db.Close()
+	defer store.Close()
+	path := disk.logPath(dir)
 	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{ServerID: m.ServerID, Exposed: exposed(dir)}
+	report := &Report{ServerID: m.ServerID, Exposed: exposed(dir, path)}
 	machine := snapshot
 	if newest == nil {
 		machine = fsm.NewMachine()
 	} else {
 		report.SnapshotIndex = newest.Index
 	}
-	old, err := overtaken(path, db, newest)
+	old, err := supersededLog(path, store, newest)
 	if err != nil {
 		return nil, err
 	}
 	if old == nil {
-		err = verifyLog(path, db, newest, snapshot, func(l *raft.Log) error {
+		err = verifyLog(path, store, newest, snapshot, func(l *raft.Log) error {
 			switch l.Type {
 			case raft.LogCommand:
 				return machine.Apply(l.Index, l.Term, l.Data, nil)
@@ -77,10 +74,10 @@ func Check(dir string) (*Report, error) {
 		if err != nil {
 			return nil, err
 		}
-		if report.FirstIndex, err = db.FirstIndex(); err != nil {
+		if report.FirstIndex, err = store.FirstIndex(); err != nil {
 			return nil, err
 		}
-		if report.LastIndex, err = db.LastIndex(); err != nil {
+		if report.LastIndex, err = store.LastIndex(); err != nil {
 			return nil, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,19 +18,17 @@ import (
 // The data directory:
 //
 //	meta.json        format version and server id
-//	raft/raft.db     Raft's log, term and vote (raft-boltdb)
+//	raft/raft.db     Raft's log, term and vote (see boltStore)
 //	raft/snapshots/  Raft's snapshots, the newest two
 //
 // The log and the snapshots hold the passwords of sessions and the digests in
-// ACLs, so only the owner may read what is made here.
+// ACLs, so what is created here is readable only by its owner.
+//
+// While a file or a directory is being made, its name ends in .tmp.
 const (
-	formatVersion   = 1
-	metaFile        = "meta.json"
-	raftFile        = "raft/raft.db"
-	raftDir         = "raft"
-	snapshotDir     = "raft/snapshots"
-	retainSnapshots = 2
-	stateFile       = "state.bin" // in the directory of a snapshot, beside a meta.json
+	formatVersion = 1
+	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
+	raftDir       = "raft"
 
 	dirMode  = 0o700
 	fileMode = 0o600
@@ -41,10 +40,17 @@ type meta struct {
 	ServerID uint64 `json:"serverId"`
 }
 
-// Open opens a member's data directory, making it if it is new, and
-// verifies what is in it. It deletes nothing but what a crash left half-written
-// under a temporary name.
-func Open(dir string, id uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+// Open opens the data directory of server serverID, creating it if it is new,
+// and verifies all that is in it. It deletes only what a crash left unfinished
+// under a temporary name, and a log that the leader's snapshot supersedes.
+// Errors name the file that they are about.
+//
+// Messages go to log, and those of Raft's snapshot store to raftLog.
+func Open(dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+	return openDirectory(boltStore{}, dir, serverID, log, raftLog)
+}
+
+func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
 	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
 		return nil, err
 	}
@@ -52,72 +58,75 @@ func Open(dir string, id uint64, log *slog.Logger, raftLog hclog.Logger) (*Stora
 	if err != nil {
 		return nil, err
 	}
-	if known != nil && known.ServerID != id {
-		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, known.ServerID, id)
-	}
-	path := filepath.Join(dir, raftFile)
-	switch info, err := os.Stat(path); {
-	case errors.Is(err, os.ErrNotExist) && known != nil:
-		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", path, dir)
-	case errors.Is(err, os.ErrNotExist):
-		if err := createBolt(path); err != nil {
-			return nil, err
-		}
-	case err == nil && (info.Size() > 0 || known != nil): // an empty file is one that was just made
-		if err := verifyFile(path); err != nil {
-			return nil, err
-		}
-	}
-	db, err := openBolt(path, false)
-	if err != nil {
-		return nil, err
-	}
-	fail := func(err error) (*Storage, error) {
-		db.Close()
-		return nil, err
-	}
-	removeTemporary(dir, log)
-	snaps, err := openSnapshots(dir, raftLog)
-	if err != nil {
-		return fail(err)
-	}
-	newest, machine, err := verifySnapshots(dir, id)
-	if err != nil {
-		return fail(err)
-	}
-	latched := &latchedStore{LogStore: db, StableStore: db}
-	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, close: db.Close}
-	if old, err := overtaken(path, db, newest); err != nil {
-		return fail(err)
-	} else if old != nil {
-		log.Info("the log ends before the snapshot that the leader sent, and goes", "first", old.first, "last", old.last)
-		if err := db.DeleteRange(old.first, old.last); err != nil {
-			return fail(fmt.Errorf("%s: %w", path, err))
-		}
-	}
-	if newest != nil {
-		s.Members = newest.Configuration
-	}
-	err = verifyLog(path, db, newest, machine, func(l *raft.Log) error {
-		if l.Type == raft.LogConfiguration {
-			s.Members = raft.DecodeConfiguration(l.Data)
-		}
-		return nil
-	})
-	if err != nil {
-		return fail(err)
+	if known != nil && known.ServerID != serverID {
+		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, known.ServerID, serverID)
 	}
 	if known == nil {
-		if err := writeMeta(dir, &meta{formatVersion, id}); err != nil {
-			return fail(err)
+		if err := disk.create(dir); err != nil {
+			return nil, err
 		}
 	}
-	if file := exposed(dir); file != "" {
+	var missing *fs.PathError
+	switch err := disk.verify(dir); {
+	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing):
+		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", missing.Path, dir)
+	case err != nil:
+		return nil, err
+	}
+	store, err := disk.open(dir, false)
+	if err != nil {
+		return nil, err
+	}
+	s, err := openVerified(store, disk.logPath(dir), dir, serverID, log, raftLog)
+	if err == nil && known == nil {
+		err = writeMeta(dir, &meta{formatVersion, serverID})
+	}
+	if err != nil {
+		store.Close()
+		return nil, err
+	}
+	if file := exposed(dir, disk.logPath(dir)); file != "" {
 		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
 	}
 	return s, nil
 }
 
+// openVerified verifies the snapshots and the log in store, and returns the
+// Storage that they make.
+func openVerified(store raftStore, logPath, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+	removeTemporary(dir, log)
+	snaps, err := openSnapshots(dir, raftLog)
+	if err != nil {
+		return nil, err
+	}
+	newest, machine, err := verifySnapshots(dir, serverID)
+	if err != nil {
+		return nil, err
+	}
+	old, err := supersededLog(logPath, store, newest)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		log.Info("deleting the log, which the leader's snapshot supersedes", "first", old.first, "last", old.last)
+		if err := store.DeleteRange(old.first, old.last); err != nil {
+			return nil, fmt.Errorf("%s: %w", logPath, err)
+		}
+	}
+	latched := &latchedStore{LogStore: store, StableStore: store}
+	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, close: store.Close}
+	if newest != nil {
+		s.Members = newest.Configuration
+	}
+	return s, verifyLog(logPath, store, newest, machine, func(l *raft.Log) error {
+		if l.Type == raft.LogConfiguration {
+			s.Members = raft.DecodeConfiguration(l.Data)
+		}
+		return nil
+	})
+}
+
+// readMeta reads meta.json; the result is nil if there is none.
 func readMeta(dir string) (*meta, error) {
 	path := filepath.Join(dir, metaFile)
 	b, err := os.ReadFile(path)
@@ -137,13 +146,14 @@ func readMeta(dir string) (*meta, error) {
 	return &m, nil
 }
 
+// writeMeta stores meta.json, which says that the directory is in use. A new name
+// lasts only once its directory is synced, so writeMeta first syncs those that
+// hold the names of all other files.
 func writeMeta(dir string, m *meta) error {
 	b, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	// A new name is durable only once its directory is synced. meta.json says
-	// that the directory is in use, so all other names have to be durable first.
 	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
 		if err := syncDir(d); err != nil {
 			return err
@@ -174,14 +184,15 @@ func syncDir(dir string) error {
 	return errors.Join(err, d.Close())
 }
 
-// exposed returns a file with secrets in a data directory that users other than
-// its owner may read, as an earlier version left them, or "". It looks at
-// nothing above the data directory.
-func exposed(dir string) string {
+// exposed returns a file with secrets that users other than its owner may read,
+// or "". An earlier version left such files. exposed looks at the modes of the
+// data directory and of what is in it, and not at those of its parents.
+func exposed(dir, logPath string) string {
 	if runtime.GOOS == "windows" { // no such modes
 		return ""
 	}
-	files := []string{raftFile}
+	log, _ := filepath.Rel(dir, logPath)
+	files := []string{log}
 	snapshots, _ := os.ReadDir(filepath.Join(dir, snapshotDir))
 	for _, s := range snapshots {
 		files = append(files, filepath.Join(snapshotDir, s.Name(), stateFile))
@@ -194,7 +205,7 @@ func exposed(dir string) string {
 		return info.Mode()
 	}
 	for _, file := range files {
-		who := os.FileMode(0o77) & mode(file) >> 2 // an x for each who may read
+		who := os.FileMode(0o77) & mode(file) >> 2 // an x for each of group and others that may read it
 		for d := filepath.Dir(file); ; d = filepath.Dir(d) {
 			if who &= mode(d); d == "." {
 				break
@@ -207,8 +218,9 @@ func exposed(dir string) string {
 	return ""
 }
 
-// removeTemporary removes what a crash left unfinished: nobody has looked at it,
-// and nobody ever will. The caller has raft.db locked.
+// removeTemporary removes what a crash left unfinished: nothing has read it, and
+// nothing ever will. The caller has the store open, so no other process is at
+// work in the directory.
 func removeTemporary(dir string, log *slog.Logger) {
 	for _, d := range []string{raftDir, snapshotDir} {
 		entries, _ := os.ReadDir(filepath.Join(dir, d))

@@ -9,10 +9,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// memoryLog is Raft's own, but for ranges that it does not have all of. Raft cuts
-// the log behind a snapshot that it took while it clears it for one that the
-// leader sent, and Raft's own store would say then that its last index is the
-// highest that there is, and loop over all of them at the next clearing.
+// memoryLog is Raft's own store in memory, except that it can delete a range of
+// which it has only a part. Raft deletes the entries before its own snapshot at
+// the same time as it deletes the log for one that the leader sent. Raft's own
+// store would then report the highest possible number as its last index, and
+// loop over all numbers up to that when it next deletes the log.
 type memoryLog struct {
 	*raft.InmemStore
 	deleting sync.Mutex
@@ -31,12 +32,12 @@ func (l *memoryLog) DeleteRange(from, to uint64) error {
 	return l.InmemStore.DeleteRange(from, to)
 }
 
-// memorySnapshots keeps the newest snapshot in memory. Raft's own store shows
-// one from its first byte on: after a crash while it came, the state would be a
-// part of it.
+// memorySnapshots keeps the newest snapshot in memory. Raft's own store in memory
+// lists a snapshot from its first byte on: after a crash while one was being
+// received, the member would start with a part of the state.
 type memorySnapshots struct {
 	mu     sync.Mutex
-	newest *memorySnapshot // whole, or nil
+	newest *memorySnapshot // complete, or nil
 }
 
 // memorySnapshot is a snapshot, or one that is being written (raft.SnapshotSink).
@@ -79,7 +80,8 @@ func (m *memorySnapshot) Write(p []byte) (int, error) { return m.contents.Write(
 func (m *memorySnapshot) ID() string                  { return m.meta.ID }
 func (m *memorySnapshot) Cancel() error               { return nil }
 
-// Close makes the snapshot the newest, unless the leader's came meanwhile.
+// Close makes the snapshot the newest, unless a newer one has come from the
+// leader meanwhile.
 func (m *memorySnapshot) Close() error {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()

@@ -18,12 +18,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
+const (
+	snapshotDir     = "raft/snapshots"
+	stateFile       = "state.bin" // in the directory of a snapshot, beside its meta.json
+	retainSnapshots = 2
+)
+
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
 	return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err
 }
 
-// privateSnapshots is Raft's own store, which would let everybody read its files.
+// privateSnapshots is Raft's own store, with files that only their owner may
+// read: Raft's lets everybody read them.
 type privateSnapshots struct {
 	*raft.FileSnapshotStore
 	dir string
@@ -36,7 +43,8 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	}
 	dir := filepath.Join(s.dir, sink.ID()+".tmp") // until the snapshot is complete
 	err = errors.Join(os.Chmod(dir, dirMode), os.Chmod(filepath.Join(dir, metaFile), fileMode), os.Chmod(filepath.Join(dir, stateFile), fileMode))
-	// Raft syncs both files and the name of their directory, but not their names in it.
+	// Raft syncs the two files, and the directory that holds this one. It does not
+	// sync this one, which holds the names of the files.
 	err = errors.Join(err, syncDir(dir))
 	if err != nil {
 		sink.Cancel()
@@ -45,10 +53,10 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	return sink, nil
 }
 
-// verifySnapshots reads the newest snapshot whole and returns it with the state
-// in it; nil if there is none. Raft by itself would pass over a damaged one in
-// silence, and fall back to an older state. Older ones are not needed: a crash
-// while one was being removed leaves a part of it.
+// verifySnapshots reads all of the newest snapshot, and returns it with the state
+// that it holds; nil if there is none. Raft would silently skip a damaged one and
+// go back to an older state. Older snapshots are not verified: they are not
+// needed, and a crash while one was being removed leaves a part of it.
 func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
 	if err != nil {
@@ -76,12 +84,12 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, err)
+		return nil, nil, damaged(path, "%w", err)
 	}
 	return meta, machine, nil
 }
 
-// snapshotName is what Raft names a snapshot's directory by.
+// snapshotName is the name that Raft gives a snapshot's directory.
 type snapshotName struct{ term, index, time uint64 }
 
 func (n snapshotName) String() string { return fmt.Sprintf("%d-%d-%d", n.term, n.index, n.time) }
@@ -96,9 +104,10 @@ type snapshotMeta struct {
 	CRC []byte // CRC-64 of state.bin
 }
 
-// readSnapshot reads the snapshot in the directory path, and changes nothing
-// there (Raft's own store makes files to see whether it can). Its meta.json has
-// no checksum, so what it says is compared with what else is known.
+// readSnapshot reads the snapshot in the directory path. It changes nothing
+// there, unlike Raft's own store, which creates a file to see whether it can.
+// The snapshot's meta.json has no checksum, so its content is compared with what
+// else is known.
 func readSnapshot(path string, name snapshotName, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
 	b, err := os.ReadFile(filepath.Join(path, metaFile))
 	if err != nil {

@@ -4,27 +4,26 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// entries is a part of the log, both ends included.
-type entries struct{ first, last uint64 }
+// logRange is a part of the log, with both its ends.
+type logRange struct{ first, last uint64 }
 
-// overtaken returns the whole log if it does not lead up to the newest
-// snapshot: that one came from the leader, and a crash kept Raft from removing
-// the log that it takes the place of (Raft's paper, section 7). Else nil.
-func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta) (old *entries, err error) {
+// supersededLog returns the whole log if it does not lead up to the newest
+// snapshot, else nil. Such a snapshot came from the leader and supersedes the
+// log, which a crash kept the member from deleting (Raft's paper, section 7).
+func supersededLog(path string, store raft.LogStore, newest *raft.SnapshotMeta) (old *logRange, err error) {
 	if newest == nil {
 		return nil, nil
 	}
 	err = guard(path, func() error {
-		first, err := db.FirstIndex()
+		first, err := store.FirstIndex()
 		if err != nil || first == 0 {
 			return err
 		}
-		last, err := db.LastIndex()
+		last, err := store.LastIndex()
 		if err != nil {
 			return err
 		}
@@ -33,11 +32,11 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 		case first > newest.Index:
 			return nil
 		case last < newest.Index:
-			old = &entries{first, last}
+			old = &logRange{first, last}
 		default:
-			// One that cannot be read is for verifyLog to judge.
-			if err := (checksumLog{db}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
-				old = &entries{first, last}
+			// An entry that cannot be read is left for verifyLog to report.
+			if err := (checksumLog{store}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
+				old = &logRange{first, last}
 			}
 		}
 		return nil
@@ -45,14 +44,12 @@ func overtaken(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta)
 	return old, err
 }
 
-// verifyLog reads the log, which must follow the snapshot without a gap, checks
-// every entry, and calls each with the entries after the snapshot. It checks
-// Raft's term and vote as well. snapshot is the state in the newest snapshot, or nil.
-func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta, snapshot *fsm.Machine, each func(*raft.Log) error) error {
-	log, stable := checksumLog{db}, &voteStore{StableStore: checksumStable{db}}
-	damaged := func(format string, args ...any) error {
-		return fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, fmt.Errorf(format, args...))
-	}
+// verifyLog reads every entry of the log, which must continue the snapshot
+// without a gap, and the term and the vote, which must not be older than the
+// entries. It calls each with the entries after the snapshot. newest and machine
+// are the newest snapshot and its state; both are nil if there is none.
+func verifyLog(path string, store raftStore, newest *raft.SnapshotMeta, machine *fsm.Machine, each func(*raft.Log) error) error {
+	log, stable := checksumLog{store}, &voteStore{StableStore: checksumStable{store}}
 	return guard(path, func() error {
 		first, err := log.FirstIndex()
 		if err != nil {
@@ -62,37 +59,37 @@ func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta,
 		if err != nil {
 			return err
 		}
-		var after, applied, term uint64 // the snapshot's end, its state's last entry
+		var end, applied, term uint64 // the snapshot's last entry, and the last one that changed its state
 		if newest != nil {
-			after, applied = newest.Index, snapshot.Index()
+			end, applied = newest.Index, machine.Index()
 		}
-		if first > after+1 {
-			return damaged("the log starts at entry %d, but the newest snapshot ends at %d", first, after)
+		if first > end+1 {
+			return damaged(path, "the log starts at entry %d, but the newest snapshot ends at %d", first, end)
 		}
 		for i := max(first, 1); i <= last; i++ {
 			var l raft.Log
 			if err := log.GetLog(i, &l); err != nil {
-				return damaged("log entry %d: %w", i, err)
+				return damaged(path, "log entry %d: %w", i, err)
 			}
 			if l.Term < term {
-				return damaged("log entry %d has term %d after term %d", i, l.Term, term)
+				return damaged(path, "log entry %d has term %d after term %d", i, l.Term, term)
 			}
-			if term = l.Term; newest != nil && (i <= after && term > newest.Term || i >= after && term < newest.Term) {
-				return damaged("log entry %d has term %d, but the newest snapshot ends at %d in term %d", i, term, after, newest.Term)
+			if term = l.Term; newest != nil && (i <= end && term > newest.Term || i >= end && term < newest.Term) {
+				return damaged(path, "log entry %d has term %d, but the newest snapshot ends at %d in term %d", i, term, end, newest.Term)
 			}
 			switch l.Type {
 			case raft.LogCommand:
 				if _, _, err := fsm.OpenEntry(l.Data); err != nil {
 					return fmt.Errorf("%s: log entry %d: %w", path, i, err)
 				}
-				if i > applied && i <= after {
-					return damaged("the newest snapshot ends at %d, but does not have entry %d", after, i)
+				if i > applied && i <= end {
+					return damaged(path, "the newest snapshot ends at %d, but does not have entry %d", end, i)
 				}
 			case raft.LogNoop, raft.LogBarrier, raft.LogConfiguration:
 			default:
 				return fmt.Errorf("%s: log entry %d is of unknown type %d", path, i, l.Type)
 			}
-			if i > after {
+			if i > end {
 				if err := each(&l); err != nil {
 					return fmt.Errorf("%s: log entry %d: %w", path, i, err)
 				}
@@ -103,17 +100,17 @@ func verifyLog(path string, db *raftboltdb.BoltStore, newest *raft.SnapshotMeta,
 		}
 		current, err := stableUint64(stable, TermKey)
 		if err != nil {
-			return damaged("%w", err)
+			return damaged(path, "%w", err)
 		}
 		voted, err := stableUint64(stable, voteTermKey)
 		if err != nil {
-			return damaged("%w", err)
+			return damaged(path, "%w", err)
 		}
 		switch {
 		case current < term || current < voted:
-			return damaged("its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
+			return damaged(path, "its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
 		case last == 0 && newest == nil && current > 1:
-			return damaged("its log is empty in term %d", current)
+			return damaged(path, "its log is empty in term %d", current)
 		}
 		return nil
 	})
