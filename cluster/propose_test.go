@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"math"
 	"runtime"
 	"sync"
@@ -216,5 +217,22 @@ func TestCloseTellsAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		told.Wait()
+	}
+}
+
+// TestProposeAfterClose tells every waiter, also those that come late.
+func TestProposeAfterClose(t *testing.T) {
+	m, err := Open(testConfig(""), fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-m.Ready()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w := make(result, 1)
+	m.Propose(&fsm.Command{Op: proto.OpSync}, w, nil)
+	if err := <-w; !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
 	}
 }

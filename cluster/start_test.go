@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,5 +57,28 @@ func TestFaultAtStart(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func testConfig(dir string) Config {
+	return Config{ID: 1, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+}
+
+// openReady opens a member, waits until it leads, and closes it.
+func openReady(t *testing.T, cfg Config) {
+	t.Helper()
+	m, err := Open(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.Ready():
+	case err := <-m.Err():
+		t.Error(err)
+	case <-time.After(time.Minute):
+		t.Error("never ready")
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,7 +15,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
-	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // lines is a log.
@@ -169,45 +166,4 @@ func TestNewerPeer(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestNewerSnapshot: one in the data directory stops the start. It is not
-// damaged, and not to be thrown away.
-func TestNewerSnapshot(t *testing.T) {
-	cfg := testConfig(t.TempDir())
-	cfg.SnapshotBytes = 1
-	m, err := Open(cfg, fsm.NewReplica())
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-m.Ready()
-	done := make(result, 1)
-	m.Propose(fsm.OpenSession(1, 0, 1000, session.Password{1}), done, nil)
-	<-done
-	var found []string
-	until(t, "a snapshot", func() bool {
-		found, _ = filepath.Glob(filepath.Join(cfg.Dir, "raft/snapshots", "*[0-9]", "state.bin"))
-		return len(found) > 0
-	})
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	found, _ = filepath.Glob(filepath.Join(cfg.Dir, "raft/snapshots", "*", "state.bin"))
-	for _, path := range found {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b[6]++ // behind the magic
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	m, err = Open(cfg, fsm.NewReplica())
-	if err == nil {
-		m.Close()
-	}
-	if err == nil || !strings.Contains(err.Error(), "upgrade this one") || !strings.Contains(err.Error(), cfg.Dir) || strings.Contains(err.Error(), "damaged") {
-		t.Errorf("%v", err)
-	}
 }

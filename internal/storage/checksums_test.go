@@ -58,13 +58,13 @@ func TestSeals(t *testing.T) {
 		t.Errorf("an entry that is not there: %v", err)
 	}
 	for name, change := range map[string]func(l *raft.Log){
-		"index":      func(l *raft.Log) { l.Index++ },
-		"term":       func(l *raft.Log) { l.Term++ },
-		"type":       func(l *raft.Log) { l.Type = raft.LogNoop },
-		"data":       func(l *raft.Log) { l.Data = []byte("date") },
-		"no data":    func(l *raft.Log) { l.Data = nil },
-		"extensions": func(l *raft.Log) { l.Extensions = append([]byte("x"), l.Extensions...) },
-		"no seal":    func(l *raft.Log) { l.Extensions = nil },
+		"index":       func(l *raft.Log) { l.Index++ },
+		"term":        func(l *raft.Log) { l.Term++ },
+		"type":        func(l *raft.Log) { l.Type = raft.LogNoop },
+		"data":        func(l *raft.Log) { l.Data = []byte("date") },
+		"no data":     func(l *raft.Log) { l.Data = nil },
+		"extensions":  func(l *raft.Log) { l.Extensions = append([]byte("x"), l.Extensions...) },
+		"no checksum": func(l *raft.Log) { l.Extensions = nil },
 	} {
 		var l raft.Log
 		if err := mem.GetLog(5, &l); err != nil {

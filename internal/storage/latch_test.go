@@ -41,3 +41,58 @@ func TestNothingIsWrittenAfterAFault(t *testing.T) {
 		}
 	}
 }
+
+// failingDisk has writes fail as long as *fault is not nil.
+type failingDisk struct {
+	diskStore
+	fault *error
+}
+
+func (d failingDisk) open(dir string, readOnly bool) (raftStore, error) {
+	s, err := d.diskStore.open(dir, readOnly)
+	return failingStore{s, d.fault}, err
+}
+
+type failingStore struct {
+	raftStore
+	fault *error
+}
+
+func (s failingStore) StoreLogs(logs []*raft.Log) error {
+	if *s.fault != nil {
+		return *s.fault
+	}
+	return s.raftStore.StoreLogs(logs)
+}
+
+// TestStorageIsLatched has a write fail on a disk that works again afterwards:
+// nothing is written until the data directory is opened anew.
+func TestStorageIsLatched(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		var fault error
+		dir, broken := t.TempDir(), errors.New("the disk is broken")
+		disk.diskStore = failingDisk{disk.diskStore, &fault}
+		m := start(t, disk.mustOpen(t, dir))
+		fault = broken
+		entries := noops(m.index+1, m.index+2, m.term)
+		if err := m.s.Log.StoreLogs(entries); err != broken {
+			t.Errorf("the write: %v", err)
+		}
+		fault = nil
+		for name, err := range map[string]error{
+			"the log":  m.s.Log.StoreLogs(entries),
+			"the term": m.s.Stable.SetUint64([]byte(TermKey), 9),
+			"the vote": m.s.Stable.Set([]byte(voteCandidateKey), []byte("b")),
+			"a range":  m.s.Log.DeleteRange(1, 1),
+		} {
+			if err != broken {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		m.stop()
+		if r := disk.mustCheck(t, dir); r.FirstIndex != 1 || r.LastIndex != m.index {
+			t.Errorf("%+v", r)
+		}
+		start(t, disk.mustOpen(t, dir)).stop()
+	})
+}

@@ -1,0 +1,125 @@
+package storage
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+)
+
+// TestPrivateFiles: only the owner may read what Open and the Storage write, and
+// Check names a file that others may read.
+func TestPrivateFiles(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no such modes")
+	}
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir, _ := sample(t, disk)
+		var paths []string
+		check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := d.Info()
+			if err == nil && info.Mode()&0o77 != 0 {
+				t.Errorf("%s has mode %v", path, info.Mode())
+			}
+			paths = append(paths, path)
+			return err
+		}))
+		exposed := func(when, want string) {
+			t.Helper()
+			if r := disk.mustCheck(t, dir); r.Exposed != want {
+				t.Errorf("%s: Check names %q, should name %q", when, r.Exposed, want)
+			}
+		}
+		chmod := func(path string, mode os.FileMode) {
+			t.Helper()
+			check(t, os.Chmod(path, mode))
+		}
+		exposed("as it was made", "")
+		for _, path := range []string{disk.logPath(dir), filepath.Join(dir, newestSnapshot(t, dir), stateFile)} {
+			if !slices.Contains(paths, path) {
+				t.Fatalf("%s is not in %v", path, paths)
+			}
+			was := must(os.Stat(path))(t).Mode()
+			for d := filepath.Dir(path); d != dir; d = filepath.Dir(d) {
+				chmod(d, 0o755)
+			}
+			chmod(path, was|0o044)
+			exposed("below a private directory", "")
+			chmod(dir, 0o710)
+			exposed("readable for the group", path)
+			chmod(path, was|0o004)
+			exposed("readable for those who may not enter", "")
+			chmod(path, was)
+			chmod(dir, 0o700)
+		}
+	})
+}
+
+// TestMembers: the newest members that are stored are known when the storage is
+// opened, from the log or from the snapshot.
+func TestMembers(t *testing.T) {
+	onEachStore(t, func(t *testing.T, open func() *Storage) {
+		is := func(s *Storage, want int) {
+			t.Helper()
+			if got := len(s.Members.Servers); got != want {
+				t.Errorf("%d members are known, should be %d", got, want)
+			}
+		}
+		s := open()
+		is(s, 0)
+		m := start(t, s)
+		m.openSession(1)
+		m.stop()
+		s = open()
+		is(s, 1)
+		m = start(t, s)
+		for id := range int64(10) {
+			m.openSession(2 + id)
+		}
+		m.snapshot()
+		check(t, s.Log.DeleteRange(1, m.index))
+		m.stop()
+		s = open()
+		is(s, 1)
+		check(t, s.Close())
+	})
+}
+
+// TestEmpty: a storage is empty until something is stored, and Bootstrap changes
+// no other.
+func TestEmpty(t *testing.T) {
+	onEachStore(t, func(t *testing.T, open func() *Storage) {
+		s := open()
+		for _, term := range []uint64{0, 1} { // 1 is what a crash during Bootstrap leaves
+			check(t, s.Stable.SetUint64([]byte(TermKey), term))
+			if empty := must(s.Empty())(t); !empty {
+				t.Errorf("in term %d it is not empty", term)
+			}
+			if got := must(s.Term())(t); got != 0 {
+				t.Errorf("the term is %d", got)
+			}
+		}
+		check(t, s.Stable.SetUint64([]byte(TermKey), 1))
+		check(t, s.Bootstrap(alone))
+		check(t, s.Stable.SetUint64([]byte(TermKey), 5))
+		check(t, s.SetRejoining(true))
+		check(t, s.Bootstrap(alone))
+		check(t, s.Close())
+
+		s = open()
+		empty, rejoining, term, last := must(s.Empty())(t), must(s.Rejoining())(t), must(s.Term())(t), must(s.Log.LastIndex())(t)
+		if empty || !rejoining || term != 5 || last != 1 {
+			t.Errorf("empty %v, rejoining %v, term %d, last entry %d", empty, rejoining, term, last)
+		}
+		check(t, s.SetRejoining(false))
+		if must(s.Rejoining())(t) {
+			t.Error("it is rejoining still")
+		}
+		check(t, s.Close())
+	})
+}

@@ -1,0 +1,96 @@
+package storage
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// TestModel compares a store with a map: entries are appended, deleted at both
+// ends and replaced, the term is set, and now and then the store is closed and
+// opened again.
+func TestModel(t *testing.T) {
+	onEachStore(t, func(t *testing.T, open func() *Storage) {
+		r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+		s := open()
+		check(t, s.Bootstrap(alone))
+		first, last, term := uint64(1), uint64(1), uint64(1)
+		var l raft.Log
+		check(t, s.Log.GetLog(1, &l))
+		entries := map[uint64]raft.Log{1: l}
+		compare := func(step int) {
+			t.Helper()
+			f, l := must(s.Log.FirstIndex())(t), must(s.Log.LastIndex())(t)
+			if f != first || l != last {
+				t.Fatalf("step %d: entries %d to %d, should be %d to %d", step, f, l, first, last)
+			}
+			for i := first; i <= last; i++ {
+				var l raft.Log
+				check(t, s.Log.GetLog(i, &l))
+				if w := entries[i]; l.Index != i || l.Term != w.Term || l.Type != w.Type || !bytes.Equal(l.Data, w.Data) || !bytes.Equal(l.Extensions, w.Extensions) {
+					t.Fatalf("step %d: entry %d is %v, should be %v", step, i, l, w)
+				}
+			}
+			for _, i := range []uint64{0, first - 1, last + 1} {
+				var l raft.Log
+				if err := s.Log.GetLog(i, &l); !errors.Is(err, raft.ErrLogNotFound) {
+					t.Fatalf("step %d: entry %d, which is not there: %v", step, i, err)
+				}
+			}
+			if got := must(s.Term())(t); got != term {
+				t.Fatalf("step %d: the term is %d, should be %d", step, got, term)
+			}
+		}
+		for step := range 300 {
+			switch r.IntN(8) {
+			case 0: // a snapshot, and the entries up to its end are deleted
+				if n := uint64(r.IntN(int(last - first + 1))); n > 0 {
+					end := first + n - 1
+					_, trans := raft.NewInmemTransport("")
+					sink := must(s.Snapshots.Create(1, end, entries[end].Term, alone, 1, trans))(t)
+					check(t, errors.Join(fsm.NewMachine().Snapshot().Write(sink), sink.Close()))
+					check(t, s.Log.DeleteRange(first, end))
+					first = end + 1
+				}
+			case 1: // the leader has other entries there
+				if n := uint64(r.IntN(int(last - first + 1))); n > 0 && n < 8 {
+					check(t, s.Log.DeleteRange(last-n+1, last))
+					last -= n
+				}
+			case 2:
+				term++
+				check(t, s.Stable.SetUint64([]byte(TermKey), term))
+			case 3:
+				check(t, s.Close())
+				s = open()
+				compare(step)
+			default:
+				var logs []*raft.Log
+				for range 1 + r.IntN(5) {
+					last++
+					l := raft.Log{Index: last, Term: term, Type: raft.LogNoop, Data: make([]byte, r.IntN(3)*r.IntN(4000))}
+					for i := range l.Data {
+						l.Data[i] = byte(r.Uint32())
+					}
+					if r.IntN(3) == 0 {
+						l.Extensions = []byte("extensions")
+					}
+					entries[last] = l
+					logs = append(logs, &l)
+				}
+				check(t, s.Log.StoreLogs(logs))
+			}
+			if step%10 == 0 {
+				compare(step)
+			}
+		}
+		compare(300)
+		check(t, s.Close())
+	})
+}
