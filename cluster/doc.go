@@ -1,4 +1,4 @@
-// Package cluster is the Raft member: it opens the stores, packs the commands
+// Package cluster is the Raft member: it opens the storage, packs the commands
 // that wait into log entries and proposes them, tells each waiter what its
 // command came to when the entry is applied here, and, as the leader, ends
 // sessions that are late and reaps container and TTL znodes.

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,9 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
@@ -165,17 +162,11 @@ func TestEmptyBoltFile(t *testing.T) {
 // TestBoltSyncs: the database that holds the log, the term and the vote syncs every
 // write. (TestStoredIsOnDisk asks the kernel, where it can tell.)
 func TestBoltSyncs(t *testing.T) {
-	s, err := Open(t.TempDir(), 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	log := s.Log.(checksumLog).LogStore.(*latchedStore).LogStore.(*raftboltdb.BoltStore)
-	stable := s.Stable.(*voteStore).StableStore.(checksumStable).StableStore.(*latchedStore).StableStore.(*raftboltdb.BoltStore)
-	if log != stable {
-		t.Error("the log and the term are in different files")
-	}
-	db := reflect.ValueOf(log).Elem().FieldByName("conn").Elem()
+	dir := t.TempDir()
+	check(t, os.Mkdir(filepath.Join(dir, raftDir), dirMode))
+	store := must(boltStore{}.open(dir, false))(t)
+	defer store.Close()
+	db := reflect.ValueOf(store).Elem().FieldByName("conn").Elem()
 	for _, option := range []string{"NoSync", "NoGrowSync", "NoFreelistSync"} {
 		if db.FieldByName(option).Bool() {
 			t.Errorf("the database is open with %s", option)
