@@ -33,7 +33,7 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	asJSON := f.Bool("json", false, "print JSON")
 	timeout := f.Duration("timeout", 15*time.Second, "how long to wait")
 	peerTLS := peerTLSFlags(f)
-	given, err := parse(f, args, getenv, stdout)
+	given, err := parse("cluster", f, args, getenv, stdout)
 	if err != nil {
 		return err
 	}
@@ -45,13 +45,12 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	if err != nil {
 		return usageError{err}
 	}
-	if given["peer"] {
-		if err := checkPeer(*peer); err != nil {
-			return usageError{fmt.Errorf("invalid value %q for flag -peer: %w", *peer, err)}
-		}
-		if given["server"] {
-			return usageError{errors.New("both -server and -peer")}
-		}
+	byPeer := given["peer"] > given["server"]
+	switch err := checkPeer(*peer); {
+	case given["peer"] != byDefault && given["peer"] == given["server"]:
+		return usageError{errors.New("both -server and -peer")}
+	case byPeer && err != nil:
+		return usageError{fmt.Errorf("invalid value %q for flag -peer: %w", *peer, err)}
 	}
 	if *observer && q.Add == nil {
 		return usageError{errors.New("-observer goes with add")}
@@ -61,7 +60,7 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	ctx, cancel = context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	peers := []string{*peer}
-	if !given["peer"] {
+	if !byPeer {
 		if peers, err = peersOf(ctx, *servers); err != nil {
 			return err
 		}

@@ -147,7 +147,7 @@ func TestCluster(t *testing.T) {
 		t.Error(err)
 	}
 	waitFor(t, "the status with server 1 as the leader", func() bool {
-		code, stdout, _ := call(map[string]string{"LOCKKEEPER_PEER": addrs[2]}, "cluster", "status")
+		code, stdout, _ := call(map[string]string{"LOCKKEEPER_CLUSTER_PEER": addrs[2]}, "cluster", "status")
 		if lines := strings.Split(stdout, "\n"); code == exitOK && len(lines) == 6 && strings.HasPrefix(lines[0], "server 3 is follower, in term ") &&
 			strings.Join(strings.Fields(lines[1]), " ") == "1 "+addrs[0]+" leader" && strings.Join(strings.Fields(lines[4]), " ") == "4 "+addrs[3]+" observer" {
 			return true

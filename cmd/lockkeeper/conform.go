@@ -37,7 +37,7 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 	list := f.Bool("list", false, "list the checks and run none")
 	var beside against
 	beside.register(f)
-	if _, err := parse(f, args, getenv, stdout); err != nil {
+	if _, err := parse("conform", f, args, getenv, stdout); err != nil {
 		return err
 	}
 	if *list {

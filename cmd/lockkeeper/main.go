@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -34,7 +35,9 @@ const usage = `usage: lockkeeper COMMAND [FLAGS]
   version     print the version
 
 'lockkeeper COMMAND -h' lists a command's flags. Every flag is also an
-environment variable: --tick-time is LOCKKEEPER_TICK_TIME.
+environment variable: --tick-time of serve is LOCKKEEPER_TICK_TIME, and --listen
+of wire is LOCKKEEPER_WIRE_LISTEN. --server, --json and --peer-tls-... mean the
+same everywhere: LOCKKEEPER_SERVER and so on hold for every command.
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
@@ -79,9 +82,18 @@ type usageError struct{ error }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// parse reads flags, and for those not given the environment. It returns the
-// names of those that either gave.
-func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) (given map[string]bool, err error) {
+// source says where the value of a flag comes from. The higher one wins.
+type source int
+
+const (
+	byDefault source = iota
+	byEnvironment
+	byFlag
+)
+
+// parse reads a command's flags, and the environment for those that are not
+// among the arguments. It returns where each flag's value comes from.
+func parse(command string, f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) (given map[string]source, err error) {
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
 	if err := parseMixed(f, args); errors.Is(err, flag.ErrHelp) {
@@ -92,18 +104,31 @@ func parse(f *flag.FlagSet, args []string, getenv func(string) string, stdout io
 	} else if err != nil {
 		return nil, usageError{err}
 	}
-	given = map[string]bool{}
-	f.Visit(func(fl *flag.Flag) { given[fl.Name] = true })
+	given = map[string]source{}
+	f.Visit(func(fl *flag.Flag) { given[fl.Name] = byFlag })
 	f.VisitAll(func(fl *flag.Flag) {
-		name := "LOCKKEEPER_" + strings.ToUpper(strings.ReplaceAll(fl.Name, "-", "_"))
-		if v := getenv(name); v != "" && !given[fl.Name] && err == nil {
+		name := variable(command, fl.Name)
+		if v := getenv(name); v != "" && given[fl.Name] == byDefault && err == nil {
 			if e := fl.Value.Set(v); e != nil {
 				err = usageError{fmt.Errorf("invalid value %q for %s: %w", v, name, e)}
 			}
-			given[fl.Name] = true
+			given[fl.Name] = byEnvironment
 		}
 	})
 	return given, err
+}
+
+// shared are the flags that mean the same to every command that has them. Their
+// variables hold for all of these.
+var shared = []string{"server", "json", "peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
+
+// variable is the environment variable for a flag: LOCKKEEPER_TICK_TIME for
+// --tick-time of serve, and LOCKKEEPER_WIRE_LISTEN for --listen of wire.
+func variable(command, flag string) string {
+	if command != "serve" && !slices.Contains(shared, flag) {
+		flag = command + "_" + flag
+	}
+	return "LOCKKEEPER_" + strings.ToUpper(strings.NewReplacer("-", "_", " ", "_").Replace(flag))
 }
 
 // parseMixed parses flags wherever they stand among the other arguments, up to
@@ -128,7 +153,7 @@ func parseMixed(f *flag.FlagSet, args []string) error {
 func check(args []string, getenv func(string) string, stdout io.Writer) error {
 	f := flag.NewFlagSet("check [FLAGS] DIR", flag.ContinueOnError)
 	asJSON := f.Bool("json", false, "print JSON")
-	if _, err := parse(f, args, getenv, stdout); err != nil {
+	if _, err := parse("check", f, args, getenv, stdout); err != nil {
 		return err
 	}
 	if f.NArg() != 1 {

@@ -124,7 +124,7 @@ func TestUsage(t *testing.T) {
 		{"cluster list", nil, []string{"status"}},
 		{"cluster status 1", nil, []string{"usage"}},
 		{"cluster status --peer x", nil, []string{"-peer"}},
-		{"cluster status --peer a:1", map[string]string{"LOCKKEEPER_SERVER": "a:1"}, []string{"-peer", "-server"}},
+		{"cluster status --peer a:1 --server a:1", nil, []string{"-peer", "-server"}},
 		{"cluster status --observer", nil, []string{"-observer", "add"}},
 		{"cluster add", nil, []string{"usage"}},
 		{"cluster add 4", nil, []string{`"4"`}},

@@ -50,7 +50,7 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
 	var secure tlsFlags
 	secure.define(f, &cfg)
-	given, err := parse(f, args, getenv, stdout)
+	given, err := parse("serve", f, args, getenv, stdout)
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ func wire(args []string, getenv func(string) string, stdout, stderr io.Writer) (
 	f.BoolVar(&printer.Hex, "hex", false, "print the bytes too")
 	quiet := f.Bool("quiet", false, "print nothing")
 	only := f.String("only", "", "print these `operations` only, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
-	if _, err := parse(f, args, getenv, stdout); err != nil {
+	if _, err := parse("wire", f, args, getenv, stdout); err != nil {
 		return err
 	}
 	switch _, _, badTo := net.SplitHostPort(*to); {
@@ -101,14 +101,14 @@ func wireReplay(args []string, getenv func(string) string, stdout io.Writer) err
 	asJSON := f.Bool("json", false, "print JSON, one object per recording")
 	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept another zxid in watch events: ZooKeeper 3.8 sends -1, 3.9 that of the change")
 	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for what should come")
-	if _, err := parse(f, args, getenv, stdout); err != nil {
+	if _, err := parse("wire replay", f, args, getenv, stdout); err != nil {
 		return err
 	}
 	var rest []string // flags may stand behind them
 	for f.NArg() > 0 {
 		rest = append(rest, f.Arg(0))
 		if err := f.Parse(f.Args()[1:]); errors.Is(err, flag.ErrHelp) {
-			_, err = parse(f, []string{"-h"}, getenv, stdout)
+			_, err = parse("wire replay", f, []string{"-h"}, getenv, stdout)
 			return err
 		} else if err != nil {
 			return usageError{err}

@@ -69,7 +69,7 @@ var zooAlike = map[string][]string{
 
 // readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
 // there is no flag. Keys that nobody knows are logged.
-func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockkeeper.Config, log *slog.Logger) error {
+func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lockkeeper.Config, log *slog.Logger) error {
 	keys, err := zooKeys(path)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
 	}
 	set := func(name, value string) error {
-		if given[name] {
+		if given[name] != byDefault {
 			return nil
 		}
 		return f.Set(name, value)
@@ -120,7 +120,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			err = number(value, &syncLimit)
 		case name == "dataDir":
 			err = set("data", value)
-			if !given["data"] && !given["memory"] && err == nil {
+			if given["data"] == byDefault && given["memory"] == byDefault && err == nil {
 				err = notZooKeepers(value)
 			}
 		case name == "clientPort":
@@ -141,7 +141,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 			}
 		case name == "ssl.keyStore.location", name == "ssl.trustStore.location":
 			flag := map[string]string{"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca"}[name]
-			if err = set(flag, value); err == nil && !given[flag] {
+			if err = set(flag, value); err == nil && given[flag] == byDefault {
 				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
 			}
 		case name == "ssl.keyStore.type", name == "ssl.trustStore.type": // with the location
@@ -210,7 +210,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 		case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
 		case name == "ssl.quorum.keyStore.location", name == "ssl.quorum.trustStore.location":
 			flag := map[string]string{"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca"}[name]
-			if err = set(flag, value); err == nil && !given[flag] {
+			if err = set(flag, value); err == nil && given[flag] == byDefault {
 				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
 			}
 		case name == "ssl.quorum.keyStore.type", name == "ssl.quorum.trustStore.type": // with the location
@@ -238,11 +238,11 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]bool, cfg *lockke
 	if tlsPeers && (f.Lookup("peer-tls-cert").Value.String() == "" || f.Lookup("peer-tls-ca").Value.String() == "") {
 		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
-	if given["peers"] || given["join"] {
+	if given["peers"] != byDefault || given["join"] != byDefault {
 		return nil
 	}
 	id := ""
-	if given["id"] {
+	if given["id"] != byDefault {
 		id = f.Lookup("id").Value.String()
 	}
 	return zooServers(path, id, servers, keys, set)

@@ -65,13 +65,13 @@ func TestZooCfg(t *testing.T) {
 func TestZooCfgSyncLimit(t *testing.T) {
 	for _, x := range []struct {
 		lines []string
-		given map[string]bool
+		given map[string]source
 		want  time.Duration
 	}{
 		{[]string{"tickTime=500"}, nil, time.Minute},
 		{[]string{"tickTime=500", "syncLimit=5"}, nil, 2500 * time.Millisecond},
 		{[]string{"syncLimit=0"}, nil, time.Minute},
-		{[]string{"tickTime=500", "syncLimit=5"}, map[string]bool{"election-timeout": true}, time.Minute},
+		{[]string{"tickTime=500", "syncLimit=5"}, map[string]source{"election-timeout": byFlag}, time.Minute},
 	} {
 		var cfg lockkeeper.Config
 		f := flag.NewFlagSet("serve", flag.ContinueOnError)
