@@ -3,9 +3,10 @@ package lockkeeper
 import (
 	"crypto"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,10 +169,14 @@ type Config struct {
 	hooks  testhooks.Hooks
 }
 
+// maxID is the largest server id, as in ZooKeeper.
+const maxID = 254
+
 // minElectionTimeout leaves time for a heartbeat and its answer.
 const minElectionTimeout = 100 * time.Millisecond
 
-// complete puts defaults in and refuses what makes no sense.
+// complete puts defaults in, and checks the rules for all fields. Its error is a
+// *ConfigError.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
 	setDefault(&c.DigestAlgorithm, "SHA1")
@@ -185,11 +190,6 @@ func (c *Config) complete() error {
 	setDefault(&c.HandshakeTimeout, 10*time.Second)
 	setDefault(&c.MaxOutboxBytes, 64<<20)
 	setDefault(&c.SnapshotBytes, 16<<20)
-	for _, scheme := range c.EnforceAuth {
-		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
-			return fmt.Errorf("lockkeeper: cannot enforce scheme %q: no client can authenticate with it", scheme)
-		}
-	}
 	if c.FourLetterWords == nil {
 		c.FourLetterWords = []string{"*"}
 	}
@@ -202,57 +202,80 @@ func (c *Config) complete() error {
 	if c.hooks.Network == nil {
 		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
 	}
+	digest, supported := server.DigestAlgorithm(c.DigestAlgorithm)
+	c.digest = digest
 	for _, limit := range []struct {
 		field string
 		value int64
 	}{
-		{"ContainerCheckInterval", int64(c.ContainerCheckInterval)}, {"MaxFrameBytes", int64(c.MaxFrameBytes)},
-		{"MaxConnections", int64(c.MaxConnections)}, {"MaxConnectionsPerAddress", int64(c.MaxConnectionsPerAddress)},
+		{"MaxFrameBytes", int64(c.MaxFrameBytes)}, {"MaxConnections", int64(c.MaxConnections)},
+		{"MaxConnectionsPerAddress", int64(c.MaxConnectionsPerAddress)},
 		{"MaxTLSHandshakes", int64(c.MaxTLSHandshakes)}, {"MaxSessions", int64(c.MaxSessions)}, {"MaxWatches", int64(c.MaxWatches)},
 		{"MaxOutstanding", int64(c.MaxOutstanding)}, {"MaxOutboxBytes", int64(c.MaxOutboxBytes)}, {"SnapshotBytes", c.SnapshotBytes},
 	} {
 		if limit.value < 0 {
-			return fmt.Errorf("lockkeeper: %s is negative", limit.field)
+			return badField(limit.field, "%d is negative", limit.value)
 		}
 	}
-	digest, digests := server.DigestAlgorithm(c.DigestAlgorithm)
-	c.digest = digest
+	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
+		if id == 0 || id > maxID {
+			return badField("Peers", "id %d is not in 1 to %d", id, maxID)
+		}
+	}
+	for _, id := range c.Observers {
+		if len(c.Peers) > 0 && c.Peers[id] == "" {
+			return badField("Observers", "server %d is not among the members", id)
+		}
+	}
+	for _, scheme := range c.EnforceAuth {
+		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
+			return badField("EnforceAuth", "no client can authenticate with scheme %q", scheme)
+		}
+	}
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
-	case c.MaxFrameBytes > MaxFrameLimit:
-		return fmt.Errorf("lockkeeper: MaxFrameBytes (jute.maxbuffer) is %d, which is more than %d", c.MaxFrameBytes, MaxFrameLimit)
-	case c.ID > 254:
-		return fmt.Errorf("lockkeeper: server id %d is not in 1 to 254", c.ID)
+	case c.ID > maxID:
+		return badField("ID", "%d is not in 1 to %d", c.ID, maxID)
 	case len(c.Peers) > 0 && c.Peers[c.ID] == "":
-		return fmt.Errorf("lockkeeper: server %d is not among its peers", c.ID)
+		return badField("ID", "server %d is not among the members", c.ID)
 	case len(c.Peers) > 0 && c.Join != "":
-		return fmt.Errorf("lockkeeper: both peers and a member to join by")
+		return badField("Join", "a server forms a new cluster or joins one that runs, not both")
 	case len(c.Peers) > 0 && len(c.Observers) >= len(c.Peers):
-		return fmt.Errorf("lockkeeper: a cluster of observers alone")
+		return badField("Peers", "all members are observers, but one has to vote")
+	case len(c.Observers) > 0 && len(c.Peers) == 0 && c.Join == "":
+		return badField("Observers", "only a server that joins a cluster can be an observer, or a listed member of a new one")
 	case c.Join != "" && c.PeerAddr == "":
-		return fmt.Errorf("lockkeeper: to join a cluster takes a peer address")
+		return badField("PeerAddr", "a server needs a peer address to join a cluster")
 	case c.ElectionTimeout != 0 && c.ElectionTimeout < minElectionTimeout:
-		return fmt.Errorf("lockkeeper: ElectionTimeout is %v, which is less than %v", c.ElectionTimeout, minElectionTimeout)
+		return badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, minElectionTimeout)
 	case c.TickTime < time.Millisecond:
-		return fmt.Errorf("lockkeeper: tick time %v is below 1ms", c.TickTime)
-	case c.MinSessionTimeout < time.Millisecond || c.MaxSessionTimeout < c.MinSessionTimeout || c.MaxSessionTimeout > longest:
-		return fmt.Errorf("lockkeeper: session timeouts from %v to %v make no range", c.MinSessionTimeout, c.MaxSessionTimeout)
-	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
-		return fmt.Errorf("lockkeeper: MaxOutboxBytes is %d, which is less than MaxFrameBytes + %d", c.MaxOutboxBytes, server.MinOutbox)
+		return badField("TickTime", "%v is less than 1ms", c.TickTime)
+	case c.MinSessionTimeout < time.Millisecond:
+		return badField("MinSessionTimeout", "%v is less than 1ms", c.MinSessionTimeout)
+	case c.MaxSessionTimeout < c.MinSessionTimeout:
+		return badField("MaxSessionTimeout", "%v is less than the minimum, %v", c.MaxSessionTimeout, c.MinSessionTimeout)
+	case c.MaxSessionTimeout > longest:
+		return badField("MaxSessionTimeout", "%v is more than %v", c.MaxSessionTimeout, longest)
+	case c.ContainerCheckInterval < 0:
+		return badField("ContainerCheckInterval", "%v is negative", c.ContainerCheckInterval)
 	case c.HandshakeTimeout < 0:
-		return fmt.Errorf("lockkeeper: handshake timeout %v is negative", c.HandshakeTimeout)
-	case !digests:
-		return fmt.Errorf("lockkeeper: digest algorithm %q is not supported", c.DigestAlgorithm)
+		return badField("HandshakeTimeout", "%v is negative", c.HandshakeTimeout)
+	case c.MaxFrameBytes > MaxFrameLimit:
+		return badField("MaxFrameBytes", "%d is more than %d", c.MaxFrameBytes, MaxFrameLimit)
+	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
+		return badField("MaxOutboxBytes", "%d is less than the longest request and %d more", c.MaxOutboxBytes, server.MinOutbox)
+	case !supported:
+		return badField("DigestAlgorithm", "%q is not supported", c.DigestAlgorithm)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
-		return fmt.Errorf("lockkeeper: super digest %q is not USER:HASH", c.SuperDigest)
-	case (c.SecureAddr != "") != (c.TLS != nil):
-		return fmt.Errorf("lockkeeper: only one of SecureAddr and TLS is set")
-	case c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil:
-		return fmt.Errorf("lockkeeper: TLS without a certificate")
+		return badField("SuperDigest", "%q is not USER:HASH", c.SuperDigest)
+	case c.SecureAddr == "" && c.TLS != nil:
+		return badField("SecureAddr", "TLS is configured, but without an address for its clients")
+	case c.SecureAddr != "" && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
+		return badField("TLS", "a port for TLS needs a certificate")
 	case c.X509SuperUser != "" && c.TLS == nil:
-		return fmt.Errorf("lockkeeper: an x509 super user without TLS")
+		return badField("X509SuperUser", "no client can prove a subject without a port for TLS")
 	case c.DataDir != "" && c.hooks.Memory != nil:
-		return fmt.Errorf("lockkeeper: both a data directory and a memory")
+		return badField("DataDir", "a test keeps the state in memory")
 	}
 	return nil
 }

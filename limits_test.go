@@ -138,24 +138,6 @@ func TestMaxWatches(t *testing.T) {
 	})
 }
 
-// TestLimitsMakeSense: a limit that cannot be is refused, and named.
-func TestLimitsMakeSense(t *testing.T) {
-	for field, cfg := range map[string]lockkeeper.Config{
-		"MaxSessions": {MaxSessions: -1}, "MaxWatches": {MaxWatches: -1}, "MaxTLSHandshakes": {MaxTLSHandshakes: -1},
-		"MaxOutstanding": {MaxOutstanding: -1}, "MaxConnections": {MaxConnections: -1}, "MaxConnectionsPerAddress": {MaxConnectionsPerAddress: -1},
-		"MaxOutboxBytes": {MaxOutboxBytes: -1}, "SnapshotBytes": {SnapshotBytes: -1}, "ContainerCheckInterval": {ContainerCheckInterval: -1},
-		"MaxOutboxBytes ": {MaxOutboxBytes: 3<<20 - 2}, "MaxFrameBytes": {MaxFrameBytes: -1}, "MaxFrameBytes (jute.maxbuffer)": {MaxFrameBytes: lockkeeper.MaxFrameLimit + 1},
-	} {
-		s, err := lockkeeper.Open(cfg)
-		if err == nil {
-			s.Close()
-		}
-		if err == nil || !strings.HasPrefix(err.Error(), "lockkeeper: "+strings.TrimSpace(field)+" is ") {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
-}
-
 // largest is a write whose frame has n bytes.
 func largest(n int) *proto.SetDataRequest {
 	q := &proto.SetDataRequest{Path: "/large", Version: -1, Data: []byte{}}

@@ -276,12 +276,11 @@ func TestTLSConfig(t *testing.T) {
 	defer taken.Close()
 	port := fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
 	for says, change := range map[string]func(c *lockkeeper.Config){
-		"only one of SecureAddr and TLS":  func(c *lockkeeper.Config) { c.TLS = nil },
-		"only one of SecureAddr and TLS ": func(c *lockkeeper.Config) { c.SecureAddr = "" },
-		"without a certificate":           func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
-		"super user without TLS":          func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
-		"MaxTLSHandshakes is negative":    func(c *lockkeeper.Config) { c.MaxTLSHandshakes = -1 },
-		"address already in use":          func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
+		"lockkeeper: TLS: ":           func(c *lockkeeper.Config) { c.TLS = nil },
+		"lockkeeper: SecureAddr: ":    func(c *lockkeeper.Config) { c.SecureAddr = "" },
+		"needs a certificate":         func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
+		"lockkeeper: X509SuperUser: ": func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
+		"address already in use":      func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
 	} {
 		cfg := good
 		cfg.ClientAddr = port
@@ -290,7 +289,7 @@ func TestTLSConfig(t *testing.T) {
 		if err == nil {
 			s.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), strings.TrimSpace(says)) {
+		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, should say %q", err, says)
 		}
 		if again, err := net.Listen("tcp", cfg.ClientAddr); err != nil {
