@@ -181,6 +181,8 @@ func TestArrows(t *testing.T) {
 				if !slices.Contains(hooked, from) {
 					bad("it is for tests; users have lockkeepertest")
 				}
+			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":
+				bad("flags and help are the command's; a program that embeds a server builds without them")
 			case !own || helper:
 			case !inHouse && strings.HasPrefix(to, "internal/"):
 				if onFloor <= floor["lockkeeper"] {

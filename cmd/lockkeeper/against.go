@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +11,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
@@ -25,28 +26,28 @@ type against struct {
 	noMasks bool
 }
 
-func (a *against) register(f *flag.FlagSet) {
-	f.StringVar(&a.addr, "against", "", "instead of the checks, compare with the server at this `address` by random requests to both")
-	f.IntVar(&a.ops, "ops", 10_000, "with --against, how many requests to send")
-	f.Uint64Var(&a.seed, "seed", 0, "with --against, the seed of the random requests; 0 draws one")
-	f.StringVar(&a.masks, "mask", "", "with --against, `names` of differences to allow, besides those known between the two versions")
-	f.BoolVar(&a.noMasks, "no-masks", false, "with --against, allow none of the known differences")
+func (a *against) define(f *pflag.FlagSet) {
+	f.StringVar(&a.addr, "against", "", "compare with the server at `HOST:PORT` by random requests, instead of running the checks")
+	f.IntVar(&a.ops, "ops", 10_000, "`NUMBER` of requests to send")
+	f.Uint64Var(&a.seed, "seed", 0, "`SEED` of the random requests; 0 draws one")
+	f.StringVar(&a.masks, "mask", "", "`NAMES` of differences to allow, separated by commas, besides those known between the two versions")
+	f.BoolVar(&a.noMasks, "no-masks", false, "allow none of the known differences")
 }
 
 // run compares the server at addr with the other one.
-func (a *against) run(addr, without, super string, asJSON bool, stdout, stderr io.Writer) error {
+func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdout, stderr io.Writer) error {
 	if _, _, err := net.SplitHostPort(a.addr); err != nil {
-		return usageError{err}
+		return badFlag(flags, "against", "%w", err)
 	}
 	if a.ops < 1 {
-		return usageError{fmt.Errorf("invalid value %d for flag -ops: not positive", a.ops)}
+		return badFlag(flags, "ops", "%d is not above 0", a.ops)
 	}
-	o := differ.Options{Ops: a.ops, NoMasks: a.noMasks, Super: super}
+	o := differ.Options{Ops: a.ops, NoMasks: a.noMasks, Super: c.Super}
 	var err error
-	if o.Without, err = choose("without", without, differ.Features); err != nil {
+	if o.Without, err = choose(flags, "without", differ.Features); err != nil {
 		return err
 	}
-	if o.Masks, err = choose("mask", a.masks, differ.MaskNames()); err != nil {
+	if o.Masks, err = choose(flags, "mask", differ.MaskNames()); err != nil {
 		return err
 	}
 	for a.seed == 0 {
@@ -74,7 +75,7 @@ func (a *against) run(addr, without, super string, asJSON bool, stdout, stderr i
 	if err != nil && report.Difference == nil {
 		return err
 	}
-	if asJSON {
+	if c.json {
 		out := json.NewEncoder(stdout)
 		out.SetEscapeHTML(false)
 		out.SetIndent("", "  ")

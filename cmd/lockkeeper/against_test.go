@@ -48,9 +48,9 @@ func TestAgainstUsage(t *testing.T) {
 	for args, says := range map[string]string{
 		"--against 127.0.0.1:1":                                    "one endpoint",
 		"--against nowhere 127.0.0.1:1":                            "missing port",
-		"--against 127.0.0.1:1 127.0.0.1:2 --ops 0":                "invalid value 0 for flag -ops",
-		"--against 127.0.0.1:1 127.0.0.1:2 --mask nonsense":        `invalid value "nonsense" for flag -mask`,
-		"--against 127.0.0.1:1 127.0.0.1:2 --without nonsense":     `invalid value "nonsense" for flag -without`,
+		"--against 127.0.0.1:1 127.0.0.1:2 --ops 0":                "--ops: 0 is not above 0",
+		"--against 127.0.0.1:1 127.0.0.1:2 --mask nonsense":        `--mask: "nonsense" is not one of`,
+		"--against 127.0.0.1:1 127.0.0.1:2 --without nonsense":     `--without: "nonsense" is not one of quotas`,
 		"--against 127.0.0.1:1 127.0.0.1:2 --seed -1":              "invalid value",
 		"--against 127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 --no-masks": "one endpoint",
 	} {

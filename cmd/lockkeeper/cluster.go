@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -16,52 +15,145 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-const clusterUsage = "cluster status | add ID=HOST:PORT | remove ID | transfer [ID]"
+// clusterOptions are the flags of all commands about the members.
+type clusterOptions struct {
+	servers, peer string
+	json          bool
+	timeout       time.Duration
+	tls           peerTLSFlags
+}
 
-// clusterCommand asks a member about the members, or to change them.
-func clusterCommand(args []string, getenv func(string) string, stdout io.Writer) error {
-	f := flag.NewFlagSet(clusterUsage, flag.ContinueOnError)
-	servers := f.String("server", "127.0.0.1:2181", "client ports, `HOST:PORT,…`, of members, of which the first to answer tells all peer ports")
-	peer := f.String("peer", "", "peer port, `HOST:PORT`, of any member, instead of -server")
-	observer := f.Bool("observer", false, "with add: a member that does not vote")
-	asJSON := f.Bool("json", false, "print JSON")
-	timeout := f.Duration("timeout", 15*time.Second, "how long to wait")
-	peerTLS := peerTLSFlags(f)
-	given, err := parse("cluster", f, args, getenv, stdout)
+func clusterCommand() *cobra.Command {
+	var o clusterOptions
+	c := &cobra.Command{
+		Use:   "cluster COMMAND",
+		Short: "Show or change the members of a cluster",
+		Long: `Show or change the members of a running cluster. Every command prints the
+members when it is done.
+
+The command asks a server at its client port (--server) for the peer ports of all
+members, and goes on at a peer port. So it has to run where the peer ports can be
+reached. A member that serves no clients, because it has no majority, can be
+asked at its peer port (--peer).`,
+		Example: `  lockkeeper cluster status --server a:2181,b:2181,c:2181
+  lockkeeper cluster add 4=d:7000 --server a:2181`,
+	}
+	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
+	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, `HOST:PORT,...`; the first that answers is asked")
+		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
+		o.tls.define(f)
+		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
+	})
+	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
+	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
+		must(c.MarkPersistentFlagFilename(flag))
+	}
+	observer := false
+	add := o.command("add ID=HOST:PORT", "Add a server, which has to run already",
+		`Add a server to the cluster, by its id and its peer port. It has to run, with
+--peer-listen. It gets a vote as soon as it has caught up. For a server that is a
+member already, add changes its address, or with --observer takes its vote.`,
+		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
+		func(args []string) (q cluster.Request, err error) {
+			peers, observers, err := parsePeers(args[0])
+			if err == nil && len(peers) != 1 {
+				err = errors.New("cluster add takes one server, ID=HOST:PORT")
+			}
+			for id, addr := range peers {
+				q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(observers) == 0}
+			}
+			return q, err
+		})
+	add.Flags().BoolVar(&observer, "observer", false, "add it as an observer, which does not vote")
+	c.AddCommand(
+		o.command("status", "Show the members and the leader", "", "  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181", 0, 0,
+			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
+		add,
+		o.command("remove ID", "Remove a member",
+			`Remove a member for good. If it runs, it ends with a line that says so. The last
+member that votes cannot be removed.`,
+			"  lockkeeper cluster remove 2", 1, 1,
+			func(args []string) (q cluster.Request, err error) {
+				q.Remove, err = parseID(args[0])
+				return q, err
+			}),
+		o.command("transfer [ID]", "Hand leadership over to another member",
+			"Hand leadership over to the member with this id, or to any other that votes.",
+			"  lockkeeper cluster transfer\n  lockkeeper cluster transfer 3", 0, 1,
+			func(args []string) (q cluster.Request, err error) {
+				q.Transfer = new(uint64)
+				if len(args) == 1 {
+					*q.Transfer, err = parseID(args[0])
+				}
+				return q, err
+			}),
+	)
+	return c
+}
+
+// command is a command about the members, with at least and at most so many
+// arguments, from which request makes what to ask.
+func (o *clusterOptions) command(use, short, long, example string, least, most int, request func(args []string) (cluster.Request, error)) *cobra.Command {
+	c := &cobra.Command{
+		Use: use, Short: short, Long: long, Example: example, ValidArgsFunction: cobra.NoFileCompletions,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) < least || len(args) > most {
+				return fmt.Errorf("usage: %s", c.UseLine())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			q, err := request(args)
+			if err != nil {
+				return usageError{err}
+			}
+			return o.ask(c.Flags(), q, c.OutOrStdout())
+		},
+	}
+	c.Flags().SortFlags = false
+	return c
+}
+
+func parseID(text string) (uint64, error) {
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || id == 0 {
+		return 0, fmt.Errorf("%q is not a server id", text)
+	}
+	return id, nil
+}
+
+// ask has a member do what q says, and prints its answer.
+func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
+	config, err := o.tls.load(flags)
 	if err != nil {
 		return err
 	}
-	config, err := peerTLS()
-	if err != nil {
-		return err
-	}
-	q, err := clusterRequest(f.Args(), *observer)
-	if err != nil {
-		return usageError{err}
-	}
-	byPeer := given["peer"] > given["server"]
-	switch err := checkPeer(*peer); {
-	case given["peer"] != byDefault && given["peer"] == given["server"]:
-		return usageError{errors.New("both -server and -peer")}
+	serverSource, server := sourceOf(flags.Lookup("server"))
+	peerSource, _ := sourceOf(flags.Lookup("peer"))
+	byPeer := peerSource > serverSource
+	switch err := checkPeer(o.peer); {
+	case peerSource != byDefault && peerSource == serverSource:
+		return badFlag(flags, "peer", "it is given together with %s, which it replaces", server)
 	case byPeer && err != nil:
-		return usageError{fmt.Errorf("invalid value %q for flag -peer: %w", *peer, err)}
-	}
-	if *observer && q.Add == nil {
-		return usageError{errors.New("-observer goes with add")}
+		return badFlag(flags, "peer", "%w", err)
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, *timeout)
+	ctx, cancel = context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	peers := []string{*peer}
+	peers := []string{o.peer}
 	if !byPeer {
-		if peers, err = peersOf(ctx, *servers); err != nil {
+		if peers, err = peersOf(ctx, o.servers); err != nil {
 			return err
 		}
 	}
@@ -75,7 +167,7 @@ func clusterCommand(args []string, getenv func(string) string, stdout io.Writer)
 	if err != nil {
 		return err
 	}
-	if *asJSON {
+	if o.json {
 		return json.NewEncoder(stdout).Encode(s)
 	}
 	fmt.Fprintf(stdout, "server %d is %s, in term %d at entry %d, zxid 0x%x, digest %s\n", s.ID, s.Role, s.Term, s.Index, s.Zxid, s.Digest)
@@ -131,7 +223,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", addr, err)
 	case len(members) == 0:
-		return nil, fmt.Errorf("%s is alone and no member of a cluster", addr)
+		return nil, fmt.Errorf("%s is a standalone server, not a member of a cluster", addr)
 	}
 	self := uint64(c.Session.SessionID) >> 56 // who gave the id
 	for _, m := range members {
@@ -142,40 +234,4 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 		}
 	}
 	return peers, nil
-}
-
-func clusterRequest(args []string, observer bool) (q cluster.Request, err error) {
-	if len(args) == 0 {
-		return q, errors.New("usage: " + clusterUsage)
-	}
-	command, args := args[0], args[1:]
-	switch {
-	case command == "status" && len(args) == 0:
-		q.Status = true
-	case command == "add" && len(args) == 1:
-		peers, observers, err := parsePeers(args[0])
-		if err != nil {
-			return q, err
-		}
-		if len(peers) != 1 || observer && len(observers) > 0 {
-			return q, errors.New("usage: " + clusterUsage)
-		}
-		for id, addr := range peers {
-			q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(observers) == 0}
-		}
-	case command == "remove" && len(args) == 1:
-		if q.Remove, err = strconv.ParseUint(args[0], 10, 64); err != nil || q.Remove == 0 {
-			return q, fmt.Errorf("%q is no server id", args[0])
-		}
-	case command == "transfer" && len(args) <= 1:
-		q.Transfer = new(uint64)
-		if len(args) == 1 {
-			if *q.Transfer, err = strconv.ParseUint(args[0], 10, 64); err != nil || *q.Transfer == 0 {
-				return q, fmt.Errorf("%q is no server id", args[0])
-			}
-		}
-	default:
-		return q, errors.New("usage: " + clusterUsage)
-	}
-	return q, nil
 }

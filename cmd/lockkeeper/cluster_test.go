@@ -90,7 +90,7 @@ func TestClusterByClientPort(t *testing.T) {
 	})
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 	for server, says := range map[string]string{
-		nobody: "refused", alone.addr: "alone", addrs[1]: "does not tell the members", "x": "missing port",
+		nobody: "refused", alone.addr: "standalone", addrs[1]: "does not tell the members", "x": "missing port",
 	} {
 		code, _, stderr := call(nil, "cluster", "status", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -13,65 +12,116 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/conform"
+	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
 
 // errDiffers ends the command with exit 1: what differs has been printed.
 var errDiffers = errors.New("the endpoint differs")
 
-// conformance runs the conformance suite against an endpoint.
-func conformance(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	var o conform.Options
-	f := flag.NewFlagSet("conform [FLAGS] HOST:PORT", flag.ContinueOnError)
-	f.StringVar(&o.Version, "like", "", "`version` of ZooKeeper to expect, such as 3.8.4; by default what the endpoint says it is")
-	f.StringVar(&o.Super, "super", "", "the endpoint's super user, as `USER:PASSWORD`")
-	f.DurationVar(&o.ReapWithin, "reap-within", 0, "how long after it became empty a container is gone at the latest; 0 leaves those checks out")
-	f.IntVar(&o.Parallel, "parallel", 8, "how many checks may run at a time")
-	f.DurationVar(&o.Timeout, "timeout", 0, "how long to wait for one frame (default 10s)")
-	groups := f.String("group", "", "`groups` of checks to run, separated by commas")
-	pattern := f.String("run", "", "regular expression that the `names` of the checks to run match")
-	without := f.String("without", "", fmt.Sprintf("`features` that the endpoint does not have, of %s", join(conform.Features())))
-	junit := f.String("junit", "", "write a JUnit report to this `file` too")
-	asJSON := f.Bool("json", false, "print JSON")
-	list := f.Bool("list", false, "list the checks and run none")
-	var beside against
-	beside.register(f)
-	if _, err := parse("conform", f, args, getenv, stdout); err != nil {
-		return err
+// conformOptions are the flags of conform.
+type conformOptions struct {
+	conform.Options
+	groups, pattern, without string
+	junit                    string
+	json, list               bool
+	against                  against
+}
+
+func conformCommand() *cobra.Command {
+	var o conformOptions
+	c := &cobra.Command{
+		Use:   "conform HOST:PORT",
+		Short: "Compare a server's behaviour with ZooKeeper's, or with another server's",
+		Long: `Check to the byte whether a server behaves as ZooKeeper does, and print each
+difference with the exchange that shows it. The exit code is 1 if there is one.
+
+The checks work below a znode of their own, /conform-XXXXXXXX, and for moments
+beside it, and delete everything when they are done. Nobody else should write to
+the server at the same time, since some checks count transactions.
+
+With --against, no checks are run. Instead the same random requests go to two
+servers, and every reply, Stat, event and zxid is compared. The first difference
+is printed with a short sequence of requests that shows it.`,
+		Example: `  lockkeeper conform 127.0.0.1:2181
+
+  # Everything that there is to check
+  lockkeeper conform 127.0.0.1:2181 --super super:secret --reap-within 3s
+
+  # Two groups of checks, as ZooKeeper 3.8.4 would pass them
+  lockkeeper conform 127.0.0.1:2181 --group create,delete --like 3.8.4
+
+  # Two servers
+  lockkeeper conform --against zookeeper:2181 127.0.0.1:2181 --ops 50000`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 && !o.list {
+				return errors.New("conform takes one endpoint, HOST:PORT")
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, args []string) error { return o.conformance(c, args) },
 	}
-	if *list {
+	all := c.Flags()
+	all.SortFlags = false
+	group(all, "Checks", func(f *pflag.FlagSet) {
+		f.BoolVar(&o.list, "list", false, "list the checks and run none")
+		f.StringVar(&o.groups, "group", "", "`GROUPS` of checks to run, separated by commas")
+		f.StringVar(&o.pattern, "run", "", "run the checks whose names match this regular `EXPRESSION`")
+		f.StringVar(&o.Version, "like", "", "the `VERSION` of ZooKeeper to expect, such as 3.8.4; by default what the server says it is")
+		f.DurationVar(&o.ReapWithin, "reap-within", 0, "how long the server takes at most to delete an empty container; without it the checks of that are left out")
+		f.IntVar(&o.Parallel, "parallel", 8, "`NUMBER` of checks that run at a time")
+		f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "how long to wait for one frame")
+	})
+	group(all, "Comparison of two servers", func(f *pflag.FlagSet) { o.against.define(f) })
+	group(all, "Both", func(f *pflag.FlagSet) {
+		f.StringVar(&o.Super, "super", "", "the super user of the server, or of both, as `USER:PASSWORD`")
+		f.StringVar(&o.without, "without", "", fmt.Sprintf("`FEATURES` that the server does not have, separated by commas: %s; with --against: %s", join(conform.Features()), join(differ.Features)))
+		f.BoolVar(&o.json, "json", false, "print JSON")
+		f.StringVar(&o.junit, "junit", "", "`FILE` to write a JUnit report of the checks to")
+	})
+	completeFiles(c, "junit")
+	completeWith(c, "group", groupsOf(conform.Checks())...)
+	return c
+}
+
+// conformance runs the conformance suite against an endpoint.
+func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
+	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
+	if o.list {
 		for _, k := range conform.Checks() {
 			fmt.Fprintf(stdout, "%-50s %-14s %s\n", k.Name, k.In, k.Says)
 		}
 		return nil
 	}
-	if f.NArg() != 1 {
-		return usageError{errors.New("conform takes one endpoint, HOST:PORT")}
-	}
-	if _, _, err := net.SplitHostPort(f.Arg(0)); err != nil {
+	if _, _, err := net.SplitHostPort(args[0]); err != nil {
 		return usageError{err}
 	}
-	if beside.addr != "" {
-		return beside.run(f.Arg(0), *without, o.Super, *asJSON, stdout, stderr)
+	if o.against.addr != "" {
+		return o.against.run(flags, args[0], o, stdout, stderr)
 	}
 	var err error
-	if o.Run, err = regexp.Compile(*pattern); err != nil {
-		return usageError{err}
+	if o.Run, err = regexp.Compile(o.pattern); err != nil {
+		return badFlag(flags, "run", "%w", err)
 	}
 	if o.Version != "" {
 		if _, err := conform.ParseVersion(o.Version); err != nil {
-			return usageError{err}
+			return badFlag(flags, "like", "%w", err)
 		}
 	}
-	if o.Groups, err = choose("group", *groups, groupsOf(conform.Checks())); err != nil {
+	if o.Groups, err = choose(flags, "group", groupsOf(conform.Checks())); err != nil {
 		return err
 	}
-	if o.Without, err = choose("without", *without, conform.Features()); err != nil {
+	if o.Without, err = choose(flags, "without", conform.Features()); err != nil {
 		return err
 	}
 	o.Dial = func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", f.Arg(0))
+		return new(net.Dialer).DialContext(ctx, "tcp", args[0])
 	}
 	width := 0
 	o.Progress = func(done, of int, r *conform.Result) {
@@ -85,7 +135,7 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	report, err := conform.Run(ctx, o)
+	report, err := conform.Run(ctx, o.Options)
 	if err != nil {
 		return err
 	}
@@ -93,14 +143,14 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 		fmt.Fprintf(stderr, "\r%*s\r", width, "")
 	}
 	write := report.WriteText
-	if *asJSON {
+	if o.json {
 		write = report.WriteJSON
 	}
 	if err := write(stdout); err != nil {
 		return err
 	}
-	if *junit != "" {
-		if err := writeFile(*junit, report.WriteJUnit); err != nil {
+	if o.junit != "" {
+		if err := writeFile(o.junit, report.WriteJUnit); err != nil {
 			return err
 		}
 	}
@@ -110,31 +160,23 @@ func conformance(args []string, getenv func(string) string, stdout, stderr io.Wr
 	return nil
 }
 
-// choose splits a list that is divided by commas; each must be one of those
-// that there are.
-func choose[T ~string](name, list string, known []T) (chosen []T, err error) {
-	for s := range strings.SplitSeq(list, ",") {
-		s := T(strings.TrimSpace(s))
-		if s == "" {
-			continue
+// choose reads a list from a flag; each item must be one of those that are known.
+func choose[T ~string](flags *pflag.FlagSet, name string, known []T) (chosen []T, err error) {
+	for _, s := range list(flags.Lookup(name).Value.String()) {
+		if !slices.Contains(known, T(s)) {
+			return nil, badFlag(flags, name, "%q is not one of %s", s, join(known))
 		}
-		if !slices.Contains(known, s) {
-			return nil, usageError{fmt.Errorf("invalid value %q for flag -%s: not one of %s", s, name, join(known))}
-		}
-		chosen = append(chosen, s)
+		chosen = append(chosen, T(s))
 	}
 	return chosen, nil
 }
 
 func join[T ~string](all []T) string {
-	var b strings.Builder
+	words := make([]string, len(all))
 	for i, s := range all {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(string(s))
+		words[i] = string(s)
 	}
-	return b.String()
+	return strings.Join(words, ", ")
 }
 
 func groupsOf(checks []conform.Check) (groups []string) {
@@ -154,7 +196,7 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return errors.Join(write(file), file.Close())
 }
 
-// isTerminal reports whether somebody watches.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	if !ok {

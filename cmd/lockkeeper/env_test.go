@@ -1,9 +1,14 @@
 package main
 
 import (
+	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // TestEnvironmentOfOthers sets variables that belong to one command and runs
@@ -49,12 +54,39 @@ func TestPeerOverServer(t *testing.T) {
 		{map[string]string{"LOCKKEEPER_SERVER": "server.invalid:1"}, "--peer 127.0.0.1:1", exitFault, "127.0.0.1:1"},
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "peer.invalid:1"}, "--server 127.0.0.1:1", exitFault, "127.0.0.1:1"},
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "127.0.0.1:1"}, "", exitFault, "127.0.0.1:1"},
-		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "-peer"},
-		{nil, "--peer a:1 --server b:1", exitUsage, "-peer"},
+		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "LOCKKEEPER_CLUSTER_PEER: it is given together with LOCKKEEPER_SERVER"},
+		{nil, "--peer a:1 --server b:1", exitUsage, "--peer: it is given together with --server"},
 	} {
 		code, _, stderr := call(x.env, append([]string{"cluster", "status"}, strings.Fields(x.args)...)...)
 		if oneError(t, stderr, x.says); code != x.code {
 			t.Errorf("%v %s: exit %d", x.env, x.args, code)
+		}
+	}
+}
+
+// TestVariables: no variable is for flags of two commands, except for the shared ones.
+func TestVariables(t *testing.T) {
+	users := map[string]string{}
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		own := pflag.NewFlagSet("", pflag.ContinueOnError)
+		own.AddFlagSet(c.LocalFlags())
+		own.VisitAll(func(f *pflag.Flag) {
+			name := variable(c, f)
+			if other := users[name]; other != "" && !slices.Contains(shared, f.Name) {
+				t.Errorf("%s is for %s, and for %s", name, other, words(c))
+			}
+			users[name] = words(c)
+		})
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRoot(io.Discard, io.Discard))
+	for _, want := range []string{"LOCKKEEPER_TICK_TIME", "LOCKKEEPER_4LW", "LOCKKEEPER_WIRE_LISTEN", "LOCKKEEPER_WIRE_REPLAY_TIMEOUT",
+		"LOCKKEEPER_CLUSTER_TIMEOUT", "LOCKKEEPER_CLUSTER_ADD_OBSERVER", "LOCKKEEPER_SERVER", "LOCKKEEPER_JSON", "LOCKKEEPER_PEER_TLS_CERT"} {
+		if users[want] == "" {
+			t.Errorf("no command reads %s", want)
 		}
 	}
 }

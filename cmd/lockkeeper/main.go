@@ -4,13 +4,15 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
-	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
@@ -23,153 +25,227 @@ const (
 	exitUsage = 2
 )
 
-const usage = `usage: lockkeeper COMMAND [FLAGS]
-
-  serve       serve ZooKeeper clients
-  cluster     show or change the members of a cluster
-  check DIR   verify the data directory of a server that is not running
-  conform     compare a server's behaviour with ZooKeeper's, or with another's
-  wire        a proxy that tells, and records, what clients and a server say
-  wire replay FILE|DIR HOST:PORT
-              play recordings against an endpoint and report what differs
-  version     print the version
-
-'lockkeeper COMMAND -h' lists a command's flags. Every flag is also an
-environment variable: --tick-time of serve is LOCKKEEPER_TICK_TIME, and --listen
-of wire is LOCKKEEPER_WIRE_LISTEN. --server, --json and --peer-tls-... mean the
-same everywhere: LOCKKEEPER_SERVER and so on hold for every command.
-`
-
 func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
 
 // run is the whole program: its arguments and environment in, its exit code out.
+// An error is one line on stderr.
 func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	if len(args) == 0 {
-		fmt.Fprint(stderr, usage)
-		return exitUsage
+	root := newRoot(stdout, stderr)
+	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
+	started := false
+	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		err := readEnvironment(c, getenv)
+		started = err == nil
+		return err
 	}
-	var err error
-	switch command, args := args[0], args[1:]; command {
-	case "serve":
-		err = serve(args, getenv, stdout, stderr)
-	case "check":
-		err = check(args, getenv, stdout)
-	case "cluster":
-		err = clusterCommand(args, getenv, stdout)
-	case "conform":
-		err = conformance(args, getenv, stdout, stderr)
-	case "wire":
-		err = wire(args, getenv, stdout, stderr)
-	case "version":
-		fmt.Fprintf(stdout, "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	case "help", "-h", "-help", "--help":
-		fmt.Fprint(stdout, usage)
-	default:
-		err = usageError{fmt.Errorf("unknown command %q; try 'lockkeeper help'", command)}
-	}
-	if err == nil || errors.Is(err, flag.ErrHelp) {
+	err := root.Execute()
+	if err == nil {
 		return exitOK
 	}
 	fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
-	if errors.As(err, &usageError{}) {
+	if !started || errors.As(err, &usageError{}) {
 		return exitUsage
 	}
 	return exitFault
 }
 
-// usageError is a mistake in the arguments.
+// newRoot returns the tree of commands.
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	cobra.EnableCommandSorting = false // help lists them in the order below
+	root := &cobra.Command{
+		Use: "lockkeeper COMMAND",
+		Long: `Lockkeeper is a lock coordinator that speaks ZooKeeper's protocol: a server on
+which ZooKeeper clients run their lock recipes as they are, and tools for any
+server of that protocol.`,
+		Example: `  lockkeeper serve
+  lockkeeper help serve`,
+		DisableFlagsInUseLine: true,
+		SilenceErrors:         true,
+		SilenceUsage:          true,
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), wireCommand(), versionCommand())
+	help := helpCommand()
+	root.SetHelpCommand(help)
+	root.AddCommand(help)
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() && !c.Runnable() {
+			takesSubcommand(c)
+		}
+	}
+	takesSubcommand(root)
+	return root
+}
+
+// usageError is a mistake in the arguments, the environment or a file that they
+// name. Whatever goes wrong before a command starts is one too.
 type usageError struct{ error }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// source says where the value of a flag comes from. The higher one wins.
-type source int
+// words is a command's name without the program's: "wire replay".
+func words(c *cobra.Command) string {
+	_, name, _ := strings.Cut(c.CommandPath(), " ")
+	return name
+}
 
-const (
-	byDefault source = iota
-	byEnvironment
-	byFlag
-)
-
-// parse reads a command's flags, and the environment for those that are not
-// among the arguments. It returns where each flag's value comes from.
-func parse(command string, f *flag.FlagSet, args []string, getenv func(string) string, stdout io.Writer) (given map[string]source, err error) {
-	f.SetOutput(io.Discard)
-	f.Usage = func() {}
-	if err := parseMixed(f, args); errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintf(stdout, "usage: lockkeeper %s\n", f.Name())
-		f.SetOutput(stdout)
-		f.PrintDefaults()
-		return nil, err
-	} else if err != nil {
-		return nil, usageError{err}
+// takesSubcommand has c, which does nothing itself, refuse anything but its
+// subcommands.
+func takesSubcommand(c *cobra.Command) {
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return unknownCommand(c, args[0])
+		}
+		return fmt.Errorf("no command given; '%s --help' lists the commands", c.CommandPath())
 	}
-	given = map[string]source{}
-	f.Visit(func(fl *flag.Flag) { given[fl.Name] = byFlag })
-	f.VisitAll(func(fl *flag.Flag) {
-		name := variable(command, fl.Name)
-		if v := getenv(name); v != "" && given[fl.Name] == byDefault && err == nil {
-			if e := fl.Value.Set(v); e != nil {
-				err = usageError{fmt.Errorf("invalid value %q for %s: %w", v, name, e)}
+	c.RunE = func(*cobra.Command, []string) error { return nil } // without it cobra prints help
+}
+
+func unknownCommand(c *cobra.Command, name string) error {
+	advice := similar(c, name)
+	if advice == "" {
+		advice = fmt.Sprintf("; '%s --help' lists the commands", c.CommandPath())
+	}
+	return usageError{fmt.Errorf("unknown command %q%s", strings.TrimSpace(words(c)+" "+name), advice)}
+}
+
+// noArgs is for commands without arguments.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("%s takes no arguments, but there is %q%s", words(c), args[0], similar(c, args[0]))
+	}
+	return nil
+}
+
+// similar suggests subcommands of c for a name that it does not have.
+func similar(c *cobra.Command, name string) string {
+	c.SuggestionsMinimumDistance = 2
+	names := c.SuggestionsFor(name)
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %s?", strings.Join(names, " or "))
+}
+
+// flagError says in one line what is wrong with a flag of c.
+func flagError(c *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		name, typed := unknown.GetSpecifiedName(), "--"+unknown.GetSpecifiedName()
+		if short := unknown.GetSpecifiedShortnames(); short != "" { // -listen, as Go programs have it
+			typed = "-" + short
+			name, _, _ = strings.Cut(short, "=")
+		}
+		all := &cobra.Command{} // cobra compares the names of commands only, so make flags some
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if len(name) > 1 { // everything is similar to a single letter
+				all.AddCommand(&cobra.Command{Use: "--" + f.Name, Run: func(*cobra.Command, []string) {}})
 			}
-			given[fl.Name] = byEnvironment
-		}
-	})
-	return given, err
+		})
+		return fmt.Errorf("unknown flag %s%s", typed, similar(all, "--"+name))
+	case errors.As(err, &invalid):
+		return invalidValue("--"+invalid.GetFlag().Name, invalid.GetValue(), invalid.Unwrap())
+	}
+	return err
 }
 
-// shared are the flags that mean the same to every command that has them. Their
-// variables hold for all of these.
-var shared = []string{"server", "json", "peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
-
-// variable is the environment variable for a flag: LOCKKEEPER_TICK_TIME for
-// --tick-time of serve, and LOCKKEEPER_WIRE_LISTEN for --listen of wire.
-func variable(command, flag string) string {
-	if command != "serve" && !slices.Contains(shared, flag) {
-		flag = command + "_" + flag
+// invalidValue says that what a flag or a variable is set to cannot be.
+func invalidValue(name, value string, why error) error {
+	if number := (*strconv.NumError)(nil); errors.As(why, &number) {
+		why = number.Err // without the name of a Go function
 	}
-	return "LOCKKEEPER_" + strings.ToUpper(strings.NewReplacer("-", "_", " ", "_").Replace(flag))
+	return usageError{fmt.Errorf("invalid value %q for %s: %w", value, name, why)}
 }
 
-// parseMixed parses flags wherever they stand among the other arguments, up to
-// a "--". f.Args then are the others alone.
-func parseMixed(f *flag.FlagSet, args []string) error {
-	var others []string
-	for {
-		if err := f.Parse(args); err != nil {
-			return err
-		}
-		parsed := len(args) - f.NArg()
-		if f.NArg() == 0 || parsed > 0 && args[parsed-1] == "--" {
-			others = append(others, f.Args()...)
-			break
-		}
-		others = append(others, f.Arg(0))
-		args = f.Args()[1:]
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                   "help [COMMAND]",
+		Short:                 "Explain a command and list its flags",
+		DisableFlagsInUseLine: true,
+		Example:               "  lockkeeper help cluster add",
+		ValidArgsFunction:     completeCommands,
+		RunE: func(help *cobra.Command, args []string) error {
+			c, rest, err := help.Root().Find(args)
+			if err != nil {
+				return usageError{err}
+			}
+			if len(rest) > 0 {
+				return unknownCommand(c, rest[0])
+			}
+			c.InitDefaultHelpFlag()
+			return c.Help()
+		},
 	}
-	return f.Parse(append([]string{"--"}, others...))
 }
 
-func check(args []string, getenv func(string) string, stdout io.Writer) error {
-	f := flag.NewFlagSet("check [FLAGS] DIR", flag.ContinueOnError)
-	asJSON := f.Bool("json", false, "print JSON")
-	if _, err := parse("check", f, args, getenv, stdout); err != nil {
-		return err
+func completeCommands(help *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	var names []cobra.Completion
+	if c, rest, err := help.Root().Find(args); err == nil && len(rest) == 0 {
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
+			}
+		}
 	}
-	if f.NArg() != 1 {
-		return usageError{errors.New("check takes one directory")}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                   "version",
+		Short:                 "Print the version",
+		DisableFlagsInUseLine: true,
+		Args:                  noArgs,
+		ValidArgsFunction:     cobra.NoFileCompletions,
+		Run: func(c *cobra.Command, _ []string) {
+			fmt.Fprintf(c.OutOrStdout(), "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		},
 	}
-	r, err := storage.Check(f.Arg(0))
+}
+
+func checkCommand() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "check DIR",
+		Short: "Verify the data directory of a server that is not running",
+		Long: `Read the data directory of a server that is not running and verify all of it:
+the log, the snapshots, and that they lead to a good state. It changes nothing.
+The exit code is 0 if the directory is good and 1 if it is not.`,
+		Example: `  lockkeeper check lockkeeper-data
+  lockkeeper check --json /var/lib/lockkeeper`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("check takes one directory")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(c *cobra.Command, args []string) error { return check(args[0], asJSON, c.OutOrStdout()) },
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func check(dir string, asJSON bool, stdout io.Writer) error {
+	r, err := storage.Check(dir)
 	if err != nil {
 		return err
 	}
-	if *asJSON {
+	if asJSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
 	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d after a snapshot at %d, digest %s\n",
-		f.Arg(0), r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.SnapshotIndex, r.Digest)
+		dir, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.SnapshotIndex, r.Digest)
 	if r.Exposed != "" {
-		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, f.Arg(0))
+		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
 	}
 	return nil
 }

@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -83,13 +85,29 @@ func TestUsage(t *testing.T) {
 		env  map[string]string
 		says []string
 	}{
-		{"nonsense", nil, []string{`"nonsense"`, "help"}},
+		{"", nil, []string{"no command given", "lockkeeper --help"}},
+		{"nonsense", nil, []string{`unknown command "nonsense"`, "lockkeeper --help"}},
+		{"srve", nil, []string{`unknown command "srve"; did you mean serve?`}},
+		{"cluster stats", nil, []string{`unknown command "cluster stats"; did you mean status?`}},
+		{"wire repay a b:1", nil, []string{`"repay"`, "did you mean replay?"}},
+		{"help srve", nil, []string{"did you mean serve?"}},
+		{"help cluster nonsense", nil, []string{`"cluster nonsense"`}},
+		{"version more", nil, []string{`"more"`}},
+		{"completion", nil, []string{"no command given"}},
+		{"completion csh", nil, []string{`"completion csh"`}},
+		{"completion bash more", nil, []string{`"more"`}},
+		{"serve --lisen :0", nil, []string{"unknown flag --lisen; did you mean --listen"}},
+		{"serve -listen :0", nil, []string{"unknown flag -listen; did you mean --listen"}},
+		{"serve -id=3", nil, []string{"unknown flag -id=3; did you mean --id?"}},
+		{"serve -x", nil, []string{"unknown flag -x\n"}},
 		{"serve --nonsense", nil, []string{"-nonsense"}},
 		{"serve more", nil, []string{`"more"`}},
-		{"serve --id 0", nil, []string{"-id", "1 to 254"}},
+		{"serve --id 0", nil, []string{"--id", `"0"`}},
 		{"serve --id 255", nil, []string{"255"}},
 		{"serve --id x", nil, []string{"-id", `"x"`}},
 		{"serve --tick-time 5", nil, []string{"-tick-time", `"5"`}},
+		{"serve --tick-time 0s", nil, []string{"--tick-time", `"0s"`}},
+		{"serve --digest-algorithm=", nil, []string{"--digest-algorithm"}},
 		{"serve --tick-time 1us", nil, []string{"-tick-time", "1ms"}},
 		{"serve --tick-time -2s", nil, []string{"-tick-time"}},
 		{"serve --election-timeout 99ms", nil, []string{"-election-timeout", "100ms"}},
@@ -98,7 +116,7 @@ func TestUsage(t *testing.T) {
 		{"serve --listen", nil, []string{"-listen"}},
 		{"serve", map[string]string{"LOCKKEEPER_TICK_TIME": "soon"}, []string{"LOCKKEEPER_TICK_TIME", `"soon"`}},
 		{"serve", map[string]string{"LOCKKEEPER_MEMORY": "perhaps"}, []string{"LOCKKEEPER_MEMORY", `"perhaps"`}},
-		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"300"}},
+		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"LOCKKEEPER_ID: 300 is not in 1 to 254"}},
 		{"serve --memory --super-digest nohash", nil, []string{"nohash"}},
 		{"serve --memory --max-client-cnxns -1", nil, []string{"negative"}},
 		{"serve --listen=", nil, []string{"-listen", "-tls-listen"}},
@@ -106,29 +124,30 @@ func TestUsage(t *testing.T) {
 		{"serve --tls-listen :0 --tls-cert x", nil, []string{"-tls-client-auth need", "-tls-ca"}},
 		{"serve --tls-listen :0 --tls-cert x --tls-client-auth want", nil, []string{"-tls-client-auth want", "-tls-ca"}},
 		{"serve --tls-listen :0 --tls-cert x --tls-client-auth some", nil, []string{"-tls-client-auth", `"some"`}},
-		{"serve --tls-cert x", nil, []string{"without -tls-listen"}},
-		{"serve --x509-super-user CN=x", nil, []string{"without -tls-listen"}},
+		{"serve --tls-cert x", nil, []string{"--tls-listen: ", "--tls-cert"}},
+		{"serve --x509-super-user CN=x", nil, []string{"--x509-super-user: "}},
 		{"serve --peers 1", nil, []string{"-peers", `"1"`}},
-		{"serve --peers 1=a:1,1=b:1", nil, []string{"-peers", "server 1 is there twice"}},
-		{"serve --peers 1=a:1,2=a:1", nil, []string{"-peers", "servers 1 and 2 have one address"}},
+		{"serve --peers 1=a:1,1=b:1", nil, []string{"-peers", "server 1 is in the list twice"}},
+		{"serve --peers 1=a:1,2=a:1", nil, []string{"-peers", "servers 1 and 2 have the same address"}},
 		{"serve --peers 1=0.0.0.0:1", nil, []string{"-peers", "as other members reach it"}},
-		{"serve --peers 2=a:1,3=b:1", nil, []string{"server 1", "-peers", "-id"}},
-		{"serve --peers 1=a:1:observer", nil, []string{"nobody votes"}},
-		{"serve --peers 1=a:1 --join b:1", nil, []string{"-peers", "-join"}},
-		{"serve --peers 1=a:1 --observer", nil, []string{"-observer", "-join"}},
-		{"serve --join b:1", nil, []string{"-join", "-peer-listen"}},
+		{"serve --peers 2=a:1,3=b:1", nil, []string{"--id: server 1 is not among the members"}},
+		{"serve --peers 1=a:1:observer", nil, []string{"--peers: ", "one has to vote"}},
+		{"serve --peers 1=a:1 --join b:1", nil, []string{"--join: ", "not both"}},
+		{"serve --peers 1=a:1 --observer", nil, []string{"--observer", "--peers"}},
+		{"serve --observer", nil, []string{"--observer", "joins"}},
+		{"serve --join b:1", nil, []string{"--peer-listen: ", "join"}},
 		{"serve --join b --peer-listen a:1", nil, []string{"-join", "b"}},
 		{"serve --join b:1 --peer-listen :1", nil, []string{"-peer-listen", `":1"`}},
 		{"serve --peers 1=a:1 --peer-tls-cert x", nil, []string{"-peer-tls-ca"}},
-		{"cluster", nil, []string{"status"}},
-		{"cluster list", nil, []string{"status"}},
-		{"cluster status 1", nil, []string{"usage"}},
+		{"cluster", nil, []string{"no command given", "lockkeeper cluster --help"}},
+		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
+		{"cluster status 1", nil, []string{"usage: lockkeeper cluster status"}},
 		{"cluster status --peer x", nil, []string{"-peer"}},
 		{"cluster status --peer a:1 --server a:1", nil, []string{"-peer", "-server"}},
-		{"cluster status --observer", nil, []string{"-observer", "add"}},
+		{"cluster status --observer", nil, []string{"--observer"}},
 		{"cluster add", nil, []string{"usage"}},
 		{"cluster add 4", nil, []string{`"4"`}},
-		{"cluster add 4=a:1,5=b:1", nil, []string{"usage"}},
+		{"cluster add 4=a:1,5=b:1", nil, []string{"one server"}},
 		{"cluster add 400=a:1", nil, []string{"1 to 254"}},
 		{"cluster remove", nil, []string{"usage"}},
 		{"cluster remove x", nil, []string{`"x"`}},
@@ -159,18 +178,75 @@ func TestUsage(t *testing.T) {
 			oneError(t, stderr, c.says...)
 		})
 	}
-	if code, stdout, stderr := call(nil); code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "usage: ") {
-		t.Errorf("no arguments: %d %q %q", code, stdout, stderr)
-	}
-	for _, args := range []string{"help", "-h", "--help", "serve -h", "check --help", "wire -h", "wire replay --help", "wire replay a b:1 -h"} {
-		if code, stdout, stderr := call(nil, strings.Fields(args)...); code != exitOK || !strings.HasPrefix(stdout, "usage: lockkeeper") || stderr != "" {
-			t.Errorf("%s: %d %q %q", args, code, stdout, stderr)
+}
+
+func TestHelp(t *testing.T) {
+	for args, says := range map[string][]string{
+		"help":                 {"Usage: lockkeeper COMMAND\n", "\nCommands:\n  serve ", "\n  completion "},
+		"-h":                   {"Usage: lockkeeper COMMAND\n"},
+		"--help":               {"Usage: lockkeeper COMMAND\n"},
+		"help serve":           {"Usage: lockkeeper serve [flags]\n", "\nExamples:\n", "\nClients:\n      --listen ADDRESS ", `(default "127.0.0.1:2181")`, "\nCluster:\n      --id ID ", "\nLogging:\n", "--listen is LOCKKEEPER_LISTEN.\n"},
+		"serve -h":             {"Usage: lockkeeper serve [flags]\n"},
+		"help help":            {"Usage: lockkeeper help"},
+		"check --help":         {"Usage: lockkeeper check DIR [flags]\n"},
+		"cluster -h":           {"\nCommands:\n  status "},
+		"help cluster add":     {"Usage: lockkeeper cluster add ID=HOST:PORT [flags]\n", "--observer", "--server HOST:PORT,...", "LOCKKEEPER_CLUSTER_ADD_OBSERVER"},
+		"wire -h":              {"LOCKKEEPER_WIRE_TO"},
+		"wire replay --help":   {"Usage: lockkeeper wire replay FILE|DIR HOST:PORT [flags]\n"},
+		"wire replay a b:1 -h": {"Usage: lockkeeper wire replay "},
+		"conform --help":       {"\nComparison of two servers:\n", "--against"},
+	} {
+		code, stdout, stderr := call(nil, strings.Fields(args)...)
+		if code != exitOK || stderr != "" {
+			t.Errorf("%s: %d %q", args, code, stderr)
+		}
+		for _, s := range says {
+			if !strings.Contains(stdout, s) {
+				t.Errorf("%s does not say %q:\n%s", args, s, stdout)
+			}
 		}
 	}
-	_, stdout, _ := call(nil, "serve", "-h")
-	for _, flag := range []string{"listen", "data", "memory", "id", "tick-time", "super-digest", "log-format", "log-level", "tls-listen", "tls-cert", "tls-key", "tls-ca", "tls-client-auth", "x509-super-user", "peers", "peer-listen", "peer-all-ips", "join", "observer", "peer-tls-cert"} {
-		if !strings.Contains(stdout, "-"+flag) {
-			t.Errorf("serve -h does not list -%s", flag)
+}
+
+// TestCompletion makes the scripts for the shells, and asks what one would ask.
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		code, stdout, stderr := call(nil, "completion", shell)
+		if code != exitOK || stderr != "" || !strings.Contains(stdout, "lockkeeper") {
+			t.Errorf("%s: %d %q", shell, code, stderr)
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"s"}, "serve\t"},
+		{[]string{"cluster", ""}, "transfer\t"},
+		{[]string{"help", "cluster", ""}, "transfer\t"},
+		{[]string{"serve", "--log-l"}, "--log-level\t"},
+		{[]string{"serve", "--log-format", ""}, "json\n"},
+		{[]string{"conform", "--group", ""}, "handshake\n"},
+	} {
+		if code, stdout, _ := call(nil, append([]string{"__complete"}, c.args...)...); code != exitOK || !strings.Contains(stdout, c.want) {
+			t.Errorf("%q: %d %q, without %q", c.args, code, stdout, c.want)
+		}
+	}
+}
+
+// TestFieldsHaveFlags: for every field that a ConfigError can name there is a
+// flag, or a key of a zoo.cfg.
+func TestFieldsHaveFlags(t *testing.T) {
+	embedders := []string{"Memory", "Network", "TimeOfDay", "Logger", "Tap"}                                               // the command does not set them to anything wrong
+	none := []string{"MaxSessions", "MaxWatches", "MaxTLSHandshakes", "MaxOutstanding", "MaxOutboxBytes", "SnapshotBytes"} // they keep their defaults
+	flags := serveCommand().Flags()
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[lockkeeper.Config]()) {
+		flag, key := fieldFlags[field.Name], zooFields[field.Name]
+		switch {
+		case !field.IsExported() || slices.Contains(embedders, field.Name) || slices.Contains(none, field.Name):
+		case (flag == "") == (key == ""):
+			t.Errorf("%s: flag %q, key %q", field.Name, flag, key)
+		case flag != "" && flags.Lookup(flag) == nil:
+			t.Errorf("%s: serve has no flag --%s", field.Name, flag)
 		}
 	}
 }
@@ -391,7 +467,7 @@ func TestEnvironment(t *testing.T) {
 		}
 	})
 	t.Run("flags win", func(t *testing.T) {
-		conf := start(t, env, "serve", "--tick-time", "700ms", "--data="+filepath.Join(dir, "flag"), "-id", "3").waitReady().conf()
+		conf := start(t, env, "serve", "--tick-time", "700ms", "--data="+filepath.Join(dir, "flag"), "--id", "3").waitReady().conf()
 		for _, want := range []string{"dataDir=" + filepath.Join(dir, "flag"), "tickTime=700", "serverId=3", "maxClientCnxns=17"} {
 			if !strings.Contains(conf, want+"\n") {
 				t.Errorf("%q does not say %s", conf, want)

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,133 +14,177 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/server"
 )
 
-func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	var cfg lockkeeper.Config
-	f := flag.NewFlagSet("serve [FLAGS]", flag.ContinueOnError)
-	f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`address` for clients; port 0 picks one, and without an address there is only that of -tls-listen")
-	f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`directory` to keep the state in")
-	file := f.String("config", "", "a ZooKeeper zoo.cfg `file`; flags and the environment win over it")
-	memory := f.Bool("memory", false, "keep the state in memory, and nowhere else")
-	f.Uint64Var(&cfg.ID, "id", 1, "this server's `id`, 1 to 254")
-	peers := f.String("peers", "", "`members` of a new cluster, by their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT; with :observer behind it, one that does not vote")
-	f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`address` of this server's peer port, as the other members reach it; by default that in -peers. Alone it is for a server that somebody adds")
-	f.StringVar(&cfg.Join, "join", "", "peer port, `HOST:PORT`, of a member of a running cluster, to be taken in by it")
-	f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "listen for members on all addresses of this host")
-	observer := f.Bool("observer", false, "join as a member that does not vote")
-	peerTLS := peerTLSFlags(f)
-	f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: sessions last 2 to 20 of it and end in steps of it")
-	f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader of a cluster may be silent before the others elect another, at least 100ms: ZooKeeper's syncLimit, in ticks. The end of its process is seen at once")
-	f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, `USER:HASH` as for ZooKeeper's superDigest")
-	f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`hash` in identities of scheme digest, as ZooKeeper's DigestAuthenticationProvider.digestAlg")
-	f.BoolVar(&cfg.NoDigest, "no-digest", false, "turn the scheme digest off, as ZooKeeper does without DigestAuthenticationProvider.enabled")
-	enforce := f.String("enforce-auth", "", "`schemes` (digest, ip, x509), separated by commas: a client has to authenticate with one of them first, as with ZooKeeper's enforce.auth.schemes")
-	f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "connections that one address may have; 0 is any number")
-	f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
-	f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over soft ones")
-	f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as ZooKeeper's reconfigEnabled does")
-	f.BoolVar(&cfg.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single member that votes, as ZooKeeper's standaloneEnabled=false does")
-	f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that ask for no more, as ZooKeeper's readonlymode.enabled does")
-	words := f.String("4lw", "*", "four-letter `words` to answer, separated by commas; * is all")
-	format := f.String("log-format", "text", "`format` of the log on standard error: text or json")
-	level := slog.LevelWarn
-	f.TextVar(&level, "log-level", level, "least `level` to log: debug, info, warn or error")
-	var secure tlsFlags
-	secure.define(f, &cfg)
-	given, err := parse("serve", f, args, getenv, stdout)
-	if err != nil {
-		return err
+// serveOptions are the flags of serve that are not fields of the configuration
+// as they are.
+type serveOptions struct {
+	config             lockkeeper.Config
+	file               string
+	memory, observer   bool
+	peers              string
+	enforceAuth, words string
+	format             string
+	level              slog.Level
+	tls                tlsFlags
+	peerTLS            peerTLSFlags
+}
+
+func serveCommand() *cobra.Command {
+	o := serveOptions{level: slog.LevelWarn}
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve ZooKeeper clients",
+		Long: `Serve ZooKeeper clients until SIGTERM or SIGINT. Without flags it is a single
+server on 127.0.0.1:2181 that keeps its state in the directory lockkeeper-data.
+
+When clients can connect, serve prints one line on standard error:
+
+  lockkeeper: serving ZooKeeper clients on HOST:PORT
+
+It exits with 0 after a signal, with 1 after a fault, and with 2 if a flag, a
+variable or the configuration file is wrong.`,
+		Example: `  # One durable server
+  lockkeeper serve
+
+  # One server for tests, which keeps nothing
+  lockkeeper serve --memory --listen 127.0.0.1:0
+
+  # The first of three servers; the others have --id 2 and --id 3
+  lockkeeper serve --id 1 --peers 1=a:7000,2=b:7000,3=c:7000 --listen :2181
+
+  # A fourth server, later
+  lockkeeper serve --id 4 --peer-listen d:7000 --join a:7000 --listen :2181
+
+  # With ZooKeeper's configuration file
+  lockkeeper serve --config /etc/zookeeper/conf/zoo.cfg`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return o.serve(c) },
 	}
-	if f.NArg() > 0 {
-		return usageError{fmt.Errorf("serve takes no arguments, but there is %q", f.Arg(0))}
-	}
-	options := &slog.HandlerOptions{Level: level}
-	switch *format {
+	o.define(c)
+	return c
+}
+
+// define defines the flags of serve.
+func (o *serveOptions) define(c *cobra.Command) {
+	cfg, all := &o.config, c.Flags()
+	all.SortFlags = false
+	group(all, "Clients", func(f *pflag.FlagSet) {
+		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty no such port is opened, and there must be one in --tls-listen")
+		f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that ask for no more, as with ZooKeeper's readonlymode.enabled")
+		f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
+		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * is all")
+	})
+	group(all, "Data and configuration", func(f *pflag.FlagSet) {
+		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` to keep the state in")
+		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
+		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables win over it")
+	})
+	group(all, "Cluster", func(f *pflag.FlagSet) {
+		f.Uint64Var(&cfg.ID, "id", 1, "this server's `ID`, from 1 to 254")
+		f.StringVar(&o.peers, "peers", "", "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. An observer has :observer at its end")
+		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join the server waits until 'lockkeeper cluster add' adds it")
+		f.StringVar(&cfg.Join, "join", "", "join a running cluster: the peer port, `HOST:PORT`, of any of its members")
+		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")
+		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections of members on all addresses of this host")
+		o.peerTLS.define(f)
+		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect another, at least 100ms; ZooKeeper's syncLimit, as a time. When the leader's process ends, nobody waits that long")
+		f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
+		f.BoolVar(&cfg.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
+	})
+	group(all, "Sessions", func(f *pflag.FlagSet) {
+		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: session timeouts are between 2 and 20 ticks, and sessions expire at multiples of it")
+	})
+	group(all, "Security", func(f *pflag.FlagSet) {
+		o.tls.define(f, cfg)
+		f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
+		f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`HASH` of the identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
+		f.BoolVar(&cfg.NoDigest, "no-digest", false, "turn the scheme digest off, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
+		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas, with one of which a client has to authenticate first, as with ZooKeeper's enforce.auth.schemes")
+	})
+	group(all, "Limits", func(f *pflag.FlagSet) {
+		f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 is any number")
+		f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over its soft limits")
+	})
+	group(all, "Logging", func(f *pflag.FlagSet) {
+		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
+		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
+	})
+	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca")
+	completeWith(c, "log-format", "text", "json")
+	completeWith(c, "log-level", "debug", "info", "warn", "error")
+	completeWith(c, "tls-client-auth", "need", "want", "none")
+	must(c.MarkFlagDirname("data"))
+}
+
+func (o *serveOptions) serve(c *cobra.Command) (err error) {
+	cfg, flags, stderr := &o.config, c.Flags(), c.ErrOrStderr()
+	options := &slog.HandlerOptions{Level: o.level}
+	switch o.format {
 	case "text":
 		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
 	case "json":
 		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
 	default:
-		return usageError{fmt.Errorf("invalid value %q for flag -log-format: not text or json", *format)}
+		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}
-	if *file != "" {
-		if err := readZooCfg(*file, f, given, &cfg, cfg.Logger); err != nil {
+	if o.file != "" {
+		if err := readZooCfg(o.file, flags, cfg); err != nil {
 			return err
 		}
 	}
-	if cfg.ID == 0 || cfg.ID > 254 {
-		return usageError{fmt.Errorf("invalid value %d for flag -id: not in 1 to 254", cfg.ID)}
-	}
-	if *peers != "" {
-		if cfg.Peers, cfg.Observers, err = parsePeers(*peers); err != nil {
-			return usageError{fmt.Errorf("invalid value %q for flag -peers: %w", *peers, err)}
+	// To Config these would be the default.
+	for _, name := range []string{"id", "tick-time", "election-timeout", "digest-algorithm"} {
+		if value := flags.Lookup(name).Value.String(); value == "0" || value == "0s" || value == "" {
+			return badFlag(flags, name, "it cannot be %q", value)
 		}
 	}
-	switch {
-	case cfg.Peers != nil && cfg.Peers[cfg.ID] == "":
-		return usageError{fmt.Errorf("server %d is not in -peers: set -id", cfg.ID)}
-	case cfg.Peers != nil && cfg.Join != "":
-		return usageError{errors.New("-peers forms a cluster and -join enters one: give one of them")}
-	case cfg.Join != "" && cfg.PeerAddr == "":
-		return usageError{errors.New("-join takes a -peer-listen")}
-	case cfg.Peers != nil && len(cfg.Observers) == len(cfg.Peers):
-		return usageError{errors.New("nobody votes in -peers")}
-	case *observer && cfg.Join == "":
-		return usageError{errors.New("-observer goes with -join; in -peers it is ID=HOST:PORT:observer")}
-	case *observer:
+	if o.peers != "" {
+		if cfg.Peers, cfg.Observers, err = parsePeers(o.peers); err != nil {
+			return badFlag(flags, "peers", "%w", err)
+		}
+	}
+	if o.observer {
+		if o.peers != "" {
+			return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
+		}
 		cfg.Observers = []uint64{cfg.ID}
 	}
-	for _, a := range []struct{ name, addr string }{{"peer-listen", cfg.PeerAddr}, {"join", cfg.Join}} {
-		if err := checkPeer(a.addr); a.addr != "" && err != nil {
-			return usageError{fmt.Errorf("invalid value %q for flag -%s: %w", a.addr, a.name, err)}
+	for name, addr := range map[string]string{"peer-listen": cfg.PeerAddr, "join": cfg.Join} {
+		if err := checkPeer(addr); addr != "" && err != nil {
+			return badFlag(flags, name, "%w", err)
 		}
-	}
-	if cfg.PeerTLS, err = peerTLS(); err != nil {
-		return err
-	}
-	if cfg.TickTime < time.Millisecond {
-		return usageError{fmt.Errorf("invalid value %v for flag -tick-time: below 1ms", cfg.TickTime)}
-	}
-	if _, ok := server.DigestAlgorithm(cfg.DigestAlgorithm); !ok {
-		return usageError{fmt.Errorf("invalid value %q for flag -digest-algorithm: not supported", cfg.DigestAlgorithm)}
-	}
-	if cfg.ElectionTimeout < 100*time.Millisecond {
-		return usageError{fmt.Errorf("invalid value %v for flag -election-timeout: below 100ms", cfg.ElectionTimeout)}
-	}
-	if cfg.SuperDigest != "" && !strings.Contains(cfg.SuperDigest, ":") {
-		return usageError{fmt.Errorf("invalid value %q for flag -super-digest: not USER:HASH", cfg.SuperDigest)}
-	}
-	if cfg.MaxConnectionsPerAddress < 0 {
-		return usageError{fmt.Errorf("invalid value %d for flag -max-client-cnxns: negative", cfg.MaxConnectionsPerAddress)}
 	}
 	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
-		return usageError{errors.New("neither -listen nor -tls-listen gives an address")}
+		return badFlag(flags, "listen", "without an address for clients there must be one in --tls-listen")
 	}
-	if err := secure.load(&cfg); err != nil {
+	if cfg.PeerTLS, err = o.peerTLS.load(flags); err != nil {
 		return err
 	}
-	if *memory {
+	if err := o.tls.load(flags, cfg); err != nil {
+		return err
+	}
+	if o.memory {
 		cfg.DataDir = ""
 	}
-	if *enforce != "" {
-		for scheme := range strings.SplitSeq(*enforce, ",") {
-			scheme = strings.TrimSpace(scheme)
-			if !(scheme == "ip" || scheme == "digest" && !cfg.NoDigest || scheme == "x509" && cfg.SecureAddr != "") {
-				return usageError{fmt.Errorf("invalid value %q for flag -enforce-auth: no client can authenticate with scheme %q", *enforce, scheme)}
-			}
-			cfg.EnforceAuth = append(cfg.EnforceAuth, scheme)
-		}
-	}
-	for w := range strings.SplitSeq(*words, ",") {
-		cfg.FourLetterWords = append(cfg.FourLetterWords, strings.TrimSpace(w))
-	}
+	cfg.EnforceAuth = list(o.enforceAuth)
+	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would be all
+	return serveUntilSignal(flags, *cfg, stderr)
+}
+
+// serveUntilSignal runs a server. flags are those that cfg is made of.
+func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	s, err := lockkeeper.Open(cfg)
-	if err != nil {
+	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
+		return badField(flags, bad)
+	} else if err != nil {
 		return err
 	}
 	if s.Wait(ctx) == nil {
@@ -160,6 +204,49 @@ func serve(args []string, getenv func(string) string, stdout, stderr io.Writer) 
 	}
 }
 
+// fieldFlags are the flags for fields of the configuration.
+var fieldFlags = map[string]string{
+	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "ID": "id",
+	"Peers": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
+	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
+	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",
+	"SuperDigest": "super-digest", "X509SuperUser": "x509-super-user", "FourLetterWords": "4lw", "NoTTL": "no-ttl",
+	"EnforceQuota": "enforce-quota", "Reconfig": "reconfig", "AllowSingleVoter": "allow-single-voter",
+	"ReadOnly": "read-only", "MaxConnectionsPerAddress": "max-client-cnxns",
+}
+
+// zooFields are the keys of a zoo.cfg for fields without a flag.
+var zooFields = map[string]string{
+	"MaxConnections": "maxCnxns", "MaxFrameBytes": "jute.maxbuffer", "MinSessionTimeout": "minSessionTimeout",
+	"MaxSessionTimeout": "maxSessionTimeout", "HandshakeTimeout": "nio.sessionlessCnxnTimeout",
+	"ContainerCheckInterval": "znode.container.checkIntervalMs",
+}
+
+// badField says which flag is wrong, or which key of a zoo.cfg.
+func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
+	if name, ok := fieldFlags[err.Field]; ok {
+		return badFlag(flags, name, "%s", err.Reason)
+	}
+	return usageError{fmt.Errorf("%s: %s", cmp.Or(zooFields[err.Field], err.Field), err.Reason)}
+}
+
+// badFlag is the error for a flag that has a wrong value, by the name of what
+// gave it that value.
+func badFlag(flags *pflag.FlagSet, name, why string, args ...any) error {
+	_, by := sourceOf(flags.Lookup(name))
+	return usageError{fmt.Errorf("%s: %w", by, fmt.Errorf(why, args...))}
+}
+
+// list splits a list that is divided by commas.
+func list(text string) (items []string) {
+	for item := range strings.SplitSeq(text, ",") {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	return items
+}
+
 // parsePeers reads ID=HOST:PORT,ID=HOST:PORT:observer,…
 func parsePeers(list string) (peers map[uint64]string, observers []uint64, err error) {
 	peers = map[uint64]string{}
@@ -170,7 +257,7 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 		case !ok || err != nil || id == 0 || id > 254:
 			return nil, nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
 		case peers[id] != "":
-			return nil, nil, fmt.Errorf("server %d is there twice", id)
+			return nil, nil, fmt.Errorf("server %d is in the list twice", id)
 		}
 		addr, observer := strings.CutSuffix(addr, ":observer")
 		if err := checkPeer(addr); err != nil {
@@ -178,7 +265,7 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 		}
 		for other, a := range peers {
 			if a == addr {
-				return nil, nil, fmt.Errorf("servers %d and %d have one address", min(id, other), max(id, other))
+				return nil, nil, fmt.Errorf("servers %d and %d have the same address", min(id, other), max(id, other))
 			}
 		}
 		peers[id] = addr
@@ -189,7 +276,7 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 	return peers, observers, nil
 }
 
-// checkPeer refuses what is no address that other members can reach.
+// checkPeer refuses an address that other members cannot reach.
 func checkPeer(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	switch n, _ := strconv.ParseUint(port, 10, 16); {

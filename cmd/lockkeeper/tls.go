@@ -4,45 +4,43 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// tlsFlags are the flags about TLS, by their names.
+// tlsFlags are the flags about TLS with clients that name files, or whether to
+// ask for certificates.
 type tlsFlags struct{ cert, key, ca, clientAuth string }
 
-func (t *tlsFlags) define(f *flag.FlagSet, cfg *lockkeeper.Config) {
-	f.StringVar(&cfg.SecureAddr, "tls-listen", "", "`address` for clients that speak TLS; port 0 picks one")
-	f.StringVar(&t.cert, "tls-cert", "", "PEM `file` with the certificate to show them, and those between it and the authority")
-	f.StringVar(&t.key, "tls-key", "", "PEM `file` with its key; if not given, the certificate's")
-	f.StringVar(&t.ca, "tls-ca", "", "PEM `file` with the authorities that vouch for clients")
-	f.StringVar(&t.clientAuth, "tls-client-auth", "need", "whether to `ask` clients for a certificate: need, want or none")
-	f.StringVar(&cfg.X509SuperUser, "x509-super-user", "", "the super user, as the `subject` of a client certificate: CN=admin,O=Example")
+func (t *tlsFlags) define(f *pflag.FlagSet, cfg *lockkeeper.Config) {
+	f.StringVar(&cfg.SecureAddr, "tls-listen", "", "`ADDRESS` for clients that speak TLS; port 0 picks a free one")
+	f.StringVar(&t.cert, "tls-cert", "", "PEM `FILE` with the server's certificate, and those between it and its authority")
+	f.StringVar(&t.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
+	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities whose client certificates are accepted")
+	f.StringVar(&t.clientAuth, "tls-client-auth", "need", "what to do about client certificates: `need|want|none`")
+	f.StringVar(&cfg.X509SuperUser, "x509-super-user", "", "the super user, as the `SUBJECT` of a client certificate, such as CN=admin,O=Example")
 }
 
-// load reads the files into cfg. Without --tls-listen there is nothing to read,
-// and nothing may be given.
-func (t *tlsFlags) load(cfg *lockkeeper.Config) error {
-	if cfg.SecureAddr == "" {
-		if t.cert != "" || t.key != "" || t.ca != "" || cfg.X509SuperUser != "" {
-			return usageError{errors.New("-tls-cert, -tls-key, -tls-ca or -x509-super-user without -tls-listen")}
-		}
-		return nil
+// load reads the files into cfg.
+func (t *tlsFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) error {
+	if cfg.SecureAddr == "" && t.cert+t.key+t.ca != "" {
+		return badFlag(flags, "tls-listen", "--tls-cert, --tls-key and --tls-ca need it")
 	}
 	auth, ok := map[string]tls.ClientAuthType{
 		"need": tls.RequireAndVerifyClientCert, "want": tls.VerifyClientCertIfGiven, "none": tls.NoClientCert,
 	}[strings.ToLower(t.clientAuth)]
 	switch {
 	case !ok:
-		return usageError{fmt.Errorf("invalid value %q for flag -tls-client-auth: not need, want or none", t.clientAuth)}
-	case t.cert == "":
-		return usageError{errors.New("-tls-listen without -tls-cert")}
+		return badFlag(flags, "tls-client-auth", "%q is not need, want or none", t.clientAuth)
+	case t.cert == "": // without TLS, or an error of the configuration
+		return nil
 	case auth != tls.NoClientCert && t.ca == "":
-		return usageError{fmt.Errorf("-tls-client-auth %s without -tls-ca, which says who vouches for clients", strings.ToLower(t.clientAuth))}
+		return badFlag(flags, "tls-ca", "it must say whose client certificates to accept, with --tls-client-auth %s", strings.ToLower(t.clientAuth))
 	}
 	pair, err := loadPair(t.cert, t.key)
 	if err != nil {
@@ -79,31 +77,36 @@ func loadAuthorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// peerTLSFlags defines the flags about TLS between members, who prove
-// themselves to each other, and returns what makes a configuration of them: nil
-// if none was given.
-func peerTLSFlags(f *flag.FlagSet) func() (*tls.Config, error) {
-	cert := f.String("peer-tls-cert", "", "PEM `file` with the certificate to prove oneself to members by")
-	key := f.String("peer-tls-key", "", "PEM `file` with its key; if not given, the certificate's")
-	ca := f.String("peer-tls-ca", "", "PEM `file` with the authorities that vouch for members")
-	return func() (*tls.Config, error) {
-		if *cert == "" && *key == "" && *ca == "" {
-			return nil, nil
-		}
-		if *cert == "" || *ca == "" {
-			return nil, usageError{errors.New("-peer-tls-cert and -peer-tls-ca go together")}
-		}
-		pair, err := loadPair(*cert, *key)
-		if err != nil {
-			return nil, err
-		}
-		pool, err := loadAuthorities(*ca)
-		if err != nil {
-			return nil, err
-		}
-		return &tls.Config{
-			Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool,
-			ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
-		}, nil
+// peerTLSFlags are the flags about TLS between members, which prove themselves
+// to each other.
+type peerTLSFlags struct{ cert, key, ca string }
+
+func (t *peerTLSFlags) define(f *pflag.FlagSet) {
+	f.StringVar(&t.cert, "peer-tls-cert", "", "PEM `FILE` with the certificate that is shown to members; with it all connections between members speak TLS")
+	f.StringVar(&t.key, "peer-tls-key", "", "PEM `FILE` with its key; by default that of --peer-tls-cert")
+	f.StringVar(&t.ca, "peer-tls-ca", "", "PEM `FILE` with the authorities whose certificates of members are accepted")
+}
+
+// load returns nil if no flag is given.
+func (t *peerTLSFlags) load(flags *pflag.FlagSet) (*tls.Config, error) {
+	switch {
+	case t.cert+t.key+t.ca == "":
+		return nil, nil
+	case t.cert == "":
+		return nil, badFlag(flags, "peer-tls-cert", "--peer-tls-key and --peer-tls-ca need it")
+	case t.ca == "":
+		return nil, badFlag(flags, "peer-tls-ca", "it must say whose certificates to accept")
 	}
+	pair, err := loadPair(t.cert, t.key)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := loadAuthorities(t.ca)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool,
+		ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+	}, nil
 }

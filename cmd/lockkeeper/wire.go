@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -16,56 +15,82 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/lockkeeper/lockkeeper/internal/golden"
 	"github.com/lockkeeper/lockkeeper/internal/wiretap"
 )
 
-// wire stands between clients and a server, and tells what they say.
-func wire(args []string, getenv func(string) string, stdout, stderr io.Writer) (err error) {
-	if len(args) > 0 && args[0] == "replay" {
-		return wireReplay(args[1:], getenv, stdout)
+// wireOptions are the flags of wire.
+type wireOptions struct {
+	listen, to, record, only string
+	quiet                    bool
+	printer                  wiretap.Printer
+}
+
+func wireCommand() *cobra.Command {
+	var o wireOptions
+	c := &cobra.Command{
+		Use:   "wire --to HOST:PORT",
+		Short: "Print and record what ZooKeeper clients and a server say",
+		Long: `A proxy between ZooKeeper clients and a server, which prints a line for each
+frame. It works with any server of the protocol, and passes on bytes as they are.
+
+With --record it also writes a file that 'lockkeeper wire replay' plays. Then the
+requests of several connections wait for each other, since what several clients
+ask at once can be replayed in one order only.`,
+		Example: `  # Between a client and the server, until Ctrl-C
+  lockkeeper wire --listen 127.0.0.1:2182 --to 127.0.0.1:2181
+
+  # Only creates and watch events, and a recording of everything
+  lockkeeper wire --to a:2181 --only create,event --record session.txt`,
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return o.wire(c) },
 	}
-	printer := wiretap.Printer{W: stdout}
-	f := flag.NewFlagSet("wire [FLAGS] --to HOST:PORT", flag.ContinueOnError)
-	listen := f.String("listen", "127.0.0.1:0", "`address` for clients; port 0 picks one")
-	to := f.String("to", "", "`address` of the server")
-	record := f.String("record", "", "`file` to write a recording to, for 'lockkeeper wire replay'; requests of several connections then wait for each other")
-	f.BoolVar(&printer.JSON, "json", false, "print JSON, one object per line")
-	f.BoolVar(&printer.Hex, "hex", false, "print the bytes too")
-	quiet := f.Bool("quiet", false, "print nothing")
-	only := f.String("only", "", "print these `operations` only, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
-	if _, err := parse("wire", f, args, getenv, stdout); err != nil {
-		return err
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.to, "to", "", "the server, `HOST:PORT`")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`ADDRESS` for clients; port 0 picks a free one")
+	f.StringVar(&o.record, "record", "", "`FILE` to write a recording to")
+	f.StringVar(&o.only, "only", "", "print these `OPERATIONS` only, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
+	f.BoolVar(&o.printer.JSON, "json", false, "print JSON, one object per line")
+	f.BoolVar(&o.printer.Hex, "hex", false, "print the bytes too")
+	f.BoolVar(&o.quiet, "quiet", false, "print nothing")
+	completeFiles(c, "record")
+	c.AddCommand(replayCommand())
+	return c
+}
+
+func (o *wireOptions) wire(c *cobra.Command) (err error) {
+	flags, stderr := c.Flags(), c.ErrOrStderr()
+	o.printer.W = c.OutOrStdout()
+	if _, _, err := net.SplitHostPort(o.to); o.to == "" {
+		return badFlag(flags, "to", "it must give the server's address, HOST:PORT")
+	} else if err != nil {
+		return badFlag(flags, "to", "%q is not HOST:PORT", o.to)
 	}
-	switch _, _, badTo := net.SplitHostPort(*to); {
-	case f.NArg() > 0:
-		return usageError{fmt.Errorf("wire takes no arguments, but there is %q", f.Arg(0))}
-	case *to == "":
-		return usageError{errors.New("wire needs the server's address: --to HOST:PORT")}
-	case badTo != nil:
-		return usageError{fmt.Errorf("invalid value %q for flag -to: %w", *to, badTo)}
-	}
-	if *only != "" {
-		if printer.Only, err = wiretap.ParseOnly(*only); err != nil {
-			return usageError{fmt.Errorf("invalid value %q for flag -only: %w", *only, err)}
+	if o.only != "" {
+		if o.printer.Only, err = wiretap.ParseOnly(o.only); err != nil {
+			return badFlag(flags, "only", "%w", err)
 		}
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 
-	l, err := net.Listen("tcp", *listen)
+	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	proxy := wiretap.Proxy{To: *to}
+	proxy := wiretap.Proxy{To: o.to}
 	var recorder *wiretap.Recorder
-	if *record != "" {
-		file, createErr := os.Create(*record)
+	if o.record != "" {
+		file, createErr := os.Create(o.record)
 		if createErr != nil {
 			return createErr
 		}
-		recorder = wiretap.NewRecorder(file, *to)
+		recorder = wiretap.NewRecorder(file, o.to)
 		defer func() { err = errors.Join(err, recorder.Err(), file.Close()) }()
 		if recorder.Err() != nil {
 			return nil // the deferred function tells
@@ -78,12 +103,12 @@ func wire(args []string, getenv func(string) string, stdout, stderr io.Writer) (
 				cancel() // a proxy that cannot record has nothing to do
 			}
 		}
-		if !*quiet {
-			printer.Handle(e)
+		if !o.quiet {
+			o.printer.Handle(e)
 		}
 	}
-	fmt.Fprintf(stderr, "lockkeeper: proxying %s to %s\n", l.Addr(), *to)
-	printer.Start = time.Now()
+	fmt.Fprintf(stderr, "lockkeeper: proxying %s to %s\n", l.Addr(), o.to)
+	o.printer.Start = time.Now()
 	err = proxy.Serve(ctx, l)
 	if recorder != nil && recorder.Lost() > 0 {
 		fmt.Fprintf(stderr, "lockkeeper: %d connections could not be recorded to their end, since something was too long or no frame\n", recorder.Lost())
@@ -94,35 +119,46 @@ func wire(args []string, getenv func(string) string, stdout, stderr io.Writer) (
 	return err
 }
 
-// wireReplay plays recordings against an endpoint.
-func wireReplay(args []string, getenv func(string) string, stdout io.Writer) error {
+func replayCommand() *cobra.Command {
 	var opts golden.Options
-	f := flag.NewFlagSet("wire replay [FLAGS] FILE|DIR HOST:PORT", flag.ContinueOnError)
-	asJSON := f.Bool("json", false, "print JSON, one object per recording")
-	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept another zxid in watch events: ZooKeeper 3.8 sends -1, 3.9 that of the change")
-	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for what should come")
-	if _, err := parse("wire replay", f, args, getenv, stdout); err != nil {
-		return err
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "replay FILE|DIR HOST:PORT",
+		Short: "Play recordings against a server and report what differs",
+		Long: `Play a recording, or all recordings of a directory, against a server, and report
+in which field of which frame its answers first differ. Zxids, sessions,
+passwords and times are those of the run, and the order of names in a list does
+not matter. The exit code is 1 if something differs.
+
+To compare two servers, record one client on the first and replay it on the
+second.`,
+		Example: `  lockkeeper wire replay session.txt 127.0.0.1:2181
+  lockkeeper wire replay recordings/ 127.0.0.1:2181 --json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return errors.New("wire replay takes a recording, or a directory of them, and the server's HOST:PORT")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			return wireReplay(args[0], args[1], opts, asJSON, c)
+		},
 	}
-	var rest []string // flags may stand behind them
-	for f.NArg() > 0 {
-		rest = append(rest, f.Arg(0))
-		if err := f.Parse(f.Args()[1:]); errors.Is(err, flag.ErrHelp) {
-			_, err = parse("wire replay", f, []string{"-h"}, getenv, stdout)
-			return err
-		} else if err != nil {
-			return usageError{err}
-		}
-	}
-	if len(rest) != 2 {
-		return usageError{errors.New("wire replay takes a recording, or a directory of them, and the endpoint's HOST:PORT")}
-	}
-	path, addr := rest[0], rest[1]
+	f := c.Flags()
+	f.SortFlags = false
+	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for each frame")
+	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept any zxid in watch events: ZooKeeper 3.8 sends -1, 3.9 that of the change")
+	f.BoolVar(&asJSON, "json", false, "print JSON, one object per recording")
+	return c
+}
+
+// wireReplay plays recordings against the server at addr.
+func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Command) error {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return usageError{fmt.Errorf("%q is not HOST:PORT: %w", addr, err)}
+		return usageError{fmt.Errorf("%q is not HOST:PORT", addr)}
 	}
 	if opts.Timeout <= 0 {
-		return usageError{fmt.Errorf("invalid value %v for flag -timeout: not above 0", opts.Timeout)}
+		return badFlag(c.Flags(), "timeout", "%v is not above 0", opts.Timeout)
 	}
 	scenarios, isDir, err := recordings(path)
 	if err != nil {
@@ -142,7 +178,7 @@ func wireReplay(args []string, getenv func(string) string, stdout io.Writer) err
 		}
 		played = append(played, replayed{s, time.Since(began), err})
 	}
-	return report(stdout, played, isDir, *asJSON)
+	return report(c.OutOrStdout(), played, isDir, asJSON)
 }
 
 // recordings loads a file, or those of a directory.

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"cmp"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -16,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -69,7 +69,7 @@ var zooAlike = map[string][]string{
 
 // readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
 // there is no flag. Keys that nobody knows are logged.
-func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lockkeeper.Config, log *slog.Logger) error {
+func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error {
 	keys, err := zooKeys(path)
 	if err != nil {
 		return err
@@ -77,11 +77,15 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 	bad := func(key string, err error) error {
 		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
 	}
+	given := func(name string) bool {
+		from, _ := sourceOf(flags.Lookup(name))
+		return from > byFile
+	}
 	set := func(name, value string) error {
-		if given[name] != byDefault {
+		if given(name) {
 			return nil
 		}
-		return f.Set(name, value)
+		return setFrom(flags.Lookup(name), byFile, "--"+name, value)
 	}
 	number := func(value string, to *int) error {
 		n, err := strconv.ParseUint(value, 0, 31) // 0xfffff is a number to Java too
@@ -120,7 +124,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 			err = number(value, &syncLimit)
 		case name == "dataDir":
 			err = set("data", value)
-			if given["data"] == byDefault && given["memory"] == byDefault && err == nil {
+			if !given("data") && !given("memory") && err == nil {
 				err = notZooKeepers(value)
 			}
 		case name == "clientPort":
@@ -141,7 +145,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 			}
 		case name == "ssl.keyStore.location", name == "ssl.trustStore.location":
 			flag := map[string]string{"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca"}[name]
-			if err = set(flag, value); err == nil && given[flag] == byDefault {
+			if err = set(flag, value); err == nil && !given(flag) {
 				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
 			}
 		case name == "ssl.keyStore.type", name == "ssl.trustStore.type": // with the location
@@ -210,7 +214,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 		case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
 		case name == "ssl.quorum.keyStore.location", name == "ssl.quorum.trustStore.location":
 			flag := map[string]string{"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca"}[name]
-			if err = set(flag, value); err == nil && given[flag] == byDefault {
+			if err = set(flag, value); err == nil && !given(flag) {
 				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
 			}
 		case name == "ssl.quorum.keyStore.type", name == "ssl.quorum.trustStore.type": // with the location
@@ -224,7 +228,7 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme":
 			err = errors.New("not supported")
 		default:
-			log.Warn("a key of the configuration file means nothing here", "file", path, "key", key)
+			cfg.Logger.Warn("a key of the configuration file means nothing here", "file", path, "key", key)
 		}
 		if err != nil {
 			return bad(key, err)
@@ -235,15 +239,15 @@ func readZooCfg(path string, f *flag.FlagSet, given map[string]source, cfg *lock
 			return bad("syncLimit", err)
 		}
 	}
-	if tlsPeers && (f.Lookup("peer-tls-cert").Value.String() == "" || f.Lookup("peer-tls-ca").Value.String() == "") {
+	if tlsPeers && (flags.Lookup("peer-tls-cert").Value.String() == "" || flags.Lookup("peer-tls-ca").Value.String() == "") {
 		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
-	if given["peers"] != byDefault || given["join"] != byDefault {
+	if given("peers") || given("join") {
 		return nil
 	}
 	id := ""
-	if given["id"] != byDefault {
-		id = f.Lookup("id").Value.String()
+	if given("id") {
+		id = flags.Lookup("id").Value.String()
 	}
 	return zooServers(path, id, servers, keys, set)
 }

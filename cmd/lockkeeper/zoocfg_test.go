@@ -1,8 +1,6 @@
 package main
 
 import (
-	"flag"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,7 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/spf13/cobra"
+
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -64,22 +63,21 @@ func TestZooCfg(t *testing.T) {
 // TestZooCfgSyncLimit: syncLimit is the election timeout, in ticks.
 func TestZooCfgSyncLimit(t *testing.T) {
 	for _, x := range []struct {
-		lines []string
-		given map[string]source
-		want  time.Duration
+		lines, args []string
+		want        time.Duration
 	}{
-		{[]string{"tickTime=500"}, nil, time.Minute},
+		{[]string{"tickTime=500"}, nil, 2 * time.Second},
 		{[]string{"tickTime=500", "syncLimit=5"}, nil, 2500 * time.Millisecond},
-		{[]string{"syncLimit=0"}, nil, time.Minute},
-		{[]string{"tickTime=500", "syncLimit=5"}, map[string]source{"election-timeout": byFlag}, time.Minute},
+		{[]string{"syncLimit=0"}, nil, 2 * time.Second},
+		{[]string{"tickTime=500", "syncLimit=5"}, []string{"--election-timeout", "1m"}, time.Minute},
 	} {
-		var cfg lockkeeper.Config
-		f := flag.NewFlagSet("serve", flag.ContinueOnError)
-		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "")
-		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", time.Minute, "")
-		check1(t, readZooCfg(zooCfg(t, x.lines...), f, x.given, &cfg, slog.New(slog.DiscardHandler)))
-		if cfg.ElectionTimeout != x.want {
-			t.Errorf("%q: an election timeout of %v", x.lines, cfg.ElectionTimeout)
+		var o serveOptions
+		var c cobra.Command
+		o.define(&c)
+		check1(t, c.ParseFlags(x.args))
+		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
+		if o.config.ElectionTimeout != x.want {
+			t.Errorf("%q: an election timeout of %v", x.lines, o.config.ElectionTimeout)
 		}
 	}
 }
@@ -172,7 +170,7 @@ func TestBadZooCfg(t *testing.T) {
 		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
 		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
 		"jute.maxbuffer=0x1000001":             "jute.maxbuffer=0x1000001: the most is 16777216",
-		"secureClientPort=2281":                "-tls-listen without -tls-cert",
+		"secureClientPort=2281":                "--tls-cert: a port for TLS needs a certificate",
 		"secureClientPort=70000":               "secureClientPort=70000: ",
 		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
 		"ssl.keyStore.location=/a/store.jks":   "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
@@ -199,7 +197,7 @@ func TestBadZooCfg(t *testing.T) {
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one server that votes",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
-		"server.1=a:1:2\nserver.2=a:1:2":                                                           "servers 1 and 2 have one address",
+		"server.1=a:1:2\nserver.2=a:1:2":                                                           "servers 1 and 2 have the same address",
 		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                                                     "as other members reach it",
 		"server.1=a:1:2|b:1:2":                                                                     "server.1=a:1:2|b:1:2: ",
 		"server.1=a:1":                                                                             "server.1=a:1: ",
@@ -211,7 +209,7 @@ func TestBadZooCfg(t *testing.T) {
 		"sslQuorum=true\nssl.quorum.hostnameVerification=false":                                    "not supported",
 		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
 		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
-		"DigestAuthenticationProvider.digestAlg=MD2":                                               `"MD2" for flag -digest-algorithm: not supported`,
+		"DigestAuthenticationProvider.digestAlg=MD2":                                               `--digest-algorithm: "MD2" is not supported`,
 		"enforce.auth.enabled=true":                                                                "without enforce.auth.schemes",
 		"enforce.auth.enabled=true\nenforce.auth.schemes=sasl":                                     `scheme "sasl"`,
 		"enforce.auth.enabled=true\nenforce.auth.schemes=digest\nDigestAuthenticationProvider.enabled=false": `scheme "digest"`,
