@@ -73,6 +73,14 @@ server of that protocol.`,
 	root.AddCommand(help)
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Use, c.Short = "completion SHELL", "Print a script for completions in a shell"
+			c.Long = `Print a script that makes a shell complete commands, flags and their values.
+'lockkeeper completion SHELL --help' says how to load it for good.`
+			c.Example = `  source <(lockkeeper completion bash)
+  lockkeeper completion zsh > "${fpath[1]}/_lockkeeper"
+  lockkeeper completion fish | source`
+		}
 		if c.HasSubCommands() && !c.Runnable() {
 			takesSubcommand(c)
 		}

@@ -147,6 +147,25 @@ func inReplica() bool {
 	}
 }
 
+// GeneratedFile compares a file with what it should say. With the flag -rewrite
+// it writes the file anew instead.
+func GeneratedFile(t *testing.T, file, want string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	switch was := string(b); {
+	case err == nil && was == want:
+	case *rewrite:
+		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	case err != nil:
+		t.Errorf("%v (-rewrite makes it)", err)
+	default:
+		line, is, should := firstDifference(was, want)
+		t.Errorf("%s: line %d is %q, should be %q (-rewrite brings it up to date)", file, line, is, should)
+	}
+}
+
 // Generated compares the part of a file between the lines "<!-- NAME -->" and
 // "<!-- end of NAME -->" with what it should say. With the flag -rewrite it
 // writes the file anew instead.

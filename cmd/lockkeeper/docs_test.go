@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// TestDocs holds docs/cli.md and the pages in docs/man to the commands. With
+// -rewrite they are brought up to date.
+func TestDocs(t *testing.T) {
+	testkit.Generated(t, "../../docs/cli.md", "commands", cliMarkdown())
+	pages := map[string]bool{}
+	for _, c := range documented() {
+		path := filepath.Join("../../docs/man", strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+		testkit.GeneratedFile(t, path, manPage(c))
+		pages[path] = true
+	}
+	there, err := filepath.Glob("../../docs/man/*")
+	check1(t, err)
+	for _, path := range there {
+		if !pages[path] {
+			t.Errorf("%s belongs to no command: delete it", path)
+		}
+	}
+}
+
+// documented lists the commands in the order of help, each before its
+// subcommands. The scripts for shells explain themselves.
+func documented() (all []*cobra.Command) {
+	var add func(c *cobra.Command)
+	add = func(c *cobra.Command) {
+		all = append(all, c)
+		for _, sub := range subcommands(c) {
+			if c.Name() != "completion" {
+				add(sub)
+			}
+		}
+	}
+	add(newRoot(io.Discard, io.Discard))
+	return all
+}
+
+// cliMarkdown is a section for each command.
+func cliMarkdown() string {
+	var b strings.Builder
+	for _, c := range documented() {
+		text := strings.ReplaceAll(description(c), "\n\n  ", "\n\n    ") // in Markdown a quotation
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n    %s\n", c.CommandPath(), text, c.UseLine())
+		if c.Example != "" {
+			fmt.Fprintf(&b, "\nExamples:\n\n%s\n", indent(c.Example, "  "))
+		}
+		for _, sub := range subcommands(c) {
+			if sub == subcommands(c)[0] {
+				fmt.Fprint(&b, "\n| command | |\n|---|---|\n")
+			}
+			fmt.Fprintf(&b, "| `%s` | %s |\n", sub.Name(), sub.Short)
+		}
+		for _, g := range groupsOfFlags(c) {
+			fmt.Fprintf(&b, "\n%s:\n\n%s", g.title, g.FlagUsagesWrapped(84))
+		}
+	}
+	return b.String()
+}
+
+// indent puts a prefix before each line that is not empty.
+func indent(text, by string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) != "" {
+			b.WriteString(by)
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// manPage is the page of a command in the language of man.
+func manPage(c *cobra.Command) string {
+	var b strings.Builder
+	name := strings.ReplaceAll(c.CommandPath(), " ", "-")
+	fmt.Fprintf(&b, ".\\\" Made by: go test ./cmd/lockkeeper -run TestDocs -rewrite\n.TH %s 1 \"\" lockkeeper \"lockkeeper manual\"\n", roff(strings.ToUpper(name)))
+	short := c.Short
+	if short == "" {
+		short = "a lock coordinator that speaks ZooKeeper's protocol"
+	}
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.nf\n%s\n.fi\n.SH DESCRIPTION\n", roff(name), roff(short), roff(c.UseLine()))
+	for i, paragraph := range strings.Split(description(c), "\n\n") {
+		switch {
+		case strings.HasPrefix(paragraph, "  "):
+			fmt.Fprintf(&b, ".PP\n.nf\n%s\n.fi\n", roff(paragraph))
+		case i == 0:
+			fmt.Fprintf(&b, "%s\n", roff(paragraph))
+		default:
+			fmt.Fprintf(&b, ".PP\n%s\n", roff(paragraph))
+		}
+	}
+	groups := groupsOfFlags(c)
+	if len(groups) > 0 {
+		fmt.Fprint(&b, ".SH OPTIONS\n")
+	}
+	for _, g := range groups {
+		if len(groups) > 1 {
+			fmt.Fprintf(&b, ".SS %s\n", roff(g.title))
+		}
+		g.VisitAll(func(f *pflag.Flag) {
+			value, usage := pflag.UnquoteUsage(f)
+			if value != "" {
+				value = " \\fI" + roff(value) + "\\fR"
+			}
+			if _, isDefault := map[string]bool{"": true, "0": true, "0s": true, "false": true}[f.DefValue]; !isDefault {
+				usage += fmt.Sprintf(" (default %s)", f.DefValue)
+			}
+			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR%s\n%s\n", roff("--"+f.Name), value, roff(usage))
+		})
+	}
+	if len(groups) > 0 {
+		fmt.Fprint(&b, ".SH ENVIRONMENT\nA variable can stand in for each flag, which wins over it.\n.PP\n.nf\n")
+		for _, g := range groups {
+			g.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s\n", roff(variable(c, f))) })
+		}
+		fmt.Fprint(&b, ".fi\n")
+	}
+	if c.Example != "" {
+		fmt.Fprintf(&b, ".SH EXAMPLES\n.nf\n%s\n.fi\n", roff(c.Example))
+	}
+	var also []string
+	if c.HasParent() {
+		also = append(also, c.Parent().CommandPath())
+	}
+	for _, sub := range subcommands(c) {
+		if c.Name() != "completion" {
+			also = append(also, sub.CommandPath())
+		}
+	}
+	for i, path := range also {
+		also[i] = fmt.Sprintf("\\fB%s\\fR(1)", roff(strings.ReplaceAll(path, " ", "-")))
+	}
+	fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", strings.Join(also, ",\n"))
+	return b.String()
+}
+
+// roff quotes text for man.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`).Replace(text)
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, ".") {
+			b.WriteString(`\&`)
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
