@@ -237,7 +237,7 @@ func TestClusterZooCfg(t *testing.T) {
 			t.Error(err)
 		}
 		for _, l := range p.lines() {
-			if strings.Contains(l, "means nothing here") {
+			if strings.Contains(l, "unknown key") {
 				t.Errorf("every key is known, but: %s", l)
 			}
 		}

@@ -240,7 +240,7 @@ func TestFieldsHaveFlags(t *testing.T) {
 	none := []string{"MaxSessions", "MaxWatches", "MaxTLSHandshakes", "MaxOutstanding", "MaxOutboxBytes", "SnapshotBytes"} // they keep their defaults
 	flags := serveCommand().Flags()
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[lockkeeper.Config]()) {
-		flag, key := fieldFlags[field.Name], zooFields[field.Name]
+		flag, key := fieldFlags[field.Name], zooKeyOf(field.Name)
 		switch {
 		case !field.IsExported() || slices.Contains(embedders, field.Name) || slices.Contains(none, field.Name):
 		case (flag == "") == (key == ""):

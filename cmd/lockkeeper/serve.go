@@ -204,7 +204,8 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Wri
 	}
 }
 
-// fieldFlags are the flags for fields of the configuration.
+// fieldFlags are the flags for fields of the configuration. zooTable has the keys
+// of a zoo.cfg for the others.
 var fieldFlags = map[string]string{
 	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "ID": "id",
 	"Peers": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
@@ -215,19 +216,12 @@ var fieldFlags = map[string]string{
 	"ReadOnly": "read-only", "MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
-// zooFields are the keys of a zoo.cfg for fields without a flag.
-var zooFields = map[string]string{
-	"MaxConnections": "maxCnxns", "MaxFrameBytes": "jute.maxbuffer", "MinSessionTimeout": "minSessionTimeout",
-	"MaxSessionTimeout": "maxSessionTimeout", "HandshakeTimeout": "nio.sessionlessCnxnTimeout",
-	"ContainerCheckInterval": "znode.container.checkIntervalMs",
-}
-
 // badField says which flag is wrong, or which key of a zoo.cfg.
 func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 	if name, ok := fieldFlags[err.Field]; ok {
 		return badFlag(flags, name, "%s", err.Reason)
 	}
-	return usageError{fmt.Errorf("%s: %s", cmp.Or(zooFields[err.Field], err.Field), err.Reason)}
+	return usageError{fmt.Errorf("%s: %s", cmp.Or(zooKeyOf(err.Field), err.Field), err.Reason)}
 }
 
 // badFlag is the error for a flag that has a wrong value, by the name of what

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 
@@ -21,248 +20,80 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A zoo.cfg is ZooKeeper's configuration file (QuorumPeerConfig): a key and a
-// value on each line. Its keys fall into four: those that are a flag here,
-// those that are a field of the configuration, those that mean nothing here,
-// and those that would promise something that is not kept, which are refused.
-
-// zooIgnored are keys without a meaning here: of how ZooKeeper's servers elect a
-// leader and wait for one that lags (here it catches up for as long as that takes),
-// of its own files and threads, and of its other ports.
-var zooIgnored = []string{
-	"initLimit", "connectToLearnerMasterLimit", "electionAlg", "cnxTimeout", "leaderServes", "syncEnabled",
-	"observerMasterPort", "localSessionsEnabled", "localSessionsUpgradingEnabled",
-	"dataLogDir", "snapCount", "preAllocSize", "txnLogSizeLimitInKb", "autopurge.", "fsync.warningthresholdms", "globalOutstandingLimit",
-	"serverCnxnFactory", "clientPortListenBacklog", "tcpKeepAlive", "clientTcpKeepAlive", "admin.", "metricsProvider.",
-	"ssl.hostnameVerification", "digest.enabled", "closeSessionTxn.enabled", "znode.container.maxPerMinute",
+// zooFile is a zoo.cfg that is being read into flags and a configuration.
+type zooFile struct {
+	path    string
+	keys    map[string]string // as they are written: some may begin with "zookeeper."
+	flags   *pflag.FlagSet
+	cfg     *lockkeeper.Config
+	servers []proto.QuorumServer
 }
 
-// zooAlike are keys of which one value is how it is here anyway; any other
-// would not be kept.
-var zooAlike = map[string][]string{
-	"forceSync":                             {"yes"},
-	"skipACL":                               {"no"},
-	"ssl.quorum.hostnameVerification":       {"true"},
-	"ssl.quorum.clientHostnameVerification": {"false"},
-	"ssl.quorum.clientAuth":                 {"need"},
-	"ssl.quorum.crl":                        {"false"},
-	"ssl.quorum.ocsp":                       {"false"},
-	"ssl.quorum.keyStore.password":          {""},
-	"ssl.quorum.keyStore.passwordPath":      {""},
-	"ssl.quorum.trustStore.password":        {""},
-	"ssl.quorum.trustStore.passwordPath":    {""},
-	"sslQuorumReloadCertFiles":              {"false"},
-	"portUnification":                       {"false"},
-	"sessionRequireClientSASLAuth":          {"false"},
-	"client.portUnification":                {"false"},
-	"authProvider.x509":                     {"org.apache.zookeeper.server.auth.X509AuthenticationProvider"},
-	"ssl.authProvider":                      {"x509"},
-	"ssl.clientHostnameVerification":        {"false"},
-	"ssl.crl":                               {"false"},
-	"ssl.ocsp":                              {"false"},
-	"ssl.keyStore.password":                 {""},
-	"ssl.keyStore.passwordPath":             {""},
-	"ssl.trustStore.password":               {""},
-	"ssl.trustStore.passwordPath":           {""},
-	"client.certReload":                     {"false"},
+const zooPrefix = "zookeeper." // of system properties
+
+// value is the value of a key, or "".
+func (z *zooFile) value(key string) string { return cmp.Or(z.keys[key], z.keys[zooPrefix+key]) }
+
+// given reports whether the user has set a flag in a way that wins over the file.
+func (z *zooFile) given(flag string) bool {
+	by, _ := sourceOf(z.flags.Lookup(flag))
+	return by > byFile
 }
 
-// readZooCfg reads a zoo.cfg into flags that were not given, and into cfg where
-// there is no flag. Keys that nobody knows are logged.
+// set sets a flag. by is what messages name if its value is wrong.
+func (z *zooFile) set(flag, by, value string) error {
+	return setFrom(z.flags.Lookup(flag), byFile, by+" in "+z.path, value)
+}
+
+// readZooCfg reads a zoo.cfg into flags that the user has not set, and into cfg
+// where there is no flag. Unknown keys are logged.
 func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error {
 	keys, err := zooKeys(path)
 	if err != nil {
 		return err
 	}
+	z := &zooFile{path: path, keys: keys, flags: flags, cfg: cfg}
 	bad := func(key string, err error) error {
 		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
 	}
-	given := func(name string) bool {
-		from, _ := sourceOf(flags.Lookup(name))
-		return from > byFile
-	}
-	set := func(name, value string) error {
-		if given(name) {
-			return nil
-		}
-		return setFrom(flags.Lookup(name), byFile, "--"+name, value)
-	}
-	number := func(value string, to *int) error {
-		n, err := strconv.ParseUint(value, 0, 31) // 0xfffff is a number to Java too
-		if err == nil {
-			*to = int(n)
-		}
-		return err
-	}
-	ms := func(value string, to *time.Duration) error {
-		var n int
-		if value == "-1" { // the default, to ZooKeeper
-			return nil
-		}
-		err := number(value, &n)
-		if err == nil {
-			*to = time.Duration(n) * time.Millisecond
-		}
-		return err
-	}
-	boolean := func(value string) error {
-		if value != "true" && value != "false" {
-			return errors.New("neither true nor false")
-		}
-		return nil
-	}
-	var servers []proto.QuorumServer
-	syncLimit := 0 // ticks
-	tlsPeers := keys["sslQuorum"] == "true"
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		value, name := keys[key], strings.TrimPrefix(key, "zookeeper.")
-		var err error
-		switch {
-		case name == "tickTime":
-			err = set("tick-time", value+"ms")
-		case name == "syncLimit":
-			err = number(value, &syncLimit)
-		case name == "dataDir":
-			err = set("data", value)
-			if !given("data") && !given("memory") && err == nil {
-				err = notZooKeepers(value)
-			}
-		case name == "clientPort":
-			if _, err = strconv.ParseUint(value, 10, 16); err == nil {
-				err = set("listen", net.JoinHostPort(keys["clientPortAddress"], value))
-			}
-		case name == "clientPortAddress": // with clientPort
-		case name == "secureClientPort":
-			if _, err = strconv.ParseUint(value, 10, 16); err != nil {
-				break
-			}
-			if err = set("tls-listen", net.JoinHostPort(keys["secureClientPortAddress"], value)); err == nil && keys["clientPort"] == "" {
-				err = set("listen", "") // no other port, as in ZooKeeper
-			}
-		case name == "secureClientPortAddress":
-			if keys["secureClientPort"] == "" {
-				err = errors.New("without secureClientPort")
-			}
-		case name == "ssl.keyStore.location", name == "ssl.trustStore.location":
-			flag := map[string]string{"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca"}[name]
-			if err = set(flag, value); err == nil && !given(flag) {
-				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
-			}
-		case name == "ssl.keyStore.type", name == "ssl.trustStore.type": // with the location
-		case name == "ssl.clientAuth":
-			err = set("tls-client-auth", cmp.Or(strings.ToLower(value), "need"))
-		case name == "X509AuthenticationProvider.superUser":
-			err = set("x509-super-user", value)
-		case name == "maxClientCnxns":
-			err = set("max-client-cnxns", value)
-		case name == "DigestAuthenticationProvider.superDigest":
-			err = set("super-digest", value)
-		case name == "DigestAuthenticationProvider.enabled":
-			err = set("no-digest", strconv.FormatBool(!strings.EqualFold(value, "true")))
-		case name == "enforce.auth.enabled":
-			if strings.EqualFold(value, "true") {
-				schemes := cmp.Or(keys["enforce.auth.schemes"], keys["zookeeper.enforce.auth.schemes"])
-				if err = set("enforce-auth", schemes); schemes == "" {
-					err = errors.New("without enforce.auth.schemes")
+	rest := slices.Sorted(maps.Keys(keys))
+	tlsPeers := z.value("sslQuorum") == "true"
+	for _, row := range zooTable {
+		var others []string
+		for _, key := range rest {
+			name := strings.TrimPrefix(key, zooPrefix)
+			switch {
+			case name != row.key && !(row.prefix() && strings.HasPrefix(name, row.key)):
+				others = append(others, key)
+			case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
+			default:
+				if err := row.read(z, name, keys[key]); err != nil {
+					return bad(key, err)
 				}
 			}
-		case name == "enforce.auth.schemes": // with enforce.auth.enabled
-		case name == "DigestAuthenticationProvider.digestAlg":
-			err = set("digest-algorithm", value)
-		case name == "4lw.commands.whitelist":
-			err = set("4lw", value)
-		case name == "extendedTypesEnabled":
-			err = set("no-ttl", strconv.FormatBool(value != "true"))
-		case name == "enforceQuota":
-			err = set("enforce-quota", strconv.FormatBool(strings.EqualFold(value, "true"))) // as Java reads it
-		case name == "readonlymode.enabled":
-			err = set("read-only", strconv.FormatBool(strings.EqualFold(value, "true")))
-		case name == "reconfigEnabled":
-			err = set("reconfig", strconv.FormatBool(strings.EqualFold(value, "true")))
-		case name == "maxCnxns":
-			err = number(value, &cfg.MaxConnections)
-		case name == "jute.maxbuffer":
-			if err = number(value, &cfg.MaxFrameBytes); cfg.MaxFrameBytes > lockkeeper.MaxFrameLimit {
-				err = fmt.Errorf("the most is %d", lockkeeper.MaxFrameLimit)
-			}
-		case name == "minSessionTimeout":
-			err = ms(value, &cfg.MinSessionTimeout)
-		case name == "maxSessionTimeout":
-			err = ms(value, &cfg.MaxSessionTimeout)
-		case name == "nio.sessionlessCnxnTimeout":
-			err = ms(value, &cfg.HandshakeTimeout)
-		case name == "znode.container.checkIntervalMs":
-			err = ms(value, &cfg.ContainerCheckInterval)
-		case strings.HasPrefix(name, "server."):
-			var s proto.QuorumServer
-			if s, err = proto.ParseServer(name, value); err == nil && (s.ID == 0 || s.ID > 254) {
-				err = errors.New("ids are from 1 to 254")
-			}
-			servers = append(servers, s)
-		case name == "standaloneEnabled":
-			if err = boolean(value); err == nil {
-				err = set("allow-single-voter", strconv.FormatBool(value == "false"))
-			}
-		case name == "sslQuorum":
-			err = boolean(value)
-		case name == "peerType":
-			if value != "observer" && value != "participant" { // the server's line says it too, and counts
-				err = errors.New("neither observer nor participant")
-			}
-		case name == "quorumListenOnAllIPs":
-			err = set("peer-all-ips", strconv.FormatBool(value == "true"))
-		case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
-		case name == "ssl.quorum.keyStore.location", name == "ssl.quorum.trustStore.location":
-			flag := map[string]string{"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca"}[name]
-			if err = set(flag, value); err == nil && !given(flag) {
-				err = onlyPEM(value, keys[strings.TrimSuffix(key, "location")+"type"])
-			}
-		case name == "ssl.quorum.keyStore.type", name == "ssl.quorum.trustStore.type": // with the location
-		case strings.HasPrefix(name, "group."), strings.HasPrefix(name, "weight."):
-			err = errors.New("not supported: every member that votes has one vote")
-		case slices.Contains(zooAlike[name], value):
-		case slices.ContainsFunc(zooIgnored, func(k string) bool { return k == name || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) }):
-		case strings.HasPrefix(name, "ssl.") && strings.Contains(name, ".password"):
-			err = errors.New("a store in PEM form needs no password here, and a key that does cannot be read")
-		case zooAlike[name] != nil, strings.HasPrefix(name, "authProvider"), strings.HasPrefix(name, "ssl."),
-			strings.HasPrefix(name, "quorum.auth."), name == "requireClientAuthScheme":
-			err = errors.New("not supported")
-		default:
-			cfg.Logger.Warn("a key of the configuration file means nothing here", "file", path, "key", key)
 		}
-		if err != nil {
-			return bad(key, err)
-		}
+		rest = others
 	}
-	if syncLimit > 0 {
-		if err := set("election-timeout", (time.Duration(syncLimit) * cfg.TickTime).String()); err != nil {
-			return bad("syncLimit", err)
-		}
+	for _, key := range rest {
+		cfg.Logger.Warn("unknown key in the configuration file", "file", path, "key", key)
 	}
 	if tlsPeers && (flags.Lookup("peer-tls-cert").Value.String() == "" || flags.Lookup("peer-tls-ca").Value.String() == "") {
 		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
-	if given("peers") || given("join") {
+	if z.given("peers") || z.given("join") {
 		return nil
 	}
-	id := ""
-	if given("id") {
-		id = flags.Lookup("id").Value.String()
-	}
-	return zooServers(path, id, servers, keys, set)
+	return z.members()
 }
 
-// zooServers makes this server a member if the file lists a cluster: a single
-// server that votes is none, unless standaloneEnabled=false
+// members makes this server a member of a cluster if the file lists one. A
+// single server that votes is standalone, unless standaloneEnabled=false
 // (QuorumPeerConfig.parseDynamicConfig). The file myid of the data directory
 // says which of the servers this is.
-func zooServers(path, id string, servers []proto.QuorumServer, keys map[string]string, set func(name, value string) error) error {
-	fail := func(format string, args ...any) error {
-		return usageError{fmt.Errorf("%s: %w", path, fmt.Errorf(format, args...))}
-	}
+func (z *zooFile) members() error {
 	voters := 0
 	var peers []string
-	for _, s := range servers {
+	for _, s := range z.servers {
 		peer := fmt.Sprintf("%d=%s", s.ID, s.Addr)
 		if s.Observer {
 			peer += ":observer"
@@ -271,66 +102,80 @@ func zooServers(path, id string, servers []proto.QuorumServer, keys map[string]s
 		}
 		peers = append(peers, peer)
 	}
-	alone := keys["standaloneEnabled"] != "false" && voters < 2
+	standalone := z.value("standaloneEnabled") != "false" && voters < 2
 	switch {
-	case voters == 0 && !alone:
-		return fail("it lists no server that votes, which standaloneEnabled=false needs")
-	case voters == 0 && len(servers) > 0:
-		return fail("it lists no server that votes")
-	case alone && voters < len(servers):
-		return fail("it lists observers and only one server that votes, which needs standaloneEnabled=false")
-	case len(servers) == 0:
+	case voters == 0 && !standalone:
+		return z.fail("it lists no server that votes, which standaloneEnabled=false needs")
+	case voters == 0 && len(z.servers) > 0:
+		return z.fail("it lists no server that votes")
+	case standalone && voters < len(z.servers):
+		return z.fail("it lists observers and only one server that votes, which needs standaloneEnabled=false")
+	case len(z.servers) == 0:
 		return nil
 	}
-	if !alone {
+	if !standalone {
 		slices.Sort(peers)
 		list := strings.Join(peers, ",")
 		if _, _, err := parsePeers(list); err != nil {
-			return fail("%w", err)
+			return z.fail("%w", err)
 		}
-		if err := set("peers", list); err != nil {
-			return fail("%w", err)
-		}
-	}
-	if id == "" {
-		file := filepath.Join(keys["dataDir"], "myid")
-		switch b, err := os.ReadFile(file); {
-		case errors.Is(err, fs.ErrNotExist) && alone:
-		case errors.Is(err, fs.ErrNotExist):
-			return fail("it lists %d servers, and %s, which tells which of them this is, does not exist: write it, or give --id", len(servers), file)
-		case err != nil:
-			return fail("%w", err)
-		default:
-			id = strings.TrimSpace(string(b))
-			if alone { // it keeps its default id
-				break
-			}
-			if err := set("id", id); err != nil {
-				return fail("%s: %q is no server id", file, id)
-			}
+		if err := z.set("peers", "server.N", list); err != nil {
+			return z.fail("%w", err)
 		}
 	}
-	self, _ := strconv.ParseUint(id, 10, 64)
-	i := slices.IndexFunc(servers, func(s proto.QuorumServer) bool { return s.ID == self })
-	if i < 0 && !alone {
-		return fail("there is no server.%s, as this one's myid or --id has it", id)
+	self, err := z.self(standalone)
+	if err != nil {
+		return err
 	}
-	s := servers[max(i, 0)]
+	i := slices.IndexFunc(z.servers, func(s proto.QuorumServer) bool { return strconv.FormatUint(s.ID, 10) == self })
+	if i < 0 && !standalone {
+		return z.fail("there is no server.%s, which this server is according to myid or --id", self)
+	}
+	s := z.servers[max(i, 0)]
 	switch _, port, _ := net.SplitHostPort(s.Client); {
-	case s.Client == "":
+	case s.Client == "", z.value("clientPort") == "" && z.given("listen"):
 		return nil
-	case keys["clientPort"] == "":
-		return set("listen", s.Client)
-	case i >= 0 && port != keys["clientPort"]:
-		return fail("server.%d has client port %s, but clientPort is %s", s.ID, port, keys["clientPort"])
+	case z.value("clientPort") == "":
+		return z.set("listen", fmt.Sprintf("server.%d", s.ID), s.Client)
+	case i >= 0 && port != z.value("clientPort"):
+		return z.fail("server.%d has client port %s, but clientPort is %s", s.ID, port, z.value("clientPort"))
 	}
 	return nil
+}
+
+// self is the id of this server: the user's, or that in the file myid, which a
+// standalone server does not need. It keeps its default id.
+func (z *zooFile) self(standalone bool) (id string, err error) {
+	if z.given("id") {
+		return z.flags.Lookup("id").Value.String(), nil
+	}
+	file := filepath.Join(z.value("dataDir"), "myid")
+	b, err := os.ReadFile(file)
+	switch id = strings.TrimSpace(string(b)); {
+	case errors.Is(err, fs.ErrNotExist) && standalone:
+		return "", nil
+	case errors.Is(err, fs.ErrNotExist):
+		return "", z.fail("it lists %d servers, and %s, which says which of them this is, does not exist: write it, or give --id", len(z.servers), file)
+	case err != nil:
+		return "", z.fail("%w", err)
+	case standalone:
+		return id, nil
+	}
+	if z.set("id", "myid", id) != nil {
+		return "", z.fail("%s: %q is not a server id", file, id)
+	}
+	return id, nil
+}
+
+// fail is the error for what is wrong with the file as a whole.
+func (z *zooFile) fail(format string, args ...any) error {
+	return usageError{fmt.Errorf("%s: %w", z.path, fmt.Errorf(format, args...))}
 }
 
 // zooKeys reads the keys of a zoo.cfg, and of the file that it may have its
 // servers in.
 func zooKeys(path string) (map[string]string, error) {
-	keys, err := zooFile(path)
+	keys, err := zooLines(path)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +184,7 @@ func zooKeys(path string) (map[string]string, error) {
 	if dynamic == "" {
 		return keys, nil
 	}
-	more, err := zooFile(dynamic)
+	more, err := zooLines(dynamic)
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +192,7 @@ func zooKeys(path string) (map[string]string, error) {
 		switch {
 		case key == "version": // of the file
 		case !strings.HasPrefix(key, "server.") && !strings.HasPrefix(key, "group.") && !strings.HasPrefix(key, "weight."):
-			return nil, usageError{fmt.Errorf("%s: %s is no key of a file of servers", dynamic, key)}
+			return nil, usageError{fmt.Errorf("%s: %s cannot be in a file of servers", dynamic, key)}
 		case keys[key] != "":
 			return nil, usageError{fmt.Errorf("%s and %s both have %s", path, dynamic, key)}
 		default:
@@ -357,8 +202,8 @@ func zooKeys(path string) (map[string]string, error) {
 	return keys, nil
 }
 
-// zooFile reads a file of Java properties.
-func zooFile(path string) (map[string]string, error) {
+// zooLines reads a file of Java properties.
+func zooLines(path string) (map[string]string, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -383,8 +228,8 @@ func zooFile(path string) (map[string]string, error) {
 	return keys, nil
 }
 
-// onlyPEM refuses a store of keys or certificates that is not in PEM form.
-// Without a type the file's name tells it (KeyStoreFileType).
+// onlyPEM refuses a store of keys or certificates that is not in PEM form. Without
+// a type the name of the file decides (KeyStoreFileType).
 func onlyPEM(location, kind string) error {
 	if kind == "" {
 		kind = map[string]string{".pem": "PEM", ".jks": "JKS", ".p12": "PKCS12", ".bcfks": "BCFKS"}[filepath.Ext(location)]
@@ -393,13 +238,13 @@ func onlyPEM(location, kind string) error {
 	case "PEM":
 		return nil
 	case "":
-		return errors.New("of which type the store is tells neither its name nor a key: it must be PEM")
+		return errors.New("neither the name of the store nor a key gives its type, which must be PEM")
 	}
-	return fmt.Errorf("a store of type %s cannot be read, only PEM: keytool and openssl make one of the other", kind)
+	return fmt.Errorf("a store of type %s cannot be read, only PEM; keytool and openssl convert it", kind)
 }
 
-// notZooKeepers refuses a directory that holds ZooKeeper's own data: a server
-// that started there without it would have lost everything, to its clients.
+// notZooKeepers refuses a directory that holds ZooKeeper's own data: to its
+// clients, a server that started there without the data would have lost it.
 func notZooKeepers(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "version-2")); !errors.Is(err, fs.ErrNotExist) {
 		return errors.New("this directory holds ZooKeeper's own data, which lockkeeper cannot read; give another with --data")

@@ -1,6 +1,10 @@
 package main
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -169,7 +174,7 @@ func TestBadZooCfg(t *testing.T) {
 		"clientPort=-1":                        "clientPort=-1: ",
 		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
 		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
-		"jute.maxbuffer=0x1000001":             "jute.maxbuffer=0x1000001: the most is 16777216",
+		"jute.maxbuffer=0x1000001":             "jute.maxbuffer: 16777217 is more than 16777216",
 		"secureClientPort=2281":                "--tls-cert: a port for TLS needs a certificate",
 		"secureClientPort=70000":               "secureClientPort=70000: ",
 		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
@@ -187,7 +192,7 @@ func TestBadZooCfg(t *testing.T) {
 		"authProvider.x509=com.example.Mine":               "not supported",
 		"zookeeper.skipACL=yes":                            "not supported",
 		"authProvider.1=x.SASL":                            "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which tells which of them this is, does not exist",
+		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which says which of them this is, does not exist",
 		"server.1=a:1:2\nstandaloneEnabled=false":          "myid",
 		"standaloneEnabled=false":                          "no server that votes, which standaloneEnabled=false needs",
 		"server.1=a:1:2:observer":                          "no server that votes",
@@ -209,7 +214,7 @@ func TestBadZooCfg(t *testing.T) {
 		"sslQuorum=true\nssl.quorum.hostnameVerification=false":                                    "not supported",
 		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
 		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
-		"DigestAuthenticationProvider.digestAlg=MD2":                                               `--digest-algorithm: "MD2" is not supported`,
+		"DigestAuthenticationProvider.digestAlg=MD2":                                               `zoo.cfg: "MD2" is not supported`,
 		"enforce.auth.enabled=true":                                                                "without enforce.auth.schemes",
 		"enforce.auth.enabled=true\nenforce.auth.schemes=sasl":                                     `scheme "sasl"`,
 		"enforce.auth.enabled=true\nenforce.auth.schemes=digest\nDigestAuthenticationProvider.enabled=false": `scheme "digest"`,
@@ -283,7 +288,7 @@ func TestZooCfgMyID(t *testing.T) {
 		args []string
 		says string
 	}{
-		{"x", nil, `myid: "x" is no server id`},
+		{"x", nil, `myid: "x" is not a server id`},
 		{"3", nil, "there is no server.3"},
 		{"1", []string{"--id", "4"}, "there is no server.4"},
 		{"2", nil, "server.2 has client port 2181, but clientPort is 0"},
@@ -293,5 +298,101 @@ func TestZooCfgMyID(t *testing.T) {
 		if oneError(t, stderr, c.says); code != exitUsage {
 			t.Errorf("%q: exit code %d", c.myid, code)
 		}
+	}
+}
+
+// TestZooTable reads each row's key: what is ignored and the one value that is
+// accepted pass, other values and what is refused do not.
+func TestZooTable(t *testing.T) {
+	read := func(key, value string) error {
+		t.Helper()
+		var o serveOptions
+		var c cobra.Command
+		var logged bytes.Buffer
+		o.define(&c)
+		o.config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		lines := []string{key + "=" + value}
+		if strings.Contains(key, "ssl.quorum.") { // which nobody looks at otherwise
+			check1(t, c.ParseFlags([]string{"--peer-tls-cert=x.pem", "--peer-tls-ca=x.pem"}))
+			lines = append(lines, "sslQuorum=true")
+		}
+		err := readZooCfg(zooCfg(t, lines...), c.Flags(), &o.config)
+		if logged.Len() > 0 {
+			t.Errorf("%s: %s", key, &logged)
+		}
+		return err
+	}
+	for i, row := range zooTable {
+		for _, earlier := range zooTable[:i] {
+			if row.key == earlier.key || earlier.prefix() && strings.HasPrefix(row.key, earlier.key) {
+				t.Errorf("no key gets to the row %s past that of %s", row.key, earlier.key)
+			}
+		}
+		key := row.key
+		if row.prefix() {
+			key += ".1"
+		}
+		switch row.kind {
+		case used:
+			if row.what == "" && row.note == "" {
+				t.Errorf("%s: what it does is not said", key)
+			}
+		case onlyValue:
+			if err := read(key, row.what); err != nil {
+				t.Error(err)
+			}
+			if err := read("zookeeper."+key, "other"); !errors.As(err, &usageError{}) {
+				t.Errorf("%s=other: %v", key, err)
+			}
+		case ignored:
+			if err := read(key, "x"); err != nil || row.note == "" {
+				t.Errorf("%s: %v", key, err)
+			}
+		case refused:
+			if err := read(key, "x"); !errors.As(err, &usageError{}) || !strings.Contains(err.Error(), row.note) {
+				t.Errorf("%s: %v", key, err)
+			}
+		}
+	}
+}
+
+// TestZooDocs holds docs/zoo.cfg.md to the table of keys. With -rewrite it is
+// brought up to date.
+func TestZooDocs(t *testing.T) {
+	heads := map[zooKind]string{
+		used:      "| key | sets | |\n|---|---|---|\n",
+		onlyValue: "| key | its one value | |\n|---|---|---|\n",
+		ignored:   "| key | why |\n|---|---|\n",
+		refused:   "| key | why |\n|---|---|\n",
+	}
+	for kind, part := range map[zooKind]string{used: "used", onlyValue: "one value", ignored: "ignored", refused: "refused"} {
+		var b strings.Builder
+		b.WriteString(heads[kind])
+		why := ""
+		for _, row := range zooTable {
+			if row.kind != kind {
+				continue
+			}
+			if row.note != "likewise" {
+				why = row.note
+			}
+			key := row.key
+			if row.prefix() {
+				key += "*"
+			}
+			switch kind {
+			case used:
+				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, row.what, why)
+			case onlyValue:
+				value := "empty"
+				if row.what != "" {
+					value = "`" + row.what + "`"
+				}
+				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, value, why)
+			default:
+				fmt.Fprintf(&b, "| `%s` | %s |\n", key, why)
+			}
+		}
+		testkit.Generated(t, "../../docs/zoo.cfg.md", part, b.String())
 	}
 }

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// zooTable says what is done with each key of a zoo.cfg, ZooKeeper's
+// configuration file. The rows are read in their order, and each key by the
+// first row that it fits. docs/zoo.cfg.md is made from it.
+var zooTable = []zooRow{
+	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds)},
+	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks)},
+	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir)},
+	{"clientPort", toFlag("listen", "with clientPortAddress", clientPort)},
+	{"clientPortAddress", readWith("clientPort")},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort there is no other port", securePort)},
+	{"secureClientPortAddress", readWith("secureClientPort")},
+	{"ssl.keyStore.location", toFlag("tls-cert", "a PEM file, with the key in it", pem)},
+	{"ssl.keyStore.type", readWith("ssl.keyStore.location")},
+	{"ssl.trustStore.location", toFlag("tls-ca", "a PEM file", pem)},
+	{"ssl.trustStore.type", readWith("ssl.trustStore.location")},
+	{"ssl.clientAuth", toFlag("tls-client-auth", "", func(_ *zooFile, _, value string) (string, error) {
+		return cmp.Or(strings.ToLower(value), "need"), nil
+	})},
+	{"X509AuthenticationProvider.superUser", toFlag("x509-super-user", "", same)},
+	{"DigestAuthenticationProvider.superDigest", toFlag("super-digest", "", same)},
+	{"DigestAuthenticationProvider.digestAlg", toFlag("digest-algorithm", "", same)},
+	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "unless it is true", notTrue)},
+	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes)},
+	{"enforce.auth.schemes", readWith("enforce.auth.enabled")},
+	{"4lw.commands.whitelist", toFlag("4lw", "", same)},
+	{"extendedTypesEnabled", toFlag("no-ttl", "unless it is true", notTrue)},
+	{"enforceQuota", toFlag("enforce-quota", "", isTrue)},
+	{"readonlymode.enabled", toFlag("read-only", "", isTrue)},
+	{"maxClientCnxns", toFlag("max-client-cnxns", "", same)},
+	{"maxCnxns", toField("MaxConnections", "the limit on all connections together", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxConnections) })},
+	{"jute.maxbuffer", toField("MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxFrameBytes) })},
+	{"minSessionTimeout", toField("MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MinSessionTimeout) })},
+	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) })},
+	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take until its first request, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) })},
+	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often empty containers are looked for, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) })},
+
+	{"server.", zooRule{used, "`--peers`", "and the file myid in dataDir, `--id`; of the two ports the first is used. A single server that votes is standalone, unless standaloneEnabled=false", serverLine}},
+	{"dynamicConfigFile", zooRule{used, "", "a file with the lines server.N", nil}},
+	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", func(_ *zooFile, _, value string) (string, error) {
+		return strconv.FormatBool(value == "false"), boolean(value)
+	})},
+	{"reconfigEnabled", toFlag("reconfig", "", isTrue)},
+	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", isTrue)},
+	{"peerType", zooRule{used, "", "observer or participant; what the server's own line says counts", func(_ *zooFile, _, value string) error {
+		if value != "observer" && value != "participant" {
+			return errors.New("neither observer nor participant")
+		}
+		return nil
+	}}},
+	{"sslQuorum", zooRule{used, "", "whether members speak TLS with each other; without it the keys ssl.quorum.* are ignored", func(_ *zooFile, _, value string) error {
+		return boolean(value)
+	}}},
+	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", "a PEM file, with the key in it", pem)},
+	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location")},
+	{"ssl.quorum.trustStore.location", toFlag("peer-tls-ca", "a PEM file", pem)},
+	{"ssl.quorum.trustStore.type", readWith("ssl.quorum.trustStore.location")},
+
+	{"forceSync", only("yes", "")},
+	{"skipACL", only("no", "")},
+	{"sessionRequireClientSASLAuth", only("false", "")},
+	{"authProvider.x509", only("org.apache.zookeeper.server.auth.X509AuthenticationProvider", "")},
+	{"ssl.authProvider", only("x509", "")},
+	{"ssl.clientHostnameVerification", only("false", "")},
+	{"ssl.crl", only("false", "")},
+	{"ssl.ocsp", only("false", "")},
+	{"ssl.keyStore.password", only("", noPassword)},
+	{"ssl.keyStore.passwordPath", only("", noPassword)},
+	{"ssl.trustStore.password", only("", noPassword)},
+	{"ssl.trustStore.passwordPath", only("", noPassword)},
+	{"client.certReload", only("false", "")},
+	{"client.portUnification", only("false", "")},
+	{"portUnification", only("false", "")},
+	{"ssl.quorum.hostnameVerification", only("true", "")},
+	{"ssl.quorum.clientHostnameVerification", only("false", "")},
+	{"ssl.quorum.clientAuth", only("need", "")},
+	{"ssl.quorum.crl", only("false", "")},
+	{"ssl.quorum.ocsp", only("false", "")},
+	{"ssl.quorum.keyStore.password", only("", noPassword)},
+	{"ssl.quorum.keyStore.passwordPath", only("", noPassword)},
+	{"ssl.quorum.trustStore.password", only("", noPassword)},
+	{"ssl.quorum.trustStore.passwordPath", only("", noPassword)},
+	{"sslQuorumReloadCertFiles", only("false", "")},
+
+	{"initLimit", ignore("a server has as long as it needs to catch up")},
+	{"connectToLearnerMasterLimit", ignore("likewise")},
+	{"electionAlg", ignore("Raft elects the leader")},
+	{"cnxTimeout", ignore("likewise")},
+	{"leaderServes", ignore("the leader serves clients")},
+	{"syncEnabled", ignore("observers keep their state on disk")},
+	{"observerMasterPort", ignore("observers are served by the leader")},
+	{"localSessionsEnabled", ignore("there are no local sessions")},
+	{"localSessionsUpgradingEnabled", ignore("likewise")},
+	{"dataLogDir", ignore("the log is in dataDir")},
+	{"snapCount", ignore("snapshots are taken by the size of the log")},
+	{"preAllocSize", ignore("it is about ZooKeeper's log files")},
+	{"txnLogSizeLimitInKb", ignore("likewise")},
+	{"fsync.warningthresholdms", ignore("likewise")},
+	{"autopurge.", ignore("the log is cut and old snapshots are deleted anyway")},
+	{"globalOutstandingLimit", ignore("requests are bounded for each connection")},
+	{"serverCnxnFactory", ignore("it names a Java class")},
+	{"clientPortListenBacklog", ignore("the system's value is used")},
+	{"tcpKeepAlive", ignore("keep-alives are on")},
+	{"clientTcpKeepAlive", ignore("likewise")},
+	{"admin.", ignore("there is no admin server")},
+	{"metricsProvider.", ignore("there are no metrics providers")},
+	{"ssl.hostnameVerification", ignore("it is about clients, whose names are not checked")},
+	{"digest.enabled", ignore("every entry of the log is checked anyway")},
+	{"closeSessionTxn.enabled", ignore("it is about ZooKeeper's log")},
+	{"znode.container.maxPerMinute", ignore("containers are deleted at any rate")},
+
+	{"group.", refuse("every member that votes has one vote")},
+	{"weight.", refuse("every member that votes has one vote")},
+	{"authProvider", refuse("there are no other providers than those of digest, ip and x509")},
+	{"requireClientAuthScheme", refuse("there is no SASL")},
+	{"quorum.auth.", refuse("there is no SASL between members; TLS can stand in")},
+	{"ssl.", refuse("TLS has no other settings")},
+}
+
+const noPassword = "a store in PEM form needs no password, and a key that has one cannot be read"
+
+// zooRow is a key of a zoo.cfg. A key with a dot at its end, or that is no whole
+// key, stands for all keys that begin so.
+type zooRow struct {
+	key string
+	zooRule
+}
+
+// prefix reports whether the row is for several keys.
+func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") || r.key == "authProvider" }
+
+// zooRule is what is done with a key.
+type zooRule struct {
+	kind zooKind
+	what string // the flag or field that is set, or the only value
+	note string // the rest of the story
+	read func(z *zooFile, key, value string) error
+}
+
+type zooKind int
+
+const (
+	used zooKind = iota
+	onlyValue
+	ignored
+	refused
+)
+
+// toFlag is for a key that sets a flag, unless the user has set it already.
+func toFlag(flag, note string, convert func(z *zooFile, key, value string) (string, error)) zooRule {
+	return zooRule{used, "`--" + flag + "`", note, func(z *zooFile, key, value string) error {
+		text, err := convert(z, key, value)
+		if err != nil || z.given(flag) {
+			return err
+		}
+		return z.set(flag, key, text)
+	}}
+}
+
+// toField is for a key that sets a field of the configuration that has no flag.
+func toField(field, note string, set func(c *lockkeeper.Config, value string) error) zooRule {
+	return zooRule{used, "`Config." + field + "`", note, func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
+}
+
+// readWith is for a key that another one looks at.
+func readWith(other string) zooRule {
+	return zooRule{used, "", "with " + other, func(z *zooFile, _, _ string) error {
+		if other == "secureClientPort" && z.value(other) == "" {
+			return errors.New("without secureClientPort")
+		}
+		return nil
+	}}
+}
+
+func only(value, why string) zooRule {
+	return zooRule{onlyValue, value, why, func(_ *zooFile, _, is string) error {
+		if is == value {
+			return nil
+		}
+		return errors.New(cmp.Or(why, fmt.Sprintf("not supported, only %q is", value)))
+	}}
+}
+
+func ignore(why string) zooRule {
+	return zooRule{ignored, "", why, func(*zooFile, string, string) error { return nil }}
+}
+
+func refuse(why string) zooRule {
+	return zooRule{refused, "", why, func(*zooFile, string, string) error { return errors.New("not supported: " + why) }}
+}
+
+// zooKeyOf is the key for a field of the configuration, or "".
+func zooKeyOf(field string) string {
+	for _, row := range zooTable {
+		if row.what == "`Config."+field+"`" {
+			return row.key
+		}
+	}
+	return ""
+}
+
+// Values of keys, as flags have them.
+
+func same(_ *zooFile, _, value string) (string, error)         { return value, nil }
+func milliseconds(_ *zooFile, _, value string) (string, error) { return value + "ms", nil }
+
+// isTrue reads a value as Java's Boolean.parseBoolean does.
+func isTrue(_ *zooFile, _, value string) (string, error) {
+	return strconv.FormatBool(strings.EqualFold(value, "true")), nil
+}
+
+func notTrue(_ *zooFile, _, value string) (string, error) {
+	return strconv.FormatBool(!strings.EqualFold(value, "true")), nil
+}
+
+func boolean(value string) error {
+	if value != "true" && value != "false" {
+		return errors.New("neither true nor false")
+	}
+	return nil
+}
+
+func ticks(z *zooFile, _, value string) (string, error) {
+	n := 0
+	if err := number(value, &n); err != nil {
+		return "", err
+	}
+	if n == 0 {
+		return z.flags.Lookup("election-timeout").Value.String(), nil
+	}
+	return (time.Duration(n) * z.cfg.TickTime).String(), nil
+}
+
+func dataDir(z *zooFile, _, value string) (string, error) {
+	if z.given("data") || z.given("memory") {
+		return value, nil
+	}
+	return value, notZooKeepers(value)
+}
+
+func clientPort(z *zooFile, key, value string) (string, error) {
+	_, err := strconv.ParseUint(value, 10, 16)
+	return net.JoinHostPort(z.value(strings.Replace(key, "Port", "PortAddress", 1)), value), err
+}
+
+func securePort(z *zooFile, key, value string) (string, error) {
+	address, err := clientPort(z, key, value)
+	if err == nil && z.value("clientPort") == "" && !z.given("listen") {
+		err = z.set("listen", key, "")
+	}
+	return address, err
+}
+
+// pem is for the location of a store of keys or certificates.
+func pem(z *zooFile, key, value string) (string, error) {
+	flag := map[string]string{
+		"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca",
+		"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca",
+	}[key]
+	if z.given(flag) {
+		return value, nil
+	}
+	return value, onlyPEM(value, z.value(strings.TrimSuffix(key, "location")+"type"))
+}
+
+func enforcedSchemes(z *zooFile, _, value string) (string, error) {
+	if !strings.EqualFold(value, "true") {
+		return "", nil
+	}
+	schemes := z.value("enforce.auth.schemes")
+	if schemes == "" {
+		return "", errors.New("without enforce.auth.schemes")
+	}
+	return schemes, nil
+}
+
+func serverLine(z *zooFile, key, value string) error {
+	s, err := proto.ParseServer(key, value)
+	if err == nil && (s.ID == 0 || s.ID > 254) {
+		err = errors.New("ids are from 1 to 254")
+	}
+	z.servers = append(z.servers, s)
+	return err
+}
+
+// number reads a number, which may be hexadecimal as in Java.
+func number(value string, to *int) error {
+	n, err := strconv.ParseUint(value, 0, 31)
+	if err == nil {
+		*to = int(n)
+	}
+	return err
+}
+
+// duration reads milliseconds; -1 leaves the default, as in ZooKeeper.
+func duration(value string, to *time.Duration) error {
+	var n int
+	if value == "-1" {
+		return nil
+	}
+	err := number(value, &n)
+	if err == nil {
+		*to = time.Duration(n) * time.Millisecond
+	}
+	return err
+}
