@@ -3,6 +3,7 @@ package conform
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"encoding/base64"
@@ -686,15 +687,22 @@ func (k *conn) quota(path, limits string) {
 	k.create(p+"/zookeeper_stats", []byte("count=0,bytes=0"), 0)
 }
 
-// deleteAll deletes a tree as far as it may.
-func (k *conn) deleteAll(path string) {
+// deleteAll deletes a tree as far as it may, and says what it could not delete.
+func (k *conn) deleteAll(path string) (why string) {
+	k.call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: proto.OpenACL, Version: proto.AnyVersion})
 	f := k.call(proto.OpGetChildren, &proto.PathWatch{Path: path})
 	if r, ok := f.Body.(*proto.ChildrenReply); ok {
 		for _, name := range r.Names {
-			k.deleteAll(path + "/" + name)
+			why = cmp.Or(k.deleteAll(path+"/"+name), why)
 		}
+	} else if f.Code != proto.NoNode {
+		why = fmt.Sprintf("the children of %s cannot be listed: %s", path, f.Code)
 	}
-	k.call(proto.OpDelete, &proto.PathVersion{Path: path, Version: proto.AnyVersion})
+	f = k.call(proto.OpDelete, &proto.PathVersion{Path: path, Version: proto.AnyVersion})
+	if why == "" && f.Code != proto.OK && f.Code != proto.NoNode {
+		why = fmt.Sprintf("%s cannot be deleted: %s", path, f.Code)
+	}
+	return why
 }
 
 // body is a request's body made of parts, for those that are wrong on purpose.

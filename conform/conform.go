@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"regexp"
@@ -33,6 +34,7 @@ type Check struct {
 	Says  string    // the behaviour, in one sentence
 	In    string    // the versions of ZooKeeper that have it, as a range; see [Version.In]
 	Needs []Feature // what the endpoint must be able to do, or the check is unsupported
+	With  Setting   // how the endpoint must be configured, or the check is not applicable
 	Alone bool      // nothing else may run beside it, since it counts zxids or asks for totals
 	run   func(*trial)
 }
@@ -59,6 +61,13 @@ const (
 
 // Features lists all features.
 func Features() []Feature { return []Feature{Words, TTL, Quotas, Super, Reaper} }
+
+// Setting is a configuration that decides which behaviour is right. How the
+// endpoint is configured is found out by trying.
+type Setting string
+
+// NoReconfig is reconfigEnabled=false, which is ZooKeeper's default.
+const NoReconfig Setting = "reconfigEnabled=false"
 
 // Checks lists the suite in the order of its report.
 func Checks() []Check { return slices.Clone(suite) }
@@ -136,7 +145,7 @@ func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...
 			switch r.Status {
 			case Failed:
 				t.Errorf("%s\n%s\n%s", r.Says, r.Why, strings.Join(r.Exchange, "\n"))
-			case Unsupported, OtherVersion:
+			case Unsupported, NotApplicable, OtherVersion:
 				t.Skip(r.Why)
 			}
 		})
@@ -166,7 +175,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if len(selected) == 0 {
 		return nil, errors.New("conform: no check has that name")
 	}
-	s := &state{o: o, root: fmt.Sprintf("/conform-%08x", rand.Uint32()), missing: map[Feature]string{}, total: len(selected)}
+	s := &state{o: o, root: fmt.Sprintf("/conform-%08x", rand.Uint32()), missing: map[Feature]string{}, otherwise: map[Setting]string{}, total: len(selected)}
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -204,6 +213,8 @@ type state struct {
 	version Version
 	claims  string             // what the endpoint calls itself
 	missing map[Feature]string // why
+
+	otherwise map[Setting]string // how it shows that the endpoint is configured otherwise
 
 	mu          sync.Mutex
 	done, total int
@@ -261,6 +272,13 @@ func (s *state) prepare(ctx context.Context) error {
 		}
 		return ""
 	})
+	s.attempt(ctx, "reconfig", func(t *trial) {
+		// No configuration has this id, so this changes no members.
+		f := t.connect().call(proto.OpReconfig, &proto.ReconfigRequest{Leaving: proto.Path{Path: "0"}, ConfigID: math.MinInt64})
+		if f.Code == proto.Unimplemented || f.Code == proto.BadVersion { // standalone, or a member
+			s.otherwise[NoReconfig] = fmt.Sprintf("reconfig is answered %s", f.Code)
+		}
+	})
 	return nil
 }
 
@@ -297,6 +315,8 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 	switch why := s.leaveOut(k); {
 	case why != "":
 		r.Status, r.Why = Unsupported, why
+	case s.otherwise[k.With] != "":
+		r.Status, r.Why = NotApplicable, fmt.Sprintf("is about %s, but here %s", k.With, s.otherwise[k.With])
 	case !s.version.In(k.In):
 		r.Status, r.Why = OtherVersion, fmt.Sprintf("ZooKeeper %s is not in %s", s.version, k.In)
 	case ctx.Err() != nil:
@@ -333,11 +353,14 @@ func (s *state) leaveOut(k *Check) string {
 	return ""
 }
 
-// tidy deletes what the run left behind, and says what it could not.
+// tidy deletes what the run left behind, also when ctx has ended, and says what
+// it could not delete and why.
 func (s *state) tidy(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
 	t := &trial{ctx: ctx, s: s, name: "tidy"}
 	defer t.end()
-	return t.protect(func() {
+	why := t.protect(func() {
 		k := t.connect()
 		for _, user := range users {
 			k.auth("digest", user+":"+user)
@@ -345,12 +368,16 @@ func (s *state) tidy(ctx context.Context) string {
 		if s.o.Super != "" {
 			k.auth("digest", s.o.Super)
 		}
-		k.deleteAll("/zookeeper/quota" + s.root)
-		k.deleteAll(s.root)
-		if f := k.call(proto.OpExists, &proto.PathWatch{Path: s.root}); f.Code != proto.NoNode {
-			t.failf("%s could not be deleted", s.root)
+		why := cmp.Or(k.deleteAll("/zookeeper/quota"+s.root), k.deleteAll(s.root))
+		if why != "" && s.o.Super == "" {
+			why += ". Some checks make znodes that only the server's super user can delete; with its password (--super USER:PASSWORD, or Options.Super) nothing is left"
 		}
+		t.ensure(why == "", "%s", why)
 	})
+	if why == "" {
+		return ""
+	}
+	return s.root + ": " + why
 }
 
 // claimed is the version in the answer to srvr, or "".

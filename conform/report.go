@@ -18,6 +18,8 @@ const (
 	Failed       Status = "failed"
 	Unsupported  Status = "unsupported"   // the endpoint lacks a feature that the check needs
 	OtherVersion Status = "other version" // the behaviour is another version's
+	// NotApplicable: the behaviour is that of another configuration.
+	NotApplicable Status = "not applicable"
 )
 
 // Result is what became of one check.
@@ -38,7 +40,7 @@ type Report struct {
 	Version string   `json:"version"`          // the version of ZooKeeper that was expected
 	Claims  string   `json:"claims,omitempty"` // what the endpoint calls itself
 	Seconds float64  `json:"seconds"`
-	Left    string   `json:"left,omitempty"` // what could not be cleaned up
+	Left    string   `json:"left,omitempty"` // what could not be deleted, why, and how to avoid it
 	Results []Result `json:"results"`        // in the order of the suite
 }
 
@@ -57,8 +59,8 @@ func (r *Report) Count(s Status) (n int) {
 
 // Summary is the outcome in one line.
 func (r *Report) Summary() string {
-	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d of other versions, in %.1f s",
-		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(OtherVersion), r.Seconds)
+	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d not applicable, %d of other versions, in %.1f s",
+		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), r.Seconds)
 }
 
 // WriteText writes the report for people: a line for each group, and all of
@@ -71,7 +73,7 @@ func (r *Report) WriteText(w io.Writer) error {
 			groups = append(groups, g)
 		}
 	}
-	fmt.Fprintf(&b, "%-20s %7s %7s %12s %14s\n", "group", "passed", "failed", "unsupported", "other version")
+	fmt.Fprintf(&b, "%-20s %7s %7s %12s %15s %14s\n", "group", "passed", "failed", "unsupported", "not applicable", "other version")
 	for _, g := range groups {
 		n := map[Status]int{}
 		for i := range r.Results {
@@ -79,11 +81,11 @@ func (r *Report) WriteText(w io.Writer) error {
 				n[r.Results[i].Status]++
 			}
 		}
-		fmt.Fprintf(&b, "%-20s %7d %7d %12d %14d\n", g, n[Passed], n[Failed], n[Unsupported], n[OtherVersion])
+		fmt.Fprintf(&b, "%-20s %7d %7d %12d %15d %14d\n", g, n[Passed], n[Failed], n[Unsupported], n[NotApplicable], n[OtherVersion])
 	}
 	for i := range r.Results {
-		if x := &r.Results[i]; x.Status == Unsupported {
-			fmt.Fprintf(&b, "unsupported: %s: %s\n", x.Name, x.Why)
+		if x := &r.Results[i]; x.Status == Unsupported || x.Status == NotApplicable {
+			fmt.Fprintf(&b, "%s: %s: %s\n", x.Status, x.Name, x.Why)
 		}
 	}
 	for i := range r.Results {
@@ -137,7 +139,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	out := testsuite{
 		Name: "conform", Tests: len(r.Results), Failures: r.Count(Failed),
-		Skipped: r.Count(Unsupported) + r.Count(OtherVersion), Time: fmt.Sprintf("%.3f", r.Seconds),
+		Skipped: r.Count(Unsupported) + r.Count(NotApplicable) + r.Count(OtherVersion), Time: fmt.Sprintf("%.3f", r.Seconds),
 	}
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -145,7 +147,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		switch x.Status {
 		case Failed:
 			k.Failure = &message{x.Why, strings.Join(append([]string{x.Says}, x.Exchange...), "\n")}
-		case Unsupported, OtherVersion:
+		case Unsupported, NotApplicable, OtherVersion:
 			k.Skipped = &message{Message: x.Why}
 		}
 		out.Cases = append(out.Cases, k)

@@ -6,12 +6,14 @@ import (
 	"encoding/xml"
 	"errors"
 	"net"
+	"path"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -114,13 +116,13 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"a                          1       2            0              0\n",
+		"a                          1       2            0               0              0\n",
 		"unsupported: b/needy: needs reaper: it was not said how soon containers are reaped\n",
 		"FAILED a/wrong code (ZooKeeper >=3.0)\n  It fails.\n    A > connect {",
 		"    A > exists xid=1 {path=\"/zookeeper\" watch=false}\n    A < exists xid=1 zxid=",
 		"  A: exists is answered Ok, expected NodeExists\n",
 		"the check broke: bug",
-		"5 checks as of ZooKeeper 3.9.5: 1 passed, 2 failed, 1 unsupported, 1 of other versions",
+		"5 checks as of ZooKeeper 3.9.5: 1 passed, 2 failed, 1 unsupported, 0 not applicable, 1 of other versions",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
@@ -175,5 +177,70 @@ func TestNoServer(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestLeft ends a run while a check is under way, which leaves a znode that only
+// the super user may delete: the rest is deleted all the same, and the report
+// says what is left, and how to avoid that.
+func TestLeft(t *testing.T) {
+	for super, wantLeft := range map[string]bool{"": true, "super:secret": false} {
+		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }))
+		dial := func(ctx context.Context) (nc net.Conn, err error) {
+			if err = ctx.Err(); err == nil { // as a net.Dialer does
+				nc, err = s.Dial("", "", time.Second)
+			}
+			return nc, err
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		locked := ""
+		checks := []Check{{Name: "a/locked", Says: "It locks itself out.", In: ">=3.0", run: func(t *trial) {
+			k := t.connect()
+			locked = k.create(t.path("locked"), nil, 0)
+			k.create(t.path("locked/child"), nil, 0)
+			k.create(t.path("other"), nil, 0)
+			k.do(proto.OpSetACL, &proto.SetACLRequest{Path: locked, ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: "nobody:x"}}}, Version: -1})
+			cancel()
+		}}}
+		withSuite(t, checks, func() {
+			r, err := Run(ctx, Options{Dial: dial, Super: super})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if wantLeft != (r.Left != "") || wantLeft && !(strings.Contains(r.Left, "the children of "+locked+" cannot be listed: NoAuth") && strings.Contains(r.Left, "--super")) {
+				t.Errorf("with the super user %q, left behind: %q", super, r.Left)
+			}
+		})
+		c := s.Connect(t, time.Minute)
+		for path, want := range map[string]bool{path.Dir(locked): wantLeft, path.Dir(locked) + "/other": false} {
+			if there, _, err := c.Exists(path); err != nil || there != want {
+				t.Errorf("with the super user %q, %s is there: %v, %v", super, path, there, err)
+			}
+		}
+	}
+}
+
+// TestReconfigEnabled runs the checks that need reconfigEnabled=false on servers
+// that have it true: they are not applicable, and no member is changed.
+func TestReconfigEnabled(t *testing.T) {
+	enabled := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Reconfig = true })
+	for name, x := range map[string]struct {
+		s   *lockkeepertest.Server
+		why string
+	}{
+		"standalone": {lockkeepertest.Start(t, enabled), "Unimplemented"},
+		"member":     {lockkeepertest.StartCluster(t, 3, enabled).Server(0), "BadVersion"},
+	} {
+		r, err := Run(t.Context(), Options{
+			Dial: func(context.Context) (net.Conn, error) { return x.s.Dial("", "", time.Second) },
+			Run:  regexp.MustCompile("^system nodes/reconfig"),
+		})
+		if err != nil || len(r.Results) != 2 || r.Count(NotApplicable) != 2 || !r.OK() || r.Left != "" {
+			t.Fatalf("%s: %v, %+v", name, err, r)
+		}
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "not applicable: system nodes/reconfig: is about reconfigEnabled=false, but here reconfig is answered "+x.why) {
+			t.Errorf("%s: %v\n%s", name, err, &text)
+		}
 	}
 }

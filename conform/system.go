@@ -139,8 +139,9 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/reconfig",
-		Says: "reconfig is answered ReconfigDisabled, as it is unless reconfigEnabled says otherwise, before its servers are looked at.",
+		Says: "Without reconfigEnabled, reconfig is answered ReconfigDisabled, before its servers are looked at.",
 		In:   ">=3.5.3",
+		With: NoReconfig,
 		run: func(t *trial) {
 			k := t.connect()
 			for _, members := range []string{"server.1=localhost:2888:3888;2181", "nonsense", ""} {
@@ -154,6 +155,7 @@ var systemChecks = []Check{
 		Name:  "system nodes/reconfig's zxid",
 		Says:  "A reconfig that is refused has consumed a zxid.",
 		In:    ">=3.5.3",
+		With:  NoReconfig,
 		Alone: true,
 		run: func(t *trial) {
 			t.undisturbed(func(string) {

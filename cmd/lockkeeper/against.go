@@ -62,16 +62,17 @@ func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdo
 	}
 	o.A, o.B = dial(a.addr), dial(addr)
 	fmt.Fprintf(stderr, "A is %s, B is %s, seed %d\n", a.addr, addr, a.seed)
-	told := time.Now()
+	shown, last := progress{w: stderr, terminal: isTerminal(stderr)}, time.Now()
 	o.Progress = func(r *differ.Report) {
-		if time.Since(told) > 2*time.Second {
-			told = time.Now()
-			fmt.Fprintf(stderr, "%d of %d requests, %.0f a second, %d events, no difference\n", r.Ops, a.ops, float64(r.Ops)/r.Seconds, r.Events)
+		if time.Since(last) > 2*time.Second {
+			last = time.Now()
+			shown.show(fmt.Sprintf("%d of %d requests, %.0f a second, %d events, no difference", r.Ops, a.ops, float64(r.Ops)/r.Seconds, r.Events), true)
 		}
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	report, err := differ.Run(ctx, o)
+	shown.clear()
 	if err != nil && report.Difference == nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -42,8 +43,9 @@ func conformCommand() *cobra.Command {
 difference with the exchange that shows it. The exit code is 1 if there is one.
 
 The checks work below a znode of their own, /conform-XXXXXXXX, and for moments
-beside it, and delete everything when they are done. Nobody else should write to
-the server at the same time, since some checks count transactions.
+beside it, and delete what they made when they are done. Some of it only the
+super user can delete, and stays without --super. Nobody else should write to the
+server at the same time, since some checks count transactions.
 
 With --against, no checks are run. Instead the same random requests go to two
 servers, and every reply, Stat, event and zxid is compared. The first difference
@@ -123,24 +125,22 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	o.Dial = func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", args[0])
 	}
-	width := 0
+	shown := progress{w: stderr, terminal: isTerminal(stderr)}
 	o.Progress = func(done, of int, r *conform.Result) {
-		line := fmt.Sprintf("%d/%d %s %s", done, of, r.Status, r.Name)
-		if isTerminal(stderr) {
-			fmt.Fprintf(stderr, "\r%-*s", width, line)
-			width = max(width, len(line))
-		} else if r.Status == conform.Failed || done%50 == 0 || done == of {
-			fmt.Fprintln(stderr, line)
-		}
+		shown.show(fmt.Sprintf("%d/%d %s %s", done, of, r.Status, r.Name), r.Status == conform.Failed || done%50 == 0 || done == of)
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
 	report, err := conform.Run(ctx, o.Options)
-	if err != nil {
+	shown.clear()
+	switch {
+	case err != nil:
 		return err
-	}
-	if width > 0 {
-		fmt.Fprintf(stderr, "\r%*s\r", width, "")
+	case ctx.Err() != nil && report.Left != "":
+		return fmt.Errorf("interrupted; left behind: %s", report.Left)
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
 	}
 	write := report.WriteText
 	if o.json {
@@ -194,6 +194,34 @@ func writeFile(name string, write func(io.Writer) error) error {
 		return err
 	}
 	return errors.Join(write(file), file.Close())
+}
+
+// progress shows how far a command is: on a terminal by one line that is written
+// over again and again, elsewhere by a line now and then.
+type progress struct {
+	w        io.Writer
+	terminal bool
+	width    int // of what is on the line
+}
+
+// show shows text. Only what matters is for those who read it later.
+func (p *progress) show(text string, matters bool) {
+	switch {
+	case p.terminal:
+		text = fmt.Sprintf("%.79s", text) // a longer line would break, and could not be written over
+		fmt.Fprintf(p.w, "\r%-*s", p.width, text)
+		p.width = utf8.RuneCountInString(text)
+	case matters:
+		fmt.Fprintln(p.w, text)
+	}
+}
+
+// clear takes the line off the terminal.
+func (p *progress) clear() {
+	if p.width > 0 {
+		fmt.Fprintf(p.w, "\r%*s\r", p.width, "")
+		p.width = 0
+	}
 }
 
 // isTerminal reports whether w is a terminal.

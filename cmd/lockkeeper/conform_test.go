@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/conform"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestConform runs the command against a server that conforms, and as one that
@@ -84,4 +85,47 @@ func TestConformUsage(t *testing.T) {
 		t.Errorf("no server: exit %d", code)
 	}
 	oneError(t, stderr, "the endpoint cannot be used")
+}
+
+// TestConformInterrupted: a signal ends the command with one line, and nothing is
+// left on the server.
+func TestConformInterrupted(t *testing.T) {
+	server := memoryServer(t)
+	p := start(t, nil, "conform", server.addr, "--group", "create,delete,data,children,watches,multi", "--parallel", "1")
+	waitFor(t, "progress", func() bool { return len(p.lines()) > 0 })
+	check1(t, p.Process.Signal(os.Interrupt))
+	if code := p.exit(); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	if last := p.lines()[len(p.lines())-1]; last != "lockkeeper: interrupted" {
+		t.Errorf("it says %q", last)
+	}
+	var r proto.ChildrenReply
+	if _, err := server.connect().Call(proto.OpGetChildren, &proto.PathWatch{Path: "/"}, &r); err != nil || len(r.Names) != 1 {
+		t.Errorf("the server has %q, %v", r.Names, err)
+	}
+}
+
+// TestProgress: on a terminal progress is one line, which a shorter one replaces
+// wholly and which is gone in the end; elsewhere it is lines, of what matters.
+func TestProgress(t *testing.T) {
+	var b strings.Builder
+	long := strings.Repeat("é", 100)
+	p := progress{w: &b, terminal: true}
+	p.show("1/3 passed with a long name", false)
+	p.show("2/3 passed", true)
+	p.show(long, true)
+	p.clear()
+	line := strings.Repeat(" ", 79)
+	if want := "\r1/3 passed with a long name\r2/3 passed" + line[:17] + "\r" + long[:2*79] + "\r" + line + "\r"; b.String() != want {
+		t.Errorf("on a terminal %q, not %q", b.String(), want)
+	}
+	b.Reset()
+	p = progress{w: &b}
+	p.show("1/3 passed", false)
+	p.show("2/3 failed", true)
+	p.clear()
+	if b.String() != "2/3 failed\n" {
+		t.Errorf("elsewhere %q", b.String())
+	}
 }
