@@ -217,10 +217,16 @@ func (c *Config) complete() error {
 			return badField(limit.field, "%d is negative", limit.value)
 		}
 	}
+	atAddr := map[string]uint64{}
 	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
-		if id == 0 || id > maxID {
+		other, taken := atAddr[c.Peers[id]]
+		switch {
+		case id == 0 || id > maxID:
 			return badField("Peers", "id %d is not in 1 to %d", id, maxID)
+		case taken:
+			return badField("Peers", "servers %d and %d have the same address", other, id)
 		}
+		atAddr[c.Peers[id]] = id
 	}
 	for _, id := range c.Observers {
 		if len(c.Peers) > 0 && c.Peers[id] == "" {

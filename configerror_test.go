@@ -23,6 +23,7 @@ func TestConfigError(t *testing.T) {
 		{"ID", "255 is not in 1 to 254", config{ID: 255}},
 		{"ID", "4", config{ID: 4, Peers: three}},
 		{"Peers", "300 is not in 1 to 254", config{Peers: map[uint64]string{1: "a:1", 300: "b:1"}}},
+		{"Peers", "servers 1 and 3 have the same address", config{Peers: map[uint64]string{1: "a:1", 2: "b:1", 3: "a:1"}}},
 		{"Peers", "vote", config{Peers: map[uint64]string{1: "a:1"}, Observers: []uint64{1}}},
 		{"Join", "not both", config{Peers: three, Join: "d:1", PeerAddr: "a:1"}},
 		{"PeerAddr", "to join", config{Join: "d:1"}},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +154,8 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		}
 		cfg.Observers = []uint64{cfg.ID}
 	}
-	for name, addr := range map[string]string{"peer-listen": cfg.PeerAddr, "join": cfg.Join} {
+	for _, name := range []string{"peer-listen", "join"} {
+		addr := flags.Lookup(name).Value.String()
 		if err := checkPeer(addr); addr != "" && err != nil {
 			return badFlag(flags, name, "%w", err)
 		}
@@ -221,7 +221,7 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 	if name, ok := fieldFlags[err.Field]; ok {
 		return badFlag(flags, name, "%s", err.Reason)
 	}
-	return usageError{fmt.Errorf("%s: %s", cmp.Or(zooKeyOf(err.Field), err.Field), err.Reason)}
+	return usageError{fmt.Errorf("%s in %s: %s", zooKeyOf(err.Field), flags.Lookup("config").Value, err.Reason)}
 }
 
 // badFlag is the error for a flag that has a wrong value, by the name of what
@@ -256,11 +256,6 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 		addr, observer := strings.CutSuffix(addr, ":observer")
 		if err := checkPeer(addr); err != nil {
 			return nil, nil, err
-		}
-		for other, a := range peers {
-			if a == addr {
-				return nil, nil, fmt.Errorf("servers %d and %d have the same address", min(id, other), max(id, other))
-			}
 		}
 		peers[id] = addr
 		if observer {

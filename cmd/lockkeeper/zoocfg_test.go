@@ -174,7 +174,9 @@ func TestBadZooCfg(t *testing.T) {
 		"clientPort=-1":                        "clientPort=-1: ",
 		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
 		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
-		"jute.maxbuffer=0x1000001":             "jute.maxbuffer: 16777217 is more than 16777216",
+		"jute.maxbuffer=0x1000001":             "zoo.cfg: 16777217 is more than 16777216",
+		"maxClientCnxns=-1":                    "maxClientCnxns in /",
+		"maxSessionTimeout=1000":               "maxSessionTimeout in /",
 		"secureClientPort=2281":                "--tls-cert: a port for TLS needs a certificate",
 		"secureClientPort=70000":               "secureClientPort=70000: ",
 		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
@@ -202,7 +204,6 @@ func TestBadZooCfg(t *testing.T) {
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one server that votes",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
-		"server.1=a:1:2\nserver.2=a:1:2":                                                           "servers 1 and 2 have the same address",
 		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                                                     "as other members reach it",
 		"server.1=a:1:2|b:1:2":                                                                     "server.1=a:1:2|b:1:2: ",
 		"server.1=a:1":                                                                             "server.1=a:1: ",
@@ -291,6 +292,8 @@ func TestZooCfgMyID(t *testing.T) {
 		{"x", nil, `myid: "x" is not a server id`},
 		{"3", nil, "there is no server.3"},
 		{"1", []string{"--id", "4"}, "there is no server.4"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "server.1=a:1:2", "server.2=a:1:2")}, "server.N in /"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "server.1=a:1:2", "server.2=a:1:2")}, "servers 1 and 2 have the same address"},
 		{"2", nil, "server.2 has client port 2181, but clientPort is 0"},
 	} {
 		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid), 0o600))
