@@ -8,8 +8,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestSeals flips every bit of what the sealed Storage wrote.
-func TestSeals(t *testing.T) {
+// TestChecksums flips every bit of a value that was stored with a checksum, and
+// changes each field of such an entry.
+func TestChecksums(t *testing.T) {
 	mem := raft.NewInmemStore()
 	stable := checksumStable{mem}
 	if v, err := stable.GetUint64([]byte("n")); v != 0 || err != nil && err.Error() != "not found" {

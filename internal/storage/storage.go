@@ -56,7 +56,7 @@ func (s *Storage) noEntries() (bool, error) {
 	return err == nil && len(snapshots) == 0, err
 }
 
-// Bootstrap Storage the configuration of a new cluster as the first entry of the
+// Bootstrap stores the configuration of a new cluster as the first entry of the
 // log. It does nothing if there is a log or a snapshot.
 //
 // It takes the place of raft.BootstrapCluster, which refuses a storage that has

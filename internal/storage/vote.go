@@ -9,11 +9,11 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// TermKey is the key under which Raft Storage its term in [Storage.Stable].
+// TermKey is the key under which Raft stores its term in [Storage.Stable].
 const TermKey = "CurrentTerm"
 
 const (
-	// The keys under which Raft Storage its vote, and which voteStore replaces.
+	// The keys under which Raft stores its vote, and which voteStore replaces.
 	voteTermKey      = "LastVoteTerm"
 	voteCandidateKey = "LastVoteCand"
 
@@ -33,7 +33,7 @@ func (s *Storage) Rejoining() (bool, error) {
 	return n != 0, err
 }
 
-// SetRejoining Storage whether this member was added without a vote and has yet
+// SetRejoining stores whether this member was added without a vote and has yet
 // to ask for it.
 func (s *Storage) SetRejoining(rejoining bool) error {
 	var n uint64
@@ -52,8 +52,8 @@ func stableUint64(s raft.StableStore, key string) (uint64, error) {
 	return v, err
 }
 
-// voteStore Storage Raft's vote in one write: the term, followed by the
-// candidate. Raft Storage the term first and the candidate after it. A crash
+// voteStore stores Raft's vote in one write: the term, followed by the
+// candidate. Raft stores the term first and the candidate after it. A crash
 // between those two writes would leave the new term with the candidate of an
 // earlier vote, and Raft would confirm that vote to this candidate without
 // comparing its log.
