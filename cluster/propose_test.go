@@ -175,11 +175,13 @@ func TestCloseWhileApplying(t *testing.T) {
 	})
 	<-looking
 	var answered sync.WaitGroup
+	before := m.raft.LastIndex()
 	for range 100 {
 		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		f := m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
 		answered.Go(func() { m.answer(f) })
 	}
+	until(t, "the entries are stored", func() bool { return m.raft.LastIndex() == before+100 })
 	closed := make(chan struct{})
 	go func() {
 		m.Kill()
