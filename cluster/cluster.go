@@ -447,6 +447,7 @@ func (observer) Restoring() {}
 
 func (o observer) Restored() {
 	o.m.trackAll()
+	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
 	o.m.pending.restored()
 	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
 		if err := o.m.storage.ReconcileLog(); err != nil {

@@ -27,6 +27,10 @@ type contacts struct {
 	peers   map[uint64]*peer
 	heard   heard
 
+	current int64  // what the leader had applied then is applied here, by the time that this process ran
+	aim     uint64 // an index that the leader had applied
+	aimed   int64  // and not yet all of it was known to the leader before then
+
 	trouble  int64  // since when something is wrong with the leader or the majority; 0 if nothing is
 	gone     int64  // since when the connections to a majority are refused; 0 if they are not
 	eligible int64  // since when this member may stand for election; 0 if it may not
@@ -72,8 +76,10 @@ type heard struct {
 	ran      int64 // when the last one came
 	led      int64 // when the leader was last sure of a majority, in ms that this process ran
 	stalled  time.Duration
-	conn     any   // the connection that they come over
-	ended    int64 // when that ended, by the real clock; 0 while it is open
+	applied  uint64 // index of the last entry that the leader has applied
+	asked    int64  // the leader had not sent that before, by the time that this process ran
+	conn     any    // the connection that they come over
+	ended    int64  // when that ended, by the real clock; 0 while it is open
 }
 
 // state is how a member answers another that asks whether it is there.
@@ -82,6 +88,7 @@ type state struct {
 	term                   uint64 // the newest that it knows
 	lastTerm, lastIndex    uint64 // of its log
 	stalled                time.Duration
+	applied                uint64 // index of the last entry that it has applied; not told to others
 }
 
 const stateLen = 1 + 3*8 + 4
@@ -315,12 +322,43 @@ func (c *contacts) state(s state) state {
 	return s
 }
 
+// keepUp notes what this member has applied.
+func (c *contacts) keepUp(applied uint64) {
+	for range 2 { // the next aim may have been reached too
+		if applied >= c.aim {
+			c.current = max(c.current, c.aimed)
+			c.aim, c.aimed = c.heard.applied, c.heard.asked
+		}
+	}
+}
+
+// caughtUp notes that all that was committed at a time, by the time that this process
+// ran, is applied here.
+func (c *contacts) caughtUp(ran int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.current = max(c.current, ran)
+}
+
+// behind reports whether what this member, which does not lead, has applied may be
+// older than promised.
+func (c *contacts) behind(now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.behindAt(c.ranAt(now))
+}
+
+func (c *contacts) behindAt(ran int64) bool {
+	return ran-c.current >= (unheardLimit * c.silence).Milliseconds()
+}
+
 // verdict is what a look at the contacts leads to.
 type verdict struct {
 	leads      bool // this member does, and no other with a later term is heard
 	lost       bool // there is no leader, as far as this member knows
 	noMajority bool // no majority is in reach
 	stuck      bool // this member cannot write, and the others go on without it
+	behind     bool // what this member has applied is too old to answer from
 }
 
 // look judges how things are, and says which of the others to ask, whether this
@@ -339,6 +377,10 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	if leads || c.heard.term >= own.term {
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
+	if c.keepUp(own.applied); leads {
+		c.current = c.ran
+	}
+	v.behind = c.behindAt(c.ran)
 	v.leads, v.lost = leads, !leads && c.lost(own.term)
 	elect := v.lost || !leads && c.useless()
 	if !elect {
@@ -380,6 +422,9 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	stand = elect && c.mayStand(now, own)
 	if again = c.again(now); !leads && c.trouble == 0 {
 		again = c.silence / 8
+	}
+	if left := unheardLimit*c.silence - time.Duration(c.ran-c.current)*time.Millisecond; left > 0 {
+		again = min(again, left)
 	}
 	return v, ask, stand, again
 }

@@ -180,6 +180,52 @@ func TestStalledLeader(t *testing.T) {
 	}
 }
 
+// TestBehind: a member is behind when two election timeouts have passed since the last
+// time of which it is known that it has applied all that the leader had by then.
+func TestBehind(t *testing.T) {
+	const limit = 4000
+	for _, x := range []struct {
+		name    string
+		applied func(now int64) uint64 // by this member; the leader applies one entry in a ms
+		behind  int64                  // when it is; 0 is never
+	}{
+		{"up to date", func(now int64) uint64 { return uint64(now) }, 0},
+		{"a second later", func(now int64) uint64 { return uint64(max(0, now-1000)) }, 0},
+		{"five seconds later", func(now int64) uint64 { return uint64(max(1000, now-5000)) }, 1000 + limit},
+		{"no more", func(now int64) uint64 { return uint64(min(now, 3050)) }, 3000 + limit},
+		{"more and more slowly", func(now int64) uint64 { return uint64(min(now, 1000+(now-1000)/4)) }, 1300 + limit}, // what it knows last is of 1300
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			c, conn := following()
+			asked := c.moment(1000).ran
+			for now := int64(1000); now < 20_000; now += 50 {
+				if now%100 == 0 {
+					m := c.moment(now)
+					c.hear(now, heard{id: 3, term: 5, conn: conn, applied: uint64(now), asked: asked}, 0, 5)
+					asked = m.ran
+				}
+				v, _ := look(c, now, state{term: 5, applied: x.applied(now)})
+				if v.behind != c.behind(now) {
+					t.Fatalf("at %d: %v at a look, and %v", now, v.behind, c.behind(now))
+				}
+				if !v.behind {
+					continue
+				}
+				if x.behind == 0 || now < x.behind-150 || now > x.behind+50 {
+					t.Fatalf("it is behind at %d", now)
+				}
+				if c.caughtUp(c.moment(now).ran); c.behind(now) {
+					t.Error("it is behind although it caught up")
+				}
+				return
+			}
+			if x.behind != 0 {
+				t.Error("it is never behind")
+			}
+		})
+	}
+}
+
 // TestPausedWrite: a process that was paused while it wrote has not been waiting for
 // its disk.
 func TestPausedWrite(t *testing.T) {

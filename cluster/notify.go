@@ -12,7 +12,8 @@ import (
 // event of one, would wait for that. So the leader says so itself, at once, by
 // the message that Raft would send: an AppendEntries without entries.
 
-// commits is the newest entry that was applied here, for those who tell others.
+// commits is the newest entry that was applied here, for those who tell others. Its
+// term is 0 if it is not known.
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64

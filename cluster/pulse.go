@@ -20,11 +20,12 @@ import (
 // are so long that it only acts on them if everything here fails.
 //
 // A heartbeat is the leader's term and id, how many ms ago it was sure of a
-// majority, and for how many ms its disk has kept it waiting. The answer is the
+// majority, for how many ms its disk has kept it waiting, and the index of the last
+// entry that it has applied. The answer is the
 // newest term that the other member knows: if that is not a later one, the member
 // follows the sender.
 const (
-	beatLen   = 8 + 8 + 4 + 4
+	beatLen   = 8 + 8 + 4 + 4 + 8
 	answerLen = 8
 )
 
@@ -55,6 +56,7 @@ func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
 // state is how this member is, apart from what its contacts say.
 func (m *Member) state() state {
 	s := state{term: m.terms.newest.Load(), stalled: m.stall.length(m.moment())}
+	s.applied, _, _ = m.commits.get()
 	switch m.raft.State() {
 	case raft.Leader:
 		s.leads = true
@@ -212,6 +214,8 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint64(beat[8:], m.cfg.ID)
 		binary.BigEndian.PutUint32(beat[16:], millis(m.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(m.stall.length(asked)))
+		applied, _, _ := m.commits.get()
+		binary.BigEndian.PutUint64(beat[24:], applied)
 		c.SetDeadline(time.Now().Add(m.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -249,6 +253,7 @@ func (m *Member) takeBeats(c net.Conn) {
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
+		asked := m.moment()                                    // the leader sends a heartbeat when it has the answer to the one before
 		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a leader whose machine is lost does not close it
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
@@ -257,6 +262,7 @@ func (m *Member) takeBeats(c net.Conn) {
 		h := heard{
 			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
+			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked.ran,
 		}
 		if m.contacts.hear(m.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
 			m.look()

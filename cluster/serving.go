@@ -29,8 +29,9 @@ func (m *Member) Leader() uint64 { return m.leader().id }
 // committed before is applied here. It gets false, so that clients go to another
 // server, when no majority was in reach for an election timeout or connections to
 // a majority are refused, when no leader was known for an election timeout or
-// did not hear this member for two, and when this member's disk has been stuck
-// for one while the others go on. Only the newest value is kept.
+// did not hear this member for two, when what is applied here is older than two,
+// and when this member's disk has been stuck for one while the others go on. Only
+// the newest value is kept.
 func (m *Member) Serving() <-chan bool { return m.serving }
 
 func (m *Member) setServing(yes bool) {
@@ -97,6 +98,8 @@ func (m *Member) watchLeader() {
 			away, lost = "no majority in reach", true
 		case seen.stuck:
 			away, lost = "the disk is stuck", true
+		case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):
+			away = "this member lags behind the leader"
 		}
 		switch {
 		case n != 0:
@@ -167,9 +170,10 @@ func (m *Member) watchLeader() {
 // catchUp closes done when all that was committed when it began is applied here.
 func (m *Member) catchUp(done chan struct{}) {
 	for {
-		w := make(result, 1)
+		w, asked := make(result, 1), m.moment()
 		m.Propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
+			m.contacts.caughtUp(asked.ran)
 			close(done)
 			return
 		}

@@ -23,10 +23,9 @@ func (s *sim) soon() time.Duration {
 // settled is how long after any other fault the cluster is as it should be.
 func (s *sim) settled() time.Duration { return 5*s.opts.ElectionTimeout + 5*time.Second }
 
-// oldest is how old a read without a sync may be: a member answers for two
-// election timeouts without its leader. It takes a moment to notice, and messages
-// take a while. A member with a slow disk, of which nothing is promised, is left
-// out.
+// oldest is how old a read without a sync may be: a member answers from what was
+// committed two election timeouts ago. It takes a moment to notice, and messages
+// take a while.
 func (s *sim) oldest() time.Duration {
 	return 2*s.opts.ElectionTimeout + 150*time.Millisecond + 500*time.Millisecond
 }
@@ -119,21 +118,16 @@ func (c *checker) age() {
 			continue
 		}
 		c.n.Recent++
-		if o.Zxid < high.Zxid && !c.lagged(o.Server, high.RetAt, o.RetAt) {
+		if o.Zxid < high.Zxid && !c.stoodStill(o.Server, high.RetAt, o.RetAt) {
 			c.fail("age of reads", "op %d, sent to member %d at %v, is answered from zxid %x, and %x was acknowledged at %v", o.ID, o.Server, o.CallAt, o.Zxid, high.Zxid, high.RetAt)
 		}
 	}
 }
 
-// lagged says whether a member had a disk in a time that was slow but did not
-// stall, or was stopped: that time does not count.
-func (c *checker) lagged(member int, from, to time.Duration) bool {
+// stoodStill says whether a member's process was stopped in a time, which does not
+// count then.
+func (c *checker) stoodStill(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	if slices.ContainsFunc(c.s.stopLog, func(s *cutSpan) bool { return s.from == memberHost(member) && s.within(from, to) }) {
-		return true
-	}
-	return slices.ContainsFunc(c.s.slowLog, func(s *cutSpan) bool {
-		return s.from == memberHost(member) && s.within(from, to) && !slices.ContainsFunc(c.s.stuckLog, func(t *cutSpan) bool { return t.from == s.from && t.At == s.At })
-	})
+	return slices.ContainsFunc(c.s.stopLog, func(s *cutSpan) bool { return s.from == memberHost(member) && s.within(from, to) })
 }
