@@ -1124,6 +1124,17 @@ func (c *checker) lateness() {
 			last[o.Session] = o
 		}
 	}
+	// What came to a member while its process was stopped, it hears when it goes on.
+	afterStop := map[int64]time.Duration{}
+	c.s.mu.Lock()
+	for _, t := range c.s.stopLog {
+		for _, o := range c.h.Ops {
+			if t.from == memberHost(o.Server) && t.within(o.CallAt, o.CallAt+onItsWay) {
+				afterStop[o.Session] = max(afterStop[o.Session], t.Until)
+			}
+		}
+	}
+	c.s.mu.Unlock()
 	type opened struct {
 		at, timeout time.Duration
 		server      int
@@ -1148,6 +1159,9 @@ func (c *checker) lateness() {
 		}
 		if c.h.Tries[id] > heard {
 			return
+		}
+		if t := afterStop[id]; t <= at {
+			heard = max(heard, t)
 		}
 		heard = c.told(server, by, heard)
 		// A leader's first act takes as long as its store does.
