@@ -158,6 +158,7 @@ type History struct {
 	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
 	Left       []int64                 // sessions at the end
 	Stats      map[string]string       // likewise, of quotas
+	StatsZxid  int64                   // of the member that says so
 	End        time.Duration           // when that was
 	Over       time.Duration           // when the work was over
 	Faults     []string

@@ -257,10 +257,17 @@ func (c *checker) outcomes() {
 	c.n.Outcomes = len(known)
 	slices.SortStableFunc(known, func(a, b *Op) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	w := c.newWorld()
-	next := 0
+	next, compared := 0, false
+	apply := func(commit *Commit) {
+		if !compared && commit.Zxid > c.h.StatsZxid {
+			compared = true
+			c.stats(w)
+		}
+		w.apply(commit)
+	}
 	for _, o := range known {
 		for ; next < len(c.h.Commits) && c.h.Commits[next].Zxid < o.Zxid; next++ {
-			w.apply(&c.h.Commits[next])
+			apply(&c.h.Commits[next])
 		}
 		var want proto.Code
 		switch o.Code {
@@ -280,14 +287,24 @@ func (c *checker) outcomes() {
 		}
 	}
 	for ; next < len(c.h.Commits); next++ {
-		w.apply(&c.h.Commits[next])
+		apply(&c.h.Commits[next])
+	}
+	if !compared {
+		c.stats(w)
+	}
+}
+
+// stats compares what the quotas of a member said with the model at the same zxid.
+func (c *checker) stats(w *world) {
+	if c.h.Stats == nil {
+		return
 	}
 	for _, path := range quotaPaths {
-		if q := w.quotas[path]; c.h.Stats != nil && q.stats && c.h.Stats[path] != q.text() {
+		if q := w.quotas[path]; q.stats && c.h.Stats[path] != q.text() {
 			c.fail("quotas", "the stats of %s are %q at the end, should be %q", path, c.h.Stats[path], q.text())
 		}
 	}
-	if n := w.total(quotaPaths[0]); c.h.Stats != nil && c.h.Stats[quotaPaths[0]] != n.text() {
+	if n := w.total(quotaPaths[0]); c.h.Stats[quotaPaths[0]] != n.text() {
 		c.fail("quotas", "the stats of %s are %q at the end, and it has %q", quotaPaths[0], c.h.Stats[quotaPaths[0]], n.text())
 	}
 }

@@ -546,7 +546,7 @@ func (s *sim) recover() {
 	s.h.Over = s.h.now()
 	close(s.done)
 	s.agree()
-	s.h.Stats = s.stats()
+	s.h.Stats, s.h.StatsZxid = s.stats()
 	s.h.Left, s.h.End = s.sessions(), s.h.now()
 }
 
@@ -613,11 +613,12 @@ func (s *sim) agree() {
 	s.h.violate("recovery", "members are not at one index 2 minutes after the last fault: %+v", all)
 }
 
-// stats is what the quotas of a member say, by their paths.
-func (s *sim) stats() map[string]string {
-	all := map[string]string{}
+// stats is what the quotas of a member say, by their paths, and the member's zxid.
+func (s *sim) stats() (all map[string]string, zxid int64) {
+	all = map[string]string{}
 	if srv := s.members[0].server(); srv != nil {
 		testhooks.Of(srv).View(func(v *fsm.View) {
+			zxid = v.Zxid()
 			for _, path := range quotaPaths {
 				if n := v.Tree().Lookup(statsOf(path)); n != nil {
 					all[path] = string(n.Record().Data)
@@ -625,7 +626,7 @@ func (s *sim) stats() map[string]string {
 			}
 		})
 	}
-	return all
+	return all, zxid
 }
 
 // ask asks the members for a change.
