@@ -28,7 +28,7 @@ fuzz:
 	done
 
 # Clusters in virtual time under faults: H virtual hours of them, on all cores
-# (docs/reliability.md).
+# (docs/testing.md).
 sim:
 	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
 

@@ -4,5 +4,5 @@
 //
 // A [Run] is a function of its [Options], as far as Go's scheduler lets it: the
 // schedule of faults and all choices of clients are drawn from the seed, but
-// which goroutine goes first is not. See docs/reliability.md.
+// which goroutine goes first is not. See docs/testing.md.
 package sim
