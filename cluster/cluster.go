@@ -62,12 +62,12 @@ type Member struct {
 	gate           *gate
 	configured     []MemberInfo // of a new cluster, by the configuration
 	transport      transport
-	membersChanged chan struct{} // has an element when they were
-	changing       chan struct{} // has an element while the members change; no mutex, since that may take long
+	membersChanged signal // has an element when they were
+	changing       turn   // of whoever changes the members
 	contacts       *contacts
-	looking        chan struct{} // has an element when watchContacts is to look at once
+	looking        signal        // has an element when watchContacts is to look at once
 	verdict        atomic.Value  // of type verdict: what it saw last
-	judged         chan struct{} // has an element when that is another one
+	judged         signal        // has an element when that is another one
 	followed       atomic.Int64  // when a majority took this member for the leader, at least, in ms of nowMs
 	begun          atomic.Uint64 // the term that this member leads in, once all from before it is applied here; else 0
 	stall          stall
@@ -82,8 +82,8 @@ type Member struct {
 	leadMu  sync.Mutex
 	current leaderInfo
 
-	linkTurn chan struct{} // has an element while somebody uses link
-	link     *link         // to the leader
+	linkTurn turn  // of whoever uses link
+	link     *link // to the leader
 
 	trackMu      sync.Mutex
 	leading      bool             // this member leads
@@ -92,14 +92,14 @@ type Member struct {
 	tracker      *session.Tracker // mirrors the replicated sessions; its deadlines count while leading
 	confirmed    chan struct{}    // closed and replaced when the leader knows of more touches
 	due          int64            // the deadline that lead sleeps for
-	sooner       chan struct{}    // has an element when there is an earlier one
+	sooner       signal           // has an element when there is an earlier one
 	expired      atomic.Int64     // sessions that this member has ended
 
-	touchWake chan struct{} // has an element when there are some touched
-	hurry     chan struct{} // has an element when somebody waits until the leader knows of one
-	toldCount uint64        // messages of touches; sendTouches uses it
-	unheard   chan int64    // since when the leader has not heard what this member did, in ms of nowMs; or heard
-	leads     chan struct{} // has an element when this member has begun to lead
+	touchWake signal     // has an element when there are some touched
+	hurry     signal     // has an element when somebody waits until the leader knows of one
+	toldCount uint64     // messages of touches; sendTouches uses it
+	unheard   chan int64 // since when the leader has not heard what this member did, in ms of nowMs; or heard
+	leads     signal     // has an element when this member has begun to lead
 	serving   chan bool
 	ready     chan struct{}
 	readyOnce sync.Once
@@ -121,11 +121,11 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
 		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		sooner:  make(chan struct{}, 1), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
-		linkTurn: make(chan struct{}, 1), changing: make(chan struct{}, 1), touched: map[int64]int64{}, touchWake: make(chan struct{}, 1), hurry: make(chan struct{}, 1), confirmed: make(chan struct{}), unheard: make(chan int64),
-		serving: make(chan bool, 1), leads: make(chan struct{}, 1), membersChanged: make(chan struct{}, 1),
+		sooner:  newSignal(), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
+		linkTurn: newTurn(), changing: newTurn(), touched: map[int64]int64{}, touchWake: newSignal(), hurry: newSignal(), confirmed: make(chan struct{}), unheard: make(chan int64),
+		serving: make(chan bool, 1), leads: newSignal(), membersChanged: newSignal(),
 		gate:    newGate(),
-		looking: make(chan struct{}, 1), judged: make(chan struct{}, 1),
+		looking: newSignal(), judged: newSignal(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 		current:  leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
@@ -135,7 +135,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.batcher.init()
 	m.commits.init()
 	m.log.init()
-	m.terms.turn = make(chan struct{}, 1)
+	m.terms.turn = newTurn()
 	m.followed.Store(never)
 	m.verdict.Store(verdict{})
 	m.ResetProposals()
@@ -423,7 +423,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				wake(o.m.membersChanged)
+				o.m.membersChanged.raise()
 				o.m.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:

@@ -14,17 +14,17 @@ const entryCost = 256
 // may hold a command or thousands.
 type logLength struct {
 	mu      sync.Mutex
-	room    sync.Cond     // on mu: no snapshot is being taken, or the member closes
-	due     chan struct{} // has an element when a snapshot is
-	bytes   int64         // applied since the newest snapshot was begun; each entry is at least entryCost
-	entries int64         // likewise
+	room    sync.Cond // on mu: no snapshot is being taken, or the member closes
+	due     signal    // has an element when a snapshot is
+	bytes   int64     // applied since the newest snapshot was begun; each entry is at least entryCost
+	entries int64     // likewise
 	taking  bool
 	closed  bool
 }
 
 func (l *logLength) init() {
 	l.room.L = &l.mu
-	l.due = make(chan struct{}, 1)
+	l.due = newSignal()
 }
 
 func (l *logLength) close() {
@@ -51,7 +51,7 @@ func (m *Member) logGrew(bytes int) {
 	l.entries++
 	if l.bytes >= due && !l.taking {
 		l.taking = true
-		l.due <- struct{}{}
+		l.due.raise()
 	}
 }
 

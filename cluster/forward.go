@@ -20,7 +20,7 @@ type link struct {
 	addr string
 	c    net.Conn
 
-	turn    chan struct{} // has an element while somebody writes
+	turn    turn          // of whoever writes
 	refused chan uint64   // batches
 	heard   chan []byte   // answers to messages of touches
 	gone    chan struct{} // closed when the connection is
@@ -31,10 +31,8 @@ type link struct {
 // sender of touches use it, one at a time.
 func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	addr := lead.addr
-	// No mutex, since to connect may take seconds: whoever waits for one holds
-	// up the clock in virtual time.
-	m.linkTurn <- struct{}{}
-	defer func() { <-m.linkTurn }()
+	m.linkTurn.take()
+	defer m.linkTurn.give()
 	if l := m.link; l != nil {
 		select {
 		case <-l.gone:
@@ -59,7 +57,7 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, turn: make(chan struct{}, 1), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
+	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
 	m.link = l
 	m.wg.Go(func() {
 		defer close(l.gone)
@@ -90,8 +88,8 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 }
 
 func (l *link) send(kind byte, payload []byte) error {
-	l.turn <- struct{}{}
-	defer func() { <-l.turn }()
+	l.turn.take()
+	defer l.turn.give()
 	err := writeMessage(l.c, kind, payload)
 	if err != nil {
 		l.c.Close()
@@ -237,10 +235,7 @@ func (m *Member) noteTouch(id, at int64) {
 	}
 	if len(m.touched) == 0 {
 		m.touchedSince = m.nowMs()
-		select {
-		case m.touchWake <- struct{}{}:
-		default:
-		}
+		m.touchWake.raise()
 	}
 	m.touched[id] = at
 }

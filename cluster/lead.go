@@ -29,10 +29,7 @@ func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 			return alive
 		}
 		if !waits {
-			select {
-			case m.hurry <- struct{}{}:
-			default:
-			}
+			m.hurry.raise()
 		}
 		select {
 		case <-news:
@@ -102,10 +99,7 @@ func (m *Member) watchLeadership() {
 				defer close(done)
 				m.lead(term, stop)
 			}(stop, done)
-			select {
-			case m.leads <- struct{}{}:
-			default:
-			}
+			m.leads.raise()
 		case <-m.stop:
 			return
 		}
@@ -211,10 +205,7 @@ func (m *Member) track(s *session.Session) {
 
 // lookSooner has lead look for the next deadline again.
 func (m *Member) lookSooner() {
-	select {
-	case m.sooner <- struct{}{}:
-	default:
-	}
+	m.sooner.raise()
 }
 
 func (m *Member) logExpired(s *session.Session) {

@@ -185,15 +185,13 @@ func (m *Member) Change(q Request) (Reply, error) {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	select {
-	case m.changing <- struct{}{}:
-	default:
+	if !m.changing.tryTake() {
 		if q.Reconfig != nil {
 			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 		}
-		m.changing <- struct{}{} // one after the other; each has its time
+		m.changing.take() // one after the other; each has its time
 	}
-	defer func() { <-m.changing }()
+	defer m.changing.give()
 	members, err := m.members()
 	if err != nil {
 		return Reply{}, err

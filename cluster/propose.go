@@ -19,16 +19,16 @@ const (
 // commit. The more wait, the more share the next write to disk.
 type batcher struct {
 	mu      sync.Mutex
-	room    sync.Cond     // on mu: the entry is not full any more, or closed
-	wake    chan struct{} // has an element when there is something to propose
-	entry   []byte        // commands gathered so far, encoded
-	waiters []fsm.Waiter  // one for each
+	room    sync.Cond    // on mu: the entry is not full any more, or closed
+	wake    signal       // has an element when there is something to propose
+	entry   []byte       // commands gathered so far, encoded
+	waiters []fsm.Waiter // one for each
 	closed  bool
 }
 
 func (b *batcher) init() {
 	b.room.L = &b.mu
-	b.wake = make(chan struct{}, 1)
+	b.wake = newSignal()
 }
 
 // take returns what has been gathered and begins anew.
@@ -92,10 +92,7 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	first := len(b.waiters) == 1
 	b.mu.Unlock()
 	if first {
-		select {
-		case b.wake <- struct{}{}:
-		default:
-		}
+		b.wake.raise()
 	}
 }
 

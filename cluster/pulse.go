@@ -81,14 +81,7 @@ func (m *Member) addLog(s *state) {
 }
 
 // look has watchContacts look at once.
-func (m *Member) look() { wake(m.looking) }
-
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (m *Member) look() { m.looking.raise() }
 
 // watchContacts sends heartbeats while this member leads, finds out when the
 // leader or the majority is lost, and has this member stand for election.
@@ -122,7 +115,7 @@ func (m *Member) watchContacts() {
 		m.keepSenders(senders, members, own.leads)
 		v, ask, stand, again := m.contacts.look(m.nowMs(), members, own)
 		if v != m.verdict.Swap(v) {
-			wake(m.judged)
+			m.judged.raise()
 		}
 		for _, x := range ask {
 			m.wg.Go(func() { m.question(x) })
@@ -142,7 +135,7 @@ func (m *Member) watchContacts() {
 // sender sends heartbeats to one member.
 type sender struct {
 	addr string
-	beat chan struct{} // has an element when one is due
+	beat signal // when one is due
 	stop chan struct{}
 }
 
@@ -161,12 +154,12 @@ func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, l
 		}
 		s := senders[x.ID]
 		if s == nil && leads {
-			s = &sender{x.Addr, make(chan struct{}, 1), make(chan struct{})}
+			s = &sender{x.Addr, newSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			m.wg.Go(func() { m.sendBeats(x.ID, s) })
 		}
 		if s != nil {
-			wake(s.beat)
+			s.beat.raise()
 		}
 	}
 }
@@ -224,7 +217,7 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		if err != nil {
 			hangUp()
 			if works {
-				wake(s.beat) // is it gone, or only this connection?
+				s.beat.raise() // is it gone, or only this connection?
 			}
 			continue
 		}

@@ -73,13 +73,13 @@ func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 // Raft's main goroutine begins another term.
 type terms struct {
 	newest atomic.Uint64 // that Raft has begun
-	turn   chan struct{} // has an element while a heartbeat is handled or a term begins; no mutex, since that may wait for the disk
+	turn   turn          // of a heartbeat that is handled, or a term that begins, which may wait for the disk
 }
 
 // during does f while no later term begins; false if one has begun, or if f is.
 func (t *terms) during(term uint64, f func() bool) bool {
-	t.turn <- struct{}{}
-	defer func() { <-t.turn }()
+	t.turn.take()
+	defer t.turn.give()
 	return term == t.newest.Load() && f()
 }
 
@@ -88,9 +88,9 @@ func (t *terms) begin(term uint64) {
 	if term <= t.newest.Load() { // it is during this one
 		return
 	}
-	t.turn <- struct{}{}
+	t.turn.take()
 	t.newest.Store(term)
-	<-t.turn
+	t.turn.give()
 }
 
 // renewed makes a call again while it fails on a connection that the other side

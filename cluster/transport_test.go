@@ -76,7 +76,7 @@ func TestVotesFollow(t *testing.T) {
 // earlier term is handled then.
 func TestTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		terms := terms{turn: make(chan struct{}, 1)}
+		terms := terms{turn: newTurn()}
 		terms.begin(4)
 		handled, done := make(chan struct{}), make(chan bool)
 		go func() {
