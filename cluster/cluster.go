@@ -20,7 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -85,18 +84,8 @@ type Member struct {
 	linkTurn turn  // of whoever uses link
 	link     *link // to the leader
 
-	trackMu      sync.Mutex
-	leading      bool             // this member leads
-	touched      map[int64]int64  // sessions to tell the leader of, and when they were heard
-	touchedSince int64            // when the first of them was
-	tracker      *session.Tracker // mirrors the replicated sessions; its deadlines count while leading
-	confirmed    chan struct{}    // closed and replaced when the leader knows of more touches
-	due          int64            // the deadline that lead sleeps for
-	sooner       signal           // has an element when there is an earlier one
-	expired      atomic.Int64     // sessions that this member has ended
+	liveness *liveness
 
-	touchWake signal     // has an element when there are some touched
-	hurry     signal     // has an element when somebody waits until the leader knows of one
 	toldCount uint64     // messages of touches; sendTouches uses it
 	unheard   chan int64 // since when the leader has not heard what this member did, in ms of nowMs; or heard
 	leads     signal     // has an element when this member has begun to lead
@@ -120,15 +109,15 @@ var ErrClosed = errors.New("cluster: closed")
 func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
 		cfg: cfg, replica: replica, start: time.Now(),
-		tracker: session.NewTracker(max(1, cfg.Tick.Milliseconds())),
-		sooner:  newSignal(), ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
-		linkTurn: newTurn(), changing: newTurn(), touched: map[int64]int64{}, touchWake: newSignal(), hurry: newSignal(), confirmed: make(chan struct{}), unheard: make(chan int64),
+		ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
+		linkTurn: newTurn(), changing: newTurn(), unheard: make(chan int64),
 		serving: make(chan bool, 1), leads: newSignal(), membersChanged: newSignal(),
 		gate:    newGate(),
 		looking: newSignal(), judged: newSignal(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 		current:  leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
+	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	if m.cfg.TimeOfDay == nil {
 		m.cfg.TimeOfDay = time.Now
 	}
@@ -427,11 +416,9 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 				o.m.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
-			o.m.track(v.Sessions().Get(c.Session))
+			o.m.liveness.add(v.Sessions().Get(c.Session))
 		case proto.SessionClosed:
-			o.m.trackMu.Lock()
-			o.m.tracker.Remove(c.Session)
-			o.m.trackMu.Unlock()
+			o.m.liveness.remove(c.Session)
 		}
 	}
 }
@@ -458,14 +445,8 @@ func (o observer) Restored() {
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.storage.Name, err)) }
 
-// trackAll gives every session that exists its whole time again.
+// trackAll gives every session that exists its whole time again. No entry is applied
+// meanwhile, so none is missed or ends.
 func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) {
-		m.trackMu.Lock()
-		defer m.trackMu.Unlock()
-		m.tracker = session.NewTracker(max(1, m.cfg.Tick.Milliseconds()))
-		for _, s := range v.Sessions().All() {
-			m.tracker.Add(s, m.nowMs())
-		}
-	})
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().All()) })
 }

@@ -10,7 +10,7 @@
 // [Member.Close]:
 //   - runBatcher proposes entries (propose.go), takeSnapshots has Raft take
 //     snapshots (compact.go), sendTouches tells the leader which sessions were heard
-//     from (forward.go);
+//     from (touches.go);
 //   - watchLeadership does the leader's duties while this member leads (lead.go);
 //   - watchContacts finds out whether the leader and the majority are there, with one
 //     sender of heartbeats for each other member (pulse.go);

@@ -18,37 +18,14 @@ import (
 // from when it asked. If the session could end before that, by what the leader
 // knows, Touch waits until the leader knows of this.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	now, slack := m.nowMs(), m.contacts.sure.Milliseconds()
-	m.trackMu.Lock()
-	m.noteTouch(id, now)
-	for waits := false; ; waits = true {
-		alive, news := m.tracker.Touch(id, now), m.confirmed
-		safe := m.peers == nil || m.surelyLeads() || m.tracker.Safe(id, now, slack)
-		m.trackMu.Unlock()
-		if !alive || safe {
-			return alive
-		}
-		if !waits {
-			m.hurry.raise()
-		}
-		select {
-		case <-news:
-		case <-over:
-			return false
-		case <-m.stop:
-			return false
-		}
-		m.trackMu.Lock()
-	}
+	return m.liveness.touch(id, m.surelyLeads, over, m.stop)
 }
 
 // Deadlines tells when the sessions are to end if nothing more is heard of them:
 // in ms since the epoch, the earliest first.
 func (m *Member) Deadlines() []session.Bucket {
-	m.trackMu.Lock()
-	buckets := m.tracker.Buckets()
+	buckets := m.liveness.deadlines()
 	ahead := m.timeOfDay() - m.nowMs()
-	m.trackMu.Unlock()
 	for i := range buckets {
 		buckets[i].Deadline += ahead
 	}
@@ -56,7 +33,7 @@ func (m *Member) Deadlines() []session.Bucket {
 }
 
 // Expired is how many sessions this member has ended because they were late.
-func (m *Member) Expired() int64 { return m.expired.Load() }
+func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 
 // watchLeadership does the leader's duties while this member leads.
 func (m *Member) watchLeadership() {
@@ -118,9 +95,6 @@ func (m *Member) term() (uint64, bool) {
 func (m *Member) setLeading(term uint64) {
 	m.proposals.lead(term != 0)
 	m.begun.Store(term)
-	m.trackMu.Lock()
-	m.leading = term != 0
-	m.trackMu.Unlock()
 }
 
 // lead ends sessions that are late, and now and then reaps container and TTL
@@ -129,7 +103,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
 	looked := m.nowMs()
-	due, wait := m.nextDeadline(looked)
+	due, wait := m.liveness.nextLook(looked)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
@@ -139,73 +113,21 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		case <-reap.C:
 			m.reap()
 			continue
-		case <-m.sooner:
+		case <-m.liveness.sooner:
 		case <-timer.C:
 		}
 		var late []*session.Session
 		var tracker *session.Tracker
-		late, tracker, looked = m.late(due)
+		late, tracker, looked = m.liveness.late(due)
 		for _, s := range late {
 			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
 		}
 		for _, s := range late { // the log may block
 			m.logExpired(s)
 		}
-		due, wait = m.nextDeadline(looked)
+		due, wait = m.liveness.nextLook(looked)
 		timer.Reset(wait)
 	}
-}
-
-// watchful is how many ms lead sleeps at most while there are sessions. If it wakes up
-// later than planned by as much again, the process was paused. A shorter pause is not
-// noticed. That does no harm: a timeout is two ticks at least, and clients speak three
-// times in it.
-func (m *Member) watchful() int64 {
-	return max(m.cfg.Tick/4, 100*time.Millisecond).Milliseconds()
-}
-
-// nextDeadline returns when to look for late sessions next, which is no later than
-// the next deadline, and how long that is from now. It counts from the last look,
-// so that a pause since then is noticed too.
-func (m *Member) nextDeadline(looked int64) (due int64, wait time.Duration) {
-	m.trackMu.Lock()
-	defer m.trackMu.Unlock()
-	due, ok := m.tracker.Next()
-	if !ok {
-		due = m.nowMs() + time.Hour.Milliseconds()
-	} else {
-		due = min(due, looked+m.watchful())
-	}
-	m.due = due
-	return due, time.Duration(due-m.nowMs()) * time.Millisecond
-}
-
-// late returns the sessions whose time is over, the tracker that found them, and
-// when it looked; due is when it was to look.
-func (m *Member) late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
-	m.trackMu.Lock()
-	defer m.trackMu.Unlock()
-	now := m.nowMs()
-	if stood := now - due; stood > m.watchful() {
-		// This process stood still, perhaps since the last look. What its clients
-		// sent meanwhile lies unread in its sockets, so nobody is late for that time.
-		m.tracker.Extend(stood + m.watchful())
-	}
-	return m.tracker.Late(now), m.tracker, now
-}
-
-// track times a session that was opened or resumed.
-func (m *Member) track(s *session.Session) {
-	m.trackMu.Lock()
-	defer m.trackMu.Unlock()
-	if m.tracker.Add(s, m.nowMs()) < m.due {
-		m.lookSooner()
-	}
-}
-
-// lookSooner has lead look for the next deadline again.
-func (m *Member) lookSooner() {
-	m.sooner.raise()
 }
 
 func (m *Member) logExpired(s *session.Session) {
@@ -224,23 +146,15 @@ type expiry struct {
 // member has lost its place: then it may be heard of again.
 func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
 	if r.Code == proto.OK {
-		e.m.expired.Add(1)
+		e.m.liveness.expired.Add(1)
 		return
 	}
-	e.m.trackMu.Lock()
-	defer e.m.trackMu.Unlock()
-	e.tracker.Spare(e.s, e.m.nowMs())
-	e.m.lookSooner()
+	e.m.liveness.spare(e.tracker, e.s)
 }
 
 // Lost lets the session be found late again. Its end may still be applied, so
 // nobody may be answered for it.
-func (e expiry) Lost() {
-	e.m.trackMu.Lock()
-	defer e.m.trackMu.Unlock()
-	e.tracker.Retry(e.s, e.m.nowMs())
-	e.m.lookSooner()
-}
+func (e expiry) Lost() { e.m.liveness.retry(e.tracker, e.s) }
 
 // ErrNoSession says that there is no such session, or not any more.
 var ErrNoSession = errors.New("no such session")
@@ -278,7 +192,7 @@ func (o ordered) Done(v *fsm.View, r *fsm.Result) {
 		o.result <- errResumed // or it ended otherwise, as Expire will see
 		return
 	}
-	o.m.expired.Add(1)
+	o.m.liveness.expired.Add(1)
 	o.result.Done(v, r)
 }
 

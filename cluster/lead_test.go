@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -90,9 +89,9 @@ func TestRefusedExpiry(t *testing.T) {
 	opened := make(outcome, 1)
 	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
 	<-opened
-	m.trackMu.Lock()
-	late, tracker := m.tracker.Late(m.nowMs()+120_000), m.tracker
-	m.trackMu.Unlock()
+	m.liveness.mu.Lock()
+	late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
+	m.liveness.mu.Unlock()
 	if len(late) != 1 || m.Touch(7, nil) {
 		t.Fatalf("late: %v", late)
 	}
@@ -110,9 +109,9 @@ func TestLostExpiry(t *testing.T) {
 	opened := make(outcome, 1)
 	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
 	<-opened
-	m.trackMu.Lock()
-	late, tracker := m.tracker.Late(m.nowMs()+120_000), m.tracker
-	m.trackMu.Unlock()
+	m.liveness.mu.Lock()
+	late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
+	m.liveness.mu.Unlock()
 	expiry{m, tracker, late[0]}.Lost()
 	if m.Touch(7, nil) {
 		t.Error("the session was heard of")
@@ -173,9 +172,9 @@ func TestResumeNearTimeout(t *testing.T) {
 		<-all
 	}
 	until(t, "most sessions are about to be late", func() bool {
-		m.trackMu.Lock()
-		defer m.trackMu.Unlock()
-		next, ok := m.tracker.Next()
+		m.liveness.mu.Lock()
+		defer m.liveness.mu.Unlock()
+		next, ok := m.liveness.tracker.Next()
 		return !ok || next-m.nowMs() < 5
 	})
 	done := make(chan int64, sessions)
@@ -215,76 +214,6 @@ func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
 	r.done <- r.id
 }
 func (r resumption) Lost() { r.done <- 0 }
-
-// TestTimeStoodStill: a leader whose process was paused ends no session for that time,
-// since it could hear nobody: they have at least as much time left as before, wherever
-// in the pause their deadlines were, and whether the leader waited for its next look or
-// was busy with what it had found at the last. A leader that is late by little gives
-// nothing.
-func TestTimeStoodStill(t *testing.T) {
-	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
-	const unnoticed = tick / 2
-	for _, busy := range []bool{false, true} {
-		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
-			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
-				t.Run(fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						// Without its goroutines, which would not stand still.
-						m := &Member{cfg: Config{Tick: tick}, start: time.Now(), tracker: session.NewTracker(tick.Milliseconds())}
-						time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
-						m.tracker.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())}, m.nowMs())
-						looked := m.nowMs()
-						isLate := func(due int64) bool {
-							var late []*session.Session
-							late, _, looked = m.late(due)
-							return len(late) > 0
-						}
-						// run does what lead does for some time, and reports whether the session is late.
-						run := func(d time.Duration) bool {
-							for end := time.Now().Add(d); ; {
-								due, wait := m.nextDeadline(looked)
-								if left := time.Until(end); wait > left {
-									time.Sleep(left)
-									return false
-								}
-								time.Sleep(wait)
-								if isLate(due) {
-									return true
-								}
-							}
-						}
-						if run(before) {
-							t.Fatal("the session is late before the pause")
-						}
-						if busy {
-							looked = m.nowMs()
-							time.Sleep(pause)
-						}
-						due, wait := m.nextDeadline(looked)
-						if !busy {
-							time.Sleep(pause)
-						}
-						if busy || pause >= wait {
-							if isLate(due) {
-								t.Fatal("the session is late for a time in which nobody could be heard")
-							}
-						}
-						left := timeout - before - time.Millisecond
-						if pause <= unnoticed {
-							left -= unnoticed
-						}
-						if run(left) {
-							t.Fatal("the session has less time than before the pause")
-						}
-						if !run(3*tick + unnoticed) { // all is rounded up
-							t.Error("the session has more time than before the pause")
-						}
-					})
-				})
-			}
-		}
-	}
-}
 
 // TestElectedKnowsTooLittle: a member that was elected confirms no session before it has
 // applied what the leader before left in the log, which may end that session. Here it is

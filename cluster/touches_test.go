@@ -124,16 +124,16 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 			t.Fatal("the session is not alive")
 		}
 		until(t, "an answer of the old leader", func() bool {
-			members[far].trackMu.Lock()
-			defer members[far].trackMu.Unlock()
-			return members[far].tracker.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
+			members[far].liveness.mu.Lock()
+			defer members[far].liveness.mu.Unlock()
+			return members[far].liveness.tracker.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
 		})
 		if id := members[far].Leader(); id != uint64(was+1) {
 			t.Fatalf("the far member takes %d for the leader already", id)
 		}
-		members[next].trackMu.Lock()
-		due, _ := members[next].tracker.Next()
-		members[next].trackMu.Unlock()
+		members[next].liveness.mu.Lock()
+		due, _ := members[next].liveness.tracker.Next()
+		members[next].liveness.mu.Unlock()
 		if due >= heard+timeout.Milliseconds() {
 			t.Fatal("the new leader has heard of the session already")
 		}

@@ -35,10 +35,10 @@ var plants = []plant{
 		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
 	{"the leader passes over touches of other members", []edit{
-		{"cluster/forward.go", "!m.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
+		{"cluster/liveness.go", "!l.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
 	}, []string{"expiry", "locks"}},
 	{"a member answers before the leader knows enough", []edit{
-		{"cluster/lead.go", "m.tracker.Safe(id, now, slack)", "slack > 0"},
+		{"cluster/liveness.go", "l.tracker.Safe(id, now, slack)", "slack > 0"},
 	}, []string{"expiry", "locks"}},
 	{"a new leader goes on with the times that it knows", []edit{
 		{"cluster/lead.go", "m.setLeading(term)\n\t\t\tm.trackAll()", "m.setLeading(term)"},
@@ -77,7 +77,7 @@ var plants = []plant{
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
-		{"cluster/lead.go", "stood > m.watchful()", "false"},
+		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL is over after two thirds of it", []edit{
 		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
@@ -162,7 +162,7 @@ var plants = []plant{
 // hidden are bugs that take perturbed schedules or stopped processes to be found.
 var hidden = []plant{
 	{"no time is given back after a pause", []edit{
-		{"cluster/lead.go", "stood > m.watchful()", "false"},
+		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry"}},
 }
 

@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestTimeStoodStill: a leader whose process was paused ends no session for that time,
+// since it could hear nobody: they have at least as much time left as before, wherever
+// in the pause their deadlines were, and whether the leader waited for its next look or
+// was busy with what it had found at the last. A leader that is late by little gives
+// nothing.
+func TestTimeStoodStill(t *testing.T) {
+	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
+	const unnoticed = tick / 2
+	for _, busy := range []bool{false, true} {
+		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
+			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
+				t.Run(fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						start := time.Now()
+						now := func() int64 { return time.Since(start).Milliseconds() }
+						l := newLiveness(tick, 0, false, now)
+						time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
+						l.add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
+						looked := now()
+						isLate := func(due int64) bool {
+							var late []*session.Session
+							late, _, looked = l.late(due)
+							return len(late) > 0
+						}
+						// run does what lead does for some time, and reports whether the session is late.
+						run := func(d time.Duration) bool {
+							for end := time.Now().Add(d); ; {
+								due, wait := l.nextLook(looked)
+								if left := time.Until(end); wait > left {
+									time.Sleep(left)
+									return false
+								}
+								time.Sleep(wait)
+								if isLate(due) {
+									return true
+								}
+							}
+						}
+						if run(before) {
+							t.Fatal("the session is late before the pause")
+						}
+						if busy {
+							looked = now()
+							time.Sleep(pause)
+						}
+						due, wait := l.nextLook(looked)
+						if !busy {
+							time.Sleep(pause)
+						}
+						if busy || pause >= wait {
+							if isLate(due) {
+								t.Fatal("the session is late for a time in which nobody could be heard")
+							}
+						}
+						left := timeout - before - time.Millisecond
+						if pause <= unnoticed {
+							left -= unnoticed
+						}
+						if run(left) {
+							t.Fatal("the session has less time than before the pause")
+						}
+						if !run(3*tick + unnoticed) { // all is rounded up
+							t.Error("the session has more time than before the pause")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// touching is a liveness of a follower with session 7, whose timeout is 3 s and of
+// which the leader has just heard, and the outcome of a touch of it after some time.
+func touching(t *testing.T, after time.Duration) (l *liveness, alive chan bool, over chan struct{}) {
+	start := time.Now()
+	l = newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() })
+	l.add(&session.Session{ID: 7, Timeout: 3000})
+	l.confirm(map[int64]int64{7: 0}, nil)
+	time.Sleep(after)
+	alive, over = make(chan bool, 1), make(chan struct{})
+	go func() { alive <- l.touch(7, func() bool { return false }, over, nil) }()
+	synctest.Wait()
+	return l, alive, over
+}
+
+// TestTouchWaits: a client that the leader may find late soon is not answered before
+// the leader has heard of it.
+func TestTouchWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, alive, _ := touching(t, 100*time.Millisecond)
+		if len(alive) == 0 || !<-alive {
+			t.Error("it waits although the leader has just heard of the session")
+		}
+		l, alive, over := touching(t, 2500*time.Millisecond)
+		if len(alive) != 0 || len(l.hurry) == 0 {
+			t.Fatal("it does not wait, or hurry, for the leader")
+		}
+		touches, _ := l.take()
+		l.confirm(touches, nil)
+		if !<-alive {
+			t.Error("the session is dead although the leader has heard of it")
+		}
+		_, alive, over = touching(t, 2500*time.Millisecond)
+		if close(over); <-alive {
+			t.Error("a connection that is over is of use")
+		}
+	})
+}
+
+// TestUnsureTouch: what the leader is unsure about is not confirmed, and told again.
+func TestUnsureTouch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, alive, over := touching(t, 2500*time.Millisecond)
+		touches, _ := l.take()
+		at := touches[7]
+		time.Sleep(time.Millisecond)
+		l.confirm(touches, []int64{7})
+		synctest.Wait()
+		if len(alive) != 0 {
+			t.Error("it does not wait for the leader to be sure")
+		}
+		if again, _ := l.take(); len(again) != 1 || again[7] != at {
+			t.Errorf("told again: %v, and not of %d", again, at)
+		}
+		close(over)
+		<-alive
+	})
+}
+
+// TestHear: a leader vouches for the sessions that it knows and has not found late.
+func TestHear(t *testing.T) {
+	now := int64(0)
+	l := newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return now })
+	for id, timeout := range map[int64]int32{7: 3000, 8: 30_000} {
+		l.add(&session.Session{ID: id, Timeout: timeout})
+	}
+	touch := func(ids ...int64) (b []byte) {
+		for _, id := range ids {
+			b = append(b, touchMessage(0, id)[8:]...)
+		}
+		return b
+	}
+	if unsure := l.hear(touch(7, 8, 9), nil); string(unsure) != string(touch(9)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+	now = 10_000
+	if late, _, _ := l.late(now); len(late) != 1 || late[0].ID != 7 {
+		t.Fatalf("late: %v", late)
+	}
+	if unsure := l.hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+}
