@@ -48,57 +48,63 @@ type Config struct {
 	TimeOfDay func() time.Time
 }
 
-// Member is this server's part in the cluster. Its methods may be called at any time.
+// Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
+	lifecycle
 	cfg     Config
 	replica *fsm.Replica
 	raft    *raft.Raft
 	storage *storage.Storage
-	start   time.Time // sessions are timed from here, by the monotonic clock
+	start   time.Time // the monotonic clock counts from here
 
-	// Of a member that is not alone.
-	peers          *peerPort
-	gate           *gate
-	configured     []MemberInfo // of a new cluster, by the configuration
-	transport      transport
-	membersChanged signal // has an element when they were
-	changing       turn   // of whoever changes the members
-	contacts       *contacts
-	looking        signal        // has an element when watchContacts is to look at once
-	verdict        atomic.Value  // of type verdict: what it saw last
-	judged         signal        // has an element when that is another one
-	followed       atomic.Int64  // when a majority took this member for the leader, at least, in ms of nowMs
-	begun          atomic.Uint64 // the term that this member leads in, once all from before it is applied here; else 0
-	stall          stall
-	proposals      proposals
-
+	// What this member proposes.
 	batcher batcher
 	pending pending
-	commits commits
-	log     logLength
-	terms   terms
+	link    leaderLink // by which it proposes while another member leads
 
-	leadMu  sync.Mutex
-	current leaderInfo
-
-	linkTurn turn  // of whoever uses link
-	link     *link // to the leader
-
+	// What is applied here.
+	commits  commits
+	log      logLength
 	liveness *liveness
 
-	toldCount uint64     // messages of touches; sendTouches uses it
-	unheard   chan int64 // since when the leader has not heard what this member did, in ms of nowMs; or heard
-	leads     signal     // has an element when this member has begun to lead
-	serving   chan bool
-	ready     chan struct{}
-	readyOnce sync.Once
-	errs      chan error
-	failOnce  sync.Once
-	stop      chan struct{} // closed by Close
-	down      chan struct{} // closed when Raft has ended
-	stopOnce  sync.Once
-	killed    atomic.Bool
-	wg        sync.WaitGroup
+	// Who leads, and whether this member serves.
+	leader  knownLeader
+	lease   *lease
+	service service
+
+	// The other members. A standalone server has none of these.
+	peers      *peerPort
+	transport  transport
+	gate       *gate
+	membership membership
+	contacts   *contacts
+	outlook    *outlook
+	terms      terms
+
+	// For monitoring.
+	stall     stall
+	proposals proposals
+}
+
+// lifecycle is what ends a member, and what waits for that.
+type lifecycle struct {
+	stop   chan struct{} // closed by Close
+	down   chan struct{} // closed when Raft has ended
+	once   sync.Once     // of the end
+	killed atomic.Bool
+	wg     sync.WaitGroup // of the member's goroutines
+
+	failed sync.Once
+	errs   chan error // gets the first fault
+}
+
+func newLifecycle() lifecycle {
+	return lifecycle{stop: make(chan struct{}), down: make(chan struct{}), errs: make(chan error, 1)}
+}
+
+// fail reports a fault after which this member cannot go on.
+func (l *lifecycle) fail(err error) {
+	l.failed.Do(func() { l.errs <- err })
 }
 
 // ErrClosed says that the member was closed.
@@ -108,14 +114,10 @@ var ErrClosed = errors.New("cluster: closed")
 // address that they are about.
 func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := &Member{
-		cfg: cfg, replica: replica, start: time.Now(),
-		ready: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}), down: make(chan struct{}),
-		linkTurn: newTurn(), changing: newTurn(), unheard: make(chan int64),
-		serving: make(chan bool, 1), leads: newSignal(), membersChanged: newSignal(),
-		gate:    newGate(),
-		looking: newSignal(), judged: newSignal(),
+		lifecycle: newLifecycle(), cfg: cfg, replica: replica, start: time.Now(),
+		link: newLeaderLink(), leader: newKnownLeader(), lease: newLease(), service: newService(),
+		gate: newGate(), membership: newMembership(), outlook: newOutlook(), terms: newTerms(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
-		current:  leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})},
 	}
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	if m.cfg.TimeOfDay == nil {
@@ -124,9 +126,6 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.batcher.init()
 	m.commits.init()
 	m.log.init()
-	m.terms.turn = newTurn()
-	m.followed.Store(never)
-	m.verdict.Store(verdict{})
 	m.ResetProposals()
 	replica.Observe(observer{m})
 	replica.Complete(m.complete)
@@ -198,8 +197,8 @@ func (m *Member) startRaft() error {
 		}
 		first.Servers = append(first.Servers, s)
 	}
-	m.configured = infos(first)
-	if err := m.checkStored(m.configured); err != nil {
+	m.membership.configured = infos(first)
+	if err := m.checkStored(m.membership.configured); err != nil {
 		return err
 	}
 	if !m.cfg.clustered() {
@@ -327,16 +326,10 @@ func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
 
 // Ready is closed when this member can serve: it has a leader and has applied
 // what was committed before.
-func (m *Member) Ready() <-chan struct{} { return m.ready }
+func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 
 // Err gets the first fault after which this member cannot go on. It must then be closed.
 func (m *Member) Err() <-chan error { return m.errs }
-
-func (m *Member) fail(err error) {
-	m.failOnce.Do(func() {
-		m.errs <- err
-	})
-}
 
 // Close stops the member and waits for its goroutines. Commands that wait are Lost.
 func (m *Member) Close() error { return m.end(true) }
@@ -350,7 +343,7 @@ func (m *Member) Kill() error {
 
 func (m *Member) end(handOver bool) error {
 	var err error
-	m.stopOnce.Do(func() {
+	m.once.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
 			m.handOver(0) // if it cannot, the others elect one
 		}
@@ -412,7 +405,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.membersChanged.raise()
+				o.m.membership.changed.raise()
 				o.m.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:

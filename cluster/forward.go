@@ -18,6 +18,7 @@ type link struct {
 	c    net.Conn
 
 	turn    turn          // of whoever writes
+	told    uint64        // messages of touches so far; sendTouches uses it
 	refused chan uint64   // batches
 	heard   chan []byte   // answers to messages of touches
 	gone    chan struct{} // closed when the connection is
@@ -28,9 +29,9 @@ type link struct {
 // sender of touches use it, one at a time.
 func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	addr := lead.addr
-	m.linkTurn.take()
-	defer m.linkTurn.give()
-	if l := m.link; l != nil {
+	m.link.turn.take()
+	defer m.link.turn.give()
+	if l := m.link.link; l != nil {
 		select {
 		case <-l.gone:
 		default:
@@ -39,7 +40,7 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 			}
 			l.c.Close()
 		}
-		m.link = nil
+		m.link.link = nil
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
@@ -55,7 +56,7 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 		return nil, err
 	}
 	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
-	m.link = l
+	m.link.link = l
 	m.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
@@ -84,6 +85,14 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	return l, nil
 }
 
+// leaderLink keeps the link to the leader.
+type leaderLink struct {
+	turn turn // of whoever uses the link
+	link *link
+}
+
+func newLeaderLink() leaderLink { return leaderLink{turn: newTurn()} }
+
 func (l *link) send(kind byte, payload []byte) error {
 	l.turn.take()
 	defer l.turn.give()
@@ -101,7 +110,7 @@ func (l *link) send(kind byte, payload []byte) error {
 // suspended.
 func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	for first := true; ; first = false {
-		lead := m.leader()
+		lead := m.leader.get()
 		switch {
 		case lead.id == m.cfg.ID:
 			mine := entry

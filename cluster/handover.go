@@ -27,7 +27,7 @@ func (m *Member) handOver(to uint64) error {
 		}
 	}()
 	for {
-		changed := m.leader().changed
+		changed := m.leader.get().changed
 		_, lead := m.raft.LeaderWithID()
 		switch {
 		case lead == serverID(m.cfg.ID):

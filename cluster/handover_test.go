@@ -24,7 +24,7 @@ func TestHandOverTooLate(t *testing.T) {
 			net.Cut(hosts[lead], host, true)
 		}
 		for other.Leader() == 0 || other.Leader() == m.cfg.ID {
-			<-other.leader().changed
+			<-other.leader.get().changed
 		}
 		net.Heal()
 		time.AfterFunc(m.contacts.sure, func() { close(write) })

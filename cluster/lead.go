@@ -76,7 +76,7 @@ func (m *Member) watchLeadership() {
 				defer close(done)
 				m.lead(term, stop)
 			}(stop, done)
-			m.leads.raise()
+			m.lease.gained.raise()
 		case <-m.stop:
 			return
 		}
@@ -94,7 +94,7 @@ func (m *Member) term() (uint64, bool) {
 // does not lead any more.
 func (m *Member) setLeading(term uint64) {
 	m.proposals.lead(term != 0)
-	m.begun.Store(term)
+	m.lease.begun.Store(term)
 }
 
 // lead ends sessions that are late, and now and then reaps container and TTL

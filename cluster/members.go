@@ -41,13 +41,22 @@ type Status struct {
 	Configured []MemberInfo `json:"configured,omitempty"`
 }
 
+// membership is what this member keeps beside Raft's configuration.
+type membership struct {
+	configured []MemberInfo // the members of a new cluster, by Config
+	changed    signal       // for tellCommits: the members are others
+	changing   turn         // of whoever changes the members
+}
+
+func newMembership() membership { return membership{changed: newSignal(), changing: newTurn()} }
+
 // Status tells what this member knows of its cluster.
 func (m *Member) Status() (Status, error) {
 	members, err := m.members()
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.configured}
+	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.membership.configured}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
@@ -185,13 +194,13 @@ func (m *Member) Change(q Request) (Reply, error) {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	if !m.changing.tryTake() {
+	if !m.membership.changing.tryTake() {
 		if q.Reconfig != nil {
 			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 		}
-		m.changing.take() // one after the other; each has its time
+		m.membership.changing.take() // one after the other; each has its time
 	}
-	defer m.changing.give()
+	defer m.membership.changing.give()
 	members, err := m.members()
 	if err != nil {
 		return Reply{}, err
@@ -608,7 +617,7 @@ func (m *Member) serveAdmin(c net.Conn) {
 		case errors.As(err, &refused):
 			r.Code = refused.code
 		case errors.Is(err, ErrNotLeader):
-			r.Lead, r.Leader = true, m.leader().addr
+			r.Lead, r.Leader = true, m.leader.get().addr
 		}
 	}
 	json.NewEncoder(c).Encode(r) // an error means that nobody waits for it

@@ -57,7 +57,7 @@ func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
 			}
 		}
 		select {
-		case <-m.membersChanged:
+		case <-m.membership.changed:
 			close(these)
 		case <-stop:
 			close(these)

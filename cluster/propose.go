@@ -101,12 +101,12 @@ func (m *Member) runBatcher() {
 	defer m.wg.Done()
 	defer m.batcher.close() // nothing is gathered that nobody takes
 	number := firstNumber(m.timeOfDay())
-	suspended := m.leader().suspended
+	suspended := m.leader.get().suspended
 	for {
 		select {
 		case <-m.batcher.wake:
 		case <-suspended:
-			suspended = m.leader().suspended
+			suspended = m.leader.get().suspended
 			m.batcher.lose()
 			continue
 		case <-m.stop:

@@ -80,8 +80,21 @@ func (m *Member) addLog(s *state) {
 	}
 }
 
+// outlook is what watchContacts makes of the contacts.
+type outlook struct {
+	look    signal                  // for watchContacts: look at once
+	verdict atomic.Pointer[verdict] // the newest
+	changed signal                  // for watchLeader: it is another one
+}
+
+func newOutlook() *outlook {
+	o := &outlook{look: newSignal(), changed: newSignal()}
+	o.verdict.Store(new(verdict))
+	return o
+}
+
 // look has watchContacts look at once.
-func (m *Member) look() { m.looking.raise() }
+func (m *Member) look() { m.outlook.look.raise() }
 
 // watchContacts sends heartbeats while this member leads, finds out when the
 // leader or the majority is lost, and has this member stand for election.
@@ -100,7 +113,7 @@ func (m *Member) watchContacts() {
 	for {
 		select {
 		case <-timer.C:
-		case <-m.looking:
+		case <-m.outlook.look:
 		case <-m.stop:
 			return
 		}
@@ -114,8 +127,8 @@ func (m *Member) watchContacts() {
 		}
 		m.keepSenders(senders, members, own.leads)
 		v, ask, stand, again := m.contacts.look(m.nowMs(), members, own)
-		if v != m.verdict.Swap(v) {
-			m.judged.raise()
+		if v != *m.outlook.verdict.Swap(&v) {
+			m.outlook.changed.raise()
 		}
 		for _, x := range ask {
 			m.wg.Go(func() { m.question(x) })

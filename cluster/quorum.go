@@ -4,6 +4,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -81,20 +82,33 @@ func (p *proposals) proposed(bytes int) {
 	}
 }
 
+// lease is what this member knows of its own leadership.
+type lease struct {
+	begun    atomic.Uint64 // the term in which it leads, once all from before it is applied here; else 0
+	followed atomic.Int64  // when a majority took it for the leader, at least, in ms of nowMs
+	gained   signal        // for watchLeader: it has begun to lead
+}
+
+func newLease() *lease {
+	l := &lease{gained: newSignal()}
+	l.followed.Store(never)
+	return l
+}
+
 // surelyLeads reports whether this member leads, and cannot have been replaced
 // longer ago than [times.sure]: since then a majority took it for the leader. Raft
 // itself learns that late if the disk holds it up, or if this process stood still.
 func (m *Member) surelyLeads() bool {
 	// What earlier leaders left in the log may end sessions: it is applied first.
-	if term, leads := m.term(); !leads || m.begun.Load() != term {
+	if term, leads := m.term(); !leads || m.lease.begun.Load() != term {
 		return false
 	}
-	if m.since(m.followed.Load()) > m.contacts.sure {
+	if m.since(m.lease.followed.Load()) > m.contacts.sure {
 		members, err := m.members()
 		if err != nil {
 			return false
 		}
-		m.followed.Store(m.contacts.lastFollowed(m.nowMs(), members))
+		m.lease.followed.Store(m.contacts.lastFollowed(m.nowMs(), members))
 	}
-	return m.since(m.followed.Load()) <= m.contacts.sure
+	return m.since(m.lease.followed.Load()) <= m.contacts.sure
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -16,14 +17,73 @@ type leaderInfo struct {
 	suspended chan struct{} // closed when this member stops serving
 }
 
-func (m *Member) leader() leaderInfo {
-	m.leadMu.Lock()
-	defer m.leadMu.Unlock()
-	return m.current
+// knownLeader follows who leads. Its methods are safe for concurrent use; watchLeader
+// is the only one that changes it.
+type knownLeader struct {
+	mu  sync.Mutex
+	now leaderInfo
+}
+
+func newKnownLeader() knownLeader {
+	return knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
+}
+
+func (k *knownLeader) get() leaderInfo {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.now
+}
+
+// set reports whether another member leads than before.
+func (k *knownLeader) set(id uint64, addr string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.now.id == id && k.now.addr == addr {
+		return false
+	}
+	close(k.now.changed)
+	k.now.id, k.now.addr, k.now.changed = id, addr, make(chan struct{})
+	return true
+}
+
+// suspend has all that waits for the leader give up.
+func (k *knownLeader) suspend() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	close(k.now.suspended)
+	k.now.suspended = make(chan struct{})
 }
 
 // Leader is the id of the member that leads, 0 if none is known to.
-func (m *Member) Leader() uint64 { return m.leader().id }
+func (m *Member) Leader() uint64 { return m.leader.get().id }
+
+// service is whether clients can be served.
+type service struct {
+	changes chan bool     // the newest value
+	ready   chan struct{} // closed when they can for the first time
+	once    sync.Once     // of that
+	unheard chan int64    // from sendTouches: since when the leader has not heard what this member did, in ms of nowMs; or allHeard
+}
+
+func newService() service {
+	return service{changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64)}
+}
+
+// set gives the newest value to whoever asked for changes. Only watchLeader calls it.
+func (s *service) set(serves bool, stop <-chan struct{}) {
+	if serves {
+		s.once.Do(func() { close(s.ready) })
+	}
+	for {
+		select {
+		case s.changes <- serves:
+			return
+		case <-s.changes:
+		case <-stop:
+			return
+		}
+	}
+}
 
 // Serving gets true when clients can be served: there is a leader, and what was
 // committed before is applied here. It gets false, so that clients go to another
@@ -32,19 +92,7 @@ func (m *Member) Leader() uint64 { return m.leader().id }
 // did not hear this member for two, when what is applied here is older than two,
 // and when this member's disk has been stuck for one while the others go on. Only
 // the newest value is kept.
-func (m *Member) Serving() <-chan bool { return m.serving }
-
-func (m *Member) setServing(yes bool) {
-	for {
-		select {
-		case m.serving <- yes:
-			return
-		case <-m.serving:
-		case <-m.stop:
-			return
-		}
-	}
-}
+func (m *Member) Serving() <-chan bool { return m.service.changes }
 
 // unheardLimit is for how many election timeouts a member answers clients that
 // the leader does not hear of: no longer than one that has lost its leader.
@@ -75,21 +123,14 @@ func (m *Member) watchLeader() {
 		unheard = unheardLimit * m.contacts.silence
 	)
 	for {
-		seen := m.verdict.Load().(verdict)
+		seen := *m.outlook.verdict.Load()
 		addr, id := m.raft.LeaderWithID()
 		n := memberID(id)
 		ours = ours && n == m.cfg.ID
 		if m.peers != nil && (seen.lost || n == m.cfg.ID && !seen.leads) {
 			n, addr = 0, "" // Raft will learn it later
 		}
-		m.leadMu.Lock()
-		changed := m.current.id != n || m.current.addr != string(addr)
-		if changed {
-			close(m.current.changed)
-			m.current.id, m.current.addr, m.current.changed = n, string(addr), make(chan struct{})
-		}
-		m.leadMu.Unlock()
-		if changed {
+		if m.leader.set(n, string(addr)) {
 			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
 		}
 		away, lost := "", false
@@ -118,10 +159,10 @@ func (m *Member) watchLeader() {
 			away = ""
 			select {
 			case <-news:
-			case <-m.judged:
+			case <-m.outlook.changed:
 			case <-caught:
 				caught, now = nil, can
-			case <-m.leads:
+			case <-m.lease.gained:
 				now, ours = can, true
 			case <-giveUp:
 				if left := grace - (ran() - gaveUp); left > 0 { // this process stood still
@@ -129,7 +170,7 @@ func (m *Member) watchLeader() {
 				} else {
 					away = "no leader"
 				}
-			case since := <-m.unheard:
+			case since := <-m.service.unheard:
 				if deaf = nil; since != allHeard {
 					ago := m.since(max(since, served)) // what is older is of clients before
 					deaf, deafened = time.After(unheard-ago), ran()-ago
@@ -146,13 +187,10 @@ func (m *Member) watchLeader() {
 		}
 		if away != "" && serving {
 			serving, giveUp = false, nil
-			m.setServing(false) // before anything that may block, as the log may
+			m.service.set(false, m.stop) // before anything that may block, as the log may
 			m.cfg.Log.Warn(away + ": clients are sent away")
 			if n == 0 || lost { // otherwise let requests already sent complete
-				m.leadMu.Lock()
-				close(m.current.suspended)
-				m.current.suspended = make(chan struct{})
-				m.leadMu.Unlock()
+				m.leader.suspend()
 			}
 		}
 		if now && !serving {
@@ -161,8 +199,7 @@ func (m *Member) watchLeader() {
 			if deaf != nil { // likewise
 				deaf, deafened = time.After(unheard), ran()
 			}
-			m.readyOnce.Do(func() { close(m.ready) })
-			m.setServing(true)
+			m.service.set(true, m.stop)
 		}
 	}
 }

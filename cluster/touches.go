@@ -24,8 +24,8 @@ func (m *Member) sendTouches() {
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
 		keep  = unheardLimit * m.contacts.silence // who was replaced knows it by then
 		told  = map[int64]int64{}
-		lead  = m.leader() // who was told
-		last  = m.nowMs()  // when it was
+		lead  = m.leader.get() // who was told
+		last  = m.nowMs()      // when it was
 	)
 	for {
 		select {
@@ -42,7 +42,7 @@ func (m *Member) sendTouches() {
 				return
 			}
 		case <-lead.changed:
-			if now := m.leader(); now.id == 0 || len(told) == 0 {
+			if now := m.leader.get(); now.id == 0 || len(told) == 0 {
 				lead = now
 				continue
 			}
@@ -71,7 +71,7 @@ const allHeard = -1
 // member did; false when the member stops.
 func (m *Member) sayUnheard(since int64) bool {
 	select {
-	case m.unheard <- since:
+	case m.service.unheard <- since:
 		return true
 	case <-m.stop:
 		return false
@@ -83,7 +83,7 @@ func (m *Member) sayUnheard(since int64) bool {
 // nobody if the member stops, and the sessions that the leader does not answer for.
 func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, []int64) {
 	for {
-		lead, touches := m.leader(), news
+		lead, touches := m.leader.get(), news
 		if lead.changed != last.changed {
 			touches = maps.Clone(told)
 			maps.Copy(touches, news)
@@ -118,9 +118,9 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 	if err != nil {
 		return nil, false
 	}
-	m.toldCount++
+	l.told++
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), m.toldCount)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), l.told)
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
@@ -134,7 +134,7 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 		select {
 		case b := <-l.heard:
 			switch binary.BigEndian.Uint64(b) {
-			case m.toldCount:
+			case l.told:
 			case unheardTouches:
 				return nil, false
 			default:

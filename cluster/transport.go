@@ -76,6 +76,8 @@ type terms struct {
 	turn   turn          // of a heartbeat that is handled, or a term that begins, which may wait for the disk
 }
 
+func newTerms() terms { return terms{turn: newTurn()} }
+
 // during does f while no later term begins; false if one has begun, or if f is.
 func (t *terms) during(term uint64, f func() bool) bool {
 	t.turn.take()
