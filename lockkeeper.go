@@ -113,14 +113,12 @@ func Open(cfg Config) (*Server, error) {
 	if follows {
 		replica.Observe(changes)
 	}
-	late := &lateProposer{}
-	s.clients = server.New(cfg.server(replica, late))
-	member, err := cluster.Open(cfg.cluster(), replica)
-	if err != nil {
+	s.member = cluster.New(cfg.cluster(), replica)
+	s.clients = server.New(cfg.server(replica, proposer{s.member})) // before anything is applied
+	if err := s.member.Start(); err != nil {
 		s.closeListeners()
 		return nil, err
 	}
-	s.member, late.Member = member, member
 	s.wg.Go(s.run)
 	if follows {
 		s.wg.Go(func() { s.followPort(cfg.ID, changes) })
@@ -152,12 +150,10 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// lateProposer lets the client port exist before the member does: the member
-// applies entries as soon as it is open, and the port must see them. No client
-// is served before the member is set.
-type lateProposer struct{ *cluster.Member }
+// proposer is the member as the client port sees it.
+type proposer struct{ *cluster.Member }
 
-func (p *lateProposer) Quorum() (server.Quorum, bool) {
+func (p proposer) Quorum() (server.Quorum, bool) {
 	q, ok := p.Member.Quorum()
 	return server.Quorum(q), ok
 }

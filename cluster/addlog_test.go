@@ -32,7 +32,7 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		again, err := Open(m.cfg, fsm.NewReplica())
+		again, err := openMember(m.cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}

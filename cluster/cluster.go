@@ -23,7 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// Config says how to open a [Member].
+// Config says how to run a [Member].
 type Config struct {
 	ID              uint64            // of this server, 1 to 254
 	Peers           map[uint64]string // addresses of the peer ports of a new cluster's members, by id; nil is a server alone
@@ -110,9 +110,9 @@ func (l *lifecycle) fail(err error) {
 // ErrClosed says that the member was closed.
 var ErrClosed = errors.New("cluster: closed")
 
-// Open opens a member on replica, which must be fresh. Errors name the file or
-// address that they are about.
-func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
+// New makes a member that keeps replica, which must be fresh. It does nothing before
+// [Member.Start]; before that only Start may be called.
+func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), cfg: cfg, replica: replica, start: time.Now(),
 		link: newLeaderLink(), leader: newKnownLeader(), lease: newLease(), service: newService(),
@@ -127,26 +127,31 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m.commits.init()
 	m.log.init()
 	m.ResetProposals()
-	replica.Observe(observer{m})
-	replica.Complete(m.complete)
+	return m
+}
 
-	var err error
-	if cfg.Dir != "" {
+// Start opens the member's files and its peer port, and has it take part in its
+// cluster. Errors name the file or address that they are about; after one there is
+// nothing to close.
+func (m *Member) Start() (err error) {
+	m.replica.Observe(observer{m})
+	m.replica.Complete(m.complete)
+	switch cfg := &m.cfg; {
+	case cfg.Dir != "":
 		m.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
-	} else {
-		if cfg.Memory == nil {
-			cfg.Memory = storage.NewMemory()
-		}
+	case cfg.Memory != nil:
 		m.storage = cfg.Memory.Open()
+	default:
+		m.storage = storage.NewMemory().Open()
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := m.startRaft(); err != nil {
 		if m.peers != nil {
 			m.peers.close()
 		}
-		return nil, errors.Join(err, m.storage.Close())
+		return errors.Join(err, m.storage.Close())
 	}
 	m.wg.Add(5)
 	go m.runBatcher()
@@ -159,7 +164,7 @@ func Open(cfg Config, replica *fsm.Replica) (*Member, error) {
 		go m.watchContacts()
 		m.wg.Go(m.watchMembership)
 	}
-	return m, nil
+	return nil
 }
 
 // serverID is how Raft knows a server.

@@ -16,7 +16,7 @@ func TestTrailingLog(t *testing.T) {
 		cfg := testConfig("")
 		cfg.Peers, cfg.Network = map[uint64]string{1: "a:1"}, memnet.New().Host("a")
 		cfg.SnapshotBytes = 3 << 20 // more entries than the 8,192 after which Raft would take one
-		m, err := Open(cfg, fsm.NewReplica())
+		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@
 // Whoever proposes is told exactly once: Done after the local apply, or Lost if
 // the outcome is unknown.
 //
-// Goroutines, all started by [Open] or by those that it starts, and awaited by
+// Goroutines, all started by [Member.Start] or by those that it starts, and awaited by
 // [Member.Close]:
 //   - runBatcher proposes entries (propose.go), takeSnapshots has Raft take
 //     snapshots (compact.go), sendTouches tells the leader which sessions were heard

@@ -22,7 +22,7 @@ func loneMember(t *testing.T) *Member {
 	t.Helper()
 	cfg := testConfig("")
 	cfg.Tick = 10 * time.Millisecond
-	m, err := Open(cfg, fsm.NewReplica())
+	m, err := openMember(cfg, fsm.NewReplica())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")
 		cfg.Memory = storage.NewMemory()
-		m, err := Open(cfg, fsm.NewReplica())
+		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}

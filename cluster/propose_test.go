@@ -43,7 +43,7 @@ func TestClockWentBack(t *testing.T) {
 				for run, d := range ahead {
 					cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it stands
 					replica := fsm.NewReplica()
-					m, err := Open(cfg, replica)
+					m, err := openMember(cfg, replica)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -199,7 +199,7 @@ func TestCloseTellsAll(t *testing.T) {
 	for range 200 {
 		cfg := testConfig("")
 		cfg.Memory = storage.NewMemory()
-		m, err := Open(cfg, fsm.NewReplica())
+		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +224,7 @@ func TestCloseTellsAll(t *testing.T) {
 
 // TestProposeAfterClose tells every waiter, also those that come late.
 func TestProposeAfterClose(t *testing.T) {
-	m, err := Open(testConfig(""), fsm.NewReplica())
+	m, err := openMember(testConfig(""), fsm.NewReplica())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// TestFaultAtStart has one write fail while a member starts: Open returns, and it
+// openMember makes a member and starts it.
+func openMember(cfg Config, replica *fsm.Replica) (*Member, error) {
+	m := New(cfg, replica)
+	if err := m.Start(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// TestFaultAtStart has one write fail while a member starts: Start returns, and it
 // or the member names the store and the fault.
 func TestFaultAtStart(t *testing.T) {
 	fault := errors.New("the disk is broken")
@@ -34,7 +43,7 @@ func TestFaultAtStart(t *testing.T) {
 				})
 				ended := make(chan error, 1)
 				go func() {
-					m, err := Open(cfg, fsm.NewReplica())
+					m, err := openMember(cfg, fsm.NewReplica())
 					if err == nil {
 						select {
 						case err = <-m.Err():
@@ -67,7 +76,7 @@ func testConfig(dir string) Config {
 // openReady opens a member, waits until it leads, and closes it.
 func openReady(t *testing.T, cfg Config) {
 	t.Helper()
-	m, err := Open(cfg, fsm.NewReplica())
+	m, err := openMember(cfg, fsm.NewReplica())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,7 +77,7 @@ func testStaleLog(t *testing.T, beyond int) {
 	members := map[uint64]*Member{}
 	start := func(ids ...uint64) {
 		for _, id := range ids {
-			m, err := Open(Config{
+			m, err := openMember(Config{
 				ID: id, Peers: peers, Network: net.Host(peers[id][:1]), Memory: memories[id],
 				Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1, Log: slog.New(slog.DiscardHandler),
 			}, fsm.NewReplica())

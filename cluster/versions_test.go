@@ -63,7 +63,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 		host, _, _ := net.SplitHostPort(peers[id])
 		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
 			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
-		m, err := Open(cfg, fsm.NewReplica())
+		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}
