@@ -244,7 +244,7 @@ func (m *Member) startRaft() error {
 		m.wg.Go(func() { m.form(first) })
 	case rejoining:
 		m.gate.lift()
-		m.wg.Go(m.regain)
+		m.wg.Go(m.resumeRejoin)
 	default:
 		m.gate.lift()
 	}

@@ -16,8 +16,8 @@ import (
 // waits for it, and when another member comes to lead it is over.
 const farewell = 2 * time.Second
 
-// seeOff sends the log to a member that was removed by the entry at index.
-func (m *Member) seeOff(x MemberInfo, index uint64) {
+// sendToRemoved sends the log to a member that was removed by the entry at index.
+func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 	term, leads := m.term()
 	prev := &raft.Log{Index: index - 1}
 	if !leads || m.storage.Log.GetLog(prev.Index, prev) != nil {

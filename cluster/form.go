@@ -19,7 +19,7 @@ import (
 // break promises that others count on: two leaders in a term, or a majority
 // that does not have what was committed. So a member whose storage is empty hears
 // and says nothing of Raft until one of two things is known. If most members of
-// the list are new too, they form the cluster. If one of them is further, the
+// the list are new too, they form the cluster. If one of them runs already, the
 // leader takes this member in as any that is added: its vote is taken away
 // first, by the others alone, and given back when it has caught up.
 
@@ -52,13 +52,13 @@ func (m *Member) self(voter bool) *MemberInfo {
 func (m *Member) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
-		fresh, further, err := 1, m.cfg.Join, error(nil) // this one is fresh
+		fresh, running, err := 1, m.cfg.Join, error(nil) // this one is fresh
 		if len(members) > 0 {
-			fresh, further, err = m.survey(members)
+			fresh, running, err = m.survey(members)
 		}
 		switch {
-		case further != "":
-			err = m.takenIn(further)
+		case running != "":
+			err = m.joinThrough(running)
 		case err != nil:
 		case fresh > voters(members)/2:
 			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
@@ -90,7 +90,7 @@ func (m *Member) form(first raft.Configuration) {
 // survey asks the members whether they are new: it counts those that are, this
 // one among them, and names one that is not. An error says that one was started
 // with another list: two of them would begin with different logs.
-func (m *Member) survey(members []MemberInfo) (fresh int, further string, err error) {
+func (m *Member) survey(members []MemberInfo) (fresh int, running string, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -103,7 +103,7 @@ func (m *Member) survey(members []MemberInfo) (fresh int, further string, err er
 			switch {
 			case e != nil:
 			case s.Formed:
-				further = x.Addr
+				running = x.Addr
 			case !slices.Equal(s.Configured, members):
 				err = refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", x.ID, m.cfg.ID, s.Configured, members)
 			case x.Voter:
@@ -112,12 +112,12 @@ func (m *Member) survey(members []MemberInfo) (fresh int, further string, err er
 		})
 	}
 	asked.Wait()
-	return fresh, further, err
+	return fresh, running, err
 }
 
-// takenIn has the leader of a running cluster, of which the one at addr is a
+// joinThrough has the leader of a running cluster, of which the one at addr is a
 // member, take this member in.
-func (m *Member) takenIn(addr string) error {
+func (m *Member) joinThrough(addr string) error {
 	ctx, network := m.peers.ctx, m.peers.network
 	if m.cfg.Join == "" { // it is to be a member already
 		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
@@ -137,12 +137,12 @@ func (m *Member) takenIn(addr string) error {
 		return err
 	}
 	m.gate.lift()
-	m.regainVote(addr)
+	m.awaitVote(addr)
 	return nil
 }
 
-// regainVote asks for this member's vote until it has it, if it is to vote.
-func (m *Member) regainVote(addr string) {
+// awaitVote asks for this member's vote until it has it, if it is to vote.
+func (m *Member) awaitVote(addr string) {
 	ctx := m.peers.ctx
 	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
 		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
@@ -162,13 +162,13 @@ func (m *Member) regainVote(addr string) {
 	m.storage.SetRejoining(false) // a failure lets it ask once more
 }
 
-// regain goes on with what a crash interrupted in takenIn.
-func (m *Member) regain() {
+// resumeRejoin goes on with what a crash interrupted in joinThrough.
+func (m *Member) resumeRejoin() {
 	for {
 		if members, err := m.members(); err == nil {
 			for _, x := range members {
 				if x.ID != m.cfg.ID {
-					m.regainVote(x.Addr)
+					m.awaitVote(x.Addr)
 					return
 				}
 			}

@@ -31,12 +31,12 @@ func (m *Member) handOver(to uint64) error {
 		_, lead := m.raft.LeaderWithID()
 		switch {
 		case lead == serverID(m.cfg.ID):
-			heir, err := m.heir(ctx, to)
+			successor, err := m.successor(ctx, to)
 			if err == nil {
 				began = true
 				// What comes of it is not asked for: Raft never says if it is
 				// shut down before it looks at it.
-				m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))
+				m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))
 			} else if !errors.Is(err, ErrNotLeader) {
 				return err
 			}
@@ -55,11 +55,11 @@ func (m *Member) handOver(to uint64) error {
 	}
 }
 
-// heir finds a voting member that is there and has this leader's log: the one of
+// successor finds a voting member that is there and has this leader's log: the one of
 // that id or, if it is 0, the first to say so. It fails with [ErrNotLeader] if this
 // member leads no more. Raft would take one that has most of the log, also if it
 // is down.
-func (m *Member) heir(ctx context.Context, id uint64) (MemberInfo, error) {
+func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 	members, err := m.members()
 	if err != nil {
 		return MemberInfo{}, err

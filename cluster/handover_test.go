@@ -42,11 +42,11 @@ func TestHandOverTooLate(t *testing.T) {
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))
-		m, heir := members[lead], members[(lead+1)%3]
+		m, successor := members[lead], members[(lead+1)%3]
 		stuck := make(chan struct{})
-		heir.cfg.Memory.SetFault(func() error { <-stuck; return nil })
+		successor.cfg.Memory.SetFault(func() error { <-stuck; return nil })
 		began := time.Now()
-		if err := m.handOver(heir.cfg.ID); err == nil {
+		if err := m.handOver(successor.cfg.ID); err == nil {
 			t.Error("a member whose disk is stuck has taken over")
 		}
 		for done := false; !done; {

@@ -331,7 +331,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 		return ErrNotLeader
 	}
 	for _, id := range before {
-		if err := m.letGo(*find(members, id)); err != nil {
+		if err := m.removeMember(*find(members, id)); err != nil {
 			return err
 		}
 	}
@@ -345,7 +345,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 			last = append(last, x)
 			continue
 		}
-		err := m.takeIn(is, x, need.patience)
+		err := m.addMember(is, x, need.patience)
 		if need.majority && errors.As(err, new(lags)) {
 			last = append(last, x)
 		} else if err != nil {
@@ -354,7 +354,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 	}
 	for _, id := range leaving {
 		if !slices.Contains(before, id) {
-			if err := m.letGo(*find(members, id)); err != nil {
+			if err := m.removeMember(*find(members, id)); err != nil {
 				return err
 			}
 		}
@@ -476,7 +476,7 @@ func (m *Member) moved(x MemberInfo) bool {
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
-func (m *Member) letGo(x MemberInfo) error {
+func (m *Member) removeMember(x MemberInfo) error {
 	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
@@ -485,7 +485,7 @@ func (m *Member) letGo(x MemberInfo) error {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
-	m.wg.Go(func() { m.seeOff(x, f.Index()) })
+	m.wg.Go(func() { m.sendToRemoved(x, f.Index()) })
 	return nil
 }
 
@@ -499,9 +499,9 @@ func checkMember(x MemberInfo) error {
 	return nil
 }
 
-// takeIn adds a member, or changes whether it votes. One that is to vote
+// addMember adds a member, or changes whether it votes. One that is to vote
 // catches up first: until it has, it would be one more to wait for.
-func (m *Member) takeIn(is *MemberInfo, x MemberInfo, patience time.Duration) error {
+func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
 	if is != nil && is.Addr != x.Addr {
 		change := m.raft.AddNonvoter
@@ -689,7 +689,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 // watchMembership finds out whether this member was removed, while it has
 // reason to ask: it knows no leader. Its own log cannot tell: it may end before
 // its removal, one that is taken in reads about times when it was no member, and
-// one that was removed still gets it for a moment (see seeOff).
+// one that was removed still gets it for a moment (see sendToRemoved).
 func (m *Member) watchMembership() {
 	ctx := m.peers.ctx
 	every := 250 * time.Millisecond

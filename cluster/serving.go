@@ -109,14 +109,14 @@ func (m *Member) watchLeader() {
 	m.raft.RegisterObserver(o)
 	defer m.raft.DeregisterObserver(o)
 	var (
-		serving  = false
-		served   int64                // since when, in ms of nowMs
-		giveUp   <-chan time.Time     // runs while there is no leader
-		gaveUp   time.Duration        // since when, as ran says
-		caught   chan struct{}        // closed when this member caught up with the leader
-		grace    = m.contacts.silence // for an election
-		deaf     <-chan time.Time     // runs while the leader does not learn which sessions this member has heard from
-		deafened time.Duration        // since when, as ran says
+		serving   = false
+		served    int64                // since when, in ms of nowMs
+		giveUp    <-chan time.Time     // runs while there is no leader
+		gaveUp    time.Duration        // since when, as ran says
+		caught    chan struct{}        // closed when this member caught up with the leader
+		grace     = m.contacts.silence // for an election
+		late      <-chan time.Time     // runs while the leader does not learn which sessions this member has heard from
+		lateSince time.Duration        // since when, as ran says
 		// The time in which this process ran.
 		ran     = func() time.Duration { return time.Duration(m.moment().ran) * time.Millisecond }
 		ours    bool // this member has begun to lead
@@ -171,14 +171,14 @@ func (m *Member) watchLeader() {
 					away = "no leader"
 				}
 			case since := <-m.service.unheard:
-				if deaf = nil; since != allHeard {
+				if late = nil; since != allHeard {
 					ago := m.since(max(since, served)) // what is older is of clients before
-					deaf, deafened = time.After(unheard-ago), ran()-ago
+					late, lateSince = time.After(unheard-ago), ran()-ago
 				}
-			case <-deaf:
-				if left := unheard - (ran() - deafened); left > 0 { // likewise
-					deaf = time.After(left)
-				} else if deaf, deafened = time.After(unheard), ran(); n != m.cfg.ID {
+			case <-late:
+				if left := unheard - (ran() - lateSince); left > 0 { // likewise
+					late = time.After(left)
+				} else if late, lateSince = time.After(unheard), ran(); n != m.cfg.ID {
 					away = "the leader does not hear this member"
 				}
 			case <-m.stop:
@@ -196,8 +196,8 @@ func (m *Member) watchLeader() {
 		if now && !serving {
 			serving = true
 			served = m.nowMs()
-			if deaf != nil { // likewise
-				deaf, deafened = time.After(unheard), ran()
+			if late != nil { // likewise
+				late, lateSince = time.After(unheard), ran()
 			}
 			m.service.set(true, m.stop)
 		}

@@ -108,7 +108,7 @@ var plants = []plant{
 	{"a member without its leader serves on", []edit{
 		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
-		{"cluster/serving.go", "deaf, deafened = time.After(unheard-ago), ran()-ago", "_ = ago"},
+		{"cluster/serving.go", "late, lateSince = time.After(unheard-ago), ran()-ago", "_ = ago"},
 		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && away == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader serves on", []edit{
