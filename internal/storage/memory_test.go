@@ -83,3 +83,16 @@ func TestMemoryLog(t *testing.T) {
 	log.DeleteRange(0, math.MaxUint64)
 	is(0, 0)
 }
+
+// TestMemorySuperseded: what a crash leaves of a log that the leader's snapshot
+// supersedes is deleted at the next start.
+func TestMemorySuperseded(t *testing.T) {
+	memory := NewMemory()
+	s := memory.Open()
+	check(t, s.Log.StoreLogs(noops(1, 3, 1)))
+	sink := must(s.Snapshots.Create(1, 9, 2, alone, 1, nil))(t)
+	check(t, sink.Close())
+	if last := must(memory.Open().Log.LastIndex())(t); last != 0 {
+		t.Errorf("the log ends at %d, before the snapshot", last)
+	}
+}

@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// Each test in this file runs Raft, and fails without one of the corrections that
+// docs/raft.md lists.
+
+// TestCommitIsTold: a lone write through a follower does not wait until Raft tells
+// that member, 50 to 100 ms later, that the entry is committed.
+func TestCommitIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		follower := members[(lead+1)%3]
+		for range 10 {
+			time.Sleep(time.Second)
+			began, done := time.Now(), make(result, 1)
+			follower.Propose(fsm.Nothing(), done, nil)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > 40*time.Millisecond {
+				t.Errorf("a write waited %v", took)
+			}
+		}
+	})
+}
+
+// TestLoneLeadsAtOnce: a member without peers does not wait an election timeout
+// before it leads.
+func TestLoneLeadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		loneMember(t)
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("it serves after %v", took)
+		}
+	})
+}
+
+// TestStandsAfterLostElection: a candidate that was not elected can stand again
+// before Raft's election timeout, which is long here, is over.
+func TestStandsAfterLostElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		members, lead := threeMembers(t, net, new(lines))
+		m := members[(lead+1)%3]
+		time.Sleep(time.Second)
+		cutOff(net, members, (lead+1)%3)
+		term := m.raft.CurrentTerm()
+		for range 3 {
+			m.stand()
+			synctest.Wait()
+			if now := m.raft.CurrentTerm(); now <= term {
+				t.Errorf("it stands again in term %d, after term %d", now, term)
+			} else {
+				term = now
+			}
+		}
+	})
+}
+
+// TestHandOverToOneThatIsThere: a leader does not hand over to a member that is
+// down, although that one has as much of the log as the others.
+func TestHandOverToOneThatIsThere(t *testing.T) {
+	for _, down := range []int{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			net := memnet.New()
+			members, lead := threeMembers(t, net, new(lines))
+			m, dead := members[lead], members[(lead+down)%3]
+			time.Sleep(time.Second) // so that all have the whole log
+			net.Kill(string(rune('a' + (lead+down)%3)))
+			if err := dead.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.handOver(0); err != nil {
+				t.Errorf("server %d does not hand over while server %d is down: %v", m.cfg.ID, dead.cfg.ID, err)
+			}
+		})
+	}
+}
+
+// TestLogNotStored: a leader that cannot store an entry ends with that fault. Raft
+// would have it stand for election again.
+func TestLogNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m := members[lead]
+		m.cfg.Memory.SetFault(func() error { // only the first write fails
+			m.cfg.Memory.SetFault(nil)
+			return syscall.ENOSPC
+		})
+		m.Propose(fsm.Nothing(), make(result, 1), nil)
+		select {
+		case <-m.Err():
+		case <-time.After(time.Minute):
+			t.Error("no fault")
+		}
+	})
+}
+
+// TestCandidateFollows: a candidate that lost its election to another one in the same
+// term does not say that its own is under way. Raft goes on to call it a candidate
+// until its election timeout is over, if it stood as a leader's heir does.
+func TestCandidateFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		members, lead := threeMembers(t, net, new(lines))
+		m, elected := members[(lead+1)%3], members[(lead+2)%3]
+		time.Sleep(time.Second) // so that all have the whole log
+		cutOff(net, members, (lead+1)%3)
+		m.stand()
+		elected.stand()
+		until(t, "another leader", func() bool { return elected.raft.State() == raft.Leader })
+		if a, b := m.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
+			t.Fatalf("they stood in terms %d and %d", a, b)
+		}
+		net.Heal()
+		time.Sleep(3 * time.Second)
+		if m.Leader() != elected.cfg.ID {
+			t.Errorf("server %d leads, as far as it knows", m.Leader())
+		}
+		if s := m.contacts.state(m.state()); s.candidate || s.lost {
+			t.Errorf("it says %+v; Raft has it as a %s", s, m.raft.State())
+		}
+	})
+}
