@@ -1,0 +1,169 @@
+//go:build unix
+
+package lockkeeper_test
+
+// corrections are those that docs/raft.md lists. Each entry takes one of them out, as
+// TestPutBack puts a fault back, and names tests that fail then.
+var corrections = []putBack{
+	// Messages.
+	{"pipeline", []edit{
+		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // lets go of whoever sends\n", ""},
+	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
+	{"heartbeats", []edit{
+		{"cluster/transport.go", "if ok && t.m.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"cluster/transport.go", "if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {", "if q.Term == 0 {"},
+	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
+	{"terms", []edit{
+		{"cluster/transport.go", "\tt.turn <- struct{}{}\n\tt.newest.Store(term)\n\t<-t.turn\n", "\tt.newest.Store(term)\n"},
+	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
+	{"kept connections", []edit{
+		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
+	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {".", "TestHandOverAfterRestarts", "FAIL"}}},
+	{"commits", []edit{
+		{"cluster/lead.go", "m.wg.Go(func() { m.tellCommits(term, stop) })", "_ = stop"},
+	}, []finding{{"cluster", "TestCommitIsTold", "a write waited"}}},
+
+	// Elections and leadership.
+	{"lone", []edit{
+		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
+	}, []finding{{"cluster", "TestLoneLeadsAtOnce", "it serves after"}}},
+	{"lost election", []edit{
+		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tm.stepDown()\n", ""},
+	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
+	{"candidate", []edit{
+		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
+	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
+	{"lease", []edit{
+		{"cluster/quorum.go", "return m.since(m.followed.Load()) <= m.contacts.sure", "return true"},
+	}, []finding{{".", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
+	{"stuck disk", []edit{
+		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
+	}, []finding{{".", "TestClusterStuckDisk", "FAIL"}}},
+	{"losses", []edit{
+		{"cluster/pulse.go", "case stand && m.gate.lifted():", "case false && stand:"},
+	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
+	{"end of the log", []edit{
+		{"cluster/pulse.go", "snapshot > s.lastIndex", "snapshot == 1<<63"},
+	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
+	{"transfer is not waited for", []edit{
+		{"cluster/handover.go", "raft.ServerAddress(heir.Addr))\n\t\t\t}", "raft.ServerAddress(heir.Addr)).Error()\n\t\t\t}"},
+	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
+	{"heir", []edit{
+		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))", "_ = heir\n\t\t\t\tm.raft.LeadershipTransfer()"},
+	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
+	{"failed transfer", []edit{
+		{"cluster/handover.go", "m.stepDown() // Raft would take", "_ = began // Raft would take"},
+	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
+
+	// Members.
+	{"farewell", []edit{
+		{"cluster/members.go", "\tm.wg.Go(func() { m.seeOff(x, f.Index()) })\n", ""},
+	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
+	{"removed", []edit{
+		{"cluster/cluster.go", "\t\tm.wg.Go(m.watchMembership)\n", ""},
+	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
+	{"settle", []edit{
+		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor {\n\t\tnow, err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor {\n\t\tnow, err"},
+	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
+	{"lost disk", []edit{
+		{"cluster/cluster.go", "m.wg.Go(func() { m.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.gate.lift()"},
+	}, []finding{{".", "TestClusterWipedMember", "FAIL"}}},
+
+	// Snapshots and the log.
+	{"snapshot and log", []edit{
+		{"cluster/cluster.go", "err := o.m.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+	}, []finding{{"cluster", "TestStaleLog", "log not found"}}},
+	{"snapshot's end", []edit{
+		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
+	}, []finding{{"cluster", "TestStaleLog", "FAIL"}}},
+	{"kept entry", []edit{
+		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
+	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}, {"cluster", "TestStaleLog", "FAIL"}}},
+	{"gap", []edit{
+		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
+	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+	{"superseded log", []edit{
+		{"internal/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
+	}, []finding{{"internal/storage", "TestSupersededLog", "FAIL"}}},
+	{"superseded log in memory", []edit{
+		{"internal/storage/memory.go", "\treconcileLog(m.log, newest) // a crash", "\t// a crash"},
+	}, []finding{{"internal/storage", "TestMemorySuperseded", "the log ends at 3"}}},
+	{"older snapshot", []edit{
+		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
+	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
+	{"snapshot threshold", []edit{
+		{"cluster/cluster.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
+		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
+	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
+	{"trailing logs", []edit{
+		{"cluster/compact.go", "c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))", "_, _ = bytes, entries"},
+	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
+
+	// Faults of the disk.
+	{"vote", []edit{
+		{"internal/storage/memory.go", "Stable: &voteStore{StableStore: faulty}", "Stable: faulty"},
+	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
+	{"term not stored", []edit{
+		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
+	{"vote not stored", []edit{
+		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
+	{"log not stored", []edit{
+		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
+	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
+	{"same term", []edit{
+		{"cluster/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
+	}, []finding{{"cluster", "TestFaultAtStart", "it hangs"}}},
+	{"latch", []edit{
+		{"internal/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
+	}, []finding{{"internal/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/storage", "TestStorageIsLatched", "FAIL"}}},
+	{"bootstrap", []edit{
+		{"internal/storage/storage.go", "\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {", "\tif term, _ := s.Term(); term > 0 {\n\t\treturn raft.ErrCantBootstrap\n\t}\n\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {"},
+	}, []finding{{"internal/storage", "TestEmpty", "FAIL"}}},
+	{"bootstrap's term", []edit{
+		{"internal/storage/storage.go", "if err == nil && term > 0 {", "if err == nil && term == 1<<63 {"},
+	}, []finding{{"internal/storage", "TestEmpty", "the term is 1"}}},
+
+	// Shutdown.
+	{"futures", []edit{
+		{"cluster/cluster.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
+	}, []finding{{"cluster", "TestCloseWhileApplying", "timed out"}}},
+
+	// Files.
+	{"private snapshots", []edit{
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+	}, []finding{{"internal/storage", "TestPrivateFiles", "has mode"}}},
+	{"unfinished snapshots", []edit{
+		{"internal/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
+	}, []finding{{"internal/storage", "TestCrashWhileSnapshotsGo", "is still there"}}},
+	{"damaged snapshot", []edit{
+		{"internal/storage/snapshots.go", "\tif err != nil {\n\t\treturn nil, nil, damaged(path, \"%w\", err)\n\t}\n\treturn meta", "\tif err != nil {\n\t\treturn nil, nil, nil\n\t}\n\treturn meta"},
+	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
+	{"checksums", []edit{
+		{"internal/storage/checksums.go", "entrySum(l, l.Extensions[:n]) != binary", "false && 0 != binary"},
+		{"internal/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
+	}, []finding{{"internal/storage", "TestChecksums", "FAIL"}}},
+	{"pages", []edit{
+		{"internal/storage/bolt.go", "return checkPages(path, raftKeys())", "return nil"},
+	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
+	{"empty file of bbolt", []edit{
+		{"internal/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
+	}, []finding{{"internal/storage", "TestEmptyBoltFile", "FAIL"}}},
+	{"free pages of bbolt", []edit{
+		{"internal/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
+	}, []finding{{"internal/storage", "TestBoltSyncs", "NoFreelistSync"}}},
+	{"lock of bbolt", []edit{
+		{"internal/storage/bolt.go", "\t\t\t\tTimeout:      lockTimeout,\n", ""},
+		{"internal/storage/bolt.go", "ReadOnly: true, Timeout: lockTimeout", "ReadOnly: true"},
+	}, []finding{{"internal/storage", "TestRefusedDirectories", "timed out"}}},
+
+	// In memory.
+	{"log in memory", []edit{
+		{"internal/storage/memorystores.go", "\tfrom, to = max(from, first), min(to, last)\n\tif last == 0 || from > to {", "\tif last == 1<<63 && first == 0 {"},
+	}, []finding{{"internal/storage", "TestMemoryLog", "the log is"}}},
+	{"snapshots in memory", []edit{
+		{"internal/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},
+		{"internal/storage/memorystores.go", "ConfigurationIndex: configIndex,\n\t}}, nil", "ConfigurationIndex: configIndex,\n\t}}\n\treturn s.newest, nil"},
+	}, []finding{{"internal/storage", "TestMemorySnapshots", "FAIL"}}},
+}
