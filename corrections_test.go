@@ -14,7 +14,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/transport.go", "\tt.turn <- struct{}{}\n\tt.newest.Store(term)\n\t<-t.turn\n", "\tt.newest.Store(term)\n"},
+		{"cluster/transport.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
 	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
@@ -34,7 +34,7 @@ var corrections = []putBack{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/quorum.go", "return m.since(m.followed.Load()) <= m.contacts.sure", "return true"},
+		{"cluster/quorum.go", "return m.since(m.lease.followed.Load()) <= m.contacts.sure", "return true"},
 	}, []finding{{".", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
@@ -46,10 +46,10 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "snapshot > s.lastIndex", "snapshot == 1<<63"},
 	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
 	{"transfer is not waited for", []edit{
-		{"cluster/handover.go", "raft.ServerAddress(heir.Addr))\n\t\t\t}", "raft.ServerAddress(heir.Addr)).Error()\n\t\t\t}"},
+		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
 	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
 	{"heir", []edit{
-		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.Addr))", "_ = heir\n\t\t\t\tm.raft.LeadershipTransfer()"},
+		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "m.stepDown() // Raft would take", "_ = began // Raft would take"},
@@ -57,7 +57,7 @@ var corrections = []putBack{
 
 	// Members.
 	{"farewell", []edit{
-		{"cluster/members.go", "\tm.wg.Go(func() { m.seeOff(x, f.Index()) })\n", ""},
+		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.watchMembership)\n", ""},
