@@ -25,26 +25,38 @@ import (
 
 // Config says how to run a [Member].
 type Config struct {
-	ID              uint64            // of this server, 1 to 254
-	Peers           map[uint64]string // addresses of the peer ports of a new cluster's members, by id; nil is a server alone
-	Addr            string            // of this server's peer port, as the others reach it; by default that in Peers. Alone it is for one who is taken in
-	Join            string            // the peer port of a member of a running cluster, to be taken in by it
-	Observers       []uint64          // ids of members in Peers, or of this one that joins, that do not vote
-	Network         Network           // how members reach each other; nil is TCP
-	ElectionTimeout time.Duration     // how long a member waits for a silent leader, or a silent majority; 0 is 2 s
-	Dir             string            // where to keep the log; if empty, in Memory
-	Memory          *storage.Memory   // used if Dir is empty; nil is a new one
+	ID uint64 // of this server, 1 to 254
 
-	Tick          time.Duration // of session expiry
-	ReapInterval  time.Duration // between looks for container and TTL znodes to delete
-	SnapshotBytes int64         // of log, after which a snapshot is taken
+	// Peers maps the id of each member of a new cluster to the address of its
+	// peer port. A server without Peers, Addr and Join is standalone.
+	Peers map[uint64]string
+	// Addr is the address at which the other members reach this server's peer
+	// port; by default it is the one in Peers. A server with an Addr, but without
+	// Peers and Join, waits until an operator adds it to a cluster.
+	Addr string
+	// Join is the address of the peer port of any member of a running cluster;
+	// this server asks to be added to that cluster.
+	Join string
+	// Observers are the ids of non-voting members: members in Peers, or this
+	// server's own id if it joins.
+	Observers []uint64
+	Network   Network // how members reach each other; nil means TCP
+	// ElectionTimeout is how long the leader, or a majority, may be silent
+	// before a member gives it up; 0 means 2 s.
+	ElectionTimeout time.Duration
+
+	Dir    string          // where to keep the log; empty means Memory
+	Memory *storage.Memory // used if Dir is empty; nil means a new one
+
+	Tick          time.Duration // granularity of session expiry
+	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
+	SnapshotBytes int64         // take a snapshot after this much log
 	Settings      fsm.Settings
 	Log           *slog.Logger
-	// AllowSingleVoter lets a client's reconfig leave a single member that votes.
+	// AllowSingleVoter lets a client's reconfig leave a single voter.
 	AllowSingleVoter bool
-	// TimeOfDay is what entries are stamped with, and what the end of a TTL
-	// znode is compared with; nil is time.Now. Timers do not follow it, nor do
-	// sessions.
+	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
+	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
 }
 
@@ -55,12 +67,12 @@ type Member struct {
 	replica *fsm.Replica
 	raft    *raft.Raft
 	storage *storage.Storage
-	start   time.Time // the monotonic clock counts from here
+	start   time.Time // origin of nowMs
 
 	// What this member proposes.
 	batcher batcher
 	pending pending
-	link    leaderLink // by which it proposes while another member leads
+	link    leaderLink // carries proposals while another member leads
 
 	// What is applied here.
 	commits  commits
@@ -72,7 +84,8 @@ type Member struct {
 	lease   *lease
 	service service
 
-	// The other members. A standalone server has none of these.
+	// The other members. peers is nil on a standalone server, which uses none of
+	// these.
 	peers      *peerPort
 	transport  transport
 	gate       *gate
@@ -86,12 +99,12 @@ type Member struct {
 	proposals proposals
 }
 
-// lifecycle is what ends a member, and what waits for that.
+// lifecycle stops a member and reports its first fault.
 type lifecycle struct {
-	stop   chan struct{} // closed by Close
-	down   chan struct{} // closed when Raft has ended
-	once   sync.Once     // of the end
-	killed atomic.Bool
+	stop   chan struct{}  // closed by Close and Kill
+	down   chan struct{}  // closed when Raft has shut down
+	once   sync.Once      // for stopping
+	killed atomic.Bool    // by Kill: nothing may be written any more
 	wg     sync.WaitGroup // of the member's goroutines
 
 	failed sync.Once
@@ -107,11 +120,11 @@ func (l *lifecycle) fail(err error) {
 	l.failed.Do(func() { l.errs <- err })
 }
 
-// ErrClosed says that the member was closed.
+// ErrClosed is returned when the member has been closed.
 var ErrClosed = errors.New("cluster: closed")
 
-// New makes a member that keeps replica, which must be fresh. It does nothing before
-// [Member.Start]; before that only Start may be called.
+// New returns a member that applies its log to replica, which must be fresh.
+// [Member.Start] must be called before any other method.
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), cfg: cfg, replica: replica, start: time.Now(),
@@ -130,9 +143,9 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	return m
 }
 
-// Start opens the member's files and its peer port, and has it take part in its
-// cluster. Errors name the file or address that they are about; after one there is
-// nothing to close.
+// Start opens the member's storage and peer port and starts its part in the
+// cluster. An error names the file or address concerned; the member must not be
+// closed after one.
 func (m *Member) Start() (err error) {
 	m.replica.Observe(observer{m})
 	m.replica.Complete(m.complete)
@@ -167,10 +180,10 @@ func (m *Member) Start() (err error) {
 	return nil
 }
 
-// serverID is how Raft knows a server.
+// serverID is Raft's id for a server.
 func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
 
-// memberID is the id that Raft knows a server by; 0 if it knows none.
+// memberID is the inverse of serverID; it returns 0 for an empty id.
 func memberID(id raft.ServerID) uint64 {
 	n, _ := strconv.ParseUint(string(id), 10, 64)
 	return n
@@ -181,14 +194,14 @@ func (m *Member) startRaft() error {
 	c.LocalID = serverID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
-	// takeSnapshots alone decides when a snapshot is due, and before each one how
-	// many entries stay behind it for followers that lag.
+	// Raft must not take snapshots on its own: takeSnapshots decides when one is
+	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
 
 	var (
 		trans raft.Transport
-		first raft.Configuration // of a new cluster
+		first raft.Configuration // of a new cluster; empty if this server is to be added to one
 		err   error
 	)
 	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
@@ -216,7 +229,7 @@ func (m *Member) startRaft() error {
 	if err != nil {
 		return where(err)
 	}
-	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // else it waits to be added
+	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // otherwise it waits to be added
 	if m.peers == nil || fresh && len(first.Servers) == 1 {
 		if err := m.storage.Bootstrap(first); err != nil {
 			return where(err)
@@ -252,11 +265,12 @@ func (m *Member) startRaft() error {
 	return nil
 }
 
-// clustered reports whether there is a peer port.
+// clustered reports whether the member has a peer port, that is, is not standalone.
 func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }
 
-// checkStored compares the members in the storage, which count, with those of
-// the configuration.
+// checkStored compares the members in the storage with the configured ones. It
+// fails if a standalone server's storage is opened as a cluster member's or the
+// reverse. Any other difference is only logged: the stored members are in force.
 func (m *Member) checkStored(configured []MemberInfo) error {
 	if len(m.storage.Members.Servers) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
@@ -266,30 +280,30 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 	}
 	stored, where := infos(m.storage.Members), m.storage.Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
-	switch alone := err != nil; {
-	case alone && m.cfg.clustered():
-		return fmt.Errorf("%s is of a server that is alone, and cannot become a cluster's: start with an empty one", where)
-	case !alone && !m.cfg.clustered():
-		return fmt.Errorf("%s is of a member of a cluster of %d: start it with its peers, or with its peer port's address", where, len(stored))
-	case alone:
+	switch standalone := err != nil; {
+	case standalone && m.cfg.clustered():
+		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member: start with an empty one", where)
+	case !standalone && !m.cfg.clustered():
+		return fmt.Errorf("%s belongs to a member of a cluster of %d: start it with its peers, or with the address of its peer port", where, len(stored))
+	case standalone:
 		return nil
 	}
 	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, configured) {
-		m.cfg.Log.Warn("the members are those in the data, not those that were configured", "data", where, "members", stored, "configured", configured)
+		m.cfg.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", configured)
 	} else if self := find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.addr() {
 		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.addr())
 	}
 	return nil
 }
 
-// votes reports whether this member is to vote.
+// votes reports whether this member is configured as a voter.
 func (c *Config) votes() bool { return !slices.Contains(c.Observers, c.ID) }
 
 func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
 
-// startPeers opens the peer port, and sets Raft's times for a cluster.
+// startPeers opens the peer port and sets Raft's timeouts for a cluster.
 func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
-	// See pulse.go for what usually acts instead of these.
+	// These are a last resort: pulse.go detects failures much sooner.
 	last := max(5*m.contacts.silence, 10*time.Second)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
 	addr := m.cfg.addr()
@@ -305,13 +319,13 @@ func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
 	return m.transport, nil
 }
 
-// defaultElectionTimeout bears the pauses of a busy machine. It is not what
-// clients wait when the leader dies: a loss that can be seen is acted on at once.
+// defaultElectionTimeout tolerates the pauses of a busy machine. Clients usually
+// wait less when a leader dies: if its connections break, the others act at once.
 const defaultElectionTimeout = 2 * time.Second
 
-// loneTransport is that of a member without peers. All that ever comes over it
-// is the message that a leader sends when it hands over: a lone member need not
-// wait for a leader that never speaks, and so stands for election at once.
+// loneTransport is the transport of a standalone server. It delivers a single
+// message, TimeoutNow, which makes Raft start an election at once instead of first
+// waiting for a leader.
 type loneTransport struct {
 	*raft.InmemTransport
 	incoming chan raft.RPC
@@ -329,18 +343,20 @@ func newLoneTransport(addr raft.ServerAddress) *loneTransport {
 
 func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
 
-// Ready is closed when this member can serve: it has a leader and has applied
-// what was committed before.
+// Ready is closed when this member can serve for the first time: it knows a leader
+// and has applied everything committed until then.
 func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 
-// Err gets the first fault after which this member cannot go on. It must then be closed.
+// Err receives the first fatal fault, such as a disk that cannot be written. The
+// caller must then close the member.
 func (m *Member) Err() <-chan error { return m.errs }
 
-// Close stops the member and waits for its goroutines. Commands that wait are Lost.
+// Close stops the member and waits for its goroutines. If it leads, it first tries
+// to make another member the leader. Pending commands are reported as Lost.
 func (m *Member) Close() error { return m.end(true) }
 
-// Kill is Close as the end of the process would be: nobody is made the leader,
-// and from now on nothing is written.
+// Kill is like Close but simulates the death of the process: leadership is not
+// handed over, and nothing is written from now on.
 func (m *Member) Kill() error {
 	m.killed.Store(true)
 	return m.end(false)
@@ -350,13 +366,13 @@ func (m *Member) end(handOver bool) error {
 	var err error
 	m.once.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
-			m.handOver(0) // if it cannot, the others elect one
+			m.handOver(0) // if this fails, the others elect a leader
 		}
 		close(m.stop)
 		m.log.close()
 		down := m.raft.Shutdown()
 		if m.peers != nil {
-			m.peers.close() // lets go of whoever waits for another member
+			m.peers.close() // unblocks goroutines that wait for other members
 			m.transport.Close()
 		}
 		err = down.Error()
@@ -370,7 +386,8 @@ func (m *Member) end(handOver bool) error {
 	return err
 }
 
-// answer waits for what comes of something that Raft was asked for.
+// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
+// shuts down first.
 func (m *Member) answer(f raft.Future) error {
 	endWith(f, m.down)
 	err := f.Error()
@@ -380,9 +397,9 @@ func (m *Member) answer(f raft.Future) error {
 	return err
 }
 
-// endWith has a future fail when down is closed. Raft never answers for entries
-// that are committed and not applied when it is shut down. Its futures can wait
-// for a channel beside their answer, but it does not set that of these.
+// endWith makes a future fail when down is closed. Raft never completes the
+// futures of entries that are committed but not applied when it shuts down. They
+// have a field for a shutdown channel, but Raft leaves it unset, so endWith sets it.
 func endWith(f raft.Future, down chan struct{}) {
 	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
 		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
@@ -391,18 +408,19 @@ func endWith(f raft.Future, down chan struct{}) {
 	}
 }
 
-// nowMs is by a clock that does not jump: durations are measured by it.
+// nowMs is a monotonic clock in ms, for measuring durations.
 func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
 
-// since is how long ago a time of nowMs was.
+// since returns the time elapsed since ms, a value of nowMs.
 func (m *Member) since(ms int64) time.Duration {
 	return time.Duration(m.nowMs()-ms) * time.Millisecond
 }
 
-// timeOfDay is in ms since the epoch, and may jump.
+// timeOfDay is the wall clock in ms since the epoch; it may jump.
 func (m *Member) timeOfDay() int64 { return m.cfg.TimeOfDay().UnixMilli() }
 
-// observer keeps the tracker true to the replicated sessions.
+// observer implements [fsm.Observer]. It updates the member's parts when entries
+// are applied or a snapshot is restored.
 type observer struct{ m *Member }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
@@ -434,7 +452,7 @@ func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
 	o.m.pending.restored()
-	if o.m.raft != nil && !o.m.killed.Load() { // the start has looked at the log
+	if o.m.raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
 		if err := o.m.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(err)
 		}
@@ -443,8 +461,8 @@ func (o observer) Restored() {
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.storage.Name, err)) }
 
-// trackAll gives every session that exists its whole time again. No entry is applied
-// meanwhile, so none is missed or ends.
+// trackAll restarts the timeout of every session. It holds the replica's lock so
+// that no session is opened or closed meanwhile.
 func (m *Member) trackAll() {
 	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().All()) })
 }

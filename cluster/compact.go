@@ -6,19 +6,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// entryCost is how many bytes an entry counts for at least, since raft.db adds
-// some to each. It bounds the number of entries in a log of short ones.
+// entryCost is the minimum number of bytes that an entry counts for, since raft.db
+// adds some to each. It also bounds the number of entries in a log of short ones.
 const entryCost = 256
 
-// logLength tells when a snapshot is due. Raft counts entries, but one of them
-// may hold a command or thousands.
+// logLength counts the bytes of log since the last snapshot, to decide when the next
+// is due. Raft would count entries, but an entry may hold one command or thousands.
 type logLength struct {
 	mu      sync.Mutex
-	room    sync.Cond // on mu: no snapshot is being taken, or the member closes
-	due     signal    // has an element when a snapshot is
-	bytes   int64     // applied since the newest snapshot was begun; each entry is at least entryCost
-	entries int64     // likewise
-	taking  bool
+	room    sync.Cond // on mu: signaled when a snapshot ends or the member closes
+	due     signal    // for takeSnapshots
+	bytes   int64     // applied since the newest snapshot was begun; each entry counts at least entryCost
+	entries int64     // applied since then
+	taking  bool      // a snapshot is due or being taken
 	closed  bool
 }
 
@@ -34,14 +34,15 @@ func (l *logLength) close() {
 	l.mu.Unlock()
 }
 
-// snapshotDue is how many bytes of log make a snapshot worth its while: those
-// that were configured, or as many as the snapshot would have.
+// snapshotDue is how many bytes of log make a snapshot due: SnapshotBytes, or the
+// size of the data if that is larger.
 func (m *Member) snapshotDue() (due int64) {
 	m.replica.View(func(v *fsm.View) { due = max(m.cfg.SnapshotBytes, v.Tree().DataSize()) })
 	return due
 }
 
-// logGrew counts an entry that was applied.
+// logGrew counts an entry that was applied. It takes the replica's lock, so the
+// caller must not hold it.
 func (m *Member) logGrew(bytes int) {
 	due := m.snapshotDue()
 	l := &m.log
@@ -55,8 +56,9 @@ func (m *Member) logGrew(bytes int) {
 	}
 }
 
-// awaitLog waits while a snapshot is being taken and the log behind it is long
-// enough for another: that bounds the log when writes outrun the disk.
+// awaitLog blocks while a snapshot is being taken and the log written since is
+// already long enough for another one. This bounds the log when writes outrun the
+// disk.
 func (m *Member) awaitLog() {
 	due := m.snapshotDue()
 	l := &m.log
@@ -67,8 +69,8 @@ func (m *Member) awaitLog() {
 	}
 }
 
-// takeSnapshots has Raft take snapshots when they are due, and cut its log,
-// beside everything else. One that fails leaves the log longer.
+// takeSnapshots has Raft take a snapshot and truncate its log when one is due. If a
+// snapshot fails, the log stays longer and the next one is tried as usual.
 func (m *Member) takeSnapshots() {
 	defer m.wg.Done()
 	l := &m.log
@@ -84,15 +86,15 @@ func (m *Member) takeSnapshots() {
 		l.mu.Unlock()
 		if m.peers != nil {
 			c := m.raft.ReloadableConfig()
-			// About SnapshotBytes of the log stay behind the snapshot, for
-			// members that lag: to send them is cheaper than the snapshot.
+			// Keep about SnapshotBytes of log for members that lag: sending them
+			// log is cheaper than sending the snapshot.
 			c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))
 			if err := m.raft.ReloadConfig(c); err != nil {
-				m.cfg.Log.Warn("the log is cut as before", "error", err)
+				m.cfg.Log.Warn("cannot set how much log to keep after a snapshot", "error", err)
 			}
 		}
 		if err := m.raft.Snapshot().Error(); err != nil {
-			m.cfg.Log.Warn("no snapshot", "error", err)
+			m.cfg.Log.Warn("cannot take a snapshot", "error", err)
 		}
 		l.mu.Lock()
 		l.taking = false

@@ -1,24 +1,68 @@
-// Package cluster is the Raft member: it opens the storage, packs the commands
-// that wait into log entries and proposes them, tells each waiter what its
-// command came to when the entry is applied here, and, as the leader, ends
-// sessions that are late and reaps container and TTL znodes.
+// Package cluster runs one member of a Raft cluster, or a standalone server. A
+// [Member] opens the storage, batches waiting commands into log entries and
+// proposes them, and reports the result of each command when its entry is
+// applied locally. The leader also expires sessions and reaps container and TTL
+// znodes.
 //
-// Whoever proposes is told exactly once: Done after the local apply, or Lost if
-// the outcome is unknown.
+// Every proposed command gets exactly one answer: Done once it is applied
+// locally, or Lost if its outcome is unknown.
 //
-// Goroutines, all started by [Member.Start] or by those that it starts, and awaited by
-// [Member.Close]:
-//   - runBatcher proposes entries (propose.go), takeSnapshots has Raft take
-//     snapshots (compact.go), sendTouches tells the leader which sessions were heard
-//     from (touches.go);
-//   - watchLeadership does the leader's duties while this member leads (lead.go);
-//   - watchContacts finds out whether the leader and the majority are there, with one
-//     sender of heartbeats for each other member (pulse.go);
-//   - watchLeader decides whether clients are served (serving.go);
-//   - watchMembership finds out whether this member was removed (members.go);
-//   - the peer port has one for each connection that comes in (peers.go).
+// # Goroutines
 //
-// Raft has its own besides.
+// Raft has goroutines of its own. All others are started by [Member.Start], or by
+// a goroutine that it starts; [Member.Close] stops them and waits for them.
+//
+// Every member has these until Close:
+//   - runBatcher proposes entries, one at a time (propose.go). When another member
+//     leads it connects to the leader, and a reader of that connection runs until
+//     the connection is closed (forward.go).
+//   - takeSnapshots has Raft take snapshots (compact.go).
+//   - sendTouches reports to the leader which sessions are alive (touches.go). It
+//     shares runBatcher's connection.
+//   - watchLeadership notices when this member starts or stops leading (lead.go).
+//     While it leads, watchLeadership runs lead, which expires sessions, and
+//     tellCommits, which runs one tellCommitsTo for each other member (notify.go).
+//   - watchLeader decides whether clients are served (serving.go). It starts
+//     catchUp each time before serving begins.
+//
+// A member with a peer port also has these until Close:
+//   - watchContacts monitors the leader and the majority and starts elections
+//     (pulse.go). It runs one sendBeats for each other member, which is stopped
+//     when that member is removed or moves, and starts short-lived goroutines for
+//     question, stand and stepDown.
+//   - watchMembership finds out whether this member was removed (members.go).
+//   - accept runs one goroutine for each incoming connection, until the connection
+//     is closed (peers.go).
+//   - the transport passes Raft's incoming messages on (transport.go); it also
+//     forwards the answers of each of Raft's pipelines until Raft closes the
+//     pipeline (pipeline.go).
+//   - form, if the storage is empty, or resumeRejoin, if a crash interrupted it,
+//     runs until this member is in the cluster and votes, if it is to vote
+//     (form.go).
+//
+// On the leader, sendToRemoved runs for up to two seconds for each member that was
+// removed (farewell.go).
+//
+// # Lock order
+//
+// A goroutine that holds one of these locks may take those to the right of it,
+// and no others of this package:
+//
+//	membership.changing -> the replica's lock, knownLeader.mu, peerPort.mu
+//	the replica's lock  -> pending.mu, liveness.mu, commits.mu
+//	batcher.mu          -> liveness.mu
+//	liveness.mu         -> contacts.mu
+//	proposals.mu        -> contacts.mu
+//	leaderLink.turn     -> peerPort.mu
+//	link.turn           -> peerPort.mu
+//
+// No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
+// knownLeader.mu, peerPort.mu, logLength.mu or terms.turn is held.
+//
+// The replica's lock is held for writing while an entry is applied, which calls
+// complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
+// batch is given up, which calls each Waiter's Lost: so Lost must not propose.
+// terms.turn is held while Raft handles a heartbeat.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package cluster

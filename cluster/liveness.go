@@ -9,28 +9,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// liveness knows when each session was last heard of, and so when it is late. On the
-// leader its deadlines count; any other member also collects what the leader has to
-// be told of. It has no goroutine, and its methods are safe for concurrent use.
+// liveness records when each session was last touched, that is, when a request of
+// its client last arrived, and so when it expires. Only the leader expires sessions;
+// every member of a cluster collects the touches of its clients for the leader.
+// liveness has no goroutine. Its methods are safe for concurrent use.
 //
-// Times are in ms, by a clock that does not jump.
+// Times are in ms of a monotonic clock.
 type liveness struct {
-	tick    time.Duration // of session expiry
+	tick    time.Duration // granularity of session expiry
 	sure    time.Duration // see [times.sure]
-	tells   bool          // there are other members
+	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
-	expired atomic.Int64 // sessions that this member has ended
+	expired atomic.Int64 // number of sessions that this member has expired
 
-	sooner signal // for the leader: a deadline is before the next look
-	news   signal // for the sender of touches: there is the first one to tell
-	hurry  signal // likewise: somebody waits until the leader knows of one
+	sooner signal // for lead: a session may expire before the next check
+	news   signal // for sendTouches: touched is no longer empty
+	hurry  signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
-	due       int64            // when the leader looks for late sessions next
-	confirmed chan struct{}    // closed and replaced when the leader knows of more touches
-	touched   map[int64]int64  // sessions that the leader is to be told of, and when they were heard of
-	since     int64            // when the first of them was
+	due       int64            // time of the leader's next check for late sessions
+	confirmed chan struct{}    // closed and replaced when the leader has confirmed touches
+	touched   map[int64]int64  // touches to report to the leader: session id to time
+	since     int64            // when the first of them was noted
 }
 
 func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *liveness {
@@ -47,10 +48,11 @@ func (l *liveness) newTracker() *session.Tracker {
 	return session.NewTracker(max(1, l.tick.Milliseconds()))
 }
 
-// touch notes that a session was heard of, and reports whether it is alive; false
-// too if over or stop is closed. If the session could end, by what the leader knows,
-// while its client trusts in it, touch waits until the leader knows more, unless
-// this member surely leads.
+// touch notes that a session's client has sent something, and reports whether the
+// session is alive; it also returns false when over or stop is closed. If the leader,
+// by what it has confirmed so far, could expire the session while its client still
+// relies on it, touch blocks until the leader has confirmed more, unless this member
+// surely leads.
 func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
 	now, slack := l.now(), l.sure.Milliseconds()
 	l.mu.Lock()
@@ -76,7 +78,7 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 	}
 }
 
-// note keeps a touch for the leader. The caller has l.mu.
+// note keeps a touch to be reported to the leader. The caller holds l.mu.
 func (l *liveness) note(id, at int64) {
 	if !l.tells {
 		return
@@ -88,15 +90,15 @@ func (l *liveness) note(id, at int64) {
 	l.touched[id] = at
 }
 
-// collecting returns when the first touch was noted that the leader is to be told of.
+// collecting returns when the first of the touches to be reported was noted.
 func (l *liveness) collecting() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.since
 }
 
-// take returns the touches that the leader is to be told of, with their times, and
-// when the first of them was noted; it begins to collect anew.
+// take removes and returns the touches to be reported, and when the first of them
+// was noted; if there are none, since is now.
 func (l *liveness) take() (touches map[int64]int64, since int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,8 +110,8 @@ func (l *liveness) take() (touches map[int64]int64, since int64) {
 	return touches, since
 }
 
-// confirm notes that the leader knows of touches, except of the sessions that it is
-// unsure about: it is told of these once more.
+// confirm notes that the leader has received touches. It could not vouch for the
+// unsure sessions: those that are alive here are reported to it again.
 func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,13 +129,13 @@ func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 	l.confirmed = make(chan struct{})
 }
 
-// touchLen is the length of a touch in a message: the session, and how many ms ago it
-// was heard of.
+// touchLen is the length of a touch in a message: the session id, and how many ms
+// ago the touch was.
 const touchLen = 8 + 4
 
-// hear notes the touches that another member has sent, and appends to unsure the
-// sessions that cannot be vouched for: those that were found late, whose end is on
-// its way, and those that are not known, any more or yet.
+// hear notes the touches that another member has reported. It appends to unsure the
+// ids of the sessions that it cannot vouch for: those already found late, whose
+// expiry has been proposed, and those that do not exist here, any more or yet.
 func (l *liveness) hear(touches, unsure []byte) []byte {
 	now := l.now()
 	l.mu.Lock()
@@ -146,7 +148,7 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 	return unsure
 }
 
-// add times a session that was opened or resumed.
+// add starts the timeout of a session that was opened or resumed.
 func (l *liveness) add(s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,14 +157,14 @@ func (l *liveness) add(s *session.Session) {
 	}
 }
 
-// remove forgets a session that has ended.
+// remove forgets a session that was closed.
 func (l *liveness) remove(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tracker.Remove(id)
 }
 
-// restart forgets all that is known, and gives each of these sessions its whole time.
+// restart forgets everything and starts the full timeout of each of the sessions.
 func (l *liveness) restart(sessions []*session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,25 +174,24 @@ func (l *liveness) restart(sessions []*session.Session) {
 	}
 }
 
-// deadlines returns when sessions are to end if nothing more is heard of them, the
-// earliest first.
+// deadlines returns when sessions expire unless they are touched, the earliest first.
 func (l *liveness) deadlines() []session.Bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tracker.Buckets()
 }
 
-// watchful is how many ms the leader sleeps at most while there are sessions. If it
-// wakes up later than planned by as much again, the process was paused. A shorter
-// pause is not noticed. That does no harm: a timeout is two ticks at least, and
-// clients speak three times in it.
+// watchful is the longest time, in ms, that the leader sleeps between two checks
+// while there are sessions. If it wakes up late by more than that, it concludes that
+// the process was paused. Shorter pauses go unnoticed but do no harm: a session
+// timeout is at least two ticks, and clients send three times within it.
 func (l *liveness) watchful() int64 {
 	return max(l.tick/4, 100*time.Millisecond).Milliseconds()
 }
 
-// nextLook returns when to look for late sessions next, which is no later than the
-// next deadline, and how long that is from now. It counts from the last look, so that
-// a pause since then is noticed too.
+// nextLook returns the time of the next check for late sessions, which is no later
+// than the next deadline, and the time until then. looked is when the last check was:
+// counting from there, instead of from now, reveals a pause since then too.
 func (l *liveness) nextLook(looked int64) (due int64, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,22 +205,22 @@ func (l *liveness) nextLook(looked int64) (due int64, wait time.Duration) {
 	return due, time.Duration(due-l.now()) * time.Millisecond
 }
 
-// late returns the sessions whose time is over, the tracker that found them, and
-// when it looked; due is when it was to look.
+// late returns the sessions that have timed out, the tracker that found them, and
+// the time of this check. due is when the check was planned.
 func (l *liveness) late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	if stood := now - due; stood > l.watchful() {
-		// This process stood still, perhaps since the last look. What its clients
-		// sent meanwhile lies unread in its sockets, so nobody is late for that time.
+		// This process was paused, perhaps since the last check. What clients sent
+		// meanwhile is still unread in its sockets, so that time must not count.
 		l.tracker.Extend(stood + l.watchful())
 	}
 	return l.tracker.Late(now), l.tracker, now
 }
 
-// spare lets a session be heard of again that tracker found late; the tracker may
-// have been replaced by then.
+// spare lets a session that tracker found late be touched again. tracker may have
+// been replaced meanwhile.
 func (l *liveness) spare(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,7 +228,7 @@ func (l *liveness) spare(tracker *session.Tracker, s *session.Session) {
 	l.sooner.raise()
 }
 
-// retry lets a session be found late again that tracker found late.
+// retry lets a session that tracker found late be found late again.
 func (l *liveness) retry(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLogger gives Raft's messages to log.
+// raftLogger returns a logger for Raft that writes to log.
 func raftLogger(log *slog.Logger) hclog.Logger {
 	level := hclog.Off
 	for _, l := range []struct {
@@ -36,15 +36,15 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	if level < s.level {
 		return
 	}
-	if msg == "failed to get previous log" { // a word of a commit came before its entry: see notify.go
+	if msg == "failed to get previous log" { // normal: tellCommits was faster than the entry
 		level = hclog.Debug
 	}
 	for _, a := range args {
 		if err, ok := a.(error); ok && errors.Is(err, net.ErrClosed) {
-			level = hclog.Debug // this member closes, or has closed it
+			level = hclog.Debug // this member closed the connection itself
 		}
 	}
-	to := slog.LevelDebug // what Raft calls information is detail here
+	to := slog.LevelDebug // also for hclog.Info
 	switch level {
 	case hclog.Warn:
 		to = slog.LevelWarn
@@ -56,7 +56,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		switch v := a.(type) {
 		case hclog.Format:
 			a = fmt.Sprintf(fmt.Sprint(v[0]), v[1:]...)
-		case fmt.Stringer: // Raft gives itself
+		case fmt.Stringer: // format now: Raft passes itself, which changes later
 			a = v.String()
 		}
 		plain[i] = a

@@ -7,17 +7,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Raft tells followers that an entry is committed with the next entry, or after
-// CommitTimeout, 50 to 100 ms later. A lone write through a follower, and every
-// event of one, would wait for that. So the leader says so itself, at once, by
-// the message that Raft would send: an AppendEntries without entries.
+// Raft tells followers that an entry is committed together with the next entry, or
+// after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
+// follower, and every watch event on one, would wait that long. So the leader sends
+// the message that Raft would send, an AppendEntries without entries, at once.
 
-// commits is the newest entry that was applied here, for those who tell others. Its
-// term is 0 if it is not known.
+// commits holds the index and term of the newest entry applied locally. The term is
+// 0 if it is unknown, as after a snapshot.
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	news        chan struct{} // closed and replaced when there is a newer one
+	news        chan struct{} // closed and replaced by set
 }
 
 func (c *commits) init() { c.news = make(chan struct{}) }
@@ -36,44 +36,45 @@ func (c *commits) get() (index, term uint64, news chan struct{}) {
 	return c.index, c.term, c.news
 }
 
-// rpcHeader is that of Raft's messages from this member.
+// rpcHeader returns the header for Raft messages sent by this member.
 func (m *Member) rpcHeader() raft.RPCHeader {
 	id := serverID(m.cfg.ID)
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: m.transport.EncodePeer(id, m.transport.LocalAddr())}
 }
 
-// tellCommits tells the other members what is committed until stop, while this
-// one leads in the given term.
+// tellCommits tells the other members what is committed, from the beginning of this
+// member's leadership in term until stop is closed.
 func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
 	for {
 		f := m.raft.GetConfiguration()
 		if f.Error() != nil {
 			return
 		}
-		these := make(chan struct{}) // closed when the members are others
+		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range f.Configuration().Servers {
 			if s.ID != serverID(m.cfg.ID) {
-				m.wg.Go(func() { m.tellCommitsTo(s, term, these) })
+				m.wg.Go(func() { m.tellCommitsTo(s, term, replaced) })
 			}
 		}
 		select {
 		case <-m.membership.changed:
-			close(these)
+			close(replaced)
 		case <-stop:
-			close(these)
+			close(replaced)
 			return
 		case <-m.stop:
-			close(these)
+			close(replaced)
 			return
 		}
 	}
 }
 
-// mostTries bounds how often a member is told of an entry that it does not
-// have yet: for 30 ms in all, after which Raft's own message is near.
+// mostTries limits the retries towards a member that does not have the entry yet.
+// They take 30 ms in all; soon after, Raft sends its own message.
 const mostTries = 4
 
-// tellCommitsTo tells one of them: one message at a time, the newest.
+// tellCommitsTo tells one member, one message at a time, always about the newest
+// entry.
 func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{}) {
 	told, tries := uint64(0), 0
 	for {
@@ -89,11 +90,11 @@ func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{})
 			var r raft.AppendEntriesResponse
 			err := m.transport.AppendEntries(s.ID, s.Address, &q, &r)
 			if err == nil && !r.Success && tries < mostTries {
-				// The others were faster: the entry is still on its way there.
+				// A majority has the entry, but it is still on its way to this member.
 				tries++
 				again = time.After(time.Millisecond << tries)
 			} else {
-				// One that does not answer, or lags, learns it from Raft.
+				// Success; or the member does not answer or lags, and Raft will tell it.
 				told, tries = index, 0
 			}
 		}

@@ -6,7 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// pipeline closes itself at the first refusal.
+// pipeline is an AppendPipeline that closes the underlying one when the follower
+// refuses an entry; see [transport.AppendEntriesPipeline].
 type pipeline struct {
 	raft.AppendPipeline
 	answers chan raft.AppendFuture
@@ -21,6 +22,7 @@ func (p *pipeline) Close() error {
 	return p.AppendPipeline.Close()
 }
 
+// forward passes the answers on to Raft until the pipeline is closed.
 func (p *pipeline) forward() {
 	for {
 		var f raft.AppendFuture
@@ -34,8 +36,8 @@ func (p *pipeline) forward() {
 		case <-p.done:
 			return
 		}
-		if !f.Response().Success { // as after an error, too
-			p.AppendPipeline.Close() // lets go of whoever sends
+		if !f.Response().Success { // refused, or failed
+			p.AppendPipeline.Close() // unblocks Raft if it is sending
 		}
 	}
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// Limits of one entry. Who proposes beyond them waits, which in turn makes the
-// clients wait.
+// Limits of one entry. Propose blocks while the next entry is full, which in turn
+// slows the clients down.
 const (
 	maxBatchCommands = 4096
 	maxBatchBytes    = 1 << 20
 )
 
-// batcher gathers commands while the entry before is being stored: group
-// commit. The more wait, the more share the next write to disk.
+// batcher collects commands into the next entry while the previous one is being
+// stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
-	room    sync.Cond    // on mu: the entry is not full any more, or closed
-	wake    signal       // has an element when there is something to propose
-	entry   []byte       // commands gathered so far, encoded
-	waiters []fsm.Waiter // one for each
+	room    sync.Cond    // on mu: signaled when the entry is taken or given up
+	wake    signal       // for runBatcher: there is something to propose
+	entry   []byte       // the encoded commands collected so far
+	waiters []fsm.Waiter // one per command
 	closed  bool
 }
 
@@ -31,7 +31,7 @@ func (b *batcher) init() {
 	b.wake = newSignal()
 }
 
-// take returns what has been gathered and begins anew.
+// take returns the commands collected so far and starts a new entry.
 func (b *batcher) take() (entry []byte, waiters []fsm.Waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +41,9 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter) {
 	return entry, waiters
 }
 
-// lose gives up what has been gathered. Nothing is gathered before all who wait
-// for it are told, so that nothing more comes from one whose command is lost.
+// lose reports all commands collected so far as lost. It holds mu meanwhile, so that
+// nothing is added before every waiter has been told: a caller that has lost a
+// command cannot slip in the command after it.
 func (b *batcher) lose() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +52,7 @@ func (b *batcher) lose() {
 	b.room.Broadcast()
 }
 
-// close gives up what has been gathered and all that comes behind it.
+// close reports as lost all commands collected so far and any proposed later.
 func (b *batcher) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -59,13 +60,14 @@ func (b *batcher) close() {
 	b.lose()
 }
 
-// Propose puts a command into the log, after those that this caller proposed
-// before. c is not used after Propose returns; w learns what came of it. It
-// waits while too much else does.
+// Propose queues a command for the log, after all that the same caller proposed
+// before, and reports its outcome to w. It blocks while the next entry is full. It
+// does not retain c.
 //
-// Nothing is proposed once over is closed. If [fsm.Waiter.Lost] closes it, then
-// what a caller proposes without waiting is applied in order and without a gap: behind
-// a command that is lost, none is applied. It may be nil. Lost must not propose.
+// Once over is closed, commands are reported as lost and not proposed; over may be
+// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
+// without waiting for each: they are applied in order, and none is applied after one
+// that was lost. Lost must not call Propose.
 func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	b := &m.batcher
 	b.mu.Lock()
@@ -96,10 +98,11 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	}
 }
 
-// runBatcher proposes one entry after the other.
+// runBatcher proposes the collected commands, one entry at a time: the next is
+// proposed when the outcome of the previous one is known, or it is given up.
 func (m *Member) runBatcher() {
 	defer m.wg.Done()
-	defer m.batcher.close() // nothing is gathered that nobody takes
+	defer m.batcher.close() // commands proposed later are lost at once
 	number := firstNumber(m.timeOfDay())
 	suspended := m.leader.get().suspended
 	for {
@@ -124,37 +127,38 @@ func (m *Member) runBatcher() {
 		m.deliver(number, entry, suspended, done)
 		if left := m.pending.end(); len(left) > 0 {
 			lose(left)
-			m.batcher.lose() // it may be of the same callers
+			m.batcher.lose() // it may be of the same callers, whose commands must not overtake lost ones
 		}
 		m.awaitLog()
 	}
 }
 
-// The numbers of a member's entries rise, and an entry is passed over if one
-// with a higher number was before it. Those of an earlier run of this member may
-// still be on their way through the log, and must not be taken for entries of
-// this run. So a run begins with the time of day, in the hope that it is above
-// those before, and below that with a random number, since the time of day may
-// be the same again.
+// A member numbers its entries in ascending order, and an entry is skipped if one
+// of the same member with the same or a higher number was applied before it. Entries
+// of an earlier run of this member may still be on their way through the log, and
+// must not be mistaken for entries of this run. So the numbers of a run start at the
+// time of day, which is usually above all earlier ones; the low bits are random,
+// since two runs may start at the same time of day.
 
-// firstNumber is what the numbers of a run begin behind; ms is the time of day.
+// firstNumber returns the number after which those of a run begin; ms is the time
+// of day.
 func firstNumber(ms int64) uint64 {
-	ms = min(max(ms, 0), 1<<43) // there is room above for any clock
+	ms = min(max(ms, 0), 1<<43) // leaves room above, however wrong the clock is
 	return uint64(ms)<<20 + random(20)
 }
 
-// nextNumber is the number of the entry behind that with the given number,
-// where applied is the highest of this member that was applied here.
+// nextNumber returns the number of the entry that follows the one with the given
+// number; applied is the highest number of this member that has been applied here.
 func nextNumber(number, applied uint64) uint64 {
 	if applied <= number {
 		return number + 1
 	}
-	// An earlier run wrote that, by a clock that was ahead. What it wrote then
-	// has the numbers that follow, and may not be applied yet.
+	// An earlier run, whose clock was ahead, wrote that entry. It may also have
+	// written entries with the next numbers that are not applied yet; skip them.
 	return applied + 1 + random(36)
 }
 
-// random is a number of so many bits.
+// random returns a random number of the given number of bits.
 func random(bits int) uint64 {
 	var b [8]byte
 	rand.Read(b[:])
@@ -167,14 +171,14 @@ func lose(waiters []fsm.Waiter) {
 	}
 }
 
-// pending is the entry that is on its way through the log. There is one at a
-// time, and runBatcher alone tells who waits for it that it is lost.
+// pending is the entry that runBatcher has proposed and waits for. There is one at
+// a time. Only runBatcher reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
-	number  uint64 // 0 if nothing more will be heard of it
-	waiters []fsm.Waiter
-	next    int           // the first that has not been told
-	done    chan struct{} // closed when nothing more will be heard of it
+	number  uint64        // of the entry; 0 if it is finished or given up
+	waiters []fsm.Waiter  // one per command
+	next    int           // index of the first waiter that complete has not returned yet
+	done    chan struct{} // closed when number becomes 0
 }
 
 func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
@@ -184,7 +188,7 @@ func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct
 	return p.done
 }
 
-// end forgets the entry, and returns who has not been told what came of it.
+// end forgets the entry, and returns the waiters that complete has not returned.
 func (p *pending) end() []fsm.Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -193,7 +197,7 @@ func (p *pending) end() []fsm.Waiter {
 	return left
 }
 
-// over notes that nothing more will be heard of the entry, if there is one.
+// over marks the entry, if there is one, as finished. The caller holds mu.
 func (p *pending) over() {
 	if p.number != 0 {
 		p.number = 0
@@ -201,15 +205,16 @@ func (p *pending) over() {
 	}
 }
 
-// restored gives the entry up: the snapshot that was restored may have it.
+// restored gives the entry up after a snapshot was restored: the snapshot may
+// include the entry, which is then never applied here.
 func (p *pending) restored() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over()
 }
 
-// complete finds who waits for the i-th command of an entry (fsm.Completer).
-// Numbers of an earlier run are not given again, so its entries find nobody.
+// complete implements [fsm.Completer]: it returns the waiter of the i-th command of
+// an entry. Entries of an earlier run have other numbers, so they find no waiter.
 func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	if e.Origin != m.cfg.ID {
 		return nil
@@ -220,7 +225,7 @@ func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	if p.number != e.Batch {
 		return nil
 	}
-	if i < 0 { // passed over, and was never applied: its number is too low
+	if i < 0 { // skipped without being applied: its number is too low
 		p.over()
 		return nil
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// guardedStore makes a store that cannot be written the end of this member.
-// Raft by itself would panic when it cannot store its term, and would stand for
-// election again and again when it cannot store its log.
+// guardedStore turns a failed write into a fault of this member (see [Member.Err]).
+// Raft by itself panics when it cannot store its term, and starts one election after
+// another when it cannot store its log.
 type guardedStore struct {
 	raft.LogStore
 	raft.StableStore
@@ -33,8 +33,8 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-// follows refuses an entry that would leave a gap in the log, or between the
-// newest snapshot and the log.
+// follows returns an error if an entry with this index would leave a gap in the
+// log, or between the newest snapshot and the log.
 func (s guardedStore) follows(index uint64) error {
 	last, err := s.LastIndex()
 	if err != nil {
@@ -53,9 +53,9 @@ func (s guardedStore) follows(index uint64) error {
 	return nil
 }
 
-// DeleteRange keeps the entry at the end of the newest snapshot. Raft looks at
-// no snapshot for that entry's term once its log goes on behind it, and without
-// the term it refuses what the leader sends next.
+// DeleteRange keeps the last entry that the newest snapshot covers. When the log
+// continues after the snapshot, Raft looks for that entry's term in the log only, and
+// without the term it refuses what the leader sends next.
 func (s guardedStore) DeleteRange(first, last uint64) error {
 	if s.m.killed.Load() {
 		return ErrClosed
@@ -84,8 +84,9 @@ func (s guardedStore) Set(key, val []byte) error {
 func (s guardedStore) SetUint64(key []byte, val uint64) error {
 	if string(key) == storage.TermKey {
 		s.m.terms.begin(val)
-		// Raft stores again what it has read while it starts. A fault would then
-		// have stable wait for somebody to close a member that is not open yet.
+		// While Raft starts, it stores the term that it has just read. If that
+		// failed, stable would wait for Close, which nobody can call before Start
+		// returns.
 		if stored, err := s.m.storage.Term(); err == nil && stored == val {
 			return nil
 		}
@@ -102,9 +103,10 @@ func (s guardedStore) stable(store func() error) error {
 		return nil
 	}
 	s.m.cannotWrite(err)
-	// Whoever is told of the fault closes this member. Until then Raft must
-	// not go on without its term and vote, and an error would make it panic.
-	// Nobody may hear of a vote that is not stored: it would be given twice.
+	// The owner of this member closes it because of the fault. Block until then:
+	// Raft must not continue with a term or vote that is not stored, and it would
+	// panic on an error. Wait also until nothing can be sent any more, since a vote
+	// that is sent but not stored could be given twice.
 	<-s.m.stop
 	if s.m.peers != nil {
 		<-s.m.peers.cut

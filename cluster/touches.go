@@ -8,24 +8,25 @@ import (
 	"time"
 )
 
-// hurryGap is how long after one message of touches the next is sent if somebody
-// waits for it: one message does for many who wait.
+// hurryGap is the least time between two messages of touches when a client is
+// waiting, so that one message serves many waiting clients.
 const hurryGap = 5 * time.Millisecond
 
-// sendTouches tells the leader which sessions were heard of here and how long
-// ago, soon after they were and all at once, or at once if somebody waits.
-// Nothing is sent when nobody speaks.
+// sendTouches reports to the leader which sessions were touched here, and how long
+// ago: collected for a short time in one message, or at once if a client is waiting.
+// Nothing is sent while no client sends anything.
 //
-// Who heard it may have been replaced already by a leader that counts since
-// before. So what was told last is told again to the next one.
+// The member that received a report may already have been replaced by a leader that
+// started its timeouts before those touches. So recent touches are reported again to
+// the next leader.
 func (m *Member) sendTouches() {
 	defer m.wg.Done()
 	var (
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
-		keep  = unheardLimit * m.contacts.silence // who was replaced knows it by then
-		told  = map[int64]int64{}
-		lead  = m.leader.get() // who was told
-		last  = m.nowMs()      // when it was
+		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
+		told  = map[int64]int64{}                 // recent touches that lead has received
+		lead  = m.leader.get()                    // the leader of the last report
+		last  = m.nowMs()                         // when that was
 	)
 	for {
 		select {
@@ -64,11 +65,12 @@ func (m *Member) sendTouches() {
 	}
 }
 
-// allHeard is what sayUnheard says when the leader has heard all.
+// allHeard is passed to sayUnheard when the leader has received all touches.
 const allHeard = -1
 
-// sayUnheard tells watchLeader since when the leader has not heard what this
-// member did; false when the member stops.
+// sayUnheard tells watchLeader that the leader has not received the touches since
+// the given time, or with allHeard that it has received all. It returns false when
+// the member stops.
 func (m *Member) sayUnheard(since int64) bool {
 	select {
 	case m.service.unheard <- since:
@@ -78,9 +80,10 @@ func (m *Member) sayUnheard(since int64) bool {
 	}
 }
 
-// tell has the leader hear news, and what was told before if that was to another
-// one than leads now. It returns who has heard it, which may be this member, or
-// nobody if the member stops, and the sessions that the leader does not answer for.
+// tell reports news to the leader, and told too if the leader has changed since
+// last. It retries until a leader has received the report, and returns that leader,
+// which may be this member, and the sessions that it cannot vouch for. The leader's
+// id is 0 if the member stops first.
 func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, []int64) {
 	for {
 		lead, touches := m.leader.get(), news
@@ -111,8 +114,8 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 	}
 }
 
-// tellLeader sends touches to the leader. It returns true when the leader has
-// heard them, and the sessions that it does not answer for.
+// tellLeader sends touches to another member that leads. It returns the sessions
+// that the leader cannot vouch for, and whether the leader has received the touches.
 func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []int64, ok bool) {
 	l, err := m.linkTo(lead)
 	if err != nil {
@@ -122,7 +125,7 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 	now := m.nowMs()
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), l.told)
 	for id, at := range touches {
-		ago := now - at - 1 // both are rounded
+		ago := now - at - 1 // both are rounded down
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
 		b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), math.MaxUint32)))
 	}
@@ -156,14 +159,15 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 	}
 }
 
-// unheardTouches answers a message of touches that came to a member that may not lead.
+// unheardTouches is the answer to a message of touches from a member that does not
+// surely lead.
 const unheardTouches = 0
 
-// takeTouches notes what another member tells, and returns the answer. If this
-// member is about to do its duties as the leader, every session gets its whole
-// time then. The answer is the number of the message, and the sessions that this
-// member does not answer for: those that it has found late, whose end is on its
-// way, and those that it does not know, any more or yet.
+// takeTouches notes the touches in a message of another member and returns the
+// answer: the number of the message and the sessions that this member cannot vouch
+// for (see liveness.hear), or unheardTouches. The touches are noted even if this
+// member does not lead yet, which is harmless: when it begins to lead, every session
+// gets its full timeout.
 func (m *Member) takeTouches(b []byte) []byte {
 	heard := m.liveness.hear(b[8:], bytes.Clone(b[:8]))
 	if !m.surelyLeads() {

@@ -1,7 +1,7 @@
 package cluster
 
-// A signal wakes up the one goroutine that receives from it. Signals that nobody has
-// received yet count as one, so raising one never blocks.
+// A signal wakes the one goroutine that receives from it. raise never blocks:
+// several raises before a receive count as one.
 type signal chan struct{}
 
 func newSignal() signal { return make(signal, 1) }
@@ -13,16 +13,16 @@ func (s signal) raise() {
 	}
 }
 
-// A turn is a lock for what may block for long, such as a connection attempt or a
-// disk. In testing/synctest time stands still while a goroutine waits for a
-// sync.Mutex, but not while one waits for a turn.
+// A turn is a lock that may be held for long, as during a connection attempt or a
+// disk write. Unlike waiting for a sync.Mutex, waiting for a turn does not stop the
+// virtual time of testing/synctest.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
 func (t turn) take() { t <- struct{}{} }
 
-// tryTake reports whether it took the turn, and does not wait for it.
+// tryTake takes the turn if it is free, and reports whether it did.
 func (t turn) tryTake() bool {
 	select {
 	case t <- struct{}{}:
