@@ -8,42 +8,46 @@ import (
 	"time"
 )
 
-// contacts is what a member knows of the others: whether they are there, who
-// leads, and who takes this member for the leader. It has no goroutine and reads
-// no clock; pulse.go has both. Its methods are safe for concurrent use.
+// contacts is what a member knows about the others: which of them can be reached,
+// who leads, and who accepts this member as the leader. It has no goroutine and
+// reads no clock; pulse.go has both. The methods that other types call are safe for
+// concurrent use; those that only its own methods call need c.mu held.
 //
-// Two clocks are kept apart. Whether this member surely leads is measured by the
-// real one. How long another member has been silent is measured by the time in
-// which this process ran: while it is paused it hears nobody, which says nothing
-// about the others.
+// It uses two clocks. Whether this member surely leads is measured by the real
+// clock. How long another member has been silent is measured by running time, which
+// stops while this process is paused: a paused process hears from nobody, which says
+// nothing about the others.
 type contacts struct {
 	self uint64
 	times
 
 	mu      sync.Mutex
-	ran     int64 // ms in which this process ran; see tick
-	ticked  int64 // when tick was called last
+	ran     int64 // running time in ms; see tick
+	ticked  int64 // when tick was last called, by the real clock
 	members []MemberInfo
 	peers   map[uint64]*peer
 	heard   heard
 
-	current int64  // what the leader had applied then is applied here, by the time that this process ran
-	aim     uint64 // an index that the leader had applied
-	aimed   int64  // and not yet all of it was known to the leader before then
+	// This member has applied everything that the leader had applied at current, a
+	// running time. current advances to aimed as soon as the entry at index aim is
+	// applied here. See keepUp.
+	current int64
+	aim     uint64
+	aimed   int64
 
-	trouble  int64  // since when something is wrong with the leader or the majority; 0 if nothing is
-	gone     int64  // since when the connections to a majority are refused; 0 if they are not
+	trouble  int64  // since when the leader or the majority seems lost; 0 if neither does
+	gone     int64  // since when a majority has been refusing connections; 0 if it is not
 	eligible int64  // since when this member may stand for election; 0 if it may not
 	tries    int    // how often it has stood since there was a leader
-	stood    int64  // when it stood last
-	term     uint64 // the newest at the last look
-	begun    int64  // when that one began; 0 if it did before this member was started
+	stood    int64  // when it last stood; 0 if it has not since there was a leader
+	term     uint64 // the newest term at the last look
+	begun    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
 }
 
-// times are the patience of a member, all derived from the election timeout.
+// times are a member's time limits, all derived from the election timeout.
 type times struct {
-	silence time.Duration // how long another member, or the majority, may be silent: the election timeout
-	sure    time.Duration // how long a leader counts as one after a majority has said so
+	silence time.Duration // how long the leader, or a majority, may be silent: the election timeout
+	sure    time.Duration // how long a leader is sure that it leads after a majority confirmed it
 	beat    time.Duration // between two heartbeats
 }
 
@@ -55,40 +59,44 @@ func timesFor(electionTimeout time.Duration) times {
 	}
 }
 
-// moment is one instant by both clocks, in ms.
+// moment is one instant, in ms, by the real clock and in running time.
 type moment struct{ now, ran int64 }
 
-// peer is another member.
+// peer is what is known about another member. Where an answer proves something, the
+// time at which the question was sent counts, since the answer may have been delayed.
 type peer struct {
-	followed moment // when the last question was sent to which it answered that it follows this member
-	reached  int64  // when the last question was sent that it answered, by the time this process ran
-	refused  bool   // the last connection was refused, and it has not been heard since
+	followed moment // when the last heartbeat or vote request was sent that it accepted
+	reached  int64  // when the last message was sent that it answered, or its last heartbeat came, in running time
+	refused  bool   // the last connection attempt was refused, and nothing has come from it since
 	said     state  // its last answer to a question
-	saidAt   int64  // when that was asked, by the real clock
+	saidAt   int64  // when that question was sent, by the real clock
 	cameAt   int64  // when that answer came, by the real clock
 	asking   bool   // a question to it is under way
-	askedAt  int64  // when the last question began, by the real clock
+	askedAt  int64  // when the last question was begun, by the real clock
 }
 
-// heard is what the heartbeats of the newest leader say.
+// heard is what the last heartbeat of the newest known leader said.
 type heard struct {
 	id, term uint64
-	ran      int64 // when the last one came
-	led      int64 // when the leader was last sure of a majority, in ms that this process ran
-	stalled  time.Duration
-	applied  uint64 // index of the last entry that the leader has applied
-	asked    int64  // the leader had not sent that before, by the time that this process ran
-	conn     any    // the connection that they come over
-	ended    int64  // when that ended, by the real clock; 0 while it is open
+	ran      int64         // when it came, in running time
+	led      int64         // when the leader was last confirmed by a majority, in running time
+	stalled  time.Duration // how long the leader's disk had been blocking a write
+	applied  uint64        // index of the last entry that the leader had applied
+	asked    int64         // a time before the heartbeat was sent, in running time
+	conn     any           // the connection that it came over
+	ended    int64         // when that connection ended, by the real clock; 0 while it is open
 }
 
-// state is how a member answers another that asks whether it is there.
+// state is a member's answer to a question (kindReach) of another member.
 type state struct {
-	leads, lost, candidate bool
-	term                   uint64 // the newest that it knows
-	lastTerm, lastIndex    uint64 // of its log
-	stalled                time.Duration
-	applied                uint64 // index of the last entry that it has applied; not told to others
+	leads     bool
+	lost      bool // it has lost its leader, or its leader's disk is stuck
+	candidate bool
+	term      uint64 // the newest that it knows
+	// The term and index at the end of its log.
+	lastTerm, lastIndex uint64
+	stalled             time.Duration // how long its disk has been blocking a write
+	applied             uint64        // index of the last entry that it has applied; not sent
 }
 
 const stateLen = 1 + 3*8 + 4
@@ -115,22 +123,22 @@ func decodeState(b []byte) state {
 	}
 }
 
-// millis is a duration as 32 bits.
+// millis encodes a duration in 32 bits; see duration.
 func millis(d time.Duration) uint32 {
 	return uint32(min(max(d.Milliseconds(), 0), math.MaxUint32))
 }
 
 func duration(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
-// never is a time long before any other, of either clock.
+// never is a time long before any other, by either clock.
 const never = math.MinInt64 / 2 / int64(time.Millisecond)
 
 func newContacts(self uint64, t times) *contacts {
 	return &contacts{self: self, times: t, peers: map[uint64]*peer{}}
 }
 
-// tick counts the time since the last tick, up to a quarter of the election
-// timeout: anything longer means that the process was paused.
+// tick advances running time by the time since the last tick, but by at most a
+// quarter of the election timeout: if more has passed, the process was paused.
 func (c *contacts) tick(now int64) moment {
 	c.ran, c.ticked = c.ranAt(now), now
 	return moment{now, c.ran}
@@ -140,14 +148,14 @@ func (c *contacts) ranAt(now int64) int64 {
 	return c.ran + min(max(now-c.ticked, 0), c.silence.Milliseconds()/4)
 }
 
-// moment is now by both clocks.
+// moment returns now by both clocks.
 func (c *contacts) moment(now int64) moment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return moment{now, c.ranAt(now)}
 }
 
-// setMembers replaces the members with those of a configuration.
+// setMembers replaces the list of members.
 func (c *contacts) setMembers(members []MemberInfo) {
 	c.members = members
 	for _, x := range members {
@@ -162,8 +170,8 @@ func (c *contacts) setMembers(members []MemberInfo) {
 	}
 }
 
-// peer returns what is known of another member. Its silence is counted from when
-// this member first learns of it.
+// peer returns what is known about another member. The silence of a new one counts
+// from now.
 func (c *contacts) peer(id uint64) *peer {
 	p := c.peers[id]
 	if p == nil {
@@ -173,8 +181,8 @@ func (c *contacts) peer(id uint64) *peer {
 	return p
 }
 
-// followed notes that another member, when it was asked, took this one for the
-// leader, or voted for it.
+// followed notes that another member accepted a heartbeat of this one, or voted for
+// it; asked is when this member sent the heartbeat or the vote request.
 func (c *contacts) followed(id uint64, asked moment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,14 +196,14 @@ func (c *contacts) reachedLocked(p *peer, asked moment) {
 	p.refused = false
 }
 
-// refused notes that nobody listens where another member should be.
+// refused notes that another member's address refused a connection.
 func (c *contacts) refused(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peer(id).refused = true
 }
 
-// answered notes what another member said when it was asked.
+// answered notes another member's answer to a question that was sent at asked.
 func (c *contacts) answered(id uint64, asked moment, now int64, s state) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,9 +212,10 @@ func (c *contacts) answered(id uint64, asked moment, now int64, s state) {
 	c.reachedLocked(p, asked)
 }
 
-// hear notes a heartbeat. It reports whether it comes from
-// another leader than the one before, or over another connection. newest is the
-// newest term that this member knows.
+// hear notes a heartbeat, unless it is of an old term. It reports whether something
+// has changed since the previous one: the leader's term, the connection, or whether
+// the leader's disk is stuck. ledAgo is how long ago a majority confirmed the
+// leader; newest is the newest term that this member knows.
 func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,8 +232,8 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 	return news
 }
 
-// hungUp notes that a connection that heartbeats came over has ended. It reports
-// whether it was that of the newest leader.
+// hungUp notes that a connection for heartbeats has ended. It reports whether it was
+// that of the newest leader.
 func (c *contacts) hungUp(conn any, now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -235,8 +244,8 @@ func (c *contacts) hungUp(conn any, now int64) bool {
 	return true
 }
 
-// majority is the latest time that at has reached for a majority of the voters, if
-// this member, which counts too, always has.
+// majority returns the latest time t such that at(p) >= t for a majority of the
+// voters. This member, if it is a voter, counts as having any t.
 func (c *contacts) majority(at func(p *peer) int64) int64 {
 	most := voters(c.members)/2 + 1
 	var times []int64
@@ -259,8 +268,8 @@ func (c *contacts) majority(at func(p *peer) int64) int64 {
 	return times[len(times)-most]
 }
 
-// lastFollowed is when the last questions were sent to which a majority of members
-// answered that it follows this one, by the real clock.
+// lastFollowed returns the latest time, by the real clock, since which a majority of
+// members has accepted a message that this member sent as the leader or a candidate.
 func (c *contacts) lastFollowed(now int64, members []MemberInfo) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -268,8 +277,8 @@ func (c *contacts) lastFollowed(now int64, members []MemberInfo) int64 {
 	return min(now, c.majority(func(p *peer) int64 { return p.followed.now }))
 }
 
-// ledAgo is how long ago a majority followed this member, without the time in which
-// this process was paused.
+// ledAgo returns how long ago, in running time, a majority accepted this member as
+// the leader.
 func (c *contacts) ledAgo() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -277,7 +286,8 @@ func (c *contacts) ledAgo() time.Duration {
 	return time.Duration(max(0, c.ran-at)) * time.Millisecond
 }
 
-// present counts the others that followed this member within the election timeout.
+// present counts the other members that accepted this one as the leader within the
+// last election timeout.
 func (c *contacts) present(now int64) (followers, observers int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -294,10 +304,11 @@ func (c *contacts) present(now int64) (followers, observers int) {
 	return followers, observers
 }
 
-// lost reports whether this member, which does not lead, is without a leader: it
-// knows none in the newest term, or has not heard it for the election timeout;
-// or, at once, its connection has ended, and it refuses another one or says that
-// it does not lead.
+// lost reports whether this member, which does not lead, has lost its leader. Either
+// it knows no leader in the newest term, or the leader has been silent for the
+// election timeout; or the leader's connection has ended, and since then the leader
+// has refused a new one or said that it no longer leads. The last case needs no
+// waiting.
 func (c *contacts) lost(newest uint64) bool {
 	h := &c.heard
 	if h.id == 0 || h.term < newest || c.ran-h.ran >= c.silence.Milliseconds() {
@@ -307,12 +318,12 @@ func (c *contacts) lost(newest uint64) bool {
 	return h.ended != 0 && p != nil && (p.refused || p.saidAt >= h.ended && !p.said.leads)
 }
 
-// useless reports whether another leader would be better than the one that is
-// heard: it cannot write.
+// useless reports whether the current leader should be replaced because its disk is
+// stuck.
 func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }
 
-// state completes this member's answer to another that asks: s holds what it knows
-// apart from its contacts.
+// state completes this member's answer to a question: s holds all but what its
+// contacts say.
 func (c *contacts) state(s state) state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -322,9 +333,9 @@ func (c *contacts) state(s state) state {
 	return s
 }
 
-// keepUp notes what this member has applied.
+// keepUp advances current after this member has applied entries up to applied.
 func (c *contacts) keepUp(applied uint64) {
-	for range 2 { // the next aim may have been reached too
+	for range 2 { // the next aim may already be reached too
 		if applied >= c.aim {
 			c.current = max(c.current, c.aimed)
 			c.aim, c.aimed = c.heard.applied, c.heard.asked
@@ -332,16 +343,15 @@ func (c *contacts) keepUp(applied uint64) {
 	}
 }
 
-// caughtUp notes that all that was committed at a time, by the time that this process
-// ran, is applied here.
+// caughtUp notes that everything committed at ran, a running time, is applied here.
 func (c *contacts) caughtUp(ran int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.current = max(c.current, ran)
 }
 
-// behind reports whether what this member, which does not lead, has applied may be
-// older than promised.
+// behind reports whether the state of this member, which does not lead, may be older
+// than reads are promised to be.
 func (c *contacts) behind(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -352,18 +362,18 @@ func (c *contacts) behindAt(ran int64) bool {
 	return ran-c.current >= (unheardLimit * c.silence).Milliseconds()
 }
 
-// verdict is what a look at the contacts leads to.
+// verdict is a member's view of its cluster at one look.
 type verdict struct {
-	leads      bool // this member does, and no other with a later term is heard
-	lost       bool // there is no leader, as far as this member knows
-	noMajority bool // no majority is in reach
-	stuck      bool // this member cannot write, and the others go on without it
-	behind     bool // what this member has applied is too old to answer from
+	leads      bool // this member leads, and has heard of no leader with a later term
+	lost       bool // this member knows no leader
+	noMajority bool // a majority cannot be reached
+	stuck      bool // this member's disk is stuck, but there is a working leader
+	behind     bool // this member's state is too old to serve reads from
 }
 
-// look judges how things are, and says which of the others to ask, whether this
-// member is to stand for election now, and when to look again. own is this
-// member's state.
+// look evaluates the contacts. It returns the verdict, which members to ask for their
+// state, whether this member must stand for election now, and when to look again. own
+// is this member's state.
 func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, ask []MemberInfo, stand bool, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -387,15 +397,15 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 		c.eligible = 0
 	}
 
-	touch := c.majority(func(p *peer) int64 { return p.reached })
+	reached := c.majority(func(p *peer) int64 { return p.reached })
 	if !leads {
-		touch = max(touch, c.heard.led)
+		reached = max(reached, c.heard.led)
 	}
-	silent := c.ran - min(c.ran, touch)
+	silent := c.ran - min(c.ran, reached)
 	if elect || !leads && c.heard.ended != 0 || silent >= c.silence.Milliseconds()/2 {
 		if c.trouble == 0 {
 			c.trouble = now
-			if !leads { // a leader keeps them true by its heartbeats
+			if !leads { // a leader's heartbeats keep these up to date
 				for _, p := range c.peers {
 					p.refused = false
 				}
@@ -429,8 +439,9 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	return v, ask, stand, again
 }
 
-// refusedByMost reports whether connections to a majority have been refused for
-// a while: a member that is only restarted is back sooner.
+// refusedByMost reports whether so many members have been refusing connections that
+// the others are no majority, for longer than a restart takes. It does not count
+// while counts is false.
 func (c *contacts) refusedByMost(now int64, counts bool) bool {
 	there := 0
 	for _, x := range c.members {
@@ -448,9 +459,10 @@ func (c *contacts) refusedByMost(now int64, counts bool) bool {
 	return now-c.gone >= c.sure.Milliseconds()
 }
 
-// mayStand reports whether this member is to stand for election now: a majority
-// has lost the leader too, and can write. Of those the one with the longest log
-// stands first, of several the one with the lowest id, and the others wait for it.
+// mayStand reports whether this member must stand for election now. A majority must
+// have lost the leader and have working disks. To avoid split votes, the members of
+// that majority stand one after another, the one with the longest log first; among
+// equal logs, the lowest id goes first.
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
 	if self == nil || !self.Voter || own.stalled >= c.silence/2 {
@@ -470,7 +482,7 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		}
 		s := &p.said
 		running = running || s.candidate || s.term > own.term
-		if s.leads && s.term >= own.term && s.stalled < c.silence { // it will be heard soon
+		if s.leads && s.term >= own.term && s.stalled < c.silence { // its heartbeat will come soon
 			c.eligible = 0
 			return false
 		}
@@ -491,12 +503,12 @@ func (c *contacts) mayStand(now int64, own state) bool {
 	}
 	from, gap := c.eligible, sure/2
 	switch {
-	case running: // that election may still be won
+	case running: // give the other candidate time to win
 		from += sure
 	case unheard: // a member that has not answered yet may know of a leader
 		from += c.beat.Milliseconds()
 	}
-	if last := max(c.stood, c.begun); last != 0 { // so may the last one here; disks may be slow
+	if last := max(c.stood, c.begun); last != 0 { // the previous election may still be won: disks may be slow
 		patience := c.silence.Milliseconds()
 		if gap = patience / 2; c.tries < 2 {
 			patience = gap
@@ -510,8 +522,8 @@ func (c *contacts) mayStand(now int64, own state) bool {
 	return true
 }
 
-// asked notes that a question to another member is over.
-func (c *contacts) asked(id uint64) {
+// questionDone notes that a question to another member was answered or has failed.
+func (c *contacts) questionDone(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[id]; p != nil {
@@ -519,15 +531,15 @@ func (c *contacts) asked(id uint64) {
 	}
 }
 
-// troubled reports whether something is wrong with the leader or the majority.
+// troubled reports whether the leader or the majority seems lost.
 func (c *contacts) troubled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.trouble != 0
 }
 
-// again is how long after one look or question the next is due: soon while what
-// is wrong has only begun.
+// again returns the time between two looks, or two questions to the same member:
+// short at first when trouble begins, then longer, up to the heartbeat interval.
 func (c *contacts) again(now int64) time.Duration {
 	if c.trouble == 0 {
 		return c.beat

@@ -516,8 +516,8 @@ func TestOldAnswers(t *testing.T) {
 func TestWhoIsAsked(t *testing.T) {
 	members := append(slices.Clone(three), MemberInfo{ID: 4})
 	c, conn := following()
-	c.asked(2)
-	c.asked(3)
+	c.questionDone(2)
+	c.questionDone(3)
 	own := state{term: 5}
 	asked := func(now int64) (ids []uint64, again time.Duration) {
 		_, ask, _, again := c.look(now, members, own)
@@ -533,7 +533,7 @@ func TestWhoIsAsked(t *testing.T) {
 	if ids, again := asked(1010); !slices.Equal(ids, []uint64{2, 3}) || again != hurryGap || !c.troubled() {
 		t.Errorf("it asks %d, again after %v", ids, again)
 	}
-	c.asked(2)
+	c.questionDone(2)
 	if ids, _ := asked(1014); ids != nil {
 		t.Errorf("it asks %d too soon", ids)
 	}
@@ -550,8 +550,8 @@ func TestWhoIsAsked(t *testing.T) {
 	if ids, _ := asked(3001); ids != nil || c.troubled() {
 		t.Errorf("the leader is back, and it asks %d", ids)
 	}
-	c.asked(2)
-	c.asked(3)
+	c.questionDone(2)
+	c.questionDone(3)
 	if ids, _ := asked(3200); ids != nil {
 		t.Errorf("the leader is there, and it asks %d", ids)
 	}

@@ -11,18 +11,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Touch notes that a session was heard of. It reports false if the session is
-// at its end, or over is closed; its connection is of no use then.
+// Touch notes that a session's client has sent something, which restarts the
+// session's timeout. It returns false if the session has ended or is about to
+// expire, or if over is closed; the caller must then close the connection.
 //
-// A client that is answered trusts in its session for two thirds of its timeout
-// from when it asked. If the session could end before that, by what the leader
-// knows, Touch waits until the leader knows of this.
+// A client that gets an answer relies on its session for two thirds of its timeout
+// from when it sent the request. If the session could expire earlier, by what the
+// leader knows, Touch blocks until the leader has confirmed this touch.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 	return m.liveness.touch(id, m.surelyLeads, over, m.stop)
 }
 
-// Deadlines tells when the sessions are to end if nothing more is heard of them:
-// in ms since the epoch, the earliest first.
+// Deadlines returns when the sessions expire unless they are touched, in ms since
+// the epoch, the earliest first.
 func (m *Member) Deadlines() []session.Bucket {
 	buckets := m.liveness.deadlines()
 	ahead := m.timeOfDay() - m.nowMs()
@@ -32,10 +33,11 @@ func (m *Member) Deadlines() []session.Bucket {
 	return buckets
 }
 
-// Expired is how many sessions this member has ended because they were late.
+// Expired returns the number of sessions that this member has expired.
 func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 
-// watchLeadership does the leader's duties while this member leads.
+// watchLeadership starts the leader's duties when this member begins to lead, and
+// stops them when it no longer does.
 func (m *Member) watchLeadership() {
 	defer m.wg.Done()
 	var stop chan struct{}
@@ -53,15 +55,16 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.raft.LeaderCh():
 			resign()
-			m.look() // the others are to hear it at once
+			m.look() // so that the other members learn it at once
 			if !leading {
 				continue
 			}
 			term, ok := m.term()
 			if !ok {
-				continue // and the channel says so next
+				continue // LeaderCh will report it next
 			}
-			// Sessions that earlier terms opened must be known before they are timed.
+			// Apply everything of earlier terms, so that all sessions that were
+			// opened then are known before their timeouts start.
 			if err := m.answer(m.raft.Barrier(0)); err != nil {
 				continue
 			}
@@ -83,22 +86,23 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// term is the term in which this member leads, and false if it does not.
+// term returns the term in which this member leads; the result is false if it does
+// not lead.
 func (m *Member) term() (uint64, bool) {
 	term := m.raft.CurrentTerm()
 	leads := m.raft.State() == raft.Leader
 	return term, leads && m.raft.CurrentTerm() == term // terms only rise, so it led in between
 }
 
-// setLeading notes that this member has begun to lead in a term, or with 0 that it
-// does not lead any more.
+// setLeading notes that this member has begun to lead in term, or, if term is 0, that
+// it does not lead.
 func (m *Member) setLeading(term uint64) {
 	m.proposals.lead(term != 0)
 	m.lease.begun.Store(term)
 }
 
-// lead ends sessions that are late, and now and then reaps container and TTL
-// znodes.
+// lead expires late sessions and periodically reaps container and TTL znodes, until
+// stop is closed.
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	reap := time.NewTicker(m.cfg.ReapInterval)
 	defer reap.Stop()
@@ -122,7 +126,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		for _, s := range late {
 			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
 		}
-		for _, s := range late { // the log may block
+		for _, s := range late { // separately, since logging may block
 			m.logExpired(s)
 		}
 		due, wait = m.liveness.nextLook(looked)
@@ -134,16 +138,16 @@ func (m *Member) logExpired(s *session.Session) {
 	m.cfg.Log.Info("session expired", "session", session.FormatID(s.ID), "timeoutMs", s.Timeout)
 }
 
-// expiry waits for the end of a late session.
+// expiry is the [fsm.Waiter] of a command that expires a late session.
 type expiry struct {
 	m       *Member
-	tracker *session.Tracker // that found it late; it may be replaced by then
-	s       *session.Session // as it was found late
+	tracker *session.Tracker // that found the session late; it may have been replaced meanwhile
+	s       *session.Session // as it was when found late
 }
 
-// Done counts a session that has ended. If its end was refused, the session has
-// ended before, or is timed again for the connection that resumed it, or this
-// member has lost its place: then it may be heard of again.
+// Done counts an expired session. If the command was refused, the session had
+// already ended, was resumed by a client, or this member no longer led: the session
+// may then be touched again.
 func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
 	if r.Code == proto.OK {
 		e.m.liveness.expired.Add(1)
@@ -152,19 +156,19 @@ func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
 	e.m.liveness.spare(e.tracker, e.s)
 }
 
-// Lost lets the session be found late again. Its end may still be applied, so
-// nobody may be answered for it.
+// Lost lets the session be found late again. It must not be touched again, since the
+// command may still be applied.
 func (e expiry) Lost() { e.m.liveness.retry(e.tracker, e.s) }
 
-// ErrNoSession says that there is no such session, or not any more.
+// ErrNoSession is returned if a session does not exist, or has ended.
 var ErrNoSession = errors.New("no such session")
 
-// errResumed says that a session did not end since a client has just resumed it.
+// errResumed means that a session did not expire because a client has just resumed it.
 var errResumed = errors.New("the session was resumed")
 
-// Expire ends a session now, as if it had not been heard of for its timeout,
-// and returns when its ephemerals are gone. The error is ErrNoSession if there is
-// no such session; after another one it may have ended or not.
+// Expire expires a session now, as if its timeout had passed, and returns when its
+// ephemeral znodes are deleted here. It returns ErrNoSession if there is no such
+// session. After any other error, the session may have ended or not.
 func (m *Member) Expire(id int64) error {
 	for {
 		var s *session.Session
@@ -181,7 +185,7 @@ func (m *Member) Expire(id int64) error {
 	}
 }
 
-// ordered waits for the end of a session that Expire proposed.
+// ordered is the [fsm.Waiter] of Expire.
 type ordered struct {
 	m *Member
 	result
@@ -189,21 +193,21 @@ type ordered struct {
 
 func (o ordered) Done(v *fsm.View, r *fsm.Result) {
 	if r.Code != proto.OK {
-		o.result <- errResumed // or it ended otherwise, as Expire will see
+		o.result <- errResumed // or the session has ended otherwise, which Expire checks
 		return
 	}
 	o.m.liveness.expired.Add(1)
 	o.result.Done(v, r)
 }
 
-// result waits for a command whose reply does not matter.
+// result is an [fsm.Waiter] that reports only whether the command was applied.
 type result chan error
 
 func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
 func (r result) Lost()                       { r <- ErrClosed }
 
-// reap proposes to delete container and TTL znodes whose time has come. What
-// is in the log decides: a znode that gets a child meanwhile stays.
+// reap proposes to delete empty containers and expired TTL znodes. The conditions are
+// checked again when the command is applied: a znode that has got a child stays.
 func (m *Member) reap() {
 	var paths []string
 	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })

@@ -15,33 +15,33 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Heartbeats go over connections of their own, from goroutines that wait for no
-// disk, no entry and no lock of the state. Raft has heartbeats too; its timeouts
-// are so long that it only acts on them if everything here fails.
+// Heartbeats have connections and goroutines of their own, which never wait for a
+// disk, a log entry or the replica's lock. Raft has heartbeats too, but its timeouts
+// are so long that they matter only if everything here fails.
 //
-// A heartbeat is the leader's term and id, how many ms ago it was sure of a
-// majority, for how many ms its disk has kept it waiting, and the index of the last
-// entry that it has applied. The answer is the
-// newest term that the other member knows: if that is not a later one, the member
-// follows the sender.
+// A heartbeat consists of the leader's term and id, how many ms ago a majority
+// confirmed it, for how many ms its disk has been blocking a write, and the index of
+// the last entry that it has applied. The answer is the newest term that the receiver
+// knows; unless that is later than the sender's, the receiver follows the sender.
 const (
 	beatLen   = 8 + 8 + 4 + 4 + 8
 	answerLen = 8
 )
 
-// stall is for how long a member has been waiting for its disk, in the time in which
-// its process ran.
+// stall measures how long the current disk write has been taking, in running time
+// (see contacts).
 type stall struct {
-	since atomic.Int64 // when the write began, as moment.ran, and 1 more; 0 while there is none
+	since atomic.Int64 // moment.ran when the write began, plus 1; 0 if there is no write
 }
 
-// write runs f, which writes to the disk.
+// write runs f, which writes to the disk and begins at the given moment.
 func (s *stall) write(at moment, f func() error) error {
 	s.since.Store(at.ran + 1)
 	defer s.since.Store(0)
 	return f()
 }
 
+// length returns how long the current write has been taking, 0 if there is none.
 func (s *stall) length(at moment) time.Duration {
 	since := s.since.Load()
 	if since == 0 {
@@ -50,10 +50,11 @@ func (s *stall) length(at moment) time.Duration {
 	return time.Duration(at.ran+1-since) * time.Millisecond
 }
 
-// moment is now, by both clocks.
+// moment returns now by both clocks.
 func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
 
-// state is how this member is, apart from what its contacts say.
+// state returns this member's state, except for lost, which contacts.state fills in,
+// and the end of the log, which addLog fills in.
 func (m *Member) state() state {
 	s := state{term: m.terms.newest.Load(), stalled: m.stall.length(m.moment())}
 	s.applied, _, _ = m.commits.get()
@@ -66,8 +67,8 @@ func (m *Member) state() state {
 	return s
 }
 
-// addLog adds where this member's log ends, which takes longer: Raft tells the
-// term of its last entry only among its statistics.
+// addLog fills in where this member's log ends. That is slower than the rest: Raft
+// gives the term of its last entry only as one of its statistics.
 func (m *Member) addLog(s *state) {
 	stats := m.raft.Stats()
 	number := func(key string) uint64 {
@@ -80,11 +81,11 @@ func (m *Member) addLog(s *state) {
 	}
 }
 
-// outlook is what watchContacts makes of the contacts.
+// outlook holds the newest verdict of watchContacts.
 type outlook struct {
 	look    signal                  // for watchContacts: look at once
-	verdict atomic.Pointer[verdict] // the newest
-	changed signal                  // for watchLeader: it is another one
+	verdict atomic.Pointer[verdict] // never nil
+	changed signal                  // for watchLeader: the verdict has changed
 }
 
 func newOutlook() *outlook {
@@ -93,11 +94,11 @@ func newOutlook() *outlook {
 	return o
 }
 
-// look has watchContacts look at once.
+// look makes watchContacts look at once.
 func (m *Member) look() { m.outlook.look.raise() }
 
-// watchContacts sends heartbeats while this member leads, finds out when the
-// leader or the majority is lost, and has this member stand for election.
+// watchContacts sends heartbeats while this member leads, detects the loss of the
+// leader or of the majority, and has this member stand for election or step down.
 func (m *Member) watchContacts() {
 	defer m.wg.Done()
 	senders := map[uint64]*sender{}
@@ -117,7 +118,7 @@ func (m *Member) watchContacts() {
 		case <-m.stop:
 			return
 		}
-		f := m.raft.GetConfiguration() // without an error, always
+		f := m.raft.GetConfiguration() // never fails
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
 			servers, members = now.Servers, infos(now)
 		}
@@ -137,8 +138,8 @@ func (m *Member) watchContacts() {
 		case stand && m.gate.lifted():
 			m.wg.Go(m.stand)
 		case v.leads && v.noMajority:
-			// So that what it found late is void when there is a majority again,
-			// and the others do not take it for a leader when they ask.
+			// Sessions that it has found late must not expire when a majority is
+			// back, and the others must not take it for a leader when they ask.
 			m.wg.Go(m.stepDown)
 		}
 		timer.Reset(again)
@@ -152,8 +153,9 @@ type sender struct {
 	stop chan struct{}
 }
 
-// keepSenders has one sender for each of the other members, and while this
-// member leads a heartbeat due at each of them.
+// keepSenders stops the senders of members that were removed or moved. While this
+// member leads it starts a sender for each other member that has none. Then it wakes
+// them all: they send a heartbeat, or hang up if this member does not lead.
 func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
@@ -177,11 +179,11 @@ func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, l
 	}
 }
 
-// sendBeats sends heartbeats while this member leads. When it no longer does, it
-// closes the connection, from which the other member learns that.
+// sendBeats sends heartbeats to one member while this one leads. When this one stops
+// leading, sendBeats closes the connection, which tells the other member at once.
 func (m *Member) sendBeats(to uint64, s *sender) {
 	var c net.Conn
-	works := false // it was answered over c
+	works := false // a heartbeat was answered over c
 	hangUp := func() {
 		if c != nil {
 			c.Close()
@@ -230,7 +232,7 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		if err != nil {
 			hangUp()
 			if works {
-				s.beat.raise() // is it gone, or only this connection?
+				s.beat.raise() // reconnect at once, to find out whether only the connection failed
 			}
 			continue
 		}
@@ -248,7 +250,7 @@ func (m *Member) call(addr string, kind byte) (net.Conn, error) {
 	return m.peers.dial(ctx, addr, kind)
 }
 
-// takeBeats answers the heartbeats that come over a connection.
+// takeBeats receives and answers the heartbeats that come over a connection.
 func (m *Member) takeBeats(c net.Conn) {
 	defer c.Close()
 	defer func() {
@@ -259,8 +261,8 @@ func (m *Member) takeBeats(c net.Conn) {
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
-		asked := m.moment()                                    // the leader sends a heartbeat when it has the answer to the one before
-		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a leader whose machine is lost does not close it
+		asked := m.moment()                                    // the next heartbeat is sent after this: the leader waits for each answer
+		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
 		}
@@ -280,10 +282,10 @@ func (m *Member) takeBeats(c net.Conn) {
 	}
 }
 
-// question asks another member how it is.
+// question asks another member for its state and notes the answer in the contacts.
 func (m *Member) question(x MemberInfo) {
 	defer m.look()
-	defer m.contacts.asked(x.ID)
+	defer m.contacts.questionDone(x.ID)
 	asked := m.moment()
 	c, err := m.call(x.Addr, kindReach)
 	if err != nil {
@@ -300,23 +302,24 @@ func (m *Member) question(x MemberInfo) {
 	}
 }
 
-// tellState answers a question of another member.
+// tellState answers a question of another member with this one's state.
 func (m *Member) tellState(c net.Conn) {
 	defer c.Close()
 	s := m.state()
 	m.addLog(&s)
 	s = m.contacts.state(s)
 	if s.leads {
-		m.look() // it may wait for a heartbeat
+		m.look() // the other member seems to miss this leader's heartbeats: send one now
 	}
 	c.SetWriteDeadline(time.Now().Add(helloTimeout))
-	c.Write(s.append(nil)) // a member that does not get it asks again
+	c.Write(s.append(nil)) // if this fails, the other member asks again
 }
 
-// stand has this member stand for election, by the message with which a leader
-// hands over: then the others vote for it though they know a leader. A majority
-// has said that it has lost it. A candidate whose election was not won would
-// wait for Raft's timeout: it gives up first.
+// stand has this member stand for election, by giving Raft the message with which a
+// leader hands over: then the others vote for it even if they still know a leader.
+// contacts.mayStand has checked that a majority has lost its leader. If Raft is still
+// a candidate in an earlier election, it would wait for its own long timeout, so it
+// steps down first.
 func (m *Member) stand() {
 	switch m.raft.State() {
 	case raft.Leader:
@@ -328,8 +331,8 @@ func (m *Member) stand() {
 	m.transport.give(&raft.TimeoutNowRequest{RPCHeader: m.rpcHeader()}, m.contacts.sure)
 }
 
-// stepDown makes a follower of a leader or a candidate: it is asked for a vote
-// in a later term, by one whose log is empty.
+// stepDown turns a leader or a candidate into a follower, by giving Raft a vote
+// request of a later term. The request comes with an empty log, so it gets no vote.
 func (m *Member) stepDown() {
 	if m.raft.State() == raft.Follower {
 		return
@@ -337,8 +340,8 @@ func (m *Member) stepDown() {
 	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.rpcHeader(), Term: m.raft.CurrentTerm() + 1, LeadershipTransfer: true}, m.contacts.sure)
 }
 
-// give has Raft handle a message as if another member had sent it, unless Raft
-// is too busy to take it for so long.
+// give has Raft handle a message as if another member had sent it. It gives up after
+// patience.
 func (t transport) give(message any, patience time.Duration) {
 	answered := make(chan raft.RPCResponse, 1)
 	late := time.NewTimer(patience)

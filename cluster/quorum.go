@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Quorum is what monitoring wants to know of a cluster.
+// Quorum holds figures about the cluster for monitoring.
 type Quorum struct {
-	Voters    int           // members that vote
-	Observer  bool          // this member does not
-	PeerPort  int           // of this member
-	Followers int           // of a leader: those that it hears of, with a vote
-	Observers int           // likewise, without one
-	Leads     time.Duration // how long this member does; 0 if it does not
-	// Bytes of the entries that this member has proposed as the leader: the last,
-	// the shortest and the longest; -1 if there is none.
+	Voters    int           // number of voters
+	Observer  bool          // whether this member is an observer, that is, does not vote
+	PeerPort  int           // this member's peer port
+	Followers int           // on the leader: other voters that follow it now
+	Observers int           // on the leader: observers that follow it now
+	Leads     time.Duration // how long this member has been the leader; 0 if it is not
+	// Sizes in bytes of the entries that this member has proposed as the leader: the
+	// last, the smallest and the largest; -1 if there are none.
 	Last, Min, Max int64
 }
 
-// Quorum tells about the cluster; false if this server is alone.
+// Quorum returns figures about the cluster, and false if this server is standalone.
 func (m *Member) Quorum() (Quorum, bool) {
 	if m.peers == nil {
 		return Quorum{}, false
@@ -30,7 +30,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
-	members, _ := m.members() // none if this member is closed
+	members, _ := m.members() // nil if this member is closed
 	if self := find(members, m.cfg.ID); self != nil {
 		q.Observer = !self.Voter
 	}
@@ -46,7 +46,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 	return q, true
 }
 
-// ResetProposals forgets the lengths of proposals.
+// ResetProposals resets the sizes of proposals in [Quorum].
 func (m *Member) ResetProposals() {
 	p := &m.proposals
 	p.mu.Lock()
@@ -54,14 +54,14 @@ func (m *Member) ResetProposals() {
 	p.last, p.min, p.max = -1, -1, -1
 }
 
-// proposals are what a leader has proposed, for monitoring.
+// proposals records the sizes of what this member proposes as the leader.
 type proposals struct {
 	mu             sync.Mutex
-	since          time.Time // when this member began to lead; zero if it does not
+	since          time.Time // when this member began to lead; zero if it does not lead
 	last, min, max int64     // bytes
 }
 
-// lead begins anew, or ends.
+// lead notes that this member begins or stops leading.
 func (p *proposals) lead(yes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,11 +82,11 @@ func (p *proposals) proposed(bytes int) {
 	}
 }
 
-// lease is what this member knows of its own leadership.
+// lease is what this member knows about its own leadership.
 type lease struct {
-	begun    atomic.Uint64 // the term in which it leads, once all from before it is applied here; else 0
-	followed atomic.Int64  // when a majority took it for the leader, at least, in ms of nowMs
-	gained   signal        // for watchLeader: it has begun to lead
+	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
+	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
+	gained   signal        // for watchLeader: this member has begun to lead
 }
 
 func newLease() *lease {
@@ -95,11 +95,13 @@ func newLease() *lease {
 	return l
 }
 
-// surelyLeads reports whether this member leads, and cannot have been replaced
-// longer ago than [times.sure]: since then a majority took it for the leader. Raft
-// itself learns that late if the disk holds it up, or if this process stood still.
+// surelyLeads reports whether this member leads and a majority has accepted it as
+// the leader within the last [times.sure], so that it was not replaced before then.
+// Raft's own state is not enough: Raft notices late that it was replaced if the disk
+// blocks it or this process was paused.
 func (m *Member) surelyLeads() bool {
-	// What earlier leaders left in the log may end sessions: it is applied first.
+	// Entries that earlier leaders left in the log may close sessions, so they must
+	// have been applied.
 	if term, leads := m.term(); !leads || m.lease.begun.Load() != term {
 		return false
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// leaderInfo is who leads, as far as this member knows.
+// leaderInfo describes the leader, as far as this member knows.
 type leaderInfo struct {
-	id        uint64 // 0 if nobody is known to
+	id        uint64 // 0 if none is known
 	addr      string
-	changed   chan struct{} // closed when that changes
-	suspended chan struct{} // closed when this member stops serving
+	changed   chan struct{} // closed when id or addr changes
+	suspended chan struct{} // closed when commands waiting for the leader must be given up
 }
 
-// knownLeader follows who leads. Its methods are safe for concurrent use; watchLeader
-// is the only one that changes it.
+// knownLeader holds the current leaderInfo. Its methods are safe for concurrent use;
+// only watchLeader changes it.
 type knownLeader struct {
 	mu  sync.Mutex
 	now leaderInfo
@@ -34,7 +34,7 @@ func (k *knownLeader) get() leaderInfo {
 	return k.now
 }
 
-// set reports whether another member leads than before.
+// set replaces the leader, and reports whether it has changed.
 func (k *knownLeader) set(id uint64, addr string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,7 +46,7 @@ func (k *knownLeader) set(id uint64, addr string) bool {
 	return true
 }
 
-// suspend has all that waits for the leader give up.
+// suspend makes runBatcher give up all commands that wait for the leader.
 func (k *knownLeader) suspend() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -54,22 +54,22 @@ func (k *knownLeader) suspend() {
 	k.now.suspended = make(chan struct{})
 }
 
-// Leader is the id of the member that leads, 0 if none is known to.
+// Leader returns the leader's id, or 0 if no leader is known.
 func (m *Member) Leader() uint64 { return m.leader.get().id }
 
-// service is whether clients can be served.
+// service holds whether clients can be served.
 type service struct {
-	changes chan bool     // the newest value
-	ready   chan struct{} // closed when they can for the first time
-	once    sync.Once     // of that
-	unheard chan int64    // from sendTouches: since when the leader has not heard what this member did, in ms of nowMs; or allHeard
+	changes chan bool     // holds the newest value until Serving's reader takes it
+	ready   chan struct{} // closed when clients can be served for the first time
+	once    sync.Once     // for closing ready
+	unheard chan int64    // from sendTouches to watchLeader; see sayUnheard
 }
 
 func newService() service {
 	return service{changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64)}
 }
 
-// set gives the newest value to whoever asked for changes. Only watchLeader calls it.
+// set replaces the value in changes. Only watchLeader calls it.
 func (s *service) set(serves bool, stop <-chan struct{}) {
 	if serves {
 		s.once.Do(func() { close(s.ready) })
@@ -85,20 +85,26 @@ func (s *service) set(serves bool, stop <-chan struct{}) {
 	}
 }
 
-// Serving gets true when clients can be served: there is a leader, and what was
-// committed before is applied here. It gets false, so that clients go to another
-// server, when no majority was in reach for an election timeout or connections to
-// a majority are refused, when no leader was known for an election timeout or
-// did not hear this member for two, when what is applied here is older than two,
-// and when this member's disk has been stuck for one while the others go on. Only
-// the newest value is kept.
+// Serving receives true when clients can be served: a leader is known, and
+// everything committed until then is applied here. It receives false when clients
+// have to be disconnected, so that they try another server, because
+//   - no majority could be reached for an election timeout, or a majority refuses
+//     connections,
+//   - no leader was known for an election timeout,
+//   - the leader did not receive this member's touches for two election timeouts,
+//   - the state here is older than two election timeouts, or
+//   - this member's disk has been stuck for an election timeout while the others
+//     have a working leader.
+//
+// The channel holds only the newest value.
 func (m *Member) Serving() <-chan bool { return m.service.changes }
 
-// unheardLimit is for how many election timeouts a member answers clients that
-// the leader does not hear of: no longer than one that has lost its leader.
+// unheardLimit is for how many election timeouts a member may keep serving clients
+// while the leader does not receive its touches, or while its state gets older.
 const unheardLimit = 2
 
-// watchLeader follows who leads, and decides whether this member serves.
+// watchLeader keeps track of the leader and decides whether this member serves
+// clients.
 func (m *Member) watchLeader() {
 	defer m.wg.Done()
 	news := make(chan raft.Observation, 16)
@@ -110,42 +116,42 @@ func (m *Member) watchLeader() {
 	defer m.raft.DeregisterObserver(o)
 	var (
 		serving   = false
-		served    int64                // since when, in ms of nowMs
-		giveUp    <-chan time.Time     // runs while there is no leader
-		gaveUp    time.Duration        // since when, as ran says
-		caught    chan struct{}        // closed when this member caught up with the leader
-		grace     = m.contacts.silence // for an election
-		late      <-chan time.Time     // runs while the leader does not learn which sessions this member has heard from
-		lateSince time.Duration        // since when, as ran says
-		// The time in which this process ran.
+		served    int64                // when serving began, by nowMs
+		giveUp    <-chan time.Time     // runs while serving without a leader
+		gaveUp    time.Duration        // when giveUp was started, in running time
+		caught    chan struct{}        // closed by catchUp; nil if it is not running
+		grace     = m.contacts.silence // for electing a leader
+		late      <-chan time.Time     // runs while the leader has not received this member's touches
+		lateSince time.Duration        // since when, in running time
+		// Running time, which stops while this process is paused.
 		ran     = func() time.Duration { return time.Duration(m.moment().ran) * time.Millisecond }
-		ours    bool // this member has begun to lead
+		leading bool // this member leads, and has applied what earlier leaders left
 		unheard = unheardLimit * m.contacts.silence
 	)
 	for {
 		seen := *m.outlook.verdict.Load()
 		addr, id := m.raft.LeaderWithID()
 		n := memberID(id)
-		ours = ours && n == m.cfg.ID
+		leading = leading && n == m.cfg.ID
 		if m.peers != nil && (seen.lost || n == m.cfg.ID && !seen.leads) {
-			n, addr = 0, "" // Raft will learn it later
+			n, addr = 0, "" // Raft will notice later
 		}
 		if m.leader.set(n, string(addr)) {
 			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
 		}
-		away, lost := "", false
+		reason, lost := "", false // why not to serve; whether waiting commands must be given up too
 		switch {
 		case seen.noMajority:
-			away, lost = "no majority in reach", true
+			reason, lost = "no majority can be reached", true
 		case seen.stuck:
-			away, lost = "the disk is stuck", true
+			reason, lost = "the disk is stuck", true
 		case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):
-			away = "this member lags behind the leader"
+			reason = "this member lags behind the leader"
 		}
 		switch {
 		case n != 0:
 			giveUp = nil
-			if !serving && caught == nil && away == "" && (n != m.cfg.ID || ours) {
+			if !serving && caught == nil && reason == "" && (n != m.cfg.ID || leading) {
 				done := make(chan struct{})
 				caught = done
 				m.wg.Go(func() { m.catchUp(done) })
@@ -154,49 +160,49 @@ func (m *Member) watchLeader() {
 			giveUp, gaveUp = time.After(grace), ran()
 		}
 		now := false
-		if away == "" || !serving {
-			can := away == ""
-			away = ""
+		if reason == "" || !serving {
+			can := reason == ""
+			reason = ""
 			select {
 			case <-news:
 			case <-m.outlook.changed:
 			case <-caught:
 				caught, now = nil, can
 			case <-m.lease.gained:
-				now, ours = can, true
+				now, leading = can, true
 			case <-giveUp:
-				if left := grace - (ran() - gaveUp); left > 0 { // this process stood still
+				if left := grace - (ran() - gaveUp); left > 0 { // this process was paused
 					giveUp = time.After(left)
 				} else {
-					away = "no leader"
+					reason = "no leader"
 				}
 			case since := <-m.service.unheard:
 				if late = nil; since != allHeard {
-					ago := m.since(max(since, served)) // what is older is of clients before
+					ago := m.since(max(since, served)) // older touches are of earlier clients
 					late, lateSince = time.After(unheard-ago), ran()-ago
 				}
 			case <-late:
-				if left := unheard - (ran() - lateSince); left > 0 { // likewise
+				if left := unheard - (ran() - lateSince); left > 0 { // this process was paused
 					late = time.After(left)
 				} else if late, lateSince = time.After(unheard), ran(); n != m.cfg.ID {
-					away = "the leader does not hear this member"
+					reason = "the leader does not receive this member's touches"
 				}
 			case <-m.stop:
 				return
 			}
 		}
-		if away != "" && serving {
+		if reason != "" && serving {
 			serving, giveUp = false, nil
-			m.service.set(false, m.stop) // before anything that may block, as the log may
-			m.cfg.Log.Warn(away + ": clients are sent away")
-			if n == 0 || lost { // otherwise let requests already sent complete
+			m.service.set(false, m.stop) // before logging, which may block
+			m.cfg.Log.Warn(reason + ": disconnecting clients")
+			if n == 0 || lost { // otherwise requests already sent may complete
 				m.leader.suspend()
 			}
 		}
 		if now && !serving {
 			serving = true
 			served = m.nowMs()
-			if late != nil { // likewise
+			if late != nil { // the overdue touches are of earlier clients
 				late, lateSince = time.After(unheard), ran()
 			}
 			m.service.set(true, m.stop)
@@ -204,7 +210,8 @@ func (m *Member) watchLeader() {
 	}
 }
 
-// catchUp closes done when all that was committed when it began is applied here.
+// catchUp closes done when everything that was committed when it began is applied
+// here. It proposes a command that does nothing, and retries until it is applied.
 func (m *Member) catchUp(done chan struct{}) {
 	for {
 		w, asked := make(result, 1), m.moment()
