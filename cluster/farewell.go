@@ -6,17 +6,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Raft sends a member that was removed nothing more, not even that its removal
-// is committed. What its clients had asked it by then would stay without an
-// answer, and so would the reconfig by which one of them removed it. So the
-// leader goes on for a moment to send it what is committed, and it serves for
-// so long, as a removed server of ZooKeeper does until it is stopped.
+// Raft stops sending to a removed member at once, without telling it that its removal
+// is committed. Requests of its clients would stay unanswered, including a reconfig
+// with which one of them removed it. So the leader keeps sending it committed entries
+// for a moment, and the removed member serves its clients meanwhile, as a removed
+// ZooKeeper server does until it is stopped.
 
-// farewell is how long a member that was removed still gets the log. Nobody
-// waits for it, and when another member comes to lead it is over.
+// farewell is how long a removed member still gets the log. Nothing waits for it, and
+// it ends early if the leader changes.
 const farewell = 2 * time.Second
 
-// sendToRemoved sends the log to a member that was removed by the entry at index.
+// sendToRemoved sends the log to member x, which the entry at index has removed.
 func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 	term, leads := m.term()
 	prev := &raft.Log{Index: index - 1}
@@ -29,7 +29,7 @@ func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 			return
 		}
 		if members, err := m.members(); err != nil || find(members, x.ID) != nil {
-			return // it is back
+			return // it was added again
 		}
 		last, _, news := m.commits.get()
 		q := raft.AppendEntriesRequest{
@@ -39,7 +39,7 @@ func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
 			if m.storage.Log.GetLog(i, l) != nil {
-				return // cut off meanwhile
+				return // truncated meanwhile
 			}
 			q.Entries = append(q.Entries, l)
 		}
@@ -59,10 +59,10 @@ func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 				continue
 			}
 		case met || time.Since(began) > m.contacts.sure:
-			return // it began anew, or lags
+			return // it has started over, or lags too far
 		default:
-			// What Raft sent it last is on its way, or was lost with the
-			// connection: then it goes on from what the member has.
+			// Raft's last entries for it are still on their way, or were lost with
+			// the connection: continue from the end of the member's log.
 			news, wait = nil, 5*time.Millisecond
 			if has := min(r.LastLog, prev.Index-1); m.storage.Log.GetLog(has, prev) != nil {
 				return

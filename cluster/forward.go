@@ -11,22 +11,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// link is a connection to the leader. What this member's clients write goes
-// over it; that it was done is learned from the log.
+// link is a connection to the leader, over which this member sends entries and
+// touches. The leader answers touches, and entries that it refuses; an entry's
+// success is learned when it is applied here.
 type link struct {
 	addr string
 	c    net.Conn
 
-	turn    turn          // of whoever writes
-	told    uint64        // messages of touches so far; sendTouches uses it
-	refused chan uint64   // batches
+	turn    turn          // held while writing a message
+	told    uint64        // number of the last message of touches; only sendTouches uses it
+	refused chan uint64   // numbers of refused entries
 	heard   chan []byte   // answers to messages of touches
 	gone    chan struct{} // closed when the connection is
 }
 
-// linkTo returns a connection to the leader, the one that there is if it still
-// works. It stops trying when there is another leader. The batcher and the
-// sender of touches use it, one at a time.
+// linkTo returns a connection to the leader: the existing one if it still works,
+// otherwise a new one. It gives up when the leader changes. runBatcher and
+// sendTouches share the connection.
 func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	addr := lead.addr
 	m.link.turn.take()
@@ -65,7 +66,7 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 			if err != nil || len(b) < 8 {
 				return
 			}
-			// What finds no room, nobody waits for any more.
+			// If a channel is full, its answers are to messages that were given up.
 			switch kind {
 			case msgRefused:
 				select {
@@ -85,10 +86,10 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 	return l, nil
 }
 
-// leaderLink keeps the link to the leader.
+// leaderLink holds the current link to the leader.
 type leaderLink struct {
-	turn turn // of whoever uses the link
-	link *link
+	turn turn  // guards link, also while connecting
+	link *link // nil if there is none
 }
 
 func newLeaderLink() leaderLink { return leaderLink{turn: newTurn()} }
@@ -103,24 +104,23 @@ func (l *link) send(kind byte, payload []byte) error {
 	return err
 }
 
-// deliver brings an entry into the log: by Raft if this member leads, else by
-// way of the leader. It tries again, with other leaders, until the entry is
-// applied here, which closes done; nothing is applied twice (see
-// fsm.Machine.Apply). It gives up when this member stops serving, which closes
-// suspended.
+// deliver gets an entry into the log: through Raft if this member leads, otherwise
+// by sending it to the leader. It retries, with new leaders too, until the entry is
+// applied here, which closes done. Retrying is safe since an entry is never applied
+// twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	for first := true; ; first = false {
 		lead := m.leader.get()
 		switch {
 		case lead.id == m.cfg.ID:
 			mine := entry
-			if !first { // Raft may still have the one before
+			if !first { // Raft may still hold the slice of the previous attempt
 				mine = append([]byte(nil), entry...)
 			}
 			fsm.Stamp(mine, m.timeOfDay())
 			m.proposals.proposed(len(mine))
 			if m.answer(m.raft.Apply(mine, 0)) == nil {
-				return // applied, or passed over, or not understood: then nobody is done
+				return // applied or skipped; or not understood, then its waiters are lost
 			}
 		case lead.id != 0:
 			if m.forward(lead, number, entry, suspended, done) {
@@ -140,11 +140,11 @@ func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan str
 	}
 }
 
-// retryAfter is how long an entry that was refused waits.
+// retryAfter is the pause before something that failed is tried again.
 const retryAfter = 20 * time.Millisecond
 
-// forward sends an entry to the leader and waits until it is applied here; false if it
-// has to be tried again.
+// forward sends an entry to the leader and waits until it is applied here. It returns
+// false if the caller must retry.
 func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
 	l, err := m.linkTo(lead)
 	if err != nil || l.send(msgBatch, entry) != nil {
@@ -170,7 +170,8 @@ func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, suspended
 	}
 }
 
-// serveForward takes what another member's clients write, while this member leads.
+// serveForward handles a connection over which another member sends its entries and
+// touches. If this member does not lead, Raft refuses the entries.
 func (m *Member) serveForward(c net.Conn) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -179,8 +180,8 @@ func (m *Member) serveForward(c net.Conn) {
 		number uint64
 		entry  []byte
 	}
-	// Raft takes no entry while a slow disk has the one before. The touches
-	// behind it must be heard meanwhile: their sessions would be found late.
+	// Raft blocks while a slow disk writes the previous entry. The touches that come
+	// after this one must be handled meanwhile, or their sessions would expire.
 	batches := make(chan batch, 16)
 	defer close(batches)
 	var mu sync.Mutex

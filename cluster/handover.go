@@ -12,18 +12,18 @@ import (
 // handOverTimeout is how long a leader tries to hand over.
 const handOverTimeout = 1500 * time.Millisecond
 
-// handOver makes another member the leader, so that nobody waits for an
-// election: the one of that id or, if it is 0, any that is fit to. It returns
-// when another leads, and not when this one ceases to: the other may lose its
-// election, and the next is won sooner with this member's vote. If this one
-// leads again, it tries once more.
+// handOver makes the member with id to the leader, or any suitable one if to is 0, so
+// that clients need not wait for an election timeout. It returns only when another
+// member leads, not already when this one stops leading: the other may lose its
+// election, and the next one is won sooner with this member's vote. If this member
+// leads again, it retries.
 func (m *Member) handOver(to uint64) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, handOverTimeout)
 	defer cancel()
-	began := false // a transfer
+	began := false // whether a transfer was started
 	defer func() {
 		if began && m.raft.State() == raft.Leader {
-			m.stepDown() // Raft would take no entry until its own timeout
+			m.stepDown() // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
 	for {
@@ -34,8 +34,8 @@ func (m *Member) handOver(to uint64) error {
 			successor, err := m.successor(ctx, to)
 			if err == nil {
 				began = true
-				// What comes of it is not asked for: Raft never says if it is
-				// shut down before it looks at it.
+				// Do not wait for the future: Raft never completes it if it shuts
+				// down first.
 				m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))
 			} else if !errors.Is(err, ErrNotLeader) {
 				return err
@@ -50,15 +50,15 @@ func (m *Member) handOver(to uint64) error {
 		case <-changed:
 		case <-time.After(m.contacts.sure):
 		case <-ctx.Done():
-			return errors.New("nobody has taken over in time")
+			return errors.New("no other member has become the leader in time")
 		}
 	}
 }
 
-// successor finds a voting member that is there and has this leader's log: the one of
-// that id or, if it is 0, the first to say so. It fails with [ErrNotLeader] if this
-// member leads no more. Raft would take one that has most of the log, also if it
-// is down.
+// successor finds a voter that is up and has all of this leader's log: the one with
+// the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
+// member no longer leads. Raft's own choice, the member with most of the log, may be
+// down.
 func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 	members, err := m.members()
 	if err != nil {
@@ -78,7 +78,7 @@ func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 			answers <- answer{x, m.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))}
 		})
 	}
-	nobody := errors.New("nobody can take over")
+	nobody := errors.New("no other member can become the leader")
 	for range asked {
 		select {
 		case a := <-answers:
@@ -92,7 +92,7 @@ func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 	return MemberInfo{}, nobody
 }
 
-// hasLog waits until another member has this leader's log as far as it goes now.
+// hasLog waits until another member has this leader's log up to its current end.
 func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
 	term, leads := m.term()
 	var last raft.Log
@@ -105,7 +105,7 @@ func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerA
 		switch err := m.transport.AppendEntries(id, addr, &q, &r); {
 		case err != nil || r.Success:
 			return err
-		case r.Term > term: // Raft may not have told this member yet
+		case r.Term > term: // Raft may not have noticed yet
 			return ErrNotLeader
 		}
 		select {

@@ -14,18 +14,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Network is how members reach each other. Its methods may be called at any time.
+// Network is how members reach each other. Its methods must be safe for concurrent
+// use.
 type Network interface {
 	Listen(addr string) (net.Listener, error)
 	Dial(ctx context.Context, addr string) (net.Conn, error)
 }
 
-// TCP is the real network, with TLS if that is not nil. The same configuration
-// serves both directions, and for members that prove themselves to each other
-// it has a certificate, RootCAs, ClientCAs and RequireAndVerifyClientCert.
+// TCP is the [Network] of a real deployment.
 type TCP struct {
+	// TLS, if not nil, is used for incoming and outgoing connections. For members
+	// to authenticate each other it needs a certificate, RootCAs, ClientCAs and
+	// RequireAndVerifyClientCert.
 	TLS    *tls.Config
-	AllIPs bool // listen on every address of this host, with the port given
+	AllIPs bool // listen on all addresses of this host, with the given port
 }
 
 // Listen implements [Network].
@@ -52,43 +54,43 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// A connection to a peer port begins with what it is for, and the version of
-// the language that follows.
+// A connection to a peer port begins with two bytes: the kind of the connection and
+// the version of the peer protocol.
 const (
 	kindRaft    = 'R' // Raft's own messages
-	kindForward = 'F' // commands and touches on their way to the leader
-	kindAdmin   = 'A' // one request about the members
-	kindReach   = 'P' // a question how the member is
+	kindForward = 'F' // entries and touches sent to the leader
+	kindAdmin   = 'A' // one Request about the members, in JSON
+	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
 
 	peerVersion = 1
 )
 
-// Times of the peer port.
+// Timeouts of the peer port.
 const (
 	helloTimeout = 5 * time.Second // for a connection's first bytes
-	peerTimeout  = 3 * time.Second // for one message
+	peerTimeout  = 3 * time.Second // for connecting, or one message
 )
 
-// peerPort is where other members reach this one, and the way to them.
+// peerPort accepts connections from other members and opens connections to them.
 type peerPort struct {
 	m       *Member
 	network Network
 	l       net.Listener
-	raft    chan net.Conn // accepted, for Raft
+	raft    chan net.Conn // accepted connections for Raft
 
-	ctx    context.Context // ends with close
+	ctx    context.Context // canceled by close
 	cancel context.CancelFunc
-	cut    chan struct{} // closed by close when nothing can be sent any more
-	wg     sync.WaitGroup
+	cut    chan struct{}  // closed by close when nothing can be sent any more
+	wg     sync.WaitGroup // of accept and the connections that it accepted
 
 	mu     sync.Mutex
-	conns  map[net.Conn]struct{} // those that close has to end; nil when closed
-	warned map[string]time.Time  // when each message was logged last
+	conns  map[net.Conn]struct{} // open connections; nil when closed
+	warned map[string]time.Time  // when each message was last logged by warn
 }
 
-// listenPeers takes the port. Who connects waits until there is a goroutine for
-// accept, since what they ask for takes a Raft that runs.
+// listenPeers opens the port. Connections are not accepted before the caller starts
+// accept, since serving them needs a running Raft.
 func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	l, err := network.Listen(addr)
 	if err != nil {
@@ -99,8 +101,8 @@ func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
 	return p, nil
 }
 
-// close ends all connections. The goroutines of those that came in end when
-// Raft answers them, or has ended.
+// close closes the port and all connections. It does not wait for the goroutines in
+// wg: some end only when Raft has answered them or has shut down.
 func (p *peerPort) close() {
 	p.cancel()
 	p.l.Close()
@@ -113,7 +115,7 @@ func (p *peerPort) close() {
 	close(p.cut)
 }
 
-// tracked is a connection that close ends.
+// tracked is a connection that peerPort.close closes.
 type tracked struct {
 	net.Conn
 	p *peerPort
@@ -137,6 +139,7 @@ func (p *peerPort) track(c net.Conn) (net.Conn, error) {
 	return tracked{c, p}, nil
 }
 
+// accept serves incoming connections until the port is closed.
 func (p *peerPort) accept() {
 	for {
 		c, err := p.l.Accept()
@@ -148,7 +151,7 @@ func (p *peerPort) accept() {
 		}
 		if err != nil {
 			p.m.cfg.Log.Warn("cannot accept a peer", "error", err)
-			select { // most likely too many open files
+			select { // most likely too many files are open
 			case <-time.After(10 * time.Millisecond):
 			case <-p.ctx.Done():
 			}
@@ -158,7 +161,7 @@ func (p *peerPort) accept() {
 	}
 }
 
-// serve reads what a connection is for, and sees to it.
+// serve reads the first bytes of a connection and handles it according to its kind.
 func (p *peerPort) serve(nc net.Conn) {
 	c, err := p.track(nc)
 	if err != nil {
@@ -168,7 +171,7 @@ func (p *peerPort) serve(nc net.Conn) {
 	var hello [2]byte
 	if _, err := io.ReadFull(c, hello[:]); err != nil {
 		if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
-			p.warn("refusing a peer that does not prove itself", "peer", c.RemoteAddr().String(), "error", err)
+			p.warn("refusing a peer: it does not prove itself by TLS", "peer", c.RemoteAddr().String(), "error", err)
 		}
 		c.Close()
 		return
@@ -204,13 +207,13 @@ func (p *peerPort) serve(nc net.Conn) {
 			p.m.takeBeats(c)
 		}
 	default:
-		p.warn("closing a connection to the peer port that is of no peer", "from", c.RemoteAddr().String())
+		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", c.RemoteAddr().String())
 		c.Close()
 	}
 }
 
-// warn logs a message about somebody who may come again and again: a message
-// once in ten seconds.
+// warn logs a warning, but the same message at most once in ten seconds, since peers
+// may reconnect all the time.
 func (p *peerPort) warn(message string, args ...any) {
 	p.mu.Lock()
 	now := time.Now()
@@ -224,7 +227,7 @@ func (p *peerPort) warn(message string, args ...any) {
 	}
 }
 
-// dial connects to another member.
+// dial connects to another member. The connection is closed when the port is.
 func (p *peerPort) dial(ctx context.Context, addr string, kind byte) (net.Conn, error) {
 	c, err := hello(ctx, p.network, addr, kind)
 	if err != nil {
@@ -233,6 +236,7 @@ func (p *peerPort) dial(ctx context.Context, addr string, kind byte) (net.Conn, 
 	return p.track(c)
 }
 
+// hello connects to a peer port and sends the first bytes.
 func hello(ctx context.Context, network Network, addr string, kind byte) (net.Conn, error) {
 	c, err := network.Dial(ctx, addr)
 	if err != nil {
@@ -247,7 +251,7 @@ func hello(ctx context.Context, network Network, addr string, kind byte) (net.Co
 	return c, nil
 }
 
-// raftLayer is the part of the peer port that Raft's transport uses.
+// raftLayer implements [raft.StreamLayer] on the peer port.
 type raftLayer struct {
 	*peerPort
 	addr string // of this member, as the others know it
@@ -280,12 +284,13 @@ type peerAddr string
 func (peerAddr) Network() string  { return "tcp" }
 func (a peerAddr) String() string { return string(a) }
 
-// Messages between members are a kind, a length and that many bytes.
+// A message on a connection of kindForward is a kind, a length in four bytes, and a
+// payload of that length.
 const (
-	msgBatch   = 'B' // to the leader: an entry of the log
-	msgTouched = 'T' // to the leader: sessions that were heard of
-	msgHeard   = 'H' // from it: that this was heard
-	msgRefused = 'N' // from it: an entry was not taken, or may not have been
+	msgBatch   = 'B' // to the leader: an entry for the log
+	msgTouched = 'T' // to the leader: a number, and sessions that were touched
+	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
+	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxMessage = 1 << 30
 )
@@ -298,8 +303,8 @@ func writeMessage(c net.Conn, kind byte, payload []byte) error {
 	return err
 }
 
-// readMessage waits for a message as long as it takes. Memory grows with the
-// bytes that come.
+// readMessage reads a message, without a deadline. It allocates memory only as bytes
+// arrive, not by the length that the message claims.
 func readMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

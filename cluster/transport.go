@@ -9,14 +9,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// transport is Raft's own transport, except for the methods below.
+// transport is Raft's network transport with some methods replaced.
 type transport struct {
 	*raft.NetworkTransport
 	m    *Member
 	rpcs chan raft.RPC // for Raft's main goroutine
 }
 
-// maxPool is how many idle connections to each member are kept.
+// maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
 func newTransport(m *Member, layer raft.StreamLayer) transport {
@@ -48,11 +48,11 @@ func (t transport) pass(rpc raft.RPC) {
 // Consumer implements raft.Transport.
 func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
-// SetHeartbeatHandler implements raft.Transport: a heartbeat that changes
-// nothing is handled at once, and any other in its turn. Raft would handle all
-// of them beside all else, so that they need not wait for the disk. But one that
-// sets the term could take this member back to it from a later one, which it may
-// even lead by then (hashicorp/raft, issue 695).
+// SetHeartbeatHandler implements raft.Transport. Raft handles all heartbeats in a
+// goroutine of their own, so that they need not wait for the disk. But a heartbeat that
+// changes the term could then set an earlier term than the main goroutine has just
+// begun, and may even lead in (hashicorp/raft, issue 695). So only heartbeats that
+// change nothing are handled like this; the others go to the main goroutine.
 func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
@@ -69,16 +69,17 @@ func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	})
 }
 
-// terms has each heartbeat that is handled beside all else be over before
-// Raft's main goroutine begins another term.
+// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
+// handled in another goroutine.
 type terms struct {
-	newest atomic.Uint64 // that Raft has begun
-	turn   turn          // of a heartbeat that is handled, or a term that begins, which may wait for the disk
+	newest atomic.Uint64 // the newest term that Raft has begun
+	turn   turn          // held while a heartbeat is handled or newest is advanced
 }
 
 func newTerms() terms { return terms{turn: newTurn()} }
 
-// during does f while no later term begins; false if one has begun, or if f is.
+// during calls f, with no new term beginning meanwhile, and returns its result. It
+// returns false without calling f if term is not the newest.
 func (t *terms) during(term uint64, f func() bool) bool {
 	t.turn.take()
 	defer t.turn.give()
@@ -87,7 +88,7 @@ func (t *terms) during(term uint64, f func() bool) bool {
 
 // begin is called before Raft stores a term.
 func (t *terms) begin(term uint64) {
-	if term <= t.newest.Load() { // it is during this one
+	if term <= t.newest.Load() { // has begun already
 		return
 	}
 	t.turn.take()
@@ -95,9 +96,9 @@ func (t *terms) begin(term uint64) {
 	t.turn.give()
 }
 
-// renewed makes a call again while it fails on a connection that the other side
-// has closed. Those that are kept from the time before a member was restarted
-// are only found out so, and a vote that is lost to them costs an election.
+// renewed retries a call that failed because the other side had closed the
+// connection. After a member restarts, the pool still has connections to its previous
+// run, which fail only when used; a vote request lost on one can cost an election.
 func renewed(call func() error) (err error) {
 	for range maxPool + 1 {
 		err = call()
@@ -113,8 +114,8 @@ func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, ar
 	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
 }
 
-// RequestVote implements raft.Transport. Who votes for this member takes it for
-// the leader, should it be elected.
+// RequestVote implements raft.Transport. It counts a vote for this member as
+// accepting it as the leader, in case it is elected.
 func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	asked := t.m.moment()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
@@ -134,17 +135,17 @@ func (t transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args 
 	return renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, resp) })
 }
 
-// InstallSnapshot implements raft.Transport. Behind the snapshot it sends an
-// entry in the place of that at its end, without content: that state is in the
-// snapshot. It tells Raft there the end's term, which it does not take from the
-// snapshot if its log is as long or longer; with another term in that place
-// it would refuse all that comes next, and get the snapshot again and again.
+// InstallSnapshot implements raft.Transport. After the snapshot it sends an empty
+// entry with the index and term of the last entry that the snapshot covers. If the
+// receiver's log is at least as long as the snapshot, Raft there does not take that
+// term from the snapshot but looks in its log; with a different term in it, it would
+// refuse everything that follows, and be sent the snapshot again and again.
 func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil || !r.Success {
 		return err
 	}
-	// If this fails, what comes next is refused, and the snapshot sent again.
+	// If this fails, the next entries are refused and the snapshot is sent again.
 	t.AppendEntries(id, target, &raft.AppendEntriesRequest{
 		RPCHeader: q.RPCHeader, Term: q.Term,
 		Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
@@ -152,11 +153,10 @@ func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, 
 	return nil
 }
 
-// AppendEntriesPipeline implements raft.Transport, without a deadlock of Raft's
-// own: replication stops reading answers at the first refusal, and when that
-// comes while it sends, the sending waits for room that nobody makes. Then this
-// leader would never send to that member again, and Raft's shutdown would wait
-// for ever.
+// AppendEntriesPipeline implements raft.Transport. The returned pipeline avoids a
+// deadlock in Raft: its replication stops reading answers at the first refusal. If it
+// is sending at that time, and the pipeline is full, it blocks: this leader would
+// never send to that member again, and Raft's shutdown would hang.
 func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
