@@ -14,16 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A member whose storage is empty is new, or it is one that lost its disk. The
-// second kind has forgotten what it voted and what it acknowledged, and would
-// break promises that others count on: two leaders in a term, or a majority
-// that does not have what was committed. So a member whose storage is empty hears
-// and says nothing of Raft until one of two things is known. If most members of
-// the list are new too, they form the cluster. If one of them runs already, the
-// leader takes this member in as any that is added: its vote is taken away
-// first, by the others alone, and given back when it has caught up.
+// A member whose storage is empty is either new or has lost its disk. In the second
+// case it has forgotten its votes and what it acknowledged, so taking part as before
+// could lead to two leaders in one term, or to a majority without a committed entry.
+// So a member whose storage is empty exchanges no Raft messages until it knows which
+// it is. If most of the configured members are new too, they form the cluster. If one
+// of them already belongs to a running cluster, the leader adds this member like any
+// other: the others first take its vote away, without its taking part, and it gets its
+// vote back when it has caught up.
 
-// gate keeps Raft's messages out until it is lifted.
+// gate rejects Raft's messages and heartbeats until it is lifted.
 type gate struct {
 	open chan struct{}
 	once sync.Once
@@ -42,17 +42,18 @@ func (g *gate) lifted() bool {
 	}
 }
 
-// self is this member as it is to be.
+// self describes this member, for a request to add it.
 func (m *Member) self(voter bool) *MemberInfo {
 	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
 }
 
-// form finds out which kind of new member this is. first are the members of a
-// new cluster; there are none if this one is to join.
+// form brings a member whose storage is empty into its cluster: it forms a new one
+// with the members in first, or joins the running one. first is empty if Config.Join
+// is set. form retries until it succeeds or the member stops.
 func (m *Member) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
-		fresh, running, err := 1, m.cfg.Join, error(nil) // this one is fresh
+		fresh, running, err := 1, m.cfg.Join, error(nil)
 		if len(members) > 0 {
 			fresh, running, err = m.survey(members)
 		}
@@ -66,7 +67,7 @@ func (m *Member) form(first raft.Configuration) {
 				m.look()
 			}
 		default:
-			err = fmt.Errorf("%d of %d members are there", fresh, len(members))
+			err = fmt.Errorf("%d of %d members have been reached", fresh, len(members))
 		}
 		if err == nil || m.peers.ctx.Err() != nil {
 			return
@@ -75,7 +76,7 @@ func (m *Member) form(first raft.Configuration) {
 		var refused *refusal
 		hopeless := errors.As(err, &refused) && refused.code == proto.BadArguments && !complained
 		complained = complained || hopeless
-		if hopeless || time.Since(said) > 10*time.Second { // else it may be as it should
+		if hopeless || time.Since(said) > 10*time.Second { // before that, the others may just be starting
 			level, said = slog.LevelWarn, time.Now()
 		}
 		m.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err)
@@ -87,9 +88,10 @@ func (m *Member) form(first raft.Configuration) {
 	}
 }
 
-// survey asks the members whether they are new: it counts those that are, this
-// one among them, and names one that is not. An error says that one was started
-// with another list: two of them would begin with different logs.
+// survey asks the members whether they are new. It returns the number of voters that
+// are, and the address of a member that is not, if there is one. It fails if a member
+// was started with a different list of members, since their logs would begin with
+// different configurations.
 func (m *Member) survey(members []MemberInfo) (fresh int, running string, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
 	defer cancel()
@@ -115,20 +117,20 @@ func (m *Member) survey(members []MemberInfo) (fresh int, running string, err er
 	return fresh, running, err
 }
 
-// joinThrough has the leader of a running cluster, of which the one at addr is a
-// member, take this member in.
+// joinThrough has the leader of a running cluster add this member; addr is the
+// address of any member of that cluster.
 func (m *Member) joinThrough(addr string) error {
 	ctx, network := m.peers.ctx, m.peers.network
-	if m.cfg.Join == "" { // it is to be a member already
+	if m.cfg.Join == "" { // the cluster must already have this member
 		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
 		if err != nil {
 			return err
 		}
 		if !r.Known {
-			m.fail(fmt.Errorf("server %d is no member of the cluster of %s: add it, or have it join", m.cfg.ID, addr))
+			m.fail(fmt.Errorf("server %d is no member of the cluster that %s belongs to: add it, or start it with a server to join", m.cfg.ID, addr))
 			return nil
 		}
-		m.cfg.Log.Warn("the cluster has been there, and this member has nothing of it: it gives up its vote until it has caught up", "known", addr)
+		m.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr)
 	}
 	if err := m.storage.SetRejoining(true); err != nil {
 		return err
@@ -141,7 +143,8 @@ func (m *Member) joinThrough(addr string) error {
 	return nil
 }
 
-// awaitVote asks for this member's vote until it has it, if it is to vote.
+// awaitVote requests a vote for this member until it has one, unless it is
+// configured as an observer.
 func (m *Member) awaitVote(addr string) {
 	ctx := m.peers.ctx
 	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
@@ -152,17 +155,17 @@ func (m *Member) awaitVote(addr string) {
 		if err == nil {
 			break
 		}
-		m.cfg.Log.Info("no vote yet", "error", err)
+		m.cfg.Log.Info("this member does not vote yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
 	}
-	m.storage.SetRejoining(false) // a failure lets it ask once more
+	m.storage.SetRejoining(false) // if this fails, the next start requests the vote again
 }
 
-// resumeRejoin goes on with what a crash interrupted in joinThrough.
+// resumeRejoin continues joinThrough after a restart.
 func (m *Member) resumeRejoin() {
 	for {
 		if members, err := m.members(); err == nil {

@@ -19,38 +19,40 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// MemberInfo is one member of the cluster.
+// MemberInfo describes one member of the cluster.
 type MemberInfo struct {
 	ID    uint64 `json:"id"`
 	Addr  string `json:"address"` // of its peer port
 	Voter bool   `json:"voter"`   // false for an observer
 }
 
-// Status is what a member knows of its cluster.
+// Status is what a member knows about its cluster.
 type Status struct {
-	ID      uint64       `json:"id"`     // of the member that says so
-	Leader  uint64       `json:"leader"` // 0 if none is known to
+	ID      uint64       `json:"id"`     // of the member itself
+	Leader  uint64       `json:"leader"` // 0 if none is known
 	Role    string       `json:"role"`   // leader, follower, observer, looking, standalone
 	Term    uint64       `json:"term"`
 	Index   uint64       `json:"index"` // of the last entry applied
 	Zxid    int64        `json:"zxid"`
 	Digest  string       `json:"digest"`  // of the state at Index
-	Members []MemberInfo `json:"members"` // by id
-	Formed  bool         `json:"formed"`  // it has been in a cluster that works
-	// Configured are the members of the cluster that it is to form, if it is new.
+	Members []MemberInfo `json:"members"` // sorted by id
+	Formed  bool         `json:"formed"`  // its log goes beyond the initial configuration
+	// Configured are the members with which it was started; a new member forms a
+	// cluster with them.
 	Configured []MemberInfo `json:"configured,omitempty"`
 }
 
-// membership is what this member keeps beside Raft's configuration.
+// membership is the state of this package for changing the members. The members
+// themselves are in Raft's configuration.
 type membership struct {
-	configured []MemberInfo // the members of a new cluster, by Config
-	changed    signal       // for tellCommits: the members are others
-	changing   turn         // of whoever changes the members
+	configured []MemberInfo // the members of a new cluster, from Config
+	changed    signal       // for tellCommits: the members have changed
+	changing   turn         // held by Change while it changes the members
 }
 
 func newMembership() membership { return membership{changed: newSignal(), changing: newTurn()} }
 
-// Status tells what this member knows of its cluster.
+// Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) {
 	members, err := m.members()
 	if err != nil {
@@ -63,8 +65,8 @@ func (m *Member) Status() (Status, error) {
 	return s, nil
 }
 
-// members are those of the newest configuration that this member knows of,
-// committed or not, by id.
+// members returns the members in the newest configuration in this member's log,
+// committed or not, sorted by id.
 func (m *Member) members() ([]MemberInfo, error) {
 	f := m.raft.GetConfiguration()
 	if err := f.Error(); err != nil {
@@ -82,7 +84,7 @@ func infos(c raft.Configuration) (members []MemberInfo) {
 	return members
 }
 
-// find returns the member with that id, nil if there is none.
+// find returns the member with the given id, or nil.
 func find(members []MemberInfo, id uint64) *MemberInfo {
 	for i := range members {
 		if members[i].ID == id {
@@ -101,8 +103,8 @@ func voters(members []MemberInfo) (n int) {
 	return n
 }
 
-// Role is this member's part: leader, follower, observer, looking (for a
-// leader), or standalone.
+// Role returns this member's role: leader, follower, observer, looking (it knows no
+// leader) or standalone.
 func (m *Member) Role() string {
 	if m.peers == nil {
 		return "standalone"
@@ -121,44 +123,43 @@ func (m *Member) Role() string {
 	return "follower"
 }
 
-// Request asks for a change of the members, or about them. One of its fields is
-// set.
+// Request asks a member for a change of the members, or for information about them.
+// One of its fields is set.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
-	Add      *MemberInfo `json:"add,omitempty"`      // or change whether it votes
+	Add      *MemberInfo `json:"add,omitempty"`      // a new member, or one whose address or vote changes
 	Remove   uint64      `json:"remove,omitempty"`   // the member's id
-	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 is any
+	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 means any
 	Reconfig *Reconfig   `json:"reconfig,omitempty"`
-	Knows    uint64      `json:"knows,omitempty"` // whether the cluster has a member of that id
+	Knows    uint64      `json:"knows,omitempty"` // whether the cluster has a member with this id
 }
 
-// Reconfig is a change of several members, as ZooKeeper's operation of that
-// name has it.
+// Reconfig is a change of several members at once, like ZooKeeper's reconfig.
 type Reconfig struct {
-	Joining []MemberInfo `json:"joining,omitempty"` // taken in, or changed
-	Leaving []uint64     `json:"leaving,omitempty"` // who is not there has left
-	Whole   bool         `json:"whole,omitempty"`   // who is not joining is leaving
-	Version int64        `json:"version"`           // that the configuration must have, a zxid; -1 is any
-	WaitMs  int64        `json:"waitMs,omitempty"`  // for one who is to vote to catch up
+	Joining []MemberInfo `json:"joining,omitempty"` // added or changed
+	Leaving []uint64     `json:"leaving,omitempty"` // removed; ids that are no members are ignored
+	Whole   bool         `json:"whole,omitempty"`   // members that are not in Joining are removed
+	Version int64        `json:"version"`           // the required version of the configuration, a zxid; -1 means any
+	WaitMs  int64        `json:"waitMs,omitempty"`  // how long to wait for a new voter to catch up
 }
 
 // Reply answers a Request.
 type Reply struct {
 	Status *Status    `json:"status,omitempty"`
-	Known  bool       `json:"known,omitempty"` // to Knows
+	Known  bool       `json:"known,omitempty"` // the answer to Knows
 	Error  string     `json:"error,omitempty"`
-	Code   proto.Code `json:"code,omitempty"`   // of the error, where ZooKeeper has one
-	Lead   bool       `json:"lead,omitempty"`   // the error is that this member does not lead
-	Leader string     `json:"leader,omitempty"` // whom to ask instead, if that is known: its peer port
+	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
+	Leader string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 }
 
-// ErrNotLeader says that this member cannot change the members, since it does not lead.
+// ErrNotLeader is returned for requests that only the leader can carry out.
 var ErrNotLeader = errors.New("cluster: not the leader")
 
-// ErrRemoved says that this member is not one of its cluster any more.
+// ErrRemoved is the fault of a member that was removed from its cluster.
 var ErrRemoved = errors.New("removed from its cluster")
 
-// refusal is a change that cannot be made, with ZooKeeper's code for that.
+// refusal is the error of a change that is not possible, with ZooKeeper's code.
 type refusal struct {
 	code proto.Code
 	text string
@@ -172,11 +173,12 @@ func refuse(code proto.Code, format string, args ...any) error {
 
 // Times of requests about the members.
 const (
-	adminTimeout = 10 * time.Second // for one change
-	askAgain     = 50 * time.Millisecond
+	adminTimeout = 10 * time.Second      // for one change
+	askAgain     = 50 * time.Millisecond // between two attempts
 )
 
-// Change carries out a request. All but Status must go to the leader.
+// Change carries out a request. All requests except Status must go to the leader;
+// another member returns ErrNotLeader.
 func (m *Member) Change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
@@ -185,8 +187,8 @@ func (m *Member) Change(q Request) (Reply, error) {
 	case m.Leader() != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
-	// What earlier leaders changed is known after this, and whether this
-	// member still leads.
+	// After this, all changes of earlier leaders are applied here, and it is certain
+	// that this member still led.
 	if err := m.answer(m.raft.Barrier(adminTimeout)); err != nil {
 		return Reply{}, leaderError(err)
 	}
@@ -198,7 +200,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 		if q.Reconfig != nil {
 			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 		}
-		m.membership.changing.take() // one after the other; each has its time
+		m.membership.changing.take() // an operator's changes wait for each other
 	}
 	defer m.membership.changing.give()
 	members, err := m.members()
@@ -216,7 +218,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	case q.Reconfig != nil:
 		r := q.Reconfig
 		if version := m.configVersion(); r.Version != -1 && r.Version != version {
-			return Reply{}, refuse(proto.BadVersion, "the members are those of version %x, not %x", version, r.Version)
+			return Reply{}, refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
 		}
 		leaving := r.Leaving
 		if r.Whole {
@@ -234,7 +236,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	case q.Transfer != nil:
 		err = m.transfer(members, *q.Transfer)
 	default:
-		err = errors.New("nothing was asked for")
+		err = errors.New("the request is empty")
 	}
 	if err != nil {
 		return Reply{}, err
@@ -252,8 +254,9 @@ func leaderError(err error) error {
 	return err
 }
 
-// knows tells whether there is a member of that id, or is about to be one or
-// none any more: only what is committed is certain.
+// knows reports whether there is a member with this id, in the newest or in the last
+// applied configuration. A change between the two may still be undone, so in doubt
+// the answer is yes.
 func (m *Member) knows(id uint64) (bool, error) {
 	members, err := m.members()
 	if err != nil || find(members, id) != nil {
@@ -269,23 +272,25 @@ func (m *Member) configVersion() (zxid int64) {
 	return zxid
 }
 
-// requirements are the conditions of a change of the members.
+// requirements are the conditions for a change of the members.
 type requirements struct {
-	patience time.Duration // for a new voter to catch up
-	voters   int           // that have to be left
-	// majority allows new voters that are down or lag, if a majority of those who
-	// vote after the change is up.
+	patience time.Duration // how long to wait for a new voter to catch up
+	voters   int           // least number of voters after the change
+	// majority allows new voters that are down or lag, if a majority of the voters
+	// after the change is up.
 	majority bool
 }
 
-// byOperator are those of a change that an operator or a new member asks for.
+// byOperator are the requirements for a change that an operator or a new member
+// requests.
 var byOperator = requirements{adminTimeout, 1, false}
 
-// reconfigure takes members in and lets others go, one after the other, once it
-// is clear that all of that can be done. A leader that is to go, or not to vote
-// any more, hands over first and changes nothing.
+// reconfigure adds and removes members, one at a time, after checking that the whole
+// change is possible. If the leader itself is to be removed or to lose its vote, it
+// only hands over leadership and returns ErrNotLeader, so that the new leader is asked
+// to make the change.
 func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, need requirements) error {
-	var before []uint64 // who has to leave before others join
+	var before []uint64 // members to remove before others are added with their id or address
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
 		return is == nil || back != nil && back.Addr == is.Addr
@@ -335,7 +340,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 			return err
 		}
 	}
-	var last []MemberInfo // voters that the change does not wait for
+	var last []MemberInfo // new voters that are down or lag
 	for _, x := range joining {
 		is := find(members, x.ID)
 		if slices.Contains(before, x.ID) {
@@ -359,18 +364,18 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 			}
 		}
 	}
-	// Each of these is one more to wait for from now on, so they come last.
+	// These come last: each of them makes the majority larger without being up.
 	for _, x := range last {
 		if err := m.giveVote(x, min(need.patience, 4*m.contacts.sure)); err != nil {
 			return err
 		}
-		m.cfg.Log.Warn("a member has a vote and is not there, or lags", "id", x.ID, "address", x.Addr)
+		m.cfg.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
 	}
 	return nil
 }
 
-// absent finds out which of the members that are to vote cannot be reached. It
-// refuses if there is no majority without them.
+// absent returns the voters in after, the members after a change, that cannot be
+// reached. It fails if the others are no majority.
 func (m *Member) absent(after []MemberInfo) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
@@ -395,12 +400,12 @@ func (m *Member) absent(after []MemberInfo) (ids []uint64, err error) {
 	}
 	asked.Wait()
 	if n := voters(after); there <= n/2 {
-		return nil, refuse(proto.NewConfigNoQuorum, "only %d of the %d who would vote after that can be reached", there, n)
+		return nil, refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached", there, n)
 	}
 	return ids, nil
 }
 
-// giveVote makes a member vote, once enough others know the members before that.
+// giveVote makes a member a voter, after settle.
 func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
 	add := func(all []MemberInfo) []MemberInfo { return append(without(x.ID)(all), x) }
 	if err := m.settle(patience, add); err != nil {
@@ -409,15 +414,15 @@ func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
 	return leaderError(m.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
-// lags is the error of a member that is to vote and did not catch up in time.
+// lags is the error for a new voter that did not catch up in time.
 type lags struct{ error }
 
 func (l lags) Unwrap() error { return l.error }
 
-// settle waits until most of those who vote after a change have the members as
-// they are before it. A voter refuses a candidate that has no vote in the newest
-// members that it knows of: if too few knew, and this leader were lost, nobody
-// could be elected any more.
+// settle waits until a majority of the voters after a change have the current list of
+// members, the one before the change. A voter refuses a candidate that is no voter in
+// the list that it has: if too few had the current list and this leader were lost, no
+// leader could be elected any more.
 func (m *Member) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
@@ -449,21 +454,22 @@ func (m *Member) settle(patience time.Duration, change func(voters []MemberInfo)
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
-			return refuse(proto.NewConfigNoQuorum, "%d of the %d who would vote after that can be reached and know the members", know, len(vote))
+			return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached and have the current list of members", know, len(vote))
 		}
 	}
 }
 
-// without takes a member out of a list.
+// without returns a function that removes a member from a list.
 func without(id uint64) func([]MemberInfo) []MemberInfo {
 	return func(all []MemberInfo) []MemberInfo {
 		return slices.DeleteFunc(all, func(x MemberInfo) bool { return x.ID == id })
 	}
 }
 
-// moved reports whether a member is at the address that x names, with its data:
-// then it is not one more, nor one that forgot what it promised. For this member
-// that is another name of the address that it has.
+// moved reports whether the member with x's id now runs at x's address, with its
+// data, so that only its address needs to be changed. A server there with empty data
+// has forgotten its votes and must be added as a new member. For this member, the
+// address must be another name of its own.
 func (m *Member) moved(x MemberInfo) bool {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
@@ -494,13 +500,14 @@ func checkMember(x MemberInfo) error {
 		return refuse(proto.BadArguments, "server id %d is not in 1 to 254", x.ID)
 	}
 	if host, port, err := net.SplitHostPort(x.Addr); err != nil || host == "" || port == "" {
-		return refuse(proto.BadArguments, "%q is no HOST:PORT", x.Addr)
+		return refuse(proto.BadArguments, "%q is not of the form HOST:PORT", x.Addr)
 	}
 	return nil
 }
 
-// addMember adds a member, or changes whether it votes. One that is to vote
-// catches up first: until it has, it would be one more to wait for.
+// addMember adds x as a member or changes its address or vote; is describes it so far
+// and is nil if it is new. A new voter is an observer until it has caught up, so that
+// commits need not wait for it.
 func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
 	if is != nil && is.Addr != x.Addr {
@@ -526,10 +533,10 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 	defer cancel()
 	switch _, err := m.statusOf(ctx, x); {
 	case err == nil:
-	case !x.Voter && unreachable(err): // nobody waits for it, so it may come later
-		m.cfg.Log.Warn("taking in an observer that cannot be reached", "id", x.ID, "error", err)
+	case !x.Voter && unreachable(err): // nothing depends on an observer, so it may be started later
+		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
-		return refuse(proto.NewConfigNoQuorum, "server %d cannot be taken in: %v", x.ID, err)
+		return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", x.ID, err)
 	}
 	if is == nil {
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
@@ -557,7 +564,8 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 	}
 }
 
-// statusOf asks another member, or one that is to be, for its status.
+// statusOf returns the status of a member, which may be this one, or of a server that
+// is to become a member.
 func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
 	if x.ID == m.cfg.ID {
 		s, err := m.Status()
@@ -566,7 +574,8 @@ func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
 	return m.askStatus(ctx, x)
 }
 
-// askStatus asks whoever is at a member's address for its status.
+// askStatus asks the server at x's address for its status. It fails if that server
+// has another id.
 func (m *Member) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
 	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
 	switch {
@@ -575,11 +584,12 @@ func (m *Member) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
 	case r.Status == nil:
 		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
 	case r.Status.ID != x.ID:
-		return nil, fmt.Errorf("%s is the address of a server %d", x.Addr, r.Status.ID)
+		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, r.Status.ID)
 	}
 	return r.Status, nil
 }
 
+// transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	if id == 0 {
 		if voters(members) == 1 {
@@ -597,7 +607,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	return m.handOver(id)
 }
 
-// serveAdmin answers one request.
+// serveAdmin reads one Request from a connection and answers it.
 func (m *Member) serveAdmin(c net.Conn) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
@@ -620,12 +630,12 @@ func (m *Member) serveAdmin(c net.Conn) {
 			r.Lead, r.Leader = true, m.leader.get().addr
 		}
 	}
-	json.NewEncoder(c).Encode(r) // an error means that nobody waits for it
+	json.NewEncoder(c).Encode(r) // an error means that the client has gone
 }
 
-// Ask sends a request to the member whose peer port is at addr, and to the
-// leader if that one does not lead. While nobody leads it waits, at most half a
-// minute. A nil network is TCP.
+// Ask sends a request to the member whose peer port is at addr and, if that member
+// does not lead, on to the leader. While there is no leader it retries, for up to half
+// a minute. A nil network means TCP.
 func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
 	r, err := askLeader(ctx, network, addr, q)
 	return r.Status, err
@@ -651,7 +661,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 			to = r.Leader
 			continue
 		}
-		to = addr // who leads changes just now
+		to = addr // the leader is not known yet, or has just changed
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
@@ -660,15 +670,16 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 }
 
-// unreachable reports whether there was no connection.
+// unreachable reports whether err means that the connection failed.
 func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 
+// ask sends a request to the member at addr and returns its reply.
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
 	c, err := hello(dial, network, addr, kindAdmin)
 	if err != nil {
-		if !unreachable(err) { // which names its address
+		if !unreachable(err) { // those errors already name the address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -686,10 +697,11 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	return r, nil
 }
 
-// watchMembership finds out whether this member was removed, while it has
-// reason to ask: it knows no leader. Its own log cannot tell: it may end before
-// its removal, one that is taken in reads about times when it was no member, and
-// one that was removed still gets it for a moment (see sendToRemoved).
+// watchMembership finds out whether this member was removed from its cluster, and
+// reports that as its fault. It asks the other members while no leader is known. Its
+// own log is no proof: it may end before the removal; a new member's log includes times
+// before it was added; and a removed member still gets the log for a moment (see
+// sendToRemoved).
 func (m *Member) watchMembership() {
 	ctx := m.peers.ctx
 	every := 250 * time.Millisecond
@@ -700,7 +712,7 @@ func (m *Member) watchMembership() {
 			return
 		}
 		members, err := m.members()
-		if err != nil || len(members) == 0 { // not taken in yet
+		if err != nil || len(members) == 0 { // not added yet
 			continue
 		}
 		if m.Leader() != 0 {
@@ -712,7 +724,7 @@ func (m *Member) watchMembership() {
 			if x.ID == m.cfg.ID {
 				continue
 			}
-			// The leader itself has to say so: it alone knows.
+			// Only the leader knows for certain.
 			r, err := ask(ctx, m.peers.network, x.Addr, Request{Knows: m.cfg.ID})
 			if err == nil && r.Lead && r.Leader != "" {
 				r, err = ask(ctx, m.peers.network, r.Leader, Request{Knows: m.cfg.ID})

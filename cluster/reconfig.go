@@ -10,10 +10,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Reconfigure changes the members as a client's reconfig says, whose checks
-// against the state were passed. One that is to vote has wait to catch up. The
-// change is applied here when Reconfigure returns; false means that nobody
-// knows what came of it.
+// Reconfigure carries out a client's reconfig; body is the encoded request, which has
+// passed the checks against the state. A new voter has the time wait to catch up.
+// When Reconfigure returns OK, the change is applied here. The second result is false
+// if the outcome is unknown.
 func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool) {
 	var q proto.ReconfigRequest
 	d := jute.NewDecoder(body)
