@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestLogEndsAtSnapshot: a member whose log ends before its snapshot tells the others
-// that it has all that the snapshot has, since the one with the most stands first.
+// TestLogEndsAtSnapshot: a member whose log ends before its snapshot reports the
+// snapshot's end as the end of its log, which decides who stands for election first.
 func TestLogEndsAtSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))

@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestTrailingLog: whatever makes a snapshot due, enough of the log stays behind
-// it for a member that lags a little, and the log has a bound in entries too.
+// TestTrailingLog: whatever makes a snapshot due, enough of the log is kept for a
+// member that lags a little, and the number of entries is bounded too.
 func TestTrailingLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")

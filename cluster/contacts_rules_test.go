@@ -9,8 +9,8 @@ import (
 
 const ms = time.Millisecond
 
-// TestMajority: the latest time that a majority of the voters has reached. The member
-// itself always has, if it votes.
+// TestMajority: majority returns the latest time that a majority of the voters has
+// reached. The member itself, if it is a voter, counts as having reached any time.
 func TestMajority(t *testing.T) {
 	vote := func(ids ...uint64) (members []MemberInfo) {
 		for _, id := range ids {
@@ -46,7 +46,7 @@ func TestMajority(t *testing.T) {
 	}
 }
 
-// TestMembersGo: what is known of a member goes with it.
+// TestMembersGo: what is known about a member is forgotten when it is removed.
 func TestMembersGo(t *testing.T) {
 	c, _ := following()
 	c.followed(2, c.moment(1000))
@@ -60,7 +60,8 @@ func TestMembersGo(t *testing.T) {
 	}
 }
 
-// TestPresent: the followers and observers of the last two seconds.
+// TestPresent: present counts the voters and observers that followed this leader
+// within the last two seconds.
 func TestPresent(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	if f, o := c.present(0); f != 0 || o != 0 {
@@ -79,7 +80,7 @@ func TestPresent(t *testing.T) {
 	}
 }
 
-// TestLatestCounts: an answer that comes late does not replace a later one.
+// TestLatestCounts: a delayed answer does not replace a newer one.
 func TestLatestCounts(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	look(c, 0, state{term: 5, leads: true})
@@ -98,7 +99,7 @@ func TestLatestCounts(t *testing.T) {
 	}
 }
 
-// TestHeartbeats: which ones count, and which are news.
+// TestHeartbeats: which heartbeats count, and for which hear reports a change.
 func TestHeartbeats(t *testing.T) {
 	other := new(int)
 	for _, x := range []struct {
@@ -137,7 +138,7 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestWhatItSays: what a member that hears the leader of term 5 says of itself.
+// TestWhatItSays: the state that a member with a leader in term 5 reports to others.
 func TestWhatItSays(t *testing.T) {
 	for _, x := range []struct {
 		name      string
@@ -167,7 +168,7 @@ func TestWhatItSays(t *testing.T) {
 	}
 }
 
-// TestStateOnTheWire: what one member writes, another reads.
+// TestStateOnTheWire: an encoded state decodes to the same.
 func TestStateOnTheWire(t *testing.T) {
 	for _, s := range []state{
 		{}, {leads: true}, {lost: true}, {candidate: true},
@@ -187,8 +188,8 @@ func TestStateOnTheWire(t *testing.T) {
 
 var five = append(slices.Clone(three), MemberInfo{ID: 4, Voter: true}, MemberInfo{ID: 5, Voter: true})
 
-// standing says how a member comes to stand: self is one of members, the leader
-// of term 5 was member 3, and its connections are refused since 1010.
+// standing is a situation in which a member may stand for election: self is one of
+// members, and member 3, the leader of term 5, has refused connections since 1010.
 type standing struct {
 	self    uint64
 	members []MemberInfo
@@ -197,7 +198,8 @@ type standing struct {
 	refused []uint64         // likewise, beside member 3
 }
 
-// after is how many ms later it stands first, or -1 if it does not within two seconds.
+// after returns after how many ms the member first stands, or -1 if it does not
+// within two seconds.
 func (x *standing) after(t *testing.T) int64 {
 	t.Helper()
 	c := newContacts(x.self, timesFor(2*time.Second))
@@ -220,7 +222,8 @@ func (x *standing) after(t *testing.T) int64 {
 	return -1
 }
 
-// TestWhenItStands: who stands, when, for each of the rules by itself and at its bound.
+// TestWhenItStands: when a member stands for election, for each rule on its own and
+// at its limit.
 func TestWhenItStands(t *testing.T) {
 	own := state{term: 5, lastTerm: 5, lastIndex: 10}
 	lost := own
@@ -262,7 +265,8 @@ func TestWhenItStands(t *testing.T) {
 	}
 }
 
-// TestStandsAgain: how long a member waits for an election of its own, or of another.
+// TestStandsAgain: how long a member waits for the result of its own previous
+// election, or another member's, before it stands again.
 func TestStandsAgain(t *testing.T) {
 	c, _ := following()
 	own, lost := state{term: 6}, state{term: 6, lost: true}
@@ -299,8 +303,8 @@ func TestStandsAgain(t *testing.T) {
 	}
 }
 
-// TestLossesApart: a member that had lost the leader for a moment, and loses it
-// again, waits for those before it from the second loss on.
+// TestLossesApart: a member that has briefly lost the leader and loses it again gives
+// the members that go before it the full time from the second loss on.
 func TestLossesApart(t *testing.T) {
 	c := newContacts(2, timesFor(2*time.Second))
 	own, lost := state{term: 5}, state{term: 5, lost: true}
@@ -323,8 +327,8 @@ func TestLossesApart(t *testing.T) {
 	}
 }
 
-// TestWaitsAnew: a member that may not stand for a moment waits for those before it
-// from then on.
+// TestWaitsAnew: a member that may not stand for a moment gives the members that go
+// before it the full time again after that.
 func TestWaitsAnew(t *testing.T) {
 	for name, between := range map[string]func(c *contacts, now int64, own *state){
 		"its disk is slow": func(_ *contacts, _ int64, own *state) { own.stalled = time.Second },
@@ -358,8 +362,8 @@ func TestWaitsAnew(t *testing.T) {
 	}
 }
 
-// TestFirstElection: a member that has just been started does not take the term that
-// it finds in its store for an election that somebody may win.
+// TestFirstElection: a member that has just started does not mistake the term in its
+// storage for an election that is still running.
 func TestFirstElection(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	own := state{term: 5}
@@ -371,8 +375,8 @@ func TestFirstElection(t *testing.T) {
 	}
 }
 
-// TestTrouble: something is wrong when nobody was heard for half of the election
-// timeout. Who refused a connection before that may be back.
+// TestTrouble: trouble begins when no majority has answered for half of the election
+// timeout. A member that refused a connection before that may be back.
 func TestTrouble(t *testing.T) {
 	c, _ := following()
 	c.refused(2)
@@ -395,8 +399,8 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// TestStuck: a member whose disk is stuck for the election timeout, while the leader
-// goes on.
+// TestStuck: a member whose disk has been stuck for the election timeout while the
+// leader keeps working.
 func TestStuck(t *testing.T) {
 	for _, x := range []struct {
 		own  state
@@ -414,8 +418,8 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestRefusedByThree: what it takes for a member of five to be without a majority at
-// once.
+// TestRefusedByThree: when a member of a cluster of five considers the majority lost
+// because connections are refused.
 func TestRefusedByThree(t *testing.T) {
 	for _, x := range []struct {
 		name    string
@@ -463,7 +467,7 @@ func TestRefusedByThree(t *testing.T) {
 	}
 }
 
-// TestLed: when a leader was followed by a majority last, by both clocks.
+// TestLed: when a majority last followed the leader, by both clocks.
 func TestLed(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	if at := c.lastFollowed(100, three[:1]); at != 100 {
@@ -483,8 +487,8 @@ func TestLed(t *testing.T) {
 	}
 }
 
-// TestOldAnswers: an answer counts for 300 ms, if the question was asked since
-// something is wrong.
+// TestOldAnswers: an answer counts for 300 ms, if the question was sent after trouble
+// began.
 func TestOldAnswers(t *testing.T) {
 	for _, x := range []struct {
 		asked, came, now int64
@@ -511,8 +515,8 @@ func TestOldAnswers(t *testing.T) {
 	}
 }
 
-// TestWhoIsAsked: the other voters, one question to each at a time, and soon
-// again while what is wrong has only begun.
+// TestWhoIsAsked: in trouble the other voters are asked, with one question to each at
+// a time, and more often when trouble has just begun.
 func TestWhoIsAsked(t *testing.T) {
 	members := append(slices.Clone(three), MemberInfo{ID: 4})
 	c, conn := following()
@@ -562,8 +566,8 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
-// TestNoMajority: a leader is without a majority when none has followed it for the
-// election timeout, and a member that hears the leader when that is without one.
+// TestNoMajority: a leader has lost the majority when none has followed it for the
+// election timeout; a follower has lost it when its leader has.
 func TestNoMajority(t *testing.T) {
 	for _, x := range []struct {
 		name  string
@@ -590,8 +594,8 @@ func TestNoMajority(t *testing.T) {
 	}
 }
 
-// TestTimes: the patience of a member follows from the election timeout, and a pause
-// of the process counts as a quarter of it.
+// TestTimes: a member's time limits are derived from the election timeout, and a
+// pause of the process counts as at most a quarter of it.
 func TestTimes(t *testing.T) {
 	for election, want := range map[time.Duration]times{
 		2 * time.Second: {2 * time.Second, 300 * ms, 100 * ms},

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// three are the members that these tests are about; the tests are of the first.
+// three is a cluster of three members. The tests are about the contacts of the first.
 var three = []MemberInfo{{ID: 1, Voter: true}, {ID: 2, Voter: true}, {ID: 3, Voter: true}}
 
-// look looks at the contacts at now, by a member that is as own says.
+// look calls contacts.look at now for a member whose state is own.
 func look(c *contacts, now int64, own state) (v verdict, stand bool) {
 	v, _, stand, _ = c.look(now, three, own)
 	return v, stand
 }
 
-// following returns the contacts of a member that has just heard member 3, which
-// leads in term 5.
+// following returns the contacts of a member that has just got a heartbeat of member
+// 3, the leader of term 5.
 func following() (c *contacts, conn *int) {
 	c = newContacts(1, timesFor(2*time.Second))
 	look(c, 1000, state{term: 5})
@@ -24,8 +24,8 @@ func following() (c *contacts, conn *int) {
 	return c, conn
 }
 
-// TestSilence: a leader is lost when it has been silent for the election timeout,
-// in the time in which this process ran.
+// TestSilence: a leader is lost when it has been silent for the election timeout, in
+// running time.
 func TestSilence(t *testing.T) {
 	c, _ := following()
 	for now := int64(1000); ; now += 100 {
@@ -43,8 +43,8 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestStandsStill: a leader that stood still has its followers, but does not
-// answer as one before they say so again.
+// TestStandsStill: a leader that was paused keeps its followers, but is not sure that
+// it leads until they confirm it again.
 func TestStandsStill(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	look(c, 0, state{term: 5, leads: true})
@@ -57,8 +57,8 @@ func TestStandsStill(t *testing.T) {
 	}
 }
 
-// TestSeenLoss: a leader is lost at once when its connection has ended and it
-// refuses another, or says that it does not lead.
+// TestSeenLoss: a leader is lost at once when its connection has ended and it refuses
+// a new one, or says that it does not lead.
 func TestSeenLoss(t *testing.T) {
 	for _, x := range []struct {
 		name string
@@ -95,8 +95,8 @@ func TestSeenLoss(t *testing.T) {
 	}
 }
 
-// TestWhoStands: the member with the longest log stands first, and none while the
-// others hear the leader, or one of them leads, or cannot write.
+// TestWhoStands: the member with the longest log stands first. None stands while the
+// others still have the leader, one of them leads, or their disks are stuck.
 func TestWhoStands(t *testing.T) {
 	own := state{term: 5, lastTerm: 5, lastIndex: 10}
 	for _, x := range []struct {
@@ -133,8 +133,8 @@ func TestWhoStands(t *testing.T) {
 	}
 }
 
-// TestRefusedByMost: a member whose connections to a majority are refused is
-// without one after a moment, and not while they are only restarted.
+// TestRefusedByMost: a member has lost the majority when connections have been refused
+// for a moment, but not while the others are only being restarted.
 func TestRefusedByMost(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	own := state{term: 5, leads: true}
@@ -154,8 +154,8 @@ func TestRefusedByMost(t *testing.T) {
 	}
 }
 
-// TestStalledLeader: a leader that cannot write is replaced if a majority can, and
-// otherwise goes on being the leader.
+// TestStalledLeader: a leader whose disk is stuck is replaced if a majority has
+// working disks, and otherwise remains the leader.
 func TestStalledLeader(t *testing.T) {
 	for others, want := range map[time.Duration]bool{0: true, 3 * time.Second: false} {
 		c, conn := following()
@@ -180,8 +180,8 @@ func TestStalledLeader(t *testing.T) {
 	}
 }
 
-// TestBehind: a member is behind when two election timeouts have passed since the last
-// time of which it is known that it has applied all that the leader had by then.
+// TestBehind: a member is behind when it is not known to have applied everything that
+// the leader had applied two election timeouts ago.
 func TestBehind(t *testing.T) {
 	const limit = 4000
 	for _, x := range []struct {
@@ -226,8 +226,8 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestPausedWrite: a process that was paused while it wrote has not been waiting for
-// its disk.
+// TestPausedWrite: a pause of the process during a disk write does not count as a
+// stuck disk.
 func TestPausedWrite(t *testing.T) {
 	c, _ := following()
 	var s stall

@@ -15,8 +15,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// TestEarlyPeer has another member send an entry while this one still starts:
-// it waits, as it would in the backlog of a port.
+// TestEarlyPeer: an entry that another member sends while this one is still starting
+// waits, as it would in the backlog of a TCP port.
 func TestEarlyPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := memnet.New()
@@ -66,7 +66,7 @@ func TestEarlyPeer(t *testing.T) {
 	})
 }
 
-// slowNetwork calls listening when a port is open, before its owner learns that.
+// slowNetwork calls listening when a port is open, before Listen returns.
 type slowNetwork struct {
 	Network
 	listening func()

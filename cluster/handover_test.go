@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestHandOverTooLate: a leader that is to hand over, and does not know yet that
-// another leads, is done when it does.
+// TestHandOverTooLate: handOver on a leader that has not noticed yet that it was
+// replaced returns when it notices.
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
@@ -37,8 +37,8 @@ func TestHandOverTooLate(t *testing.T) {
 	})
 }
 
-// TestHandOverFails: where the member that is to lead cannot, the one that led before
-// or the third takes entries again soon, and not only after Raft's own timeout.
+// TestHandOverFails: if the chosen member cannot become the leader, the old leader or
+// the third member accepts entries again soon, and not only after Raft's own timeout.
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// loneMember opens a member without peers and without a disk that ends sessions
-// within 10 ms after their timeout.
+// loneMember opens a standalone member without a disk that expires sessions within
+// 10 ms after their timeout.
 func loneMember(t *testing.T) *Member {
 	t.Helper()
 	cfg := testConfig("")
@@ -41,9 +41,9 @@ func (m *Member) foundLate(id int64) bool {
 	return !slices.ContainsFunc(m.Deadlines(), func(b session.Bucket) bool { return slices.Contains(b.Sessions, id) })
 }
 
-// TestResumedWhileLate resumes a session before it is found late, but has the
-// resume applied only afterwards: the session must live on, with its whole
-// timeout, and end when it is silent again.
+// TestResumedWhileLate resumes a session before it is found late, but the resume is
+// applied only afterwards: the session must live on, with its full timeout, and expire
+// when its client is silent again.
 func TestResumedWhileLate(t *testing.T) {
 	const timeout = 300
 	m := loneMember(t)
@@ -82,8 +82,8 @@ func TestResumedWhileLate(t *testing.T) {
 	}
 }
 
-// TestRefusedExpiry has the log refuse the end of a late session, since the term
-// in which it was found late is over: the session can be heard of again.
+// TestRefusedExpiry: the expiry of a late session is refused because the term in which
+// it was found late is over. The session can then be touched again.
 func TestRefusedExpiry(t *testing.T) {
 	m := loneMember(t)
 	opened := make(outcome, 1)
@@ -102,8 +102,8 @@ func TestRefusedExpiry(t *testing.T) {
 	}
 }
 
-// TestLostExpiry loses the end of a late session, which may still be applied: the
-// session is not heard of again, and is found late again.
+// TestLostExpiry: the expiry of a late session is lost, but may still be applied. The
+// session cannot be touched again, and is found late again.
 func TestLostExpiry(t *testing.T) {
 	m := loneMember(t)
 	opened := make(outcome, 1)
@@ -119,8 +119,8 @@ func TestLostExpiry(t *testing.T) {
 	until(t, "the end of the session", func() bool { return !m.hasSession(7) })
 }
 
-// TestExpire: Expire ends a session also if a client resumes it at that moment, and
-// says so if there is none.
+// TestExpire: Expire ends a session even if a client resumes it at that moment, and
+// returns ErrNoSession if there is none.
 func TestExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")
@@ -160,7 +160,7 @@ func TestExpire(t *testing.T) {
 }
 
 // TestResumeNearTimeout has many clients come back just when their sessions are
-// found late: whoever gets the session back keeps it.
+// found late: a client that gets its session back keeps it.
 func TestResumeNearTimeout(t *testing.T) {
 	const sessions, timeout = 3000, 600
 	m := loneMember(t)
@@ -215,9 +215,9 @@ func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
 }
 func (r resumption) Lost() { r.done <- 0 }
 
-// TestElectedKnowsTooLittle: a member that was elected confirms no session before it has
-// applied what the leader before left in the log, which may end that session. Here it is
-// cut off in the moment of its election, so that it cannot know what was committed.
+// TestElectedKnowsTooLittle: a newly elected leader confirms no session before it has
+// applied what the previous leader left in the log, which may close that session. Here
+// it is cut off right after its election, so it cannot know what was committed.
 func TestElectedKnowsTooLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()

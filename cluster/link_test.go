@@ -9,9 +9,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestLinkEnds: when a follower's connection to the leader ends, though the leader
-// stays, the follower takes another one: what it wrote over the first is done,
-// and so is what it writes next.
+// TestLinkEnds: when a follower's connection to the leader breaks while the leader
+// stays the same, the follower connects again: what it sent before is applied, and so
+// is what it sends next.
 func TestLinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))

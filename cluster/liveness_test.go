@@ -9,11 +9,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// TestTimeStoodStill: a leader whose process was paused ends no session for that time,
-// since it could hear nobody: they have at least as much time left as before, wherever
-// in the pause their deadlines were, and whether the leader waited for its next look or
-// was busy with what it had found at the last. A leader that is late by little gives
-// nothing.
+// TestTimeStoodStill: a leader whose process was paused does not count the pause
+// against sessions: they have at least as much time left as before, wherever in the
+// pause their deadlines were, and whether the leader was waiting for its next check or
+// still busy after the last. If the leader wakes up only a little late, deadlines stay.
 func TestTimeStoodStill(t *testing.T) {
 	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
 	const unnoticed = tick / 2
@@ -80,8 +79,8 @@ func TestTimeStoodStill(t *testing.T) {
 	}
 }
 
-// touching is a liveness of a follower with session 7, whose timeout is 3 s and of
-// which the leader has just heard, and the outcome of a touch of it after some time.
+// touching is a follower's liveness with session 7, which has a timeout of 3 s and a
+// touch that the leader has just confirmed, and the result of touching it later.
 func touching(t *testing.T, after time.Duration) (l *liveness, alive chan bool, over chan struct{}) {
 	start := time.Now()
 	l = newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() })
@@ -94,8 +93,8 @@ func touching(t *testing.T, after time.Duration) (l *liveness, alive chan bool, 
 	return l, alive, over
 }
 
-// TestTouchWaits: a client that the leader may find late soon is not answered before
-// the leader has heard of it.
+// TestTouchWaits: touch of a session that the leader may expire soon blocks until the
+// leader has confirmed it.
 func TestTouchWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, alive, _ := touching(t, 100*time.Millisecond)
@@ -118,7 +117,8 @@ func TestTouchWaits(t *testing.T) {
 	})
 }
 
-// TestUnsureTouch: what the leader is unsure about is not confirmed, and told again.
+// TestUnsureTouch: a touch that the leader is unsure about is not confirmed, and is
+// reported again.
 func TestUnsureTouch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, alive, over := touching(t, 2500*time.Millisecond)

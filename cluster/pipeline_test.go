@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// openTransport opens a peer port with Raft's transport on it, and no Raft.
+// openTransport opens a peer port with Raft's transport on it, but without Raft.
 func openTransport(t *testing.T, net *memnet.Network, host string) *Member {
 	t.Helper()
 	m := &Member{cfg: Config{ID: 1, Addr: host + ":1", Network: net.Host(host), Log: slog.New(slog.DiscardHandler)}, lifecycle: newLifecycle(), terms: newTerms(), gate: newGate(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
@@ -31,8 +31,8 @@ func closeTransport(m *Member) {
 	m.wg.Wait()
 }
 
-// TestPipelineRefused: whoever sends into a pipeline is let go when the other
-// side refuses an entry and nobody takes answers any more.
+// TestPipelineRefused: sending into a pipeline does not block forever when the other
+// side has refused an entry and answers are no longer read.
 func TestPipelineRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
@@ -112,8 +112,8 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 	})
 }
 
-// TestVoteNotStored: a member that cannot store its vote does not tell it, not
-// while it closes either.
+// TestVoteNotStored: a member that cannot store its vote does not send it, not even
+// while it closes.
 func TestVoteNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))

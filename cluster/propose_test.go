@@ -18,14 +18,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// outcome waits for what a command came to; nil is Lost.
+// outcome is a Waiter that sends the result of a command; nil means Lost.
 type outcome chan *fsm.Result
 
 func (o outcome) Done(_ *fsm.View, r *fsm.Result) { c := *r; o <- &c }
 func (o outcome) Lost()                           { o <- nil }
 
-// TestClockWentBack: an entry of an earlier run that is still on its way is not
-// taken for one of this run, whatever the clocks said.
+// TestClockWentBack: an entry of an earlier run that is still on its way through the
+// log is not mistaken for one of this run, whatever the clocks said.
 func TestClockWentBack(t *testing.T) {
 	for name, ahead := range map[string][]time.Duration{ // the clock in each run
 		"back":             {0, -time.Hour},
@@ -82,7 +82,7 @@ func TestClockWentBack(t *testing.T) {
 	}
 }
 
-// TestNumbers: numbers rise, and have room above them for any clock.
+// TestNumbers: numbers ascend and do not overflow, whatever the clock says.
 func TestNumbers(t *testing.T) {
 	for _, ms := range []int64{math.MinInt64, -1, 0, 1, time.Now().UnixMilli(), math.MaxInt64} {
 		n := firstNumber(ms)
@@ -103,8 +103,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// pushy is a caller that does not wait, and proposes once more while it is told
-// that its first command is lost, as another goroutine of it could.
+// pushy is a caller that proposes without waiting, and once more while it is being
+// told that its first command is lost, as another of its goroutines could.
 type pushy struct {
 	m    *Member
 	over chan struct{}
@@ -124,8 +124,8 @@ func (p *pushy) Lost() {
 	p.came <- false
 }
 
-// TestLossLeavesNoGap: once a command of a caller is lost, none of those that it
-// proposed behind it is done, whatever the member comes to know.
+// TestLossLeavesNoGap: once a command of a caller is lost, none that it proposed later
+// is reported as done, whatever the member learns.
 func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
 		"no leader":     func(*Member) { time.Sleep(time.Minute) },
@@ -165,7 +165,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 }
 
 // TestCloseWhileApplying closes a member that has committed more than it has applied:
-// Raft answers for none of that, and nobody may wait for it.
+// Raft never completes those futures, and nothing may wait for them.
 func TestCloseWhileApplying(t *testing.T) {
 	m := loneMember(t)
 	looking, stop := make(chan struct{}), make(chan struct{})
@@ -193,8 +193,7 @@ func TestCloseWhileApplying(t *testing.T) {
 	<-closed
 }
 
-// TestCloseTellsAll: whoever proposes while the member closes is told what came
-// of it.
+// TestCloseTellsAll: every command proposed while the member closes gets an answer.
 func TestCloseTellsAll(t *testing.T) {
 	for range 200 {
 		cfg := testConfig("")
@@ -222,7 +221,7 @@ func TestCloseTellsAll(t *testing.T) {
 	}
 }
 
-// TestProposeAfterClose tells every waiter, also those that come late.
+// TestProposeAfterClose: a command proposed after Close is reported as lost.
 func TestProposeAfterClose(t *testing.T) {
 	m, err := openMember(testConfig(""), fsm.NewReplica())
 	if err != nil {

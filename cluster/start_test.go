@@ -22,8 +22,8 @@ func openMember(cfg Config, replica *fsm.Replica) (*Member, error) {
 	return m, nil
 }
 
-// TestFaultAtStart has one write fail while a member starts: Start returns, and it
-// or the member names the store and the fault.
+// TestFaultAtStart: if a write fails while a member starts, Start returns, and its
+// error or the member's fault names the storage and the cause.
 func TestFaultAtStart(t *testing.T) {
 	fault := errors.New("the disk is broken")
 	for _, formed := range []bool{false, true} {

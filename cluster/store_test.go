@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// noops are entries without content.
+// noops returns empty entries.
 func noops(first, last, term uint64) (logs []*raft.Log) {
 	for i := first; i <= last; i++ {
 		logs = append(logs, &raft.Log{Index: i, Term: term, Type: raft.LogNoop})
@@ -23,7 +23,8 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// TestGuardedLog: no write leaves a gap, and the entry at the snapshot's end stays.
+// TestGuardedLog: no write leaves a gap in the log, and the last entry that the
+// snapshot covers is kept.
 func TestGuardedLog(t *testing.T) {
 	m := &Member{storage: storage.NewMemory().Open(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
 	s := guardedStore{m.storage.Log, m.storage.Stable, m}
@@ -59,9 +60,9 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.DeleteRange(6, 7), false, 6, 7)
 }
 
-// TestStaleLog: a member whose log ends before, at or behind the end of the
-// leader's snapshot, with entries that nobody else has, comes to have what the
-// others have, though nobody writes any more.
+// TestStaleLog: a member whose log has entries that no other member has, and ends
+// before, at or after the end of the leader's snapshot, gets the same state as the
+// others, even without further writes.
 func TestStaleLog(t *testing.T) {
 	for _, beyond := range []int{-2, -1, 0, 1, 3} {
 		t.Run(fmt.Sprint(beyond), func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// openSession opens a session by way of m and waits until the other members know it.
+// openSession opens a session through m and waits until the other members have it.
 func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, others []*Member) {
 	t.Helper()
 	opened := make(outcome, 1)
@@ -25,7 +25,7 @@ func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, other
 	}
 }
 
-// cutOff cuts the links from and to one member.
+// cutOff cuts all links from and to one member.
 func cutOff(n *memnet.Network, members []*Member, which int) {
 	host := func(i int) string { return string(rune('a' + i)) }
 	for i := range members {
@@ -90,10 +90,10 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 	})
 }
 
-// TestClusterTouchesToldAgain: a member tells the old leader of a session that it has
-// heard, and is answered, after another member was elected and has begun to count. When
-// it learns who leads now, it tells that one too, or the session would end early by the
-// time in between.
+// TestClusterTouchesToldAgain: a member reports a touch to the old leader, which
+// confirms it, after another member was elected and has started its timeouts. When it
+// learns of the new leader, it must report the touch again, or the session would
+// expire too early.
 func TestClusterTouchesToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 4 * time.Second

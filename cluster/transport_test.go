@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestTransportRestart: a member that was restarted is asked for its vote with
-// success, though all connections that are kept to it are those to the one before.
+// TestTransportRestart: a vote request to a restarted member succeeds even if all
+// pooled connections are to its previous run.
 func TestTransportRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
@@ -42,8 +42,8 @@ func TestTransportRestart(t *testing.T) {
 	})
 }
 
-// TestVotesFollow: a member that votes for this one follows it from when it was asked,
-// and one that refuses its vote does not.
+// TestVotesFollow: a member that votes for this one counts as following it from when
+// the request was sent; one that refuses its vote does not.
 func TestVotesFollow(t *testing.T) {
 	for _, granted := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -72,8 +72,8 @@ func TestVotesFollow(t *testing.T) {
 	}
 }
 
-// TestTerms: no term begins while a heartbeat is handled, and none of an
-// earlier term is handled then.
+// TestTerms: no term begins while a heartbeat is being handled, and after one has
+// begun no heartbeat of an earlier term is handled.
 func TestTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		terms := terms{turn: newTurn()}

@@ -85,7 +85,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 	return members, lead
 }
 
-// newer is an entry that a program of a later version wrote.
+// newer is an entry written by a later version.
 func newer(change func(entry []byte, e *fsm.Envelope) []byte) []byte {
 	e := &fsm.Envelope{Origin: 2, Batch: 1 << 62, Count: 1}
 	return change(fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing()), e)
@@ -96,9 +96,9 @@ var newerEntries = map[string][]byte{
 	"setting": newer(func(b []byte, e *fsm.Envelope) []byte { e.Settings = 1 << 31; return fsm.EndEntry(b, e) }),
 }
 
-// TestNewerEntry: a leader does not take what it does not understand from a
-// newer member, and the cluster goes on; and a member that finds such an entry
-// in its log says so in one line and applies nothing more.
+// TestNewerEntry: a leader refuses an entry of a newer member that it does not
+// understand, and the cluster keeps working; a member that finds such an entry in its
+// log reports it in one line and applies nothing more.
 func TestNewerEntry(t *testing.T) {
 	for name, entry := range newerEntries {
 		t.Run(name, func(t *testing.T) {
@@ -138,7 +138,8 @@ func TestNewerEntry(t *testing.T) {
 	}
 }
 
-// TestNewerPeer: who speaks a later version is not heard, which is said once in a while.
+// TestNewerPeer: connections of a later protocol version are refused, which is logged
+// only once in a while.
 func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
