@@ -235,7 +235,7 @@ func TestMembershipRefusals(t *testing.T) {
 			{cluster.Request{Remove: 5}, "server 5 is no member"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5:7000", Voter: true}}, "server 5 cannot be added"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 300, Addr: "host5:7000", Voter: true}}, "not in 1 to 254"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5", Voter: true}}, "no HOST:PORT"},
+			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5", Voter: true}}, "not of the form HOST:PORT"},
 			{cluster.Request{Transfer: new(uint64)}, "no other voting member"},
 			{cluster.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "no voting member"},
 			{cluster.Request{}, "the request is empty"},
@@ -261,7 +261,7 @@ func TestMembershipStored(t *testing.T) {
 		m.start(2)
 		m.ready(m.servers[2])
 		m.want("1 2 3")
-		if found := log.matching("WARN", "those in the data"); len(found) != 1 {
+		if found := log.matching("WARN", "ignoring the configured peers"); len(found) != 1 {
 			t.Errorf("logged %q", found)
 		}
 		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
@@ -280,7 +280,7 @@ func TestMembershipStored(t *testing.T) {
 		<-s.Ready()
 		check(t, s.Close())
 		alone.Peers, testhooks.In(&alone).Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
-		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "server that is alone") {
+		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "belongs to a standalone server") {
 			t.Errorf("a lone server's data in a cluster: %v, %v", s, err)
 		}
 	})
