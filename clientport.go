@@ -11,15 +11,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// A reconfig may name the client port of a member. That server then takes new
-// connections there, and closes the port that it had; the connections that there
-// are stay (QuorumPeer.processReconfig).
+// A reconfig can give a member another client address. That server then listens
+// there and closes its previous port; existing connections stay open
+// (QuorumPeer.processReconfig).
 
-// takePortAgain is how long a server waits before it tries again to take a port
-// that is in use.
+// takePortAgain is how long a server waits before it tries again to listen on an
+// address that it could not get.
 const takePortAgain = time.Second
 
-// memberChanges has an element when the members may have changed.
+// memberChanges is an fsm.Observer. The channel, with room for one element, holds
+// an element when the members may have changed.
 type memberChanges chan struct{}
 
 func (c memberChanges) Changed(_ *fsm.View, changes []proto.Change) {
@@ -43,8 +44,8 @@ func (memberChanges) Applied(uint64, uint64, int) {}
 
 func (memberChanges) Failed(error) {}
 
-// followPort moves the client port to where the members have it, whenever that
-// changes, until the server stops.
+// followPort keeps the client port at the address that the list of members gives
+// for this server, until the server stops.
 func (s *Server) followPort(id uint64, changes memberChanges) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -53,16 +54,16 @@ func (s *Server) followPort(id uint64, changes memberChanges) {
 		cancel()
 	})
 	select {
-	case <-s.ready: // before that, the log has older ports
+	case <-s.ready: // until then, the log being replayed may name outdated addresses
 	case <-s.stop:
 		return
 	}
 	configured := listenAddr(s.Addr().String())
 	at, want := configured, configured
-	taken := "" // the address of the last error
+	taken := "" // the address of the last error, so that each is logged once
 	for {
 		s.replica.View(func(v *fsm.View) {
-			if self, ok := v.Member(id); ok { // one that was removed keeps its port
+			if self, ok := v.Member(id); ok { // a removed member keeps its port
 				want = cmp.Or(listenAddr(self.Client), configured)
 			}
 		})
@@ -73,7 +74,7 @@ func (s *Server) followPort(id uint64, changes memberChanges) {
 				at, taken = want, ""
 			} else {
 				if taken != want {
-					s.log.Error("cannot take the client port that a reconfig named", "address", want, "error", err)
+					s.log.Error("cannot listen on the client address that a reconfig set", "address", want, "error", err)
 				}
 				at, taken = "", want
 				again = time.After(takePortAgain)
@@ -88,8 +89,8 @@ func (s *Server) followPort(id uint64, changes memberChanges) {
 	}
 }
 
-// movePort closes the client port and opens it at addr. After an error there is
-// none, as in ZooKeeper: the members say that it is elsewhere.
+// movePort closes the client port and listens on addr instead. After an error no
+// client port is open, as in ZooKeeper: clients already look for it at addr.
 func (s *Server) movePort(ctx context.Context, addr string) error {
 	s.portMu.Lock()
 	s.plain.Close()
@@ -110,7 +111,8 @@ func (s *Server) movePort(ctx context.Context, addr string) error {
 	return nil
 }
 
-// listenAddr writes every address of this host in one form, :PORT.
+// listenAddr returns addr, or :PORT if its host is any form of the unspecified
+// address, so that such addresses compare equal.
 func listenAddr(addr string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {

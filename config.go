@@ -18,165 +18,194 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// MaxFrameLimit is the largest Config.MaxFrameBytes: what a request makes has to
-// fit into the log, a message between members and a snapshot.
+// MaxFrameLimit is the largest value that Config.MaxFrameBytes may have. Raft's log,
+// the messages between members and snapshots are all sized for requests up to this limit.
 const MaxFrameLimit = fsm.MaxRequest
 
-// Config says how to run a server. The zero value is a server in memory
-// without a port. A field's zero value means its default.
+// Config configures a server. A field left at its zero value gets the default
+// that its comment states. The zero Config runs a standalone server that keeps
+// its state in memory and opens no port.
 type Config struct {
-	// ClientAddr is the TCP address for clients, HOST:PORT; port 0 picks one.
-	// Empty opens no port. With Reconfig, a reconfig that names another address for
-	// this server moves the port there for good: that counts after a restart too.
+	// ClientAddr is the TCP address, HOST:PORT, on which the server listens for
+	// clients. With port 0 the system picks a port. If ClientAddr is empty, no
+	// port is opened.
+	//
+	// With Reconfig, a client's reconfig can give this server another client
+	// address. The server then listens there instead, also after a restart.
 	ClientAddr string
-	// SecureAddr is the TCP address for clients that speak TLS, HOST:PORT; port 0
-	// picks one. Empty opens no such port.
+	// SecureAddr is the TCP address, HOST:PORT, on which the server listens for
+	// clients that use TLS. With port 0 the system picks a port. If SecureAddr is
+	// empty, no such port is opened.
 	SecureAddr string
-	// TLS is how to speak it there: at least with a certificate. It is copied. A
-	// client certificate that ClientAuth asks for and ClientCAs verify gives its
-	// connection an identity of scheme x509: the certificate's subject, in the
-	// form of RFC 2253. Without TLS nobody can have one, and ACLs may not name
-	// the scheme.
+	// TLS configures the connections accepted on SecureAddr, and is required
+	// with it. It must supply a certificate. Open copies it.
+	//
+	// If ClientAuth requests a client certificate and ClientCAs verify it, the
+	// connection gets an identity of scheme x509: the certificate's subject in the
+	// form of RFC 2253. If TLS is nil, no client can have such an identity, and
+	// ACLs that use the scheme x509 are rejected.
 	TLS *tls.Config
-	// DataDir is where to keep the state; it is made if it does not exist.
-	// Empty keeps it in memory.
+	// DataDir is the directory that holds the server's state. It is created if it
+	// does not exist. If DataDir is empty, the state is kept in memory only.
 	DataDir string
-	// ID is this server's, 1 to 254. The default is 1.
+	// ID is the server's id, from 1 to 254. The default is 1.
 	ID uint64
 
-	// Peers are the members of a cluster, this server among them: the address
-	// of each one's peer port, HOST:PORT, by id. All start with the same. It is
-	// looked at by a server that has no state yet; later the members are those
-	// in its state. Nil is a standalone server. It is a map, since an id has one
-	// address, and Observers stand beside it since most clusters have none;
-	// [Server.Members] returns both as a list of [Peer].
+	// Peers lists the members of a new cluster, including this server: it maps
+	// each member's id to the address of its peer port, HOST:PORT. Every member
+	// must be started with the same Peers.
+	//
+	// Peers is used only by a server that has no state yet. After that, the
+	// members are the ones recorded in the state. If Peers is nil, the server is
+	// standalone, unless Join or PeerAddr is set.
+	//
+	// Peers is a map because each id has one address, and Observers is a separate
+	// field because most clusters have none. [Server.Members] returns both as a
+	// list of [Peer].
 	Peers map[uint64]string
-	// PeerAddr is this server's peer port. The default is that in Peers.
+	// PeerAddr is the address, HOST:PORT, of this server's peer port. The default
+	// is its address in Peers.
 	PeerAddr string
-	// PeerAllIPs has this server listen for members on all addresses of its host,
-	// and not on that of its peer port alone (quorumListenOnAllIPs).
+	// PeerAllIPs makes the server listen for other members on all addresses of
+	// the host instead of only on the host of PeerAddr (quorumListenOnAllIPs).
 	PeerAllIPs bool
-	// Join, instead of Peers, is the peer port of a member of a running cluster,
-	// which is asked to take this server in. It takes a PeerAddr. With a PeerAddr
-	// alone a server waits until somebody adds it.
+	// Join is the address, HOST:PORT, of the peer port of a member of a running
+	// cluster. The server asks that member to add it to the cluster. Join needs a
+	// PeerAddr and excludes Peers. With a PeerAddr but neither Peers nor Join, the
+	// server waits until it is added, by [Server.AddMember] for example.
 	Join string
-	// Observers are the ids of servers that are members without a vote: they
-	// serve clients, and a cluster does not wait for them. They are among the
-	// Peers, or it is this server, which joins as an observer.
+	// Observers lists the ids of members that do not vote. Observers serve clients,
+	// but the cluster needs no acknowledgement from them. Each must be in Peers;
+	// a server that joins a cluster lists its own id to join as an observer.
 	Observers []uint64
-	// PeerTLS, if set, is for both directions between members. To have them
-	// prove themselves to each other it takes a certificate, RootCAs, ClientCAs
-	// and tls.RequireAndVerifyClientCert. Any certificate that ClientCAs verify is
-	// taken for a member's, so they must issue none for anybody else.
+	// PeerTLS, if not nil, is used for all connections between members, both the
+	// ones that this server makes and the ones that it accepts. For mutual
+	// authentication it needs a certificate, RootCAs, ClientCAs and
+	// tls.RequireAndVerifyClientCert. Whoever has a certificate that ClientCAs
+	// verify is accepted as a member, so these CAs must not issue certificates to
+	// anybody else.
 	PeerTLS *tls.Config
-	// ElectionTimeout is how long the leader may be silent before the others elect
-	// another, and a majority before a member without one sends its clients away;
-	// also how long a leader's disk may be stuck. It is what ZooKeeper calls
-	// syncLimit, in ticks. The default is 2 s. When the leader's process ends, nobody
-	// waits for it: the end of a connection and the refusal of another are seen.
+	// ElectionTimeout is how long the leader may be silent before the other
+	// members elect a new one. A member that has lost contact with a majority for
+	// this long disconnects its clients, and a leader whose disk has been stuck for
+	// this long gives up leadership. It corresponds to ZooKeeper's syncLimit times
+	// tickTime. The default is 2 s; the minimum is 100 ms.
+	//
+	// When the leader's process ends, the others do not wait for the timeout: they
+	// notice that its connections close and that new ones are refused.
 	ElectionTimeout time.Duration
 
-	// TickTime is ZooKeeper's tickTime: sessions end in steps of it. The default is 2 s.
+	// TickTime is ZooKeeper's tickTime. Session expiry is rounded up to multiples
+	// of it. The default is 2 s; the minimum is 1 ms.
 	TickTime time.Duration
-	// MinSessionTimeout and MaxSessionTimeout bound what clients may ask for.
-	// The defaults are 2 and 20 ticks.
+	// MinSessionTimeout and MaxSessionTimeout bound the session timeout that a
+	// client can negotiate; a timeout outside of the bounds is replaced by the
+	// nearer one. The defaults are 2 and 20 ticks.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
-	// DigestAlgorithm is the hash in identities of scheme digest, by Java's name
-	// (DigestAuthenticationProvider.digestAlg): SHA1, SHA-224 to SHA-512, SHA3-224
-	// to SHA3-512, or MD5. Clients put it into ACLs too, so it is one for all
-	// servers, and for good. The default is SHA1, as clients expect.
+	// DigestAlgorithm is the hash used for identities of scheme digest, by its
+	// Java name: SHA1, SHA-224 to SHA-512, SHA3-224 to SHA3-512, or MD5
+	// (DigestAuthenticationProvider.digestAlg). The default is SHA1, which clients
+	// expect. Since ACLs contain such hashes, all servers of a cluster must use the
+	// same algorithm, and it must not change later.
 	DigestAlgorithm string
-	// NoDigest turns the scheme digest off (DigestAuthenticationProvider.enabled is
-	// false): nobody can prove such an identity, and ACLs may not name one.
+	// NoDigest turns the scheme digest off: clients cannot authenticate with it,
+	// and ACLs that use it are rejected (DigestAuthenticationProvider.enabled=false).
 	NoDigest bool
-	// EnforceAuth are schemes: digest, ip or x509. A client has to authenticate with
-	// one of them before its first request (enforce.auth.enabled and
-	// enforce.auth.schemes). Otherwise that is answered SessionClosedRequireSASLAuth,
-	// and the connection is closed. Every client has an identity of scheme ip. Empty
-	// enforces nothing.
+	// EnforceAuth lists authentication schemes: digest, ip or x509. A client must
+	// have an identity of one of them before its first request; otherwise that
+	// request fails with SessionClosedRequireSASLAuth and the connection is closed
+	// (enforce.auth.enabled and enforce.auth.schemes). Every client has an identity
+	// of scheme ip. If EnforceAuth is empty, nothing is enforced.
 	EnforceAuth []string
-	// SuperDigest is ZooKeeper's superDigest: USER:BASE64(SHA1(USER:PASSWORD)), or
-	// with the DigestAlgorithm, of the user who passes every ACL. Empty is nobody.
+	// SuperDigest is the digest identity of the super user, to whom no ACL
+	// applies: USER:BASE64(SHA1(USER:PASSWORD)), with DigestAlgorithm in place of
+	// SHA1. If it is empty, there is no such user. It is ZooKeeper's
+	// DigestAuthenticationProvider.superDigest.
 	SuperDigest string
-	// X509SuperUser is ZooKeeper's X509AuthenticationProvider.superUser: the
-	// subject of the client certificate whose owner passes every ACL, such as
-	// CN=admin,O=Example. Empty is nobody.
+	// X509SuperUser is the subject of a client certificate whose owner is the
+	// super user, to whom no ACL applies: CN=admin,O=Example, for instance. If it
+	// is empty, there is no such user. It is ZooKeeper's
+	// X509AuthenticationProvider.superUser.
 	X509SuperUser string
-	// FourLetterWords are those that are answered, besides srvr, and isro if
-	// ReadOnly is set. Nil is all.
-	// ZooKeeper's own default is srvr alone.
+	// FourLetterWords lists the four-letter words that the server answers; nil
+	// means all of them. The server always answers srvr, and isro if ReadOnly is
+	// set. ZooKeeper's own default is only srvr.
 	FourLetterWords []string
-	// NoTTL refuses TTL znodes with Unimplemented, as ZooKeeper does unless
-	// extendedTypesEnabled is set.
+	// NoTTL rejects the creation of TTL znodes with Unimplemented, as ZooKeeper
+	// does unless extendedTypesEnabled is set.
 	NoTTL bool
-	// EnforceQuota refuses creates and setData that go over the hard limits of a
-	// quota with QuotaExceeded, and logs those that go over soft ones
-	// (enforceQuota). Quotas are counted either way.
+	// EnforceQuota rejects creates and setData that exceed a hard quota with
+	// QuotaExceeded, and logs those that exceed a soft quota (enforceQuota). Usage
+	// is counted even if EnforceQuota is false.
 	EnforceQuota bool
-	// Reconfig lets clients that may write /zookeeper/config, such as the super
-	// user, change the members of the cluster (reconfigEnabled).
+	// Reconfig lets clients change the members of the cluster if they have write
+	// permission on /zookeeper/config, as the super user has (reconfigEnabled).
 	Reconfig bool
-	// AllowSingleVoter lets a reconfig leave a single member that votes, as
-	// ZooKeeper does with standaloneEnabled=false. Without it that is
-	// BadArguments. The leader's setting counts.
+	// AllowSingleVoter allows a reconfig that leaves only one voting member, as
+	// ZooKeeper does with standaloneEnabled=false. If it is false, such a reconfig
+	// fails with BadArguments. The leader's setting decides.
 	AllowSingleVoter bool
-	// ReadOnly has a member that lost the majority serve reads to clients that ask
-	// for no more (readonlymode.enabled): what it had when it lost it.
+	// ReadOnly makes a member that has lost contact with a majority serve reads to
+	// clients that accept a read-only server (readonlymode.enabled). They read the
+	// state that the member had when it lost contact.
 	ReadOnly bool
-	// ContainerCheckInterval is how often container and TTL znodes are looked
-	// through for those to delete. The default is one minute.
+	// ContainerCheckInterval is the time between searches for empty containers and
+	// expired TTL znodes, which are then deleted. The default is one minute.
 	ContainerCheckInterval time.Duration
 
-	// MaxFrameBytes bounds a request (jute.maxbuffer). The default is 1 MiB - 1,
-	// and the most is MaxFrameLimit, 16 MiB.
+	// MaxFrameBytes is the maximum size of a request (jute.maxbuffer). The default
+	// is 1 MiB - 1; the maximum is MaxFrameLimit, 16 MiB.
 	MaxFrameBytes int
-	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) bound the
-	// connections; one too many is reset. 0 is no bound.
+	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) limit the number
+	// of client connections. A connection beyond a limit is reset. 0 means no limit.
 	MaxConnections, MaxConnectionsPerAddress int
-	// MaxSessions bounds the sessions of the whole cluster: at the limit the
-	// connection of a client that asks for a new one is closed without an
-	// answer. Servers of one cluster that open some at the same moment may
-	// exceed it a little. 0 is no bound.
+	// MaxSessions limits the number of sessions in the whole cluster. At the limit,
+	// the server closes the connection of a client that asks for a new session
+	// without answering. Each server checks the limit on its own, so sessions
+	// opened at the same moment through different servers can exceed it slightly.
+	// 0 means no limit.
 	MaxSessions int
-	// MaxWatches bounds a connection's watches, of which a persistent one counts
-	// for two. A request that would set one more is answered ThrottledOp and
-	// does nothing, and a setWatches that would is the end of its connection.
-	// 0 is no bound.
+	// MaxWatches limits the number of watches of one connection; a persistent
+	// watch counts as two. A request that would exceed the limit fails with
+	// ThrottledOp and has no effect. If that request is a setWatches, the server
+	// also closes the connection. 0 means no limit.
 	MaxWatches int
-	// MaxTLSHandshakes bounds the TLS handshakes under way; the connection of one
-	// more is closed. The default is 1000.
+	// MaxTLSHandshakes limits the number of TLS handshakes in progress. A
+	// connection beyond the limit is closed. The default is 1000.
 	MaxTLSHandshakes int
-	// HandshakeTimeout is how long a client has for the TLS handshake and its first
-	// request together, before its connection is closed
+	// HandshakeTimeout is how long a client may take for its TLS handshake and its
+	// first request together before the server closes the connection
 	// (nio.sessionlessCnxnTimeout). The default is 10 s.
 	HandshakeTimeout time.Duration
-	// MaxOutstanding bounds a connection's requests that wait for the log. One
-	// more is not read before another is answered. The default is 1000.
+	// MaxOutstanding limits how many requests of one connection may wait to be
+	// applied. At the limit the server stops reading from the connection until one
+	// of them is answered. The default is 1000.
 	MaxOutstanding int
-	// MaxOutboxBytes is how much is queued for a client, before its connection is
-	// closed; a reply that does not fit closes it too. It must be 2 MiB more than
-	// MaxFrameBytes, so that all that was written can be read. The default is 64 MiB.
+	// MaxOutboxBytes limits how many bytes may be queued for one client. When a
+	// reply or a watch event does not fit, the server closes the connection. It
+	// must be at least 2 MiB more than MaxFrameBytes, so that every znode that can
+	// be written can also be read. The default is 64 MiB.
 	MaxOutboxBytes int
-	// SnapshotBytes is how long the log may grow before a snapshot is taken and
-	// the log cut, unless the snapshot would be longer. An entry counts for at
-	// least 256 bytes. The default is 16 MiB.
+	// SnapshotBytes is how far the log may grow before the server takes a snapshot
+	// and truncates the log. If the data in the tree is larger than SnapshotBytes,
+	// the log may grow to that size instead. Every entry counts as at least 256
+	// bytes. The default is 16 MiB.
 	SnapshotBytes int64
 
-	// Logger gets what happens. Nil discards it.
+	// Logger receives the server's log. If it is nil, nothing is logged.
 	Logger *slog.Logger
 
-	digest crypto.Hash // by DigestAlgorithm
+	digest crypto.Hash // the hash that DigestAlgorithm names
 	hooks  testhooks.Hooks
 }
 
 // maxID is the largest server id, as in ZooKeeper.
 const maxID = 254
 
-// minElectionTimeout leaves time for a heartbeat and its answer.
+// minElectionTimeout leaves enough time for a heartbeat and its answer.
 const minElectionTimeout = 100 * time.Millisecond
 
-// complete puts defaults in, and checks the rules for all fields. Its error is a
-// *ConfigError.
+// complete sets the defaults and validates every field. Its error is a *ConfigError.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
 	setDefault(&c.DigestAlgorithm, "SHA1")
@@ -249,7 +278,7 @@ func (c *Config) complete() error {
 	case len(c.Peers) > 0 && len(c.Observers) >= len(c.Peers):
 		return badField("Peers", "all members are observers, but one has to vote")
 	case len(c.Observers) > 0 && len(c.Peers) == 0 && c.Join == "":
-		return badField("Observers", "only a server that joins a cluster can be an observer, or a listed member of a new one")
+		return badField("Observers", "an observer must join a cluster or be listed as a member of a new one")
 	case c.Join != "" && c.PeerAddr == "":
 		return badField("PeerAddr", "a server needs a peer address to join a cluster")
 	case c.ElectionTimeout != 0 && c.ElectionTimeout < minElectionTimeout:
@@ -269,19 +298,19 @@ func (c *Config) complete() error {
 	case c.MaxFrameBytes > MaxFrameLimit:
 		return badField("MaxFrameBytes", "%d is more than %d", c.MaxFrameBytes, MaxFrameLimit)
 	case c.MaxOutboxBytes < c.MaxFrameBytes+server.MinOutbox:
-		return badField("MaxOutboxBytes", "%d is less than the longest request and %d more", c.MaxOutboxBytes, server.MinOutbox)
+		return badField("MaxOutboxBytes", "%d is less than the longest request plus %d", c.MaxOutboxBytes, server.MinOutbox)
 	case !supported:
 		return badField("DigestAlgorithm", "%q is not supported", c.DigestAlgorithm)
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return badField("SuperDigest", "%q is not USER:HASH", c.SuperDigest)
 	case c.SecureAddr == "" && c.TLS != nil:
-		return badField("SecureAddr", "TLS is configured, but without an address for its clients")
+		return badField("SecureAddr", "TLS is configured, but there is no address for TLS clients")
 	case c.SecureAddr != "" && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
 		return badField("TLS", "a port for TLS needs a certificate")
 	case c.X509SuperUser != "" && c.TLS == nil:
 		return badField("X509SuperUser", "no client can prove a subject without a port for TLS")
 	case c.DataDir != "" && c.hooks.Memory != nil:
-		return badField("DataDir", "a test keeps the state in memory")
+		return badField("DataDir", "the test has already provided memory for the state")
 	}
 	return nil
 }

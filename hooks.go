@@ -15,7 +15,7 @@ func init() {
 	)
 }
 
-// hooked is a server in the hands of a test.
+// hooked implements testhooks.Server.
 type hooked struct{ s *Server }
 
 func (h hooked) View(f func(*fsm.View)) { h.s.replica.View(f) }
@@ -31,7 +31,7 @@ func (h hooked) ExpireSession(id int64) error {
 	case <-h.s.stop:
 		return ErrClosed
 	default:
-		return errors.New("lockkeeper: it is unknown whether the session has ended")
+		return errors.New("lockkeeper: the outcome is unknown: the session may have ended or not")
 	}
 }
 

@@ -1,29 +1,31 @@
-// Package lockkeeper embeds a ZooKeeper-compatible lock coordinator: a server
-// of the znode tree, ephemeral and sequential znodes, sessions, watches and
-// ACLs, replicated with Raft, that stock ZooKeeper clients talk to.
+// Package lockkeeper embeds a ZooKeeper-compatible lock coordinator in a Go
+// program. The server provides znodes (including ephemeral and sequential ones),
+// sessions, watches and ACLs to stock ZooKeeper clients, and replicates its state
+// with Raft.
 //
-// [Open] starts a server inside this process. The zero [Config] keeps
-// everything in memory and opens no port; clients reach it through
-// [Server.Dial]. With a DataDir everything acknowledged is on disk and there
-// again after a crash; with a ClientAddr clients of other processes can connect.
+// [Open] starts a server inside this process. With the zero [Config] it keeps
+// its state in memory and opens no port; clients connect through [Server.Dial].
+// With a DataDir, every acknowledged write is on disk and survives a crash. With
+// a ClientAddr, clients in other processes can connect.
 //
-// Several servers may live in one process. The package has no globals, reads
-// no flags or environment, handles no signals, and logs only to Config.Logger.
-// [Server.Close] leaves no goroutine and no open file behind.
+// A process can run several servers. The package has no global state, reads no
+// flags or environment variables, handles no signals, and logs only to
+// Config.Logger. [Server.Close] leaves no goroutine and no open file behind.
 //
-// No lock service can stop a program that does not watch the clock: a holder
-// that stands still for longer than its session timeout has lost its lock
-// without knowing. Guard what the lock protects with a token that grows with
-// every holder, such as the czxid or the sequence number of the lock's znode.
+// A lock can be lost while its holder believes that it still has it: if the
+// holder pauses for longer than its session timeout, the session expires and
+// another client gets the lock. No lock service can prevent that. Protect the
+// locked resource with a fencing token that increases with every holder, such as
+// the czxid or the sequence number of the lock's znode.
 //
 // # Compatibility
 //
 // This package, lockkeepertest and conform promise compatibility: a program that
-// uses them can be built with later versions of the module as it is. Until version
-// 1.0 a new minor version (0.2, 0.3) may break that, and CHANGELOG.md then says what
-// to write instead; a patch (0.1.1) does not. From 1.0 on only a new major version
-// may. New fields and methods may come with any version, so set fields of a
-// [Config] by their names. The other packages of the module promise nothing.
+// uses them builds unchanged with later versions of the module. Before version
+// 1.0, a new minor version (0.2, 0.3) may break that, and CHANGELOG.md then says
+// how to change the program; a patch version (0.1.1) may not. From 1.0 on, only a
+// new major version may. Any version may add fields and methods, so use field
+// names in literals of [Config]. The other packages of the module promise nothing.
 package lockkeeper
 
 import (
@@ -41,28 +43,30 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// Version is this program's version.
+// Version is the version of lockkeeper.
 const Version = "0.1.0"
 
-// What the four-letter words say: the version of ZooKeeper whose behaviour
-// this is, since monitoring tools and clients parse it, and the release date.
+// The version and release date that four-letter words report. The version starts
+// with that of the ZooKeeper release whose behaviour lockkeeper follows, because
+// monitoring tools and clients parse it.
 const (
 	zookeeperVersion = "3.9.5-lockkeeper-" + Version
 	released         = "2026-11-21 00:00"
 )
 
-// ErrClosed says that the server was closed.
+// ErrClosed is returned when the server has been closed.
 var ErrClosed = errors.New("lockkeeper: server closed")
 
-// ErrInUse says that another process, or another server of this one, has the
-// data directory open.
+// ErrInUse is returned by [Open] when another process, or another server in this
+// process, is using the data directory.
 var ErrInUse = storage.ErrInUse
 
-// ErrRemoved says that this server was removed from its cluster, while it ran or
-// before it was opened. What is in its data stays there.
+// ErrRemoved is the fault of a server that was removed from its cluster, either
+// while it was running or before it was opened. Its data directory is kept.
 var ErrRemoved = cluster.ErrRemoved
 
-// Server is a running server. Its methods may be called at any time, from any goroutine.
+// Server is a running server. Its methods are safe for concurrent use and may be
+// called at any time, also after Close.
 type Server struct {
 	member  *cluster.Member
 	replica *fsm.Replica
@@ -72,25 +76,25 @@ type Server struct {
 	peerAddr string // empty if the server is standalone
 	network  cluster.Network
 
-	portMu sync.Mutex   // for plain
-	plain  net.Listener // nil without a port; a reconfig may move it
-	secure net.Listener // nil without a port
-	tls    *tls.Config  // spoken on secure
+	portMu sync.Mutex   // guards plain
+	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
+	secure net.Listener // nil without Config.SecureAddr
+	tls    *tls.Config  // for connections accepted on secure
 
-	ready     chan struct{}
+	ready     chan struct{} // closed when sessions can first be created
 	failed    chan struct{} // closed once fault is set
-	fault     error         // what Err gets
+	fault     error         // the error that is sent to errs
 	errs      chan error
-	stop      chan struct{}
+	stop      chan struct{} // closed by Close
 	closeOnce sync.Once
 	closeErr  error
-	wg        sync.WaitGroup // the goroutine that Open starts
+	wg        sync.WaitGroup // the server's own goroutines
 }
 
-// Open starts a server. It returns when the configuration is good, the data
-// directory verified and locked, and the port taken. Clients are served some
-// milliseconds later: [Server.Wait] waits for that. Errors name the file, directory
-// or address that they are about.
+// Open starts a server. It validates the configuration, locks and verifies the
+// data directory, opens the ports, and returns. The server begins to serve clients
+// some milliseconds later; [Server.Wait] waits until it does. Errors name the
+// file, directory, address or field of Config that they are about.
 func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -114,7 +118,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(changes)
 	}
 	s.member = cluster.New(cfg.cluster(), replica)
-	s.clients = server.New(cfg.server(replica, proposer{s.member})) // before anything is applied
+	s.clients = server.New(cfg.server(replica, proposer{s.member})) // must observe the replica before Start applies entries
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
 		return nil, err
@@ -126,7 +130,7 @@ func Open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// listen takes the ports.
+// listen opens the client ports.
 func (s *Server) listen(cfg *Config) (err error) {
 	if cfg.ClientAddr != "" {
 		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
@@ -150,7 +154,7 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// proposer is the member as the client port sees it.
+// proposer makes a cluster.Member usable as a server.Proposer.
 type proposer struct{ *cluster.Member }
 
 func (p proposer) Quorum() (server.Quorum, bool) {
@@ -160,11 +164,12 @@ func (p proposer) Quorum() (server.Quorum, bool) {
 
 func (s *Server) standalone() bool { return s.peerAddr == "" }
 
-// run lets clients in while the member can serve them, and closes the client
-// port when the member cannot go on.
+// run serves clients whenever the member can, until the server is closed. When
+// the member has a fault, run disconnects all clients and reports the fault.
 func (s *Server) run() {
-	// Clients of a server alone wait in its port's backlog, for the moment that
-	// it takes. A member answers words without a leader too.
+	// A standalone server is ready within moments, and clients can wait in the
+	// backlog of its port until then. A member of a cluster accepts connections at
+	// once, because it answers four-letter words even without a leader.
 	if !s.standalone() {
 		s.serve()
 	}
@@ -195,7 +200,7 @@ func (s *Server) run() {
 	}
 }
 
-// serve accepts clients on the ports that there are.
+// serve starts to accept clients on the open ports.
 func (s *Server) serve() {
 	if l := s.plain; l != nil {
 		s.wg.Go(func() { s.clients.Serve(l) })
@@ -205,14 +210,15 @@ func (s *Server) serve() {
 	}
 }
 
-// Ready is closed when sessions can be created. After a fault before that it
-// never is; [Server.Wait] waits for both.
+// Ready returns a channel that is closed when clients can first create sessions.
+// If the server has a fault before that, the channel is never closed; use
+// [Server.Wait] to wait for either.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Wait waits until the server is ready, and returns nil then, or until it cannot
-// become ready any more: the error is the fault that [Server.Err] gets too,
-// [ErrClosed] after Close, or that of ctx. A server that was ready and has had a
-// fault since is not.
+// Wait waits until clients can create sessions and then returns nil. If the server
+// has a fault, before or after it became ready, Wait returns the error that is
+// also sent to [Server.Err]. If the server has been closed, it returns
+// [ErrClosed], and if ctx ends first, it returns ctx.Err().
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.ready:
@@ -220,7 +226,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-s.stop:
 	case <-ctx.Done():
 	}
-	// Several of them may have happened.
+	// If several of them have happened, Close comes first, then a fault, then ready.
 	select {
 	case <-s.stop:
 		return ErrClosed
@@ -239,16 +245,16 @@ func (s *Server) Wait(ctx context.Context) error {
 	}
 }
 
-// Addr is the address of the client port, with the real port number; nil
-// without a ClientAddr.
+// Addr returns the address on which the server listens for clients, with the
+// actual port number, or nil if Config.ClientAddr was empty.
 func (s *Server) Addr() net.Addr {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
 	return addr(s.plain)
 }
 
-// SecureAddr is Addr for the port where TLS is spoken; nil without a
-// Config.SecureAddr.
+// SecureAddr returns the address on which the server listens for clients that use
+// TLS, with the actual port number, or nil if Config.SecureAddr was empty.
 func (s *Server) SecureAddr() net.Addr { return addr(s.secure) }
 
 func addr(l net.Listener) net.Addr {
@@ -258,9 +264,10 @@ func addr(l net.Listener) net.Addr {
 	return l.Addr()
 }
 
-// Dial connects to the server within this process, without a port. It fits
-// go-zookeeper's zk.WithDialer; network and address mean nothing. It waits
-// as [Server.Wait] does, and for timeout at most if that is positive.
+// Dial returns a client connection to the server through memory, without a port.
+// Its signature fits go-zookeeper's zk.WithDialer; it ignores network and address.
+// Dial first waits until the server is ready, as [Server.Wait] does, but no longer
+// than timeout if timeout is positive.
 func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx := context.Background()
 	if timeout > 0 {
@@ -274,21 +281,23 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 		return nil, err
 	}
 	client, ours := net.Pipe()
-	go s.clients.ServeConn(ours) // Close waits for it
+	go s.clients.ServeConn(ours) // Close waits until it returns
 	return client, nil
 }
 
-// ServeConn serves a client on a connection that the caller has accepted, and
-// returns when that has ended.
+// ServeConn serves a client on a connection that the caller has accepted. It
+// closes the connection, and returns, when the connection has ended.
 func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
 
-// Err gets a fault that happened after Open and that the server cannot survive,
-// such as a disk that cannot be written. Clients are cut off then, and nothing
-// that was acknowledged is lost; what remains is to call Close.
+// Err returns a channel that receives at most one error: a fault after Open that
+// the server cannot survive, such as a failed write to disk. The server has then
+// disconnected all clients, and no acknowledged write is lost. The caller should
+// call Close.
 func (s *Server) Err() <-chan error { return s.errs }
 
-// Close stops the server, waits for all that it started, and closes its files.
-// Sessions live on in the data directory. Calls after the first return the same.
+// Close stops the server, waits for all of its goroutines, and closes its files.
+// Close does not end sessions: they are part of the state in the data directory.
+// Further calls return the result of the first one.
 func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
 
 func (s *Server) close(member func(*cluster.Member) error) error {
@@ -296,7 +305,7 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 		close(s.stop)
 		s.closeListeners()
 		s.clients.Close()
-		s.closeErr = member(s.member) // lets go of whoever waits for the log
+		s.closeErr = member(s.member) // also releases connections that wait for the log
 		s.clients.Wait()
 		s.wg.Wait()
 	})

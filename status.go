@@ -10,69 +10,69 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// Role is a server's part in its cluster.
+// Role is the role of a server in its cluster.
 type Role string
 
 const (
-	RoleStandalone Role = "standalone" // it belongs to no cluster
+	RoleStandalone Role = "standalone" // not a member of a cluster
 	RoleLeader     Role = "leader"
-	RoleFollower   Role = "follower" // a voting member that does not lead
-	RoleObserver   Role = "observer" // a member without a vote
-	RoleLooking    Role = "looking"  // a member that knows no leader
+	RoleFollower   Role = "follower" // voting member that is not the leader
+	RoleObserver   Role = "observer" // member that does not vote
+	RoleLooking    Role = "looking"  // member that knows no leader
 )
 
 func (r Role) String() string { return string(r) }
 
-// Role is this server's part in its cluster.
+// Role returns the server's current role.
 func (s *Server) Role() Role { return Role(s.member.Role()) }
 
 // Peer is a member of a cluster.
 type Peer struct {
 	ID       uint64
 	Addr     string // of its peer port, HOST:PORT
-	Observer bool   // it has no vote
+	Observer bool   // does not vote
 }
 
-// Status is what a server knows of itself and its cluster at one moment.
+// Status describes a server and its cluster at one moment, as that server sees them.
 type Status struct {
 	ID       uint64 // of this server
 	Role     Role
-	Serving  bool // clients are served; a member without a majority serves none
-	ReadOnly bool // only those that are content with reads are (Config.ReadOnly)
+	Serving  bool // the server serves clients; without a majority it does not
+	ReadOnly bool // the server serves only clients that accept read-only mode (Config.ReadOnly)
 	Uptime   time.Duration
 
-	Leader  uint64 // the id of the server that leads, 0 while none is known to
-	Members []Peer // Members()
-	// Of a leader: for how long it has led, and how many voting members and
-	// observers it is in contact with.
+	Leader  uint64 // id of the leader; 0 if this server knows of none
+	Members []Peer // as returned by Server.Members
+	// Set on the leader only: how long it has been the leader, and how many voting
+	// members and observers it is in contact with.
 	Leads                time.Duration
 	Followers, Observers int
 
-	// The state that is applied here. Digest is a checksum of it, the same on all
-	// members that have applied the log up to the same Index.
+	// The state that this server has applied. Digest is a checksum of that state; it
+	// is equal on all members that have applied the log up to the same Index.
 	Term, Index uint64
 	Zxid        int64
 	Digest      uint64
-	Znodes      int // ZooKeeper's words count the root twice
+	Znodes      int // including the root, which ZooKeeper's four-letter words count twice
 	Ephemerals  int
-	DataBytes   int64 // of all paths and data
-	Sessions    int   // of the whole cluster
+	DataBytes   int64 // total length of all paths and data
+	Sessions    int   // in the whole cluster
 
-	// The clients of this server. Requests, Replies and the latencies count from
-	// the server's start, or the last time that a client sent the word srst.
+	// The clients of this server. Requests, Replies and the latencies cover the
+	// time since the server started or a client last sent the four-letter word srst.
 	Connections       int
 	Watches           int
-	Outstanding       int64 // requests that are not answered yet
-	Requests, Replies int64 // replies include watch events
-	// How long requests took from when they were read to when they were answered.
+	Outstanding       int64 // requests that have not been answered yet
+	Requests, Replies int64 // Replies includes watch events
+	// Time between reading a request and answering it.
 	MinLatency, AvgLatency, MaxLatency time.Duration
-	Expired                            int64 // sessions that this server ended since its start
+	Expired                            int64 // sessions that this server has expired since it started
 }
 
-// Status returns what the server knows of itself and its cluster. It asks no
-// other server, and works at any time, also after Close.
+// Status returns the server's view of itself and its cluster. It sends nothing to
+// other servers, and may be called at any time, also after Close.
 func (s *Server) Status() Status {
-	m, _ := s.member.Status() // whose error can only be about members
+	m, _ := s.member.Status() // an error concerns only the list of members
 	st := Status{ID: m.ID, Role: Role(m.Role), Leader: m.Leader, Term: m.Term, Members: s.peers(m.Members), Expired: s.member.Expired()}
 	if q, ok := s.member.Quorum(); ok {
 		st.Leads, st.Followers, st.Observers = q.Leads, q.Followers, q.Observers
@@ -90,8 +90,9 @@ func (s *Server) Status() Status {
 	return st
 }
 
-// Members returns the members of this server's cluster by id, as far as it
-// knows: one that lags may not know the latest change. A standalone server has none.
+// Members returns the members of the cluster, ordered by id, as far as this server
+// knows them: a server that lags behind may not know the latest change yet. For a
+// standalone server it returns nil.
 func (s *Server) Members() []Peer {
 	m, _ := s.member.Status()
 	return s.peers(m.Members)
@@ -107,34 +108,38 @@ func (s *Server) peers(members []cluster.MemberInfo) (peers []Peer) {
 	return peers
 }
 
-// Transfer has another voting member lead: the one of that id, or any if id is 0.
+// Transfer makes another voting member the leader: the one with the given id, or
+// any if id is 0.
 //
-// Transfer, AddMember and RemoveMember work on any member of the cluster, which asks
-// the leader. While nobody leads they wait, half a minute at most. When ctx ends first,
-// the change may still be made.
+// Transfer, AddMember and RemoveMember may be called on any member of the cluster,
+// which passes the request on to the leader. If there is no leader, they wait for
+// one, for up to half a minute. If ctx ends first, the change may still happen.
 func (s *Server) Transfer(ctx context.Context, id uint64) error {
 	return s.change(ctx, cluster.Request{Transfer: &id})
 }
 
-// AddMember takes a running server into the cluster. That server's Config has a
-// PeerAddr and neither Peers nor Join, and it waits to be added. One that gets a
-// vote catches up first, which takes 10 s at most. AddMember also gives a vote to
-// an observer and takes it from a voter, and moves a member that was started again
-// at another address.
+// AddMember adds a running server to the cluster. That server must have been
+// started with a PeerAddr but neither Peers nor Join, and so be waiting to be
+// added. A server that is to vote must first catch up with the log, for which it
+// has 10 s.
+//
+// If the server is already a member, AddMember changes it: from observer to voting
+// member or back, or to a new address after it was restarted there.
 func (s *Server) AddMember(ctx context.Context, p Peer) error {
 	return s.change(ctx, cluster.Request{Add: &cluster.MemberInfo{ID: p.ID, Addr: p.Addr, Voter: !p.Observer}})
 }
 
-// RemoveMember removes a member from the cluster for good. If it runs, its Err
-// gets [ErrRemoved]. The last voting member stays.
+// RemoveMember removes a member from the cluster for good. If that server is
+// running, its [Server.Err] receives [ErrRemoved]. The last voting member cannot be
+// removed.
 func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 	if id == 0 {
-		return errors.New("lockkeeper: no server has the id 0")
+		return errors.New("lockkeeper: 0 is not the id of a server")
 	}
 	return s.change(ctx, cluster.Request{Remove: id})
 }
 
-// change asks the leader for a change of the members.
+// change asks the leader to carry out q.
 func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if s.standalone() {
 		return errors.New("lockkeeper: a standalone server has no members to change")

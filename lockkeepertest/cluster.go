@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
-// Cluster is a cluster under test. Its members are numbered from 0; the id of
-// member i is i+1. Its methods may be called from any goroutine of the test.
+// Cluster is a cluster under test. Its members are numbered from 0; member i has
+// the server id i+1. Its methods may be called from any goroutine of the test.
 type Cluster struct {
 	t       testing.TB
 	net     *memnet.Network
@@ -24,8 +24,9 @@ type Cluster struct {
 
 func host(i int) string { return fmt.Sprintf("member%d", i) }
 
-// StartCluster starts a cluster of n members in memory, with a network of its
-// own between them, waits until all are ready, and stops it when the test ends.
+// StartCluster starts a cluster of n members that keep their state in memory and
+// are connected by a simulated network. It waits until all members are ready, and
+// stops them when the test ends.
 func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, net: memnet.New()}
@@ -53,11 +54,12 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	return c
 }
 
-// Server is member i.
+// Server returns member i.
 func (c *Cluster) Server(i int) *Server { return c.servers[i] }
 
-// Leader waits until a member leads, and returns its number. Right after a
-// partition the old leader may believe for a moment longer that it leads.
+// Leader waits until there is a leader and returns its number. Right after a
+// partition it may return the old leader, which takes a moment to notice that it
+// has lost the majority.
 func (c *Cluster) Leader() int {
 	c.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -71,8 +73,8 @@ func (c *Cluster) Leader() int {
 	return -1
 }
 
-// Partition cuts the network between the groups, and between each of them and
-// the members that are in none. Within a group all is well.
+// Partition cuts the network so that only members of the same group can reach each
+// other. A member that is in no group can reach nobody.
 func (c *Cluster) Partition(groups ...[]int) {
 	side := make([]int, len(c.servers)) // 0 is no group
 	for g, members := range groups {
@@ -87,10 +89,11 @@ func (c *Cluster) Partition(groups ...[]int) {
 	}
 }
 
-// Heal mends the network.
+// Heal reconnects all members.
 func (c *Cluster) Heal() { c.net.Heal() }
 
-// Kill ends member i as the end of its process would. Its state stays.
+// Kill stops member i as abruptly as if its process had been killed. Its state is
+// kept for [Cluster.Restart].
 func (c *Cluster) Kill(i int) {
 	c.t.Helper()
 	c.net.Kill(host(i))
@@ -99,8 +102,8 @@ func (c *Cluster) Kill(i int) {
 	}
 }
 
-// Restart starts member i again, with the state that it had, and does not wait:
-// it serves when it has found a leader, for which Dial and Connect wait.
+// Restart starts member i again with the state that it had. It does not wait until
+// the member serves clients, which takes a leader; Dial and Connect do wait.
 func (c *Cluster) Restart(i int) {
 	c.t.Helper()
 	if err := c.servers[i].open(); err != nil {
@@ -108,8 +111,8 @@ func (c *Cluster) Restart(i int) {
 	}
 }
 
-// Dial connects to the member whose number is the port of address less one. It
-// fits zk.WithDialer.
+// Dial connects to a member, chosen by the port in address: port i+1 is member i.
+// Its signature fits zk.WithDialer.
 func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -122,8 +125,8 @@ func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn
 	return c.servers[i-1].Dial(network, address, timeout)
 }
 
-// Connect returns a stock client of all members, with a session of the given
-// timeout, which is closed when the test ends.
+// Connect returns a go-zookeeper client that knows all members and has a session
+// with the given timeout. It is closed when the test ends.
 func (c *Cluster) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
 	return connect(t, len(c.servers), sessionTimeout, c.Dial)

@@ -1,16 +1,16 @@
-// Package lockkeepertest is a ZooKeeper for tests: one line starts a server
-// inside the test, ready in milliseconds and gone with it.
+// Package lockkeepertest is a ZooKeeper for tests: one line starts a server inside
+// the test. It is ready within milliseconds and stops when the test ends.
 //
 //	zk := lockkeepertest.Start(t)
 //	conn := zk.Connect(t, 10*time.Second)
 //
-// Everything is in memory and takes its time from package time alone, so all
-// of it works inside a [testing/synctest] bubble, where a session's timeout
-// passes without a real second going by. Only a server [WithTCP] does not: a
-// bubble cannot see real sockets.
+// The server keeps everything in memory and takes time only from package time, so
+// it works inside a [testing/synctest] bubble, where a session can expire without
+// any real time passing. The exception is a server started [WithTCP], because a
+// bubble cannot tell when a goroutine waits for a real socket.
 //
-// When a test ends its servers are closed, and a goroutine that one of them
-// left behind fails the test.
+// When a test ends, its servers are closed. If one of them leaves a goroutine
+// behind, the test fails.
 //
 // This package promises compatibility, as package lockkeeper explains.
 package lockkeepertest
@@ -36,24 +36,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 )
 
-// patience is how long a step of the test double may take before the test fails.
+// patience is how long a step, such as starting a server, may take before the test
+// fails.
 const patience = time.Minute
 
-// ErrNoSession says that a session does not exist, or does not any more.
+// ErrNoSession is returned when a session does not exist or has ended.
 var ErrNoSession = cluster.ErrNoSession
 
-// Option changes what [Start] starts.
+// Option changes the configuration that [Start] and [StartCluster] use.
 type Option func(*lockkeeper.Config)
 
-// WithTCP opens a port on the loopback interface, for clients that cannot be
-// given a dialer or are in other processes. See [Server.Addr].
+// WithTCP opens a port on the loopback interface, for clients that run in other
+// processes or do not accept a dialer. [Server.Addr] returns its address.
 func WithTCP() Option { return func(c *lockkeeper.Config) { c.ClientAddr = "127.0.0.1:0" } }
 
-// WithTickTime sets the tick, in steps of which sessions expire. The default
-// is 50 ms, so that short timeouts can be tested in real time.
+// WithTickTime sets the tick; session expiry is rounded up to multiples of it. The
+// default is 50 ms, so that short timeouts can be tested in real time.
 func WithTickTime(d time.Duration) Option { return func(c *lockkeeper.Config) { c.TickTime = d } }
 
-// WithConfig changes anything else of the configuration.
+// WithConfig changes any other field of the configuration.
 func WithConfig(change func(*lockkeeper.Config)) Option { return change }
 
 // Server is a server under test. Its methods may be called from any goroutine
@@ -61,20 +62,21 @@ func WithConfig(change func(*lockkeeper.Config)) Option { return change }
 type Server struct {
 	t     testing.TB
 	cfg   lockkeeper.Config
-	label string // marks the server's goroutines
-	addr  string
+	label string // profiler label that marks the server's goroutines
+	addr  string // of the port; empty without one
 
 	mu sync.Mutex
 	s  *lockkeeper.Server // nil while stopped
 }
 
-// labelKey is the profiler label that goroutines of a server carry.
+// labelKey is the key of the profiler label on a server's goroutines.
 const labelKey = "lockkeepertest"
 
 var labels atomic.Int64
 
-// Start starts a server in memory, waits until it is ready, and stops it when
-// the test ends. Sessions may last from 2 ticks to one hour.
+// Start starts a server that keeps its state in memory, waits until it is ready,
+// and stops it when the test ends. Clients may ask for session timeouts from 2
+// ticks to one hour.
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	s := newServer(t, options)
@@ -84,7 +86,8 @@ func Start(t testing.TB, options ...Option) *Server {
 	return s
 }
 
-// newServer is a server that is not started yet, and is stopped when the test ends.
+// newServer returns a server that is not started yet. It will be stopped when the
+// test ends.
 func newServer(t testing.TB, options []Option) *Server {
 	s := &Server{t: t, label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
@@ -103,8 +106,8 @@ func newServer(t testing.TB, options []Option) *Server {
 	return s
 }
 
-// labelled runs f so that every goroutine that it starts, and those that they
-// start, can be told from others.
+// labelled runs f with a profiler label that all goroutines it starts inherit, so
+// that checkGoroutines can find them.
 func (s *Server) labelled(f func()) {
 	pprof.Do(context.Background(), pprof.Labels(labelKey, s.label), func(context.Context) { f() })
 }
@@ -125,7 +128,7 @@ func (s *Server) open() (err error) {
 	}
 	var server *lockkeeper.Server
 	s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
-	// Its port may be in use for a moment, by a connection of another program.
+	// After a restart another program's connection may be using the port for a moment.
 	for end := time.Now().Add(patience); s.addr != "" && errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 		s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
@@ -135,7 +138,7 @@ func (s *Server) open() (err error) {
 	}
 	if server.Addr() != nil {
 		s.addr = server.Addr().String()
-		s.cfg.ClientAddr = s.addr // the same port again after a restart
+		s.cfg.ClientAddr = s.addr // use the same port after a restart
 	}
 	s.s = server
 	return nil
@@ -154,7 +157,7 @@ func (s *Server) await() error {
 	return errors.Join(fmt.Errorf("not ready: %w", err), s.stop((*lockkeeper.Server).Close))
 }
 
-// stop stops the server by Close or Kill.
+// stop stops the server, if it is running, with how: Close or Kill.
 func (s *Server) stop(how func(*lockkeeper.Server) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +169,7 @@ func (s *Server) stop(how func(*lockkeeper.Server) error) error {
 	return err
 }
 
-// checkGoroutines fails the test if the server, which is stopped, left a goroutine behind.
+// checkGoroutines fails the test if the stopped server has left a goroutine behind.
 func (s *Server) checkGoroutines() {
 	s.t.Helper()
 	var left bytes.Buffer
@@ -183,7 +186,7 @@ func (s *Server) checkGoroutines() {
 	s.t.Errorf("lockkeepertest: the server left goroutines behind:\n%s", left.Bytes())
 }
 
-// running returns the server, or an error while it is stopped.
+// running returns the running server, or an error if it is stopped.
 func (s *Server) running() (*lockkeeper.Server, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,12 +196,12 @@ func (s *Server) running() (*lockkeeper.Server, error) {
 	return s.s, nil
 }
 
-// Addr is the address of the port, HOST:PORT, which stays the same over a
-// restart; empty unless the server was started [WithTCP].
+// Addr returns the address of the server's port, HOST:PORT, which does not change
+// when the server is restarted. It is empty unless the server was started [WithTCP].
 func (s *Server) Addr() string { return s.addr }
 
-// Dial connects to the server without a port. It fits zk.WithDialer; network
-// and address mean nothing. While the server is stopped it fails.
+// Dial connects to the server through memory. Its signature fits zk.WithDialer; it
+// ignores network and address. It fails while the server is stopped.
 func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
 	server, err := s.running()
 	if err != nil {
@@ -208,18 +211,18 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 	return conn, err
 }
 
-// Connect returns a stock client with a session of the given timeout, which is
-// closed when the test ends.
+// Connect returns a go-zookeeper client that has a session with the given timeout.
+// It is closed when the test ends.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
 	return connect(t, 1, sessionTimeout, s.Dial)
 }
 
-// connect returns a stock client of n servers, that dial connects to.
+// connect returns a client of n servers, to which dial connects.
 func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer) *zk.Conn {
 	t.Helper()
-	// The addresses are not dialled, but the client wants some that it can
-	// resolve. Their ports tell the servers apart.
+	// The client insists on addresses that it can resolve, though dial does not
+	// connect to them. Their ports tell the servers apart.
 	var addrs []string
 	for i := range n {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
@@ -242,16 +245,16 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer) 
 	}
 }
 
-// quiet is a zk.Logger for tests that have their own things to say.
+// quiet is a zk.Logger that discards everything.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// ExpireSession ends a session as if its client had been silent for its
-// timeout: its ephemerals go, its connection is cut, and the client learns
-// that the session has expired when it comes back. It returns when that is done,
-// or [ErrNoSession] if there is no such session. After any other error the
-// session may have ended or not.
+// ExpireSession expires a session as if its client had been silent for the session
+// timeout: the session's ephemeral znodes are deleted, its connection is closed,
+// and the client learns that the session has expired when it reconnects.
+// ExpireSession returns when the session has ended, or [ErrNoSession] if there is
+// no such session. After any other error the session may or may not have ended.
 func (s *Server) ExpireSession(id int64) error {
 	server, err := s.running()
 	if err != nil {
@@ -260,16 +263,16 @@ func (s *Server) ExpireSession(id int64) error {
 	return testhooks.Of(server).ExpireSession(id)
 }
 
-// Disconnect cuts the connection of a session, which lives on, and reports
-// whether there was one. A client that can dial comes back by itself.
+// Disconnect closes the connection of a session and reports whether there was one.
+// The session continues, and a client normally reconnects by itself.
 func (s *Server) Disconnect(id int64) bool {
 	server, err := s.running()
 	return err == nil && testhooks.Of(server).Disconnect(id)
 }
 
-// Stop stops the server as a crash would for its clients: connections are cut
-// and new ones fail. Its state is kept for [Server.Restart]. Stopping a stopped
-// server does nothing.
+// Stop stops the server. To its clients it looks like a crash: their connections
+// are closed and new ones fail. The state is kept for [Server.Restart]. Stopping a
+// stopped server does nothing.
 func (s *Server) Stop() {
 	s.t.Helper()
 	if err := s.stop((*lockkeeper.Server).Close); err != nil {
@@ -278,9 +281,9 @@ func (s *Server) Stop() {
 	s.checkGoroutines()
 }
 
-// Restart starts a stopped server with the state that it had. Sessions have
-// their whole timeout again, as after any restart. It must be called by the
-// test's own goroutine.
+// Restart starts a stopped server with the state that it had and waits until it is
+// ready. As after any restart, every session gets its full timeout again. Restart
+// must be called from the goroutine that runs the test.
 func (s *Server) Restart() {
 	s.t.Helper()
 	if err := s.start(); err != nil {
