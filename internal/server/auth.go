@@ -15,12 +15,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// maxIdentity is how many bytes a connection's identities may have: each of its
-// writes takes them into the log.
+// maxIdentity limits the encoded identities of a connection, in bytes, because each
+// of its writes carries them into the log.
 const maxIdentity = 4 << 10
 
-// auth adds an identity to the connection, for the requests that come after
-// it. A request that cannot be read is an error, and gets no reply.
+// auth adds an identity to the connection, which counts for later requests. If the
+// request cannot be decoded, auth returns an error and the client gets no reply.
 func (c *conn) auth(body []byte) (proto.Code, error) {
 	var q proto.AuthRequest
 	d := jute.NewDecoder(body)
@@ -28,9 +28,9 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 		return 0, errAuth
 	}
 	switch {
-	case q.Scheme == proto.SchemeIP: // given at accept
+	case q.Scheme == proto.SchemeIP: // every connection has it from the start
 		return proto.OK, nil
-	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given at accept, too
+	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given by the TLS handshake
 		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && !c.s.cfg.NoDigest && q.Auth != nil:
 		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(c.s.cfg.Digest, jute.Text(q.Auth))}
@@ -48,9 +48,10 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	return proto.AuthFailed, nil
 }
 
-// turnAway answers a request on a connection without an identity of the enforced
-// schemes, and ends the connection (AuthenticationHelper). It reports false if the
-// request may go on. The queue is empty here, since no request has gone on before.
+// turnAway refuses a request if authentication is enforced and the connection has
+// no identity of an enforced scheme, and ends the connection
+// (AuthenticationHelper). It returns false if the request may proceed. It replies
+// directly, because the queue is still empty: no earlier request can have proceeded.
 func (c *conn) turnAway(q *request) bool {
 	wanted := c.s.cfg.EnforceAuth
 	proven := func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) }
@@ -71,7 +72,7 @@ func appendNew(ids []proto.ID, id proto.ID) []proto.ID {
 	return append(ids, id)
 }
 
-// digest is the identity that "user:password" proves
+// digest returns the id of scheme digest for "user:password"
 // (DigestAuthenticationProvider.generateDigest).
 func digest(hash crypto.Hash, userPassword string) string {
 	user, _, _ := strings.Cut(userPassword, ":")
@@ -80,7 +81,7 @@ func digest(hash crypto.Hash, userPassword string) string {
 	return user + ":" + base64.StdEncoding.EncodeToString(h.Sum(nil))
 }
 
-// digestAlgorithms are hashes by Java's names.
+// digestAlgorithms maps Java's names of hashes, in upper case.
 var digestAlgorithms = map[string]crypto.Hash{
 	"MD5": crypto.MD5, "SHA": crypto.SHA1, "SHA1": crypto.SHA1, "SHA-1": crypto.SHA1,
 	"SHA224": crypto.SHA224, "SHA-224": crypto.SHA224, "SHA256": crypto.SHA256, "SHA-256": crypto.SHA256,
@@ -89,8 +90,8 @@ var digestAlgorithms = map[string]crypto.Hash{
 	"SHA3-224": crypto.SHA3_224, "SHA3-256": crypto.SHA3_256, "SHA3-384": crypto.SHA3_384, "SHA3-512": crypto.SHA3_512,
 }
 
-// DigestAlgorithm returns the hash that Java has by that name, in letters of
-// either case; false if it is not supported.
+// DigestAlgorithm returns the hash that has that name in Java; case does not
+// matter. It returns false if the hash is not supported.
 func DigestAlgorithm(name string) (crypto.Hash, bool) {
 	h, ok := digestAlgorithms[strings.ToUpper(name)]
 	return h, ok

@@ -22,20 +22,21 @@ import (
 type conn struct {
 	s      *Server
 	nc     net.Conn
-	raw    net.Conn      // below TLS, or the same: to close it takes no time
-	r      *bufio.Reader // the reader's
-	addr   string        // of the client, without port; "" in memory
+	raw    net.Conn      // the connection below TLS, or nc; closing it does not block
+	r      *bufio.Reader // used only by the reader
+	addr   string        // of the client, without port; "" for a connection in memory
 	number uint64
-	since  time.Time // of day: it is only told
+	since  time.Time // by the clock that four-letter words show; used for nothing else
 
-	session  int64 // set by the handshake, under Server.mu and before the reader goes on
-	timeout  int32 // ms, likewise
-	readOnly bool  // likewise: it is served reads alone, and its session is not this server's to keep
+	// Set by the handshake while Server.mu is held, before the reader continues.
+	session  int64
+	timeout  int32 // ms
+	readOnly bool  // in read-only mode: this server does not track the session
 	identity atomic.Pointer[identity]
 
 	out     outbox
-	dirty   atomic.Bool // in Server.dirty
-	closing atomic.Bool // its client asked for the end of the session
+	dirty   atomic.Bool // c is in Server.dirty
+	closing atomic.Bool // the client has asked to close its session
 
 	gone     chan struct{} // closed by kill
 	goneOnce sync.Once
@@ -43,20 +44,21 @@ type conn struct {
 
 	mu    sync.Mutex
 	queue []request // in order of arrival; the first one waits for the log
-	dead  bool      // the connection is over: nothing of it is run any more
+	dead  bool      // the connection has ended: no queued request is run any more
 
-	// The reader's own.
-	scratch []byte // replies that it makes
-	unsent  bool   // it has queued something since it last woke the writer
-	fed     bool   // something came from the network since the session was last touched
+	// Used only by the reader.
+	scratch []byte // buffer for replies
+	unsent  bool   // it has queued frames since it last woke the writer
+	fed     bool   // it has read from the network since it last touched the session
 
 	stats connStats
 }
 
-// identity is who a connection is. It is replaced, never changed.
+// identity is the set of identities of a connection. It is immutable; auth
+// replaces it.
 type identity struct {
 	ids     []proto.ID
-	encoded []byte // as it goes into commands
+	encoded []byte // as it appears in commands
 }
 
 func newIdentity(ids []proto.ID) *identity { return &identity{ids, fsm.AppendIDs(nil, ids)} }
@@ -76,7 +78,8 @@ func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 	c.markDirty()
 }
 
-// frame queues one frame, and counts it before: who has got it may ask for the counts.
+// frame queues one frame. It counts the frame first, because a client that has
+// received it may ask for the count.
 func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	c.stats.sent.Add(1)
 	c.s.stats.sent.Add(1)
@@ -93,7 +96,7 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	}
 }
 
-// markDirty has what was queued sent when the running entry is applied.
+// markDirty makes the applier wake the writer once the running entry is applied.
 func (c *conn) markDirty() {
 	if !c.dirty.Swap(true) {
 		c.s.markDirty(c)
@@ -102,28 +105,31 @@ func (c *conn) markDirty() {
 
 func (c *conn) remote() string { return c.nc.RemoteAddr().String() }
 
-// kill ends the connection at once. It may be called from anywhere.
+// kill ends the connection at once, without sending what is queued. It does not
+// block and may be called from any goroutine.
 func (c *conn) kill() {
 	c.goneOnce.Do(func() { close(c.gone) })
 	c.out.close()
 	c.raw.Close()
 }
 
-// goodbye tells a client that speaks TLS that this was all.
+// goodbye sends a client that uses TLS the alert that the connection is complete.
 func (c *conn) goodbye() {
 	if t, ok := c.nc.(*tls.Conn); ok {
 		t.CloseWrite() // takes 5 s at the longest
 	}
 }
 
-// end closes the connection once what is queued is sent, or soon at the latest.
+// end closes the connection once everything queued is sent, or after
+// HandshakeTimeout at the latest.
 func (c *conn) end() {
 	c.nc.SetWriteDeadline(time.Now().Add(c.s.cfg.HandshakeTimeout))
 	c.out.finish()
 }
 
-// fromNetwork is the reader's way to the socket. Before it waits there, what it
-// has answered is sent: one flush for all the requests that came together.
+// fromNetwork reads from the socket for the reader's buffer. Before each read it
+// wakes the writer if replies are queued, so that requests that arrived together
+// are answered with one write.
 type fromNetwork struct{ c *conn }
 
 func (f fromNetwork) Read(p []byte) (int, error) {
@@ -135,7 +141,7 @@ func (f fromNetwork) Read(p []byte) (int, error) {
 	return f.c.nc.Read(p)
 }
 
-// serveConn is the reader of one connection, from its first byte to its end.
+// serveConn serves one connection from its first byte to its end, as its reader.
 func (s *Server) serveConn(nc net.Conn) {
 	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
@@ -166,7 +172,7 @@ func (s *Server) serveConn(nc net.Conn) {
 
 	ids := []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
 	if c.addr == "" {
-		ids[0].ID = "127.0.0.1" // in memory is as local as can be
+		ids[0].ID = "127.0.0.1" // a connection in memory is local
 	}
 	c.identity.Store(newIdentity(ids))
 	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
@@ -197,12 +203,12 @@ func (s *Server) serveConn(nc net.Conn) {
 	go func() {
 		defer close(writer)
 		c.out.run(nc)
-		s.forget(c) // a client that sees the end may come back at once, and must not be one too many
+		s.forget(c) // before the client sees the end: if it reconnects at once, this one must not count
 		c.goodbye()
-		c.kill() // and with it the reader, wherever it waits
+		c.kill() // also unblocks the reader
 	}()
 	switch err := c.talk(first); {
-	case err == nil: // what is queued is still sent, if the client takes it
+	case err == nil: // send what is queued, if the client reads it
 		nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	case badInput(err):
 		c.warn("closing a connection: bad input", "error", err)
@@ -224,7 +230,8 @@ func (s *Server) serveConn(nc net.Conn) {
 
 var errEnd = errors.New("the server ends it")
 
-// badInput reports whether an error is of what a client sent, and not of the network.
+// badInput reports whether an error was caused by what a client sent rather than by
+// the network.
 func badInput(err error) bool {
 	for _, bad := range []error{jute.ErrFrame, jute.ErrShort, jute.ErrLength, jute.ErrNull, errAuth, errSASL} {
 		if errors.Is(err, bad) {
@@ -234,9 +241,9 @@ func badInput(err error) bool {
 	return false
 }
 
-// talk reads the handshake, whose frame has length first, and then requests,
-// until the connection is to end: with nil when what is queued shall be sent
-// before, with an error at once.
+// talk reads the handshake, whose frame has length first, and then handles requests
+// until the connection is to end. It returns nil if queued replies are to be sent
+// first, and an error if the connection is to be closed at once.
 func (c *conn) talk(first uint32) error {
 	buf, err := jute.ReadPayload(c.r, first, c.s.cfg.MaxFrame, nil)
 	if err != nil {
@@ -248,7 +255,7 @@ func (c *conn) talk(first uint32) error {
 	}
 	c.nc.SetReadDeadline(time.Time{})
 	for buf = nil; ; {
-		if c.readOnly { // nobody else sees to its end
+		if c.readOnly { // its session is not tracked, so nothing else ends the connection
 			c.nc.SetReadDeadline(time.Now().Add(time.Duration(c.timeout) * time.Millisecond))
 		}
 		if buf, err = jute.ReadFrame(c.r, c.s.cfg.MaxFrame, buf); err != nil {
@@ -257,7 +264,7 @@ func (c *conn) talk(first uint32) error {
 			}
 			return err
 		}
-		// One touch does for all frames that came together.
+		// Frames that arrived together need only one touch.
 		if c.fed && len(buf) >= 8 && !isAuth(buf) {
 			c.fed = false
 			if !c.readOnly && !c.s.cfg.Proposer.Touch(c.session, c.gone) {
@@ -268,12 +275,12 @@ func (c *conn) talk(first uint32) error {
 			return err
 		}
 		if cap(buf) > 64<<10 {
-			buf = nil // a large frame's buffer is not kept for a quiet connection
+			buf = nil // do not keep a large buffer for an idle connection
 		}
 	}
 }
 
-// late counts a connection that ended because its handshake did not come in time.
+// late counts a connection that ended because its handshake took too long.
 func (c *conn) late(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.s.stats.silent.Add(1)

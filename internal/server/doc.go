@@ -1,14 +1,16 @@
-// Package server is the client port: it speaks ZooKeeper's protocol with any
-// number of connections, keeps each one's order, and answers the four-letter
-// words.
+// Package server is the client port: it speaks ZooKeeper's protocol on any number
+// of connections, keeps the requests of each connection in order, and answers the
+// four-letter words.
 //
-// The order rule: replies leave in the order of their requests; a read runs
-// after every earlier write of its connection is applied here and before any
-// later one is. Thus a connection's requests stand in one queue (pipeline.go).
-// A read that finds the queue empty is answered by the reader itself; one that
-// does not is run by the applier, right behind the write that it waited for.
+// Replies are sent in the order of the requests. A read sees every earlier write
+// of its connection and no later one. To ensure that, the requests of a connection
+// that wait for the log, and the reads behind them, form one queue (pipeline.go).
+// If the queue is empty, the connection's reader goroutine answers a read itself.
+// Otherwise the read is parked in the queue, and the applier (the goroutine that
+// applies log entries) runs it right after the write that it waited for.
 //
-// Each connection has two goroutines: its reader, which [Server.ServeConn] is,
-// and its writer (outbox.go). What is queued for a client that does not read is
-// bounded; then its connection is closed. It never holds up anybody else.
+// Each connection has two goroutines: the reader, which runs [Server.ServeConn],
+// and the writer (outbox.go). If a client does not read its replies and more than
+// a limit is queued for it, its connection is closed; it never delays other
+// connections.
 package server

@@ -13,8 +13,8 @@ import (
 )
 
 // handshake opens or resumes a session (ZooKeeperServer.processConnectRequest).
-// It reports false if the connection is to end: with nil once the refusal that
-// is queued is sent, with an error at once.
+// It returns false if the connection is to end: at once if there is an error, and
+// otherwise after the queued refusal is sent.
 func (c *conn) handshake(frame []byte) (bool, error) {
 	var q proto.ConnectRequest
 	d := jute.NewDecoder(frame)
@@ -27,14 +27,14 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	now := func(v *fsm.View) { last = v.Zxid() }
 	c.s.cfg.Replica.View(now)
 	if q.LastZxidSeen > last && c.s.isServing() && c.s.cfg.Proposer.Role() != "standalone" {
-		// A moment ago it was the client of a server that was a little ahead.
+		// The client comes from a server that was slightly ahead: catch up first.
 		w := &caughtUp{now, make(chan struct{})}
 		c.s.cfg.Proposer.Propose(fsm.Nothing(), w, nil)
 		<-w.done
 	}
 	if q.LastZxidSeen > last {
-		// This server is behind what the client saw elsewhere. A refusal would
-		// expire its session; a closed socket sends it to another server.
+		// This server is still behind the client. A refusal would tell the client that its
+		// session has expired; after a closed connection it tries another server.
 		c.warn("refusing a client that has seen a later zxid", "seen", q.LastZxidSeen, "here", last)
 		return false, errEnd
 	}
@@ -46,7 +46,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
 		if w.opens = c.s.roomForSession(); !w.opens {
-			// As ZooKeeper does when its connection throttle says no. A refusal
+			// Close without an answer, as ZooKeeper's connection throttle does. A refusal
 			// would mean an expired session, and the client would ask again at once.
 			c.s.stats.refused.Add(1)
 			c.warn("refusing a session: too many", "sessions", c.s.cfg.MaxSessions)
@@ -71,10 +71,10 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	return true, nil
 }
 
-// shakeReadOnly lets a client in who asked for no more than reads. One who has a
-// session keeps its id and password, which it needs when it can be resumed;
-// whether it still exists nobody here knows. One who has none gets an id that
-// no other server knows.
+// shakeReadOnly admits a client that accepts read-only mode. A client that has a
+// session keeps its id and password, which it needs to resume the session later;
+// whether the session still exists cannot be known here. A client without a session
+// gets an id that no other server knows.
 func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 	if !q.ReadOnly {
 		return false, errEnd
@@ -91,7 +91,7 @@ func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 			s := v.Sessions().Get(q.SessionID)
 			known = s != nil && subtle.ConstantTimeCompare(s.Password[:], q.Password) == 1
 		})
-		if !known { // a refusal would mean that it has expired
+		if !known { // a refusal would tell the client that the session has expired
 			return false, errEnd
 		}
 	}
@@ -109,7 +109,7 @@ func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 	return true, nil
 }
 
-// welcome queues the answer to a handshake, and counts it before.
+// welcome queues the answer to a handshake. Like frame, it counts the answer first.
 func (c *conn) welcome(reply *proto.ConnectReply) {
 	c.stats.sent.Add(1)
 	c.s.stats.sent.Add(1)
@@ -121,9 +121,10 @@ func (c *conn) welcome(reply *proto.ConnectReply) {
 	})
 }
 
-// roomForSession reserves a place for one more session, if there is one. An
-// opening that is done or lost gives it back: in the view, a session is either
-// opening or there, so none counts twice and keeps another out.
+// roomForSession reserves a place for one more session; it returns false at the
+// limit. The reservation is given back when the session is opened or the attempt is
+// lost. That happens while the tree is locked, so under the View each session is
+// counted once: either as opening or in the table.
 func (s *Server) roomForSession() (ok bool) {
 	s.cfg.Replica.View(func(v *fsm.View) {
 		there := int64(v.Sessions().Len())
@@ -143,8 +144,8 @@ func (c *conn) negotiate(ms int32) int32 {
 	return int32(max(c.s.cfg.MinSessionTimeout, min(c.s.cfg.MaxSessionTimeout, asked)) / time.Millisecond)
 }
 
-// newID draws a session's id: this server's in the high byte, and below it
-// what nobody can guess.
+// newID returns a new session id: the server's id in the high byte, and random
+// bytes, which cannot be guessed, below it.
 func (c *conn) newID() int64 {
 	var b [8]byte
 	rand.Read(b[:])
@@ -152,7 +153,8 @@ func (c *conn) newID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:]))
 }
 
-// caughtUp waits until all that was committed is applied here.
+// caughtUp is the fsm.Waiter of a command without effect. When the command is done,
+// everything committed before it has been applied here.
 type caughtUp struct {
 	now  func(*fsm.View)
 	done chan struct{}
@@ -165,18 +167,18 @@ func (w *caughtUp) Done(v *fsm.View, _ *fsm.Result) {
 
 func (w *caughtUp) Lost() { close(w.done) }
 
-// opening waits for the session that a handshake asked for.
+// opening is the fsm.Waiter of a handshake.
 type opening struct {
 	c           *conn
 	hasReadOnly bool
-	opens       bool // a session, and so has a place reserved
+	opens       bool // a new session, for which a place is reserved
 	start       time.Time
 	lost        bool
 	done        chan struct{}
 }
 
-// Done queues the reply while the tree is locked, so that it comes before any
-// event of the new connection's watches and before anybody else learns of it.
+// Done queues the reply while the tree is locked, so that the reply precedes any
+// event for this connection and anything that shows the session to others.
 func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	c := w.c
 	w.giveBack()

@@ -5,26 +5,26 @@ import (
 	"sync"
 )
 
-// outbox is what waits to be sent on a connection: whole frames, in order.
-// Anybody may add to it; the writer goroutine empties it.
+// outbox holds the frames that wait to be sent on a connection, in order. Any
+// goroutine may add frames; the writer goroutine sends them.
 type outbox struct {
 	mu     sync.Mutex
-	room   sync.Cond // on mu: less than the soft limit is queued, or closed
+	room   sync.Cond // on mu; signalled when at most softLimit bytes are queued, or on close
 	buf    []byte
-	spare  []byte // the writer's other buffer, to swap with
-	last   bool   // nothing more will be added; close the connection when it is sent
-	closed bool   // the connection is of no use any more; what is queued is lost
+	spare  []byte // the writer's other buffer, swapped with buf
+	last   bool   // nothing more will be added; the writer ends when all is sent
+	closed bool   // the connection has ended; queued frames are discarded
 
-	limit int           // most bytes that are queued; a client that has more to take does not read
-	wake  chan struct{} // has an element when the writer has something to do
+	limit int           // maximum bytes queued; beyond it, the client is taken not to be reading
+	wake  chan struct{} // has room for one element; holds one when the writer has work
 }
 
-// softLimit is the number of bytes queued beyond which no further requests of a
-// connection are carried out, until its client has taken some.
+// softLimit is the number of queued bytes beyond which the server runs no further
+// requests of a connection until its client has read some of them.
 const softLimit = 1 << 20
 
-// MinOutbox is how much longer than a request an outbox must be, so that a znode
-// that was written can be read.
+// MinOutbox is how much larger than the longest request an outbox must be, so that
+// every znode that can be written can also be read.
 const MinOutbox = 2 << 20
 
 func (o *outbox) init(limit int) {
@@ -33,8 +33,8 @@ func (o *outbox) init(limit int) {
 	o.wake = make(chan struct{}, 1)
 }
 
-// add appends what frame makes. It reports false if that is more than the
-// outbox may hold.
+// add lets frame append to the buffer. It returns false if more than the limit is
+// queued then. If the outbox is finished or closed, add does nothing.
 func (o *outbox) add(frame func(b []byte) []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -45,15 +45,15 @@ func (o *outbox) add(frame func(b []byte) []byte) bool {
 	return len(o.buf) <= o.limit
 }
 
-// space is how many bytes may still be added. It reports false if nothing is
-// added any more.
+// space returns how many bytes may still be added. open is false if the outbox is
+// finished or closed.
 func (o *outbox) space() (n int, open bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return max(0, o.limit-len(o.buf)), !o.last && !o.closed
 }
 
-// finish says that nothing more will be added.
+// finish makes the writer end once everything queued is sent.
 func (o *outbox) finish() {
 	o.mu.Lock()
 	o.last = true
@@ -69,8 +69,8 @@ func (o *outbox) flush() {
 	}
 }
 
-// waitRoom waits until the client has taken most of what is queued. Nobody may
-// have woken the writer yet: the caller would have done so before it read on.
+// waitRoom blocks while more than softLimit bytes are queued. It wakes the writer,
+// because the caller does so itself only before it reads from the network.
 func (o *outbox) waitRoom() {
 	o.mu.Lock()
 	for len(o.buf) > softLimit && !o.closed {
@@ -80,7 +80,7 @@ func (o *outbox) waitRoom() {
 	o.mu.Unlock()
 }
 
-// close drops what is queued and ends the writer.
+// close discards what is queued and ends the writer.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -90,8 +90,8 @@ func (o *outbox) close() {
 	o.flush()
 }
 
-// run is the writer. It returns when the last frame is sent, when the outbox
-// is closed, or when the client cannot be reached.
+// run is the writer goroutine. It returns when the last frame is sent, when the
+// outbox is closed, or when a write fails.
 func (o *outbox) run(to net.Conn) {
 	for range o.wake {
 		for {
@@ -108,7 +108,7 @@ func (o *outbox) run(to net.Conn) {
 				}
 			}
 			o.mu.Lock()
-			if cap(out) <= 64<<10 { // a large reply's buffer is not kept for a quiet connection
+			if cap(out) <= 64<<10 { // do not keep a large buffer for an idle connection
 				o.spare = out[:0]
 			}
 			more := len(o.buf) > 0

@@ -14,16 +14,16 @@ import (
 // request is one request in a connection's queue.
 type request struct {
 	xid   int32
-	op    *proto.Op  // nil if the server does not know it
-	body  []byte     // of a read that is parked; a write's is in the log
-	who   *identity  // when it came in: a later auth does not count for it
-	code  proto.Code // of auth, which was decided when it came in
+	op    *proto.Op  // nil if the opcode is unknown
+	body  []byte     // of a parked read; a write's body is in the log
+	who   *identity  // at the time of arrival: a later auth does not apply to it
+	code  proto.Code // of an auth request, which is decided on arrival
 	start time.Time
-	slots int // that it takes in the queue
+	slots int // number of slots that it takes in the queue
 }
 
-// handle takes one request. It reports false if nothing more is to be read:
-// with nil when what is queued shall be sent before the end, with an error at once.
+// handle starts one request. It returns false if the connection is to end: at once
+// if there is an error, and otherwise after everything queued is sent.
 func (c *conn) handle(frame []byte) (bool, error) {
 	d := jute.NewDecoder(frame)
 	var h proto.RequestHeader
@@ -33,7 +33,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	c.received(len(frame))
 	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
 	if q.op != nil && q.op.Class == proto.Part {
-		q.op = nil // a check outside of a multi: newer servers do not know it
+		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
 	}
 	switch {
 	case !isAuth(frame) && c.turnAway(&q):
@@ -70,9 +70,9 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	}
 }
 
-// write proposes a write. Its place in the queue comes first: it may be
-// applied before Propose returns. It reports false if the connection has ended:
-// then what comes behind the write must not be done either.
+// write queues and proposes a write. It queues first, because the write may be
+// applied before Propose returns. It returns false if the connection has ended;
+// then later requests must not be run either.
 func (c *conn) write(q request) bool {
 	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
 	if q.op.Code == proto.OpCloseSession {
@@ -88,9 +88,9 @@ func (c *conn) write(q request) bool {
 	return true
 }
 
-// reconfig has the members changed. The log tells whether that may be, behind
-// all that came before; then the leader does it, which takes several entries of
-// the log. Nothing more is read until it is done.
+// reconfig handles a reconfig in two steps. A command in the log, behind all earlier
+// requests, checks whether the change is allowed. Then the leader makes the change,
+// which takes several log entries. The reader blocks until that is done.
 func (c *conn) reconfig(q request) (bool, error) {
 	w := &checked{done: make(chan struct{})}
 	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w, c.gone)
@@ -101,7 +101,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	h := proto.ReplyHeader{Xid: q.xid, Code: w.code}
 	if w.code == proto.OK {
 		var ok bool
-		// Its pings wait as well, and it gives up after two thirds of its timeout.
+		// The client's pings wait too, and it gives up after two thirds of its timeout.
 		if h.Code, ok = c.s.cfg.Proposer.Reconfigure(q.body, time.Duration(c.timeout)*time.Millisecond/3); !ok {
 			return false, errEnd
 		}
@@ -109,7 +109,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) {
 		var body []byte
-		h.Zxid = v.Zxid() // events may have been sent while this waited
+		h.Zxid = v.Zxid() // not that of the check: later events may have been sent meanwhile
 		if h.Code == proto.OK {
 			body = v.Config(nil)
 		}
@@ -118,7 +118,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	return true, nil
 }
 
-// checked waits for what the log says of a reconfig.
+// checked is the fsm.Waiter of the command that checks a reconfig.
 type checked struct {
 	ok   bool
 	code proto.Code
@@ -132,10 +132,10 @@ func (w *checked) Done(_ *fsm.View, r *fsm.Result) {
 
 func (w *checked) Lost() { close(w.done) }
 
-// reserve waits until the queue has room for one more request, which takes
-// slots of it: a write one, a read that is parked more, and with a long body
-// more still, so that what is parked is bounded in bytes as well. It reports
-// false if the connection ended meanwhile.
+// reserve blocks until the queue has that many slots free, and takes them for q. A
+// write takes one slot. A parked read takes more, according to slotsParked, which
+// limits the bytes of parked requests and their replies. It returns false if the
+// connection ends first.
 func (c *conn) reserve(q *request, slots int) bool {
 	q.slots = min(cap(c.slots), slots)
 	for range q.slots {
@@ -148,9 +148,9 @@ func (c *conn) reserve(q *request, slots int) bool {
 	return true
 }
 
-// slotsParked is how many slots a parked read takes. When its write is applied,
-// the replies of all that are parked are made at once: they should fit the
-// outbox, if each is as long as a znode can make it.
+// slotsParked returns how many slots a parked read takes. When the write before them
+// is applied, all parked reads are answered at once, and their replies should fit
+// into the outbox even if each is as long as a znode can be.
 func (c *conn) slotsParked(q *request) int {
 	most := max(1, (c.s.cfg.OutboxBytes-MinOutbox)/c.s.cfg.MaxFrame)
 	return 1 + max(cap(c.slots)/most, len(q.body)>>10)
@@ -162,12 +162,12 @@ func (c *conn) release(q *request) {
 	}
 }
 
-// push appends to the queue. If it shall only go behind others and there are
-// none, nothing happens and it reports false.
-func (c *conn) push(q request, behind bool) bool {
+// push appends to the queue. If onlyBehind is set and the queue is empty, it does
+// nothing and returns false.
+func (c *conn) push(q request, onlyBehind bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if behind && len(c.queue) == 0 {
+	if onlyBehind && len(c.queue) == 0 {
 		return false
 	}
 	c.queue = append(c.queue, q)
@@ -175,8 +175,8 @@ func (c *conn) push(q request, behind bool) bool {
 	return true
 }
 
-// local answers a request that needs no log: at once if no write is under way,
-// else in its turn.
+// local answers a request that does not go through the log: at once if the queue is
+// empty, otherwise by parking it in the queue.
 func (c *conn) local(q request) {
 	c.out.waitRoom()
 	c.mu.Lock()
@@ -193,7 +193,7 @@ func (c *conn) local(q request) {
 		}
 		c.release(&q)
 	}
-	// Only this goroutine adds to the queue, so it stays empty.
+	// Only this goroutine adds to the queue, so it stays empty here.
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) { c.scratch = c.run(v, &q, c.scratch[:0]) })
 	if cap(c.scratch) > 64<<10 {
@@ -201,9 +201,9 @@ func (c *conn) local(q request) {
 	}
 }
 
-// run answers a request from a view. Look-up, watch and reply happen while the
-// tree is locked, so that no event comes between them. Behind the end of the
-// connection nothing is done.
+// run answers a request from a view. The tree stays locked from the lookup until the
+// watch is set and the reply queued, so that no event comes between them. If the
+// connection is ending, run does nothing. It returns scratch for reuse.
 func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	space, open := c.out.space()
 	if !open {
@@ -214,7 +214,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	switch {
 	case q.op == nil:
 		h.Zxid, h.Code, end = -1, proto.Unimplemented, true
-	case q.op.Code == proto.OpCloseSession: // of a client that is served reads alone: it leaves
+	case q.op.Code == proto.OpCloseSession: // in read-only mode; otherwise it goes through the log
 		end = true
 	case q.op.Class == proto.Write:
 		h.Code = proto.NotReadOnly
@@ -223,8 +223,8 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	case q.op.Code == proto.OpAuth:
 		h.Zxid, h.Code, end = 0, q.code, q.code != proto.OK
 	case q.op.Code == proto.OpSASL:
-		// What ZooKeeper says where no SASL is configured: OK, and no token
-		// (ZooKeeperServer.processSasl). Nobody is anybody by it.
+		// ZooKeeper without SASL configured answers OK with an empty token
+		// (ZooKeeperServer.processSasl). It gives the client no identity.
 		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
 	default:
 		// Nothing else is queued before the reply, except events of a setWatches.
@@ -242,8 +242,8 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		}
 		if h.Code == proto.ThrottledOp {
 			c.s.stats.throttled.Add(1)
-			// A client does not look at the answer to setWatches, and would
-			// wait for events that never come.
+			// Clients ignore the answer to setWatches, and would wait for events that
+			// never come.
 			end = q.op.Code == proto.OpSetWatches || q.op.Code == proto.OpSetWatches2
 		}
 	}
@@ -254,7 +254,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	return scratch
 }
 
-// frameHeader is the length of a reply without its body.
+// frameHeader is the length in bytes of a reply without its body.
 const frameHeader = 4 + 16
 
 func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
@@ -262,8 +262,8 @@ func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 	c.frame(h, func(b []byte) []byte { return append(b, body...) })
 }
 
-// Done implements fsm.Waiter: the write at the head of the queue is applied. Its
-// reply is queued, and then the reads behind it are run, up to the next write.
+// Done implements fsm.Waiter: the write at the head of the queue has been applied.
+// It queues the reply and then runs the parked reads up to the next write.
 func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	for i := range r.Exceeded {
 		c.exceeded(&r.Exceeded[i])
@@ -305,7 +305,7 @@ func (c *conn) exceeded(e *znode.QuotaExceeded) {
 	c.warnLater("quota exceeded", e.String())
 }
 
-// pop takes the head off the queue; mu is held.
+// pop removes and returns the head of the queue. The caller holds mu.
 func (c *conn) pop() request {
 	q := c.queue[0]
 	c.queue[0] = request{}
@@ -317,11 +317,11 @@ func (c *conn) pop() request {
 	return q
 }
 
-// Lost implements fsm.Waiter: nobody knows what came of a write, which is what a
-// closed connection says. Nothing more is proposed for it.
+// Lost implements fsm.Waiter: the outcome of a write is unknown. Closing the
+// connection tells the client so, and stops later requests from being proposed.
 func (c *conn) Lost() { c.kill() }
 
 var (
-	errAuth = errors.New("auth request that cannot be read")
-	errSASL = errors.New("sasl request that cannot be read")
+	errAuth = errors.New("malformed auth request")
+	errSASL = errors.New("malformed sasl request")
 )

@@ -17,47 +17,52 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Proposer is what the client port needs of the cluster.
+// Proposer is the client port's interface to the cluster.
 type Proposer interface {
-	// Propose puts a command into the log behind those that the caller proposed before, and
-	// returns at once or when there is room. c is not used after it returns. Once over
-	// is closed, which w may do when a command is lost, nothing is proposed.
+	// Propose adds a command to the log, after the commands that the caller proposed
+	// before. It blocks while too many commands are waiting. It does not use c after it
+	// returns; w is told the outcome. Once over is closed, Propose adds nothing to the
+	// log; w may close over when a command is lost.
 	Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{})
-	// Touch notes that a session was heard of. It returns when the session is sure to
-	// outlive the trust that its client takes from an answer, and reports false if
-	// the session is at its end, or over was closed before.
+	// Touch records that the client of a session has been heard from. It blocks until
+	// the session is certain to live at least as long as its client will believe after
+	// an answer. It returns false if the session is about to end, or if over is closed
+	// first.
 	Touch(session int64, over <-chan struct{}) bool
-	// Role is this server's part in the cluster, as four-letter words say it.
+	// Role returns this server's role in the cluster, in the form that four-letter
+	// words use.
 	Role() string
-	// Deadlines tells when the sessions are to end if nothing more is heard of
-	// them, as far as this server knows: in ms since the epoch, the earliest first.
+	// Deadlines returns the sessions grouped by the time when they expire unless their
+	// clients are heard from, as far as this server knows. Times are in ms since the
+	// epoch, the earliest first.
 	Deadlines() []session.Bucket
-	// Expired is how many sessions this server has ended because they were late.
+	// Expired returns the number of sessions that this server has expired.
 	Expired() int64
-	// Reconfigure changes the members as the body of a reconfig says, whose checks
-	// against the state were passed; who is to vote has wait to catch up. When it
-	// returns, the change is applied here. It reports false if its fate is unknown.
+	// Reconfigure changes the members as the body of a reconfig request says. The
+	// request must have passed the checks against the state. A server that is to vote
+	// has the duration wait to catch up first. When Reconfigure returns, the change has
+	// been applied here. It returns ok false if the outcome is unknown.
 	Reconfigure(body []byte, wait time.Duration) (code proto.Code, ok bool)
-	// Quorum tells about the cluster; false if this server is alone.
+	// Quorum describes the cluster. It returns false if this server is standalone.
 	Quorum() (Quorum, bool)
-	// ResetProposals forgets the lengths of proposals in it.
+	// ResetProposals resets the proposal lengths in Quorum.
 	ResetProposals()
 }
 
-// Quorum is what four-letter words tell of a cluster.
+// Quorum is the information about a cluster that four-letter words show.
 type Quorum struct {
-	Voters    int           // members that vote
-	Observer  bool          // this server does not
+	Voters    int           // number of voting members
+	Observer  bool          // this server is an observer
 	PeerPort  int           // of this server
-	Followers int           // of a leader: those that it hears of, with a vote
-	Observers int           // likewise, without one
-	Leads     time.Duration // how long this server does
-	// Bytes of what it has proposed as the leader: the last, the least and the
-	// most; -1 if there is nothing.
+	Followers int           // on the leader: voting members that it is in contact with
+	Observers int           // on the leader: observers that it is in contact with
+	Leads     time.Duration // how long this server has been the leader
+	// Lengths in bytes of the proposals that this server made as the leader: the last,
+	// the shortest and the longest; -1 if it made none.
 	Last, Min, Max int64
 }
 
-// Config says how to serve clients. Every limit must be set.
+// Config configures a Server. Every limit must be set.
 type Config struct {
 	ID       uint64 // of this server; the high byte of its sessions' ids
 	Proposer Proposer
@@ -67,31 +72,31 @@ type Config struct {
 	Tick              time.Duration
 	MinSessionTimeout time.Duration
 	MaxSessionTimeout time.Duration
-	Digest            crypto.Hash // of identities of scheme digest
+	Digest            crypto.Hash // for identities of scheme digest
 	SuperDigest       string      // "user:base64(hash(user:password))" of the super user; empty for none
-	NoDigest          bool        // there is no scheme digest
-	EnforceAuth       []string    // schemes, of one of which a connection needs an identity; none enforces nothing
+	NoDigest          bool        // clients cannot authenticate with scheme digest
+	EnforceAuth       []string    // schemes; if not empty, a connection needs an identity of one of them
 	SuperX509         string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
 	MaxConns         int           // 0 is no limit
 	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
-	MaxOutstanding   int           // requests of one connection that wait
+	MaxOutstanding   int           // waiting requests of one connection
 	MaxWatches       int           // of one connection; 0 is no limit
-	MaxSessions      int           // that may be opened, in the whole cluster; 0 is no limit
-	OutboxBytes      int           // queued for a client, at least MinOutbox more than MaxFrame
-	HandshakeTimeout time.Duration // for TLS and the first frame
-	MaxTLSHandshakes int           // under way
-	ReadOnly         bool          // serve reads while suspended, to clients who say that they are content with them
-	FourLetterWords  []string      // those that are answered besides srvr, and isro if ReadOnly; "*" is all
+	MaxSessions      int           // in the whole cluster, checked when one is opened; 0 is no limit
+	OutboxBytes      int           // queued for one client; at least MinOutbox more than MaxFrame
+	HandshakeTimeout time.Duration // for the TLS handshake and the first frame together
+	MaxTLSHandshakes int           // in progress
+	ReadOnly         bool          // while suspended, serve reads to clients that accept read-only mode
+	FourLetterWords  []string      // words to answer besides srvr, and isro if ReadOnly; "*" means all
 	Version          string        // for four-letter words
-	Built            string        // likewise: YYYY-MM-DD HH:MM
-	DataDir          string        // likewise
+	Built            string        // for four-letter words: YYYY-MM-DD HH:MM
+	DataDir          string        // for four-letter words
 
-	TimeOfDay func() time.Time // what four-letter words tell of; nil is time.Now
+	TimeOfDay func() time.Time // the clock that four-letter words show; nil is time.Now
 }
 
-// Server serves clients. Its methods may be called at any time.
+// Server serves clients. Its methods are safe for concurrent use.
 type Server struct {
 	cfg   Config
 	start time.Time
@@ -99,27 +104,27 @@ type Server struct {
 	mu        sync.Mutex
 	closed    bool
 	serving   bool
-	readOnly  bool     // not serving, but clients who are content with reads
-	listening net.Addr // for the word conf
-	secure    net.Addr // likewise: where TLS is spoken
+	readOnly  bool     // serving only clients that accept read-only mode; serving is false
+	listening net.Addr // the client port, for the word conf
+	secure    net.Addr // the TLS port, for the word conf
 	conns     map[*conn]struct{}
 	perAddr   map[string]int
-	sessions  map[int64]*conn // whose connection it is, here
-	wg        sync.WaitGroup  // one for each connection and listener
+	sessions  map[int64]*conn // by session id: the connection on this server that owns it
+	wg        sync.WaitGroup  // goroutines of connections, listeners and logWaiting
 
 	dirtyMu sync.Mutex
-	dirty   []*conn // have frames that the applier queued since it last flushed
-	scratch []byte  // replies of reads that the applier runs; the applier's own
+	dirty   []*conn // connections for which the applier has queued frames but not woken the writer
+	scratch []byte  // buffer for replies to parked reads; used only by the applier
 
-	opening   atomic.Int64  // sessions that are asked for and not in the replica yet
-	number    atomic.Uint64 // of the last connection
+	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
+	number    atomic.Uint64 // of the latest connection
 	traceMask atomic.Int64  // of the words gtmk and stmk
 	stats     stats
 	warnings  warnings
 }
 
-// New returns a server, which refuses clients until [Server.Open]. It observes
-// the replica, so it must be made before entries are applied.
+// New returns a server that refuses clients until [Server.Open]. It observes the
+// replica, so it must be called before entries are applied.
 func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, start: time.Now(),
@@ -128,8 +133,9 @@ func New(cfg Config) *Server {
 	if s.cfg.TimeOfDay == nil {
 		s.cfg.TimeOfDay = time.Now
 	}
-	// Numbers of an earlier run must not come back: sessions remember the
-	// number of their connection. A clock may be the same again.
+	// Sessions record the number of the connection that owns them, so numbers must not
+	// repeat after a restart. A random start ensures that; the clock does not, since it
+	// may be set back.
 	var number [8]byte
 	rand.Read(number[:])
 	s.number.Store(binary.BigEndian.Uint64(number[:]) >> 1)
@@ -139,8 +145,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Open begins to serve clients. Those who were served reads alone are closed,
-// so that they come back for a session.
+// Open begins to serve clients. It closes connections in read-only mode, so that
+// their clients reconnect and get a session.
 func (s *Server) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,9 +158,9 @@ func (s *Server) Open() {
 	}
 }
 
-// Suspend closes all connections and refuses clients until the next
-// [Server.Open], so that they go to another server; but for those who are content
-// with reads, if there is a read-only mode.
+// Suspend closes all connections and refuses clients until the next [Server.Open],
+// so that they go to another server. If Config.ReadOnly is set, it still accepts
+// clients that accept read-only mode.
 func (s *Server) Suspend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +173,8 @@ func (s *Server) Suspend() {
 // Serve accepts connections on l until it is closed, and then closes l.
 func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.listening) }
 
-// ServeTLS is Serve for clients that speak TLS. Whose certificate was verified
-// has its subject as an identity of scheme x509.
+// ServeTLS is like Serve, for clients that use TLS. A client whose certificate was
+// verified gets an identity of scheme x509: the certificate's subject.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
 	return s.serve(tls.NewListener(l, config), &s.secure)
 }
@@ -189,7 +195,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			// Most likely too many open files: that passes when some close.
+			// Probably too many files are open, which may be over in a moment.
 			s.cfg.Log.Warn("cannot accept a connection", "error", err)
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -215,7 +221,8 @@ func (s *Server) ServeConn(c net.Conn) {
 	s.serveConn(c)
 }
 
-// enter counts a goroutine that Close waits for; false if there can be no more.
+// enter adds a goroutine to those that Wait waits for. It returns false if the
+// server has been closed.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,9 +233,9 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// Close closes all connections and takes no more; [Server.Wait] waits for their
-// goroutines. In between, whoever holds what they wait for can let go of it.
-// Listeners must be closed by whoever opened them.
+// Close closes all connections and refuses new ones. It does not wait for their
+// goroutines, which may be blocked in the Proposer: the caller can stop that first
+// and then call [Server.Wait]. The caller also closes the listeners.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed, s.serving, s.readOnly = true, false, false
@@ -238,11 +245,12 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 }
 
-// Wait waits for the goroutines of all connections and listeners, after Close.
+// Wait waits until the goroutines of all connections and listeners have ended. It
+// must be called after Close.
 func (s *Server) Wait() { s.wg.Wait() }
 
-// Disconnect closes the connection of a session, which lives on, and reports
-// whether there was one.
+// Disconnect closes the connection of a session and reports whether there was one.
+// The session continues.
 func (s *Server) Disconnect(session int64) bool {
 	s.mu.Lock()
 	c := s.sessions[session]
@@ -254,7 +262,7 @@ func (s *Server) Disconnect(session int64) bool {
 	return true
 }
 
-// admit registers a connection, if the limits allow.
+// admit registers a connection. It returns false if a limit does not allow it.
 func (s *Server) admit(c *conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,7 +275,7 @@ func (s *Server) admit(c *conn) bool {
 	return true
 }
 
-// forget drops a connection that has ended. It may be called twice.
+// forget removes a connection that has ended. It may be called more than once.
 func (s *Server) forget(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,13 +291,13 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// own makes c the connection of a session and closes the one that was.
+// own makes c the connection of a session and closes the previous one.
 func (s *Server) own(c *conn, session int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.session, c.timeout = session, timeout
 	if _, ok := s.conns[c]; !ok {
-		return // it ended meanwhile; the session waits for another
+		return // the connection has already ended; the session stays without one
 	}
 	if before := s.sessions[session]; before != nil && before != c {
 		before.kill()
@@ -309,7 +317,7 @@ func (s *Server) isReadOnly() bool {
 	return s.readOnly
 }
 
-// role is this server's part in the cluster, as four-letter words say it.
+// role returns this server's role, in the form that four-letter words use.
 func (s *Server) role() string {
 	if s.isReadOnly() {
 		return "read-only"
@@ -317,14 +325,14 @@ func (s *Server) role() string {
 	return s.cfg.Proposer.Role()
 }
 
-// markDirty notes that c has frames to send when the running entry is applied.
+// markDirty records that c has frames to send once the running entry is applied.
 func (s *Server) markDirty(c *conn) {
 	s.dirtyMu.Lock()
 	s.dirty = append(s.dirty, c)
 	s.dirtyMu.Unlock()
 }
 
-// observer tells the connections of what happens to the replica.
+// observer is the fsm.Observer that reacts to changes of the replica.
 type observer struct{ s *Server }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
@@ -332,7 +340,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		id := changes[i].Session
 		switch changes[i].Kind {
 		case proto.SessionClosed:
-		case proto.SessionResumed: // on another server it is of no use here any more
+		case proto.SessionResumed: // if on another server, its connection here must go
 			if v.Sessions().Get(id).Owner.Server == o.s.cfg.ID {
 				continue
 			}
@@ -343,7 +351,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		c := o.s.sessions[id]
 		delete(o.s.sessions, id)
 		o.s.mu.Unlock()
-		if c != nil && !c.closing.Load() { // else its reply is to come, and then the end
+		if c != nil && !c.closing.Load() { // a closing connection ends after its reply
 			c.kill()
 		}
 	}
@@ -360,11 +368,11 @@ func (o observer) Applied(uint64, uint64, int) {
 	}
 }
 
-// Restoring makes sure that nothing more is sent on any connection. Events
-// between the old state and the new one are not known: a client that saw a zxid
-// of the new one would name it when it sets its watches again, and never be told
-// of what it missed. Requests that are answered while the tree is unlocked again
-// go nowhere.
+// Restoring makes sure that nothing more is sent on any connection. The events
+// between the old state and the new one are unknown. If a client saw a zxid of the
+// new state, it would name that zxid when it sets its watches again, and would
+// never learn of the events that it missed. Replies made after the tree is unlocked
+// are therefore discarded.
 func (o observer) Restoring() {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
@@ -373,8 +381,8 @@ func (o observer) Restoring() {
 	}
 }
 
-// Restored closes all connections, which may take longer than the tree should be
-// locked. Clients come back and set their watches again.
+// Restored closes all connections, which takes too long to do while the tree is
+// locked. Clients reconnect and set their watches again.
 func (o observer) Restored() {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()

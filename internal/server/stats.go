@@ -17,19 +17,19 @@ type stats struct {
 	lastReply, minReply      atomic.Int64 // bytes
 	maxReply                 atomic.Int64
 
-	handshakes, resumes    atomic.Int64 // ConnectRequests, and those that name a session
-	refused, ended         atomic.Int64 // connections: over a limit, and those that are over
-	silent, unserved       atomic.Int64 // connections without a handshake in time, or while not serving
-	bytesIn, bytesOut      atomic.Int64 // bytesIn with length prefixes; bytesOut of replies, without
-	eventBytes             atomic.Int64 // likewise
-	plainNear, plainFar    atomic.Int64 // connections without TLS: of this host and of others
-	throttled              atomic.Int64 // requests over a limit
-	tlsFailed, tlsExceeded atomic.Int64 // handshakes of TLS: that failed, and that were one too many
-	tlsHandshakes          atomic.Int64 // under way
+	handshakes, resumes    atomic.Int64 // all ConnectRequests, and those that name a session
+	refused, ended         atomic.Int64 // connections refused because of a limit, and connections that have ended
+	silent, unserved       atomic.Int64 // connections whose handshake took too long, or came while not serving
+	bytesIn, bytesOut      atomic.Int64 // of requests with length prefixes; of replies without
+	eventBytes             atomic.Int64 // of events, without length prefixes
+	plainNear, plainFar    atomic.Int64 // connections without TLS: from loopback addresses and from others
+	throttled              atomic.Int64 // requests answered ThrottledOp
+	tlsFailed, tlsExceeded atomic.Int64 // TLS handshakes that failed, and that the limit refused
+	tlsHandshakes          atomic.Int64 // in progress
 	staleBase              atomic.Int64 // Proposer.Expired at the last reset
 
 	mu       sync.Mutex
-	exceeded map[string]int64 // writes that a quota refused, by namespace
+	exceeded map[string]int64 // writes that a hard quota refused, by namespace
 }
 
 type counter struct {
@@ -37,7 +37,7 @@ type counter struct {
 	v   *atomic.Int64
 }
 
-// counters are those that mntr shows as they are, by ZooKeeper's names
+// counters returns the counters that mntr shows unchanged, with ZooKeeper's names
 // (ServerMetrics).
 func (s *stats) counters() []counter {
 	return []counter{
@@ -58,7 +58,7 @@ func (s *stats) counters() []counter {
 	}
 }
 
-// maxNamespaces bounds those that refused writes are counted for.
+// maxNamespaces limits the number of namespaces in stats.exceeded.
 const maxNamespaces = 1000
 
 func (s *stats) quotaExceeded(namespace string) {
@@ -79,7 +79,7 @@ func (s *stats) reset() {
 	s.maxReply.Store(-1)
 }
 
-// resetAll is what the word srst does.
+// resetAll resets the counts, for the word srst.
 func (s *stats) resetAll() {
 	for _, v := range []*atomic.Int64{&s.received, &s.sent, &s.latencySum, &s.latencyCount, &s.latencyMax} {
 		v.Store(0)
@@ -90,7 +90,7 @@ func (s *stats) resetAll() {
 	s.reset()
 }
 
-// raise and lower keep a maximum and a minimum; -1 is none yet.
+// raise and lower update a maximum and a minimum; -1 means that there is none yet.
 
 func raise(v *atomic.Int64, x int64) {
 	for old := v.Load(); x > old && !v.CompareAndSwap(old, x); old = v.Load() {
@@ -102,7 +102,7 @@ func lower(v *atomic.Int64, x int64) {
 	}
 }
 
-// latency in milliseconds: the least, the mean and the greatest.
+// latency returns the smallest, mean and greatest latency in milliseconds.
 func (s *stats) latency() (least, mean, greatest float64) {
 	if n := s.latencyCount.Load(); n > 0 {
 		mean = float64(s.latencySum.Load()) / float64(n) / 1000
@@ -110,13 +110,13 @@ func (s *stats) latency() (least, mean, greatest float64) {
 	return float64(max(0, s.latencyMin.Load())) / 1000, mean, float64(s.latencyMax.Load()) / 1000
 }
 
-// Stats are what a program wants to know of its server. Those of requests, replies
-// and latencies are since its start or the last reset.
+// Stats are a server's counters. Received, Sent and the latencies cover the time
+// since the server started or was last reset.
 type Stats struct {
-	Serving, ReadOnly                  bool // not both
+	Serving, ReadOnly                  bool // at most one is true
 	Uptime                             time.Duration
 	Connections                        int
-	Outstanding                        int64 // requests that are not answered
+	Outstanding                        int64 // requests not answered yet
 	Received, Sent                     int64 // requests; replies and watch events
 	MinLatency, AvgLatency, MaxLatency time.Duration
 }
@@ -143,13 +143,13 @@ type connStats struct {
 	last lastRequest
 	sum  int64 // of the latencies, µs
 	n    int64
-	min  int64 // µs; of nothing if n is 0
+	min  int64 // µs; meaningless if n is 0
 	max  int64
 }
 
-// lastRequest is the one that was answered last, for the word cons.
+// lastRequest describes the request that was answered last, for the word cons.
 type lastRequest struct {
-	op      string // as proto.Op.Short
+	op      string // proto.Op.Short
 	cxid    int32
 	zxid    int64
 	at      time.Time
@@ -165,7 +165,7 @@ func (s *connStats) answered(r lastRequest) {
 	s.last, s.sum, s.max, s.n = r, s.sum+r.latency, max(s.max, r.latency), s.n+1
 }
 
-// reset is what the word crst does.
+// reset resets the counts, for the word crst.
 func (s *connStats) reset() {
 	s.received.Store(0)
 	s.sent.Store(0)
@@ -181,7 +181,7 @@ func (c *conn) received(n int) {
 	c.s.stats.bytesIn.Add(int64(4 + n))
 }
 
-// answered notes how long a request took and how long its reply is.
+// answered records the latency of a request and the length of its reply.
 func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 	s := &c.s.stats
 	us := time.Since(q.start).Microseconds()

@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// shakeTLS has TLS spoken on a connection, and notes whose it is by its client
-// certificate. It reports false if the connection is to end. The connection has
-// a deadline.
+// shakeTLS runs the TLS handshake of a connection and adds the identity that its
+// client certificate proves. It returns false if the connection is to end. The
+// caller has set a deadline.
 func (c *conn) shakeTLS(t *tls.Conn) bool {
 	stats := &c.s.stats
 	defer stats.tlsHandshakes.Add(-1)
@@ -33,7 +33,7 @@ func (c *conn) shakeTLS(t *tls.Conn) bool {
 	}
 	stats.tlsFailed.Add(1)
 	switch {
-	case errors.Is(err, io.EOF): // a client that only looked whether the port is open
+	case errors.Is(err, io.EOF): // a client that only checked whether the port is open
 		c.s.cfg.Log.Debug("TLS handshake ends", "client", c.remote())
 	default:
 		stats.authFailed.Add(1)
@@ -42,9 +42,9 @@ func (c *conn) shakeTLS(t *tls.Conn) bool {
 	return false
 }
 
-// addX509 adds the identity that a verified certificate proves
-// (X509AuthenticationProvider). No certificate, where none was asked for or
-// needed, is no error.
+// addX509 adds the identity that a verified client certificate proves
+// (X509AuthenticationProvider). It is not an error if there is no certificate; the
+// TLS configuration decides whether one is required.
 func (c *conn) addX509(state tls.ConnectionState) error {
 	if len(state.VerifiedChains) == 0 {
 		return nil
@@ -69,20 +69,22 @@ func (c *conn) hasX509() bool {
 	return slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 })
 }
 
-// dnNames are the attributes that have a name in RFC 2253; others show as numbers.
+// dnNames are the attributes that have a name in RFC 2253; others are written as
+// numbers.
 var dnNames = map[string]string{
 	"2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.10": "O", "2.5.4.11": "OU",
 	"2.5.4.9": "STREET", "0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
 }
 
-// nameSET is one part of a distinguished name. encoding/asn1 goes by its suffix.
+// nameSET is one part of a distinguished name. The suffix SET tells encoding/asn1
+// that it is a set.
 type nameSET []struct {
 	Type  asn1.ObjectIdentifier
 	Value asn1.RawValue
 }
 
-// distinguishedName shows a subject as Java's X500Principal.getName does, since
-// that is what stands in ACLs: in the form of RFC 2253, the last part first.
+// distinguishedName formats a subject as Java's X500Principal.getName does, because
+// ACLs contain that form: RFC 2253, the last part first.
 func distinguishedName(der []byte) (string, error) {
 	var parts []nameSET
 	if rest, err := asn1.Unmarshal(der, &parts); err != nil || len(rest) > 0 {
@@ -113,8 +115,8 @@ func distinguishedName(der []byte) (string, error) {
 	return b.String(), nil
 }
 
-// isText reports whether Java takes a value for text. It takes the bytes of all
-// these types for UTF-8.
+// isText reports whether Java treats a value as text. It reads all of these types as
+// UTF-8.
 func isText(v asn1.RawValue) bool {
 	return v.Class == asn1.ClassUniversal && slices.Contains([]int{asn1.TagPrintableString, asn1.TagUTF8String, asn1.TagT61String,
 		asn1.TagIA5String, asn1.TagGeneralString, asn1.TagBMPString}, v.Tag)

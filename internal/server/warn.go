@@ -7,13 +7,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// warnings keeps clients from filling the log: of each kind at most
-// warnBurst lines a second are logged, and the next one tells how many were not.
+// warnings keeps clients from filling the log: at most warnBurst lines of each kind
+// are logged per second, and the next line says how many were suppressed.
 type warnings struct {
 	mu      sync.Mutex
-	said    map[string]*said
-	waiting []func() // to be logged by logWaiting, in this order
-	logging bool     // logWaiting runs
+	said    map[string]*said // by kind
+	waiting []func()         // lines for logWaiting to log, in this order
+	logging bool             // logWaiting is running
 }
 
 type said struct {
@@ -24,19 +24,19 @@ type said struct {
 
 const (
 	warnBurst  = 50
-	maxWaiting = 1000 // lines for a log that takes none
+	maxWaiting = 1000 // lines kept while the log blocks
 )
 
-// warn logs something about a connection that its client brought about. The log
-// may block: the applier, and whoever holds a lock, calls warnLater.
+// warn logs a warning about a connection that its client has caused. The log may
+// block, so the applier, and any caller that holds a lock, must use warnLater.
 func (c *conn) warn(msg string, args ...any) {
 	if say := c.warning(msg, msg, args...); say != nil {
 		say()
 	}
 }
 
-// warnLater is warn on a goroutine that nobody waits for. Lines of one kind count
-// as alike, whatever msg says.
+// warnLater is like warn but does not block: another goroutine writes to the log.
+// The limit is per kind, whatever msg says.
 func (c *conn) warnLater(kind, msg string, args ...any) {
 	say := c.warning(kind, msg, args...)
 	w := &c.s.warnings
@@ -55,7 +55,7 @@ func (c *conn) warnLater(kind, msg string, args ...any) {
 	w.waiting = append(w.waiting, say)
 }
 
-// logWaiting logs what waits for it, and ends when nothing does.
+// logWaiting logs the waiting lines and returns when there are none.
 func (s *Server) logWaiting() {
 	defer s.wg.Done()
 	w := &s.warnings
@@ -74,7 +74,7 @@ func (s *Server) logWaiting() {
 	}
 }
 
-// warning returns what warn does, or nil if there was enough of this kind.
+// warning returns a function that logs the warning, or nil if it is suppressed.
 func (c *conn) warning(kind, msg string, args ...any) (say func()) {
 	unsaid, ok := c.s.warnings.allow(kind, time.Now())
 	if !ok {
