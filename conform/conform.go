@@ -1,10 +1,11 @@
-// Package conform says whether a server behaves as ZooKeeper does, to the byte:
-// a suite of named checks that runs against any endpoint of its protocol.
+// Package conform tests whether a server behaves as ZooKeeper does, down to the
+// bytes of its replies. It is a suite of named checks that runs against any
+// endpoint of ZooKeeper's protocol.
 //
-// A program calls [Run] and reads the [Report]; a Go test calls [Test], in the
-// manner of testing/fstest. The suite works below a root znode of its own, for
-// moments beside it too, and takes all away again. It needs an endpoint that nobody else writes to, since
-// some checks count zxids.
+// A program calls [Run] and reads the [Report]; a Go test calls [Test], as with
+// testing/fstest. The suite works below a root znode that it creates, and briefly
+// outside of it, and deletes everything at the end. No other client may write to
+// the endpoint meanwhile, because some checks count zxids.
 //
 // This package promises compatibility, as package lockkeeper explains. A new version
 // may come with new checks, which a server that passed so far may fail.
@@ -28,18 +29,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Check is one behaviour that the suite looks at.
+// Check tests one behaviour of a server.
 type Check struct {
 	Name  string    // GROUP/WHAT, unique
 	Says  string    // the behaviour, in one sentence
-	In    string    // the versions of ZooKeeper that have it, as a range; see [Version.In]
-	Needs []Feature // what the endpoint must be able to do, or the check is unsupported
-	With  Setting   // how the endpoint must be configured, or the check is not applicable
-	Alone bool      // nothing else may run beside it, since it counts zxids or asks for totals
+	In    string    // range of the ZooKeeper versions that behave so; see [Version.In]
+	Needs []Feature // features without which the check is Unsupported
+	With  Setting   // setting without which the check is NotApplicable
+	Alone bool      // no other check may run at the same time, since it counts zxids or reads totals
 	run   func(*trial)
 }
 
-// Group is the part of the check's name that many share.
+// Group returns the group of the check: its name up to the slash.
 func (k *Check) Group() string { return group(k.Name) }
 
 func group(name string) string {
@@ -47,29 +48,29 @@ func group(name string) string {
 	return g
 }
 
-// Feature is something that not every endpoint can do, or lets be seen.
+// Feature is something that an endpoint may lack or hide.
 type Feature string
 
-// The features. Whether an endpoint has those marked † is found out by trying.
+// The features. [Run] finds out by itself whether an endpoint has those marked †.
 const (
-	Words  Feature = "words"  // † four-letter words, all of them
+	Words  Feature = "words"  // † all four-letter words
 	TTL    Feature = "ttl"    // † TTL znodes (extendedTypesEnabled)
 	Quotas Feature = "quotas" // † quotas that are enforced (enforceQuota)
-	Super  Feature = "super"  // a super user, whose password Options.Super gives
-	Reaper Feature = "reaper" // containers are reaped within Options.ReapWithin
+	Super  Feature = "super"  // a super user, whose password is in Options.Super
+	Reaper Feature = "reaper" // empty containers are deleted within Options.ReapWithin
 )
 
-// Features lists all features.
+// Features returns all features.
 func Features() []Feature { return []Feature{Words, TTL, Quotas, Super, Reaper} }
 
-// Setting is a configuration that decides which behaviour is right. How the
-// endpoint is configured is found out by trying.
+// Setting is a configuration setting that decides which behaviour is correct. [Run]
+// finds out by itself how the endpoint is configured.
 type Setting string
 
 // NoReconfig is reconfigEnabled=false, which is ZooKeeper's default.
 const NoReconfig Setting = "reconfigEnabled=false"
 
-// Checks lists the suite in the order of its report.
+// Checks returns all checks, in the order of the report.
 func Checks() []Check { return slices.Clone(suite) }
 
 // suite is all checks, in the order of the report.
@@ -97,38 +98,40 @@ var suite = slices.Concat(
 	wordChecks,
 )
 
-// Options say what to check, and where. Dial alone is required.
+// Options configure a run of the suite. Only Dial is required.
 type Options struct {
-	// Dial connects to the endpoint. It may be called from several goroutines.
+	// Dial connects to the endpoint. It must be safe for concurrent use.
 	Dial func(context.Context) (net.Conn, error)
-	// Version is the version of ZooKeeper that the endpoint is to behave as,
-	// such as "3.8.4", or "3.8.0+debian" for Debian's patched one. If it is
-	// empty the endpoint is asked (srvr), and if it does not say, the newest
-	// that the suite knows is expected.
+	// Version is the version of ZooKeeper whose behaviour is expected, such as
+	// "3.8.4", or "3.8.0+debian" for Debian's patched 3.8.0. If it is empty, the
+	// suite asks the endpoint with the four-letter word srvr; without an answer it
+	// expects the newest version that it knows.
 	Version string
-	// Groups are the groups to run; none means all.
+	// Groups are the groups to run; if empty, all groups.
 	Groups []string
-	// Run selects checks by their names; nil means all.
+	// Run selects checks by name; nil selects all.
 	Run *regexp.Regexp
-	// Without are features that the endpoint does not have, besides those
-	// that are found missing.
+	// Without lists features that the endpoint lacks, in addition to those that the
+	// suite finds missing by itself.
 	Without []Feature
-	// Super is USER:PASSWORD of the endpoint's super user.
+	// Super is USER:PASSWORD of the endpoint's super user. If it is empty, checks that
+	// need the super user are Unsupported.
 	Super string
-	// ReapWithin is how long after it became empty a container is gone at the
-	// latest, by the endpoint's configuration. 0 leaves those checks out.
+	// ReapWithin is the longest time after which the endpoint, as it is configured,
+	// deletes an empty container. If it is 0, checks that wait for that are
+	// Unsupported.
 	ReapWithin time.Duration
-	// Parallel is how many checks may run at a time; 0 means 8.
+	// Parallel is how many checks may run at the same time; 0 means 8.
 	Parallel int
-	// Timeout bounds the wait for one frame; 0 means 10 s.
+	// Timeout limits the wait for one frame; 0 means 10 s.
 	Timeout time.Duration
-	// Progress, if set, is told of each result as it comes, one at a time.
+	// Progress, if not nil, is called with each result. Calls do not overlap.
 	Progress func(done, of int, r *Result)
 }
 
-// Test runs the suite against the endpoint as subtests of t, one for each
-// check. Those that the endpoint's version or features leave out are skipped,
-// with the reason.
+// Test runs the suite against the endpoint that dial connects to, with one subtest
+// of t for each check. Checks that do not apply to the endpoint's version, features
+// or configuration are skipped, with the reason.
 func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...func(*Options)) {
 	t.Helper()
 	o := Options{Dial: dial}
@@ -152,9 +155,9 @@ func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...
 	}
 }
 
-// Run runs the suite. An error says that it could not be run at all; what the
-// endpoint does wrong is in the report. When ctx ends the checks that have not
-// run yet fail.
+// Run runs the suite. It returns an error only if the suite could not be run at
+// all; wrong behaviour of the endpoint is in the report. When ctx ends, the checks
+// that have not run yet fail.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Dial == nil {
 		return nil, errors.New("conform: no Dial")

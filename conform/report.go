@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Status is what became of a check.
+// Status is the outcome of a check.
 type Status string
 
 // The outcomes.
@@ -17,12 +17,12 @@ const (
 	Passed       Status = "passed"
 	Failed       Status = "failed"
 	Unsupported  Status = "unsupported"   // the endpoint lacks a feature that the check needs
-	OtherVersion Status = "other version" // the behaviour is another version's
-	// NotApplicable: the behaviour is that of another configuration.
+	OtherVersion Status = "other version" // the expected version of ZooKeeper behaves otherwise
+	// NotApplicable: the check is for an endpoint that is configured otherwise.
 	NotApplicable Status = "not applicable"
 )
 
-// Result is what became of one check.
+// Result is the result of one check.
 type Result struct {
 	Name     string   `json:"name"`
 	Group    string   `json:"group"`
@@ -30,24 +30,24 @@ type Result struct {
 	In       string   `json:"in"` // the versions of ZooKeeper that have the behaviour
 	Status   Status   `json:"status"`
 	Why      string   `json:"why,omitempty"`      // why it did not pass
-	Exchange []string `json:"exchange,omitempty"` // what was sent and came, if it failed
-	Ops      []string `json:"ops,omitempty"`      // operations that it asked for
+	Exchange []string `json:"exchange,omitempty"` // what was sent and received, if it failed
+	Ops      []string `json:"ops,omitempty"`      // operations that it requested
 	Seconds  float64  `json:"seconds"`
 }
 
-// Report is the outcome of a run.
+// Report is the result of a run.
 type Report struct {
 	Version string   `json:"version"`          // the version of ZooKeeper that was expected
-	Claims  string   `json:"claims,omitempty"` // what the endpoint calls itself
+	Claims  string   `json:"claims,omitempty"` // the version that the endpoint reports
 	Seconds float64  `json:"seconds"`
 	Left    string   `json:"left,omitempty"` // what could not be deleted, why, and how to avoid it
 	Results []Result `json:"results"`        // in the order of the suite
 }
 
-// OK reports whether nothing differs.
+// OK reports whether no check failed.
 func (r *Report) OK() bool { return r.Count(Failed) == 0 }
 
-// Count is the number of checks with that outcome.
+// Count returns the number of checks with that status.
 func (r *Report) Count(s Status) (n int) {
 	for i := range r.Results {
 		if r.Results[i].Status == s {
@@ -57,14 +57,14 @@ func (r *Report) Count(s Status) (n int) {
 	return n
 }
 
-// Summary is the outcome in one line.
+// Summary returns the result in one line.
 func (r *Report) Summary() string {
 	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d not applicable, %d of other versions, in %.1f s",
 		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), r.Seconds)
 }
 
-// WriteText writes the report for people: a line for each group, and all of
-// what did not pass.
+// WriteText writes the report as text: a line for each group, and the details of
+// every check that did not pass.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	var groups []string
@@ -115,7 +115,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// WriteJUnit writes the report in the XML that continuous integration reads.
+// WriteJUnit writes the report in JUnit's XML format, which CI systems read.
 func (r *Report) WriteJUnit(w io.Writer) error {
 	type message struct {
 		Message string `xml:"message,attr"`

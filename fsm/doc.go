@@ -1,13 +1,14 @@
-// Package fsm turns the replicated log into the tree of znodes and the table of
-// sessions: same state and same entry give the same state, replies, changes
-// and digest, whatever the machine.
+// Package fsm applies the replicated log to the tree of znodes and the table of
+// sessions. It is deterministic: applying the same entry to the same state gives the
+// same new state, replies, changes and digest on every server.
 //
-// [Machine] is that function and nothing else. [Replica] puts a lock around
-// it, keeps this server's watches, and is what Raft applies entries to; reads
-// go through its [View]. The opcodes' code is in writes.go and reads.go.
+// [Machine] is the replicated state and the code that applies entries to it.
+// [Replica] adds a lock and this server's watches; Raft applies entries to it, and
+// reads go through its [View]. The operations are in writes.go and reads.go.
 //
-// An entry that the machine does not understand stops the server; it is never
-// skipped. Restoring a snapshot gives the state it was taken from, by digest.
+// A server stops at an entry that it does not understand; it never skips one.
+// Restoring a snapshot yields exactly the state that it was taken from, which the
+// digest verifies.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package fsm

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// Machine is the replicated state. It needs a lock around it.
+// Machine is the replicated state. It is not safe for concurrent use.
 type Machine struct {
 	tree     *znode.Tree
 	sessions *session.Table
@@ -27,12 +27,12 @@ type Machine struct {
 	membersZxid int64
 
 	settings Settings              // of the running entry
-	txn      znode.Txn             // of the running command; its changes' memory is kept
-	out      []byte                // the running command's reply, likewise
-	ids      map[string][]proto.ID // decoded identities: few different ones fill a log
-	idBytes  int                   // length of their encodings
+	txn      znode.Txn             // of the running command; the memory of its changes is reused
+	out      []byte                // reply of the running command; its memory is reused
+	ids      map[string][]proto.ID // cache of decoded identities, by encoding
+	idBytes  int                   // total length of the keys of ids
 
-	digests []TreeDigest // of the tree now and then, the oldest first; not part of the state
+	digests []TreeDigest // see noteDigest; the oldest first; not part of the state
 }
 
 // TreeDigest is the tree's digest right after a transaction.
@@ -59,22 +59,23 @@ func (m *Machine) noteDigest() {
 	m.digests = append(m.digests, TreeDigest{m.zxid, m.tree.Digest()})
 }
 
-// NewMachine returns the state of a fresh cluster.
+// NewMachine returns the state of a new cluster.
 func NewMachine() *Machine {
 	return &Machine{tree: znode.New(), sessions: session.NewTable(), batches: map[uint64]uint64{}, ids: map[string][]proto.ID{}}
 }
 
-// Result is what a command came to.
+// Result is the result of a command.
 type Result struct {
 	Zxid int64 // for the reply's header
 	Code proto.Code
 	Body []byte // of the reply, if Code is OK; valid until the next command
-	// Drop says that the client gets no reply and its connection is to be
-	// closed: its session is gone or has moved.
+	// Drop means that the session has ended or moved to another connection: the
+	// client gets no reply and its connection must be closed.
 	Drop bool
-	// Exceeded are the quotas that the command went over, or failed at.
+	// Exceeded lists the quotas that the command exceeded. If a hard quota is among
+	// them, the command failed.
 	Exceeded []znode.QuotaExceeded
-	// Session is the one that was opened or resumed, nil if that was refused.
+	// Session is the session that was opened or resumed; nil if that was refused.
 	Session *session.Session
 }
 
@@ -104,19 +105,20 @@ func (m *Machine) Check() error {
 	return m.tree.Check(func(id int64) bool { return m.sessions.Get(id) != nil })
 }
 
-// Tree is the tree of znodes, for look-ups alone.
+// Tree returns the tree of znodes. The caller must not change it.
 func (m *Machine) Tree() *znode.Tree { return m.tree }
 
-// Sessions is the table of sessions, for look-ups alone.
+// Sessions returns the table of sessions. The caller must not change it.
 func (m *Machine) Sessions() *session.Table { return m.sessions }
 
-// Apply applies an entry and calls each, if it is not nil, after every command with what it did;
-// the arguments are valid during the call only. An error means that the entry
-// cannot be understood, and that this server must not go on.
+// Apply applies an entry. If each is not nil, Apply calls it after every command
+// with the command's effects; the arguments are valid only during the call. An
+// error means that the entry could not be understood; the server must then stop.
 //
-// An origin numbers its entries upwards, and proposes one again if it does not
-// know what became of it. An entry whose number is not above the last one of
-// its origin is passed over, and each is called once, with i -1 and no result.
+// Each server (an entry's origin) numbers its entries in increasing order, and
+// proposes an entry again if it does not know whether it was committed. Apply skips
+// an entry whose number is not above the last one applied of its origin; it then
+// calls each once, with i -1 and a nil result.
 func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope, i int, r *Result, changes []proto.Change)) error {
 	e, rest, err := OpenEntry(entry)
 	if err != nil {
@@ -172,14 +174,15 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 // keptBytes is how much memory for replies is kept from command to command.
 const keptBytes = 1 << 20
 
-// begin takes the next zxid for the running command.
+// begin starts a transaction: it gives the running command the next zxid.
 func (m *Machine) begin() int64 {
 	m.zxid++
 	m.txn.Zxid = m.zxid
 	return m.zxid
 }
 
-// LastBatch is the number of the last entry applied of an origin, 0 if there was none.
+// LastBatch returns the number of the last entry of an origin that was applied, or
+// 0 if there was none.
 func (m *Machine) LastBatch(origin uint64) uint64 { return m.batches[origin] }
 
 // appendBatches appends the numbers of the last entries, by origin.

@@ -20,18 +20,19 @@ type Watcher interface {
 	Identities() []proto.ID
 }
 
-// Waiter waits for a command that it proposed. One of its methods is called, once.
+// Waiter is told the outcome of a proposed command. Exactly one of its methods is
+// called, once.
 type Waiter interface {
-	// Done is called when the command has been applied here, in the order of
-	// the log and while the tree is locked, so it must not block. v shows the
-	// tree as the command left it; both arguments are valid during the call only.
+	// Done is called when the command has been applied here, in the order of the log.
+	// The tree is locked during the call, so Done must not block. v shows the tree as
+	// the command left it. Both arguments are valid only during the call.
 	Done(v *View, r *Result)
-	// Lost says that the command's fate is unknown: it may have been applied or not,
-	// or may still be.
+	// Lost is called when the outcome is unknown: the command may have been applied,
+	// may still be, or may never be.
 	Lost()
 }
 
-// Observer learns what happens to a replica.
+// Observer is notified of what happens to a replica.
 type Observer interface {
 	// Changed is called while the tree is locked, after the watches of each
 	// command have fired and before its Waiter is done.
@@ -40,23 +41,25 @@ type Observer interface {
 	// bytes is the entry's length; term and bytes are 0 for a change of members.
 	Applied(index, term uint64, bytes int)
 	// Restoring is called while the tree is locked, right before a snapshot
-	// replaces the whole state. Nobody has seen the new state yet.
+	// replaces the whole state. No reader has seen the new state yet.
 	Restoring()
 	// Restored is called when a snapshot has replaced the whole state and the
 	// tree is unlocked again. No entry is applied before it returns.
 	Restored()
-	// Failed says that an entry could not be understood: this replica applies
-	// nothing any more, and its server must stop.
+	// Failed is called when an entry or snapshot could not be understood. The replica
+	// applies nothing any more, and the server must stop.
 	Failed(err error)
 }
 
-// Completer finds the Waiter of a command that was proposed here, or nil.
-// It is called once for every command of the entry, in order; or once with i
-// -1, for its effect alone, if the entry was passed over (see [Machine.Apply]).
+// Completer returns the Waiter of the i-th command of an entry if it was proposed
+// on this server, and otherwise nil. It is called for every command of the entry, in
+// order. If the entry was skipped as a duplicate (see [Machine.Apply]), it is called
+// once with i -1, and the Waiter that it returns is ignored.
 type Completer func(e *Envelope, i int) Waiter
 
-// Replica is this server's copy of the state, with a lock around it, and its
-// watches. Its methods may be called at any time.
+// Replica is this server's copy of the replicated state together with its watches.
+// Apart from Observe and Complete, which are for setting it up, its methods for
+// reading and watching are safe for concurrent use.
 type Replica struct {
 	mu sync.RWMutex // held for reading while a View is used
 	m  *Machine
@@ -68,10 +71,10 @@ type Replica struct {
 	observers []Observer
 	completer Completer
 
-	failed error // why this replica applies nothing more; by the applier alone
+	failed error // why this replica applies nothing any more; used only by the applier
 }
 
-// NewReplica returns a copy of the state of a fresh cluster. completer may be nil.
+// NewReplica returns a replica with the state of a new cluster.
 func NewReplica() *Replica {
 	return &Replica{m: NewMachine(), watches: watch.New[Watcher](), completer: func(*Envelope, int) Waiter { return nil }}
 }
@@ -79,16 +82,16 @@ func NewReplica() *Replica {
 // Observe adds an observer. It must not be called once entries are applied.
 func (r *Replica) Observe(o Observer) { r.observers = append(r.observers, o) }
 
-// Complete sets who finds the Waiters. It must not be called once entries are applied.
+// Complete sets the Completer. It must not be called once entries are applied.
 func (r *Replica) Complete(c Completer) { r.completer = c }
 
-// View is a replica at one moment: nothing changes while it is in use.
+// View gives read access to a replica, which does not change while it is in use.
 type View struct {
 	r *Replica
 	m *Machine
 }
 
-// View calls f with a view of the replica. Entries wait until it returns.
+// View calls f with a view of the replica. No entry is applied until f returns.
 func (r *Replica) View(f func(v *View)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -104,31 +107,33 @@ func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
 // Index is the log index of the last entry applied here.
 func (v *View) Index() uint64 { return v.m.index }
 
-// Tree is the tree of znodes, for look-ups alone.
+// Tree returns the tree of znodes. The caller must not change it.
 func (v *View) Tree() *znode.Tree { return v.m.tree }
 
-// Sessions is the table of sessions, for look-ups alone.
+// Sessions returns the table of sessions. The caller must not change it.
 func (v *View) Sessions() *session.Table { return v.m.sessions }
 
 // Digest is a hash of the whole replicated state.
 func (v *View) Digest() uint64 { return v.m.Digest() }
 
-// Digests are those of the tree after every 128th of the last transactions that
-// were applied here since the start or the last snapshot, the oldest first.
+// Digests returns the digests of the tree after every 128th of the latest
+// transactions, the oldest first. They go back no further than the last start or
+// restored snapshot.
 func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
 
 // Check verifies the whole replicated state.
 func (v *View) Check() error { return v.m.Check() }
 
-// WatchCounts tells how many connections watch how many paths with how many watches.
+// WatchCounts returns the number of connections that have watches, of watched
+// paths, and of watches.
 func (v *View) WatchCounts() (connections, paths, watches int) {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
 	return v.r.watches.Connections(), v.r.watches.Paths(), v.r.watches.Len()
 }
 
-// Watches calls f for every path that a connection of this server watches, in no
-// order, until it returns false.
+// Watches calls f for every pair of a connection of this server and a path that it
+// watches, in no particular order, until f returns false.
 func (v *View) Watches(f func(w Watcher, path string) bool) {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
@@ -142,8 +147,8 @@ func (r *Replica) DropWatches(w Watcher) {
 	r.watchMu.Unlock()
 }
 
-// apply applies an entry. Watch events are queued before the reply of the
-// command that caused them, and both while nobody can read.
+// apply applies an entry. The events of a command are queued before its reply, and
+// both while the tree is locked against readers.
 func (r *Replica) apply(index, term uint64, entry []byte) error {
 	r.mu.Lock()
 	v := &View{r, r.m}
