@@ -278,7 +278,7 @@ func (c *Config) complete() error {
 	case len(c.Peers) > 0 && len(c.Observers) >= len(c.Peers):
 		return badField("Peers", "all members are observers, but one has to vote")
 	case len(c.Observers) > 0 && len(c.Peers) == 0 && c.Join == "":
-		return badField("Observers", "an observer must join a cluster or be listed as a member of a new one")
+		return badField("Observers", "only a server that joins a cluster, or is a listed member of a new one, can be an observer")
 	case c.Join != "" && c.PeerAddr == "":
 		return badField("PeerAddr", "a server needs a peer address to join a cluster")
 	case c.ElectionTimeout != 0 && c.ElectionTimeout < minElectionTimeout:
@@ -304,7 +304,7 @@ func (c *Config) complete() error {
 	case c.SuperDigest != "" && !strings.Contains(c.SuperDigest, ":"):
 		return badField("SuperDigest", "%q is not USER:HASH", c.SuperDigest)
 	case c.SecureAddr == "" && c.TLS != nil:
-		return badField("SecureAddr", "TLS is configured, but there is no address for TLS clients")
+		return badField("SecureAddr", "TLS is configured without an address for its clients")
 	case c.SecureAddr != "" && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
 		return badField("TLS", "a port for TLS needs a certificate")
 	case c.X509SuperUser != "" && c.TLS == nil:
