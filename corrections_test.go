@@ -7,7 +7,7 @@ package lockkeeper_test
 var corrections = []putBack{
 	// Messages.
 	{"pipeline", []edit{
-		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // lets go of whoever sends\n", ""},
+		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // unblocks Raft if it is sending\n", ""},
 	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
 		{"cluster/transport.go", "if ok && t.m.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
@@ -52,7 +52,7 @@ var corrections = []putBack{
 		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "m.stepDown() // Raft would take", "_ = began // Raft would take"},
+		{"cluster/handover.go", "m.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
