@@ -101,7 +101,7 @@ func TestTouchWaits(t *testing.T) {
 		if len(alive) == 0 || !<-alive {
 			t.Error("it waits although the leader has just heard of the session")
 		}
-		l, alive, over := touching(t, 2500*time.Millisecond)
+		l, alive, _ := touching(t, 2500*time.Millisecond)
 		if len(alive) != 0 || len(l.hurry) == 0 {
 			t.Fatal("it does not wait, or hurry, for the leader")
 		}
@@ -110,7 +110,7 @@ func TestTouchWaits(t *testing.T) {
 		if !<-alive {
 			t.Error("the session is dead although the leader has heard of it")
 		}
-		_, alive, over = touching(t, 2500*time.Millisecond)
+		_, alive, over := touching(t, 2500*time.Millisecond)
 		if close(over); <-alive {
 			t.Error("a connection that is over is of use")
 		}
