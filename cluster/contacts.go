@@ -387,7 +387,8 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	if leads || c.heard.term >= own.term {
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
-	if c.keepUp(own.applied); leads {
+	c.keepUp(own.applied)
+	if leads {
 		c.current = c.ran
 	}
 	v.behind = c.behindAt(c.ran)

@@ -261,7 +261,8 @@ func (m *Member) takeBeats(c net.Conn) {
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
-		asked := m.moment()                                    // the next heartbeat is sent after this: the leader waits for each answer
+		// The next heartbeat is sent after this: the leader waits for each answer.
+		asked := m.moment()
 		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return

@@ -353,7 +353,8 @@ func dirs(s *Server, _ *conn, b *text) {
 	fmt.Fprintf(b, "datadir_size: %d\nlogdir_size: %d\n", size, size)
 }
 
-// envi tells of the environment what ZooKeeper does, but for Java's.
+// envi reports what ZooKeeper does about its environment, without the properties of
+// Java.
 func envi(s *Server, _ *conn, b *text) {
 	host, _ := os.Hostname()
 	home, _ := os.UserHomeDir()
