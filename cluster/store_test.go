@@ -73,14 +73,17 @@ func TestStaleLog(t *testing.T) {
 
 func testStaleLog(t *testing.T, beyond int) {
 	net := memnet.New()
+	// The same snapshot sent again and again takes time, so that the wait below ends.
+	net.SetDelay(func(string, string) time.Duration { return time.Millisecond })
 	peers := map[uint64]string{1: "a:7", 2: "b:7", 3: "c:7"}
 	memories := map[uint64]*storage.Memory{1: storage.NewMemory(), 2: storage.NewMemory(), 3: storage.NewMemory()}
 	members := map[uint64]*Member{}
+	snapshotBytes := int64(1)
 	start := func(ids ...uint64) {
 		for _, id := range ids {
 			m, err := openMember(Config{
 				ID: id, Peers: peers, Network: net.Host(peers[id][:1]), Memory: memories[id],
-				Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1, Log: slog.New(slog.DiscardHandler),
+				Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: snapshotBytes, Log: slog.New(slog.DiscardHandler),
 			}, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
@@ -88,16 +91,26 @@ func testStaleLog(t *testing.T, beyond int) {
 			members[id] = m
 		}
 		for _, id := range ids {
-			<-members[id].Ready()
+			select {
+			case <-members[id].Ready():
+			case err := <-members[id].Err():
+				t.Fatalf("member %d: %v", id, err)
+			case <-time.After(10 * time.Second):
+				t.Fatalf("member %d is not ready after ten seconds", id)
+			}
 		}
 	}
 	stop := func(ids ...uint64) {
 		for _, id := range ids {
-			if err := members[id].Close(); err != nil {
-				t.Error(err)
+			if m := members[id]; m != nil {
+				delete(members, id)
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	}
+	defer stop(3, 2, 1)
 	write := func() {
 		for n := 0; n < 20; {
 			done := make(result, 1)
@@ -118,10 +131,7 @@ func testStaleLog(t *testing.T, beyond int) {
 		t.Fatal(err)
 	}
 	start(1, 2) // in a later term
-	leader := members[1]
-	if leader.raft.State() != raft.Leader {
-		leader = members[2]
-	}
+	leader := leading(members)
 	var newest raft.SnapshotMeta
 	for newest.Index < last+5 {
 		write()
@@ -133,6 +143,15 @@ func testStaleLog(t *testing.T, beyond int) {
 	}
 	if newest.Term <= l.Term {
 		t.Fatalf("the log ends in term %d, the snapshot in term %d", l.Term, newest.Term)
+	}
+	// Without further snapshots: a snapshot of what is written from here on would help
+	// a member that the first one did not help.
+	stop(2, 1)
+	snapshotBytes = 1 << 30
+	start(1, 2)
+	leader = leading(members)
+	if newest, _ = leader.storage.NewestSnapshot(); newest.Index < last+5 {
+		t.Fatalf("the log ends at %d, the snapshot at %d", last, newest.Index)
 	}
 	if err := log.StoreLogs(noops(last+1, newest.Index+uint64(beyond), l.Term)); err != nil {
 		t.Fatal(err)
@@ -160,5 +179,14 @@ func testStaleLog(t *testing.T, beyond int) {
 			t.Errorf("entry %d is of term %d, the leader's of term %d", i, here.Term, there.Term)
 		}
 	}
-	stop(3, 2, 1)
+}
+
+// leading returns the leader of members.
+func leading(members map[uint64]*Member) *Member {
+	for _, m := range members {
+		if m.raft.State() == raft.Leader {
+			return m
+		}
+	}
+	return nil
 }
