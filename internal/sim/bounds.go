@@ -8,30 +8,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// What the promises say in seconds: how soon a write is acknowledged while a single
-// member is stuck, and how old a read may be.
+// The promises that are limits on time: how soon a write is acknowledged while a
+// single member is stuck, and how old a read may be.
 
-// soon is within which time a write is acknowledged, through any member that is
-// not stuck, while one is. The others elect another leader when the one that is
-// stuck was silent, or its disk, for an election timeout, and if that fails once
-// more after half of one. The rest is for messages, and for the new leader to
-// hear of the sessions before anybody is answered.
-func (s *sim) soon() time.Duration {
+// ackLimit is the time within which a write is acknowledged while one member is stuck, if
+// it was sent to another one. The other members elect a new leader once the stuck one,
+// or its disk, has not responded for an election timeout. If that election fails, they
+// try again after half an election timeout. The rest is for messages, and for the
+// members to report their sessions to the new leader before it answers anybody.
+func (s *sim) ackLimit() time.Duration {
 	return s.opts.ElectionTimeout*3/2 + 500*time.Millisecond
 }
 
-// settled is how long after any other fault the cluster is as it should be.
-func (s *sim) settled() time.Duration { return 5*s.opts.ElectionTimeout + 5*time.Second }
+// settleTime is how long after any other fault the cluster is sure to be healthy again.
+func (s *sim) settleTime() time.Duration { return 5*s.opts.ElectionTimeout + 5*time.Second }
 
-// oldest is how old a read without a sync may be: a member answers from what was
-// committed two election timeouts ago. It takes a moment to notice, and messages
-// take a while.
-func (s *sim) oldest() time.Duration {
+// maxReadAge is how old a read without a sync may be: two election timeouts, a moment
+// until the member notices, and the time that messages take.
+func (s *sim) maxReadAge() time.Duration {
 	return 2*s.opts.ElectionTimeout + 150*time.Millisecond + 500*time.Millisecond
 }
 
-// availability asks of every write that was sent while at most one member, and
-// another one than it was sent to, was stuck, whether it was acknowledged soon.
+// availability checks that writes were acknowledged soon, if they were sent to a
+// member that was not stuck while at most one other member was.
 func (c *checker) availability() {
 	closed := map[int64]bool{}
 	for i := range c.h.Commits {
@@ -45,9 +44,9 @@ func (c *checker) availability() {
 	for _, k := range c.h.Conns {
 		newest[k.Session] = k
 	}
-	soon := c.s.soon()
+	soon := c.s.ackLimit()
 	if c.s.slack() > soon/100 {
-		return // each of many steps may take as long
+		return // a write takes many steps, and each may be delayed by that much
 	}
 	for _, o := range c.h.Ops {
 		k := c.h.Conns[o.Conn]
@@ -55,7 +54,7 @@ func (c *checker) availability() {
 			continue
 		}
 		if !o.Known() && (closed[o.Session] || newest[o.Session] != k || k.Ended-o.CallAt < soon && !k.ByServer) {
-			continue // for a reason of its client's
+			continue // the client itself gave up the connection or the session
 		}
 		c.n.Prompt++
 		switch {
@@ -67,13 +66,13 @@ func (c *checker) availability() {
 	}
 }
 
-// calm says whether nothing happened in a time, and for a while before it, but that
-// another member was stuck, once.
+// calm reports whether in a period, and for a while before it, there was no fault
+// other than one other member being stuck once.
 func (c *checker) calm(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	from -= c.s.settled()
-	if from < 0 || slices.ContainsFunc(c.s.otherLog, func(s *cutSpan) bool { return s.within(from, to) }) {
+	from -= c.s.settleTime()
+	if from < 0 || slices.ContainsFunc(c.s.otherLog, func(s *span) bool { return s.within(from, to) }) {
 		return false
 	}
 	stuck := 0
@@ -87,8 +86,8 @@ func (c *checker) calm(member int, from, to time.Duration) bool {
 	return true
 }
 
-// age asks of every read whether it shows all that was acknowledged as long before
-// as a read may be old.
+// age checks that every read shows all writes that were acknowledged longer ago than
+// a read may be old.
 func (c *checker) age() {
 	var acked []*Op
 	for _, o := range c.h.Ops {
@@ -97,9 +96,9 @@ func (c *checker) age() {
 		}
 	}
 	slices.SortFunc(acked, func(a, b *Op) int { return cmp.Compare(a.RetAt, b.RetAt) })
-	oldest := c.s.oldest() + c.s.slack()
+	oldest := c.s.maxReadAge() + c.s.slack()
 	if c.s.slack() > oldest/50 {
-		return // entries that each take as long to apply may queue up
+		return // entries queue up if each of them takes that long to apply
 	}
 	var high *Op
 	for _, o := range c.h.Ops { // in the order of their calls
@@ -118,16 +117,16 @@ func (c *checker) age() {
 			continue
 		}
 		c.n.Recent++
-		if o.Zxid < high.Zxid && !c.stoodStill(o.Server, high.RetAt, o.RetAt) {
-			c.fail("age of reads", "op %d, sent to member %d at %v, is answered from zxid %x, and %x was acknowledged at %v", o.ID, o.Server, o.CallAt, o.Zxid, high.Zxid, high.RetAt)
+		if o.Zxid < high.Zxid && !c.wasPaused(o.Server, high.RetAt, o.RetAt) {
+			c.fail("age of reads", "op %d, sent to member %d at %v, was answered from zxid %x, although %x had been acknowledged at %v", o.ID, o.Server, o.CallAt, o.Zxid, high.Zxid, high.RetAt)
 		}
 	}
 }
 
-// stoodStill says whether a member's process was stopped in a time, which does not
-// count then.
-func (c *checker) stoodStill(member int, from, to time.Duration) bool {
+// wasPaused reports whether a member's process was paused in a period. The age of
+// its reads is not limited then.
+func (c *checker) wasPaused(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.stopLog, func(s *cutSpan) bool { return s.from == memberHost(member) && s.within(from, to) })
+	return slices.ContainsFunc(c.s.pauseLog, func(s *span) bool { return s.from == memberHost(member) && s.within(from, to) })
 }

@@ -18,16 +18,16 @@ import (
 // Counts say how much was checked.
 type Counts struct {
 	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
-	Reaped                                                                                  int // TTL znodes and containers
-	Timely                                                                                  int // sessions that were to end, or not, by a known time
+	Reaped                                                                                  int // TTL znodes and containers that members deleted
+	Timely                                                                                  int // sessions whose latest possible end was known
 	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
-	Unchecked                                                                               int // histories that Porcupine could not judge in time
+	Unchecked                                                                               int // registers whose history Porcupine could not judge in time
 	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
-	Reconfigs                                                                               int // that were answered
-	Refused                                                                                 int // writes that would have gone over a quota
-	ReadOnly                                                                                int // answers of members without a majority
-	Prompt, Recent                                                                          int // writes by which availability was judged, and reads that were held to how old they may be
-	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores has the others
+	Reconfigs                                                                               int // reconfigs that were answered
+	Refused                                                                                 int // writes that would have exceeded a quota
+	ReadOnly                                                                                int // answers from members without a majority
+	Prompt, Recent                                                                          int // writes that had to be prompt, and reads whose age was checked
+	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores counts the others
 }
 
 func (n *Counts) add(m Counts) {
@@ -55,8 +55,8 @@ func (n *Counts) add(m Counts) {
 	n.Reconfigs += m.Reconfigs
 }
 
-// check judges the history. Session order and the agreement of the members were
-// judged as things happened.
+// check checks the history. The order of sessions' replies and the agreement of the
+// members were checked during the run.
 func (s *sim) check() Counts {
 	c := &checker{s: s, h: s.h, at: map[int64]int{}}
 	for i := range s.h.Commits {
@@ -97,15 +97,15 @@ func isWrite(code proto.OpCode) bool {
 	return false
 }
 
-// isStats says whether a znode has data that the members write.
+// isStats reports whether the members, and not clients, determine a znode's data.
 func isStats(path string) bool { return strings.HasSuffix(path, "/zookeeper_stats") }
 
-// writes compares what clients were told of their writes with what the members
-// applied: nothing acknowledged is missing, nothing refused was done, nothing is
-// done twice, and what was done before something began has a lower zxid.
+// writes compares the answers to writes with what the members applied: no
+// acknowledged write is missing, no refused write was done, none was done twice, and a
+// write that was answered before another one was sent has the lower zxid.
 func (c *checker) writes() {
 	done := map[string]int64{}    // tag -> zxid
-	lockers := map[string]int64{} // session of a stock client that made this for a lock
+	lockers := map[string]int64{} // by the data of a stock client's lock znode: the session that created it last
 	for i := range c.h.Commits {
 		x := &c.h.Commits[i]
 		var tags []string
@@ -113,9 +113,9 @@ func (c *checker) writes() {
 			if g.Data == "" || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged || g.Path == "/zookeeper/config" || isStats(g.Path) || slices.Contains(tags, g.Data) {
 				continue
 			}
-			tags = append(tags, g.Data) // a multi writes one twice
+			tags = append(tags, g.Data) // a multi may write the same data to two znodes
 			again := false
-			if strings.HasPrefix(g.Path, "/stock/") { // such a client tries again by itself in its next session
+			if strings.HasPrefix(g.Path, "/stock/") { // a stock client retries by itself in its next session
 				last, ok := lockers[g.Data]
 				again = ok && last != g.Session
 				lockers[g.Data] = g.Session
@@ -136,7 +136,7 @@ func (c *checker) writes() {
 		switch {
 		case o.Err != proto.OK:
 			if committed {
-				c.fail("writes", "op %d was answered %v, and yet zxid %x changed %+v", o.ID, o.Err, o.Zxid, c.h.Commits[i].Changes)
+				c.fail("writes", "op %d was answered %v, but zxid %x changed %+v", o.ID, o.Err, o.Zxid, c.h.Commits[i].Changes)
 			}
 		case !committed:
 			c.fail("writes", "op %d, %s, was acknowledged at zxid %x, which no member applied", o.ID, o.Path, o.Zxid)
@@ -157,13 +157,14 @@ func (c *checker) writes() {
 			}
 		}
 	}
-	// What is sent on a connection whose session another one has by then is not done.
+	// A write is not done if it was sent on a connection after its session had moved to
+	// another one.
 	newest := map[int64]*ConnLog{}
 	next := map[int]*ConnLog{} // the session's next connection
 	for i := len(c.h.Conns) - 1; i >= 0; i-- {
 		k := c.h.Conns[i]
 		next[k.ID] = newest[k.Session]
-		if !k.ReadOnly { // no other member hears of such a connection
+		if !k.ReadOnly { // a read-only connection does not take the session from another
 			newest[k.Session] = k
 		}
 	}
@@ -176,7 +177,7 @@ func (c *checker) writes() {
 		}
 	}
 	c.gaps(done)
-	// In the order of their ends, the highest zxid so far is a bound for all that begin later.
+	// Every write has a higher zxid than all writes that ended before it began.
 	ends := slices.Clone(known)
 	slices.SortFunc(ends, func(a, b *Op) int { return cmp.Compare(a.Ret, b.Ret) })
 	slices.SortFunc(known, func(a, b *Op) int { return cmp.Compare(a.Call, b.Call) })
@@ -189,21 +190,21 @@ func (c *checker) writes() {
 			ends = ends[1:]
 		}
 		if high != nil && o.Zxid <= high.Zxid {
-			c.fail("real time", "op %d has zxid %x, and began after op %d ended, with zxid %x", o.ID, o.Zxid, high.ID, high.Zxid)
+			c.fail("real time", "op %d has zxid %x, but it began after op %d ended, with zxid %x", o.ID, o.Zxid, high.ID, high.Zxid)
 			break
 		}
 	}
 }
 
-// multi compares a multi that was acknowledged with what its transaction did.
-func (c *checker) multi(o *Op, changes []Chg) {
+// multi compares an acknowledged multi with what its transaction did.
+func (c *checker) multi(o *Op, changes []Change) {
 	kinds := map[proto.OpCode]proto.ChangeKind{proto.OpCreate: proto.NodeCreated, proto.OpSetData: proto.NodeDataChanged, proto.OpDelete: proto.NodeDeleted}
 	did := changes
 	for _, p := range o.More {
 		if p.Code == proto.OpCheck {
 			continue
 		}
-		// There is no data left of what it deleted again.
+		// If the multi deleted the znode again, its data is not recorded.
 		if len(did) == 0 || did[0].Kind != kinds[p.Code] || did[0].Path != p.Path || did[0].Data != p.Tag && did[0].Data != "" {
 			c.fail("writes", "op %d, multi %+v, was acknowledged at zxid %x, which did %+v", o.ID, o.More, o.Zxid, changes)
 			return
@@ -215,10 +216,10 @@ func (c *checker) multi(o *Op, changes []Chg) {
 	}
 }
 
-// readOnly asks of what was sent to members without a majority whether writes were
-// refused, and done by nobody. A member ends all connections when it loses the
-// majority and when it has one again: none answers once it has let in a client of
-// the other kind.
+// readOnly checks what was sent to members without a majority: writes were refused
+// and never done. A member closes all connections when it loses the majority and when
+// it regains it, so a connection is not answered any more after the member has
+// accepted a client of the other kind.
 func (c *checker) readOnly() {
 	done := map[string]int64{}
 	opened := map[int64]bool{}
@@ -232,13 +233,13 @@ func (c *checker) readOnly() {
 			}
 		}
 	}
-	sessions := map[int64]bool{} // that clients had from members with a majority
+	sessions := map[int64]bool{} // sessions that clients got from members with a majority
 	for _, k := range c.h.Conns {
 		sessions[k.Session] = sessions[k.Session] || !k.ReadOnly
 	}
 	for _, k := range c.h.Conns {
 		if opened[k.Session] != sessions[k.Session] {
-			c.fail("read-only", "connection %d, read-only: %v, has session %x; the members opened it: %v", k.ID, k.ReadOnly, k.Session, opened[k.Session])
+			c.fail("read-only", "connection %d, read-only: %v, has session %x, which the members opened: %v", k.ID, k.ReadOnly, k.Session, opened[k.Session])
 		}
 	}
 	for _, o := range c.h.Ops {
@@ -256,7 +257,7 @@ func (c *checker) readOnly() {
 			c.fail("read-only", "op %d (%d of %s) was sent on a read-only connection and answered %v", o.ID, o.Code, o.Path, o.Err)
 		}
 	}
-	over := map[int]*ConnLog{} // by connection: the first of the other kind that came later
+	over := map[int]*ConnLog{} // by connection: the first later one of the other kind
 	for _, a := range c.h.Conns {
 		if !a.ReadOnly {
 			continue
@@ -276,14 +277,13 @@ func (c *checker) readOnly() {
 	}
 	for _, o := range c.h.Ops {
 		if k := over[o.Conn]; k != nil && o.Known() && o.CallAt > k.At {
-			c.fail("read-only", "op %d, sent at %v, was answered on connection %d, read-only: %v, and member %d had let in connection %d of the other kind at %v", o.ID, o.CallAt, o.Conn, o.ReadOnly, o.Server, k.ID, k.At)
+			c.fail("read-only", "op %d, sent at %v, was answered on connection %d, read-only: %v, although member %d had accepted connection %d of the other kind at %v", o.ID, o.CallAt, o.Conn, o.ReadOnly, o.Server, k.ID, k.At)
 		}
 	}
 }
 
-// reconfigs compares the answers to reconfigs with the members as /zookeeper/config
-// had them, and asks whether everybody has the role again that it is to have when the
-// faults are over.
+// reconfigs compares the answers to reconfigs with the members in /zookeeper/config at
+// the time, and checks that all members have their own roles again at the end.
 func (c *checker) reconfigs() {
 	type config struct {
 		at   time.Duration
@@ -315,7 +315,6 @@ func (c *checker) reconfigs() {
 		wrong := false
 		switch o.Err {
 		case proto.OK:
-			// Who is not as it is to be, or as another client wanted it.
 			wrong = o.User != superUser || !strings.Contains(o.GotData, o.Path) || o.Version64 != -1 && by(o.CallAt).zxid > o.Version64
 		case proto.NoAuth:
 			wrong = o.User == superUser
@@ -327,7 +326,7 @@ func (c *checker) reconfigs() {
 			wrong = true
 		}
 		if wrong {
-			c.fail("reconfig", "op %d (%s as %q, for version %x), sent at %v, was answered %v: %q; the members were %+v, and %+v when the answer came", o.ID, o.Path, o.User, o.Version64, o.CallAt, o.Err, o.GotData, by(o.CallAt), by(o.RetAt))
+			c.fail("reconfig", "op %d (%s as %q, for version %x), sent at %v, was answered %v: %q; the members were %+v then, and %+v when the answer came", o.ID, o.Path, o.User, o.Version64, o.CallAt, o.Err, o.GotData, by(o.CallAt), by(o.RetAt))
 		}
 	}
 	if len(all) == 0 || c.h.Over == 0 {
@@ -342,13 +341,13 @@ func (c *checker) reconfigs() {
 		if !slices.ContainsFunc(strings.Split(last.text, "\n"), func(line string) bool {
 			return strings.HasPrefix(line, fmt.Sprintf("server.%d=", m.id)) && strings.Contains(line, ":"+role)
 		}) {
-			c.fail("reconfig", "member %d is no %s at the end: %q", m.id, role, last.text)
+			c.fail("reconfig", "member %d should be a %s at the end: %q", m.id, role, last.text)
 		}
 	}
 }
 
-// gaps asks whether what was written on each connection was done in order, and
-// of what got no answer none behind one that was not done. done is the zxid by tag.
+// gaps checks that the writes of each connection were done in order, and that none was
+// done after an unanswered one that was not. done has the zxids by tag.
 func (c *checker) gaps(done map[string]int64) {
 	last, missing := map[int]*Op{}, map[int]*Op{} // by connection
 	for _, o := range c.h.Ops {
@@ -357,7 +356,7 @@ func (c *checker) gaps(done map[string]int64) {
 		}
 		z := done[o.Tag]
 		if z == 0 {
-			// A write on conditions may have been refused, and its answer lost.
+			// A conditional write may have been refused, and the answer lost.
 			if !o.Known() && o.Code == proto.OpSetData && o.Version == -1 && !strings.HasPrefix(o.Path, "/ttl/") && missing[o.Conn] == nil {
 				missing[o.Conn] = o
 			}
@@ -373,8 +372,7 @@ func (c *checker) gaps(done map[string]int64) {
 	}
 }
 
-// reads compares every read with the tree as it was at the zxid of its reply,
-// and has Porcupine judge the writes and the synced reads of each register.
+// reads compares every read with the tree at the zxid of its reply.
 func (c *checker) reads() {
 	var reads []*Op
 	for _, o := range c.h.Ops {
@@ -418,7 +416,7 @@ func (c *checker) reads() {
 	}
 }
 
-// regState is a register for Porcupine.
+// regState is the state of a register, for Porcupine.
 type regState struct {
 	data    string
 	version int32
@@ -444,20 +442,19 @@ var regModel = porcupine.Model{
 	Equal: func(a, b any) bool { return a == b },
 }
 
-// Linearize has Porcupine judge the registers. It takes real time, so it is
-// called outside of the bubble.
+// Linearize has Porcupine judge the writes and synced reads of each register. Its
+// limit is in real time, so it must be called outside the synctest bubble.
 func (r *Report) Linearize(most time.Duration) {
 	h := r.History
-	// Of a write without an answer the log knows whether it was done, and by
-	// when: else there would be too many orders to try.
+	// Whether and when an unanswered write was done is taken from the log. Otherwise
+	// Porcupine would have too many orders to try.
 	done := map[string]int{}
 	for i := range h.Commits {
 		for _, g := range h.Commits[i].Changes {
 			done[g.Data] = h.Commits[i].Seq
 		}
 	}
-	// A synced read begins with its sync.
-	syncs := map[int]*Op{} // the newest by connection
+	syncs := map[int]*Op{} // the last one by connection
 	per := map[string][]porcupine.Operation{}
 	for _, o := range h.Ops {
 		begin := int64(o.Call)
@@ -466,7 +463,7 @@ func (r *Report) Linearize(most time.Duration) {
 			syncs[o.Conn] = o
 			continue
 		case o.Code == proto.OpGetData && !o.Unsynced && o.OK():
-			// The sync was sent just before on the same connection, and its reply came, too.
+			// The sync was sent just before on the same connection.
 			if y := syncs[o.Conn]; y == nil || !y.OK() {
 				continue
 			}
@@ -490,7 +487,7 @@ func (r *Report) Linearize(most time.Duration) {
 		ops := per[path]
 		switch porcupine.CheckOperationsTimeout(regModel, ops, most) {
 		case porcupine.Illegal:
-			h.violate("linearizability", "%d operations on %s are in no order that a register could have had", len(ops), path)
+			h.violate("linearizability", "no order of the %d operations on %s explains their results", len(ops), path)
 		case porcupine.Unknown:
 			r.Checked.Unchecked++
 		default:
@@ -499,9 +496,9 @@ func (r *Report) Linearize(most time.Duration) {
 	}
 }
 
-// locks judges who held which lock: in zxid order one at a time, the first in
-// line, with tokens that grow; and by the clock, for as long as a holder could
-// know that its session lived, one at a time, too.
+// locks checks who held which lock. In zxid order there is one holder at a time, the
+// first in line, with fencing tokens that grow. By the clock, no two clients believe
+// at once that they hold the lock.
 func (c *checker) locks() {
 	c.n.Locks = len(c.h.Spans)
 	created, deleted := map[string]int64{}, map[string]int64{}
@@ -524,13 +521,13 @@ func (c *checker) locks() {
 		slices.SortFunc(spans, func(a, b *Span) int { return cmp.Compare(a.Zxid, b.Zxid) })
 		for i, p := range spans {
 			if created[p.Path] != p.Czxid {
-				c.fail("locks", "%s has czxid %x for its holder, and was made at %x", p.Path, p.Czxid, created[p.Path])
+				c.fail("locks", "%s has czxid %x for its holder, but was created at %x", p.Path, p.Czxid, created[p.Path])
 			}
-			// First in line when it was told so: all that came before were gone.
+			// All znodes created before the holder's were deleted when it took the lock.
 			for path, z := range created {
 				if z < p.Czxid && strings.HasPrefix(path, lock+"/") {
 					if d := deleted[path]; d == 0 || d > p.Zxid {
-						c.fail("locks", "client %d holds %s from zxid %x, and %s, made before, is there until %x", p.Client, p.Path, p.Zxid, path, d)
+						c.fail("locks", "client %d holds %s from zxid %x, but %s, created before, exists until %x", p.Client, p.Path, p.Zxid, path, d)
 					}
 				}
 			}
@@ -542,23 +539,22 @@ func (c *checker) locks() {
 				c.fail("locks", "%s: token %x follows %x", lock, p.Czxid, q.Czxid)
 			}
 			if d := deleted[q.Path]; d == 0 || d > p.Zxid {
-				c.fail("locks", "client %d holds %s from zxid %x, and client %d %s until %x", p.Client, p.Path, p.Zxid, q.Client, q.Path, d)
+				c.fail("locks", "client %d holds %s from zxid %x, but client %d holds %s until %x", p.Client, p.Path, p.Zxid, q.Client, q.Path, d)
 			}
 		}
-		// By the clock.
 		slices.SortFunc(spans, func(a, b *Span) int { return cmp.Compare(a.At, b.At) })
 		var until time.Duration
 		var holder *Span
 		for _, p := range spans {
-			end := confident(p, answered[p.Session])
+			end := believesUntil(p, answered[p.Session])
 			if t, ok := c.h.Known[p.Session]; ok {
 				end = min(end, t)
 			}
 			if c.h.Forced[p.Session] {
-				end = 0 // it was ended over its head
+				end = 0 // a fault ended the session, which the client cannot know
 			}
 			if holder != nil && p.At < until && p.Path != holder.Path {
-				c.fail("locks", "client %d holds %s from %v, and client %d may believe in %s until %v", p.Client, p.Path, p.At, holder.Client, holder.Path, until)
+				c.fail("locks", "client %d holds %s from %v, but client %d may believe until %[6]v that it holds %[5]s", p.Client, p.Path, p.At, holder.Client, holder.Path, until)
 			}
 			if end > until {
 				until, holder = end, p
@@ -567,10 +563,10 @@ func (c *checker) locks() {
 	}
 }
 
-// confident is until when a holder may believe that it holds: for two thirds of
-// its timeout after it sent the last request that was answered, as stock
-// clients do, if it does not let go before.
-func confident(p *Span, answered []answer) time.Duration {
+// believesUntil is until when a client may believe that it holds a lock: until it releases
+// the lock, but no longer than two thirds of its session timeout after it sent the
+// last request that was answered. Stock clients count likewise.
+func believesUntil(p *Span, answered []answer) time.Duration {
 	until := p.CallAt + p.Timeout*2/3
 	for _, a := range answered { // in order of their calls
 		if a.ret <= until {
@@ -583,7 +579,7 @@ func confident(p *Span, answered []answer) time.Duration {
 	return until
 }
 
-// answer is what a client was answered in a session: a request or a handshake.
+// answer is the answer to a client's request or handshake.
 type answer struct {
 	call, ret time.Duration
 	server    int
@@ -597,8 +593,9 @@ func (a answer) what() string {
 	return "a request"
 }
 
-// answers lists, for each session, what its client was answered, in the order in
-// which it asked. The answers of read-only servers say nothing about the session.
+// answers lists the answers that each session's client got, in the order of its
+// requests. The answers of read-only servers are left out, because they do not keep
+// the session alive.
 func (c *checker) answers() map[int64][]answer {
 	all := map[int64][]answer{}
 	for _, o := range c.h.Ops {
@@ -618,7 +615,7 @@ func (c *checker) answers() map[int64][]answer {
 	return all
 }
 
-// triggers lists when a watch of a kind on a path fires.
+// triggers lists by path when a watch fires.
 type triggers map[string][]trigger
 
 type trigger struct {
@@ -626,24 +623,24 @@ type trigger struct {
 	event proto.EventType
 }
 
-// due is an event that a change causes.
+// due is an event that a change causes, for a client that watches the path.
 type due struct {
 	zxid  int64
 	event proto.EventType
 	path  string
 }
 
-// watchCheck follows the watches of sessions over their connections.
+// watchCheck checks the events of sessions.
 type watchCheck struct {
 	c           *checker
 	data, child triggers // by path
-	all         []due    // in order
+	all         []due    // in order of zxid
 }
 
-// watches follows every session: an event for each watch that should have fired
-// before what came later, at the zxid of the first change, and no other. On a
-// new connection the first request sets the watches again, and what changed
-// since the zxid that it names is told at once.
+// watches checks that every watch fired at the first change after it was set, before
+// any reply that shows this change or a later one, and that no other events came. On a
+// new connection the first request sets the watches again, and the server reports at
+// once what has changed since the zxid named in the request.
 func (c *checker) watches() {
 	k := &watchCheck{c: c, data: triggers{}, child: triggers{}}
 	for i := range c.h.Commits {
@@ -669,14 +666,14 @@ func (c *checker) watches() {
 		}
 	}
 	bySession := map[int64][]*ConnLog{}
-	for _, l := range c.h.Conns { // in the order in which they were made
+	for _, l := range c.h.Conns { // in the order in which they were opened
 		bySession[l.Session] = append(bySession[l.Session], l)
 	}
 	for _, id := range slices.Sorted(maps.Keys(bySession)) {
-		believed := beliefs{map[watched]bool{}, map[lasting]bool{}}
+		believed := knownWatches{map[oneShot]bool{}, map[persistentWatch]bool{}}
 		logs := bySession[id]
 		for i, l := range logs {
-			left := math.MaxInt // when the client went on on another one
+			left := math.MaxInt // when the client left it for the next one
 			if i+1 < len(logs) {
 				left = logs[i+1].Left
 			}
@@ -685,13 +682,13 @@ func (c *checker) watches() {
 	}
 }
 
-// beliefs are what a client knows that it watches.
-type beliefs struct {
-	watching   map[watched]bool
-	persistent map[lasting]bool
+// knownWatches are the watches that a client knows to be set.
+type knownWatches struct {
+	watching   map[oneShot]bool
+	persistent map[persistentWatch]bool
 }
 
-// after is the first trigger after a zxid, and before the last one until it.
+// after returns the first trigger after a zxid.
 func (t triggers) after(path string, zxid int64) trigger {
 	l := t[path]
 	if i := t.search(path, zxid); i < len(l) {
@@ -700,6 +697,7 @@ func (t triggers) after(path string, zxid int64) trigger {
 	return trigger{zxid: 1 << 62}
 }
 
+// before returns the last trigger at or before a zxid.
 func (t triggers) before(path string, zxid int64) trigger {
 	if i := t.search(path, zxid); i > 0 {
 		return t[path][i-1]
@@ -707,12 +705,14 @@ func (t triggers) before(path string, zxid int64) trigger {
 	return trigger{}
 }
 
+// search returns the index of the first trigger after a zxid.
 func (t triggers) search(path string, zxid int64) int {
 	l := t[path]
 	return sort.Search(len(l), func(i int) bool { return l[i].zxid > zxid })
 }
 
-// times is how often the changes at a zxid cause an event: a multi may do so twice.
+// times is how often the changes at an event's zxid cause it: with a multi it can be
+// more than once.
 func (k *watchCheck) times(d due) (n int) {
 	for i := k.from(d.zxid - 1); i < len(k.all) && k.all[i].zxid == d.zxid; i++ {
 		if k.all[i] == d {
@@ -727,8 +727,8 @@ func (k *watchCheck) from(zxid int64) int {
 	return sort.Search(len(k.all), func(i int) bool { return k.all[i].zxid > zxid })
 }
 
-// at is the state that setWatches finds at a zxid: whether a znode is there,
-// and the zxids of its last change and of the last change of its children.
+// at is the state that setWatches finds at a zxid: whether a znode exists, and the
+// zxids of its last change and of the last change of its children.
 func (k *watchCheck) at(path string, zxid int64) (there bool, mzxid, pzxid int64) {
 	d := k.data.before(path, zxid)
 	if d.zxid == 0 || d.event == proto.EventNodeDeleted {
@@ -744,31 +744,31 @@ func (k *watchCheck) at(path string, zxid int64) (there bool, mzxid, pzxid int64
 	return true, d.zxid, max(made, k.child.before(path, zxid).zxid)
 }
 
-// covers says whether a persistent watch is for an event.
-func (w lasting) covers(d due) bool {
+// covers reports whether a persistent watch fires for an event.
+func (w persistentWatch) covers(d due) bool {
 	if !w.recursive {
 		return d.path == w.path
 	}
 	return d.event != proto.EventNodeChildrenChanged && (d.path == w.path || strings.HasPrefix(d.path, w.path+"/"))
 }
 
-// conn follows one connection, on which the client begins with what it
-// believes and which it leaves at a time, and returns what it believes then.
-func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
+// conn checks the frames of one connection. The client begins it with some watches,
+// and leaves it at a point of the run; conn returns the watches that it has then.
+func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatches {
 	c := k.c
 	fail := func(format string, args ...any) {
 		c.fail("watches", "connection %d of client %d to member %d: %s", l.ID, l.Client, l.Server, fmt.Sprintf(format, args...))
 	}
-	first := beliefs{maps.Clone(believes.watching), maps.Clone(believes.persistent)}
-	var leaves *beliefs                                           // set when the client has left
-	armed := map[watched]trigger{}                                // when each is to fire
-	persistent := map[lasting]int64{}                             // from which zxid on
-	told := map[due]int{}                                         // with a zxid
-	var atOnce []due                                              // without one
-	next := len(k.all)                                            // of all, the first that may not have been told
-	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches of before
+	first := knownWatches{maps.Clone(believes.watching), maps.Clone(believes.persistent)}
+	var leaves *knownWatches                                      // nil until the client leaves
+	armed := map[oneShot]trigger{}                                // when each must fire
+	persistent := map[persistentWatch]int64{}                     // the zxids at which they were set
+	told := map[due]int{}                                         // how often each event came, of those with a zxid
+	var atOnce []due                                              // events without a zxid
+	next := len(k.all)                                            // the first of k.all that may not have come yet
+	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches are set again, or there were none
 	watch := &client{watching: believes.watching, persistent: believes.persistent}
-	lasts := func(w lasting, zxid int64) {
+	persist := func(w persistentWatch, zxid int64) {
 		if _, ok := persistent[w]; !ok {
 			persistent[w] = zxid
 			next = min(next, k.from(zxid))
@@ -784,18 +784,18 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 	}
 	for _, f := range l.Frames {
 		if f.Seq > left && leaves == nil {
-			leaves = &beliefs{maps.Clone(watch.watching), maps.Clone(watch.persistent)}
+			leaves = &knownWatches{maps.Clone(watch.watching), maps.Clone(watch.persistent)}
 		}
 		for w, t := range armed {
 			if f.Zxid > t.zxid || f.Zxid == t.zxid && f.Event == 0 {
-				fail("no event of %v at zxid %x, and something at %x", w, t.zxid, f.Zxid)
+				fail("no event of %v at zxid %x came before a frame with %x", w, t.zxid, f.Zxid)
 				delete(armed, w)
 			}
 		}
 		if len(persistent) > 0 {
 			for ; next < len(k.all) && (k.all[next].zxid < f.Zxid || k.all[next].zxid == f.Zxid && f.Event == 0); next++ {
 				if d := k.all[next]; covered(d) && told[d] < k.times(d) {
-					fail("no event %d of %s at zxid %x for a persistent watch, and something at %x", d.event, d.path, d.zxid, f.Zxid)
+					fail("no event %d of %s at zxid %x for a persistent watch came before a frame with %x", d.event, d.path, d.zxid, f.Zxid)
 				}
 			}
 		}
@@ -805,7 +805,7 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 			watch.fired(f.Event, f.Path)
 			if f.Zxid == -1 {
 				if set {
-					fail("event %d of %s without a zxid, and no setWatches waits", f.Event, f.Path)
+					fail("event %d of %s without a zxid, but no setWatches is pending", f.Event, f.Path)
 				}
 				atOnce = append(atOnce, d)
 				continue
@@ -815,14 +815,14 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 				fail("event %d of %s at zxid %x came %d times", f.Event, f.Path, f.Zxid, told[d])
 			}
 			fired := covered(d) && times > 0
-			for _, w := range []watched{{false, f.Path}, {true, f.Path}} {
+			for _, w := range []oneShot{{false, f.Path}, {true, f.Path}} {
 				if t, ok := armed[w]; ok && t.event == f.Event && t.zxid == f.Zxid {
 					delete(armed, w)
 					fired = true
 				}
 			}
 			if !fired {
-				fail("event %d of %s at zxid %x, which no watch waits for: armed %v, persistent %v", f.Event, f.Path, f.Zxid, armed, persistent)
+				fail("event %d of %s at zxid %x, for which there is no watch: armed %v, persistent %v", f.Event, f.Path, f.Zxid, armed, persistent)
 			}
 			continue
 		}
@@ -831,16 +831,16 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 		switch {
 		case o.Code == proto.OpSetWatches || o.Code == proto.OpSetWatches2:
 			if set || o.Err != proto.OK {
-				fail("op %d sets watches: %v; before it there were %v", o.ID, o.Err, first)
+				fail("op %d sets watches: %v; the session had %v", o.ID, o.Err, first)
 				continue
 			}
 			set = true
-			k.again(o, first, atOnce, armed, lasts, fail)
+			k.again(o, first, atOnce, armed, persist, fail)
 		case o.Code == proto.OpAddWatch && o.Err == proto.OK:
 			c.n.Watches++
-			lasts(lasting{o.Recursive, o.Path}, o.Zxid)
+			persist(persistentWatch{o.Recursive, o.Path}, o.Zxid)
 		case o.Watch && (o.Err == proto.OK || o.Code == proto.OpExists && o.Err == proto.NoNode):
-			w, t := watched{o.Code == proto.OpGetChildren, o.Path}, k.data
+			w, t := oneShot{o.Code == proto.OpGetChildren, o.Path}, k.data
 			if w.child {
 				t = k.child
 			}
@@ -855,23 +855,23 @@ func (k *watchCheck) conn(l *ConnLog, believes beliefs, left int) beliefs {
 		}
 	}
 	if leaves == nil {
-		leaves = &beliefs{watch.watching, watch.persistent}
+		leaves = &knownWatches{watch.watching, watch.persistent}
 	}
 	return *leaves
 }
 
-// again judges a setWatches: it asks for what the client had, and what came at
-// once is what had changed. It arms the others.
-func (k *watchCheck) again(o *Op, first beliefs, atOnce []due, armed map[watched]trigger, lasts func(lasting, int64), fail func(string, ...any)) {
+// again checks a setWatches: it names the watches that the client had, and the events
+// that came at once are for what had changed. It arms the other watches.
+func (k *watchCheck) again(o *Op, first knownWatches, atOnce []due, armed map[oneShot]trigger, persist func(persistentWatch, int64), fail func(string, ...any)) {
 	c, q := k.c, o.Set
 	if n := len(q.Data) + len(q.Exist) + len(q.Child); n != len(first.watching) || len(q.Persistent)+len(q.Recursive) != len(first.persistent) {
-		fail("op %d sets %d watches and %d persistent ones, and the session has %v", o.ID, n, len(q.Persistent)+len(q.Recursive), first)
+		fail("op %d sets %d watches and %d persistent ones, but the session has %v", o.ID, n, len(q.Persistent)+len(q.Recursive), first)
 	}
 	var want []due
-	arm := func(w watched, t triggers) {
+	arm := func(w oneShot, t triggers) {
 		c.n.Again++
 		if absent, ok := first.watching[w]; !ok || absent != slices.Contains(q.Exist, w.path) && !w.child {
-			fail("op %d sets a watch of %v again, and the session has %v", o.ID, w, first)
+			fail("op %d sets a watch of %v again, but the session has %v", o.ID, w, first)
 		}
 		if d := t.after(w.path, q.RelativeZxid); d.zxid > o.Zxid {
 			armed[w] = d
@@ -887,42 +887,43 @@ func (k *watchCheck) again(o *Op, first beliefs, atOnce []due, armed map[watched
 		case there && !w.child && mzxid > q.RelativeZxid:
 			e = proto.EventNodeDataChanged
 		case !there && slices.Contains(q.Exist, w.path) && !w.child:
-			// It was there for a while, of which nobody knows any more.
+			// The znode was created and deleted again in between, which setWatches does not see.
 			armed[w] = t.after(w.path, o.Zxid)
 			return
 		}
 		want = append(want, due{-1, e, w.path})
 	}
 	for _, path := range slices.Concat(q.Data, q.Exist) {
-		arm(watched{false, path}, k.data)
+		arm(oneShot{false, path}, k.data)
 	}
 	for _, path := range q.Child {
-		arm(watched{true, path}, k.child)
+		arm(oneShot{true, path}, k.child)
 	}
 	for _, path := range q.Persistent {
-		lasts(lasting{false, path}, o.Zxid)
+		persist(persistentWatch{false, path}, o.Zxid)
 	}
 	for _, path := range q.Recursive {
-		lasts(lasting{true, path}, o.Zxid)
+		persist(persistentWatch{true, path}, o.Zxid)
 	}
 	order := func(a, b due) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.event, b.event)) }
 	slices.SortFunc(want, order)
 	slices.SortFunc(atOnce, order)
 	c.n.AtOnce += len(atOnce)
 	if !slices.Equal(want, atOnce) {
-		fail("op %d sets watches again, from zxid %x at %x: told at once %v, should be %v", o.ID, q.RelativeZxid, o.Zxid, atOnce, want)
+		fail("op %d sets watches again, from zxid %x at %x: the events at once are %v, should be %v", o.ID, q.RelativeZxid, o.Zxid, atOnce, want)
 	}
 }
 
-// ephemerals holds ephemeral znodes to the lives of their sessions.
+// ephemerals checks that ephemeral znodes are deleted in the transaction that ends
+// their session, and not before, unless a client deletes them.
 func (c *checker) ephemerals() {
 	open := map[int64]bool{}
 	owned := map[int64]map[string]bool{}
 	owner := map[string]int64{}
-	asked := map[string]bool{} // that somebody wanted deleted
+	deletes := map[string]bool{} // paths that a client tried to delete
 	for _, o := range c.h.Ops {
 		if o.Code == proto.OpDelete {
-			asked[o.Path] = true
+			deletes[o.Path] = true
 		}
 	}
 	for i := range c.h.Commits {
@@ -942,14 +943,14 @@ func (c *checker) ephemerals() {
 			case g.Kind == proto.NodeCreated && g.Session != 0:
 				c.n.Ephemerals++
 				if !open[g.Session] {
-					c.fail("ephemerals", "%s was made at zxid %x in session %x, which has ended", g.Path, x.Zxid, g.Session)
+					c.fail("ephemerals", "%s was created at zxid %x in session %x, which had ended", g.Path, x.Zxid, g.Session)
 					continue
 				}
 				owned[g.Session][g.Path] = true
 				owner[g.Path] = g.Session
 			case g.Kind == proto.NodeDeleted && owner[g.Path] != 0:
-				if owner[g.Path] != closes && !asked[g.Path] && !strings.HasPrefix(g.Path, "/stock") {
-					c.fail("ephemerals", "%s is gone at zxid %x, which nobody asked for, and its session lives", g.Path, x.Zxid)
+				if owner[g.Path] != closes && !deletes[g.Path] && !strings.HasPrefix(g.Path, "/stock") {
+					c.fail("ephemerals", "%s was deleted at zxid %x, although no client deleted it and its session lives", g.Path, x.Zxid)
 				}
 				delete(owned[owner[g.Path]], g.Path)
 				delete(owner, g.Path)
@@ -957,10 +958,10 @@ func (c *checker) ephemerals() {
 		}
 		if closes != 0 {
 			if len(owned[closes]) > 0 {
-				c.fail("ephemerals", "session %x ended at zxid %x, and has left %v", closes, x.Zxid, slices.Sorted(maps.Keys(owned[closes])))
+				c.fail("ephemerals", "session %x ended at zxid %x and left %v behind", closes, x.Zxid, slices.Sorted(maps.Keys(owned[closes])))
 			}
 			if !open[closes] {
-				c.fail("ephemerals", "session %x ended again at zxid %x", closes, x.Zxid)
+				c.fail("ephemerals", "session %x ended a second time at zxid %x", closes, x.Zxid)
 			}
 			delete(open, closes)
 			delete(owned, closes)
@@ -968,14 +969,14 @@ func (c *checker) ephemerals() {
 	}
 }
 
-// onItsWay is how long word of a session takes from one member to the other, at
-// most, without a cut.
-const onItsWay = tick/4 + 600*time.Millisecond
+// reportTime is how long it takes at most until the leader knows that a member has
+// heard from a session, if the network between them is not cut.
+const reportTime = tick/4 + 600*time.Millisecond
 
-// expiries asks of every session that a leader found late whether its client
-// had been heard of within its timeout, by a member that could tell the leader;
-// and of every one that ended so, whether its client could trust in it by then,
-// no matter what became of the member that had answered it.
+// expiries checks every session that a leader ended because it was late. No member
+// that could report it to the leader had heard from the client within the session
+// timeout. And whatever happened to the member that answered, the client's last
+// answered request was sent at least two thirds of the timeout before the end.
 func (c *checker) expiries() {
 	answered := c.answers()
 	closed := map[int64]time.Duration{}
@@ -986,11 +987,11 @@ func (c *checker) expiries() {
 			}
 		}
 	}
-	left := map[int64]bool{} // sessions that their clients ended
+	left := map[int64]bool{} // sessions that their clients closed
 	for _, o := range c.h.Ops {
 		left[o.Session] = left[o.Session] || o.Code == proto.OpCloseSession
 	}
-	late := map[int64][]*Expiry{} // when a session was found late, in the last leader's time
+	late := map[int64][]*Expiry{} // when sessions were found late by the last leader
 	for i := range c.h.Expiries {
 		e := &c.h.Expiries[i]
 		if end, ended := closed[e.Session]; !ended || e.At > end || left[e.Session] || c.h.Forced[e.Session] {
@@ -998,47 +999,47 @@ func (c *checker) expiries() {
 		}
 		found := late[e.Session]
 		if c.wasStuck(int(e.By), e.At-time.Second, e.At) {
-			continue // another leads, who ends it, or found it late before
+			continue // another member may lead already, and have found the session late
 		}
 		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
-			found = nil // that came to nothing
+			found = nil // the previous leader did not get to end the session
 		}
 		late[e.Session] = append(found, e)
 	}
 	for _, id := range slices.Sorted(maps.Keys(late)) {
-		e := late[id][0] // if it was not the last, it could not be done then
+		e := late[id][0] // later ones repeat an attempt that failed
 		c.n.Expiries++
 		for _, a := range answered[e.Session] {
-			if a.ret+onItsWay+c.s.slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
+			if a.ret+reportTime+c.s.slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
 				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
-				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, and member %d heard of it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
+				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, but member %d heard from it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
 			}
 		}
-		// The time in which its process was stopped does not count.
+		// Time in which the leader's process was paused does not count.
 		for _, a := range answered[e.Session] {
-			if a.server == int(e.By) && a.ret+onItsWay+c.s.slack() < e.At && a.call+e.Timeout+c.stopped(a.server, a.ret, e.At) > e.At {
-				c.fail("expiry", "session %x, with %v, was found late at %v by member %d, which heard of it at %v and was stopped for %v since", e.Session, e.Timeout, e.At, e.By, a.call, c.stopped(a.server, a.ret, e.At))
+			if a.server == int(e.By) && a.ret+reportTime+c.s.slack() < e.At && a.call+e.Timeout+c.paused(a.server, a.ret, e.At) > e.At {
+				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, which heard from it at %v and was paused for %v since", e.Session, e.Timeout, e.At, e.By, a.call, c.paused(a.server, a.ret, e.At))
 				break
 			}
 		}
 		end := closed[e.Session]
 		for _, a := range answered[e.Session] {
 			if a.call+e.Timeout*2/3 > end {
-				c.fail("expiry", "session %x, with %v, ended at %v, and member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
+				c.fail("expiry", "session %x, with a timeout of %v, ended at %v, but member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
 				break
 			}
 		}
 	}
 }
 
-// told is when the last of some members can have learned, from another one, of
-// what that one heard.
+// told is when the last of some members can have learned what another one, by, heard
+// at a given time.
 func (c *checker) told(by int, members []int, heard time.Duration) time.Duration {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	const again = 5 * time.Second // until a connection that was cut is given up, and there is another
-	told := heard + onItsWay + c.s.slack()
+	const again = 5 * time.Second // until a connection that was cut is given up and replaced
+	told := heard + reportTime + c.s.slack()
 	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue
@@ -1055,19 +1056,20 @@ func (c *checker) told(by int, members []int, heard time.Duration) time.Duration
 	return told
 }
 
-// between says whether the span is of a cut between two members, or of an end of one.
-func (s *cutSpan) between(a, b int) bool {
+// between reports whether the span cuts the way between two members, or cuts off one
+// of them.
+func (s *span) between(a, b int) bool {
 	x, y := memberHost(a), memberHost(b)
-	return s.from == x && (s.to == y || s.to == anyone) || s.from == y && (s.to == x || s.to == anyone)
+	return s.from == x && (s.to == y || s.to == anyHost) || s.from == y && (s.to == x || s.to == anyHost)
 }
 
-// within says whether some of the span is in a time.
-func (s *cutSpan) within(from, to time.Duration) bool {
+// within reports whether the span overlaps a period.
+func (s *span) within(from, to time.Duration) bool {
 	return s.At <= to && (s.Until == 0 || s.Until >= from)
 }
 
-// wasCut says whether the way between two members was cut in a time, or one of
-// them stopped.
+// wasCut reports whether in a period the way between two members was cut, or one of
+// them was down.
 func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -1079,20 +1081,20 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 	return false
 }
 
-// wasSlow says whether a member had a slow disk in a time. While it waits for
-// that, it does not learn that another member leads.
+// wasSlow reports whether a member's disk was slow in a period. A member that waits
+// for its disk does not learn that another member leads.
 func (c *checker) wasSlow(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.slowLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
+	return slices.ContainsFunc(c.s.slowLog, func(s *span) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
-// stopped is for how long in a time a member's process was. Stops that are too
-// short to be noticed do not count.
-func (c *checker) stopped(a int, from, to time.Duration) (sum time.Duration) {
+// paused is for how long a member's process was paused in a period. Pauses that are too
+// short for the member to notice do not count.
+func (c *checker) paused(a int, from, to time.Duration) (sum time.Duration) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	for _, s := range c.s.stopLog {
+	for _, s := range c.s.pauseLog {
 		if d := min(s.Until, to) - max(s.At, from); s.from == memberHost(a) && d > tick/2+c.s.slack() {
 			sum += d
 		}
@@ -1100,23 +1102,22 @@ func (c *checker) stopped(a int, from, to time.Duration) (sum time.Duration) {
 	return sum
 }
 
-// wasStuck says whether a member could do nothing in a time, while the others went on.
+// wasStuck reports whether in a period a member could do nothing while others could.
 func (c *checker) wasStuck(a int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.stuckLog, func(s *cutSpan) bool { return s.from == memberHost(a) && s.within(from, to) })
+	return slices.ContainsFunc(c.s.stuckLog, func(s *span) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
-// lateness asks of every session of the clients whether it ended, or is there
-// at the end of the run, longer after its client was heard of last than it may:
-// a new leader gives it its whole time again, and what a cut has held up may
-// have been heard later than anybody knows.
+// lateness checks that no session outlives its timeout for long, whether it ends late
+// or still exists at the end of the run. A new leader gives every session its full
+// timeout again, and a request that a cut delayed may be heard after the cut ends.
 func (c *checker) lateness() {
 	if c.s.slack() > tick/5 {
-		return // goroutines that often sleep as long are taken for a process that stands still
+		return // the leader takes goroutines that often sleep that long for a paused process
 	}
 	c.s.mu.Lock()
-	slices.SortStableFunc(c.s.cutLog, func(a, b cutSpan) int { return cmp.Compare(a.At, b.At) })
+	slices.SortStableFunc(c.s.cutLog, func(a, b span) int { return cmp.Compare(a.At, b.At) })
 	c.s.mu.Unlock()
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
@@ -1124,12 +1125,12 @@ func (c *checker) lateness() {
 			last[o.Session] = o
 		}
 	}
-	// What came to a member while its process was stopped, it hears when it goes on.
+	// A member hears what arrived while its process was paused when it is resumed.
 	afterStop := map[int64]time.Duration{}
 	c.s.mu.Lock()
-	for _, t := range c.s.stopLog {
+	for _, t := range c.s.pauseLog {
 		for _, o := range c.h.Ops {
-			if t.from == memberHost(o.Server) && t.within(o.CallAt, o.CallAt+onItsWay) {
+			if t.from == memberHost(o.Server) && t.within(o.CallAt, o.CallAt+reportTime) {
 				afterStop[o.Session] = max(afterStop[o.Session], t.Until)
 			}
 		}
@@ -1157,28 +1158,28 @@ func (c *checker) lateness() {
 			}
 			heard, server = max(heard, o.RetAt), o.Server
 		}
-		if c.h.Tries[id] > heard-10*time.Second { // a slow member may do it long after the client gave up
+		if c.h.Tries[id] > heard-10*time.Second { // a slow member may resume the session long after the client gave up
 			return
 		}
 		if t := afterStop[id]; t <= at {
 			heard = max(heard, t)
 		}
 		heard = c.told(server, by, heard)
-		// A leader's first act takes as long as its store does.
+		// A new leader with a slow store takes a while until it counts.
 		for _, t := range c.h.Leads {
 			if t <= at {
 				heard = max(heard, t+10*time.Second)
 			}
 		}
-		// Nor does one count while its process is stopped.
-		for _, s := range c.s.stopLog {
+		// A leader does not count time in which its process is paused.
+		for _, s := range c.s.pauseLog {
 			if s.within(heard, at) && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard += s.Until - s.At + tick
 			}
 		}
 		c.n.Timely++
 		if late := at - heard - k.timeout; late > tick+time.Second+c.s.slack() {
-			c.fail("expiry", "session %x, with %v, %s at %v, %v later than it was to end", id, k.timeout, what, at, late)
+			c.fail("expiry", "session %x, with a timeout of %v, %s at %v, %v after it should have ended", id, k.timeout, what, at, late)
 		}
 	}
 	for _, e := range c.h.Expiries {
@@ -1193,15 +1194,15 @@ func (c *checker) lateness() {
 	}
 }
 
-// stampedWithin is how long an entry may be on its way from the leader that
-// stamps it until a member applies it. Most take less than stampedSoon.
+// stampedWithin is how long it may take from the time when a leader stamps an entry
+// until a member applies it. Most entries take less than stampedSoon.
 const (
 	stampedWithin = 2 * time.Minute
 	stampedSoon   = time.Second
 )
 
-// shown calls f with the times of the run at which a member's clock was
-// ahead by so much, of those between from and to.
+// shown calls f for each part of the period between from and to in which a member's
+// clock was ahead by the same amount.
 func (h *History) shown(member uint64, from, to time.Duration, f func(from, to, ahead time.Duration)) {
 	for i, k := range h.Clocks {
 		if k.Member != member {
@@ -1220,10 +1221,10 @@ func (h *History) shown(member uint64, from, to time.Duration, f func(from, to, 
 	}
 }
 
-// stamps finds, for each epoch, the members whose clock has shown the times that
-// the leader of the epoch has stamped its entries with. There is one at least.
+// stamps finds, for each epoch, the members whose clocks have shown all times that the
+// leader of the epoch stamped its entries with. At least one has.
 func (c *checker) stamps() map[int64][]uint64 {
-	type lags struct{ least, most time.Duration } // from the stamp, by a member's clock, until the entry was applied
+	type lags struct{ least, most time.Duration } // from the stamp, by the member's clock, until the entry was applied
 	per := map[int64]map[uint64]*lags{}
 	for i := range c.h.Commits {
 		x := &c.h.Commits[i]
@@ -1274,12 +1275,12 @@ func (c *checker) stamps() map[int64][]uint64 {
 	return by
 }
 
-// clocks compares the times of znodes with the clocks of the members: they are
-// those of the leaders, and no znode that was to live for a time is gone before
-// that is over by the leader's clock.
+// clocks checks that the times of znodes are those of the leaders' clocks, and that no
+// TTL znode is deleted before its TTL is over by the leader's clock, and no container
+// while it has children or before it had one.
 func (c *checker) clocks() {
 	by := c.stamps()
-	lives := map[string]time.Duration{} // by the data of the create; 0 of a container
+	lives := map[string]time.Duration{} // TTLs by the data of the create; 0 for a container
 	for _, o := range c.h.Ops {
 		if o.Code == proto.OpCreateTTL || o.Code == proto.OpCreateContainer {
 			lives[o.Tag] = o.TTL
@@ -1320,7 +1321,7 @@ func (c *checker) clocks() {
 				delete(alive, g.Path)
 				if a.ttl == 0 {
 					if !had[g.Path] || children[g.Path] > 0 {
-						c.fail("clocks", "container %s is gone at zxid %x; it has %d children, and had some: %v", g.Path, x.Zxid, children[g.Path], had[g.Path])
+						c.fail("clocks", "container %s was deleted at zxid %x; it has %d children, and had some: %v", g.Path, x.Zxid, children[g.Path], had[g.Path])
 					}
 					continue
 				}
@@ -1331,7 +1332,7 @@ func (c *checker) clocks() {
 					})
 				}
 				if !over {
-					c.fail("clocks", "%s, with a TTL of %v and mtime %v, is gone at zxid %x, at %v, before its time by the clock of member %d", g.Path, a.ttl, time.UnixMilli(a.mtime).UTC(), x.Zxid, x.At, by[x.Zxid>>32])
+					c.fail("clocks", "%s, with a TTL of %v and mtime %v, was deleted at zxid %x, at %v, too early by the clock of member %d", g.Path, a.ttl, time.UnixMilli(a.mtime).UTC(), x.Zxid, x.At, by[x.Zxid>>32])
 				}
 			}
 		}

@@ -18,43 +18,42 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// client is a client with a session of its own, which it takes from server to
-// server. One goroutine, its actor, uses it.
+// client is a client with a session of its own, which it moves from server to server.
+// Only one goroutine uses it.
 type client struct {
-	s       *sim
-	id      int
-	rng     *rand.Rand
-	host    memnet.Host
-	timeout time.Duration
-	lazy    bool  // speaks as seldom as it may
-	mute    bool  // does not ping
-	version int64 // of the members, as it knew them last
-	content bool  // with a server that is read-only, if there is no other
-	tags    int
+	s               *sim
+	id              int
+	rng             *rand.Rand
+	host            memnet.Host
+	timeout         time.Duration
+	lazy            bool  // pings as rarely as the timeout allows
+	mute            bool  // does not ping
+	version         int64 // of the members, when it last read them
+	acceptsReadOnly bool  // accepts read-only connections
+	tags            int
 
 	conn    *conn              // nil if there is none
 	session proto.ConnectReply // id 0 if there is none
 
 	mu   sync.Mutex
-	last int64 // zxid seen last by the session
+	last int64 // last zxid that the session has seen
 
-	// What the session watches, as the client knows, and the connection from
-	// which it knows that; under h.mu.
-	newest     *conn            // nil when the client looks for another
-	left       int              // when it began to
-	watching   map[watched]bool // whether the znode was not there
-	persistent map[lasting]bool
+	// The session's watches, as far as the client knows, and the connection that it
+	// is on; guarded by h.mu.
+	newest     *conn            // nil while the client looks for another one
+	left       int              // when it left its last connection
+	watching   map[oneShot]bool // whether the znode did not exist
+	persistent map[persistentWatch]bool
 }
 
-// watched is what a watch that fires once is for: the children of a znode, or
-// the znode.
-type watched struct {
+// oneShot is a one-shot watch of a znode, or of its children.
+type oneShot struct {
 	child bool
 	path  string
 }
 
-// lasting is what a persistent watch is for.
-type lasting struct {
+// persistentWatch is a persistent watch.
+type persistentWatch struct {
 	recursive bool
 	path      string
 }
@@ -65,17 +64,17 @@ type conn struct {
 	nc     net.Conn
 	raw    *rawclient.Client
 	log    *ConnLog
-	gone   chan struct{} // closed when the connection is over
-	events chan struct{} // has an element when one came
+	gone   chan struct{} // closed when the connection has ended
+	events chan struct{} // receives a value, if it is empty, for each event
 
 	mu      sync.Mutex
-	pending []*Op // in order
+	pending []*Op // in the order in which they were sent
 	xids    []int32
 	xid     int32
-	lazy    bool // as the client was when it connected
-	user    string
+	lazy    bool   // the client's, when it connected
+	user    string // whose identity it has; "" for nobody's
 	over    bool
-	last    int64 // zxid seen last, here or before on another connection
+	last    int64 // last zxid seen, here or before on another connection
 }
 
 func (s *sim) newClient(timeout time.Duration) *client {
@@ -84,14 +83,14 @@ func (s *sim) newClient(timeout time.Duration) *client {
 	id := len(s.clients) + 1
 	c := &client{
 		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
-		watching: map[watched]bool{}, persistent: map[lasting]bool{},
+		watching: map[oneShot]bool{}, persistent: map[persistentWatch]bool{},
 	}
 	s.clients = append(s.clients, c)
 	return c
 }
 
-// watchersAt counts the clients that watch something on a connection to a member.
-// h.mu is held.
+// watchersAt counts the clients connected to a member that have watches. h.mu must be
+// held.
 func (s *sim) watchersAt(member uint64) (n int) {
 	for _, c := range s.clients {
 		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && len(c.watching)+len(c.persistent) > 0 {
@@ -103,18 +102,18 @@ func (s *sim) watchersAt(member uint64) (n int) {
 
 func clientHost(id int) string { return fmt.Sprintf("client%d", id) }
 
-// tag is data that nobody else writes.
+// tag returns data that nobody else writes.
 func (c *client) tag() string {
 	c.tags++
 	return fmt.Sprintf("c%d-%d", c.id, c.tags)
 }
 
-// errExpired says that the session is at its end.
+// errExpired is what a client gets that tries to resume a session that has ended.
 var errExpired = errors.New("sim: session expired")
 
-// connect makes a connection, for the session if there is one, and tries until
-// it has one or the run is over. It forgets a session that has ended, with
-// errExpired. Nothing happens if the connection lives.
+// connect connects the client, unless it is connected, and tries until it succeeds or
+// the run is over. It resumes the client's session if there is one. If the session has
+// ended, connect forgets it and returns errExpired.
 func (c *client) connect() error {
 	if c.conn != nil && !c.conn.dead() {
 		return nil
@@ -150,7 +149,7 @@ func (c *client) try(server int) error {
 	if c.newest != nil {
 		c.newest, c.left = nil, h.next()
 	}
-	if c.session.SessionID == 0 { // one that a read-only server made ended with its connection
+	if c.session.SessionID == 0 { // there was none, or only one of a read-only server, which ends with its connection
 		c.left = 0
 		clear(c.watching)
 		clear(c.persistent)
@@ -159,12 +158,12 @@ func (c *client) try(server int) error {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: c.content}
+	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: c.acceptsReadOnly}
 	resumes := c.session.SessionID
 	if resumes != 0 {
 		q.SessionID, q.Password = resumes, c.session.Password
 	}
-	asked := h.now()
+	called := h.now()
 	if err := raw.Handshake(&q); err != nil {
 		nc.Close()
 		if errors.Is(err, rawclient.ErrRefused) {
@@ -177,14 +176,14 @@ func (c *client) try(server int) error {
 		return err
 	}
 	if resumes != 0 && raw.Session.SessionID != resumes {
-		c.s.h.violate("session", "client %d resumes %x and gets %x", c.id, resumes, raw.Session.SessionID)
+		c.s.h.violate("session", "client %d resumes session %x and gets %x", c.id, resumes, raw.Session.SessionID)
 	}
 	if raw.Session.Timeout != q.Timeout {
-		c.s.h.violate("session", "client %d asks for %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
+		c.s.h.violate("session", "client %d asks for a timeout of %d ms and gets %d", c.id, q.Timeout, raw.Session.Timeout)
 	}
 	readOnly := raw.Session.ReadOnly
-	if readOnly && !(c.content && c.s.opts.ReadOnly) {
-		c.s.h.violate("read-only", "client %d, which did not ask for it, gets a read-only connection to member %d", c.id, server)
+	if readOnly && !(c.acceptsReadOnly && c.s.opts.ReadOnly) {
+		c.s.h.violate("read-only", "client %d gets a read-only connection to member %d, which it did not ask for", c.id, server)
 	}
 	if !readOnly {
 		c.session = raw.Session
@@ -195,12 +194,12 @@ func (c *client) try(server int) error {
 	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
 	h.mu.Lock()
 	k.log = &ConnLog{
-		ID: len(h.Conns), Seq: h.next(), CallAt: asked, At: h.now(), Client: c.id, Server: server, Left: c.left,
+		ID: len(h.Conns), Seq: h.next(), CallAt: called, At: h.now(), Client: c.id, Server: server, Left: c.left,
 		Session: raw.Session.SessionID, Timeout: time.Duration(raw.Session.Timeout) * time.Millisecond, ReadOnly: readOnly,
 	}
 	h.Conns = append(h.Conns, k.log)
 	c.newest = k
-	again := c.watchAgain()
+	again := c.setWatches()
 	h.mu.Unlock()
 	if again != nil {
 		k.start(again)
@@ -213,10 +212,10 @@ func (c *client) try(server int) error {
 	return nil
 }
 
-// watchAgain is the request that a client begins a connection with, as stock
-// clients do: it sets the session's watches again, and is told of what changed
-// since it was told anything. It is nil if there are none. h.mu is held.
-func (c *client) watchAgain() *Op {
+// setWatches returns the request that stock clients begin a connection with: it sets the
+// session's watches again, and reports what has changed since the client's last zxid.
+// It returns nil if the session has no watches. h.mu must be held.
+func (c *client) setWatches() *Op {
 	if len(c.watching)+len(c.persistent) == 0 {
 		return nil
 	}
@@ -250,27 +249,27 @@ func (c *client) watchAgain() *Op {
 	return o
 }
 
-// note takes from a reply what the session watches from now on. h.mu is held.
+// note records the watch that a request has set, if it has. h.mu must be held.
 func (c *client) note(o *Op) {
 	absent := o.Code == proto.OpExists && o.Err == proto.NoNode
 	switch {
 	case o.Code == proto.OpAddWatch && o.Err == proto.OK:
-		c.persistent[lasting{o.Recursive, o.Path}] = true
+		c.persistent[persistentWatch{o.Recursive, o.Path}] = true
 	case o.Watch && (o.Err == proto.OK || absent):
-		w := watched{o.Code == proto.OpGetChildren, o.Path}
+		w := oneShot{o.Code == proto.OpGetChildren, o.Path}
 		if _, ok := c.watching[w]; !ok {
 			c.watching[w] = absent
 		}
 	}
 }
 
-// fired takes from an event what the session does not watch any more. h.mu is held.
+// fired removes the one-shot watches that an event uses up. h.mu must be held.
 func (c *client) fired(e proto.EventType, path string) {
 	if e != proto.EventNodeChildrenChanged {
-		delete(c.watching, watched{false, path})
+		delete(c.watching, oneShot{false, path})
 	}
 	if e == proto.EventNodeChildrenChanged || e == proto.EventNodeDeleted {
-		delete(c.watching, watched{true, path})
+		delete(c.watching, oneShot{true, path})
 	}
 }
 
@@ -289,7 +288,7 @@ func (c *client) forget() {
 	c.mu.Unlock()
 }
 
-// drop ends the connection.
+// drop closes the connection.
 func (c *client) drop() {
 	if c.conn != nil {
 		c.conn.end()
@@ -306,7 +305,7 @@ func (k *conn) dead() bool {
 	}
 }
 
-// end closes the connection; what is pending has an unknown outcome.
+// end closes the connection. The outcome of pending requests stays unknown.
 func (k *conn) end() {
 	k.nc.Close()
 	k.mu.Lock()
@@ -325,7 +324,7 @@ func (k *conn) end() {
 	close(k.gone)
 }
 
-// ping speaks when nobody else does.
+// ping keeps the session alive.
 func (k *conn) ping() {
 	for {
 		every := k.c.timeout / 3
@@ -341,8 +340,8 @@ func (k *conn) ping() {
 	}
 }
 
-// start sends requests, all at once. An op's done is closed when its reply came
-// or the connection ended.
+// start sends requests in one write. An op's done is closed when its reply has come or
+// the connection has ended.
 func (k *conn) start(ops ...*Op) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -379,7 +378,7 @@ func (k *conn) start(ops ...*Op) {
 	}
 	if len(b) > 0 {
 		k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
-		k.nc.Write(b) // an error shows in read, too
+		k.nc.Write(b) // after an error, read fails too
 	}
 }
 
@@ -439,7 +438,7 @@ const superUser = "super"
 
 func secretOf(user string) string { return "secret of " + user }
 
-// acl is that of what the op creates.
+// acl is the ACL of the znode that the op creates.
 func (o *Op) acl() []proto.ACL {
 	if o.Owner == "" {
 		return proto.OpenACL
@@ -448,7 +447,7 @@ func (o *Op) acl() []proto.ACL {
 	return []proto.ACL{{Perms: x.Perms, ID: proto.ID{Scheme: x.Scheme, ID: x.ID}}}
 }
 
-// read takes what comes until the connection ends.
+// read receives frames until the connection ends.
 func (k *conn) read() {
 	defer k.end()
 	h := k.c.s.h
@@ -470,7 +469,7 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.over {
-		return false // the client does not look at it any more
+		return false // the client has left the connection
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -480,7 +479,7 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 			h.violateLocked("session order", "client %d, session %x, connection %d: zxid %x after %x", k.c.id, k.log.Session, k.log.ID, f.Zxid, k.last)
 		}
 		k.last = f.Zxid
-		if k == k.c.newest { // or the session goes on elsewhere
+		if k == k.c.newest { // otherwise the session has moved on
 			k.c.mu.Lock()
 			k.c.last = max(k.c.last, k.last)
 			k.c.mu.Unlock()
@@ -499,7 +498,7 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 		return true
 	}
 	if len(k.pending) == 0 || k.xids[0] != f.Xid {
-		h.violateLocked("session order", "client %d, connection %d: reply %d, while %v are awaited", k.c.id, k.log.ID, f.Xid, k.xids)
+		h.violateLocked("session order", "client %d, connection %d: reply with xid %d while %v are pending", k.c.id, k.log.ID, f.Xid, k.xids)
 		return false
 	}
 	o := k.pending[0]
@@ -555,7 +554,7 @@ func (o *Op) decode(f *rawclient.Frame) error {
 			return err
 		}
 		for _, x := range r.Results {
-			if x.Code != proto.OK { // the reply's own code is OK even so
+			if x.Code != proto.OK { // the reply's own code is OK even then
 				o.Err = x.Code
 				break
 			}
@@ -564,8 +563,8 @@ func (o *Op) decode(f *rawclient.Frame) error {
 	return nil
 }
 
-// do sends a request and waits; the op is not Known if the connection was lost.
-// The caller has connected.
+// do sends a request and waits for its reply. The op is not Known if the connection
+// was lost first.
 func (c *client) do(o *Op) *Op {
 	c.send(o)
 	<-o.done
@@ -590,7 +589,8 @@ func (c *client) sendAll(ops ...*Op) {
 	}
 }
 
-// awaitEvent waits for an event, the connection's end, or that long; false for all but the first.
+// awaitEvent waits for an event and reports whether one came before the connection
+// ended and the given time was over.
 func (c *client) awaitEvent(most time.Duration) bool {
 	if c.conn == nil {
 		return false

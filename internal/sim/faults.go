@@ -19,16 +19,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// fault is a kind of fault: do makes one, holds it for a while and ends it.
+// fault is a kind of fault: do causes one, holds it for a while and ends it.
 type fault struct {
 	name   string
 	weight int
 	do     func(s *sim, r *rand.Rand, hold time.Duration)
 }
 
-// sticks are the faults by which a single member gets stuck, and which do nothing
-// else. They note themselves in stuckLog.
-var sticks = []string{"isolate the leader", "isolate a member", "pause a member", "stall the disk", "stall the leader's disk", "stop a process", "stop the leader's process"}
+// stickingFaults are the faults that make a single member stuck and do nothing else.
+// They record themselves in stuckLog.
+var stickingFaults = []string{"isolate the leader", "isolate a member", "cut off a member", "stall the disk", "stall the leader's disk", "pause a process", "pause the leader's process"}
 
 var faultKinds = []fault{
 	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
@@ -87,7 +87,7 @@ var faultKinds = []fault{
 		time.Sleep(hold)
 		each(-1)
 	}},
-	{"pause a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+	{"cut off a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
 		defer s.spanIn(&s.stuckLog, m.name)()
 		s.cutAll(m.name, 1)
@@ -131,7 +131,7 @@ var faultKinds = []fault{
 		}
 		most := 5 + r.IntN(400)
 		if r.IntN(3) == 0 {
-			most *= 10 // so slow that the others' logs go on without it
+			most *= 10 // so slow that the member falls behind the others
 		}
 		end := m.slow(func() error {
 			time.Sleep(time.Duration(s.shared.IntN(most)) * time.Millisecond)
@@ -184,32 +184,31 @@ var faultKinds = []fault{
 		s.h.mu.Lock()
 		s.h.Forced[id] = true
 		s.h.mu.Unlock()
-		testhooks.Of(srv).ExpireSession(id) // an error means that it was not to be
+		testhooks.Of(srv).ExpireSession(id) // it may fail, since other faults go on
 	}},
 }
 
-// slowness is a fault of a member's store.
-type slowness struct{ f func() error }
+// storeFault is a fault of a member's store. Several may be in force at once.
+type storeFault struct{ f func() error }
 
-// slow has f called before each write of the member's store, beside others, until
-// end is called.
+// slow makes the member's store call f before each write, until end is called.
 func (m *member) slow(f func() error) (end func()) {
-	x := &slowness{f}
-	m.changeSlows(func(all []*slowness) []*slowness { return append(slices.Clone(all), x) })
+	x := &storeFault{f}
+	m.changeFaults(func(all []*storeFault) []*storeFault { return append(slices.Clone(all), x) })
 	over := m.s.spanIn(&m.s.slowLog, m.name)
 	return func() {
-		m.changeSlows(func(all []*slowness) []*slowness {
-			return slices.DeleteFunc(slices.Clone(all), func(y *slowness) bool { return x == y })
+		m.changeFaults(func(all []*storeFault) []*storeFault {
+			return slices.DeleteFunc(slices.Clone(all), func(y *storeFault) bool { return x == y })
 		})
 		over()
 	}
 }
 
-func (m *member) changeSlows(change func([]*slowness) []*slowness) {
+func (m *member) changeFaults(change func([]*storeFault) []*storeFault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.slows = change(m.slows)
-	all := m.slows
+	m.faults = change(m.faults)
+	all := m.faults
 	m.mem.SetFault(func() error {
 		for _, x := range all {
 			if err := x.f(); err != nil {
@@ -220,7 +219,8 @@ func (m *member) changeSlows(change func([]*slowness) []*slowness) {
 	})
 }
 
-// stall has a member's disk do nothing for a while. What waits for it then goes on.
+// stall makes a member's disk do nothing for a while. Then the writes that wait for it
+// continue.
 func (s *sim) stall(m *member, r *rand.Rand) {
 	if m == nil || m.mem == nil {
 		return
@@ -232,18 +232,18 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	time.Sleep(time.Second + time.Duration(r.Int64N(int64(14*time.Second))))
 }
 
-// lag has a follower that goes on serving clients fall behind the leader's log: it
-// writes as slowly as a member may whose disk is not stuck, and meanwhile a client
-// writes so much that the leader takes snapshots and cuts its log.
+// lag makes a follower that serves clients fall behind the leader's log: its disk is
+// as slow as it may be without being stuck, and meanwhile a client writes so much that
+// the leader takes snapshots and trims its log.
 func (s *sim) lag(r *rand.Rand, hold time.Duration) {
-	if s.opts.Dir != "" || !s.filling.TryLock() {
+	if s.opts.Dir != "" || !s.lagging.TryLock() {
 		return
 	}
-	defer s.filling.Unlock()
+	defer s.lagging.Unlock()
 	var m *member
 	leader, most := s.leader(), -1
 	s.h.mu.Lock()
-	for _, x := range s.members { // the one with the most to lose
+	for _, x := range s.members { // choose the follower with the most watchers
 		if n := s.watchersAt(x.id); x != leader && n > most {
 			m, most = x, n
 		}
@@ -254,20 +254,20 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 	hold += 2 * each
 	end := s.h.now() + hold
 	var clients sync.WaitGroup
-	clients.Go(func() { s.lookOn(m, end) })
+	clients.Go(func() { s.watchAt(m, end) })
 	clients.Go(func() { s.fill(m, end, each/2) })
 	time.Sleep(hold)
 	over()
-	clients.Wait() // the cluster may have no leader
+	clients.Wait() // this may take longer, if the cluster has no leader
 }
 
-// fill has a client write much, by way of other members than one that lags.
+// fill makes a client write much, through other members than the one that lags.
 func (s *sim) fill(m *member, end, pause time.Duration) {
-	c := s.filler
+	c := s.writer
 	defer c.drop()
 	for s.h.now() < end {
 		switch err := c.connect(); {
-		case errors.Is(err, errExpired): // as it mostly has since the last time
+		case errors.Is(err, errExpired): // usual, since faults of this kind are rare
 			continue
 		case err != nil:
 			return
@@ -287,10 +287,10 @@ func (s *sim) fill(m *member, end, pause time.Duration) {
 	}
 }
 
-// lookOn has a client watch at a member what the filler writes, and read there all
-// the time.
-func (s *sim) lookOn(m *member, end time.Duration) {
-	c := s.onlooker
+// watchAt makes a client connect to a member, watch what the writer writes, and read
+// there all the time.
+func (s *sim) watchAt(m *member, end time.Duration) {
+	c := s.watcher
 	defer c.drop()
 	if errors.Is(c.try(int(m.id)), errExpired) {
 		c.try(int(m.id)) // with a new session
@@ -309,7 +309,7 @@ func (s *sim) lookOn(m *member, end time.Duration) {
 
 func (s *sim) pick(r *rand.Rand) *member { return s.members[r.IntN(len(s.members))] }
 
-// sessions are those that exist, in order.
+// sessions lists the sessions that exist, in order of their ids.
 func (s *sim) sessions() (ids []int64) {
 	for _, m := range s.members {
 		if srv := m.server(); srv != nil {
@@ -324,7 +324,8 @@ func (s *sim) sessions() (ids []int64) {
 	return nil
 }
 
-// claim takes a member for a fault that stops it; false if another has it.
+// claim reserves a running member for a fault that stops it, until release. It reports
+// false if the member is reserved or down.
 func (m *member) claim() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -351,7 +352,7 @@ func (s *sim) restart(m *member, crash bool, down time.Duration) {
 	m.start()
 }
 
-// isolate cuts a member from the other members.
+// isolate cuts a member's way to the other members, or theirs to it, or both.
 func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
 	each := func(by int) {
 		for _, m := range s.members {
@@ -371,8 +372,8 @@ func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
 	each(-1)
 }
 
-// removeAndAdd takes a member out of the cluster, and after a while in which it
-// is down has it join again, with nothing.
+// removeAndAdd removes a member from the cluster, and some time later makes it join
+// again with no data.
 func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	if !m.changing.CompareAndSwap(false, true) {
 		return
@@ -384,14 +385,14 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	defer m.release()
 	m.setDoomed(true)
 	began := s.h.now()
-	// Until it is sure: a member that lost its memory must not vote.
+	// Retry until the removal is certain: a member that lost its data must not vote.
 	for i := 0; ; i++ {
 		via := s.members[(int(m.id)+i)%len(s.members)]
-		err := errors.New("it would remove itself")
+		err := errors.New("not tried: it would remove itself")
 		if via != m || r.IntN(2) == 0 {
 			err = s.ask(via, cluster.Request{Remove: m.id})
 		}
-		s.h.fault("remove %d by way of %d: %v", m.id, via.id, err)
+		s.h.fault("remove member %d through member %d: %v", m.id, via.id, err)
 		if err == nil || strings.Contains(err.Error(), "is no member") { // an answer was lost
 			break
 		}
@@ -402,14 +403,14 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	time.Sleep(hold / 4)
-	s.cutFor(m, began) // what it hears once it is removed, the leader may not learn
+	s.cutFor(m, began) // the leader may not learn what a removed member hears
 	m.stop(r.IntN(2) == 0)
 	time.Sleep(hold)
 	m.setDoomed(false)
 	m.join = true
 	if m.mem != nil {
 		m.mu.Lock()
-		m.mem, m.slows = storage.NewMemory(), nil // another disk
+		m.mem, m.faults = storage.NewMemory(), nil // a new disk
 		m.mu.Unlock()
 	} else {
 		m.dir += "+"
@@ -419,17 +420,17 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	}
 	select {
 	case <-m.server().Ready():
-		s.h.fault("%d has joined", m.id)
+		s.h.fault("member %d has joined", m.id)
 	case <-time.After(time.Minute):
 		if s.slack() > 50*time.Millisecond { // it may apply entries more slowly than others write them
-			s.h.fault("%d has not joined yet", m.id)
+			s.h.fault("member %d has not joined yet", m.id)
 			return
 		}
 		s.h.violate("recovery", "member %d has not joined after a minute", m.id)
 	}
 }
 
-// changeVote has a client take a member's vote, or give it one, and undo that
+// changeVote makes a client take a member's vote away, or give it one, and undo that
 // after a while.
 func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 	if !s.voting.TryLock() {
@@ -440,7 +441,7 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.changing.Store(false)
-	c := s.warden
+	c := s.reconfigurer
 	defer c.drop()
 	for range 1 + r.IntN(3) {
 		c.reconfigure(m, !m.votes(), 3)
@@ -448,13 +449,13 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		c.reconfigure(m, m.votes(), 3)
 	}
 	if !c.reconfigure(m, m.votes(), 500) && !s.over() {
-		s.h.violate("recovery", "member %d does not get back the role that it had", m.id)
+		s.h.violate("recovery", "member %d does not get its own role back", m.id)
 	}
 }
 
-// reconfigure has a member vote or not, in so many attempts, and reports whether
-// one was acknowledged. Each is for the members as they were when it was sent, so that
-// none is done after one that was acknowledged.
+// reconfigure gives a member a vote or takes it away, in at most so many attempts, and
+// reports whether one was acknowledged. Each attempt names the version that the members
+// had when it was sent, so none that was delayed takes effect after the acknowledged one.
 func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
 	const config = "/zookeeper/config"
 	for range attempts {
@@ -501,9 +502,9 @@ func (m *member) setDoomed(yes bool) {
 	m.mu.Unlock()
 }
 
-// jumps sets members' clocks until the run is to calm down. It draws from a
-// source of its own, so that it changes nothing else of a seed.
-func (s *sim) jumps() {
+// jumpClocks sets members' clocks until the faults are over. Its random source is its own,
+// so that the rest of a run does not depend on it.
+func (s *sim) jumpClocks() {
 	r := s.stream(7)
 	pace := time.Duration(float64(5000+r.IntN(60_000))*math.Sqrt(s.opts.Pace)) * time.Millisecond
 	for {
@@ -512,7 +513,7 @@ func (s *sim) jumps() {
 			return
 		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
 		}
-		if m := s.pick(r); m.claim() { // nobody else sets it
+		if m := s.pick(r); m.claim() { // only the claim's owner may set the clock
 			m.setClock()
 			s.mu.Lock()
 			s.faults["clock jump"]++
@@ -523,51 +524,51 @@ func (s *sim) jumps() {
 	}
 }
 
-// faults are the kinds of this build. Only one whose servers have points can stop
-// them there.
+// faults lists the kinds of faults of this build. Processes can be paused only in a
+// build with points (see package perturb).
 func faults() []fault {
 	if !perturb.Woven() {
 		return faultKinds
 	}
 	return append(slices.Clip(faultKinds),
-		fault{"stop a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.pick(r)) }},
-		fault{"stop the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
+		fault{"pause a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.pick(r)) }},
+		fault{"pause the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
 			if m := s.leader(); m != nil {
-				s.freeze(3*hold, m) // the sessions that it knows have ended by then
+				s.pauseProcesses(3*hold, m) // long enough for its sessions to expire meanwhile
 			}
 		}},
-		fault{"stop all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(hold, s.members...) }},
+		fault{"pause all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.members...) }},
 	)
 }
 
-// freeze stops members as a signal stops their processes, and lets them go on
-// after a while. All their timers are over then.
-func (s *sim) freeze(hold time.Duration, members ...*member) {
-	var frozen []*member
+// pauseProcesses pauses members, as SIGSTOP pauses a process, and resumes them after a while.
+// All their timers have expired then.
+func (s *sim) pauseProcesses(hold time.Duration, members ...*member) {
+	var paused []*member
 	for _, m := range members {
 		if m.claim() {
 			defer m.release()
-			frozen = append(frozen, m)
+			paused = append(paused, m)
 		}
 	}
-	for _, m := range frozen {
+	for _, m := range paused {
 		s.order.Pause(m.name)
-		defer s.spanIn(&s.stopLog, m.name)()
-		defer s.spanIn(&s.slowLog, m.name)() // what it has heard, the leader may learn only now
+		defer s.spanIn(&s.pauseLog, m.name)()
+		defer s.spanIn(&s.slowLog, m.name)() // the leader learns late what this member has heard
 		if len(members) == 1 {
 			defer s.spanIn(&s.stuckLog, m.name)()
 		}
 	}
 	began := s.h.now()
 	time.Sleep(hold)
-	for _, m := range frozen {
+	for _, m := range paused {
 		s.cutFor(m, began)
 		s.order.Resume(m.name)
 	}
 }
 
-// chaos makes faults until the run is to calm down, and waits for their ends.
-func (s *sim) chaos() {
+// makeFaults starts faults until they are to end.
+func (s *sim) makeFaults() {
 	r := s.stream(4)
 	kinds := faults()
 	total := 0
@@ -587,17 +588,17 @@ func (s *sim) chaos() {
 				continue
 			}
 			hold := time.Duration(min(r.ExpFloat64(), 5) * float64(2500*time.Millisecond))
-			mine := rand.New(rand.NewPCG(r.Uint64(), 0))
+			own := rand.New(rand.NewPCG(r.Uint64(), 0))
 			s.mu.Lock()
 			s.faults[f.name]++
 			s.active++
 			s.mu.Unlock()
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
-				if !slices.Contains(sticks, f.name) {
+				if !slices.Contains(stickingFaults, f.name) {
 					defer s.spanIn(&s.otherLog, "")()
 				}
-				f.do(s, mine, hold)
+				f.do(s, own, hold)
 				s.mu.Lock()
 				s.active--
 				s.mu.Unlock()

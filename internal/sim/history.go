@@ -18,21 +18,21 @@ type Op struct {
 	Session                  int64
 	Code                     proto.OpCode
 	Path                     string
-	Tag                      string // the data that it writes, unlike that of any other
+	Tag                      string // the data that it writes; no other op writes the same
 	TTL                      time.Duration
 	More                     []Part // of a multi
 	Flags                    int32
-	Version                  int32  // that is expected
-	Version64                int64  // likewise, of the members, by a reconfig, whose Path is the member that it changes
-	User                     string // whose identity the connection has, or gets by this; "" if nobody's
-	Owner                    string // of what it creates: nobody else may do anything with it; "" is everybody
+	Version                  int32  // the version that the znode must have
+	Version64                int64  // the version that the members must have, in a reconfig; its Path is the member to change
+	User                     string // the user that the connection has authenticated as, or does by this op; "" for none
+	Owner                    string // the only user with access to what it creates; "" for everybody
 	ReadOnly                 bool   // sent on a read-only connection
 	Watch                    bool
 	Recursive                bool                      // of a persistent watch
 	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
 	Unsynced                 bool                      // a read that may be old
 
-	// Numbers order what clients do and see, in the whole run; 0 is never.
+	// These numbers order everything that clients do and see in the run; 0 means never.
 	Call, Ret     int
 	CallAt, RetAt time.Duration
 	Zxid          int64
@@ -47,10 +47,10 @@ type Op struct {
 	done chan struct{}
 }
 
-// Known says that a reply came.
+// Known reports whether a reply came.
 func (o *Op) Known() bool { return o.Ret > 0 }
 
-// OK says that a reply came and that it was a good one.
+// OK reports whether a reply came that says that the request was done.
 func (o *Op) OK() bool { return o.Ret > 0 && o.Err == proto.OK }
 
 // Part is one operation of a multi.
@@ -61,7 +61,7 @@ type Part struct {
 	Version int32
 }
 
-// Frame is a reply or an event, as it came.
+// Frame is a reply or an event.
 type Frame struct {
 	Seq   int
 	At    time.Duration
@@ -72,23 +72,23 @@ type Frame struct {
 	Path  string
 }
 
-// ConnLog is what came on one connection.
+// ConnLog records one connection.
 type ConnLog struct {
 	ID, Client, Server int
 	Session            int64
 	Timeout            time.Duration
 	CallAt             time.Duration // when its handshake was sent
-	Seq                int           // of the handshake's reply
-	At                 time.Duration // likewise
-	Left               int           // when the client left the session's connection before
-	Ended              time.Duration // when the connection did
-	ByServer           bool          // the server ended it, or its host
-	ReadOnly           bool          // its server had no majority: the session, if it is one, is not kept alive by it
+	Seq                int           // when its reply came, as a number
+	At                 time.Duration // when its reply came
+	Left               int           // when the client left the session's previous connection
+	Ended              time.Duration // when the connection ended
+	ByServer           bool          // the server or its host ended it, not the client
+	ReadOnly           bool          // its server had no majority, so it does not keep the session alive
 	Frames             []Frame
 }
 
-// Chg is one change of a commit.
-type Chg struct {
+// Change is one change of a commit.
+type Change struct {
 	Kind    proto.ChangeKind
 	Path    string
 	Session int64
@@ -102,13 +102,13 @@ type Commit struct {
 	Zxid    int64
 	Index   uint64
 	Digest  uint64
-	At      time.Duration // when the first of them did
-	Seq     int           // likewise
-	By      uint64
-	Changes []Chg
+	At      time.Duration // when the first member applied it
+	Seq     int           // likewise, as a number
+	By      uint64        // that member
+	Changes []Change
 }
 
-// Span is the time for which a client holds a lock, as it knows.
+// Span is the time for which a client knows that it holds a lock.
 type Span struct {
 	Client  int
 	Session int64
@@ -116,14 +116,13 @@ type Span struct {
 	Lock    string
 	Path    string
 	Czxid   int64
-	Zxid    int64         // of the reply that told it
-	At      time.Duration // when that came
-	CallAt  time.Duration // when it was asked for
-	Until   time.Duration // when it let go; 0 if it never did
-	Stock   bool          // a stock client's, which knows no zxid
+	Zxid    int64         // of the reply from which the client knows
+	At      time.Duration // when that reply came
+	CallAt  time.Duration // when its request was sent
+	Until   time.Duration // when the client released the lock; 0 if it never did
 }
 
-// Expiry is a leader's decision that a session is late.
+// Expiry is a leader's decision to end a session because its client was silent.
 type Expiry struct {
 	At      time.Duration
 	By      uint64
@@ -131,8 +130,7 @@ type Expiry struct {
 	Timeout time.Duration
 }
 
-// Clock is a member's time of day from At on: it is Ahead of the others' time,
-// which is that of the run.
+// Clock says by how much a member's time of day is ahead of the run's time from At on.
 type Clock struct {
 	Member    uint64
 	At, Ahead time.Duration
@@ -143,7 +141,7 @@ type Violation struct{ Check, Text string }
 
 func (v Violation) String() string { return v.Check + ": " + v.Text }
 
-// History is all that happened in a run.
+// History is everything that happened in a run.
 type History struct {
 	mu         sync.Mutex
 	start      time.Time
@@ -154,18 +152,18 @@ type History struct {
 	Spans      []*Span
 	Expiries   []Expiry
 	Clocks     []Clock
-	Leads      []time.Duration         // when a member saw another leader, or none
-	Tries      map[int64]time.Duration // when a client tried last, and failed, to resume a session
-	Left       []int64                 // sessions at the end
-	Stats      map[string]string       // likewise, of quotas
-	StatsZxid  int64                   // of the member that says so
-	End        time.Duration           // when that was
-	Over       time.Duration           // when the work was over
+	Leads      []time.Duration         // when a member learned of a new leader, or that there is none
+	Tries      map[int64]time.Duration // when a client last tried to resume a session and failed
+	Left       []int64                 // the sessions that exist at the end
+	Stats      map[string]string       // the stats of quotas at the end, as a member has them
+	StatsZxid  int64                   // that member's zxid
+	End        time.Duration           // when Left and Stats were read
+	Over       time.Duration           // when the clients stopped
 	Faults     []string
-	Forced     map[int64]bool          // sessions that were ended on command
-	Known      map[int64]time.Duration // when a client knew that its session is at its end
-	Restores   int                     // of snapshots, by members that had no client with watches, mostly at a start
-	Overtaken  int                     // of snapshots from the leader, by members that served clients with watches
+	Forced     map[int64]bool          // sessions that a fault has ended
+	Known      map[int64]time.Duration // when a client learned that its session has ended
+	Restores   int                     // snapshots restored by members without watching clients, mostly at a start
+	Overtaken  int                     // snapshots from the leader, restored by members with watching clients
 	Violations []Violation
 }
 
@@ -180,7 +178,7 @@ func (h *History) next() int {
 	return h.seq
 }
 
-// maxViolations bounds what a run tells: one is enough, and the first tells most.
+// maxViolations limits what a run reports; the first violations say most.
 const maxViolations = 20
 
 func (h *History) violate(check, format string, args ...any) {
@@ -201,7 +199,7 @@ func (h *History) fault(format string, args ...any) {
 	h.Faults = append(h.Faults, fmt.Sprintf("%v ", h.now())+fmt.Sprintf(format, args...))
 }
 
-// save writes the history to a file, a line for each thing.
+// save writes the history to a file, with a line of JSON for each item.
 func (h *History) save(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -241,29 +239,29 @@ func (h *History) save(path string) error {
 	return err
 }
 
-// tap is what one run of a member tells of what it applies (fsm.Observer). It
-// holds the members to each other: the same transactions, in the same order,
+// recorder is the fsm.Observer of a member from one start to the next stop. It records
+// the transactions, and checks that all members apply the same ones in the same order,
 // with the same changes and digests.
-type tap struct {
+type recorder struct {
 	s      *sim
 	h      *History
 	member uint64
 	pos    int  // of the next commit in h.Commits
-	lost   bool // pos is to be found: a snapshot was restored, or this run is new
-	served bool // clients with watches, when Restoring was called
+	lost   bool // pos is not known: a snapshot was restored, or nothing was applied yet
+	served bool // the member served clients with watches when Restoring was called
 }
 
-func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
+func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 	h := t.h
 	c := Commit{Zxid: v.Zxid(), Index: v.Index(), Digest: v.Digest(), By: t.member, At: h.now()}
 	for i := range changes {
 		x := &changes[i]
-		g := Chg{Kind: x.Kind, Path: x.Path, Session: x.Session}
+		g := Change{Kind: x.Kind, Path: x.Path, Session: x.Session}
 		switch x.Kind {
 		case proto.SessionResumed:
 			continue // takes no zxid
 		case proto.NodeCreated, proto.NodeDataChanged:
-			// Without data if a multi has deleted it again.
+			// A multi may have deleted the znode again.
 			if n := v.Tree().Lookup(x.Path); n != nil {
 				g.Data, g.Version, g.Mtime = string(n.Record().Data), n.Record().Version, n.Record().Mtime
 			}
@@ -295,22 +293,22 @@ func (t *tap) Changed(v *fsm.View, changes []proto.Change) {
 		same = o.Changes[i] == c.Changes[i]
 	}
 	if !same {
-		h.violateLocked("agreement", "member %d applies %+v, where member %d applied %+v", t.member, c, o.By, *o)
+		h.violateLocked("agreement", "member %d applies %+v where member %d applied %+v", t.member, c, o.By, *o)
 		t.lost = true
 	}
 }
 
-func (t *tap) Applied(uint64, uint64, int) {}
+func (t *recorder) Applied(uint64, uint64, int) {}
 
-func (t *tap) Restoring() {
+func (t *recorder) Restoring() {
 	t.h.mu.Lock()
 	t.served = t.s.watchersAt(t.member) > 0
 	t.h.mu.Unlock()
 }
 
-// Restored takes its time, as any observer may: the tree is unlocked, and some of
-// the other observers do not know of the new state yet.
-func (t *tap) Restored() {
+// Restored sometimes takes long, as an observer may. Meanwhile the tree is not locked,
+// and some of the other observers do not know the new state yet.
+func (t *recorder) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
 	if t.served {
@@ -324,4 +322,4 @@ func (t *tap) Restored() {
 	}
 }
 
-func (t *tap) Failed(err error) { t.h.violate("apply", "member %d: %v", t.member, err) }
+func (t *recorder) Failed(err error) { t.h.violate("apply", "member %d: %v", t.member, err) }

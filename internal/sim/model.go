@@ -11,27 +11,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// world is the tree as commits make it.
+// world is a model of the tree, built from the commits.
 type world struct {
-	nodes    map[string]Chg // data, version and session
+	nodes    map[string]Change // data, version and session
 	children map[string]map[string]bool
-	owners   map[string]string // of znodes that only one user may use
+	owners   map[string]string // users by the path of a znode that only they may use
 	wanted   map[string]string // owners by the data that a znode was created with
 	quotas   map[string]quota  // by path
-	enforced map[string]quota  // those that a write is held to; nil if to none
+	enforced map[string]quota  // the quotas that limit writes; nil if quotas are not enforced
 }
 
-// quota is that of a path: the znodes at and below it which count for no other
-// one further down.
+// quota is the quota of a path. It counts the znodes at and below the path that belong
+// to no deeper quota.
 type quota struct {
-	limits       string // "" if there are none, and then nothing is counted
-	stats        bool
-	count, bytes int // by the stats, if there are any
+	limits       string // data of the limits znode; "" if there is none, and then nothing is counted
+	stats        bool   // there is a stats znode
+	count, bytes int    // what the stats say, if there are any
 }
 
 func (q quota) text() string { return fmt.Sprintf("count=%d,bytes=%d", q.count, q.bytes) }
 
-// quotaOf is the path of the quota that a znode counts for, "" if there is none.
+// quotaOf returns the path of the quota that a znode counts for, "" if there is none.
 func (w *world) quotaOf(quotas map[string]quota, path string) string {
 	if strings.HasPrefix(path, "/quota") {
 		for ; path != "/"; path, _ = parentOf(path) {
@@ -62,8 +62,9 @@ func (w *world) total(path string) (q quota) {
 	return q
 }
 
-// track notes what a znode says of a quota, if it does: its data, or that it is not there.
-func (w *world) track(path, data string, there bool) {
+// track updates a quota after its limits or stats were written or deleted. It ignores
+// other paths.
+func (w *world) track(path, data string, exists bool) {
 	of, ok := strings.CutPrefix(path, "/zookeeper/quota")
 	if !ok {
 		return
@@ -74,7 +75,7 @@ func (w *world) track(path, data string, there bool) {
 	case "zookeeper_limits":
 		q.limits = data
 	case "zookeeper_stats":
-		if q.stats = there; there {
+		if q.stats = exists; exists {
 			n := w.total(of)
 			q.count, q.bytes = n.count, n.bytes
 		}
@@ -82,8 +83,8 @@ func (w *world) track(path, data string, there bool) {
 	w.quotas[of] = q
 }
 
-// exceeds says whether a write that adds so much goes over a hard limit. The stats
-// are consulted once there is a limit, even a soft one.
+// exceeds reports whether a write that adds so many znodes and bytes exceeds a hard
+// limit.
 func (w *world) exceeds(path string, nodes, bytes int) bool {
 	q := w.enforced[w.quotaOf(w.enforced, path)]
 	if !q.stats {
@@ -98,10 +99,11 @@ func (w *world) exceeds(path string, nodes, bytes int) bool {
 	return over(nodes, q.count, limit["countHardLimit"]) || over(bytes, q.bytes, limit["byteHardLimit"])
 }
 
-// newWorld returns a tree without znodes, which knows what requests say of owners.
+// newWorld returns the model of a new tree. It knows from the requests who will own
+// which znode.
 func (c *checker) newWorld() *world {
 	w := &world{
-		nodes: map[string]Chg{"/zookeeper": {}, "/zookeeper/quota": {}}, children: map[string]map[string]bool{},
+		nodes: map[string]Change{"/zookeeper": {}, "/zookeeper/quota": {}}, children: map[string]map[string]bool{},
 		owners: map[string]string{}, wanted: map[string]string{}, quotas: map[string]quota{},
 	}
 	if c.s.opts.EnforceQuota {
@@ -134,14 +136,14 @@ func (w *world) apply(x *Commit) {
 	}
 }
 
-func (w *world) set(g Chg) {
+func (w *world) set(g Change) {
 	more := len(g.Data) - len(w.nodes[g.Path].Data)
 	w.nodes[g.Path] = g
 	w.track(g.Path, g.Data, true)
 	w.count(g.Path, 0, more)
 }
 
-func (w *world) create(g Chg) {
+func (w *world) create(g Change) {
 	dir, name := parentOf(g.Path)
 	w.nodes[g.Path] = g
 	w.track(g.Path, g.Data, true)
@@ -170,25 +172,26 @@ func (w *world) has(path string) bool {
 	return ok || path == "/"
 }
 
-// permits says whether a user may use a znode. Nobody else's is meant by "".
+// permits reports whether a user may use a znode. User "" is somebody who has not
+// authenticated.
 func (w *world) permits(path, user string) bool {
 	owner := w.owners[path]
 	return owner == "" || owner == user
 }
 
-// outcome is how a write, or one of a multi, must be answered. The order of the
-// reasons is ZooKeeper's.
+// outcome returns how a write, or an operation of a multi, must be answered. If there
+// are several reasons to refuse it, ZooKeeper's order decides.
 func (w *world) outcome(p Part, sequential bool, user string) proto.Code {
 	dir, _ := parentOf(p.Path)
-	about := p.Path // whose permission it takes
+	guard := p.Path // the znode whose ACL must permit it
 	if p.Code == proto.OpCreate || p.Code == proto.OpDelete {
-		about = dir
+		guard = dir
 	}
 	n := w.nodes[p.Path]
 	switch {
-	case !w.has(about):
+	case !w.has(guard):
 		return proto.NoNode
-	case !w.permits(about, user):
+	case !w.permits(guard, user):
 		return proto.NoAuth
 	case p.Code == proto.OpCreate:
 		if w.has(p.Path) && !sequential {
@@ -209,11 +212,11 @@ func (w *world) outcome(p Part, sequential bool, user string) proto.Code {
 	return proto.OK
 }
 
-// multi is how a multi must be answered: as the first of its parts that fails is.
-// The world is as before afterwards.
+// multi returns how a multi must be answered: like the first of its operations that
+// fails. It leaves the world unchanged.
 func (w *world) multi(o *Op) (code proto.Code) {
 	var undo []func()
-	quotas := w.quotas // all parts are held to these
+	quotas := w.quotas // the quotas before the multi limit all of its operations
 	w.quotas = maps.Clone(quotas)
 	defer func() { w.quotas = quotas }()
 	for _, p := range o.More {
@@ -223,10 +226,10 @@ func (w *world) multi(o *Op) (code proto.Code) {
 		was, owner := w.nodes[p.Path], w.owners[p.Path]
 		switch p.Code {
 		case proto.OpCreate:
-			w.create(Chg{Path: p.Path, Data: p.Tag})
+			w.create(Change{Path: p.Path, Data: p.Tag})
 			undo = append(undo, func() { w.remove(p.Path) })
 		case proto.OpSetData:
-			w.set(Chg{Path: p.Path, Data: p.Tag, Version: was.Version + 1, Session: was.Session})
+			w.set(Change{Path: p.Path, Data: p.Tag, Version: was.Version + 1, Session: was.Session})
 			undo = append(undo, func() { w.nodes[p.Path] = was })
 		case proto.OpDelete:
 			w.remove(p.Path)
@@ -243,10 +246,9 @@ func (w *world) multi(o *Op) (code proto.Code) {
 	return code
 }
 
-// outcomes compares the answer to each write with what the tree allowed right
-// before it, by the versions, the owners, the quotas and the znodes that there were: none is
-// refused without a reason, or done with one. In the end the stats of quotas say
-// what is there.
+// outcomes checks that each write got the answer that follows from the znodes, versions,
+// owners and quotas right before it: none was refused without a reason, or done in
+// spite of one. It also compares the stats of quotas at the end.
 func (c *checker) outcomes() {
 	var known []*Op
 	for _, o := range c.h.Ops {
@@ -294,7 +296,7 @@ func (c *checker) outcomes() {
 	}
 }
 
-// stats compares what the quotas of a member said with the model at the same zxid.
+// stats compares the stats of quotas on a member with the model at the same zxid.
 func (c *checker) stats(w *world) {
 	if c.h.Stats == nil {
 		return
@@ -305,6 +307,6 @@ func (c *checker) stats(w *world) {
 		}
 	}
 	if n := w.total(quotaPaths[0]); c.h.Stats[quotaPaths[0]] != n.text() {
-		c.fail("quotas", "the stats of %s are %q at the end, and it has %q", quotaPaths[0], c.h.Stats[quotaPaths[0]], n.text())
+		c.fail("quotas", "the stats of %s are %q at the end, but the znodes add up to %q", quotaPaths[0], c.h.Stats[quotaPaths[0]], n.text())
 	}
 }

@@ -13,15 +13,14 @@ import (
 	"testing"
 )
 
-var plantsFlag = flag.Int("sim.plants", 0, "TestPlants: look for each planted bug in so many seeds")
+var plantsFlag = flag.Int("sim.plants", 0, "TestPlants: look for each planted bug in at most this many seeds")
 
-// A plant is a bug that a build of the tests has, to see that it is found. The
-// program's own code knows nothing of it: go test -overlay puts the changed
-// files in the place of its files.
+// A plant is a bug put into a build of the tests, to see whether the checks find it.
+// The repository's files stay as they are: go test -overlay replaces them in the build.
 type plant struct {
 	name  string
 	edits []edit
-	by    []string // the checks that may find it first
+	by    []string // checks that may find it first
 }
 
 type edit struct{ file, old, new string }
@@ -34,16 +33,16 @@ var plants = []plant{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
 		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
-	{"the leader passes over touches of other members", []edit{
+	{"the leader ignores the touches that other members report", []edit{
 		{"cluster/liveness.go", "!l.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
 	}, []string{"expiry", "locks"}},
-	{"a member answers before the leader knows enough", []edit{
+	{"a member answers before the leader has heard of the session", []edit{
 		{"cluster/liveness.go", "l.tracker.Safe(id, now, slack)", "slack > 0"},
 	}, []string{"expiry", "locks"}},
-	{"a new leader goes on with the times that it knows", []edit{
+	{"a new leader does not give the sessions their full timeouts again", []edit{
 		{"cluster/lead.go", "m.setLeading(term)\n\t\t\tm.trackAll()", "m.setLeading(term)"},
 	}, []string{"expiry", "locks"}},
-	{"an entry that is tried again is applied again", []edit{
+	{"an entry that is proposed again is applied again", []edit{
 		{"fsm/machine.go", "if e.Batch <= m.batches[e.Origin] {", "if e.Batch == 0 {"},
 	}, []string{"exactly once"}},
 	{"a new leader's first entry fires no watches", []edit{
@@ -53,7 +52,7 @@ var plants = []plant{
 	{"a watch fires twice", []edit{
 		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
 	}, []string{"watches"}},
-	{"setWatches does not look at what has changed", []edit{
+	{"setWatches does not report what has changed", []edit{
 		{"fsm/reads.go", "case n.Record().Mzxid > q.RelativeZxid:", "case false:"},
 		{"fsm/reads.go", "case n.Record().Pzxid > q.RelativeZxid:", "case false:"},
 	}, []string{"watches"}},
@@ -65,10 +64,10 @@ var plants = []plant{
 		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
 		{"internal/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
-	{"the last entries of the log were not synced when a member crashed", []edit{
+	{"a member that crashes loses the last entries of its log", []edit{
 		{"internal/storage/memory.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
 	}, []string{"agreement", "order", "writes", "start", "recovery", "ephemerals"}},
-	{"a member keeps the ephemerals of some sessions that end", []edit{
+	{"a member keeps the ephemerals of some sessions that have ended", []edit{
 		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},
 		{"fsm/machine.go", "// closeSession ends", "var planted int\n\n// closeSession ends"},
 	}, []string{"agreement", "ephemerals", "check"}},
@@ -79,94 +78,94 @@ var plants = []plant{
 		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
-	{"a TTL is over after two thirds of it", []edit{
+	{"a TTL znode is deleted after two thirds of its TTL", []edit{
 		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
 	}, []string{"clocks"}},
-	{"the time of an entry is that of the member that it comes from", []edit{
+	{"an entry keeps the time of the member that forwarded it", []edit{
 		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
 	}, []string{"clocks"}},
-	{"a connection that is cut passes over some of what it has read", []edit{
+	{"a connection that ends skips a request that it has read", []edit{
 		{"internal/server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
 		{"internal/server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
 	}, []string{"session order"}},
-	{"what comes behind a lost request is not lost", []edit{
+	{"requests after a lost one are not lost", []edit{
 		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
 		{"cluster/propose.go", "\t\t\tm.batcher.lose() // it may be", "\t\t\tsuspended = m.leader.get().suspended // it may be"},
 	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},
-	{"the owner of a late session is looked up when it is ended", []edit{
+	{"the owner of a late session is looked up when the session is ended", []edit{
 		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.Propose(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.Propose(fsm.ExpireSession(s, term)"},
 	}, []string{"expiry"}},
-	{"a member that gets a snapshot answers from it on old connections", []edit{
+	{"a member that restores a snapshot keeps its connections", []edit{
 		{"internal/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
-	{"a leader whose disk is stuck goes on leading", []edit{
+	{"a leader whose disk is stuck continues to lead", []edit{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
 	}, []string{"availability"}},
-	{"a member without its leader serves on", []edit{
+	{"a member that has lost its leader continues to serve", []edit{
 		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
 		{"cluster/serving.go", "late, lateSince = time.After(unheard-ago), ran()-ago", "_ = ago"},
 		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
-	{"a member that lags behind its leader serves on", []edit{
+	{"a member that lags behind its leader continues to serve", []edit{
 		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
-	{"a multi that fails keeps the data that it has set", []edit{
+	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.index[u.rec.Path].rec.Version != u.rec.Version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
 	}, []string{"outcomes"}},
 	{"a version above the current one matches", []edit{
 		{"znode/ops.go", "return want == proto.AnyVersion || want == have", "return want == proto.AnyVersion || want >= have"},
 	}, []string{"outcomes"}},
-	{"setData asks for no permission", []edit{
+	{"setData needs no permission", []edit{
 		{"znode/ops.go", "n, code := t.lookup(x, r.Path, proto.PermWrite)", "n, code := t.Lookup(r.Path), proto.OK\n\tif n == nil {\n\t\tcode = proto.NoNode\n\t}"},
 	}, []string{"outcomes"}},
-	{"reads ask for no permission", []edit{
+	{"reads need no permission", []edit{
 		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},
 	}, []string{"reads"}},
-	{"a member with a majority again keeps its read-only connections", []edit{
+	{"a member that regains its majority keeps its read-only connections", []edit{
 		{"internal/server/server.go", "\t\tif c.readOnly {\n\t\t\tc.kill()\n\t\t}\n", "\t\t_ = c\n"},
 	}, []string{"read-only"}},
 	{"a member that loses its majority keeps its connections", []edit{
 		{"internal/server/server.go", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tc.kill()", "s.serving, s.readOnly = false, s.cfg.ReadOnly\n\tfor c := range s.conns {\n\t\tif !s.readOnly {\n\t\t\tc.kill()\n\t\t}"},
 	}, []string{"read-only", "age of reads"}},
-	{"a read-only server takes clients that have seen more", []edit{
+	{"a read-only server accepts clients that have seen higher zxids", []edit{
 		{"internal/server/handshake.go", "\tif q.LastZxidSeen > last {", "\tif q.LastZxidSeen > last && !c.s.isReadOnly() {"},
 	}, []string{"session order"}},
-	{"a read-only server passes writes on", []edit{
+	{"a read-only server forwards writes", []edit{
 		{"internal/server/pipeline.go", "case c.readOnly && q.op.Class == proto.Write:", "case c.readOnly && q.op.Code == proto.OpCloseSession:"},
 	}, []string{"read-only"}},
-	{"a hard limit is over by one too soon", []edit{
+	{"a hard limit is one too low", []edit{
 		{"znode/quota.go", "if e.Value > e.Limit {", "if e.Value >= e.Limit {"},
 	}, []string{"outcomes"}},
-	{"a part of a multi is held to what the parts before it did to the quota", []edit{
+	{"an operation of a multi counts those before it towards the quota", []edit{
 		{"znode/quota.go", "\t\tif q.before != nil {\n", "\t\tif false {\n"},
 	}, []string{"outcomes"}},
-	{"the stats of a new quota do not count what is there", []edit{
+	{"the stats of a new quota do not count existing znodes", []edit{
 		{"znode/ops.go", "\t\tt.recount(of)\n", "\t\t_ = of\n"},
 	}, []string{"outcomes", "quotas", "reads"}},
-	{"the end of a session does not count for quotas", []edit{
+	{"quotas do not count the znodes deleted at a session's end", []edit{
 		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\tq.exact = false\n\t\treturn\n\t}\n\tif q == nil ||"},
 	}, []string{"outcomes", "quotas", "reads"}},
-	{"a reconfig is done whatever members it is for", []edit{
+	{"a reconfig ignores the version that it names", []edit{
 		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},
 		{"cluster/members.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
 	}, []string{"reconfig"}},
-	{"a reconfig asks for no permission", []edit{
+	{"a reconfig needs no permission", []edit{
 		{"fsm/reconfig.go", "case !m.tree.MayConfigure(&m.txn):", "case false:"},
 	}, []string{"reconfig"}},
 }
 
-// hidden are bugs that take perturbed schedules or stopped processes to be found.
+// hidden are bugs that only perturbed schedules or paused processes show.
 var hidden = []plant{
-	{"no time is given back after a pause", []edit{
+	{"the leader gives no time back after a pause", []edit{
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry"}},
 }
 
-// replaced is what a file says with a plant's edits, by file.
+// replaced returns the files that a plant changes, with its edits, by name.
 func (p *plant) replaced(t *testing.T) map[string]string {
 	files := map[string]string{}
 	for _, e := range p.edits {
@@ -179,15 +178,15 @@ func (p *plant) replaced(t *testing.T) map[string]string {
 			text = string(b)
 		}
 		if n := strings.Count(text, e.old); n != 1 {
-			t.Errorf("%s: %s has %q %d times, should be once: write the plant anew", p.name, e.file, e.old, n)
+			t.Errorf("%s: %s has %q %d times, should be once: adapt the plant", p.name, e.file, e.old, n)
 		}
 		files[e.file] = strings.Replace(text, e.old, e.new, 1)
 	}
 	return files
 }
 
-// TestPlants looks for planted bugs: a simulation that finds none of them is
-// worth nothing. By itself it only sees that they still fit the code.
+// TestPlants checks that the simulation finds each planted bug. Without -sim.plants it
+// only checks that they still fit the code.
 func TestPlants(t *testing.T) {
 	for i, p := range slices.Concat(plants, hidden) {
 		t.Run(p.name, func(t *testing.T) {
@@ -211,7 +210,7 @@ func TestPlants(t *testing.T) {
 					json.Unmarshal(append([]byte("{"), text...), &s)
 				}
 				if len(s.Violations) == 0 {
-					t.Fatalf("seed %d ended without a judgement: %v\n%.4000s", seed, err, out)
+					t.Fatalf("seed %d failed without a violation: %v\n%.4000s", seed, err, out)
 				}
 				for _, by := range p.by {
 					if strings.HasPrefix(s.Violations[0], by+":") {
@@ -219,7 +218,7 @@ func TestPlants(t *testing.T) {
 						return
 					}
 				}
-				t.Fatalf("seed %d found something else: %v", seed, s.Violations)
+				t.Fatalf("seed %d found it by another check: %v", seed, s.Violations)
 			}
 			t.Errorf("not found in %d seeds", *plantsFlag)
 		})

@@ -29,21 +29,22 @@ import (
 type Options struct {
 	Seed    uint64
 	Members int
-	Files   bool // members keep files, in Dir
+	Files   bool // members store their data in files, in Dir
 	Dir     string
-	For     time.Duration // of faults and work
+	For     time.Duration // how long faults and clients are active
 	Quiet   bool          // no faults
-	Pace    float64       // how slow the clients are; 1 is busy
+	Pace    float64       // how long clients pause between requests; 1 is busy
 	Real    bool          // in real time, on all processors, not in a synctest bubble
 
-	ElectionTimeout time.Duration // of all members
-	MaxOutstanding  int           // likewise: requests of one connection that wait
-	Observers       int           // so many of the members, the last ones, have no vote
-	EnforceQuota    bool          // writes that go over hard limits are refused
-	ReadOnly        bool          // members without a majority serve reads to clients that ask for no more
+	// The members' configuration.
+	ElectionTimeout time.Duration
+	MaxOutstanding  int  // requests of one connection in progress
+	Observers       int  // how many members, the last ones, have no vote
+	EnforceQuota    bool // writes that exceed hard limits are refused
+	ReadOnly        bool // members without a majority serve clients that accept read-only service
 }
 
-// slack is how much later than usual something may come that takes a few steps.
+// slack is how much longer than usual something may take that has a few steps.
 func (s *sim) slack() time.Duration {
 	if s.opts.Real { // on a busy machine
 		return 5 * time.Second
@@ -54,8 +55,8 @@ func (s *sim) slack() time.Duration {
 // usualElection is the default election timeout.
 const usualElection = 2 * time.Second
 
-// OptionsFor are those that a seed has by itself: most runs are short and busy,
-// some longer and slower, a few on files.
+// OptionsFor returns the options that a seed determines: most runs are short and busy,
+// some are longer and slower, and a few store files.
 func OptionsFor(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 6))
 	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection, MaxOutstanding: []int{3, 20, 1000}[seed%3]}
@@ -78,7 +79,7 @@ func OptionsFor(seed uint64) Options {
 	return o
 }
 
-// Report is what a run came to.
+// Report is the result of a run.
 type Report struct {
 	Options
 	History *History
@@ -88,7 +89,7 @@ type Report struct {
 	Order   perturb.Counts
 }
 
-// Failed says that a promise was broken.
+// Failed reports whether a promise was broken.
 func (r *Report) Failed() bool { return len(r.History.Violations) > 0 }
 
 const (
@@ -103,43 +104,44 @@ type sim struct {
 	net     *memnet.Network
 	peers   map[uint64]string
 	members []*member
-	shared  *lockedRand   // for choices that no single actor makes
-	done    chan struct{} // closed when the work is over
-	calm    chan struct{} // closed when the faults are over
+	shared  *lockedRand   // for choices that several goroutines make
+	done    chan struct{} // closed when the clients are to stop
+	calm    chan struct{} // closed when no new faults are to start
 	wg      sync.WaitGroup
-	clients []*client    // under h.mu; the first has the id 1
-	delay   atomic.Int64 // of a message, at most
+	clients []*client    // guarded by h.mu; the first has the id 1
+	delay   atomic.Int64 // longest delay of a message
 
-	order *perturb.Run // in which the members' goroutines run
+	order *perturb.Run // perturbs the order in which the members' goroutines run
 
-	// Clients of the fault that has a member lag, which locks filling.
-	filler   *client // writes much
-	onlooker *client // watches it at the member that lags
-	filling  sync.Mutex
+	// Clients of the fault that makes a member lag; guarded by lagging.
+	writer  *client // writes much
+	watcher *client // watches that on the lagging member
+	lagging sync.Mutex
 
-	warden *client // of the fault that changes who votes, which locks voting
-	voting sync.Mutex
+	reconfigurer *client // client of the fault that changes who votes; guarded by voting
+	voting       sync.Mutex
 
 	mu       sync.Mutex
-	cuts     map[[2]string]int // how many faults cut a way
-	cutLog   []cutSpan
-	slowLog  []*cutSpan // when a member's disk was slow; to says nothing
-	stuckLog []*cutSpan // when a member could do nothing; to says nothing
-	otherLog []*cutSpan // when there was a fault that does more than that; neither from nor to says anything
-	stopLog  []*cutSpan // when a member's process was stopped; likewise
+	cuts     map[[2]string]int // how many faults cut the way from one host to another
+	cutLog   []span            // when a way was cut
+	slowLog  []*span           // when a member's disk was slow
+	stuckLog []*span           // when a member could do nothing
+	pauseLog []*span           // when a member's process was paused
+	otherLog []*span           // when there was a fault that does more than make a member stuck
 	faults   map[string]int
 	active   int // faults that have not ended
 }
 
-// cutSpan is a time in which a way was cut; Until is 0 while it is.
-type cutSpan struct {
+// span is a period of the run; Until is 0 while it lasts. from names the member that it
+// is about. In cutLog it is about the way from one host to another, or to anyHost.
+type span struct {
 	from, to  string
 	At, Until time.Duration
 }
 
-const anyone = "*"
+const anyHost = "*"
 
-// lockedRand is a source for many goroutines.
+// lockedRand is a random source that is safe for concurrent use.
 type lockedRand struct {
 	mu sync.Mutex
 	r  *rand.Rand
@@ -162,7 +164,7 @@ func (s *sim) over() bool {
 	}
 }
 
-// sleep waits, or until the work is over.
+// sleep waits for d, or until the clients are to stop.
 func (s *sim) sleep(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -170,34 +172,33 @@ func (s *sim) sleep(d time.Duration) {
 	}
 }
 
-// member is one server, over all its runs.
+// member is one member of the cluster, with the servers that it runs one after another.
 type member struct {
 	s    *sim
 	id   uint64
 	name string
 	mem  *storage.Memory
 	dir  string
-	join bool // it was removed once, and has joined since
+	join bool // it was removed once, and must join to come back
 
-	changing atomic.Bool // a fault changes its membership
+	changing atomic.Bool // a fault is changing its membership or its vote
 
-	ahead  atomic.Int64 // its clock is, of the run's time
-	clocks *rand.Rand   // for those who have claimed it
+	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
+	clocks *rand.Rand   // only for the claim's owner
 
-	mu     sync.Mutex
-	srv    *lockkeeper.Server // nil while it is down
-	tap    *tap
-	front  net.Listener
-	doomed bool // its store fails on command, or it was removed: it may stop by itself
-	busy   bool // a fault has it
-	gone   chan struct{}
-	slows  []*slowness // faults of its store, all at once
+	mu       sync.Mutex
+	srv      *lockkeeper.Server // nil while it is down
+	listener net.Listener
+	doomed   bool          // it may stop by itself: its disk is full, or it was removed
+	busy     bool          // it is claimed by a fault
+	gone     chan struct{} // closed when srv is stopped
+	faults   []*storeFault
 }
 
 func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
 func clientAddr(id int) string { return memberHost(id) + ":2181" }
 
-// asMember is a member as a reconfig names it.
+// asMember is how a reconfig names a member.
 func (m *member) asMember(votes bool) string {
 	role := "observer"
 	if votes {
@@ -206,19 +207,19 @@ func (m *member) asMember(votes bool) string {
 	return fmt.Sprintf("server.%d=%s:8000:%s", m.id, m.s.peers[m.id], role)
 }
 
-// votes says whether the member has a vote when no fault has changed that.
+// votes reports whether the member has a vote, unless a fault has changed that.
 func (m *member) votes() bool { return int(m.id) <= m.s.opts.Members-m.s.opts.Observers }
 
-// logged turns a member's log into what the checks need of it.
-type logged struct {
+// logHandler records those of a member's log messages that the checks need.
+type logHandler struct {
 	s  *sim
 	id uint64
 }
 
-func (l logged) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
-func (l logged) WithAttrs([]slog.Attr) slog.Handler               { return l }
-func (l logged) WithGroup(string) slog.Handler                    { return l }
-func (l logged) Handle(_ context.Context, r slog.Record) error {
+func (l logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l logHandler) WithAttrs([]slog.Attr) slog.Handler               { return l }
+func (l logHandler) WithGroup(string) slog.Handler                    { return l }
+func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	h := l.s.h
 	if r.Message == "session expired" {
 		e := Expiry{At: h.now(), By: l.id}
@@ -250,7 +251,7 @@ func (l logged) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// start opens the server. Only who has claimed the member calls it.
+// start opens the member's server. The caller must have claimed the member.
 func (m *member) start() (err error) {
 	m.s.order.As(m.name, func() { err = m.open() })
 	return err
@@ -260,12 +261,12 @@ func (m *member) open() error {
 	if m.clocks.IntN(3) == 0 {
 		m.setClock()
 	}
-	t := &tap{s: m.s, h: m.s.h, member: m.id, lost: true}
+	t := &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logged{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
+		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
 		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
 	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: t}
@@ -284,24 +285,24 @@ func (m *member) open() error {
 		m.s.h.violate("start", "member %d: %v", m.id, err)
 		return err
 	}
-	front, err := m.s.net.Host(m.name).Listen(clientAddr(int(m.id)))
+	listener, err := m.s.net.Host(m.name).Listen(clientAddr(int(m.id)))
 	if err != nil {
 		m.s.h.violate("start", "member %d: %v", m.id, err)
 		return err
 	}
 	gone := make(chan struct{})
 	m.mu.Lock()
-	m.srv, m.tap, m.front, m.gone = srv, t, front, gone
+	m.srv, m.listener, m.gone = srv, listener, gone
 	m.mu.Unlock()
-	m.s.wg.Go(func() { m.serve(front, srv) })
+	m.s.wg.Go(func() { m.serve(listener, srv) })
 	m.s.wg.Go(func() { m.watch(srv, gone) })
 	return nil
 }
 
 func (m *member) timeOfDay() time.Time { return time.Now().Add(time.Duration(m.ahead.Load())) }
 
-// setClock sets the member's clock: mostly it is some seconds off, now and then
-// it is right, or hours or years off.
+// setClock sets the member's clock. Mostly it is then some seconds off, sometimes it is
+// right, or off by hours or years.
 func (m *member) setClock() {
 	off := time.Duration(m.clocks.Int64N(int64(5 * time.Second)))
 	switch m.clocks.IntN(8) {
@@ -322,7 +323,7 @@ func (m *member) setClock() {
 	h.Clocks = append(h.Clocks, Clock{m.id, h.now(), off})
 }
 
-// watch sees whether a server stops by itself.
+// watch reports a server that stops by itself.
 func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	select {
 	case <-gone:
@@ -340,10 +341,10 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	}
 }
 
-// serve takes clients to the server.
-func (m *member) serve(front net.Listener, srv *lockkeeper.Server) {
+// serve accepts clients for the server.
+func (m *member) serve(listener net.Listener, srv *lockkeeper.Server) {
 	for {
-		c, err := front.Accept()
+		c, err := listener.Accept()
 		if err != nil {
 			return
 		}
@@ -351,11 +352,11 @@ func (m *member) serve(front net.Listener, srv *lockkeeper.Server) {
 	}
 }
 
-// stop ends the server: by Close, or by a crash, after which nothing of it is
-// written or sent.
+// stop ends the server: by Close, or by a crash, after which it writes and sends
+// nothing.
 func (m *member) stop(crash bool) {
 	m.mu.Lock()
-	srv, front := m.srv, m.front
+	srv, listener := m.srv, m.listener
 	m.srv = nil
 	if srv != nil {
 		close(m.gone)
@@ -364,7 +365,7 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
-	m.s.cutFor(m, m.s.h.now()) // what it had heard of its clients and not passed on is lost
+	m.s.cutFor(m, m.s.h.now()) // the leader does not learn what it heard last
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
@@ -373,7 +374,7 @@ func (m *member) stop(crash bool) {
 		m.s.net.Kill(m.name)
 		m.s.cutAll(m.name, -1)
 	} else {
-		front.Close()
+		listener.Close()
 		err = srv.Close()
 		m.s.net.Kill(m.name)
 	}
@@ -388,7 +389,7 @@ func (m *member) server() *lockkeeper.Server {
 	return m.srv
 }
 
-// leader is the member that leads, or nil.
+// leader returns the member that leads, or nil.
 func (s *sim) leader() *member {
 	for _, m := range s.members {
 		if srv := m.server(); srv != nil && srv.Role() == lockkeeper.RoleLeader {
@@ -398,7 +399,7 @@ func (s *sim) leader() *member {
 	return nil
 }
 
-// cut adds to the number of faults that cut the way between two hosts.
+// cut adds to the number of faults that cut the way from one host to another.
 func (s *sim) cut(from, to string, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,7 +412,7 @@ func (s *sim) cut(from, to string, by int) {
 	}
 	s.net.Cut(from, to, is)
 	if is {
-		s.cutLog = append(s.cutLog, cutSpan{from: from, to: to, At: s.h.now()})
+		s.cutLog = append(s.cutLog, span{from: from, to: to, At: s.h.now()})
 		return
 	}
 	for i := len(s.cutLog) - 1; i >= 0; i-- {
@@ -422,23 +423,23 @@ func (s *sim) cut(from, to string, by int) {
 	}
 }
 
-// cutFor notes that the others did not hear from a member since some time.
+// cutFor records that the others did not hear from a member since some time.
 func (s *sim) cutFor(m *member, since time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cutLog = append(s.cutLog, cutSpan{from: m.name, to: anyone, At: since, Until: s.h.now()})
+	s.cutLog = append(s.cutLog, span{from: m.name, to: anyHost, At: since, Until: s.h.now()})
 }
 
-// spanIn begins a span in one of the logs, and returns what ends it.
-func (s *sim) spanIn(log *[]*cutSpan, from string) (end func()) {
+// spanIn begins a span in one of the logs. The function that it returns ends the span.
+func (s *sim) spanIn(log *[]*span, from string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	span := &cutSpan{from: from, At: s.h.now()}
-	*log = append(*log, span)
+	x := &span{from: from, At: s.h.now()}
+	*log = append(*log, x)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		span.Until = s.h.now()
+		x.Until = s.h.now()
 	}
 }
 
@@ -459,8 +460,8 @@ func (s *sim) cutAll(host string, by int) {
 	}
 }
 
-// Run runs a cluster and judges what came of it. It must be called in a
-// synctest bubble, unless it runs in real time; the history may be judged further outside of it.
+// Run runs a cluster and checks its history. It must be called in a synctest bubble,
+// unless it runs in real time. See also [Report.Linearize].
 func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
@@ -473,7 +474,7 @@ func Run(o Options) *Report {
 	if where, longest := s.order.Hot(); perturb.Woven() {
 		s.h.fault("goroutines often sleep up to %v at %v", longest, where)
 	}
-	// A run that hangs has nothing left to do but wait: its time flies.
+	// In a run that hangs all goroutines wait, so virtual time gets here at once.
 	hang := time.AfterFunc(o.For+time.Hour, func() { panic(fmt.Sprintf("sim: seed %d hangs", o.Seed)) })
 	defer hang.Stop()
 	s.shared = &lockedRand{r: s.stream(2)}
@@ -503,13 +504,13 @@ func Run(o Options) *Report {
 		s.order.Stir()
 		s.work()
 		if !o.Quiet {
-			s.wg.Go(s.chaos)
-			s.wg.Go(s.jumps)
+			s.wg.Go(s.makeFaults)
+			s.wg.Go(s.jumpClocks)
 		}
 		time.Sleep(o.For)
 		close(s.calm)
 		s.order.Calm()
-		s.recover()
+		s.recovery()
 	} else {
 		close(s.done)
 	}
@@ -524,10 +525,8 @@ func (s *sim) report() *Report {
 	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Order: s.order.Counts()}
 }
 
-// recover lets the cluster come together again after the faults, and asks it
-// to be whole.
-func (s *sim) recover() {
-	// All faults end within their time.
+// recovery checks that the cluster recovers after the faults.
+func (s *sim) recovery() {
 	deadline := time.Now().Add(2 * time.Minute)
 	for !s.idle() && time.Now().Before(deadline) {
 		time.Sleep(100 * time.Millisecond)
@@ -540,9 +539,9 @@ func (s *sim) recover() {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if s.acked() < acked+50 {
-		s.h.violate("recovery", "%d requests answered in the minute after the last fault", s.acked()-acked)
+		s.h.violate("recovery", "only %d requests were answered in the minute after the last fault", s.acked()-acked)
 	}
-	time.Sleep(5 * time.Second) // so that sessions end and watches fire in peace, too
+	time.Sleep(5 * time.Second) // for sessions to end and watches to fire without faults
 	s.h.Over = s.h.now()
 	close(s.done)
 	s.agree()
@@ -579,7 +578,8 @@ func (s *sim) acked() (n int) {
 	return n
 }
 
-// agree waits until all members are at one index, and compares what they have.
+// agree waits until all members have applied the same entries, and compares their
+// states.
 func (s *sim) agree() {
 	type state struct {
 		index, digest uint64
@@ -602,7 +602,7 @@ func (s *sim) agree() {
 		}
 		for i, x := range all {
 			if x.digest != all[0].digest {
-				s.h.violate("agreement", "member %d has digest %x at index %d, member 1 has %x", i+1, x.digest, x.index, all[0].digest)
+				s.h.violate("agreement", "member %d has digest %x at index %d, but member 1 has %x", i+1, x.digest, x.index, all[0].digest)
 			}
 			if x.check != nil {
 				s.h.violate("check", "member %d: %v", i+1, x.check)
@@ -610,10 +610,10 @@ func (s *sim) agree() {
 		}
 		return
 	}
-	s.h.violate("recovery", "members are not at one index 2 minutes after the last fault: %+v", all)
+	s.h.violate("recovery", "members are not at the same index 2 minutes after the last fault: %+v", all)
 }
 
-// stats is what the quotas of a member say, by their paths, and the member's zxid.
+// stats returns the stats of quotas, by path, as the first member has them, and its zxid.
 func (s *sim) stats() (all map[string]string, zxid int64) {
 	all = map[string]string{}
 	if srv := s.members[0].server(); srv != nil {
@@ -629,7 +629,7 @@ func (s *sim) stats() (all map[string]string, zxid int64) {
 	return all, zxid
 }
 
-// ask asks the members for a change.
+// ask asks a member to change the cluster.
 func (s *sim) ask(by *member, q cluster.Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()

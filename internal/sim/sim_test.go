@@ -26,21 +26,21 @@ import (
 )
 
 var (
-	seedFlag    = flag.Uint64("sim.seed", 0, "run this seed alone")
-	countFlag   = flag.Int("sim.count", 1, "run so many seeds, from sim.seed on")
-	forFlag     = flag.Duration("sim.for", 0, "let no run be longer than this")
-	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run so many virtual hours")
-	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: in so many processes")
-	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and stop processes (see package perturb)")
-	changedFlag = flag.String("sim.changed", "", "with sim.perturb: a list for go build -overlay of files to read in the place of others")
-	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: leave the build with points here, and run nothing")
+	seedFlag    = flag.Uint64("sim.seed", 0, "TestSeeds: run only this seed; TestLong: begin with it")
+	countFlag   = flag.Int("sim.count", 1, "TestSeeds: run this many seeds, from sim.seed on")
+	forFlag     = flag.Duration("sim.for", 0, "the longest that a run may be")
+	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run this many virtual hours")
+	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: use this many processes")
+	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and pause processes (see package perturb)")
+	changedFlag = flag.String("sim.changed", "", "with sim.perturb: an overlay, as for go build -overlay, to build with")
+	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: write the test program to this file, and run nothing")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
 
-// fixedSeeds are those that found something once, and some more.
+// fixedSeeds always run. Some of them have found a fault.
 var fixedSeeds = []uint64{1, 2, 5}
 
-// TestSeeds runs some seeds that were chosen, and some new ones.
+// TestSeeds runs the fixed seeds and some new ones.
 func TestSeeds(t *testing.T) {
 	if *perturbFlag && !perturb.Woven() {
 		runWoven(t)
@@ -48,7 +48,7 @@ func TestSeeds(t *testing.T) {
 	}
 	most := *forFlag
 	if most == 0 && *seedFlag == 0 {
-		most = 15 * time.Second // many tests wait for this one
+		most = 15 * time.Second // to keep a plain go test short
 	}
 	seeds := slices.Clone(fixedSeeds)
 	for range 3 {
@@ -62,7 +62,7 @@ func TestSeeds(t *testing.T) {
 	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			fmt.Printf("SIM-BEGIN %d\n", seed) // a panic does not tell
+			fmt.Printf("SIM-BEGIN %d\n", seed) // so that a panic can be traced to its seed
 			r := run(t, seed, most)
 			s := summarize(r)
 			b, _ := json.Marshal(s)
@@ -75,7 +75,7 @@ func TestSeeds(t *testing.T) {
 			if err := r.History.save(path); err != nil {
 				t.Error(err)
 			}
-			t.Errorf("seed %d broke a promise; its history is in %s; again with: go test ./internal/sim -run TestSeeds -sim.seed=%d -sim.for=%v", seed, path, seed, most)
+			t.Errorf("seed %d broke a promise; its history is in %s; run it again with: go test ./internal/sim -run TestSeeds -sim.seed=%d -sim.for=%v", seed, path, seed, most)
 			for _, v := range r.History.Violations {
 				t.Error(v)
 			}
@@ -83,12 +83,12 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// run runs a seed, for at most so long if that is not 0, as nearly the same each
-// time as can be: chance comes from the seed, in Raft and in the servers too,
-// and there is one processor.
+// run runs a seed, for at most the given time unless that is 0. To repeat a run as
+// closely as possible, all random numbers come from the seed, also in Raft and in the
+// servers, and only one processor is used.
 func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	//lint:ignore SA1019 Raft draws from it
+	//lint:ignore SA1019 Raft uses it
 	rand.Seed(int64(seed))
 	cryptotest.SetGlobalRandom(t, seed)
 	o := OptionsFor(seed)
@@ -103,7 +103,7 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	return r
 }
 
-// runWoven runs this test in a build whose servers have points.
+// runWoven runs this test in a build with points (see package perturb).
 func runWoven(t *testing.T) {
 	binary := buildWith(t, weave(t, changed(t)))
 	if *wovenFlag != "" {
@@ -123,10 +123,9 @@ func runWoven(t *testing.T) {
 	}
 }
 
-// TestRealTime runs the same work in real time, on all processors, so that
-// goroutines meet at places where in virtual time one always comes first. With
-// the race detector it also sees what is not synchronized. Bounds on time are
-// wide, or not judged.
+// TestRealTime runs the same work in real time on all processors, so that goroutines
+// race where in virtual time one always comes first. Under the race detector it also
+// finds unsynchronized access. Limits on time are wide, or not checked.
 func TestRealTime(t *testing.T) {
 	o := OptionsFor(randv2.Uint64() >> 1)
 	o.Real, o.Files, o.Pace, o.For = true, false, 1, 3*time.Second
@@ -147,7 +146,7 @@ func TestRealTime(t *testing.T) {
 	t.Logf("%+v", r.Checked)
 }
 
-// summary is what a run came to, in numbers.
+// summary is the result of a run, or of several, in numbers.
 type summary struct {
 	Seed       uint64
 	Runs       int
@@ -166,8 +165,8 @@ func summarize(r *Report) *summary {
 	return s
 }
 
-// TestLong runs seeds in processes beside each other, for as many virtual hours
-// as -sim.hours says, and reports.
+// TestLong runs seeds in several processes, for -sim.hours virtual hours in all, and
+// prints a report.
 func TestLong(t *testing.T) {
 	if *hoursFlag == 0 {
 		t.Skip("needs -sim.hours; see make sim")
@@ -236,7 +235,7 @@ func TestLong(t *testing.T) {
 	c := total.Checked
 	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
 %d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored at a start and %d while serving
-%d sleeps and %d yields between two steps, %d stopped processes
+%d sleeps and %d yields between two steps, %d paused processes
 checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped, %d outcomes, %d writes that had to be prompt, %d ages of reads; Porcupine judged %d operations, and gave up on %d histories
 %sfailures: %d
 `, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores, c.Overtaken,
@@ -247,11 +246,12 @@ checked: %d reads, %d locks, %d watches with %d events, %d watches set again wit
 	}
 }
 
-// fastDir is in memory on most Linuxes: runs on files need not wait for a disk,
-// since no crash here loses what the system was given to write.
+// fastDir is in memory on most Linux systems. Runs with files need no disk, since no
+// crash in them loses what was written to a file.
 const fastDir = "/dev/shm"
 
-// process runs seeds in a process of their own, and tells of those that failed.
+// process runs seeds in a process of their own. It returns their summaries, and what
+// failed.
 func process(binary string, from uint64, n int) (reports []summary, failed []string) {
 	cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=20m",
 		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag)

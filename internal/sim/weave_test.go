@@ -15,12 +15,12 @@ import (
 	"testing"
 )
 
-// woven are the packages whose code gets points (see package perturb). What is
-// below them is only called, with their locks.
+// woven are the packages whose code gets points (see package perturb). The packages
+// below them need none: they have no goroutines, and their callers do the locking.
 var woven = []string{".", "cluster", "fsm", "internal/server", "internal/storage"}
 
-// notWoven are files that hold locks of a package that is not woven while they
-// call functions of their own: virtual time would stand still.
+// notWoven are files whose functions run while a lock of a package that is not woven is
+// held. If such a function slept, virtual time would stop.
 var notWoven = map[string]bool{
 	"cluster/log.go":                true, // go-hclog
 	"cluster/peers.go":              true, // Raft's transport, which closes connections
@@ -32,10 +32,11 @@ var notWoven = map[string]bool{
 	"internal/storage/diskstore.go": true,
 	"internal/storage/snapshots.go": true,
 	"internal/storage/verify.go":    true,
-	"internal/storage/memory.go":    true, // the simulation's own, which sets faults
+	"internal/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
 }
 
-// changed reads the files that -sim.changed names, by their names in the repository.
+// changed reads the overlay -sim.changed. It returns the files' texts by their names in
+// the repository.
 func changed(t *testing.T) map[string]string {
 	t.Helper()
 	if *changedFlag == "" {
@@ -68,8 +69,8 @@ func changed(t *testing.T) map[string]string {
 	return files
 }
 
-// weave returns the files of the servers with points in them, by their names in the
-// repository. changed are files with other text than they have there.
+// weave returns the servers' files with points in them, by their names in the
+// repository. changed has the text of files that differ from the repository.
 func weave(t *testing.T, changed map[string]string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -112,8 +113,8 @@ func weave(t *testing.T, changed map[string]string) map[string]string {
 	return files
 }
 
-// weaveFile adds points to one file: where a function begins, where a select has
-// chosen, and behind each unlock and each look at the state. Lines keep their numbers.
+// weaveFile adds points to one file: at the start of each function and of each case of
+// a select, and after each unlock and each call of View. Lines keep their numbers.
 func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -124,7 +125,7 @@ func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 	type insert struct {
 		at         int
 		text       string
-		until, seq int // what is at at up to until is replaced, if until is not 0
+		until, seq int // if until is not 0, the text from at to until is replaced
 	}
 	var inserts []insert
 	offset := func(p token.Pos) int { return fset.Position(p).Offset }
@@ -148,8 +149,7 @@ func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
-			// Raft calls its observers' filters, and package sync what is done
-			// once, with a lock of their own.
+			// These functions are called while Raft or package sync holds a lock.
 			if name := called(n); name == "NewObserver" || name == "Do" {
 				for _, arg := range n.Args {
 					if lit, ok := arg.(*ast.FuncLit); ok {
@@ -204,8 +204,8 @@ func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 	return out.String()
 }
 
-// buildWith builds the tests of this package with other text in some files, and
-// returns the program's name.
+// buildWith builds the tests of this package with other text in some files. It returns
+// the program's path.
 func buildWith(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

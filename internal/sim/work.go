@@ -19,35 +19,36 @@ const (
 	locks     = 2
 )
 
-// quotaPaths are those that may have quotas. The first one's is always there.
+// quotaPaths are the paths that may have quotas. The first one always has one.
 var quotaPaths = []string{"/quota/a", "/quota/b", "/quota"}
 
 func limitsOf(path string) string { return "/zookeeper/quota" + path + "/zookeeper_limits" }
 func statsOf(path string) string  { return "/zookeeper/quota" + path + "/zookeeper_stats" }
 
-// limits are those of a quota, -1 for none, and a tag.
+// limits returns the data of a limits znode. A limit of -1 means none. The tag makes the
+// data unique.
 func limits(count, bytes, countHard, bytesHard int, tag string) string {
 	return fmt.Sprintf("count=%d,bytes=%d;countHardLimit=%d;byteHardLimit=%d;%s=0", count, bytes, countHard, bytesHard, tag)
 }
 
-const noStats = "count=0,bytes=0" // the members know better
+const noStats = "count=0,bytes=0" // the members replace it with what they count
 
 func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 
-// setUp waits for the cluster and makes the znodes that the work takes.
+// setUp waits for the cluster and creates the znodes that the clients need.
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	made := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned", "/quota", "/quota/a", "/quota/b",
+	missing := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned", "/quota", "/quota/a", "/quota/b",
 		"/zookeeper/quota/quota", "/zookeeper/quota/quota/a", "/zookeeper/quota/quota/b", statsOf(quotaPaths[0]), limitsOf(quotaPaths[0])}
 	for i := range registers {
-		made = append(made, register(i))
+		missing = append(missing, register(i))
 	}
 	for i := range locks {
-		made = append(made, fmt.Sprintf("/locks/%d", i))
+		missing = append(missing, fmt.Sprintf("/locks/%d", i))
 	}
 	deadline := time.Now().Add(time.Minute)
-	for len(made) > 0 {
+	for len(missing) > 0 {
 		if time.Now().After(deadline) {
 			s.h.violate("start", "the cluster does not serve after a minute")
 			return false
@@ -56,14 +57,14 @@ func (s *sim) setUp() bool {
 			continue
 		}
 		tag := c.tag()
-		switch made[0] {
+		switch missing[0] {
 		case statsOf(quotaPaths[0]):
 			tag = noStats
 		case limitsOf(quotaPaths[0]):
 			tag = limits(-1, -1, 5, 200, tag)
 		}
-		if o := c.do(&Op{Code: proto.OpCreate, Path: made[0], Tag: tag}); o.OK() || o.Known() && o.Err == proto.NodeExists {
-			made = made[1:]
+		if o := c.do(&Op{Code: proto.OpCreate, Path: missing[0], Tag: tag}); o.OK() || o.Known() && o.Err == proto.NodeExists {
+			missing = missing[1:]
 		}
 	}
 	return true
@@ -96,45 +97,45 @@ func (s *sim) work() {
 	for range 2 {
 		s.stockLock()
 	}
-	start(1, (*client).aging)
+	start(1, (*client).ttls)
 	start(2, (*client).bursts)
 	start(2, (*client).owners)
-	startOne(45*time.Second, (*client).look)
-	s.filler, s.onlooker = s.newClient(timeout()), s.newClient(timeout())
+	startOne(45*time.Second, (*client).read)
+	s.writer, s.watcher = s.newClient(timeout()), s.newClient(timeout())
 	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
 	for range 2 {
 		startOne(late(), (*client).late)
 	}
 	start(2, (*client).quotas)
-	s.warden = s.newClient(10 * time.Second)
+	s.reconfigurer = s.newClient(10 * time.Second)
 	if s.opts.ReadOnly {
-		start(2, (*client).contents)
+		start(2, (*client).readOnly)
 	}
 }
 
-// pause lets time pass between requests.
+// pause waits between two requests.
 func (c *client) pause(most time.Duration) {
 	c.s.sleep(time.Duration(c.rng.Float64() * float64(most) * c.s.opts.Pace))
 }
 
-// move now and then leaves the connection for another; the session goes on.
+// move sometimes leaves the connection, and the session continues on another one.
 func (c *client) move() {
 	if n := c.rng.IntN(60); n < 2 {
 		c.leave(n == 0)
 	}
 }
 
-// leave ends the connection, or goes to another server without a word to the
-// old one.
-func (c *client) leave(ends bool) {
-	if ends {
+// leave leaves the connection. It closes it, or connects to some server first and closes
+// the old connection later.
+func (c *client) leave(closes bool) {
+	if closes {
 		c.drop()
 		return
 	}
 	if old := c.conn; old != nil {
 		c.conn = nil
 		if c.connect() == nil && c.rng.IntN(2) == 0 {
-			// A late request on the old connection: it is not to do anything.
+			// The session has moved, so this must not be done.
 			old.start(&Op{Code: proto.OpSetData, Client: c.id, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
 		}
 		c.s.wg.Go(func() {
@@ -147,7 +148,7 @@ func (c *client) leave(ends bool) {
 	}
 }
 
-// registers writes and reads znodes, waiting for replies or not.
+// registers writes and reads znodes, sometimes without waiting for replies.
 func (c *client) registers() {
 	if c.connect() != nil {
 		return
@@ -163,7 +164,7 @@ func (c *client) registers() {
 			if !o.OK() {
 				return
 			}
-			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion + max(0, c.rng.Int32N(8)-5)}) // or one that is to come
+			last = c.send(&Op{Code: proto.OpSetData, Path: path, Tag: c.tag(), Version: o.GotVersion + max(0, c.rng.Int32N(8)-5)}) // a later version, sometimes
 		case 3:
 			last = c.send(&Op{Code: proto.OpGetData, Path: path, Unsynced: true})
 		case 4:
@@ -178,7 +179,7 @@ func (c *client) registers() {
 	c.pause(300 * time.Millisecond)
 }
 
-// sequence makes sequential znodes, and deletes some.
+// sequence creates sequential znodes, and deletes some.
 func (c *client) sequence() {
 	if c.connect() != nil {
 		return
@@ -190,7 +191,7 @@ func (c *client) sequence() {
 	c.pause(500 * time.Millisecond)
 }
 
-// ephemerals makes ephemeral znodes in sessions that end in many ways.
+// ephemerals creates ephemeral znodes in sessions that end in different ways.
 func (c *client) ephemerals() {
 	c.lazy = c.rng.IntN(2) == 0
 	if c.connect() != nil {
@@ -209,22 +210,22 @@ func (c *client) ephemerals() {
 		c.pause(c.timeout / 4)
 	}
 	switch c.rng.IntN(3) {
-	case 0: // closed
+	case 0: // close the session
 		if c.connect() == nil {
 			c.do(&Op{Code: proto.OpCloseSession})
 			c.forget()
 		}
-	case 1: // silent for longer than it may be
+	case 1: // let it expire
 		c.drop()
 		c.s.sleep(c.timeout + time.Duration(c.rng.Int64N(int64(c.timeout))))
-	default: // left alone, a new one instead
+	default: // abandon it for a new one
 		c.forget()
 	}
 }
 
-// look reads, often and with a session that is so long that a member need not ask
-// the leader before it answers.
-func (c *client) look() {
+// read reads often, in a session with a timeout so long that a member need not ask the
+// leader before it answers.
+func (c *client) read() {
 	if c.connect() != nil {
 		return
 	}
@@ -235,8 +236,8 @@ func (c *client) look() {
 	}
 }
 
-// late is silent until its timeout is about over, up to a tick more or less. Then
-// it speaks, or resumes its session on another connection, or does both.
+// late is silent until its timeout is over, give or take a tick. Then it sends a
+// request, or resumes its session on another connection, or both.
 func (c *client) late() {
 	c.mute = true
 	if c.connect() != nil {
@@ -276,7 +277,7 @@ func (c *client) late() {
 	c.pause(200 * time.Millisecond)
 }
 
-// watches sets watches; the checks see which events come.
+// watches sets watches, and creates and deletes znodes.
 func (c *client) watches() {
 	if c.connect() != nil {
 		return
@@ -300,7 +301,6 @@ func (c *client) watches() {
 			c.send(o)
 		}
 	}
-	// Something to see.
 	path := fmt.Sprintf("/reg/x%d", c.rng.IntN(3))
 	if c.rng.IntN(2) == 0 {
 		c.do(&Op{Code: proto.OpCreate, Path: path, Tag: c.tag()})
@@ -314,7 +314,7 @@ func (c *client) watches() {
 		c.leave(c.rng.IntN(4) > 0)
 		c.pause(500 * time.Millisecond)
 	case 2:
-		if c.id%3 == 0 && c.conn != nil { // one of them is told enough
+		if c.id%3 == 0 && c.conn != nil { // few clients, since these get many events
 			o := &Op{Code: proto.OpAddWatch, Recursive: c.rng.IntN(2) == 0, Unsynced: true}
 			o.Path = []string{"/reg", "/reg/x0", "/reg/x1", "/seq", "/multi"}[c.rng.IntN(5)]
 			c.send(o)
@@ -322,8 +322,8 @@ func (c *client) watches() {
 	}
 }
 
-// aging makes znodes that go by themselves.
-func (c *client) aging() {
+// ttls creates TTL znodes and containers, which the members delete.
+func (c *client) ttls() {
 	if c.connect() != nil {
 		return
 	}
@@ -340,7 +340,7 @@ func (c *client) aging() {
 		c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
 		c.pause(2 * time.Second)
 		c.do(&Op{Code: proto.OpDelete, Path: child, Version: -1})
-		if c.rng.IntN(2) == 0 { // it stays for this one, if it is still there
+		if c.rng.IntN(2) == 0 { // give it a child again, if it still exists
 			c.s.sleep(time.Duration(c.rng.IntN(25)) * time.Second / 2)
 			c.do(&Op{Code: proto.OpCreate, Path: child, Tag: c.tag()})
 			c.s.sleep(15 * time.Second)
@@ -353,8 +353,8 @@ func (c *client) aging() {
 	c.pause(time.Second)
 }
 
-// bursts writes many times without waiting, and often does not wait for the
-// answers either. What is done of it must be the beginning.
+// bursts sends many writes without waiting, and often leaves before the answers come.
+// The writes that are done must be the first ones.
 func (c *client) bursts() {
 	if c.connect() != nil {
 		return
@@ -364,11 +364,11 @@ func (c *client) bursts() {
 		all = append(all, &Op{Code: proto.OpSetData, Path: "/bursts", Tag: c.tag(), Version: -1})
 	}
 	if c.rng.IntN(2) == 0 {
-		first := c.rng.IntN(len(all)) // so that they come in two entries
+		first := c.rng.IntN(len(all)) // so that they go into two entries of the log
 		c.sendAll(all[:first]...)
 		c.s.sleep(time.Duration(c.rng.Int64N(int64(20 * time.Millisecond))))
 		c.sendAll(all[first:]...)
-	} else { // a few at a time, so that some come behind one that waits for a leader
+	} else { // a few at a time, so that some arrive while others wait for a leader
 		for left := all; len(left) > 0; {
 			n := min(1+c.rng.IntN(3), len(left))
 			c.sendAll(left[:n]...)
@@ -389,8 +389,8 @@ func (c *client) bursts() {
 	c.pause(2 * time.Second)
 }
 
-// multis changes two znodes at once, and makes others and deletes them, or fails
-// at the end of that.
+// multis sends multis that change two znodes, and create and delete others. Some fail
+// at their last operation.
 func (c *client) multis() {
 	if c.connect() != nil {
 		return
@@ -415,7 +415,7 @@ func (c *client) multis() {
 		parts = append(parts, create)
 	case 1:
 		parts = append([]Part{remove}, parts...)
-	case 2: // without a trace
+	case 2: // leaves nothing
 		parts = append(parts, create, remove)
 	case 3:
 		parts = append(parts, create, remove, Part{proto.OpCheck, "/multi/b", "", version + 1 + c.rng.Int32N(3)})
@@ -425,8 +425,8 @@ func (c *client) multis() {
 	c.pause(400 * time.Millisecond)
 }
 
-// owners works on znodes of which some belong to one user and some to another,
-// with the identity of one of them or of none.
+// owners works on znodes that belong to one of two users or to everybody, as one of
+// these users or as none.
 func (c *client) owners() {
 	if c.connect() != nil {
 		return
@@ -459,7 +459,7 @@ func (c *client) owners() {
 	c.pause(300 * time.Millisecond)
 }
 
-// quotas works below quotas, and changes them.
+// quotas writes znodes that have quotas, and changes the quotas.
 func (c *client) quotas() {
 	if c.connect() != nil {
 		return
@@ -485,7 +485,7 @@ func (c *client) quotas() {
 		c.do(&Op{Code: proto.OpDelete, Path: child(), Version: -1})
 	case 5, 6:
 		c.do(&Op{Code: proto.OpSetData, Path: child(), Tag: data(), Version: c.rng.Int32N(3) - 1})
-	case 7: // each part is held to what there was before the multi
+	case 7: // what is left of the quota before the multi counts for each operation
 		x, tag := child(), data()
 		parts := []Part{{proto.OpCreate, x, tag, 0}, {proto.OpSetData, path, tag, -1}, {proto.OpCreate, child(), tag, 0}}
 		switch c.rng.IntN(4) {
@@ -499,7 +499,7 @@ func (c *client) quotas() {
 		c.do(&Op{Code: proto.OpSetData, Path: limitsOf(path), Tag: limit(), Version: -1})
 	case 9:
 		c.do(&Op{Code: proto.OpGetData, Path: statsOf(quotaPaths[c.rng.IntN(3)]), Unsynced: true})
-	case 10: // only the first quota stays
+	case 10: // the first path always keeps its quota
 		path = quotaPaths[1+c.rng.IntN(2)]
 		if c.rng.IntN(2) == 0 {
 			c.do(&Op{Code: proto.OpCreate, Path: statsOf(path), Tag: noStats})
@@ -513,12 +513,12 @@ func (c *client) quotas() {
 	c.pause(600 * time.Millisecond)
 }
 
-// contents reads from a server without a majority, if it finds no other, and goes
-// back to one that has a majority, with the session that it has, if any.
-func (c *client) contents() {
-	c.content = true
+// readOnly accepts read-only connections to members without a majority, and moves
+// between these and others, with its session if it has one.
+func (c *client) readOnly() {
+	c.acceptsReadOnly = true
 	if c.conn != nil && c.conn.dead() && c.rng.IntN(2) == 0 {
-		c.try(c.conn.log.Server) // it has lost its majority, or has one again
+		c.try(c.conn.log.Server) // it has lost or regained its majority
 	}
 	if c.connect() != nil {
 		return
@@ -541,17 +541,17 @@ func (c *client) contents() {
 	}
 	switch {
 	case c.conn.dead():
-	case c.conn.log.ReadOnly && c.rng.IntN(8) == 0: // looks for a better one
+	case c.conn.log.ReadOnly && c.rng.IntN(8) == 0: // look for a member with a majority
 		c.leave(c.rng.IntN(2) == 0)
 	case c.rng.IntN(40) == 0 && !c.conn.log.ReadOnly:
-		c.forget() // and comes without a session
+		c.forget() // so that it connects without a session
 	default:
 		c.move()
 	}
 	c.pause(400 * time.Millisecond)
 }
 
-// lock takes a lock by ZooKeeper's recipe, holds it and lets go.
+// lock takes a lock by ZooKeeper's recipe, holds it and releases it.
 func (c *client) lock() {
 	if c.connect() != nil {
 		return
@@ -561,7 +561,7 @@ func (c *client) lock() {
 	session := c.session.SessionID
 	mine := ""
 	var czxid int64
-	// again makes sure of a connection; false if the session is not that one any more.
+	// again connects if needed, and reports whether the session is still the same.
 	again := func() bool { return c.connect() == nil && c.session.SessionID == session }
 	o := c.do(&Op{Code: proto.OpCreate, Path: dir + "/" + id + "-lock-", Tag: id, Flags: proto.FlagEphemeralSeq})
 	if o.OK() {
@@ -582,14 +582,15 @@ func (c *client) lock() {
 		at := slices.IndexFunc(names, func(n string) bool { return strings.HasPrefix(n, id+"-") })
 		switch {
 		case at < 0 && mine == "":
-			// The create came to nothing, or is still on its way: it must not
-			// be done after this session's next write.
+			// The create was lost, or is still on its way. It must not be done after
+			// this session's next write.
 			return
 		case at < 0:
-			// Ended on the way, and the connection's end will tell; or a lost ephemeral.
+			// The session has ended, and the client will learn that when it reconnects, or
+			// the ephemeral was lost.
 			if s := c.do(&Op{Code: proto.OpSync, Path: dir}); s.OK() {
 				if e := c.do(&Op{Code: proto.OpExists, Path: mine, Unsynced: true}); e.Known() && e.Err == proto.NoNode {
-					c.s.h.violate("ephemerals", "client %d: %s is gone, and session %x is not", c.id, mine, session)
+					c.s.h.violate("ephemerals", "client %d: %s was deleted, but session %x lives", c.id, mine, session)
 					return
 				}
 			}
@@ -636,12 +637,12 @@ func (c *client) lock() {
 	c.pause(200 * time.Millisecond)
 }
 
-// sequenceOf is the number at the end of a sequential znode's name.
+// sequenceOf returns the number at the end of a sequential znode's name.
 func sequenceOf(name string) string { return name[max(0, len(name)-10):] }
 
-// tolerant is a connection that does not tell its writer that it has ended; the
-// reader learns it. go-zookeeper answers a request twice whose write fails, and
-// waits for ever if nobody takes the answers, as of a Close that gave up.
+// tolerant is a connection whose writes do not fail: only reads report that it has
+// ended. If a write fails, go-zookeeper answers the request twice, and blocks forever
+// if nobody receives the second answer, as when Close has given up.
 type tolerant struct{ net.Conn }
 
 func (c tolerant) Write(p []byte) (int, error) {
@@ -655,7 +656,7 @@ type silent struct{}
 
 func (silent) Printf(string, ...any) {}
 
-// stockLock has a stock client take a lock again and again.
+// stockLock makes a stock client take a lock again and again.
 func (s *sim) stockLock() {
 	c := s.newClient(0)
 	dial := func(_, address string, timeout time.Duration) (net.Conn, error) {
@@ -664,12 +665,12 @@ func (s *sim) stockLock() {
 	}
 	var addrs []string
 	for _, m := range s.members {
-		addrs = append(addrs, fmt.Sprintf("127.0.0.%d:2181", m.id)) // or it asks a resolver
+		addrs = append(addrs, fmt.Sprintf("127.0.0.%d:2181", m.id)) // otherwise it would ask a resolver
 	}
 	s.wg.Go(func() {
 		for !s.over() {
 			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(silent{}),
-				zk.WithMaxBufferSize(64<<10), zk.WithMaxConnBufferSize(64<<10)) // it takes 3 MB for a connection by itself
+				zk.WithMaxBufferSize(64<<10), zk.WithMaxConnBufferSize(64<<10)) // by default each connection takes 3 MB
 			if err != nil {
 				s.h.violate("stock", "%v", err)
 				return
@@ -684,7 +685,7 @@ func (s *sim) stockLock() {
 	})
 }
 
-// stockSession uses one session of a stock client, until it ends.
+// stockSession takes and releases a lock a few times in one session of a stock client.
 func (s *sim) stockSession(c *client, conn *zk.Conn) {
 	for range 10 {
 		l := zk.NewLock(conn, "/stock", zk.WorldACL(zk.PermAll))
@@ -697,7 +698,7 @@ func (s *sim) stockSession(c *client, conn *zk.Conn) {
 				return
 			}
 		case <-time.After(2 * time.Minute):
-			return // and Close lets go of it
+			return // the caller's Close ends the attempt
 		case <-s.done:
 			return
 		}

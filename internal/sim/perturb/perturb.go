@@ -1,11 +1,10 @@
-// Package perturb changes the order in which the goroutines of simulated servers
-// run, and stops all of one server's for a while.
+// Package perturb changes the order in which the goroutines of simulated servers run,
+// and pauses all goroutines of a server.
 //
-// The code of the servers knows nothing of it. The tests of internal/sim build
-// it with calls of [Point] at every place where another goroutine could come
-// first on several processors, and with this package's mutexes in the place of those of
-// package sync. In any other build nothing calls Point, and the rest does
-// nothing.
+// The servers' source does not use it. For a perturbed run, the tests of internal/sim
+// build the servers with a call of [Point] wherever another goroutine could run first
+// on several processors, and with the mutexes of this package in place of those of
+// package sync. In other builds nothing calls Point, and this package has no effect.
 package perturb
 
 import (
@@ -23,10 +22,10 @@ import (
 // Woven reports whether this build calls [Point].
 func Woven() bool { return len(sites) > 0 }
 
-// Counts says what was done in a run.
+// Counts says how often a run perturbed its servers.
 type Counts struct{ Yields, Sleeps, Pauses int64 }
 
-// Add adds what was done in another run.
+// Add adds the counts of another run.
 func (c *Counts) Add(o Counts) {
 	c.Yields += o.Yields
 	c.Sleeps += o.Sleeps
@@ -36,28 +35,28 @@ func (c *Counts) Add(o Counts) {
 // Run perturbs the servers of one simulation. Its methods are safe for concurrent use.
 type Run struct {
 	calm                   atomic.Bool
-	longest                time.Duration // of a sleep at a hot site
-	hot                    map[int]bool  // where sleeps are frequent
+	longest                time.Duration // the longest sleep at a hot site
+	hot                    map[int]bool  // sites where goroutines often sleep
 	yields, sleeps, pauses atomic.Int64
 
 	mu      sync.Mutex
 	random  *rand.Rand
 	members map[string]*member
-	marks   sync.Map // of the goroutines of each *member
+	marks   sync.Map // *member by the mark of its goroutines
 }
 
 // member is one server.
 type member struct {
-	paused atomic.Pointer[chan struct{}] // closed when it may go on
+	paused atomic.Pointer[chan struct{}] // nil unless paused; closed by Resume
 }
 
 // current is the run that [Point] belongs to.
 var current atomic.Pointer[Run]
 
-// Begin prepares to perturb the goroutines that [Run.As] starts, until End. One
-// run at a time has this. A few places are drawn from the seed at which
-// goroutines often sleep, up to a time that is drawn too; everywhere else they
-// seldom do, and yield now and then.
+// Begin returns a run that perturbs the goroutines started by [Run.As], from
+// [Run.Stir] to [Run.Calm]. There must be only one run at a time; it lasts until
+// [Run.End]. The seed chooses a few sites at which goroutines often sleep, and for how
+// long at most. At all other sites they sometimes yield and rarely sleep.
 func Begin(seed uint64) *Run {
 	r := &Run{random: rand.New(rand.NewPCG(seed, 77)), members: map[string]*member{}, hot: map[int]bool{}}
 	r.longest = []time.Duration{time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond, 255 * time.Millisecond}[r.random.IntN(5)]
@@ -71,16 +70,16 @@ func Begin(seed uint64) *Run {
 	return r
 }
 
-// End ends the run's perturbation.
+// End ends the run.
 func (r *Run) End() { current.CompareAndSwap(r, nil) }
 
-// Stir begins with sleeps and yields, and Calm ends them. Pauses are apart from that.
+// Stir starts the sleeps and yields. Pauses do not depend on it.
 func (r *Run) Stir() { r.calm.Store(false) }
 
-// Calm ends what Stir began.
+// Calm stops the sleeps and yields.
 func (r *Run) Calm() { r.calm.Store(true) }
 
-// Hot names the places at which goroutines often sleep, and says how long at most.
+// Hot returns the sites at which goroutines often sleep, and for how long at most.
 func (r *Run) Hot() (where []string, longest time.Duration) {
 	for i := range r.hot {
 		where = append(where, sites[i])
@@ -89,7 +88,7 @@ func (r *Run) Hot() (where []string, longest time.Duration) {
 	return where, r.longest
 }
 
-// Slack is how much later than usual something may come that takes a few steps.
+// Slack is how much longer than usual something may take that has a few steps.
 func (r *Run) Slack() time.Duration {
 	switch {
 	case !Woven():
@@ -100,7 +99,7 @@ func (r *Run) Slack() time.Duration {
 	return 4 * r.longest
 }
 
-// Counts says what was done so far.
+// Counts returns the counts so far.
 func (r *Run) Counts() Counts {
 	return Counts{r.yields.Load(), r.sleeps.Load(), r.pauses.Load()}
 }
@@ -116,8 +115,8 @@ func (r *Run) member(name string) *member {
 	return m
 }
 
-// As calls f as a part of the named server: all goroutines that it starts, and
-// those that these start, are that server's.
+// As calls f as part of the named server: the goroutines that f starts, and those that
+// these start, belong to that server.
 func (r *Run) As(name string, f func()) {
 	m := r.member(name)
 	pprof.Do(context.Background(), pprof.Labels("server", name), func(context.Context) {
@@ -126,26 +125,26 @@ func (r *Run) As(name string, f func()) {
 	})
 }
 
-// Pause stops all goroutines of a server at their next point, as a process is
-// stopped by a signal, until Resume. Time goes on, and what others send is there
-// when it is resumed.
+// Pause stops all goroutines of a server at their next point until Resume, as SIGSTOP
+// stops a process. Time and the network go on.
 func (r *Run) Pause(name string) {
 	r.pauses.Add(1)
 	c := make(chan struct{})
 	r.member(name).paused.Store(&c)
 }
 
-// Resume lets a paused server go on.
+// Resume resumes a paused server.
 func (r *Run) Resume(name string) {
 	if c := r.member(name).paused.Swap(nil); c != nil {
 		close(*c)
 	}
 }
 
-// shortest is how long goroutines sleep at most at most places.
+// shortest is the longest sleep at a site that is not hot.
 const shortest = 2 * time.Millisecond
 
-// Point is a place at which the goroutine may be held up. site is its number.
+// Point may make the calling goroutine sleep, yield or wait for Resume. site is the
+// number of the place that calls it.
 func Point(site int) {
 	r := current.Load()
 	if r == nil {
@@ -188,13 +187,14 @@ func Point(site int) {
 	time.Sleep(d)
 }
 
-// mark is what this goroutine has of its labels: goroutines inherit it.
+// mark returns a pointer to the goroutine's profiler labels, which it has from the
+// goroutine that started it. It identifies the server.
 //
 //go:linkname mark runtime/pprof.runtime_getProfLabel
 func mark() unsafe.Pointer
 
-// Mutex is a [sync.Mutex] for which virtual time does not wait: a goroutine may
-// sleep while it holds one.
+// Mutex is a [sync.Mutex] that a goroutine may hold while it sleeps: virtual time goes
+// on although others wait for the lock.
 type Mutex struct{ mu sync.Mutex }
 
 // Lock locks m.
@@ -206,7 +206,7 @@ func (m *Mutex) TryLock() bool { return m.mu.TryLock() }
 // Unlock unlocks m.
 func (m *Mutex) Unlock() { m.mu.Unlock() }
 
-// RWMutex is a [sync.RWMutex] for which virtual time does not wait.
+// RWMutex is to [sync.RWMutex] what [Mutex] is to [sync.Mutex].
 type RWMutex struct{ mu sync.RWMutex }
 
 // Lock locks m for writing.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestPause pauses one of two servers: its goroutines, also those that its
-// goroutines started, stop at the next point, and go on when it is resumed.
+// TestPause pauses one of two servers. Its goroutines, including those started by its
+// goroutines, stop at the next point and continue when it is resumed.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := Begin(1)
@@ -49,13 +49,14 @@ func TestPause(t *testing.T) {
 		r.Pause("a")
 		check(11, 21)
 		r.Resume("a")
-		check(22, 31) // one at once
+		check(22, 31) // a's expired timer fires at once
 		close(stop)
 		wg.Wait()
 	})
 }
 
-// TestMutex sleeps while it holds a mutex that another goroutine waits for.
+// TestMutex sleeps while it holds a mutex that another goroutine waits for: virtual time
+// must go on.
 func TestMutex(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu Mutex

@@ -1,5 +1,5 @@
 package perturb
 
-// sites names the places of the points, by number. A build with points has
-// another file in the place of this one.
+// sites has the file and line of each point, by number. A build with points replaces
+// this file.
 var sites []string
