@@ -1,5 +1,5 @@
-// Package mutants makes small faults in Go source, one at a time, to see whether
-// the tests find them. The package's test builds and judges them; see make mutants.
+// Package mutants makes mutants of Go source: copies with one small fault each. Its
+// tests check which kind of test finds them; see make mutants.
 package mutants
 
 import (
@@ -16,22 +16,22 @@ import (
 
 // Kinds of mutants.
 const (
-	Negate = "negate" // a condition, negated
+	Negate = "negate" // a condition negated
 	Bound  = "bound"  // < and <= exchanged, or > and >=
 	Equal  = "equal"  // == and != exchanged
 	Logic  = "logic"  // && and || exchanged
-	Drop   = "drop"   // a statement, left out
-	Const  = "const"  // an integer, larger by one
-	Zero   = "zero"   // a return statement that returns zero values
+	Drop   = "drop"   // a statement removed
+	Const  = "const"  // an integer increased by one
+	Zero   = "zero"   // zero values returned
 )
 
 // Mutant is one file with one fault.
 type Mutant struct {
 	File     string // relative to the root of the module, with slashes
-	Func     string // the function, or the variable or constant, that has the fault
+	Func     string // the function, variable or constant that has the fault
 	Kind     string
-	Ordinal  int    // among those of its kind in this function, from 1 on
-	Old, New string // what stands at Start in the file, and what replaces it
+	Ordinal  int    // its number among the mutants of its kind in this function, from 1
+	Old, New string // the text at Start in the file, and its replacement
 	Start    int
 	Line     int
 }
@@ -44,8 +44,8 @@ func (m *Mutant) Name() string {
 // Package is the directory of the mutant's package.
 func (m *Mutant) Package() string { return path.Dir(m.File) }
 
-// Change describes the fault in one line. A list that names a mutant has this
-// too, so that a change of the function itself is noticed.
+// Change describes the fault in one line. Lists of mutants contain it beside the name,
+// to notice when the function itself has changed.
 func (m *Mutant) Change() string { return oneLine(m.Old) + " => " + oneLine(m.New) }
 
 func oneLine(s string) string {
@@ -61,7 +61,7 @@ func (m *Mutant) Apply(src string) string {
 	return src[:m.Start] + m.New + src[m.Start+len(m.Old):]
 }
 
-// Diff shows the lines that differ.
+// Diff returns the lines that differ, with their place.
 func (m *Mutant) Diff(src string) string {
 	end := m.Start + len(m.Old)
 	from := strings.LastIndexByte(src[:m.Start], '\n') + 1
@@ -80,10 +80,9 @@ func (m *Mutant) Diff(src string) string {
 	return b.String()
 }
 
-// Make returns the mutants of a file in the order in which they stand in it. It
-// leaves out what no test could or should find: calls that log, with all that is
-// in them; panics; capacities; and durations that are longer by one unit. Some of the
-// others do not compile.
+// Make returns the mutants of a file, in the order of their places in it. It leaves out
+// faults that no test could or should find: in calls that log and their arguments, in
+// panics, in capacities, and durations longer by one unit. Some mutants do not compile.
 func Make(file, src string) ([]*Mutant, error) {
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution)
@@ -136,7 +135,7 @@ type generator struct {
 	file, src string
 	fset      *token.FileSet
 	scope     string
-	results   []string // zero values of what the function around returns; nil if they are not known
+	results   []string // zero values of the enclosing function's results; nil if not known
 	made      []*Mutant
 }
 
@@ -173,7 +172,7 @@ func (g *generator) body(t *ast.FuncType, b *ast.BlockStmt) {
 	g.walk(b)
 }
 
-// zeroOf is the zero value of a type, or "" if its text does not show it.
+// zeroOf returns the zero value of a type, or "" if it cannot tell from the text.
 func zeroOf(t ast.Expr) string {
 	switch t := t.(type) {
 	case *ast.StarExpr, *ast.MapType, *ast.ChanType, *ast.FuncType, *ast.InterfaceType:
@@ -256,7 +255,7 @@ func (g *generator) walk(root ast.Node) {
 	})
 }
 
-// call reports whether mutants are to be made in a call.
+// call reports whether to look for mutants within a call.
 func (g *generator) call(c *ast.CallExpr) bool {
 	if logs(c) {
 		return false
@@ -266,7 +265,7 @@ func (g *generator) call(c *ast.CallExpr) bool {
 		case "panic":
 			return false
 		case "make":
-			// The last argument is a capacity, or the length of a slice.
+			// The length of a slice counts; other sizes are capacities.
 			_, slice := c.Args[0].(*ast.ArrayType)
 			if slice && len(c.Args) == 2 {
 				g.walk(c.Args[1])
@@ -279,7 +278,8 @@ func (g *generator) call(c *ast.CallExpr) bool {
 	return true
 }
 
-// logs reports whether a call writes to a log: its receiver is named so.
+// logs reports whether a call writes to a log, judging by the names of the method and
+// its receiver.
 func logs(c *ast.CallExpr) bool {
 	f, ok := c.Fun.(*ast.SelectorExpr)
 	if !ok || !slices.Contains([]string{"Debug", "Info", "Warn", "Error", "Log"}, f.Sel.Name) {
@@ -327,7 +327,8 @@ func (g *generator) statements(list []ast.Stmt) {
 	}
 }
 
-// negate negates a condition, unless exchanging == and != does the same.
+// negate negates a condition. It leaves out comparisons by == and !=, because binary
+// makes the same mutants of them.
 func (g *generator) negate(e ast.Expr) {
 	switch x := e.(type) {
 	case *ast.BinaryExpr:
@@ -356,7 +357,7 @@ func (g *generator) binary(e *ast.BinaryExpr) {
 		return
 	}
 	left, right := g.text(e.X), g.text(e.Y)
-	if x.kind == Logic { // the other operator binds differently
+	if x.kind == Logic { // && binds more tightly than ||
 		g.add(x.kind, e, "(("+left+") "+x.op+" ("+right+"))")
 		return
 	}

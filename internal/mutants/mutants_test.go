@@ -42,7 +42,7 @@ func all(t *testing.T) (made []*Mutant, texts map[string]string) {
 	return made, texts
 }
 
-// TestMake: every kind of mutant, what is left out, and the names.
+// TestMake checks which mutants are made of a file, and their names.
 func TestMake(t *testing.T) {
 	const src = `package p
 
@@ -96,25 +96,26 @@ p/f.go:table.f:zero:2: return t.n, nil => return 0, nil
 		t.Errorf("diff %q, want %q", got, want)
 	}
 
-	// Another function does not change the names.
+	// A new function does not change the names of the others' mutants.
 	more, err := Make("p/f.go", strings.Replace(src, "func", "func g() { x++ }\n\nfunc", 1))
 	if err != nil || len(more) != len(made)+1 {
 		t.Fatalf("%d mutants, %v", len(more), err)
 	}
 	for _, m := range made {
 		if !slices.ContainsFunc(more, func(o *Mutant) bool { return o.Name() == m.Name() && o.Change() == m.Change() }) {
-			t.Errorf("%s has lost its name", m.Name())
+			t.Errorf("%s: its name has changed", m.Name())
 		}
 	}
 }
 
-// TestNames: no two mutants have one name, and each is what its name says.
+// TestNames checks that no two mutants have the same name, and that each one changes
+// its file.
 func TestNames(t *testing.T) {
 	made, texts := all(t)
 	seen := map[string]bool{}
 	for _, m := range made {
 		if seen[m.Name()] {
-			t.Errorf("%s is there twice", m.Name())
+			t.Errorf("two mutants are named %s", m.Name())
 		}
 		seen[m.Name()] = true
 		src := texts[m.File]
@@ -130,8 +131,8 @@ func TestNames(t *testing.T) {
 // listed is a line of a list of mutants.
 type listed struct{ name, change, rest string }
 
-// readList reads a list of mutants, and fails if one of them does not exist, or
-// is not what it was when it was listed.
+// readList reads a list of mutants. The test fails if one of them does not exist, or
+// makes another change than the one in the list.
 func readList(t *testing.T, file string, made []*Mutant) (list []listed) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -149,13 +150,13 @@ func readList(t *testing.T, file string, made []*Mutant) (list []listed) {
 		}
 		parts := strings.Split(line, "\t")
 		if len(parts) != 3 || parts[2] == "" {
-			t.Errorf("%s: %q is not a name, a change and one thing more, with tabs between", file, line)
+			t.Errorf("%s: %q does not have three fields separated by tabs", file, line)
 			continue
 		}
 		l := listed{parts[0], parts[1], parts[2]}
 		switch m := byName[l.name]; {
 		case m == nil:
-			t.Errorf("%s: there is no %s any more", file, l.name)
+			t.Errorf("%s: mutant %s does not exist", file, l.name)
 		case m.Change() != l.change:
 			t.Errorf("%s: %s is now %q, not %q", file, l.name, m.Change(), l.change)
 		}
@@ -169,7 +170,7 @@ const (
 	sampleFile     = "testdata/sample.txt"
 )
 
-// TestLists: the lists name mutants that exist.
+// TestLists checks that all mutants in the lists exist, and that none is listed twice.
 func TestLists(t *testing.T) {
 	made, _ := all(t)
 	seen := map[string]bool{}

@@ -29,43 +29,44 @@ import (
 )
 
 var (
-	numberFlag = flag.Int("mutants.n", 0, "TestMutants: try so many mutants")
-	seedFlag   = flag.Uint64("mutants.seed", 1, "TestMutants: which ones")
-	matchFlag  = flag.String("mutants.match", "", "TestMutants: only those whose names match this")
-	leaseFlag  = flag.Bool("mutants.leases", false, "TestMutants: only those of leases, expiry and votes")
-	stagesFlag = flag.String("mutants.stages", "unit,directed,simulation", "TestMutants: what may find them, in this order")
-	seedsFlag  = flag.Int("mutants.sim", 20, "TestMutants: how many seeds of the simulation")
-	outFlag    = flag.String("mutants.out", "", "TestMutants: add the results to this file, and do not try again what is in it")
+	numberFlag = flag.Int("mutants.n", 0, "TestMutants: try this many mutants")
+	seedFlag   = flag.Uint64("mutants.seed", 1, "TestMutants: the seed that selects them")
+	matchFlag  = flag.String("mutants.match", "", "TestMutants: only mutants whose names match this pattern")
+	leaseFlag  = flag.Bool("mutants.leases", false, "TestMutants: only mutants of leases, expiry and votes")
+	stagesFlag = flag.String("mutants.stages", "unit,directed,simulation", "TestMutants: the stages, in this order")
+	seedsFlag  = flag.Int("mutants.sim", 20, "TestMutants: how many seeds of the simulation to run on each")
+	outFlag    = flag.String("mutants.out", "", "TestMutants: append the results to this file, and skip the mutants that it contains")
 	countFlag  = flag.Bool("mutants.count", false, "TestMutants: only count the mutants that compile")
 	sampleFlag = flag.Bool("mutants.sample", false, "TestSample: run it")
 )
 
-// leases are the mutants of what decides who leads, and whose session is over.
+// leases matches the mutants of the code that decides who leads and when a session
+// expires.
 var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|liveness|touches|pulse|serving|store|transport)\.go|cluster/quorum\.go:Member.surelyLeads|internal/storage/(latch|storage|vote)\.go|session/)`)
 
-// directed are the packages whose tests look at others than their own, the
-// quickest first.
+// directed are the packages whose tests also cover other packages, the fastest first.
 var directed = []string{"internal/server", "fsm", "internal/storage", "lockkeepertest", "cluster", "conform", "."}
 
-// slow are tests that take long, and the only package whose mutants they look for.
+// slow are tests that take long, each with the only package whose mutants it has to
+// find.
 var slow = map[string]string{"TestClientThatDoesNotRead": "internal/server"}
 
-// result is what became of a mutant.
+// result is the result of trying a mutant.
 type result struct {
 	Name, Change string
-	Stage        string // which found it; empty if none did
-	By           string // the test, or what the simulation says
+	Stage        string // the stage that found it; empty if none did
+	By           string // the test, or the simulation's first violation
 	Seconds      float64
 }
 
-// TestMutants builds mutants, runs the tests on them, and says which stage found
+// TestMutants builds mutants, runs the tests on them, and reports which stage found
 // each of them first:
 //
 //	unit        the tests of the mutant's own package
-//	directed    the tests of the packages around it
-//	simulation  seeds of internal/sim with perturbed schedules, a virtual minute of each
+//	directed    the tests of other packages that depend on it
+//	simulation  seeds of internal/sim with perturbed schedules, a virtual minute each
 //
-// It fails only if something does not work; that mutants survive is its result.
+// Mutants that survive do not make it fail.
 func TestMutants(t *testing.T) {
 	if *numberFlag == 0 && !*countFlag {
 		t.Skip("needs -mutants.n; see make mutants")
@@ -86,8 +87,8 @@ func TestMutants(t *testing.T) {
 		return
 	}
 
-	// Each name has its own number for each seed, so a mutant that is added or
-	// goes changes the sample by one.
+	// The order depends only on the names and the seed, so that a new mutant changes the
+	// sample by at most one.
 	number := func(m *Mutant) string {
 		return fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%d %s", *seedFlag, m.Name())))
 	}
@@ -116,12 +117,12 @@ func TestMutants(t *testing.T) {
 		x.Seconds = time.Since(began).Round(time.Second / 10).Seconds()
 		known[m.Name()] = x
 		t.Logf("%d %s: %s %s (%.0f s)", len(tried), x.Name, cmp.Or(x.Stage, "SURVIVED"), x.By, x.Seconds)
-		note(t, x)
+		save(t, x)
 	}
 	report(t, tried, texts, known, same)
 }
 
-// earlier reads the results that are in the file of results already.
+// earlier reads the results of earlier runs.
 func earlier(t *testing.T) map[string]result {
 	known := map[string]result{}
 	b, err := os.ReadFile(*outFlag)
@@ -141,7 +142,8 @@ func earlier(t *testing.T) map[string]result {
 	return known
 }
 
-func note(t *testing.T, x result) {
+// save appends a result to the file of results.
+func save(t *testing.T, x result) {
 	if *outFlag == "" {
 		return
 	}
@@ -156,7 +158,7 @@ func note(t *testing.T, x result) {
 	}
 }
 
-// report prints a table, and what survived.
+// report prints a table, and the mutants that survived.
 func report(t *testing.T, tried []*Mutant, texts map[string]string, known map[string]result, same int) {
 	var out strings.Builder
 	stages := strings.Split(*stagesFlag, ",")
@@ -184,7 +186,7 @@ func report(t *testing.T, tried []*Mutant, texts map[string]string, known map[st
 	}
 	row("all", func(*Mutant) bool { return true })
 	w.Flush()
-	fmt.Fprintf(&out, "%d equivalent ones passed over; sample with seed %d\n", same, *seedFlag)
+	fmt.Fprintf(&out, "%d equivalent mutants skipped; sample with seed %d\n", same, *seedFlag)
 	for _, m := range tried {
 		if known[m.Name()].Stage == "" {
 			fmt.Fprintf(&out, "\nsurvived: %s\n%s", m.Name(), m.Diff(texts[m.File]))
@@ -193,8 +195,7 @@ func report(t *testing.T, tried []*Mutant, texts map[string]string, known map[st
 	t.Logf("\n%s", out.String())
 }
 
-// TestSample: mutants that are known to be found are found, each by the test that
-// its line names. This holds this package to its word, and the tests to theirs.
+// TestSample checks that each mutant in sampleFile is found by the test named there.
 func TestSample(t *testing.T) {
 	if !*sampleFlag {
 		t.Skip("needs -mutants.sample; see .ci/run")
@@ -232,15 +233,16 @@ func TestSample(t *testing.T) {
 type runner struct {
 	overlays  string
 	baselines map[string]time.Duration   // how long a package's tests take without a fault
-	looksAt   map[string]map[string]bool // what the tests of a package depend on, in this module
-	weaver    string                     // the tests of the simulation, which build the simulation with points
+	deps      map[string]map[string]bool // packages of this module that a package's tests depend on
+	weaver    string                     // the test program that builds the simulation with points
 }
 
 func newRunner(t *testing.T) *runner {
-	return &runner{overlays: t.TempDir(), baselines: map[string]time.Duration{}, looksAt: map[string]map[string]bool{}}
+	return &runner{overlays: t.TempDir(), baselines: map[string]time.Duration{}, deps: map[string]map[string]bool{}}
 }
 
-// overlay writes the list for go build that puts the mutant in the place of its file.
+// overlay writes a list for go build -overlay that replaces a file by its mutant, and
+// returns the list's path.
 func (r *runner) overlay(t *testing.T, dir string, m *Mutant, src string) string {
 	from, err := filepath.Abs(filepath.Join(root, m.File))
 	if err != nil {
@@ -268,8 +270,8 @@ func (r *runner) build(pkg, overlay, dir string) (binary string, err error) {
 
 var errTooLong = errors.New("took too long")
 
-// run runs a package's tests and whatever they start, with a bound on their
-// memory and their output, and with a directory of their own for temporary files.
+// run runs a package's tests, and at its end kills every process that they started. It
+// limits their time, memory and output, and gives them their own temporary directory.
 func (r *runner) run(binary, pkg string, limit time.Duration, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -293,7 +295,7 @@ func (r *runner) run(binary, pkg string, limit time.Duration, args ...string) ([
 	return out.Bytes(), err
 }
 
-// bounded keeps the first of what is written to it.
+// bounded keeps only about the first 4 MiB that are written to it.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
@@ -310,7 +312,7 @@ var (
 	message  = regexp.MustCompile(`(?m)^(?:panic|fatal error): .*`)
 )
 
-// finder says what a failed test found a mutant by.
+// finder returns the test or violation by which a failed run found a mutant.
 func finder(out []byte, err error) string {
 	if err == errTooLong {
 		return err.Error()
@@ -348,7 +350,7 @@ func (r *runner) judge(t *testing.T, m *Mutant, src string) result {
 		case "simulation":
 			x.By = r.simulate(t, overlay, dir)
 		default:
-			t.Fatalf("no stage %q", stage)
+			t.Fatalf("unknown stage %q", stage)
 		}
 		if x.By != "" {
 			x.Stage = stage
@@ -358,8 +360,8 @@ func (r *runner) judge(t *testing.T, m *Mutant, src string) result {
 	return x
 }
 
-// tests runs the tests of a package, and returns the one that finds the mutant.
-// A test that fails has to fail again: others may be at work on this machine.
+// tests runs the tests of a package, and returns the one that finds the mutant. A test
+// must fail twice, since on a busy machine it may fail by chance.
 func (r *runner) tests(t *testing.T, pkg string, m *Mutant, overlay, dir string) string {
 	limit := r.baseline(t, pkg)*5 + 20*time.Second
 	binary, err := r.build(pkg, overlay, dir)
@@ -394,7 +396,7 @@ func (r *runner) tests(t *testing.T, pkg string, m *Mutant, overlay, dir string)
 	return ""
 }
 
-// baseline is how long a package's tests take as they are. They have to pass.
+// baseline returns how long a package's tests take without a mutant. They must pass.
 func (r *runner) baseline(t *testing.T, pkg string) time.Duration {
 	d, ok := r.baselines[pkg]
 	if ok {
@@ -417,9 +419,9 @@ func (r *runner) baseline(t *testing.T, pkg string) time.Duration {
 	return r.baselines[pkg]
 }
 
-// dependencies are the packages of this module that a package's tests depend on.
+// dependencies returns the packages of this module that a package's tests depend on.
 func (r *runner) dependencies(t *testing.T, pkg string) map[string]bool {
-	if r.looksAt[pkg] == nil {
+	if r.deps[pkg] == nil {
 		own := module(t) + "/"
 		set := map[string]bool{}
 		for _, p := range strings.Fields(golist(t, "-test", "-deps", "-f", "{{.ImportPath}}", "./"+pkg)) {
@@ -427,13 +429,13 @@ func (r *runner) dependencies(t *testing.T, pkg string) map[string]bool {
 				set[name] = true
 			}
 		}
-		r.looksAt[pkg] = set
+		r.deps[pkg] = set
 	}
-	return r.looksAt[pkg]
+	return r.deps[pkg]
 }
 
-// simulate runs seeds of the simulation, with perturbed schedules, until one of them
-// finds the mutant.
+// simulate runs seeds of the simulation with perturbed schedules until one of them finds
+// the mutant.
 func (r *runner) simulate(t *testing.T, overlay, dir string) string {
 	if r.weaver == "" {
 		list := filepath.Join(r.overlays, "none.json")
@@ -472,7 +474,7 @@ func golist(t *testing.T, args ...string) string {
 
 func module(t *testing.T) string { return strings.TrimSpace(golist(t, "-m")) }
 
-// checker tells which mutants compile, without the compiler.
+// checker finds out which mutants compile, faster than the compiler would.
 type checker struct {
 	module   string
 	fset     *token.FileSet
@@ -524,7 +526,7 @@ func (c *checker) compiles(m *Mutant, texts map[string]string) bool {
 	return err == nil
 }
 
-// count prints how many mutants there are that compile.
+// count prints how many mutants compile.
 func (c *checker) count(t *testing.T, made []*Mutant, texts map[string]string, equivalent map[string]bool) {
 	compile, same, kinds := map[string]int{}, map[string]int{}, map[string]int{}
 	total := 0
