@@ -164,7 +164,7 @@ func TestChangeMembers(t *testing.T) {
 		leads(to)
 		check(t, by.Transfer(ctx, 0))
 		eventually(t, "another leader", func() bool { return by.Status().Leader != to && by.Status().Leader != 0 })
-		if err := by.Transfer(ctx, 9); err == nil || !strings.Contains(err.Error(), "server 9 is no voting member") {
+		if err := by.Transfer(ctx, 9); err == nil || !strings.Contains(err.Error(), "server 9 is not a voting member") {
 			t.Errorf("transfer to a server that does not exist: %v", err)
 		}
 

@@ -2,8 +2,8 @@
 
 package lockkeeper_test
 
-// corrections are those that docs/raft.md lists. Each entry takes one of them out, as
-// TestPutBack puts a fault back, and names tests that fail then.
+// corrections are the corrections of Raft that docs/raft.md lists. Each entry takes one
+// of them out, so that TestPutBack can check that the tests which it names fail.
 var corrections = []putBack{
 	// Messages.
 	{"pipeline", []edit{
@@ -21,12 +21,12 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {".", "TestHandOverAfterRestarts", "FAIL"}}},
 	{"commits", []edit{
 		{"cluster/lead.go", "m.wg.Go(func() { m.tellCommits(term, stop) })", "_ = stop"},
-	}, []finding{{"cluster", "TestCommitIsTold", "a write waited"}}},
+	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
-	{"lone", []edit{
+	{"standalone", []edit{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
-	}, []finding{{"cluster", "TestLoneLeadsAtOnce", "it serves after"}}},
+	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"lost election", []edit{
 		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tm.stepDown()\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
@@ -48,15 +48,15 @@ var corrections = []putBack{
 	{"transfer is not waited for", []edit{
 		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
 	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
-	{"heir", []edit{
+	{"successor", []edit{
 		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
-	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
+	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "m.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
-	{"farewell", []edit{
+	{"log of a removed member", []edit{
 		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{

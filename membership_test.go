@@ -232,12 +232,12 @@ func TestMembershipRefusals(t *testing.T) {
 		}{
 			{cluster.Request{Remove: 1}, "0 voting members would be left"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 1, Addr: "host1:7000"}}, "0 voting members would be left"},
-			{cluster.Request{Remove: 5}, "server 5 is no member"},
+			{cluster.Request{Remove: 5}, "server 5 is not a member"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5:7000", Voter: true}}, "server 5 cannot be added"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 300, Addr: "host5:7000", Voter: true}}, "not in 1 to 254"},
 			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5", Voter: true}}, "not of the form HOST:PORT"},
 			{cluster.Request{Transfer: new(uint64)}, "no other voting member"},
-			{cluster.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "no voting member"},
+			{cluster.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "not a voting member"},
 			{cluster.Request{}, "the request is empty"},
 		} {
 			if _, err := m.ask(x.q); err == nil || !strings.Contains(err.Error(), x.want) {

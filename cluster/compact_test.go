@@ -44,7 +44,7 @@ func TestTrailingLog(t *testing.T) {
 		first, _ := m.storage.Log.FirstIndex()
 		last, _ := m.storage.Log.LastIndex()
 		if newest.Index-first < perSnapshot*9/10 {
-			t.Errorf("the log begins with entry %d, and the snapshot ends at %d", first, newest.Index)
+			t.Errorf("the log begins with entry %d, but the snapshot ends at %d", first, newest.Index)
 		}
 		if last-first > 3*perSnapshot {
 			t.Errorf("the log has entries %d to %d", first, last)

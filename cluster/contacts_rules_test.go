@@ -26,14 +26,14 @@ func TestMajority(t *testing.T) {
 		want    int64
 	}{
 		{"nobody", nil, nil, never},
-		{"it alone", vote(1), nil, math.MaxInt64},
+		{"only itself", vote(1), nil, math.MaxInt64},
 		{"two", vote(1, 2), []int64{10}, 10},
 		{"three", vote(1, 2, 3), []int64{10, 20}, 20},
 		{"four", vote(1, 2, 3, 4), []int64{30, 10, 20}, 20},
 		{"five", vote(1, 2, 3, 4, 5), []int64{40, 10, 30, 20}, 30},
 		{"an observer beside three", append(vote(1, 2, 3), observer(4)), []int64{10, 20, 99}, 20},
-		{"it observes three", append(vote(2, 3, 4), observer(1)), []int64{10, 20, 30}, 20},
-		{"it is none of three", vote(2, 3, 4), []int64{10, 20, 30}, 20},
+		{"it is an observer beside three", append(vote(2, 3, 4), observer(1)), []int64{10, 20, 30}, 20},
+		{"it is not one of three", vote(2, 3, 4), []int64{10, 20, 30}, 20},
 	} {
 		c := newContacts(1, timesFor(2*time.Second))
 		c.setMembers(x.members)
@@ -46,8 +46,8 @@ func TestMajority(t *testing.T) {
 	}
 }
 
-// TestMembersGo: what is known about a member is forgotten when it is removed.
-func TestMembersGo(t *testing.T) {
+// TestRemovedPeer: what is known about a member is forgotten when it is removed.
+func TestRemovedPeer(t *testing.T) {
 	c, _ := following()
 	c.followed(2, c.moment(1000))
 	c.setMembers(three[:1])
@@ -56,7 +56,7 @@ func TestMembersGo(t *testing.T) {
 	}
 	c.setMembers(three)
 	if at := c.peers[2].followed; at != (moment{never, never}) {
-		t.Errorf("a member that came back has followed at %v", at)
+		t.Errorf("a member that was added again has followed at %v", at)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestLatestCounts(t *testing.T) {
 		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
 	}
 	if at := c.lastFollowed(150, three); at != 150 {
-		t.Errorf("followed at %d, which is to come", at)
+		t.Errorf("followed at %d, which is in the future", at)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestHeartbeats(t *testing.T) {
 		{"another connection", heard{id: 3, term: 5, conn: other}, 5, true, true},
 		{"another leader", heard{id: 2, term: 6}, 6, true, true},
 		{"a leader of a term that is over", heard{id: 2, term: 5, conn: other}, 6, false, false},
-		{"a leader before the one that is heard", heard{id: 2, term: 4, conn: other}, 4, false, false},
+		{"an earlier leader than the one that it hears", heard{id: 2, term: 4, conn: other}, 4, false, false},
 		{"a leader that waits for its disk", heard{id: 3, term: 5, stalled: 1999 * ms}, 5, true, false},
 		{"a leader whose disk is stuck", heard{id: 3, term: 5, stalled: 2000 * ms}, 5, true, true},
 	} {
@@ -122,7 +122,7 @@ func TestHeartbeats(t *testing.T) {
 			x.h.conn = conn
 		}
 		if news := c.hear(1100, x.h, 30*ms, x.newest); news != x.news {
-			t.Errorf("%s: news is %v", x.name, news)
+			t.Errorf("%s: hear reports a change: %v", x.name, news)
 		}
 		ran := c.moment(1100).ran
 		h := c.heard
@@ -133,13 +133,13 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("%s: %+v", x.name, h)
 		}
 		if x.h.stalled >= 2*time.Second && !c.hear(1200, heard{id: 3, term: 5, conn: conn}, 0, 5) {
-			t.Errorf("%s: that it is not any more is no news", x.name)
+			t.Errorf("%s: hear does not report that the disk works again", x.name)
 		}
 	}
 }
 
-// TestWhatItSays: the state that a member with a leader in term 5 reports to others.
-func TestWhatItSays(t *testing.T) {
+// TestReportedState: the state that a member with a leader in term 5 reports to others.
+func TestReportedState(t *testing.T) {
 	for _, x := range []struct {
 		name      string
 		own, want state
@@ -154,17 +154,17 @@ func TestWhatItSays(t *testing.T) {
 	} {
 		c, _ := following()
 		if got := c.state(x.own); got != x.want {
-			t.Errorf("%s: it says %+v, want %+v", x.name, got, x.want)
+			t.Errorf("%s: it reports %+v, want %+v", x.name, got, x.want)
 		}
 	}
 	c := newContacts(1, timesFor(2*time.Second))
 	if got := c.state(state{}); !got.lost {
-		t.Error("who never heard a leader does not say that it has lost it")
+		t.Error("a member that never heard a leader does not report it as lost")
 	}
 	c, conn := following()
 	c.hear(1000, heard{id: 3, term: 5, conn: conn, stalled: 2 * time.Second}, 0, 5)
 	if got := c.state(state{term: 5}); !got.lost {
-		t.Error("who hears a leader that cannot write does not say that it has lost it")
+		t.Error("a member whose leader cannot write does not report it as lost")
 	}
 }
 
@@ -176,7 +176,7 @@ func TestStateOnTheWire(t *testing.T) {
 	} {
 		b := s.append(nil)
 		if len(b) != stateLen || decodeState(b) != s {
-			t.Errorf("%+v is read as %+v, from %d bytes", s, decodeState(b), len(b))
+			t.Errorf("%+v is decoded as %+v, from %d bytes", s, decodeState(b), len(b))
 		}
 	}
 	for d, want := range map[time.Duration]uint32{-time.Second: 0, 5 * ms: 5, math.MaxInt64: math.MaxUint32} {
@@ -189,7 +189,7 @@ func TestStateOnTheWire(t *testing.T) {
 var five = append(slices.Clone(three), MemberInfo{ID: 4, Voter: true}, MemberInfo{ID: 5, Voter: true})
 
 // standing is a situation in which a member may stand for election: self is one of
-// members, and member 3, the leader of term 5, has refused connections since 1010.
+// members, and member 3, the leader of term 5, refuses connections from 1010 on.
 type standing struct {
 	self    uint64
 	members []MemberInfo
@@ -243,7 +243,7 @@ func TestWhenItStands(t *testing.T) {
 		{"it is the second, but has one entry more", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastIndex = 9 })}, nil}, 0},
 		{"it is the second, but has a later last entry", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastTerm, s.lastIndex = 4, 11 })}, nil}, 0},
 		{"it is the third of three", standing{4, five, own, map[uint64]state{1: lost, 2: lost}, []uint64{5}}, 300},
-		{"two of five are no majority", standing{1, five, own, map[uint64]state{2: lost}, []uint64{4, 5}}, never},
+		{"two of five are not a majority", standing{1, five, own, map[uint64]state{2: lost}, []uint64{4, 5}}, never},
 		{"one of five has not answered", standing{1, five, own, map[uint64]state{2: lost, 4: lost}, nil}, 100},
 		{"one of five has an election", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.candidate = true })}, []uint64{5}}, 300},
 		{"one of five knows a later term", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.term = 6 })}, []uint64{5}}, 300},
@@ -256,7 +256,7 @@ func TestWhenItStands(t *testing.T) {
 		{"the other's disk is slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 999 * ms })}, nil}, 0},
 		{"the other's disk is too slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 1000 * ms })}, nil}, never},
 		{"it does not vote", standing{4, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
-		{"it is no member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"it is not a member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
 		{"observers do not count", standing{1, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
 	} {
 		if got := x.after(t); got != x.want {
@@ -327,9 +327,9 @@ func TestLossesApart(t *testing.T) {
 	}
 }
 
-// TestWaitsAnew: a member that may not stand for a moment gives the members that go
-// before it the full time again after that.
-func TestWaitsAnew(t *testing.T) {
+// TestWaitsAgain: after a moment in which a member may not stand, it gives the members
+// that should stand first their full time again.
+func TestWaitsAgain(t *testing.T) {
 	for name, between := range map[string]func(c *contacts, now int64, own *state){
 		"its disk is slow": func(_ *contacts, _ int64, own *state) { own.stalled = time.Second },
 		"another leads": func(c *contacts, now int64, _ *state) {
@@ -409,7 +409,7 @@ func TestStuck(t *testing.T) {
 		{state{term: 5, stalled: 1999 * ms}, false},
 		{state{term: 5, stalled: 2000 * ms}, true},
 		{state{term: 6, stalled: 2000 * ms}, false},              // it has no leader
-		{state{term: 6, stalled: 2000 * ms, leads: true}, false}, // the others see to that
+		{state{term: 6, stalled: 2000 * ms, leads: true}, false}, // the other members replace it
 	} {
 		c, _ := following()
 		if v, _ := look(c, 1010, x.own); v.stuck != x.want {
@@ -463,7 +463,7 @@ func TestRefusedByThree(t *testing.T) {
 	at(1200)
 	c.refused(2)
 	if at(1250) || at(1549) || !at(1550) {
-		t.Error("one that came back for a moment is not waited for again")
+		t.Error("it does not wait again for a member that came back for a moment")
 	}
 }
 
@@ -471,7 +471,7 @@ func TestRefusedByThree(t *testing.T) {
 func TestLed(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	if at := c.lastFollowed(100, three[:1]); at != 100 {
-		t.Errorf("a leader that is alone was followed at %d", at)
+		t.Errorf("the leader of a cluster of one was followed at %d", at)
 	}
 	own := state{term: 5, leads: true}
 	look(c, 1000, own)
@@ -507,10 +507,10 @@ func TestOldAnswers(t *testing.T) {
 		c.refused(3)
 		c.answered(2, moment{x.asked, 0}, x.came, state{lost: true, term: 5, lastTerm: 5, lastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
-			t.Errorf("asked at %d and answered at %d, it stands at %d: %v", x.asked, x.came, x.now, stand)
+			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}
 		if _, stand := look(c, x.now+200, own); stand {
-			t.Errorf("asked at %d and answered at %d, it stands at %d", x.asked, x.came, x.now+200)
+			t.Errorf("asked at %d and answered at %d: it stands at %d", x.asked, x.came, x.now+200)
 		}
 	}
 }
@@ -531,38 +531,38 @@ func TestWhoIsAsked(t *testing.T) {
 		return ids, again
 	}
 	if ids, again := asked(1005); ids != nil || again != 250*ms || c.troubled() {
-		t.Errorf("nothing is wrong, and it asks %d, again after %v", ids, again)
+		t.Errorf("without trouble it asks %d, and looks again after %v", ids, again)
 	}
 	c.hungUp(conn, 1010)
 	if ids, again := asked(1010); !slices.Equal(ids, []uint64{2, 3}) || again != hurryGap || !c.troubled() {
-		t.Errorf("it asks %d, again after %v", ids, again)
+		t.Errorf("it asks %d, and looks again after %v", ids, again)
 	}
 	c.questionDone(2)
 	if ids, _ := asked(1014); ids != nil {
 		t.Errorf("it asks %d too soon", ids)
 	}
 	if ids, _ := asked(1015); !slices.Equal(ids, []uint64{2}) {
-		t.Errorf("it asks %d, and 3 has not answered yet", ids)
+		t.Errorf("it asks %d, although member 3 has not answered yet", ids)
 	}
 	if _, again := asked(1210); again != 50*ms {
-		t.Errorf("again after %v", again)
+		t.Errorf("it looks again after %v", again)
 	}
 	if _, again := asked(3000); again != 100*ms {
-		t.Errorf("again after %v", again)
+		t.Errorf("it looks again after %v", again)
 	}
 	c.hear(3000, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
 	if ids, _ := asked(3001); ids != nil || c.troubled() {
-		t.Errorf("the leader is back, and it asks %d", ids)
+		t.Errorf("it asks %d after the leader came back", ids)
 	}
 	c.questionDone(2)
 	c.questionDone(3)
 	if ids, _ := asked(3200); ids != nil {
-		t.Errorf("the leader is there, and it asks %d", ids)
+		t.Errorf("it asks %d although it hears the leader", ids)
 	}
 	own.term, own.leads = 6, true
 	c.followed(2, c.moment(3200))
 	if ids, again := asked(3200); ids != nil || again != 100*ms {
-		t.Errorf("it leads, asks %d, and sends its next heartbeat after %v", ids, again)
+		t.Errorf("as the leader it asks %d, and sends its next heartbeat after %v", ids, again)
 	}
 }
 

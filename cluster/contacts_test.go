@@ -39,13 +39,13 @@ func TestSilence(t *testing.T) {
 	}
 	c, _ = following()
 	if v, _ := look(c, 60_000, state{term: 5}); v.lost || v.noMajority {
-		t.Error("who stood still for a minute has lost the others")
+		t.Error("a member that was paused for a minute has lost the others")
 	}
 }
 
-// TestStandsStill: a leader that was paused keeps its followers, but is not sure that
+// TestPausedLeader: a leader that was paused keeps its followers, but is not sure that
 // it leads until they confirm it again.
-func TestStandsStill(t *testing.T) {
+func TestPausedLeader(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	look(c, 0, state{term: 5, leads: true})
 	c.followed(2, c.moment(50))
@@ -78,14 +78,14 @@ func TestSeenLoss(t *testing.T) {
 	} {
 		c, conn := following()
 		if c.hungUp(new(int), 1010) {
-			t.Errorf("%s: another connection counts", x.name)
+			t.Errorf("%s: the end of another connection counts", x.name)
 		}
-		c.refused(3) // before: its connection stands
+		c.refused(3) // while its connection is still open
 		if v, _ := look(c, 1005, state{term: 5}); v.lost {
-			t.Errorf("%s: lost by a connection that was refused while another stands", x.name)
+			t.Errorf("%s: lost by a refused connection while another one is open", x.name)
 		}
 		if !c.hungUp(conn, 1010) {
-			t.Errorf("%s: its connection does not count", x.name)
+			t.Errorf("%s: the end of its connection does not count", x.name)
 		}
 		look(c, 1010, state{term: 5})
 		x.then(c)
@@ -101,7 +101,7 @@ func TestWhoStands(t *testing.T) {
 	own := state{term: 5, lastTerm: 5, lastIndex: 10}
 	for _, x := range []struct {
 		name  string
-		says  *state // what member 2 does; nil is nothing
+		says  *state // what member 2 answers; nil if it does not
 		after int64  // ms until this member stands; -1 is never
 	}{
 		{"agrees", &state{lost: true, term: 5, lastTerm: 5, lastIndex: 10}, 0},
@@ -128,7 +128,7 @@ func TestWhoStands(t *testing.T) {
 			}
 		}
 		if stood < x.after || x.after < 0 && stood >= 0 || stood > x.after+20 {
-			t.Errorf("one %s: it stands after %d ms, should be %d", x.name, stood, x.after)
+			t.Errorf("the other one %s: it stands after %d ms, should be %d", x.name, stood, x.after)
 		}
 	}
 }
@@ -150,7 +150,7 @@ func TestRefusedByMost(t *testing.T) {
 	}
 	c.followed(2, c.moment(1400))
 	if v, _ := look(c, 1410, own); v.noMajority {
-		t.Error("without a majority though one follows")
+		t.Error("without a majority although one member follows")
 	}
 }
 
@@ -175,7 +175,7 @@ func TestStalledLeader(t *testing.T) {
 			stood = stood || stand
 		}
 		if stood != want {
-			t.Errorf("where the others stall for %v, it stands: %v", others, stood)
+			t.Errorf("if the others stall for %v, it stands: %v", others, stood)
 		}
 	}
 }
@@ -190,10 +190,10 @@ func TestBehind(t *testing.T) {
 		behind  int64                  // when it is; 0 is never
 	}{
 		{"up to date", func(now int64) uint64 { return uint64(now) }, 0},
-		{"a second later", func(now int64) uint64 { return uint64(max(0, now-1000)) }, 0},
-		{"five seconds later", func(now int64) uint64 { return uint64(max(1000, now-5000)) }, 1000 + limit},
-		{"no more", func(now int64) uint64 { return uint64(min(now, 3050)) }, 3000 + limit},
-		{"more and more slowly", func(now int64) uint64 { return uint64(min(now, 1000+(now-1000)/4)) }, 1300 + limit}, // what it knows last is of 1300
+		{"a second behind", func(now int64) uint64 { return uint64(max(0, now-1000)) }, 0},
+		{"five seconds behind", func(now int64) uint64 { return uint64(max(1000, now-5000)) }, 1000 + limit},
+		{"applies nothing more", func(now int64) uint64 { return uint64(min(now, 3050)) }, 3000 + limit},
+		{"more and more slowly", func(now int64) uint64 { return uint64(min(now, 1000+(now-1000)/4)) }, 1300 + limit}, // the last time at which it is known to be up to date is 1300
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c, conn := following()
@@ -206,7 +206,7 @@ func TestBehind(t *testing.T) {
 				}
 				v, _ := look(c, now, state{term: 5, applied: x.applied(now)})
 				if v.behind != c.behind(now) {
-					t.Fatalf("at %d: %v at a look, and %v", now, v.behind, c.behind(now))
+					t.Fatalf("at %d: behind is %v by look, and %v by itself", now, v.behind, c.behind(now))
 				}
 				if !v.behind {
 					continue
@@ -241,6 +241,6 @@ func TestPausedWrite(t *testing.T) {
 		return nil
 	})
 	if d := s.length(c.moment(61_000)); d != 0 {
-		t.Errorf("it has been waiting for %v, and nothing is written", d)
+		t.Errorf("it has been waiting for %v, but nothing is being written", d)
 	}
 }

@@ -56,9 +56,9 @@ func TestEarlyPeer(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !listened {
-			t.Error("there is no port")
+			t.Error("the member did not listen")
 		}
-		synctest.Wait() // they were let in
+		synctest.Wait() // the connections were accepted
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}

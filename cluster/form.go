@@ -127,7 +127,7 @@ func (m *Member) joinThrough(addr string) error {
 			return err
 		}
 		if !r.Known {
-			m.fail(fmt.Errorf("server %d is no member of the cluster that %s belongs to: add it, or start it with a server to join", m.cfg.ID, addr))
+			m.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", m.cfg.ID, addr))
 			return nil
 		}
 		m.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr)

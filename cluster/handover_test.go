@@ -47,7 +47,7 @@ func TestHandOverFails(t *testing.T) {
 		successor.cfg.Memory.SetFault(func() error { <-stuck; return nil })
 		began := time.Now()
 		if err := m.handOver(successor.cfg.ID); err == nil {
-			t.Error("a member whose disk is stuck has taken over")
+			t.Error("a member whose disk is stuck has become the leader")
 		}
 		for done := false; !done; {
 			w := make(result, 1)

@@ -76,9 +76,9 @@ func TestResumedWhileLate(t *testing.T) {
 	if !m.Touch(7, nil) {
 		t.Fatal("the resumed session counts as late")
 	}
-	until(t, "the end of the session, which is silent again", func() bool { return !m.hasSession(7) })
+	until(t, "the end of the session, whose client is silent again", func() bool { return !m.hasSession(7) })
 	if d := time.Since(began); d < 3*timeout/2*time.Millisecond {
-		t.Errorf("it ended %v after it was resumed, and was touched after half of its timeout", d)
+		t.Errorf("it ended %v after it was resumed, although it was touched after half of its timeout", d)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestRefusedExpiry(t *testing.T) {
 		t.Fatalf("late: %v", late)
 	}
 	m.Propose(fsm.ExpireSession(late[0], m.raft.CurrentTerm()+1), expiry{m, tracker, late[0]}, nil)
-	until(t, "the session is heard of again", func() bool { return m.Touch(7, nil) })
+	until(t, "the session can be touched again", func() bool { return m.Touch(7, nil) })
 	if !m.hasSession(7) || m.Expired() != 0 {
 		t.Error("the session has ended")
 	}
@@ -114,7 +114,7 @@ func TestLostExpiry(t *testing.T) {
 	m.liveness.mu.Unlock()
 	expiry{m, tracker, late[0]}.Lost()
 	if m.Touch(7, nil) {
-		t.Error("the session was heard of")
+		t.Error("the session was touched")
 	}
 	until(t, "the end of the session", func() bool { return !m.hasSession(7) })
 }
@@ -159,8 +159,8 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// TestResumeNearTimeout has many clients come back just when their sessions are
-// found late: a client that gets its session back keeps it.
+// TestResumeNearTimeout resumes many sessions just when they are found late: a client
+// whose session was resumed keeps it.
 func TestResumeNearTimeout(t *testing.T) {
 	const sessions, timeout = 3000, 600
 	m := loneMember(t)
@@ -188,7 +188,7 @@ func TestResumeNearTimeout(t *testing.T) {
 			back = append(back, id)
 		}
 	}
-	time.Sleep(timeout / 2 * time.Millisecond) // they have as much again
+	time.Sleep(timeout / 2 * time.Millisecond) // half of the timeout is left
 	var lost []int64
 	for _, id := range back {
 		if !m.hasSession(id) {
@@ -215,9 +215,9 @@ func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
 }
 func (r resumption) Lost() { r.done <- 0 }
 
-// TestElectedKnowsTooLittle: a newly elected leader confirms no session before it has
-// applied what the previous leader left in the log, which may close that session. Here
-// it is cut off right after its election, so it cannot know what was committed.
+// TestElectedKnowsTooLittle: a new leader confirms no session before it has applied the
+// entries of the previous leader, which may close that session. This one is cut off
+// right after its election, so it cannot know which entries were committed.
 func TestElectedKnowsTooLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
@@ -248,7 +248,7 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			t.Fatalf("it is a %v", state)
 		}
 		if elected.surelyLeads() {
-			t.Error("it was elected, and counts as the leader before it knows what was committed")
+			t.Error("it surely leads before it knows what was committed")
 		}
 		network.Heal()
 		until(t, "a leader that knows enough", func() bool {

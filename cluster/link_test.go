@@ -39,7 +39,7 @@ func TestLinkEnds(t *testing.T) {
 			}
 			synctest.Wait()
 			if m.link.link == before {
-				t.Fatal("it goes on with a connection that has ended")
+				t.Fatal("it still uses a connection that has ended")
 			}
 		}
 		if m.raft.CurrentTerm() != term {

@@ -24,7 +24,7 @@ func TestTimeStoodStill(t *testing.T) {
 						start := time.Now()
 						now := func() int64 { return time.Since(start).Milliseconds() }
 						l := newLiveness(tick, 0, false, now)
-						time.Sleep(tick - time.Millisecond) // the deadline is rounded up by nothing
+						time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
 						l.add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
 						looked := now()
 						isLate := func(due int64) bool {
@@ -59,7 +59,7 @@ func TestTimeStoodStill(t *testing.T) {
 						}
 						if busy || pause >= wait {
 							if isLate(due) {
-								t.Fatal("the session is late for a time in which nobody could be heard")
+								t.Fatal("the session is late because of time in which nobody could be heard")
 							}
 						}
 						left := timeout - before - time.Millisecond
@@ -69,7 +69,7 @@ func TestTimeStoodStill(t *testing.T) {
 						if run(left) {
 							t.Fatal("the session has less time than before the pause")
 						}
-						if !run(3*tick + unnoticed) { // all is rounded up
+						if !run(3*tick + unnoticed) { // times are rounded up
 							t.Error("the session has more time than before the pause")
 						}
 					})
@@ -99,20 +99,20 @@ func TestTouchWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, alive, _ := touching(t, 100*time.Millisecond)
 		if len(alive) == 0 || !<-alive {
-			t.Error("it waits although the leader has just heard of the session")
+			t.Error("it waits although the leader has just confirmed the session")
 		}
 		l, alive, _ := touching(t, 2500*time.Millisecond)
 		if len(alive) != 0 || len(l.hurry) == 0 {
-			t.Fatal("it does not wait, or hurry, for the leader")
+			t.Fatal("it does not wait for the leader, or does not hurry")
 		}
 		touches, _ := l.take()
 		l.confirm(touches, nil)
 		if !<-alive {
-			t.Error("the session is dead although the leader has heard of it")
+			t.Error("the session counts as dead although the leader has confirmed it")
 		}
 		_, alive, over := touching(t, 2500*time.Millisecond)
 		if close(over); <-alive {
-			t.Error("a connection that is over is of use")
+			t.Error("touch returns true to a connection that has ended")
 		}
 	})
 }
@@ -131,7 +131,7 @@ func TestUnsureTouch(t *testing.T) {
 			t.Error("it does not wait for the leader to be sure")
 		}
 		if again, _ := l.take(); len(again) != 1 || again[7] != at {
-			t.Errorf("told again: %v, and not of %d", again, at)
+			t.Errorf("reported again: %v, should be at %d", again, at)
 		}
 		close(over)
 		<-alive

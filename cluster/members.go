@@ -212,7 +212,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, byOperator)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
-			return Reply{}, refuse(proto.BadArguments, "server %d is no member", q.Remove)
+			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Remove)
 		}
 		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
 	case q.Reconfig != nil:
@@ -600,7 +600,7 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	to := find(members, id)
 	switch {
 	case to == nil || !to.Voter:
-		return refuse(proto.BadArguments, "server %d is no voting member", id)
+		return refuse(proto.BadArguments, "server %d is not a voting member", id)
 	case id == m.cfg.ID:
 		return nil
 	}

@@ -24,16 +24,16 @@ type outcome chan *fsm.Result
 func (o outcome) Done(_ *fsm.View, r *fsm.Result) { c := *r; o <- &c }
 func (o outcome) Lost()                           { o <- nil }
 
-// TestClockWentBack: an entry of an earlier run that is still on its way through the
-// log is not mistaken for one of this run, whatever the clocks said.
+// TestClockWentBack: an entry that an earlier run left in the log and that is applied
+// only now is not mistaken for one of this run, whatever the clocks say.
 func TestClockWentBack(t *testing.T) {
 	for name, ahead := range map[string][]time.Duration{ // the clock in each run
-		"back":             {0, -time.Hour},
-		"back before 1970": {0, -100 * 365 * 24 * time.Hour},
-		"back from afar":   {200 * 365 * 24 * time.Hour, 0},
-		"back twice":       {0, -time.Hour, -2 * time.Hour},
-		"the same":         {0, 0},
-		"on":               {0, time.Hour},
+		"back":                        {0, -time.Hour},
+		"back before 1970":            {0, -100 * 365 * 24 * time.Hour},
+		"back from far in the future": {200 * 365 * 24 * time.Hour, 0},
+		"back twice":                  {0, -time.Hour, -2 * time.Hour},
+		"the same":                    {0, 0},
+		"forward":                     {0, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestClockWentBack(t *testing.T) {
 				cfg.Memory = storage.NewMemory()
 				began := time.Now()
 				for run, d := range ahead {
-					cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it stands
+					cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it does not move
 					replica := fsm.NewReplica()
 					m, err := openMember(cfg, replica)
 					if err != nil {
@@ -49,7 +49,7 @@ func TestClockWentBack(t *testing.T) {
 					}
 					<-m.Ready()
 					if run > 0 {
-						// Behind the last entry that is applied here, the earlier run has written one more.
+						// The earlier run wrote one more entry than was applied.
 						var last uint64
 						replica.View(func(v *fsm.View) { last = v.LastBatch(cfg.ID) })
 						write := make(chan struct{})
@@ -63,14 +63,14 @@ func TestClockWentBack(t *testing.T) {
 						close(write)
 						cfg.Memory.SetFault(nil)
 						if r := <-mine; r != nil && r.Code != proto.SessionMoved {
-							t.Errorf("run %d: it came to %+v, which is another command's result", run, r)
+							t.Errorf("run %d: the result is %+v, which is another command's", run, r)
 						}
 					}
 					for range 5 {
 						mine := make(outcome, 1)
 						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
 						if r := <-mine; r == nil || r.Code != proto.SessionMoved {
-							t.Errorf("run %d: it came to %+v", run, r)
+							t.Errorf("run %d: the result is %+v", run, r)
 						}
 					}
 					if err := m.Kill(); err != nil {
@@ -88,31 +88,31 @@ func TestNumbers(t *testing.T) {
 		n := firstNumber(ms)
 		for _, applied := range []uint64{0, n, n + 1, n + 1<<40} {
 			if next := nextNumber(n, applied); next <= max(n, applied) {
-				t.Errorf("by the clock at %d, behind %d, with %d applied, follows %d", ms, n, applied, next)
+				t.Errorf("by the clock at %d: %d and %d applied are followed by %d", ms, n, applied, next)
 			}
 		}
 		if n > 1<<63+1<<20 {
-			t.Errorf("by the clock at %d it begins behind %d", ms, n)
+			t.Errorf("by the clock at %d a run begins after %d", ms, n)
 		}
 	}
 	if a, b := firstNumber(1), firstNumber(1); a == b {
-		t.Errorf("two runs begin behind %d", a)
+		t.Errorf("two runs begin after %d", a)
 	}
 	if a, b := nextNumber(1, 9), nextNumber(1, 9); a == b || a < 1000 || b < 1000 {
-		t.Errorf("behind 9 follow %d and %d", a, b)
+		t.Errorf("9 is followed by %d and %d", a, b)
 	}
 }
 
-// pushy is a caller that proposes without waiting, and once more while it is being
-// told that its first command is lost, as another of its goroutines could.
-type pushy struct {
+// eager is a caller that proposes a command while it is being told that its first one
+// is lost, as another of its goroutines could.
+type eager struct {
 	m    *Member
 	over chan struct{}
 	came chan bool // whether a command was done
 }
 
-func (p *pushy) Done(*fsm.View, *fsm.Result) { p.came <- true }
-func (p *pushy) Lost() {
+func (p *eager) Done(*fsm.View, *fsm.Result) { p.came <- true }
+func (p *eager) Lost() {
 	select {
 	case <-p.over:
 	default:
@@ -129,7 +129,7 @@ func (p *pushy) Lost() {
 func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
 		"no leader":     func(*Member) { time.Sleep(time.Minute) },
-		"passed over":   func(m *Member) { m.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.pending.number}, -1) },
+		"skipped":       func(m *Member) { m.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.pending.number}, -1) },
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
 	} {
@@ -142,8 +142,9 @@ func TestLossLeavesNoGap(t *testing.T) {
 				for _, other := range hosts {
 					net.Cut(hosts[m.cfg.ID-1], other, true)
 				}
-				// 1 is on its way, 2 is gathered, 3 comes while 1 is lost, 4 comes later.
-				p := &pushy{m, make(chan struct{}), make(chan bool, 4)}
+				// The first command is under way and the second waits for it. The third is
+				// proposed while the first is being lost, and the fourth later.
+				p := &eager{m, make(chan struct{}), make(chan bool, 4)}
 				m.Propose(fsm.Nothing(), p, p.over)
 				synctest.Wait()
 				second := make(outcome, 1)
@@ -169,7 +170,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 func TestCloseWhileApplying(t *testing.T) {
 	m := loneMember(t)
 	looking, stop := make(chan struct{}), make(chan struct{})
-	go m.replica.View(func(*fsm.View) { // and nothing is applied
+	go m.replica.View(func(*fsm.View) { // blocks the applier
 		close(looking)
 		<-stop
 	})
@@ -193,8 +194,8 @@ func TestCloseWhileApplying(t *testing.T) {
 	<-closed
 }
 
-// TestCloseTellsAll: every command proposed while the member closes gets an answer.
-func TestCloseTellsAll(t *testing.T) {
+// TestCloseAnswersAll: every command proposed while the member closes gets an answer.
+func TestCloseAnswersAll(t *testing.T) {
 	for range 200 {
 		cfg := testConfig("")
 		cfg.Memory = storage.NewMemory()

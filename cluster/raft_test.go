@@ -15,9 +15,9 @@ import (
 // Each test in this file runs Raft, and fails without one of the corrections that
 // docs/raft.md lists.
 
-// TestCommitIsTold: a lone write through a follower does not wait until Raft tells
-// that member, 50 to 100 ms later, that the entry is committed.
-func TestCommitIsTold(t *testing.T) {
+// TestFollowerLearnsCommit: a single write through a follower does not wait until Raft
+// tells the follower, 50 to 100 ms later, that the entry is committed.
+func TestFollowerLearnsCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))
 		follower := members[(lead+1)%3]
@@ -35,9 +35,9 @@ func TestCommitIsTold(t *testing.T) {
 	})
 }
 
-// TestLoneLeadsAtOnce: a member without peers does not wait an election timeout
+// TestStandaloneLeadsAtOnce: a member without peers does not wait an election timeout
 // before it leads.
-func TestLoneLeadsAtOnce(t *testing.T) {
+func TestStandaloneLeadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		loneMember(t)
@@ -69,9 +69,9 @@ func TestStandsAfterLostElection(t *testing.T) {
 	})
 }
 
-// TestHandOverToOneThatIsThere: a leader does not hand over to a member that is
-// down, although that one has as much of the log as the others.
-func TestHandOverToOneThatIsThere(t *testing.T) {
+// TestHandOverToLiveMember: a leader does not hand over to a member that is down,
+// although its log is as long as the others'.
+func TestHandOverToLiveMember(t *testing.T) {
 	for _, down := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			net := memnet.New()
@@ -89,8 +89,8 @@ func TestHandOverToOneThatIsThere(t *testing.T) {
 	}
 }
 
-// TestLogNotStored: a leader that cannot store an entry ends with that fault. Raft
-// would have it stand for election again.
+// TestLogNotStored: a leader that cannot store an entry stops with that fault. By
+// itself, Raft would make it stand for election again.
 func TestLogNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))
@@ -109,8 +109,8 @@ func TestLogNotStored(t *testing.T) {
 }
 
 // TestCandidateFollows: a candidate that lost its election to another one in the same
-// term does not say that its own is under way. Raft goes on to call it a candidate
-// until its election timeout is over, if it stood as a leader's heir does.
+// term does not report that its own is under way. Raft still calls it a candidate until
+// its election timeout is over, if it stood as a leader's chosen successor does.
 func TestCandidateFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
@@ -127,10 +127,10 @@ func TestCandidateFollows(t *testing.T) {
 		net.Heal()
 		time.Sleep(3 * time.Second)
 		if m.Leader() != elected.cfg.ID {
-			t.Errorf("server %d leads, as far as it knows", m.Leader())
+			t.Errorf("it believes that server %d leads", m.Leader())
 		}
 		if s := m.contacts.state(m.state()); s.candidate || s.lost {
-			t.Errorf("it says %+v; Raft has it as a %s", s, m.raft.State())
+			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// openMember makes a member and starts it.
+// openMember creates a member and starts it.
 func openMember(cfg Config, replica *fsm.Replica) (*Member, error) {
 	m := New(cfg, replica)
 	if err := m.Start(); err != nil {

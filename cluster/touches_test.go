@@ -45,8 +45,8 @@ func touchMessage(number uint64, id int64) []byte {
 
 // TestOnlySureLeaderConfirms: a member confirms a touch only if it is sure to lead.
 // A follower never does, and a leader that is cut off stops after contacts.sure,
-// although Raft still calls it the leader: another may have been elected, and may
-// end the session. That holds for touches of other members and for its own.
+// although Raft still calls it the leader: another member may have been elected, and may
+// end the session. This holds for touches reported by other members and for its own.
 func TestOnlySureLeaderConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
@@ -56,7 +56,7 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		confirms := func(m *Member) bool {
 			answer := binary.BigEndian.Uint64(m.takeTouches(touchMessage(5, 7)))
 			if answer != 5 && answer != unheardTouches {
-				t.Fatalf("the answer is that to message %d", answer)
+				t.Fatalf("the answer is to message %d", answer)
 			}
 			return answer == 5
 		}
@@ -69,7 +69,7 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		cutOff(network, members, lead)
 		time.Sleep(m.contacts.sure + 100*time.Millisecond)
 		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
-			t.Fatalf("it is a %s, and takes %d for the leader: this test is about one that does not know its loss", m.Role(), m.Leader())
+			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.Leader())
 		}
 		if confirms(m) {
 			t.Error("a leader that is cut off confirms a touch of another member")
@@ -85,16 +85,16 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 			<-touched
 		}
 		if m.Leader() != m.cfg.ID {
-			t.Fatalf("it takes %d for the leader: it was to wait as a leader", m.Leader())
+			t.Fatalf("its leader is %d: it should have waited as the leader", m.Leader())
 		}
 	})
 }
 
-// TestClusterTouchesToldAgain: a member reports a touch to the old leader, which
+// TestTouchReportedAgain: a member reports a touch to the old leader, which
 // confirms it, after another member was elected and has started its timeouts. When it
 // learns of the new leader, it must report the touch again, or the session would
 // expire too early.
-func TestClusterTouchesToldAgain(t *testing.T) {
+func TestTouchReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 4 * time.Second
 		network := memnet.New()
@@ -104,8 +104,8 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 		openSession(t, members[far], 7, timeout, members)
 		time.Sleep(time.Second)
 
-		// The old leader does not learn of the election, and the far member only later.
-		// Heartbeats that were answered before still make the old one sure for a while.
+		// The old leader does not learn of the election, and the far member learns of it
+		// late. Heartbeats answered before keep the old leader sure for a while.
 		network.SetDelay(func(from, to string) time.Duration {
 			switch {
 			case from != host(far) && to == host(was):
@@ -117,7 +117,7 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 		})
 		synctest.Wait()
 		members[next].stand()
-		until(t, "the new leader counts", func() bool { return members[next].surelyLeads() })
+		until(t, "the new leader is sure", func() bool { return members[next].surelyLeads() })
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
 		if !members[far].Touch(7, nil) {
@@ -129,7 +129,7 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 			return members[far].liveness.tracker.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
 		})
 		if id := members[far].Leader(); id != uint64(was+1) {
-			t.Fatalf("the far member takes %d for the leader already", id)
+			t.Fatalf("the far member already knows that %d leads", id)
 		}
 		members[next].liveness.mu.Lock()
 		due, _ := members[next].liveness.tracker.Next()
@@ -140,7 +140,7 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 
 		until(t, "the end of the session", func() bool { return !members[next].hasSession(7) })
 		if lived := time.Duration(members[next].nowMs()-heard) * time.Millisecond; lived < timeout || lived > timeout+50*time.Millisecond {
-			t.Errorf("the session ended %v after it was heard of, its timeout is %v", lived, timeout)
+			t.Errorf("the session ended %v after it was touched, its timeout is %v", lived, timeout)
 		}
 	})
 }

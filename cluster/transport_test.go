@@ -17,7 +17,7 @@ func TestTransportRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
 		candidate := openTransport(t, net, "candidate")
-		ask := func() {
+		requestVote := func() {
 			var r raft.RequestVoteResponse
 			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || !r.Granted {
 				t.Errorf("%+v, %v", r, err)
@@ -26,12 +26,12 @@ func TestTransportRestart(t *testing.T) {
 		for range 3 { // starts of the voter
 			voter := openTransport(t, net, "voter")
 			var all sync.WaitGroup
-			var asked []raft.RPC
+			var requests []raft.RPC
 			for range maxPool { // all at once, so that each has a connection
-				all.Go(ask)
-				asked = append(asked, <-voter.transport.Consumer())
+				all.Go(requestVote)
+				requests = append(requests, <-voter.transport.Consumer())
 			}
-			for _, rpc := range asked {
+			for _, rpc := range requests {
 				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
 			}
 			all.Wait()
@@ -49,7 +49,7 @@ func TestVotesFollow(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			net := memnet.New()
 			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
-			asked := candidate.moment()
+			sent := candidate.moment()
 			go func() {
 				rpc := <-voter.transport.Consumer()
 				time.Sleep(50 * time.Millisecond)
@@ -61,7 +61,7 @@ func TestVotesFollow(t *testing.T) {
 			}
 			want := moment{never, never}
 			if granted {
-				want = asked
+				want = sent
 			}
 			if got := candidate.contacts.peer(2).followed; got != want {
 				t.Errorf("granted %v: followed at %v, want %v", granted, got, want)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// lines is a log.
+// lines collects the lines of a log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -85,7 +85,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 	return members, lead
 }
 
-// newer is an entry written by a later version.
+// newer returns an entry as a later version could write it.
 func newer(change func(entry []byte, e *fsm.Envelope) []byte) []byte {
 	e := &fsm.Envelope{Origin: 2, Batch: 1 << 62, Count: 1}
 	return change(fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing()), e)
@@ -118,7 +118,7 @@ func TestNewerEntry(t *testing.T) {
 					t.Errorf("answered %q, %v", b, err)
 				}
 				if n := log.count("refusing a peer's entry"); n != 1 || log.count("upgrade this one") != 1 {
-					t.Errorf("refused %d times in the log: %s", n, log.text.String())
+					t.Errorf("the log reports %d refusals: %s", n, log.text.String())
 				}
 				done := make(result, 1)
 				other.Propose(fsm.Nothing(), done, nil)
@@ -159,7 +159,7 @@ func TestNewerPeer(t *testing.T) {
 			}
 		}
 		if got := log.count("speaks another version"); got != 1 || log.count("upgrade") != 1 {
-			t.Errorf("said %d times: %s", got, log.text.String())
+			t.Errorf("logged %d times: %s", got, log.text.String())
 		}
 		done := make(result, 1)
 		members[0].Propose(fsm.Nothing(), done, nil)

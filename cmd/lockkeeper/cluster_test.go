@@ -163,7 +163,7 @@ func TestCluster(t *testing.T) {
 	waitFor(t, "another leader", func() bool { return ask(t, "status", "--peer", addrs[3]).Leader == 2 })
 	write("/by-two")
 	code, _, stderr := call(nil, "cluster", "remove", "9", "--peer", addrs[0])
-	if oneError(t, stderr, "server 9 is no member"); code != exitFault {
+	if oneError(t, stderr, "server 9 is not a member"); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
 	ask(t, "remove", "2", "--peer", addrs[0]) // the leader

@@ -393,7 +393,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 			err = s.ask(via, cluster.Request{Remove: m.id})
 		}
 		s.h.fault("remove member %d through member %d: %v", m.id, via.id, err)
-		if err == nil || strings.Contains(err.Error(), "is no member") { // an answer was lost
+		if err == nil || strings.Contains(err.Error(), "is not a member") { // an answer was lost
 			break
 		}
 		if i > 1000 {
