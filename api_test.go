@@ -17,10 +17,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestWait: Wait ends with whatever comes first, and a fault reaches everybody who
-// waits as well as the reader of Err.
+// TestWait: Wait returns when the server is ready, has a fault or is closed, or when its
+// context ends. A fault reaches all callers of Wait and the reader of Err.
 func TestWait(t *testing.T) {
-	// waiting calls Wait with no end to its context.
+	// waiting calls Wait with a context that does not end.
 	waiting := func(s *lockkeeper.Server) chan error {
 		got := make(chan error, 1)
 		go func() { got <- s.Wait(context.Background()) }()
@@ -55,14 +55,14 @@ func TestWait(t *testing.T) {
 			}
 			check(t, s.Close())
 			if err := <-got; err != lockkeeper.ErrClosed {
-				t.Errorf("while it is closed: %v", err)
+				t.Errorf("closed meanwhile: %v", err)
 			}
 		})
 	})
 	t.Run("fault", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			cfg, full := withMemory(lockkeeper.Config{}), make(chan struct{})
-			s := must(lockkeeper.Open(cfg))(t) // which writes when it opens for the first time
+			s := must(lockkeeper.Open(cfg))(t) // forms the cluster, which writes
 			check(t, s.Close())
 			testhooks.In(&cfg).Memory.SetFault(func() error { <-full; return syscall.ENOSPC })
 			s = must(lockkeeper.Open(cfg))(t)
@@ -81,8 +81,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestStatus: a leader, a follower and an observer of one cluster, and a standalone
-// server, each say what they are and what they have.
+// TestStatus checks the status of a leader, a follower and an observer of one cluster,
+// and of a standalone server.
 func TestStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Observers = []uint64{3} })
@@ -111,9 +111,9 @@ func TestStatus(t *testing.T) {
 				t.Errorf("server %d leads for %v, with %d followers and %d observers", i+1, x.Leads, x.Followers, x.Observers)
 			}
 			if x.Uptime < time.Minute || x.Term == 0 || x.Index != first.Index || x.Zxid != first.Zxid || x.Digest != first.Digest {
-				t.Errorf("server %d: %+v, where server 1 has %+v", i+1, x, first)
+				t.Errorf("server %d: %+v, but server 1 has %+v", i+1, x, first)
 			}
-			// The others are /, /zookeeper, and its quota and config.
+			// The other znodes are /, /zookeeper, /zookeeper/quota and /zookeeper/config.
 			if x.Znodes != 6 || x.Ephemerals != 1 || x.DataBytes < 4 || x.Sessions != 2 {
 				t.Errorf("server %d has the state %+v", i+1, x)
 			}
@@ -145,14 +145,14 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestChangeMembers has an embedder transfer the leadership, and take servers in and
-// out, by any member.
+// TestChangeMembers transfers the leadership, and adds and removes servers, through a
+// member that does not lead.
 func TestChangeMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
 		ctx := t.Context()
 		lead := m.leader()
-		by := m.servers[(lead+1)%3] // which does not lead
+		by := m.servers[(lead+1)%3]
 		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
 		leads := func(id uint64) {
 			t.Helper()
@@ -168,23 +168,22 @@ func TestChangeMembers(t *testing.T) {
 			t.Errorf("transfer to a server that does not exist: %v", err)
 		}
 
-		m.wait(4)
+		m.startWaiting(4)
 		for _, p := range []lockkeeper.Peer{{ID: 4, Addr: "host4:7000", Observer: true}, {ID: 4, Addr: "host4:7000"}} {
 			check(t, by.AddMember(ctx, p))
 			m.ready(m.servers[3])
 			eventually(t, "the new member", func() bool { return slices.Contains(by.Members(), p) })
 		}
 		if err := by.AddMember(ctx, lockkeeper.Peer{ID: 4, Addr: "host9:7000"}); err == nil {
-			t.Error("one id was given to two servers")
+			t.Error("two servers got the same id")
 		}
-		// A server that removes itself knows that it did.
 		four := m.servers[3]
 		check(t, four.RemoveMember(ctx, 4))
 		if err := <-four.Err(); !errors.Is(err, lockkeeper.ErrRemoved) {
-			t.Errorf("the fault of who was removed: %v", err)
+			t.Errorf("the fault of a removed server: %v", err)
 		}
 		if err := four.Wait(ctx); !errors.Is(err, lockkeeper.ErrRemoved) {
-			t.Errorf("Wait of who was removed: %v", err)
+			t.Errorf("Wait of a removed server: %v", err)
 		}
 		eventually(t, "three members", func() bool { return len(by.Members()) == 3 })
 		for _, id := range []uint64{0, 4} {
@@ -192,7 +191,7 @@ func TestChangeMembers(t *testing.T) {
 				t.Errorf("server %d was removed", id)
 			}
 		}
-		// The leader goes too, if it is told to.
+		// A leader can remove itself.
 		lead = m.leader()
 		if m.servers[lead] == by {
 			check(t, by.Transfer(ctx, 0))
@@ -204,7 +203,7 @@ func TestChangeMembers(t *testing.T) {
 			t.Error("nothing was written")
 		}
 
-		// Without a majority it waits for as long as it may.
+		// Without a majority Transfer waits until its context ends.
 		for i, s := range m.servers {
 			if s != nil && s != by {
 				m.net.Kill(host(i))

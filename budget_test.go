@@ -34,17 +34,17 @@ type budgetCase struct {
 	name string
 	op   proto.OpCode
 	body proto.Record
-	many bool  // by a client with as many identities as there can be
-	want error // io.EOF is the end of the connection
-	more int   // bytes of memory that it may take beyond what all may
-	n    int   // how often it is sent before an answer is awaited, if not once
+	many bool  // sent by a client with as many identities as possible
+	want error // io.EOF means that the server closes the connection
+	more int   // bytes of memory that it may allocate beyond what every request may
+	n    int   // how often it is sent before the answer is awaited, if more than once
 }
 
-// TestBudget sends the worst single requests of every kind, as long as a frame may be by
-// default, and every four-letter word to a server with a large tree. What that costs is in proportion to the request
-// and its reply: in memory that is allocated, and in CPU time, most of which is less than
-// a tenth of a second for a megabyte; the bound is 4 s. Neither depends much on what else
-// the machine does.
+// TestBudget sends the most expensive single requests of every kind, as long as a frame
+// may be by default, and every four-letter word to a server with a large tree. The memory
+// that a request allocates must be in proportion to its length and its reply's. Its CPU
+// time must be at most 4 s; most take less than a tenth of a second per megabyte. Neither
+// depends much on what else the machine does.
 func TestBudget(t *testing.T) {
 	s := open(t, lockkeeper.Config{EnforceQuota: true, Reconfig: true, MaxFrameBytes: 4 << 20, MaxOutboxBytes: budgetOutbox, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour})
 	dial := inMemory(s)
@@ -77,8 +77,7 @@ type budget struct {
 	plain, many, owner *rawclient.Client // owner has the ephemerals
 }
 
-// fill calls add, which makes the i-th of some operations, and sends multis of them that
-// fit into a frame.
+// fill sends the n operations that add returns, in multis that fit into a frame.
 func (b *budget) fill(c *rawclient.Client, n int, add func(i int) proto.MultiOp) {
 	b.t.Helper()
 	var m proto.MultiRequest
@@ -97,13 +96,13 @@ func createOp(path string, flags int32) proto.MultiOp {
 	return proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: path, Data: []byte{}, ACL: proto.OpenACL, Flags: flags}}
 }
 
-// longest is as many bytes as a frame may have, but for those of a header and some more.
+// longest is the length of a frame, less some room for headers.
 const longest = jute.DefaultMaxFrame - 200
 
-// longMask is an IP address in an ACL: zeros before a number mean nothing.
+// longMask is a valid IP address in an ACL, since leading zeros are ignored.
 func longMask() string { return "1.2.3." + strings.Repeat("0", longest-100) + "4" }
 
-// longACL has as many short entries as fit. Only the last one permits anything to the test.
+// longACL has as many short entries as fit. Only the last one gives the test permissions.
 func longACL() (acl []proto.ACL) {
 	for size := 0; size < longest-100; size += 12 + len(acl[len(acl)-1].Scheme) + len(acl[len(acl)-1].ID.ID) {
 		n := len(acl)
@@ -141,7 +140,7 @@ func (b *budget) populate(dial dialer) {
 		return err
 	}
 	most, full := 0, connect(t, dial)
-	for most < 5000 && identify(full, most) == nil { // the connection ends with one too many
+	for most < 5000 && identify(full, most) == nil { // until the server refuses one and closes the connection
 		most++
 	}
 	for i := range most {
@@ -214,7 +213,7 @@ func (b *budget) cases() []budgetCase {
 			return proto.MultiOp{Op: op, Request: q}
 		})
 	}
-	// The stats of a quota on a znode with many children, made and deleted in turns.
+	// The stats of a quota on a znode with many children, created and deleted in turns.
 	stats := multi(110, func(i int) proto.MultiOp {
 		const path = "/zookeeper/quota/big/zookeeper_stats"
 		if i%2 == 0 {
@@ -236,7 +235,7 @@ func (b *budget) cases() []budgetCase {
 		watches.Exist = append(watches.Exist, fmt.Sprintf("%x", 0x10000+i))
 	}
 	watches2 := proto.SetWatches2Request{Persistent: watches.Exist}
-	told := proto.SetWatchesRequest{Data: watches.Exist} // all of them are events
+	told := proto.SetWatchesRequest{Data: watches.Exist} // the answer is an event for each
 	watch := func(path string) *proto.PathWatch { return &proto.PathWatch{Path: path, Watch: true} }
 	create := func(path string, data []byte, acl []proto.ACL, flags int32) *proto.CreateRequest {
 		return &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags}
@@ -257,7 +256,7 @@ func (b *budget) cases() []budgetCase {
 		{name: "many watchers", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/watched", Version: -1}, more: budgetWatchers * 10_000},
 		{name: "limits of many keys", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/zookeeper/quota/q/zookeeper_limits", Data: keys, Version: -1}},
 		{name: "stats of many keys", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/zookeeper/quota/q/zookeeper_stats", Data: keys, Version: -1}},
-		{name: "by many identities, often", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/eph", Version: -1}, many: true, n: 2000, more: 2000 * 32 << 10}, // 4 KiB of identities with each, in the log and on its way there
+		{name: "by many identities, often", op: proto.OpSetData, body: &proto.SetDataRequest{Path: "/eph", Version: -1}, many: true, n: 2000, more: 2000 * 32 << 10}, // each has 4 KiB of identities, in the log and before that
 		{name: "a deep path", op: proto.OpSetData, body: &proto.SetDataRequest{Path: deep(budgetDepth), Version: -1}},
 		{name: "a long list", op: proto.OpSetACL, body: &proto.SetACLRequest{Path: "/q", ACL: longACL(), Version: -1}},
 		{name: "a list of auth", op: proto.OpSetACL, body: &proto.SetACLRequest{Path: "/auth", ACL: auths[:200], Version: -1}, many: true, more: 16 << 20},
@@ -305,7 +304,7 @@ func (b *budget) cases() []budgetCase {
 	}
 }
 
-// word has a four-letter word answered, with no more than fits into the outbox.
+// word sends a four-letter word, whose answer must fit into the outbox.
 func (b *budget) word(t *testing.T, dial dialer, word string) {
 	c := must(dial())(t)
 	defer c.Close()
@@ -319,7 +318,7 @@ func (b *budget) word(t *testing.T, dial dialer, word string) {
 	}
 }
 
-// mostCPU is how long a request may take.
+// mostCPU is the CPU time that a request may take.
 func mostCPU() time.Duration {
 	if testkit.Race {
 		return 40 * time.Second
@@ -327,7 +326,7 @@ func mostCPU() time.Duration {
 	return 4 * time.Second
 }
 
-// cpu is the CPU time that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -342,7 +341,7 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// run sends a request and compares what it cost with what it may cost.
+// run sends a request, and checks its result and what it cost.
 func (b *budget) run(t *testing.T, dial dialer, q *budgetCase) {
 	client := b.plain
 	switch {
@@ -351,7 +350,7 @@ func (b *budget) run(t *testing.T, dial dialer, q *budgetCase) {
 	case q.op == proto.OpGetEphemerals || q.op == proto.OpCloseSession:
 		client = b.owner
 	case q.want == io.EOF || q.op == proto.OpSetWatches || q.op == proto.OpSetWatches2 || q.op == proto.OpAuth:
-		client = connect(t, dial) // to lose, or to leave the others without its watches
+		client = connect(t, dial) // which may be closed, and whose watches end with the test
 	}
 	xid := client.Queue(q.op, q.body)
 	for range q.n - 1 {
@@ -384,7 +383,7 @@ func (b *budget) run(t *testing.T, dial dialer, q *budgetCase) {
 	bytes, used = allocated()-bytes, cpu()-used
 	t.Logf("%d bytes sent, %d received, %d allocated, %v of CPU", sent, received, bytes, used)
 	if err != q.want && !(q.op == proto.OpAuth && slices.Contains([]error{proto.AuthFailed, io.EOF}, err)) {
-		t.Errorf("it came to %v, should be %v", err, q.want)
+		t.Errorf("the result is %v, should be %v", err, q.want)
 	}
 	if most := 2<<20 + 64*(sent+received) + q.more; bytes > uint64(most) {
 		t.Errorf("%d MiB allocated, should be at most %d", bytes>>20, most>>20)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestClockJumps sets a server's clock: znodes have its time, TTL znodes go by
-// it, and sessions live and end as they would without.
+// TestClockJumps sets a server's clock. The times of znodes and the ends of TTLs follow
+// it; the ends of sessions do not.
 func TestClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const year = 365 * 24 * time.Hour
@@ -48,16 +48,16 @@ func TestClockJumps(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			if got := children(); !slices.Contains(got, "ttl") {
-				t.Errorf("after jump %d there are %q, and the hour is not over", i+1, got)
+				t.Errorf("after jump %d there are %q, although the hour is not over", i+1, got)
 			}
 		}
 		if _, err := silent.Call(proto.OpExists, &proto.PathWatch{Path: "/a"}, nil); err != nil {
-			t.Errorf("silent for 8 s of 10: %v", err)
+			t.Errorf("a session of 10 s, after 8 s of silence: %v", err)
 		}
 		ahead.Store(int64(time.Hour))
 		time.Sleep(2 * time.Second)
 		if got := children(); slices.Contains(got, "ttl") {
-			t.Errorf("when the hour is over there are %q", got)
+			t.Errorf("after the hour there are %q", got)
 		}
 		ahead.Store(int64(-time.Hour))
 		for range 8 {
@@ -65,7 +65,7 @@ func TestClockJumps(t *testing.T) {
 			do(proto.OpPing, nil, nil)
 		}
 		if _, err := silent.Read(); err == nil {
-			t.Error("the session that was silent for 18 s of 10 has its connection")
+			t.Error("a session of 10 s still has its connection after 18 s of silence")
 		}
 	})
 }

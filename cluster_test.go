@@ -37,7 +37,7 @@ type members struct {
 
 func host(i int) string { return fmt.Sprintf("host%d", i+1) }
 
-// host is the place of a server that is new: a host of the network, and a memory.
+// host returns what a new server needs: a host of the network, and an empty memory.
 func (m *members) host(name string) testhooks.Hooks {
 	return testhooks.Hooks{Network: m.net.Host(name), Memory: storage.NewMemory()}
 }
@@ -116,8 +116,8 @@ func (m *members) reconnect(i int) (c *rawclient.Client) {
 	return c
 }
 
-// TestClusterServes: every member serves, what one writes all can read, and a
-// member reads its own writes.
+// TestClusterServes: every member serves, what is written through one can be read from
+// all, and a session reads its own writes.
 func TestClusterServes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noGoroutineLeft(t)
@@ -137,14 +137,14 @@ func TestClusterServes(t *testing.T) {
 			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			for j := range clients {
 				if _, err := c.Exists(fmt.Sprintf("/by%d", j), false); err != nil {
-					t.Errorf("member %d does not see what %d wrote: %v", i, j, err)
+					t.Errorf("member %d does not have what was written through %d: %v", i, j, err)
 				}
 			}
 		}
 	})
 }
 
-// leader waits until a member leads, and returns which.
+// leader waits until a member leads, and returns its index.
 func (m *members) leader() int {
 	m.t.Helper()
 	for range 1000 {
@@ -159,8 +159,8 @@ func (m *members) leader() int {
 	return 0
 }
 
-// TestClusterLeaderLost: clients of the other members keep their connections
-// and sessions, and a write that was under way is answered.
+// TestClusterLeaderLost: when the leader is lost, clients of the other members keep their
+// connections and sessions, and their writes are answered.
 func TestClusterLeaderLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -172,7 +172,7 @@ func TestClusterLeaderLost(t *testing.T) {
 			m.stop(lead)
 			began := time.Now()
 			if _, err := c.Create(fmt.Sprintf("/r%d-after", round), nil, 0); err != nil {
-				// Two elections without a winner in a row: clients are sent away then.
+				// After two elections without a winner, clients lose their connections.
 				t.Logf("round %d: %v", round, err)
 				session := c.Session
 				eventually(t, "the session", func() bool {
@@ -197,13 +197,13 @@ func TestClusterLeaderLost(t *testing.T) {
 	})
 }
 
-// TestClusterLeaderKilled: the others see that the connections of a leader that
-// died have ended and that it refuses new ones, and do not wait for more.
+// TestClusterLeaderKilled: the others replace a dead leader at once, since its connections
+// have ended and its host refuses new ones.
 func TestClusterLeaderKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 5, nil)
 		m.net.SetDelay(func(string, string) time.Duration { return time.Millisecond })
-		for range 3 { // then no majority is left
+		for range 3 { // the third one takes the majority away
 			lead := m.leader()
 			next := (lead + 1) % 5
 			for m.servers[next] == nil {
@@ -231,8 +231,8 @@ func TestClusterLeaderKilled(t *testing.T) {
 	})
 }
 
-// TestClusterSilence: a leader that nobody hears for a moment goes on leading, and
-// no client loses its connection. One that stays silent is replaced.
+// TestClusterSilence: a leader that is silent for a moment continues to lead, and no
+// client loses its connection. A leader that stays silent is replaced.
 func TestClusterSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -276,8 +276,8 @@ func TestClusterSilence(t *testing.T) {
 	})
 }
 
-// TestClusterStuckDisk: a leader whose disk is stuck is replaced, and a follower's
-// stuck disk holds nobody up but its own clients, who are sent away.
+// TestClusterStuckDisk: a leader whose disk is stuck is replaced. A follower whose disk is
+// stuck delays no other member's clients, and closes the connections of its own.
 func TestClusterStuckDisk(t *testing.T) {
 	for name, behind := range map[string]int{"leader": 0, "follower": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -301,7 +301,7 @@ func TestClusterStuckDisk(t *testing.T) {
 				}
 				closed(t, theirs)
 				if took := time.Since(began); took > electionTimeout+500*time.Millisecond {
-					t.Errorf("the client of the stuck member was sent away after %v", took)
+					t.Errorf("the stuck member closed its client's connection after %v", took)
 				}
 				time.Sleep(5 * time.Second)
 				check(t, ours.Ping())
@@ -313,8 +313,8 @@ func TestClusterStuckDisk(t *testing.T) {
 	}
 }
 
-// TestClusterSlowDisks: where all disks are slow an election takes longer than usual,
-// and candidates have the patience for it.
+// TestClusterSlowDisks: when all disks are slow an election takes longer than usual, and
+// candidates wait long enough for it.
 func TestClusterSlowDisks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -341,8 +341,8 @@ func TestClusterSlowDisks(t *testing.T) {
 	})
 }
 
-// TestClusterOutage: while no member reaches another nobody's session ends, and all
-// have their whole time when there is a leader again.
+// TestClusterOutage: while no member can reach another no session ends, and a new leader
+// gives every session its full timeout again.
 func TestClusterOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -377,8 +377,8 @@ func TestClusterOutage(t *testing.T) {
 	})
 }
 
-// TestClusterTouches: a session on any member lives as long as its client
-// speaks, and not longer.
+// TestClusterTouches: a session on any member lives while its client sends requests, and
+// expires when it does not.
 func TestClusterTouches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -406,8 +406,8 @@ func TestClusterTouches(t *testing.T) {
 	})
 }
 
-// TestClusterTouchDuringHandOver: a client speaks to a member that does not know yet
-// that another leads. Its session lives for its timeout from then, and not longer.
+// TestClusterTouchDuringHandOver: a client pings a member that does not know yet that
+// there is a new leader. Its session expires one timeout after that ping.
 func TestClusterTouchDuringHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 2 * time.Second })
@@ -427,7 +427,7 @@ func TestClusterTouchDuringHandOver(t *testing.T) {
 		time.Sleep(650 * time.Millisecond)
 		here := must(cluster.Ask(t.Context(), m.net.Host(host(far)), host(far)+":7000", cluster.Request{Status: true}))(t)
 		if here.Leader != uint64(was+1) {
-			t.Fatalf("it knows already that %d leads", here.Leader)
+			t.Fatalf("it already knows that %d leads", here.Leader)
 		}
 		heard := time.Now()
 		check(t, quiet.Ping())
@@ -436,46 +436,46 @@ func TestClusterTouchDuringHandOver(t *testing.T) {
 			return err == proto.NoNode
 		})
 		if lived := time.Since(heard); lived < 4*time.Second || lived > 5*time.Second {
-			t.Errorf("the session ended %v after it was heard of", lived)
+			t.Errorf("the session ended %v after the ping", lived)
 		}
 	})
 }
 
-// TestClusterUnheard: a member that hears the leader, which does not hear it,
-// sends its clients away before another can have their locks, and serves when
-// it is heard again.
+// TestClusterUnheard: a member that hears the leader, but that the leader does not hear,
+// closes its clients' connections before others can get their locks. It serves again when
+// the leader hears it.
 func TestClusterUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noGoroutineLeft(t)
 		m := startMembers(t, 3, nil)
 		lead := m.leader()
-		mute := (lead + 1) % 3
-		writer, client := m.connect(lead, 10*time.Second), m.connect(mute, 10*time.Second)
+		unheard := (lead + 1) % 3
+		writer, client := m.connect(lead, 10*time.Second), m.connect(unheard, 10*time.Second)
 		must(writer.Create("/x", nil, 0))(t)
 		time.Sleep(time.Second)
 		check(t, client.Ping())
-		m.net.Cut(host(mute), host(lead), true)
+		m.net.Cut(host(unheard), host(lead), true)
 		cut := time.Now()
 		for i := 1; client.Ping() == nil; i++ {
-			if time.Sleep(10 * time.Millisecond); i%25 == 0 { // Raft sends it a few without an answer
+			if time.Sleep(10 * time.Millisecond); i%25 == 0 { // Raft sends a few entries without waiting for answers
 				must(writer.Set("/x", nil))(t)
 			}
 		}
 		if served := time.Since(cut); served < electionTimeout || served > 2*electionTimeout+200*time.Millisecond {
-			t.Errorf("its client is sent away after %v", served)
+			t.Errorf("it closed its client's connection after %v", served)
 		}
 		m.net.Heal()
-		check(t, m.reconnect(mute).Ping())
+		check(t, m.reconnect(unheard).Ping())
 	})
 }
 
-// TestClusterLostQuorum: members that are cut off from the majority send their
-// clients away within the election timeout, also those that still hear their leader,
-// and serve again when they are back. The majority keeps its clients.
+// TestClusterLostQuorum: members that are cut off from the majority close their clients'
+// connections within the election timeout, even if they still hear their leader. They
+// serve again when they are back. Members of the majority keep their clients.
 func TestClusterLostQuorum(t *testing.T) {
 	for _, c := range []struct{ members, cut int }{{3, 1}, {5, 2}} {
-		for first := range c.members { // of those that are cut off, from the leader
-			t.Run(fmt.Sprintf("%d of %d, %d behind the leader", c.cut, c.members, first), func(t *testing.T) {
+		for first := range c.members { // the first member that is cut off, counted from the leader
+			t.Run(fmt.Sprintf("%d of %d, %d after the leader", c.cut, c.members, first), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := startMembers(t, c.members, nil)
 					lead := m.leader()
@@ -497,7 +497,7 @@ func TestClusterLostQuorum(t *testing.T) {
 							}
 							served := time.Since(cut)
 							if served < electionTimeout/2 || served > electionTimeout+150*time.Millisecond {
-								t.Errorf("the client of %d is sent away after %v", i, served)
+								t.Errorf("member %d closed its client's connection after %v", i, served)
 							}
 							clients[i] = nil
 							left--
@@ -519,8 +519,8 @@ func TestClusterLostQuorum(t *testing.T) {
 	}
 }
 
-// TestClusterTooLate: a member does not answer a client that comes back when the
-// leader has found its session late.
+// TestClusterTooLate: a member does not answer a client whose session the leader has
+// already found late.
 func TestClusterTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -533,36 +533,36 @@ func TestClusterTooLate(t *testing.T) {
 			return nil
 		})
 		defer testhooks.In(&m.configs[lead]).Memory.SetFault(nil)
-		time.Sleep(time.Second) // it is late by then, and its end waits for the disk
+		time.Sleep(time.Second) // now it is late, but its expiry waits for the disk
 		if c.Ping() == nil {
 			t.Error("it is answered")
 		}
 	})
 }
 
-// TestClusterStuckLeader: a leader whose disk keeps it from learning that it was
-// replaced answers no client for so long that another may have its locks. If it
-// was cut off, it sends them away within the election timeout all the same.
+// TestClusterStuckLeader: a leader whose disk keeps it from learning that it was replaced
+// stops answering clients before others can have their locks. If it is cut off as well, it
+// closes their connections within the election timeout.
 func TestClusterStuckLeader(t *testing.T) {
 	const timeout = 6 * time.Second
 	for _, c := range []struct {
 		name        string
-		cut         func(m *members, stuck *deafened)
+		cut         func(m *members, stuck *silenced)
 		least, most time.Duration
 	}{
-		{"cut off", func(m *members, stuck *deafened) {
+		{"cut off", func(m *members, stuck *silenced) {
 			for i := range m.servers {
 				m.net.Cut(host(i), stuck.host, true)
 				m.net.Cut(stuck.host, host(i), true)
 			}
 		}, electionTimeout / 2, electionTimeout + 150*time.Millisecond},
-		{"in reach", func(m *members, stuck *deafened) { stuck.on.Store(true) }, time.Second, timeout / 3},
+		{"reachable", func(m *members, stuck *silenced) { stuck.on.Store(true) }, time.Second, timeout / 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				stuck := new(deafened)
+				stuck := new(silenced)
 				m := startMembers(t, 3, func(c *lockkeeper.Config) {
-					testhooks.In(c).Network = deafNetwork{testhooks.In(c).Network, c.ID, stuck}
+					testhooks.In(c).Network = silencedNetwork{testhooks.In(c).Network, c.ID, stuck}
 				})
 				lead := m.leader()
 				stuck.id, stuck.host = uint64(lead+1), host(lead)
@@ -590,34 +590,34 @@ func TestClusterStuckLeader(t *testing.T) {
 	}
 }
 
-// deafened is a member between which and the others nothing passes, once it is on,
-// but whether they are there.
-type deafened struct {
+// silenced is a member whose messages to and from other members are dropped once on is
+// set, except for those by which members find out whether others run.
+type silenced struct {
 	id   uint64
 	host string
 	on   atomic.Bool
 }
 
-// deafNetwork is a member's network where that one may be deafened.
-type deafNetwork struct {
+// silencedNetwork is the network as one of the members uses it.
+type silencedNetwork struct {
 	cluster.Network
-	id    uint64 // of the member
-	stuck *deafened
+	id    uint64 // of that member
+	stuck *silenced
 }
 
-func (n deafNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
+func (n silencedNetwork) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := n.Network.Dial(ctx, addr)
-	return &deafConn{Conn: c, deafNetwork: n, addr: addr}, err
+	return &silencedConn{Conn: c, silencedNetwork: n, addr: addr}, err
 }
 
-type deafConn struct {
+type silencedConn struct {
 	net.Conn
-	deafNetwork
+	silencedNetwork
 	addr string
 	kind atomic.Uint32 // the first byte
 }
 
-func (c *deafConn) Write(b []byte) (int, error) {
+func (c *silencedConn) Write(b []byte) (int, error) {
 	c.kind.CompareAndSwap(0, uint32(b[0]))
 	if c.stuck.on.Load() && (c.id == c.stuck.id || c.addr == c.stuck.host+":7000") && c.kind.Load() != 'P' {
 		return len(b), nil
@@ -625,8 +625,8 @@ func (c *deafConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestClusterSlowLeader: sessions of other members live while the leader's disk
-// is slow and writes wait for it.
+// TestClusterSlowLeader: sessions of other members' clients stay alive while writes wait
+// for the leader's slow disk.
 func TestClusterSlowLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -642,7 +642,7 @@ func TestClusterSlowLeader(t *testing.T) {
 			}
 			return nil
 		})
-		// The leader stores one, and another waits for its turn there.
+		// The leader is storing the first write, and the second one waits for that.
 		ours.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
 		time.Sleep(10 * time.Millisecond)
 		theirs.Send(proto.OpDelete, &proto.PathVersion{Path: "/none"})
@@ -654,8 +654,8 @@ func TestClusterSlowLeader(t *testing.T) {
 	})
 }
 
-// TestClusterSessionMoves: a session resumes on any member, and its old
-// connection is closed.
+// TestClusterSessionMoves: a session can be resumed on any member, and its old connection
+// is closed.
 func TestClusterSessionMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -673,8 +673,8 @@ func TestClusterSessionMoves(t *testing.T) {
 	})
 }
 
-// TestClusterWithoutQuorum: a member that hears no leader sends its clients
-// away, and takes them again when it does.
+// TestClusterWithoutQuorum: a member that hears no leader closes its clients' connections,
+// and serves again when it hears one.
 func TestClusterWithoutQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -690,9 +690,9 @@ func TestClusterWithoutQuorum(t *testing.T) {
 			began := time.Now()
 			closed(t, c)
 			if d := time.Since(began); d > 2*time.Second {
-				t.Errorf("member %d serves %v without a quorum", alone, d)
+				t.Errorf("member %d served for %v without a majority", alone, d)
 			}
-			other := m.reconnect((alone + 1) % 3) // it may be looking for a leader still
+			other := m.reconnect((alone + 1) % 3) // it may still be looking for a leader
 			must(other.Create(fmt.Sprintf("/without%d", alone), nil, 0))(t)
 			m.net.Heal()
 			again := m.reconnect(alone)
@@ -701,8 +701,8 @@ func TestClusterWithoutQuorum(t *testing.T) {
 	})
 }
 
-// TestPeerPortBadInput sends what no member sends to the peer port: that costs
-// the connection, and the cluster goes on.
+// TestPeerPortBadInput sends invalid bytes to the peer port: they end the connection, and
+// the cluster continues to work.
 func TestPeerPortBadInput(t *testing.T) {
 	r := rng(seed(t), 0)
 	synctest.Test(t, func(t *testing.T) {
@@ -721,8 +721,8 @@ func TestPeerPortBadInput(t *testing.T) {
 			}
 			start := [][]byte{
 				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
-				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // an entry of a gigabyte that does not come
-				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // one that is damaged
+				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // a gigabyte is announced and not sent
+				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // a damaged entry
 				{'A', 1, '{', '}', '\n'},
 			}[i%10]
 			nc.SetDeadline(time.Now().Add(2 * time.Second))
@@ -736,19 +736,19 @@ func TestPeerPortBadInput(t *testing.T) {
 	})
 }
 
-// TestClusterSessionRequests asks for sessions while leaders die: each request
-// is answered, or its connection closed, and none is lost on the way. What was
-// answered is a session of every member.
+// TestClusterSessionRequests opens sessions while leaders are lost. Each handshake is
+// answered or its connection closed, and a session that was confirmed exists on every
+// member.
 func TestClusterSessionRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
 		for range 4 {
 			lead := m.leader()
-			var asked sync.WaitGroup
+			var handshakes sync.WaitGroup
 			var mu sync.Mutex
 			var opened []proto.ConnectReply
 			for i := range 40 {
-				asked.Go(func() {
+				handshakes.Go(func() {
 					time.Sleep(time.Duration(i) * 25 * time.Millisecond)
 					nc, err := m.servers[(lead+1+i%2)%3].Dial("", "", time.Second)
 					if err != nil {
@@ -760,7 +760,7 @@ func TestClusterSessionRequests(t *testing.T) {
 					err = c.Handshake(&proto.ConnectRequest{Timeout: 20000, Password: make([]byte, proto.PasswordLen)})
 					var late net.Error
 					if errors.As(err, &late) && late.Timeout() {
-						t.Errorf("request %d for a session is lost", i)
+						t.Errorf("handshake %d was neither answered nor refused", i)
 					}
 					if err == nil {
 						mu.Lock()
@@ -772,7 +772,7 @@ func TestClusterSessionRequests(t *testing.T) {
 			time.Sleep(200 * time.Millisecond)
 			m.net.Kill(host(lead))
 			m.stop(lead)
-			asked.Wait()
+			handshakes.Wait()
 			m.start(lead)
 			m.ready(m.servers[lead])
 			if len(opened) < 15 {
@@ -789,11 +789,11 @@ func TestClusterSessionRequests(t *testing.T) {
 	})
 }
 
-// wipe takes a member's disk away.
+// wipe replaces a member's disk by an empty one.
 func (m *members) wipe(i int) { testhooks.In(&m.configs[i]).Memory = storage.NewMemory() }
 
-// TestClusterWipedMember: a member that lost its disk has forgotten what it
-// acknowledged. It must not help another that never had it to a majority.
+// TestClusterWipedMember: a member that lost its disk has forgotten what it acknowledged,
+// so it must not form a majority with a member that never had that.
 func TestClusterWipedMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -814,7 +814,7 @@ func TestClusterWipedMember(t *testing.T) {
 		m.start(wiped)
 		time.Sleep(20 * time.Second)
 		if m.servers[wiped].Role() != "looking" || m.servers[behind].Role() != "looking" {
-			t.Fatal("a member without a disk made a majority of those that do not have what was acknowledged")
+			t.Fatal("a wiped member has formed a majority that does not have the acknowledged write")
 		}
 		m.start(lead)
 		for i := range m.servers {
@@ -822,7 +822,7 @@ func TestClusterWipedMember(t *testing.T) {
 			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			must(c.Exists("/acknowledged", false))(t)
 		}
-		// It has its vote again: with it, the others can go one by one.
+		// When it has its vote again, the cluster survives the loss of another member.
 		eventually(t, "its vote", func() bool { return m.servers[wiped].Role() == "follower" || m.servers[wiped].Role() == "leader" })
 		m.net.Kill(host(lead))
 		m.stop(lead)
@@ -830,7 +830,8 @@ func TestClusterWipedMember(t *testing.T) {
 	})
 }
 
-// TestClusterWipedTwice wipes each member in turn, also in the middle of its return.
+// TestClusterWipedTwice wipes each member in turn, twice. The second time, it is also
+// killed while it recovers.
 func TestClusterWipedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -889,13 +890,12 @@ func TestClusterOtherLists(t *testing.T) {
 	})
 }
 
-// TestClusterLastWord: a client that was answered after a long silence has its
-// session for the whole timeout from then, also if the member that answered is
-// lost at once.
+// TestClusterLastWord: a client that is answered after a long silence keeps its session for
+// a full timeout from then, even if the member that answered is lost at once.
 func TestClusterLastWord(t *testing.T) {
 	const timeout, tick = 6 * time.Second, 500 * time.Millisecond
 	for name, x := range map[string]struct {
-		silence time.Duration // before the last word
+		silence time.Duration // before the last ping
 		lose    func(m *members, i int)
 	}{
 		"killed": {timeout - tick, func(m *members, i int) {
@@ -930,7 +930,7 @@ func TestClusterLastWord(t *testing.T) {
 				}
 				eventually(t, "the end of the session", func() bool { return !lives() })
 				if lived := time.Since(heard); lived < timeout || lived > timeout+5*time.Second {
-					t.Errorf("the session lived for %v after its last word", lived)
+					t.Errorf("the session lived for %v after its last ping", lived)
 				}
 			})
 		})

@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// TestConfigError breaks each rule of the configuration: the error names the
-// field that is wrong.
+// TestConfigError breaks each rule of the configuration. The error must name the field
+// that is wrong.
 func TestConfigError(t *testing.T) {
 	type config = lockkeeper.Config
 	three := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}

@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// What examples need and have no test to ask for.
+// These helpers take no testing.TB, since examples have none.
 
 func temporaryDirectory() (dir string, remove func()) {
 	dir, err := os.MkdirTemp("", "lockkeeper")

@@ -63,8 +63,8 @@ func ExampleOpen() {
 	// Output: /job-0000000000 <nil>
 }
 
-// Three servers form a cluster. Usually each is in a process of its own, and all
-// get the same Peers. Whoever embeds one can see the cluster and change it.
+// Three servers form a cluster. Usually each runs in its own process, and all have the
+// same Peers. A program that embeds one of them can inspect and change the cluster.
 func Example_cluster() {
 	peers := map[uint64]string{}
 	for id := uint64(1); id <= 3; id++ {
@@ -91,11 +91,11 @@ func Example_cluster() {
 	server := servers[1]
 	fmt.Println(len(server.Members()), "members")
 
-	// Any member can be asked for changes.
+	// Any member accepts changes.
 	if err := server.Transfer(ctx, 1); err != nil {
 		log.Fatal(err)
 	}
-	for server.Role() != lockkeeper.RoleLeader { // it learns that a moment later
+	for server.Role() != lockkeeper.RoleLeader { // server 1 learns of it a moment later
 		time.Sleep(time.Millisecond)
 	}
 	fmt.Println("server 1 leads:", server.Status().Leader == 1)
@@ -105,7 +105,7 @@ func Example_cluster() {
 	}
 	fmt.Println("server 3 knows:", errors.Is(<-servers[3].Err(), lockkeeper.ErrRemoved))
 
-	// Another one takes its place. It waits until it is added.
+	// Another server replaces it. It waits until it is added.
 	addr, release := freeAddress()
 	defer release()
 	four, err := lockkeeper.Open(lockkeeper.Config{ID: 4, PeerAddr: addr})

@@ -13,10 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestGolden plays exchanges captured from Apache ZooKeeper 3.8.0 against a
-// server. Every frame must be the same, but for the zxid of events, which 3.9
-// fills in, and what golden.Changed names; TestUnreadableMulti and the conformance
-// suite look at that.
+// TestGolden replays exchanges captured from Apache ZooKeeper 3.8.0 to a server. Every
+// frame must be the same, except for the zxids of events, which 3.9 fills in, and what
+// golden.Changed lists, which TestUnreadableMulti and the conformance suite check.
 func TestGolden(t *testing.T) {
 	configs := map[string]lockkeeper.Config{
 		"ext": {
@@ -25,8 +24,8 @@ func TestGolden(t *testing.T) {
 		},
 		"default": {TickTime: 2 * time.Second, NoTTL: true, EnforceQuota: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
 	}
-	notYet := map[string]string{
-		"60-4lw-whitelist": "TestFourLetterWords looks at the words",
+	elsewhere := map[string]string{
+		"60-4lw-whitelist": "TestFourLetterWords checks the words",
 	}
 	opts := golden.Options{EventZxid: true, Mask: golden.Changed(releases.Newest), Timeout: time.Minute}
 	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
@@ -39,7 +38,7 @@ func TestGolden(t *testing.T) {
 		s := open(t, cfg)
 		dial := func() (net.Conn, error) { return net.Dial("tcp", s.Addr().String()) }
 		for _, scenario := range scenarios {
-			if scenario.Config != name || notYet[scenario.Name] != "" {
+			if scenario.Config != name || elsewhere[scenario.Name] != "" {
 				continue
 			}
 			played++
@@ -55,7 +54,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// open opens a server that the test closes, and waits until it is ready.
+// open opens a server, waits until it is ready, and closes it when the test ends.
 func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 	t.Helper()
 	if cfg.Logger == nil {
@@ -76,8 +75,8 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 	return s
 }
 
-// TestUnreadableMulti sends multis with one create each, whose mode 3.9 looks
-// at while it reads a multi and nowhere else.
+// TestUnreadableMulti sends multis with one create each, whose mode ZooKeeper 3.9 checks
+// already while it decodes the multi.
 func TestUnreadableMulti(t *testing.T) {
 	overAll(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 )
 
-// TestHandOver has leaders hand over, by request and because they stop, while
-// clients write on all members: the first election is won every time, and no
+// TestHandOver makes leaders hand over, on request and because they stop, while clients
+// write through all members. The first election must succeed every time, so that no
 // client waits for a second one.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestHandOver(t *testing.T) {
 			var writers sync.WaitGroup
 			for i := range m.servers {
 				if stops := round%2 == 1; stops && i == lead {
-					continue // its clients are sent away
+					continue // its clients lose their connections
 				}
 				for j := range 3 {
 					c := m.connect(i, 10*time.Second)
@@ -50,7 +50,7 @@ func TestHandOver(t *testing.T) {
 			} else {
 				m.stop(lead)
 			}
-			var s *cluster.Status // of a member that may learn of it last
+			var s *cluster.Status // of a member that may be the last to learn of it
 			eventually(t, "another leader", func() bool { s = status(); return s.Term > term && s.Leader != 0 })
 			if s.Leader == uint64(lead+1) || s.Term != term+1 {
 				t.Errorf("round %d: server %d leads in term %d, after %d in %d", round, s.Leader, s.Term, lead+1, term)
@@ -65,8 +65,8 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// TestHandOverAfterRestarts: a member that led once, and whose connections from
-// then all end at members that were restarted since, is elected at the first go.
+// TestHandOverAfterRestarts: a member whose connections all lead to previous runs of
+// members that were restarted since wins its first election.
 func TestHandOverAfterRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)

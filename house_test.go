@@ -24,11 +24,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// The house: which packages there may be and who stands on whom. A package may
-// import what stands on a lower line, and nothing of its own line or above.
-// A line may name packages that are still to come. Packages below internal that
-// are not named here are helpers of the tests and tools: the server itself must
-// not import them.
+// house lists the layers of packages, the lowest first. A package may import packages of
+// layers above it in this list, and none of its own layer or of later ones. The list may
+// name packages that do not exist yet. Packages below internal that are not named here are
+// helpers of the tests and tools, which the server itself must not import.
 const house = `
 	jute
 	proto
@@ -44,21 +43,20 @@ const house = `
 
 const module = "github.com/lockkeeper/lockkeeper"
 
-// whyNot gives the reasons behind arrows that somebody may be tempted to draw.
-// Some of them point down and are forbidden all the same.
+// whyNot forbids imports, with reasons. Some of them would otherwise be allowed.
 var whyNot = map[string]string{
-	"server>cluster":          "they meet at the small interface Proposer, so that the client port runs without Raft",
-	"cluster>server":          "they meet at the small interface Proposer, so that Raft runs without a client port",
-	"server>internal/storage": "the client port sees files only through Proposer",
-	"znode>session":           "the tree knows owners by number; fsm brings the two together",
+	"server>cluster":          "they are connected by the interface Proposer, so that the client port runs without Raft",
+	"cluster>server":          "they are connected by the interface Proposer, so that Raft runs without a client port",
+	"server>internal/storage": "the client port stores everything through Proposer",
+	"znode>session":           "the tree knows owners only by number; fsm connects the two",
 	"znode>watch":             "watch events follow from the changes that a command returns",
-	"session>znode":           "the table of sessions knows no znodes; fsm brings the two together",
-	"watch>znode":             "events follow from changes alone",
-	"fsm>server":              "Apply is a function of state and entry; who asked does not matter to it",
-	"fsm>cluster":             "Apply is a function of state and entry; how the entry came does not matter to it",
-	"jute>proto":              "the serialization knows no records",
+	"session>znode":           "the session table does not know znodes; fsm connects the two",
+	"watch>znode":             "events depend only on changes",
+	"fsm>server":              "Apply is a function of state and entry; it must not depend on the client",
+	"fsm>cluster":             "Apply is a function of state and entry; it must not depend on how the entry was replicated",
+	"jute>proto":              "the serialization does not know the records",
 	"lockkeepertest>lock":     "a test double does not depend on one of its clients",
-	"lock>lockkeepertest":     "a client does not carry a server with it",
+	"lock>lockkeepertest":     "a client must not contain a server",
 	"lock>lockkeeper":         anyServer,
 	"lock>server":             anyServer,
 	"lock>cluster":            anyServer,
@@ -67,24 +65,24 @@ var whyNot = map[string]string{
 	"conform>server":          anyServer,
 	"conform>cluster":         anyServer,
 	"conform>fsm":             anyServer,
-	"lockkeeper>conform":      "users who embed a server must not carry the suite with it",
+	"lockkeeper>conform":      "programs that embed a server must not contain the suite",
 }
 
-// hooked are the packages whose code may reach into servers as tests do, beside
-// tests themselves. Package lockkeeper only registers itself.
+// hooked are the packages that may import internal/testhooks, apart from tests. Package
+// lockkeeper only registers itself there.
 var hooked = []string{"lockkeeper", "lockkeepertest", "internal/sim"}
 
-const anyServer = "it works with any ZooKeeper and must not know this one"
+const anyServer = "it works with any ZooKeeper server, so it must not depend on this one"
 
-// floors maps each package of the house to its line, counted from below.
-func floors() map[string]int {
-	floor := map[string]int{}
+// layers maps each package of the house to the number of its layer.
+func layers() map[string]int {
+	layer := map[string]int{}
 	for i, line := range strings.Split(strings.TrimSpace(house), "\n") {
 		for _, name := range strings.Fields(line) {
-			floor[name] = i
+			layer[name] = i
 		}
 	}
-	return floor
+	return layer
 }
 
 // source is one Go file.
@@ -134,12 +132,12 @@ func sources(t *testing.T) (all []*source) {
 	return all
 }
 
-// room is the name in the house of the package in dir, or of a package's import path.
-func room(dir string) string {
+// houseName returns the name in house of the package in dir.
+func houseName(dir string) string {
 	switch {
 	case dir == ".":
 		return "lockkeeper"
-	case dir == "internal/server": // a package of the server, though nobody else may import it
+	case dir == "internal/server":
 		return "server"
 	case strings.HasPrefix(dir, "cmd/"):
 		return "cmd/*"
@@ -147,84 +145,85 @@ func room(dir string) string {
 	return dir
 }
 
-// ownRoom is the room of an import path, and false for packages of others.
-func ownRoom(importPath string) (string, bool) {
+// ownName returns the name in house of an import path. It reports false for packages of
+// other modules.
+func ownName(importPath string) (string, bool) {
 	if importPath == module {
 		return "lockkeeper", true
 	}
 	dir, own := strings.CutPrefix(importPath, module+"/")
-	return room(dir), own
+	return houseName(dir), own
 }
 
-// TestArrows holds the packages to the house: imports point down only.
-func TestArrows(t *testing.T) {
-	floor := floors()
+// TestImports checks that packages import only packages of lower layers.
+func TestImports(t *testing.T) {
+	layer := layers()
 	for _, s := range sources(t) {
-		from := room(s.dir)
-		onFloor, known := floor[from]
+		from := houseName(s.dir)
+		fromLayer, known := layer[from]
 		helper := !known && strings.HasPrefix(from, "internal/") || from == "interop"
 		if !known && !helper {
-			t.Errorf("%s is no room of the house: give it a line in house_test.go", s.dir)
+			t.Errorf("%s is not in the list of layers: add it in house_test.go", s.dir)
 			continue
 		}
 		if s.test {
-			continue // tests may look anywhere
+			continue // tests may import anything
 		}
 		for _, p := range s.imports() {
 			bad := func(why string) { t.Errorf("%s/%s: %s must not import %s: %s", s.dir, s.name, from, p, why) }
-			to, own := ownRoom(p)
-			_, inHouse := floor[to]
+			to, own := ownName(p)
+			_, inHouse := layer[to]
 			switch {
-			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && onFloor <= floor["lockkeeper"]:
-				bad("the server does not depend on a client; only lockkeepertest, lock and what stands on them may")
+			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && fromLayer <= layer["lockkeeper"]:
+				bad("the server does not depend on a client; only lockkeepertest, lock and packages that use them may")
 			case to == "internal/testhooks":
 				if !slices.Contains(hooked, from) {
 					bad("it is for tests; users have lockkeepertest")
 				}
 			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":
-				bad("flags and help are the command's; a program that embeds a server builds without them")
+				bad("flags and help belong to the command; a program that embeds a server must not need them")
 			case !own || helper:
 			case !inHouse && strings.HasPrefix(to, "internal/"):
-				if onFloor <= floor["lockkeeper"] {
-					bad("the server consists of the rooms of the house; the rest of internal looks at it from outside")
+				if fromLayer <= layer["lockkeeper"] {
+					bad("the server consists of the packages in the list of layers; the rest of internal is for tests and tools")
 				}
 			case whyNot[from+">"+to] != "":
 				bad(whyNot[from+">"+to])
-			case floor[to] == onFloor:
-				bad("rooms on one floor do not know each other")
-			case floor[to] > onFloor:
-				bad("arrows point down only")
+			case layer[to] == fromLayer:
+				bad("packages of one layer must not import each other")
+			case layer[to] > fromLayer:
+				bad("imports point down only")
 			}
 		}
 	}
 }
 
-// impure says what the pure packages must not import. A package and all below it are meant.
+// impure lists what the pure packages must not import, with all packages below it.
 var impure = map[string]string{
-	"time":        "the clock is an input: an entry has its time, and durations are int64 milliseconds",
-	"sync":        "whoever owns a value has the lock around it",
+	"time":        "time is an input: an entry has its time, and durations are int64 milliseconds",
+	"sync":        "locking is up to whoever owns a value",
 	"os":          "it does no I/O",
 	"net":         "it does no I/O",
 	"syscall":     "it does no I/O",
-	"log":         "what happened is in the changes that it returns",
+	"log":         "it returns what happened as changes",
 	"math/rand":   "the same input gives the same result on every server",
-	"crypto/rand": "random bytes come in with the command",
+	"crypto/rand": "random bytes come with the command",
 	"runtime":     "the same input gives the same result on every server",
 	"context":     "nothing in it waits",
 	"io":          "it does no I/O",
 	"bufio":       "it does no I/O",
-	"unsafe":      "any bytes must give a value or an error",
+	"unsafe":      "any input must give a value or an error",
 }
 
 // pureAllowed lists exceptions by file, or for all files.
 var pureAllowed = map[string][]string{
 	"":                {"net/netip"}, // arithmetic of addresses
-	"jute/frame.go":   {"io"},        // a Reader that it is given
+	"jute/frame.go":   {"io"},        // reads from a Reader that it is given
 	"fsm/snapshot.go": {"io", "bufio"},
 }
 
-// TestPurity holds the pure packages to their word: no goroutine, no clock, no
-// I/O, no chance and no lock.
+// TestPurity checks that the pure packages have no goroutines, clocks, I/O, randomness or
+// locks.
 func TestPurity(t *testing.T) {
 	pure := []string{"jute", "proto", "znode", "session", "watch", "fsm"}
 	notPure := []string{"fsm/raft.go", "fsm/replica.go"} // Raft's methods, and the lock
@@ -243,8 +242,8 @@ func TestPurity(t *testing.T) {
 			if slices.Contains(pureAllowed[""], p) || slices.Contains(pureAllowed[name], p) {
 				continue
 			}
-			if _, own := ownRoom(p); !own && strings.Contains(strings.Split(p, "/")[0], ".") {
-				t.Errorf("%s: %s must not import %s: the pure packages stand on the standard library alone", name, s.dir, p)
+			if _, own := ownName(p); !own && strings.Contains(strings.Split(p, "/")[0], ".") {
+				t.Errorf("%s: %s must not import %s: the pure packages use only the standard library", name, s.dir, p)
 			}
 			for top, why := range impure {
 				if p == top || strings.HasPrefix(p, top+"/") {
@@ -255,21 +254,21 @@ func TestPurity(t *testing.T) {
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n.(type) {
 			case *ast.GoStmt:
-				t.Errorf("%s: a pure package must not start a goroutine: order would depend on the scheduler", s.fset.Position(n.Pos()))
+				t.Errorf("%s: a pure package must not start a goroutine: the order would depend on the scheduler", s.fset.Position(n.Pos()))
 			case *ast.SelectStmt, *ast.ChanType:
-				t.Errorf("%s: a pure package must not wait: order would depend on the scheduler", s.fset.Position(n.Pos()))
+				t.Errorf("%s: a pure package must not wait: the order would depend on the scheduler", s.fset.Position(n.Pos()))
 			}
 			return true
 		})
 	}
 	for _, want := range append(pure, notPure...) {
 		if !seen[want] {
-			t.Errorf("%s is not there: the rule has lost its object", want)
+			t.Errorf("%s does not exist any more: adapt this test", want)
 		}
 	}
 }
 
-// TestPackageComments asks every package for one doc comment.
+// TestPackageComments checks that every package has one doc comment.
 func TestPackageComments(t *testing.T) {
 	comments := map[string][]string{}
 	for _, s := range sources(t) {
@@ -298,8 +297,8 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// TestCompatibility asks the package comment of every package that users can import
-// whether it promises compatibility.
+// TestCompatibility checks that the comment of every package that users can import says
+// whether the package promises compatibility.
 func TestCompatibility(t *testing.T) {
 	const none = "This package promises no compatibility: any version of lockkeeper may change it."
 	promises := map[string]string{
@@ -326,17 +325,17 @@ func TestCompatibility(t *testing.T) {
 	}
 }
 
-// TestOpsAreCaptured asks for a captured request of every operation, and a
-// captured good reply.
+// TestOpsAreCaptured checks that testdata/golden has a request of every operation and a
+// reply that reports success.
 func TestOpsAreCaptured(t *testing.T) {
 	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked, answered := map[proto.OpCode]bool{}, map[proto.OpCode]bool{}
+	requested, answered := map[proto.OpCode]bool{}, map[proto.OpCode]bool{}
 	note := func(seen map[proto.OpCode]bool, op proto.OpCode, body []byte) {
 		seen[op] = true
-		if op == proto.OpMulti { // its parts are captured too
+		if op == proto.OpMulti { // its operations count too
 			var q proto.MultiRequest
 			d := jute.NewDecoder(body)
 			q.Decode(&d)
@@ -350,7 +349,7 @@ func TestOpsAreCaptured(t *testing.T) {
 			switch {
 			case f.Handshake || f.Op == 0:
 			case f.FromClient:
-				note(asked, proto.OpCode(f.Op), f.Bytes[12:])
+				note(requested, proto.OpCode(f.Op), f.Bytes[12:])
 			case binary.BigEndian.Uint32(f.Bytes[16:]) == 0:
 				answered[proto.OpCode(f.Op)] = true
 			}
@@ -358,17 +357,17 @@ func TestOpsAreCaptured(t *testing.T) {
 	}
 	for i := range proto.Ops {
 		op := &proto.Ops[i]
-		if !asked[op.Code] {
+		if !requested[op.Code] {
 			t.Errorf("%s (%d): no captured request in testdata/golden", op.Name, op.Code)
 		}
-		refused := op.Code == proto.OpReconfig // on every server that could be captured
+		refused := op.Code == proto.OpReconfig // by every server that was captured
 		if !answered[op.Code] && op.Class != proto.Part && !refused {
-			t.Errorf("%s (%d): no captured good reply in testdata/golden", op.Name, op.Code)
+			t.Errorf("%s (%d): no captured reply of success in testdata/golden", op.Name, op.Code)
 		}
 	}
 }
 
-// TestReadmeListsOps holds README's row of operations to the table of operations.
+// TestReadmeListsOps compares README's row of operations with the table of operations.
 func TestReadmeListsOps(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -388,15 +387,15 @@ func TestReadmeListsOps(t *testing.T) {
 	}
 }
 
-// TestOpsAreServed sends an empty request of every operation to a server: none
-// may be unknown to it. What the answer should be is for other tests to say.
+// TestOpsAreServed sends an empty request of every operation to a server, which must know
+// all of them. Other tests check the answers.
 func TestOpsAreServed(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
 	for i := range proto.Ops {
 		op := &proto.Ops[i]
 		body := op.Request().Append(nil)
 		if op.Class == proto.Part {
-			// Exists inside a multi only.
+			// It exists only within a multi.
 			m := proto.MultiRequest{Ops: []proto.MultiOp{{Op: op.Code, Request: op.Request()}}}
 			op, body = proto.OpByCode(proto.OpMulti), m.Append(nil)
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestKnownFailures are failures that other servers of this protocol had.
-// docs/known-failures.md lists them with those that are tested elsewhere.
+// TestKnownFailures tests for failures that other servers of this protocol had.
+// docs/known-failures.md lists them, and those that are tested elsewhere.
 func TestKnownFailures(t *testing.T) {
 	for _, k := range []struct {
 		name string
@@ -55,15 +55,15 @@ func handshake(t *testing.T, dial dialer, q proto.ConnectRequest) (*rawclient.Cl
 	return c, c.Handshake(&q)
 }
 
-// ClickHouse Keeper gave a client whose session was gone a new one, so that it
-// never learned that its ephemerals, and its lock, were gone too.
+// ClickHouse Keeper gave a client a new session when the old one had ended, so the client
+// never learned that its ephemerals, and its lock, were gone.
 func staleSession(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	holder := connect(t, dial)
 	must(holder.Create("/lock", nil, proto.FlagEphemeral))(t)
 	check(t, testhooks.Of(s).ExpireSession(holder.Session.SessionID))
 	c, err := handshake(t, dial, proto.ConnectRequest{Timeout: 10000, SessionID: holder.Session.SessionID, Password: holder.Session.Password})
 	if err != rawclient.ErrRefused || c.Session.Timeout != 0 {
-		t.Errorf("an expired session resumes as %+v, %v", c.Session, err)
+		t.Errorf("an expired session was resumed as %+v, %v", c.Session, err)
 	}
 }
 
@@ -75,8 +75,8 @@ func sessionMinusOne(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	closed(t, c)
 }
 
-// A client whose session expired gets a new one while the old one's znode is
-// still there: it must be able to tell that the znode is not its own.
+// A client that gets a new session while the znode of its old one still exists must be
+// able to tell that the znode is not its own.
 func predecessorsEphemeral(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	before := connect(t, dial)
 	must(before.Create("/lock", []byte("same name"), proto.FlagEphemeral))(t)
@@ -135,23 +135,23 @@ func unknownOpcode(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	}
 }
 
-// A server that reads a TTL create as a plain one takes its last eight bytes
-// for the next request.
+// A server that decodes a TTL create as a plain create takes the last eight bytes for
+// the next request.
 func ttlCreate(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	c := connect(t, dial)
 	create := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 0x0000000b_0000000b}
 	c.Queue(proto.OpCreateTTL, create)
 	next := c.Queue(proto.OpExists, &proto.PathWatch{Path: "/ttl"})
 	check(t, c.Flush())
-	var made proto.PathStatReply
+	var created proto.PathStatReply
 	f := must(c.Read())(t)
-	if f.Code != proto.OK || f.Decode(&made) != nil || made.Path != "/ttl" {
+	if f.Code != proto.OK || f.Decode(&created) != nil || created.Path != "/ttl" {
 		t.Errorf("createTTL: %+v", f)
 	}
 	if f = must(c.Read())(t); f.Xid != next || f.Code != proto.OK {
-		t.Errorf("the request behind it: %+v", f.ReplyHeader)
+		t.Errorf("the request after it: %+v", f.ReplyHeader)
 	}
-	// Neither kind of TTL may do harm in a mode that has none.
+	// A createTTL whose mode has no TTL is refused.
 	create.Path, create.Flags, create.TTL = "/none", proto.FlagPersistent, -1
 	if _, err := c.Call(proto.OpCreateTTL, create, nil); err != proto.BadArguments {
 		t.Errorf("createTTL of a persistent znode: %v", err)
@@ -206,8 +206,8 @@ func loneCheck(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	closed(t, c)
 }
 
-// A client with many watches sends several setWatches of one xid, without
-// waiting for the replies.
+// A client with many watches sends several setWatches with the same xid, without waiting
+// for the replies.
 func largeSetWatches(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	const frames, each = 10, 1200
 	writer, c := connect(t, dial), connect(t, dial)
@@ -236,7 +236,7 @@ func largeSetWatches(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	}
 }
 
-// watchesAgain connects anew and sets watches as a client does that saw zxid.
+// watchesAgain connects and sets watches as a client that last saw zxid.
 func watchesAgain(t *testing.T, dial dialer, zxid int64, q *proto.SetWatchesRequest) *rawclient.Client {
 	t.Helper()
 	c := connect(t, dial)
@@ -268,7 +268,7 @@ func childSetWatches(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	must(writer.Create("/same/child", nil, 0))(t)
 	f := must(c.Read())(t)
 	if e, ok := f.Event(); !ok || e.Path != "/same" || e.Type != proto.EventNodeChildrenChanged {
-		t.Errorf("the watch that stayed: %+v", e)
+		t.Errorf("the watch that was set again: %+v", e)
 	}
 }
 
@@ -283,7 +283,7 @@ func relativeZxid(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	}{{stat.Mzxid, 0}, {stat.Mzxid - 1, 1}, {stat.Czxid, 2}, {stat.Czxid - 1, 2}} {
 		c := watchesAgain(t, dial, k.zxid, &proto.SetWatchesRequest{Data: []string{"/n"}, Child: []string{"/n"}})
 		if len(c.Events) != k.events {
-			t.Errorf("last seen %#x of a znode of %+v: events %+v", k.zxid, stat, c.Events)
+			t.Errorf("last zxid %#x, znode %+v: events %+v", k.zxid, stat, c.Events)
 		}
 	}
 }
@@ -305,14 +305,13 @@ func watchLeak(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		if total() == none {
 			t.Fatal("no watches")
 		}
-		c.Close() // the session lives on
+		c.Close() // the session continues
 		eventually(t, "the end of the watches: "+total(), func() bool { return total() == none })
 	}
 }
 
-// A lock directory may hold znodes that are no part of the recipe, of other
-// clients with other names among them. They count as creates, and numbers stay
-// in the order of creation.
+// A lock directory may contain znodes that do not belong to the recipe. They count as
+// creates, and sequence numbers stay in the order of creation.
 func foreignChildren(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	c := connect(t, dial)
 	must(c.Create("/lock", nil, 0))(t)
@@ -334,9 +333,9 @@ func foreignChildren(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	}
 }
 
-// A replay that meets the expiry of a session must not drop what it wrote
-// before: persistent znodes stay, ephemerals go. So must it be from the log and
-// from a snapshot.
+// A server that replays the expiry of a session must not drop the session's earlier
+// writes: persistent znodes stay, and ephemerals are deleted. The same holds when it
+// starts from a snapshot.
 func writesOfExpired(t *testing.T) {
 	for _, snapshot := range []bool{false, true} {
 		dir := t.TempDir()
@@ -364,8 +363,8 @@ func writesOfExpired(t *testing.T) {
 	}
 }
 
-// TestKnownFailuresAreListed holds docs/known-failures.md to the tests: each
-// that it names is there, and each of TestKnownFailures is named.
+// TestKnownFailuresAreListed checks that every test named in docs/known-failures.md
+// exists.
 func TestKnownFailuresAreListed(t *testing.T) {
 	doc, err := os.ReadFile("docs/known-failures.md")
 	check(t, err)
@@ -396,10 +395,10 @@ func TestKnownFailuresAreListed(t *testing.T) {
 		}
 		for _, test := range tests {
 			if !strings.Contains(code.String(), "func "+test[1]+"(") {
-				t.Errorf("%s: there is no %s", row[2], test[1])
+				t.Errorf("%s: test %s does not exist", row[2], test[1])
 			}
 			if test[1] == "TestKnownFailures" && !strings.Contains(code.String(), fmt.Sprintf("%q", row[2])) {
-				t.Errorf("%s: no part of TestKnownFailures", row[2])
+				t.Errorf("%s: TestKnownFailures does not test it", row[2])
 			}
 		}
 	}

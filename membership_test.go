@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// add starts one more server, which joins by way of the first that runs, and
-// waits until it serves.
+// add starts another server, which joins through the first one that runs, and waits until
+// it serves in its own role.
 func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Server {
 	m.t.Helper()
 	i := len(m.servers)
@@ -34,7 +34,7 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 	m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 	m.start(i)
 	m.ready(m.servers[i])
-	eventually(m.t, "its place in the cluster", func() bool { // which is that of an observer before
+	eventually(m.t, "its place in the cluster", func() bool { // a voter is an observer first
 		s, err := m.ask(cluster.Request{Status: true})
 		check(m.t, err)
 		for _, x := range s.Members {
@@ -47,7 +47,7 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 	return m.servers[i]
 }
 
-// running is the peer port of the first server that runs.
+// running returns the peer address of the first server that runs.
 func (m *members) running() string {
 	for i, s := range m.servers {
 		if s != nil {
@@ -62,7 +62,8 @@ func (m *members) ask(q cluster.Request) (*cluster.Status, error) {
 	return cluster.Ask(context.Background(), m.net.Host("operator"), m.running(), q)
 }
 
-// list is what the first server says of the members: ids, those of observers with an o.
+// list returns the members' ids as the first server knows them, with an o after those of
+// observers.
 func (m *members) list() string {
 	m.t.Helper()
 	s, err := m.ask(cluster.Request{Status: true})
@@ -85,7 +86,7 @@ func (m *members) want(list string) {
 	}
 }
 
-// removed waits until a server says that it was removed, and closes it.
+// removed waits until a server reports that it was removed, and closes it.
 func (m *members) removed(i int) {
 	m.t.Helper()
 	select {
@@ -94,7 +95,7 @@ func (m *members) removed(i int) {
 			m.t.Errorf("server %d: %v", i+1, err)
 		}
 		if strings.Contains(err.Error(), "\n") {
-			m.t.Errorf("more than a line: %q", err)
+			m.t.Errorf("more than one line: %q", err)
 		}
 	case <-time.After(time.Minute):
 		m.t.Fatalf("server %d does not know that it was removed", i+1)
@@ -103,8 +104,8 @@ func (m *members) removed(i int) {
 	m.stop(i)
 }
 
-// busy writes on a server until stopped, and fails the test if a write does.
-// It returns how many were made.
+// busy writes until stop is called, which returns the number of writes. The test fails if
+// a write does.
 func (m *members) busy(c *rawclient.Client) (stop func() int) {
 	must(c.Create("/busy", nil, 0))(m.t)
 	end, done := make(chan struct{}), make(chan int)
@@ -130,8 +131,8 @@ func (m *members) busy(c *rawclient.Client) (stop func() int) {
 	}
 }
 
-// TestMembershipChanges: servers come and go while clients write, and every
-// member has all that was written.
+// TestMembershipChanges adds and removes servers while clients write. Every member must
+// have all writes.
 func TestMembershipChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		noGoroutineLeft(t)
@@ -148,7 +149,7 @@ func TestMembershipChanges(t *testing.T) {
 		o := m.connect(3, 10*time.Second)
 		must(o.Create("/by-observer", nil, 0))(t)
 
-		for _, voter := range []bool{true, false, true} { // an observer gets a vote, loses it, and gets it again
+		for _, voter := range []bool{true, false, true} {
 			must(m.ask(cluster.Request{Add: &cluster.MemberInfo{ID: 7, Addr: "host4:7000", Voter: voter}}))(t)
 			m.want(map[bool]string{true: "1 2 3 7", false: "1 2 3 7o"}[voter])
 		}
@@ -169,8 +170,9 @@ func TestMembershipChanges(t *testing.T) {
 	})
 }
 
-// TestMembershipReplace: a dead member's place is taken, under its id by one
-// with another address, and under a new id; and its old disk is not let in again.
+// TestMembershipReplace replaces a dead member by a server with the same id at another
+// address, and by one with a new id. A server that starts with the old data learns that
+// it was removed.
 func TestMembershipReplace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -201,8 +203,8 @@ func TestMembershipReplace(t *testing.T) {
 	})
 }
 
-// TestMembershipRemoveLeader: who leads hands over and goes, and clients of the
-// others do not notice.
+// TestMembershipRemoveLeader: a leader that is removed hands over first, and clients of
+// the others do not notice.
 func TestMembershipRemoveLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -221,7 +223,7 @@ func TestMembershipRemoveLeader(t *testing.T) {
 	})
 }
 
-// TestMembershipRefusals: what would leave no cluster is refused, and changes nothing.
+// TestMembershipRefusals: a refused change leaves the members as they are.
 func TestMembershipRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
@@ -249,8 +251,8 @@ func TestMembershipRefusals(t *testing.T) {
 	})
 }
 
-// TestMembershipStored: the members in a server's data count, and it says so if
-// it was configured with others.
+// TestMembershipStored: a server uses the members in its data, and logs a warning if its
+// configuration names others.
 func TestMembershipStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -271,7 +273,7 @@ func TestMembershipStored(t *testing.T) {
 		if s, err := lockkeeper.Open(m.configs[2]); err == nil || !strings.Contains(err.Error(), "member of a cluster of 3") {
 			t.Errorf("a member's data without a cluster: %v, %v", s, err)
 		}
-		m.configs[2].PeerAddr = "host3:7000" // all it takes
+		m.configs[2].PeerAddr = "host3:7000" // this is enough
 		m.start(2)
 		m.ready(m.servers[2])
 
@@ -281,12 +283,12 @@ func TestMembershipStored(t *testing.T) {
 		check(t, s.Close())
 		alone.Peers, testhooks.In(&alone).Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
 		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "belongs to a standalone server") {
-			t.Errorf("a lone server's data in a cluster: %v, %v", s, err)
+			t.Errorf("a standalone server's data in a cluster: %v, %v", s, err)
 		}
 	})
 }
 
-// TestMembershipWaits: a server with a peer port alone waits until it is added.
+// TestMembershipWaits: a server with only a peer port waits until it is added.
 func TestMembershipWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
@@ -309,14 +311,14 @@ func TestMembershipWaits(t *testing.T) {
 	})
 }
 
-// TestMembershipBySnapshot: who joins gets what is no more in the log by a
-// snapshot, with the members in it, and a restart finds them there.
+// TestMembershipBySnapshot: a server that joins gets what is no longer in the log by a
+// snapshot, which also has the members, and finds both after a restart.
 func TestMembershipBySnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, func(c *lockkeeper.Config) { c.SnapshotBytes = 64 << 10 })
 		c := m.connect(0, 10*time.Second)
 		for i := range 100 {
-			must(c.Create(fmt.Sprintf("/n%d", i), make([]byte, 500<<10), 0))(t) // more than stays behind a snapshot
+			must(c.Create(fmt.Sprintf("/n%d", i), make([]byte, 500<<10), 0))(t) // more than the log keeps after a snapshot
 		}
 		for i := range 100 {
 			check(t, c.Delete(fmt.Sprintf("/n%d", i)))
@@ -326,7 +328,7 @@ func TestMembershipBySnapshot(t *testing.T) {
 			var log capture
 			log.min = slog.LevelDebug
 			m.add(id, func(c *lockkeeper.Config) { c.Logger = log.logger() })
-			// One more comes if the log was cut behind the first.
+			// There may be a second one, if the log is trimmed after the first.
 			if len(log.matching("nstalled remote snapshot")) == 0 {
 				t.Errorf("server %d got no snapshot", id)
 			}
@@ -342,8 +344,9 @@ func TestMembershipBySnapshot(t *testing.T) {
 	})
 }
 
-// TestMembershipJoinsNobody: one that nobody takes in says so, now and then.
-func TestMembershipJoinsNobody(t *testing.T) {
+// TestMembershipNotAdded: a server that cannot join a cluster logs the reason from time to
+// time.
+func TestMembershipNotAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
 		var log capture
@@ -358,16 +361,16 @@ func TestMembershipJoinsNobody(t *testing.T) {
 		testhooks.In(&c).Network = m.net.Host("host3")
 		other := must(lockkeeper.Open(c))(t)
 		defer other.Close()
-		eventually(t, "word that its id is taken", func() bool { return len(taken.matching("server 1 is at host1:7000: remove it")) > 0 })
+		eventually(t, "the message that its id is taken", func() bool { return len(taken.matching("server 1 is at host1:7000: remove it")) > 0 })
 		time.Sleep(65 * time.Second)
 		if n := len(log.matching("not in the cluster yet", "host7:7000")); n < 4 || n > 6 {
-			t.Errorf("said %d times in a minute: %q", n, log.matching(""))
+			t.Errorf("logged %d times in a minute: %q", n, log.matching(""))
 		}
 	})
 }
 
-// TestMembershipMove: a member has another address, and its data. One without
-// the data does not get the place.
+// TestMembershipMove moves a member with its data to another address. A server without
+// the data cannot take its place.
 func TestMembershipMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
@@ -390,7 +393,7 @@ func TestMembershipMove(t *testing.T) {
 		c.Logger = log.logger()
 		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 		m.start(3)
-		time.Sleep(10 * time.Second) // it is known, if by another address, and waits
+		time.Sleep(10 * time.Second) // the cluster knows it at another address, so it waits
 		if len(log.matching("WARN", "by another address", "host3:7000")) != 1 {
 			t.Errorf("logged %q", log.matching("WARN"))
 		}
@@ -400,7 +403,7 @@ func TestMembershipMove(t *testing.T) {
 		}
 		m.ready(m.servers[3])
 		must(m.connect(3, 10*time.Second).Create("/y", nil, 0))(t)
-		m.net.Kill(host(0)) // it counts for the majority
+		m.net.Kill(host(0)) // now the majority needs the moved member
 		m.stop(0)
 		must(m.connect(3, 10*time.Second).Exists("/x", false))(t)
 		eventually(t, "a write", func() bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// TestPeerTLS: members prove themselves to each other. Who cannot is kept out,
-// as a member and as one who asks, and the others go on.
+// TestPeerTLS: members authenticate each other. A server that cannot is neither added nor
+// answered, and the cluster continues to work.
 func TestPeerTLS(t *testing.T) {
 	noGoroutineLeft(t)
 	ca, foreign := testkit.NewCA(t), testkit.NewCA(t)
@@ -56,7 +56,7 @@ func TestPeerTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			eventually(t, "word that it is not let in", func() bool { return len(own.matching("not in the cluster yet")) > 1 })
+			eventually(t, "the message that it is not in the cluster", func() bool { return len(own.matching("not in the cluster yet")) > 1 })
 			select {
 			case <-s.Ready():
 				t.Error("it serves")
@@ -64,7 +64,7 @@ func TestPeerTLS(t *testing.T) {
 			}
 			q := cluster.Request{Add: &cluster.MemberInfo{ID: 4, Addr: addrs[3], Voter: true}}
 			if s, err := cluster.Ask(t.Context(), ours, addrs[0], q); err == nil {
-				t.Errorf("added by hand: %+v", s)
+				t.Errorf("added on request: %+v", s)
 			}
 			if s := must(cluster.Ask(t.Context(), ours, addrs[0], cluster.Request{Status: true}))(t); len(s.Members) != 3 {
 				t.Errorf("members %+v", s.Members)
@@ -72,19 +72,19 @@ func TestPeerTLS(t *testing.T) {
 		})
 	}
 	said := func() []string { return log.matching("WARN", "does not prove itself", "tls: ") }
-	eventually(t, "word of the strangers", func() bool {
-		if len(said()) == 0 { // a member whose time is up before it could look says another word
+	eventually(t, "the warning about strangers", func() bool {
+		if len(said()) == 0 { // if a handshake timed out first, the log has another message
 			cluster.Ask(t.Context(), cluster.TCP{TLS: strangers["no certificate"]}, addrs[0], cluster.Request{Status: true})
 		}
 		return len(said()) > 0
 	})
-	// Each of the members may say it once in ten seconds.
+	// Each member may log it once in ten seconds.
 	if said := said(); len(said) > len(peers)*(1+int(time.Since(start)/(10*time.Second))) {
 		t.Errorf("the log of the others: %q", said)
 	}
 	s := must(lockkeeper.Open(lockkeeper.Config{ID: 5, PeerAddr: addrs[4], Join: addrs[2], PeerTLS: ours.TLS}))(t)
 	defer s.Close()
 	if err := ready(s); err != nil {
-		t.Error("one who proves itself does not come in: ", err)
+		t.Error("a server with a good certificate cannot join: ", err)
 	}
 }

@@ -14,10 +14,10 @@ import (
 	"testing"
 )
 
-var putBackFlag = flag.Bool("putback", false, "TestPutBack: run the checks on the faults")
+var putBackFlag = flag.Bool("putback", false, "TestPutBack: build with each fault, and run the tests that must find it")
 
-// A putBack is a fault that was mended, and the general checks that find it. Those that
-// the simulation finds are among its planted bugs.
+// A putBack is a fault that was fixed, with the general checks that find it when it is
+// put back. Those that the simulation finds are among its planted bugs.
 type putBack struct {
 	name  string
 	edits []edit
@@ -26,13 +26,13 @@ type putBack struct {
 
 type edit struct{ file, old, new string }
 
-// finding is a test that fails, with text in what it prints.
+// finding is a test that must fail, with this text in its output.
 type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
-	{"what auth stands for in an ACL has no bound", []edit{
+	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
-	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {".", "TestBudget", "it came to <nil>, should be InvalidACL"}}},
+	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {".", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
 	{"a request may be longer than a section of a snapshot", []edit{
 		{"fsm/snapshot.go", "maxSection = 128 << 20", "maxSection = 8 << 20"},
 		{"fsm/snapshot.go", "const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))", ""},
@@ -41,16 +41,16 @@ var putBacks = []putBack{
 		{"fsm/snapshot.go", "if m.Digest() != sum {", "if told, err := m.told(); err != nil {\n\t\t\t\treturn nil, r.damaged(\"members: %v\", err)\n\t\t\t} else if told != nil {\n\t\t\t\tm.members = told\n\t\t\t}\n\t\t\tif m.Digest() != sum {"},
 		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.QuorumServer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
 	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {".", "TestSurvivesRestart", "damaged snapshot"}}},
-	{"a reply to a read has no bound", []edit{
+	{"there is no limit on a reply to a read", []edit{
 		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
 	}, []finding{{".", "TestBudget", "out of memory"}}},
-	{"the answer to a four-letter word has no bound", []edit{
+	{"there is no limit on the answer to a four-letter word", []edit{
 		{"internal/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
 		{"internal/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
 		{"internal/server/flw.go", "return room >= 0", "return true"},
 		{"internal/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
-	{"the znodes below a quota are counted whenever its stats are made", []edit{
+	{"the znodes below a quota are counted whenever its stats are created", []edit{
 		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn counted(n)\n"},
 		{"znode/quota.go", "func (t *Tree) totalText(", "func counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.rec.Data))}\n\tif n.children != nil {\n\t\tfor _, c := range n.children.nodes {\n\t\t\tbelow := counted(c)\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
@@ -74,10 +74,10 @@ var putBacks = []putBack{
 	}, []finding{{".", "TestBudget", "logged while the tree is locked"}}},
 }
 
-// TestPutBack puts back faults that were mended and sees that general checks find them,
-// not only the tests that came with the mending. It also takes out the corrections that
-// docs/raft.md lists, and sees that their tests fail. Without the flag -putback it
-// only sees that the edits still fit the code.
+// TestPutBack puts back faults that were fixed, and checks that general checks find them,
+// not only the tests that came with the fixes. It also takes out the corrections that
+// docs/raft.md lists, and checks that their tests fail. Without the flag -putback it
+// only checks that the edits still fit the code.
 func TestPutBack(t *testing.T) {
 	for _, p := range slices.Concat(putBacks, corrections) {
 		t.Run(p.name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestPutBack(t *testing.T) {
 				if out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", binary, "./"+f.pkg).CombinedOutput(); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
-				// Some of the faults take all the memory that there is.
+				// Some of the faults would take all memory of the machine.
 				c := exec.Command("sh", "-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^"+f.test+"$")
 				c.Dir = f.pkg
 				out, err := c.CombinedOutput()
@@ -102,7 +102,7 @@ func TestPutBack(t *testing.T) {
 	}
 }
 
-// overlay writes the edited files, and returns the name of the list of them for go test.
+// overlay writes the edited files, and returns the path of the overlay for go test.
 func (p *putBack) overlay(t *testing.T) string {
 	dir, files := t.TempDir(), map[string]string{}
 	for _, e := range p.edits {
@@ -111,7 +111,7 @@ func (p *putBack) overlay(t *testing.T) string {
 			text = string(must(os.ReadFile(e.file))(t))
 		}
 		if n := strings.Count(text, e.old); n != 1 {
-			t.Errorf("%s has %q %d times, should be once: write the fault anew", e.file, e.old, n)
+			t.Errorf("%s has %q %d times, should be once: adapt the edit", e.file, e.old, n)
 		}
 		files[e.file] = strings.Replace(text, e.old, e.new, 1)
 	}

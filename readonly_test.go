@@ -11,9 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// shakeReadOnly connects as a client that may be served reads alone; session is
-// nil for one that has none.
-func shakeReadOnly(t *testing.T, s *lockkeeper.Server, session *proto.ConnectReply, readOnly bool) (*rawclient.Client, error) {
+// connectReadOnly connects as a client that accepts a read-only connection, if readOnly is
+// set. It resumes session unless that is nil.
+func connectReadOnly(t *testing.T, s *lockkeeper.Server, session *proto.ConnectReply, readOnly bool) (*rawclient.Client, error) {
 	t.Helper()
 	nc := must(s.Dial("", "", time.Second))(t)
 	t.Cleanup(func() { nc.Close() })
@@ -25,13 +25,13 @@ func shakeReadOnly(t *testing.T, s *lockkeeper.Server, session *proto.ConnectRep
 	return c, c.Handshake(q)
 }
 
-// TestReadOnly: a member without a majority serves reads to those who are
-// content with them, and sends them on when it has one again.
+// TestReadOnly: a member without a majority serves reads to clients that accept that, and
+// closes their connections when it has a majority again.
 func TestReadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly, c.FourLetterWords = true, []string{"stat", "mntr"} }) // isro is answered all the same
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly, c.FourLetterWords = true, []string{"stat", "mntr"} }) // isro is answered even if it is not listed
 		lead := m.leader()
-		c, err := shakeReadOnly(t, m.servers[lead], nil, true)
+		c, err := connectReadOnly(t, m.servers[lead], nil, true)
 		if err != nil || c.Session.ReadOnly {
 			t.Fatalf("with a majority: %+v, %v", c.Session, err)
 		}
@@ -54,19 +54,19 @@ func TestReadOnly(t *testing.T) {
 		says("stat", "READ-ONLY mode; serving only read-only clients\nClients:\n")
 		says("mntr", "zk_server_state\tread-only\n")
 
-		if c, err := shakeReadOnly(t, s, nil, false); err == nil {
-			t.Errorf("one who wants to write: %+v", c.Session)
+		if c, err := connectReadOnly(t, s, nil, false); err == nil {
+			t.Errorf("a client that wants to write: %+v", c.Session)
 		}
 		wrong := c.Session
 		wrong.Password = make([]byte, proto.PasswordLen)
-		if c, err := shakeReadOnly(t, s, &wrong, true); err == nil {
-			t.Errorf("one with a wrong password: %+v", c.Session)
+		if c, err := connectReadOnly(t, s, &wrong, true); err == nil {
+			t.Errorf("a client with a wrong password: %+v", c.Session)
 		}
-		ro, err := shakeReadOnly(t, s, &c.Session, true) // keeps its session
+		ro, err := connectReadOnly(t, s, &c.Session, true) // keeps its session
 		if err != nil || !ro.Session.ReadOnly || ro.Session.SessionID != c.Session.SessionID || string(ro.Session.Password) != string(c.Session.Password) {
 			t.Fatalf("%+v, %v", ro.Session, err)
 		}
-		fresh, err := shakeReadOnly(t, s, nil, true)
+		fresh, err := connectReadOnly(t, s, nil, true)
 		if err != nil || !fresh.Session.ReadOnly || fresh.Session.SessionID == 0 || fresh.Session.Timeout != 10000 {
 			t.Fatalf("%+v, %v", fresh.Session, err)
 		}
@@ -88,11 +88,11 @@ func TestReadOnly(t *testing.T) {
 				}
 			}
 		}
-		leaver, err := shakeReadOnly(t, s, nil, true)
+		leaver, err := connectReadOnly(t, s, nil, true)
 		check(t, err)
 		must(leaver.Call(proto.OpCloseSession, nil, nil))(t)
 		closed(t, leaver)
-		silent, err := shakeReadOnly(t, s, nil, true)
+		silent, err := connectReadOnly(t, s, nil, true)
 		check(t, err)
 		for range 30 {
 			time.Sleep(500 * time.Millisecond)
@@ -101,14 +101,14 @@ func TestReadOnly(t *testing.T) {
 		}
 		closed(t, silent)
 
-		m.start((lead + 1) % 3) // and there is a majority again
+		m.start((lead + 1) % 3) // a majority again
 		closed(t, ro)
 		closed(t, fresh)
 		says("isro", "rw")
-		c, err = shakeReadOnly(t, s, &ro.Session, true)
+		c, err = connectReadOnly(t, s, &ro.Session, true)
 		if err != nil || c.Session.ReadOnly || c.Session.SessionID != ro.Session.SessionID {
 			t.Fatalf("with a majority again: %+v, %v", c.Session, err)
 		}
-		must(c.Set("/x", nil))(t) // its session is alive, and its ephemeral too
+		must(c.Set("/x", nil))(t) // its session and its ephemeral are alive
 	})
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// superUser proves to be the super user of a configuration with superDigest.
+// superUser authenticates as the super user of a configuration with superDigest.
 func superUser(t *testing.T, c *rawclient.Client) *rawclient.Client {
 	t.Helper()
 	must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("super:test")}, nil))(t)
@@ -35,8 +35,7 @@ func reconfig(c *rawclient.Client, joining, leaving, members string, version int
 	return r, err
 }
 
-// TestReconfig changes the members by ZooKeeper's own operation, through a
-// follower, and watches them change.
+// TestReconfig changes the members by ZooKeeper's own operation, through a follower.
 func TestReconfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
@@ -68,7 +67,7 @@ func TestReconfig(t *testing.T) {
 			m.servers = append(m.servers, nil)
 			m.start(i)
 		}
-		// One joins, one more without a vote, and one leaves, all at once.
+		// In one request a voter and an observer join, and a member leaves.
 		leaves := (follower + 1) % 3
 		if leaves == m.leader() {
 			leaves = (follower + 2) % 3
@@ -92,7 +91,7 @@ func TestReconfig(t *testing.T) {
 			t.Errorf("version %d after %d", r.Stat.Version, was.Stat.Version)
 		}
 
-		// The whole list: the observer gets a vote, 4 is gone.
+		// The whole list: the observer gets a vote, and member 4 leaves.
 		lines = append(lines[:2:2], line(5, "participant"))
 		r, err = reconfig(c, "", "", strings.ReplaceAll(strings.Join(lines, ""), "\n", ","), -1)
 		if err != nil {
@@ -108,26 +107,26 @@ func TestReconfig(t *testing.T) {
 			version                   int64
 			want                      proto.Code
 		}{
-			{"nobody's", m.connect(follower, 10*time.Second), "", "5", "", -1, proto.NoAuth},
-			{"nobody's, of an id that cannot be", m.connect(follower, 10*time.Second), "server.999=host9:7000:8000;2181", "", "", -1, proto.NoAuth},
-			{"an id that cannot be", c, "server.999=host9:7000:8000;2181", "", "", -1, proto.BadArguments},
+			{"without permission", m.connect(follower, 10*time.Second), "", "5", "", -1, proto.NoAuth},
+			{"an impossible id, without permission", m.connect(follower, 10*time.Second), "server.999=host9:7000:8000;2181", "", "", -1, proto.NoAuth},
+			{"an impossible id", c, "server.999=host9:7000:8000;2181", "", "", -1, proto.BadArguments},
 			{"old version", c, "", "5", "", was.Stat.Mzxid, proto.BadVersion},
 			{"malformed", c, "server.4=host4", "", "", -1, proto.BadArguments},
 			{"malformed leaving", c, "", "x", "", -1, proto.BadArguments},
 			{"taken address", c, "server.6=host5:7000:1", "", "", -1, proto.BadArguments},
-			{"nobody votes", c, "", "", "server.5=host5:7000:1:observer", -1, proto.BadArguments},
-			{"too few there", c, "server.6=host6:7000:1;2181,server.7=host7:7000:1;2181,server.8=host8:7000:1;2181", "", "", -1, proto.NewConfigNoQuorum},
+			{"no voter is left", c, "", "", "server.5=host5:7000:1:observer", -1, proto.BadArguments},
+			{"too few voters are up", c, "server.6=host6:7000:1;2181,server.7=host7:7000:1;2181,server.8=host8:7000:1;2181", "", "", -1, proto.NewConfigNoQuorum},
 		} {
 			if _, err := reconfig(x.c, x.joining, x.leaving, x.members, x.version); err != x.want {
 				t.Errorf("%s: %v, want %v", x.name, err, x.want)
 			}
 		}
 		config(must(c.Get("/zookeeper/config", false))(t), lines...)
-		if s, err := reconfig(c, "", "77", "", -1); err != nil { // who is not there cannot leave
+		if s, err := reconfig(c, "", "77", "", -1); err != nil { // ids that are not members are ignored
 			t.Errorf("%v %v", s, err)
 		}
 
-		// An observer may be added before it is there.
+		// An observer may be added before it runs.
 		observer := "server.6=host7:7000:8001:observer;0.0.0.0:2181"
 		r, err = reconfig(c, observer, "", "", -1)
 		if err != nil {
@@ -140,7 +139,7 @@ func TestReconfig(t *testing.T) {
 		}
 		config(r, lines...)
 
-		// The same id at another address, in one request; and the leader leaves.
+		// A member moves to another address in one request. Then the leader leaves.
 		m.net.Kill(host(4))
 		m.stop(4)
 		m.configs[4].PeerAddr, *testhooks.In(&m.configs[4]) = "host6:7000", m.host("host6")
@@ -164,9 +163,8 @@ func TestReconfig(t *testing.T) {
 	})
 }
 
-// TestReconfigOwnServer removes the server that is asked for that. It answers,
-// as it does whatever else it was asked, goes on for a moment, in which it can be
-// taken back, and then stops.
+// TestReconfigOwnServer removes the server that the request is sent to. It answers this
+// and other requests, and stops a moment later, unless it is added again before.
 func TestReconfigOwnServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
@@ -178,17 +176,17 @@ func TestReconfigOwnServer(t *testing.T) {
 			was := must(c.Get("/zookeeper/config", true))(t)
 			without := must(reconfig(c, "", fmt.Sprint(own+1), "", was.Stat.Mzxid))(t)
 			if strings.Contains(string(without.Data), line) {
-				t.Errorf("still there:\n%s", without.Data)
+				t.Errorf("still a member:\n%s", without.Data)
 			}
 			if len(c.Events) == 0 {
-				t.Error("no event tells of the change")
+				t.Error("no event reports the change")
 			}
 			with := must(reconfig(c, "", "", string(was.Data), without.Stat.Mzxid))(t)
 			if !strings.Contains(string(with.Data), line) {
-				t.Errorf("not back:\n%s", with.Data)
+				t.Errorf("not a member again:\n%s", with.Data)
 			}
 			time.Sleep(5 * time.Second)
-			stop() // it complains of every write that fails
+			stop() // every write has succeeded
 			check(t, other.Delete("/busy"))
 		}
 		own := (m.leader() + 1) % 3
@@ -197,8 +195,8 @@ func TestReconfigOwnServer(t *testing.T) {
 	})
 }
 
-// wait starts servers that wait to be added, up to one of that id.
-func (m *members) wait(id int) {
+// startWaiting starts servers that wait to be added, up to the given id.
+func (m *members) startWaiting(id int) {
 	m.t.Helper()
 	for i := len(m.configs); i < id; i++ {
 		c := m.configs[0]
@@ -208,11 +206,11 @@ func (m *members) wait(id int) {
 	}
 }
 
-// TestReconfigAbsentVoter: members that are down may be given a vote if most of
-// those who vote afterwards are there, as in ZooKeeper. The cluster survives the
-// loss of its leader then, and they serve once they are started.
+// TestReconfigAbsentVoter: members that are down may get a vote if a majority of the new
+// voters is up, as in ZooKeeper. The cluster then survives the loss of its leader, and
+// the members serve once they are started.
 func TestReconfigAbsentVoter(t *testing.T) {
-	for _, joins := range []bool{false, true} { // by itself, when it is started
+	for _, joins := range []bool{false, true} { // whether the absent server is started with Join
 		synctest.Test(t, func(t *testing.T) {
 			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
 			c := superUser(t, m.connect((m.leader()+1)%3, 30*time.Second))
@@ -221,7 +219,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 				return fmt.Sprintf("server.%[1]d=host%[1]d:7000:8000:participant;0.0.0.0:2181", id)
 			}
 
-			// Of three more, none is there: three of six are no majority.
+			// Three of six voters, the only ones that run, are not a majority.
 			if _, err := reconfig(c, line(4)+","+line(5)+","+line(6), "", "", -1); err != proto.NewConfigNoQuorum {
 				t.Errorf("three of six: %v", err)
 			}
@@ -229,11 +227,11 @@ func TestReconfigAbsentVoter(t *testing.T) {
 				t.Errorf("refused, but the members are\n%s", after.Data)
 			}
 
-			m.wait(6)
+			m.startWaiting(6)
 			r := must(reconfig(c, line(7)+","+line(6)+","+line(5)+","+line(4), "", "", before.Stat.Mzxid))(t)
 			for id := 4; id <= 7; id++ {
 				if !strings.Contains(string(r.Data), line(id)+"\n") {
-					t.Errorf("server %d is no voter:\n%s", id, r.Data)
+					t.Errorf("server %d does not vote:\n%s", id, r.Data)
 				}
 			}
 			lead := m.leader()
@@ -261,7 +259,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 			must(c7.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			must(c7.Exists("/x", false))(t)
 
-			// One that is down already may be named with the rest.
+			// A member that is already down may be named with the others.
 			r = must(reconfig(c, "", "", fmt.Sprintf("%s,%s,%s,%s", line(survivor+1), line(5), line(7), line(lead+1)), -1))(t)
 			if n := strings.Count(string(r.Data), ":participant"); n != 4 {
 				t.Errorf("%d voters:\n%s", n, r.Data)
@@ -276,8 +274,9 @@ func TestReconfigAbsentVoter(t *testing.T) {
 	}
 }
 
-// TestReconfigLaggingVoter: so may one that answers and does not catch up, after it
-// was waited for. Without a majority that has caught up it stays an observer.
+// TestReconfigLaggingVoter: a member that answers but does not catch up gets its vote
+// after a while, if a majority of the voters has caught up. Otherwise it stays an
+// observer.
 func TestReconfigLaggingVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n, want := range map[int]error{3: nil, 1: proto.NewConfigNoQuorum} {
@@ -285,7 +284,7 @@ func TestReconfigLaggingVoter(t *testing.T) {
 			c := superUser(t, m.connect(0, 9*time.Second))
 			c2 := m.configs[0]
 			c2.ID, *testhooks.In(&c2) = 7, m.host("host7")
-			c2.Peers = map[uint64]string{7: "host7:7000", 8: "host8:7000"} // nothing of Raft gets in before they have formed a cluster
+			c2.Peers = map[uint64]string{7: "host7:7000", 8: "host8:7000"} // it ignores Raft until these two have formed a cluster
 			m.configs, m.servers = append(m.configs, c2), append(m.servers, nil)
 			m.start(n)
 			start := time.Now()
@@ -307,8 +306,8 @@ func TestReconfigLaggingVoter(t *testing.T) {
 	})
 }
 
-// TestReconfigSingleVoter: a reconfig may leave one voting member only if that is
-// allowed, as with ZooKeeper's standaloneEnabled=false. Who leads decides.
+// TestReconfigSingleVoter: a reconfig may leave a single voting member only if the leader
+// allows that, as with ZooKeeper's standaloneEnabled=false.
 func TestReconfigSingleVoter(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -342,7 +341,7 @@ func TestReconfigSingleVoter(t *testing.T) {
 			if after := must(c.Get("/zookeeper/config", false))(t); !allowed && string(after.Data) != string(before.Data) {
 				t.Errorf("refused, but the members are\n%s", after.Data)
 			}
-			if !allowed { // what the operator asks for beside ZooKeeper's operation is not limited so
+			if !allowed { // the operator's own requests are not limited like this
 				for i, id := range leaving {
 					if s := must(m.ask(cluster.Request{Remove: uint64(id[0] - '0')}))(t); len(s.Members) != 2-i {
 						t.Errorf("%d members after %s was removed", len(s.Members), id)
@@ -353,8 +352,8 @@ func TestReconfigSingleVoter(t *testing.T) {
 	}
 }
 
-// TestReconfigOtherName: a reconfig may name a member, also the leader, by another
-// name of its address. What is another address of the leader is refused.
+// TestReconfigOtherName: a reconfig may give a member's address, even the leader's, in
+// another form. A different address for the leader is refused.
 func TestReconfigOtherName(t *testing.T) {
 	var ports []int
 	peers := map[uint64]string{}
@@ -397,7 +396,7 @@ func TestReconfigOtherName(t *testing.T) {
 	}
 	must(c.Create("/x", nil, 0))(t)
 
-	// The leader goes and comes back, under the name that it was started with.
+	// The leader restarts, with its address as it was at first.
 	check(t, servers[lead].Close())
 	must(connect(t, inMemory(servers[(lead+1)%3])).Create("/y", nil, 0))(t)
 	s := must(lockkeeper.Open(configs[lead]))(t)
@@ -408,9 +407,9 @@ func TestReconfigOtherName(t *testing.T) {
 	must(again.Exists("/y", false))(t)
 }
 
-// TestReconfigClientPort: a reconfig moves the client port, as in ZooKeeper: the
-// connections that there are stay, new ones come in at the new port, also after a
-// restart, and the old port is closed. A port that is taken is tried again.
+// TestReconfigClientPort: a reconfig moves the client port, as in ZooKeeper. Existing
+// connections stay, the server listens at the new port, also after a restart, and the
+// old port is closed. If the new port is in use, the server retries.
 func TestReconfigClientPort(t *testing.T) {
 	noGoroutineLeft(t)
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
@@ -446,7 +445,7 @@ func TestReconfigClientPort(t *testing.T) {
 			t.Errorf("conf does not have port %s:\n%s", want, conf)
 		}
 		if not != "" && !closed(not) {
-			t.Errorf("port %s still takes connections", not)
+			t.Errorf("port %s still accepts connections", not)
 		}
 	}
 	serves(first, "")
@@ -481,13 +480,13 @@ func TestReconfigClientPort(t *testing.T) {
 	serves(third, first)
 
 	m.stop(0)
-	m.configs[0].Reconfig = false // then nobody's reconfig counts
+	m.configs[0].Reconfig = false // then the port named by a reconfig does not count
 	m.start(0)
 	c = m.connect(0, 10*time.Second)
 	serves(first, third)
 
 	m.stop(0)
-	m.configs[0].Reconfig, m.configs[0].ClientAddr = true, "" // a server without a port gets none
+	m.configs[0].Reconfig, m.configs[0].ClientAddr = true, "" // a server without a client port does not get one
 	m.start(0)
 	c = superUser(t, m.connect(0, 10*time.Second))
 	move("127.0.0.1:" + first)
@@ -496,7 +495,7 @@ func TestReconfigClientPort(t *testing.T) {
 	}
 }
 
-// TestReconfigWatch: a watch on /zookeeper/config tells of every change.
+// TestReconfigWatch: a watch on /zookeeper/config fires when the members change.
 func TestReconfigWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
@@ -513,7 +512,8 @@ func TestReconfigWatch(t *testing.T) {
 	})
 }
 
-// TestReconfigOff: not enabled, and enabled on a server alone.
+// TestReconfigOff sends a reconfig to a server that has not enabled it, and to a
+// standalone one.
 func TestReconfigOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
@@ -523,16 +523,15 @@ func TestReconfigOff(t *testing.T) {
 		s := open(t, lockkeeper.Config{Reconfig: true, SuperDigest: superDigest})
 		c := superUser(t, connect(t, inMemory(s)))
 		if _, err := reconfig(c, "", "1", "", -1); err != proto.Unimplemented {
-			t.Errorf("alone: %v", err)
+			t.Errorf("standalone: %v", err)
 		}
 		must(c.Exists("/", false))(t) // the connection stays
 	})
 }
 
-// TestConfigZnodeIsNotTheMembers: the super user may write /zookeeper/config, as in
-// ZooKeeper, where the servers of the cluster do not depend on what it holds. A
-// member with such a snapshot starts again, and the next change of the members
-// writes the true ones there.
+// TestConfigZnodeIsNotTheMembers: the super user may write anything to
+// /zookeeper/config, as in ZooKeeper, and the members do not change. A member with such a
+// snapshot can restart, and the next reconfig writes the real members there.
 func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
 		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
@@ -554,7 +553,7 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 		must(c.Call(proto.OpMulti, &multi, nil))(t)
 		for _, acl := range [][]proto.ACL{proto.OpenACL, {{Perms: proto.PermRead, ID: proto.ID{Scheme: proto.SchemeWorld, ID: proto.Anyone}}}} {
 			must(c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: acl, Version: -1}, nil))(t)
-			if acl[0].Perms == proto.PermAll { // everybody may make children now
+			if acl[0].Perms == proto.PermAll { // everybody may create children now
 				must(c.Create(path+"/child", []byte("x"), 0))(t)
 			}
 		}
@@ -590,9 +589,9 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	}
 }
 
-// TestReconfigRefusedLate has the members change while the leader finds out that
-// a reconfig cannot be done. The reply is not from before the event that came first:
-// clients expect that zxids do not go back.
+// TestReconfigRefusedLate makes a znode change while the leader finds out that a reconfig
+// cannot be done. The reply must not have a lower zxid than the event that came before
+// it, since zxids never go back.
 func TestReconfigRefusedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })

@@ -31,7 +31,7 @@ func TestNegotiation(t *testing.T) {
 		for ask, want := range c.asks {
 			for _, hasReadOnly := range []bool{true, false} {
 				cl := rawclient.New(must(s.Dial("", "", time.Second))(t))
-				// Version and password of a new session mean nothing.
+				// In a request for a new session, version and password are ignored.
 				check(t, cl.Handshake(&proto.ConnectRequest{ProtocolVersion: 7, Timeout: ask, Password: []byte("any"), HasReadOnly: hasReadOnly}))
 				if cl.Session.Timeout != want || cl.Session.ProtocolVersion != 0 || cl.Session.HasReadOnly != hasReadOnly || cl.Session.ReadOnly {
 					t.Errorf("asked for %d ms, got %+v", ask, cl.Session)
@@ -42,8 +42,8 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// TestIdentity looks at many sessions: ids and passwords differ, and no one
-// follows from another.
+// TestIdentity checks that the ids and passwords of many sessions differ, and cannot be
+// predicted from one another.
 func TestIdentity(t *testing.T) {
 	noGoroutineLeft(t)
 	s := open(t, lockkeeper.Config{ID: 7})
@@ -75,8 +75,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestRefusedResume: the answer is session 0 and sixteen zero bytes, then the
-// end; and whoever has the session keeps it.
+// TestRefusedResume: the answer to a refused resume is session 0 and sixteen zero bytes,
+// and then the connection is closed. The owner of the session keeps it.
 func TestRefusedResume(t *testing.T) {
 	overAll(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
 		owner := connect(t, dial)
@@ -126,8 +126,8 @@ func TestRefusedResume(t *testing.T) {
 	})
 }
 
-// TestResume moves a session to another connection: the old one ends, its
-// watches and identities with it, and the ephemerals stay.
+// TestResume moves a session to another connection. The old connection ends, with its
+// watches and identities, and the ephemerals stay.
 func TestResume(t *testing.T) {
 	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		other := connect(t, dial)
@@ -151,7 +151,7 @@ func TestResume(t *testing.T) {
 		}
 		ping := must(c.Call(proto.OpPing, nil, nil))(t)
 		if ping.Zxid != f.Zxid {
-			t.Errorf("a resume takes zxids: %d, then %d", f.Zxid, ping.Zxid)
+			t.Errorf("a resume uses zxids: %d, then %d", f.Zxid, ping.Zxid)
 		}
 		if s := must(c.Exists("/e", false))(t); s.EphemeralOwner != c.Session.SessionID {
 			t.Errorf("%+v", s)
@@ -168,7 +168,7 @@ func TestResume(t *testing.T) {
 		if len(c.Events) > 0 {
 			t.Errorf("watches of the old connection fire on the new one: %+v", c.Events)
 		}
-		// The client tells what it had watched, and up to when.
+		// The client sets its watches again, from the last zxid that it saw.
 		must(c.Call(proto.OpSetWatches, &proto.SetWatchesRequest{
 			RelativeZxid: f.Zxid, Data: []string{"/data", "/e"}, Exist: []string{"/missing", "/still"}, Child: []string{"/data", "/"},
 		}, nil))(t)
@@ -210,7 +210,7 @@ func inBubble(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *lo
 	})
 }
 
-// exists reports whether a znode is there.
+// exists reports whether a znode exists.
 func exists(t testing.TB, c *rawclient.Client, path string) bool {
 	t.Helper()
 	_, err := c.Exists(path, false)
@@ -220,7 +220,7 @@ func exists(t testing.TB, c *rawclient.Client, path string) bool {
 	return err == nil
 }
 
-// TestExpiry finds when sessions end: not before their timeout, and not later than a tick after.
+// TestExpiry checks that sessions expire after their timeout, and at most a tick later.
 func TestExpiry(t *testing.T) {
 	r := rng(seed(t), 0)
 	inBubble(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server) {
@@ -252,7 +252,7 @@ func TestExpiry(t *testing.T) {
 				if got, ok := f.Event(); ok {
 					e = got
 					if after := time.Since(heard); after < lasts || after > lasts+tick+time.Millisecond {
-						t.Errorf("a session of %v ended %v after it was last heard of", lasts, after)
+						t.Errorf("a session of %v ended %v after its last request", lasts, after)
 					}
 				} else {
 					pongs++
@@ -261,7 +261,7 @@ func TestExpiry(t *testing.T) {
 			if e.Path != path || e.Type != proto.EventNodeDeleted {
 				t.Errorf("event %+v", e)
 			}
-			closed(t, c) // without a frame
+			closed(t, c) // and no frame came
 		}
 	})
 }
@@ -306,7 +306,7 @@ func TestSignsOfLife(t *testing.T) {
 			}
 			cl.Close()
 		}
-		// Half a frame now and then is none.
+		// Parts of a frame do not count.
 		cl := connectFor(t, inMemory(s), timeout)
 		must(cl.Conn.Write(request32(1000)))(t)
 		for i := range 5 {
@@ -320,8 +320,8 @@ func TestSignsOfLife(t *testing.T) {
 	})
 }
 
-// TestExpiryIsOneStep ends a session with many ephemerals: all go with one
-// zxid, and whoever watches them sees no other state in between.
+// TestExpiryIsOneStep ends a session with many ephemerals: all are deleted at the same
+// zxid, and no client sees a state in between.
 func TestExpiryIsOneStep(t *testing.T) {
 	inBubble(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server) {
 		watcher := connect(t, inMemory(s))
@@ -358,7 +358,7 @@ func TestExpiryIsOneStep(t *testing.T) {
 	})
 }
 
-// TestRenegotiation resumes sessions with other timeouts: the new one counts.
+// TestRenegotiation resumes sessions with other timeouts: the last one counts.
 func TestRenegotiation(t *testing.T) {
 	inBubble(t, lockkeeper.Config{}, func(t *testing.T, s *lockkeeper.Server) {
 		witness := connectFor(t, inMemory(s), 20*time.Second)
@@ -376,13 +376,13 @@ func TestRenegotiation(t *testing.T) {
 			if got := time.Duration(again.Session.Timeout) * time.Millisecond; got != c.counts {
 				t.Errorf("%v, then %v: %v", c.first, c.then, got)
 			}
-			again.Close() // a closed connection ends no session
+			again.Close() // which does not end the session
 			for start := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-				after, there := time.Since(start), exists(t, witness, "/e")
-				if !there && after < c.counts || there && after > c.counts+tick+100*time.Millisecond {
-					t.Errorf("%v, then %v: after %v the session is there: %v", c.first, c.then, after, there)
+				after, lives := time.Since(start), exists(t, witness, "/e")
+				if !lives && after < c.counts || lives && after > c.counts+tick+100*time.Millisecond {
+					t.Errorf("%v, then %v: after %v the session lives: %v", c.first, c.then, after, lives)
 				}
-				if !there {
+				if !lives {
 					break
 				}
 			}
@@ -390,8 +390,8 @@ func TestRenegotiation(t *testing.T) {
 	})
 }
 
-// TestRestartGivesTime restarts a server just before sessions would end: they
-// have their whole time again, and then end.
+// TestRestartGivesTime restarts a server just before sessions would expire: they get their
+// full timeout again, and then expire.
 func TestRestartGivesTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := withMemory(lockkeeper.Config{TickTime: tick})
@@ -401,7 +401,7 @@ func TestRestartGivesTime(t *testing.T) {
 		for range 3 {
 			time.Sleep(timeout - time.Millisecond)
 			check(t, s.Close())
-			time.Sleep(time.Hour) // nobody is late while there is no server
+			time.Sleep(time.Hour) // time without a server does not count
 			s = open(t, cfg)
 		}
 		start := time.Now()
@@ -421,9 +421,9 @@ func TestRestartGivesTime(t *testing.T) {
 	})
 }
 
-// TestLateWritesOfAnOldConnection pipelines writes and moves the session while
-// they are under way: what was not answered may have happened, but nothing
-// happens after the new connection has its answer.
+// TestLateWritesOfAnOldConnection moves a session while writes of its old connection are
+// under way. Those may have been done, but none is done after the handshake of the new
+// connection was answered.
 func TestLateWritesOfAnOldConnection(t *testing.T) {
 	noGoroutineLeft(t)
 	s := open(t, lockkeeper.Config{})
@@ -449,8 +449,8 @@ func TestLateWritesOfAnOldConnection(t *testing.T) {
 	}
 }
 
-// TestIdentitiesAreBounded: they go into the log with every write, so a
-// connection cannot prove any number of them.
+// TestIdentitiesAreBounded: the number of a connection's identities is limited, because
+// each of its writes adds them to the log.
 func TestIdentitiesAreBounded(t *testing.T) {
 	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 		c := connect(t, dial)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
-// smallDisk mounts a file system of few bytes, and returns a function that gives it more.
+// smallDisk mounts a small file system, and returns a function that enlarges it.
 func smallDisk(t *testing.T, size string) (dir string, grow func(size string)) {
 	t.Helper()
 	dir = t.TempDir()
@@ -26,14 +26,14 @@ func smallDisk(t *testing.T, size string) (dir string, grow func(size string)) {
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Errorf("a file is left open: %v", err)
+			t.Errorf("a file is still open: %v", err)
 		}
 	})
 	return dir, func(size string) { check(t, mount(syscall.MS_REMOUNT, size)) }
 }
 
-// TestFullDisk writes until the disk is full: the server says so, stops, and
-// after there is room again has all that it acknowledged.
+// TestFullDisk writes until the disk is full. The server reports that and stops. When the
+// disk has room again, it still has everything that it acknowledged.
 func TestFullDisk(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -78,10 +78,10 @@ func TestFullDisk(t *testing.T) {
 			select {
 			case <-done: // all clients are cut off
 			case <-time.After(time.Minute):
-				t.Fatal("clients wait for ever")
+				t.Fatal("clients wait forever")
 			}
 			check(t, s.Close())
-			if lines := log.matching("ERROR"); len(lines) > 10 { // Raft says some of it too
+			if lines := log.matching("ERROR"); len(lines) > 10 { // Raft logs some of it too
 				t.Errorf("the log says %q", lines)
 			}
 
@@ -108,8 +108,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// TestDiskFullAtStart starts servers on a disk without room: an error, or a
-// server that says so when it must write; nothing hangs.
+// TestDiskFullAtStart starts servers on a full disk. Open fails, or the server reports the
+// fault when it has to write; nothing hangs.
 func TestDiskFullAtStart(t *testing.T) {
 	noGoroutineLeft(t)
 	disk, grow := smallDisk(t, "4m")
@@ -135,7 +135,7 @@ func TestDiskFullAtStart(t *testing.T) {
 			}
 			select {
 			case err = <-s.Err():
-			case <-s.Ready(): // what is left in the file's free pages may do for a while
+			case <-s.Ready(): // the file's free pages may be enough for a while
 				nc, err2 := s.Dial("", "", 0)
 				if err2 == nil {
 					var c *rawclient.Client
@@ -173,8 +173,8 @@ func TestDiskFullAtStart(t *testing.T) {
 	}
 }
 
-// TestReadOnlyDisk opens a directory on a file system that cannot be written:
-// check reads it, a server refuses.
+// TestReadOnlyDisk: on a file system that is mounted read-only, a directory can be checked,
+// but a server does not start.
 func TestReadOnlyDisk(t *testing.T) {
 	disk, _ := smallDisk(t, "8m")
 	dir := disk + "/data"

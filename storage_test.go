@@ -17,8 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestRestart closes a server with all sorts of state and opens it again: all
-// is there, and numbers go on from where they were.
+// TestRestart closes a server with state of all kinds and opens it again. The state must
+// be the same, and zxids and sequence numbers must continue.
 func TestRestart(t *testing.T) {
 	t.Run("directory", func(t *testing.T) {
 		testRestart(t, lockkeeper.Config{DataDir: t.TempDir()})
@@ -81,7 +81,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 		login(fresh)
 		after, now := tree(t, fresh, "/")
 		if after != before {
-			t.Fatalf("round %d: the tree was\n%s\nand is\n%s", round, before, after)
+			t.Fatalf("round %d: the tree was\n%s\nbut is\n%s", round, before, after)
 		}
 		if now <= zxid {
 			t.Errorf("round %d: zxid %#x after a restart, %#x before", round, now, zxid)
@@ -96,7 +96,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 		if lock := must(c.Exists("/lock", false))(t); lock.EphemeralOwner != c.Session.SessionID {
 			t.Errorf("round %d: the owner of /lock is %#x", round, lock.EphemeralOwner)
 		}
-		// Seven made, one of them deleted: the next is number 7, and so on.
+		// Seven were created and one deleted, so the next has number 7.
 		want := fmt.Sprintf("/dir7/seq-%010d", 7+round)
 		if path := must(c.Create("/dir7/seq-", nil, proto.FlagSequential))(t); path != want {
 			t.Errorf("round %d: the next sequential is %s, not %s", round, path, want)
@@ -118,7 +118,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 	}
 }
 
-// tree is everything that a client can see below path, and the last zxid.
+// tree returns everything that a client can see at and below path, and the last zxid.
 func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 	t.Helper()
 	var r proto.DataReply
@@ -142,8 +142,8 @@ func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 	return b.String(), f.Zxid
 }
 
-// TestLogStaysBounded overwrites a few znodes again and again: the directory's
-// size has a bound, and what a restart makes of a snapshot and the log behind it is the same.
+// TestLogStaysBounded overwrites a few znodes many times. The size of the directory stays
+// limited, and a restart from a snapshot and the log after it gives the same state.
 func TestLogStaysBounded(t *testing.T) {
 	noGoroutineLeft(t)
 	const writes = 60_000
@@ -187,8 +187,8 @@ func TestLogStaysBounded(t *testing.T) {
 	}
 	size := dirBytes(t, dir)
 	t.Logf("%d MB written, %d KB on disk, entries %d to %d, snapshot at %d", written>>20, size>>10, report.FirstIndex, report.LastIndex, report.SnapshotIndex)
-	// An entry has a megabyte when so much is in flight; a few of them, on pages
-	// that are written elsewhere before the old ones are free, make the rest.
+	// With so much in flight entries have up to a megabyte, and bbolt writes pages
+	// elsewhere before it frees the old ones.
 	if limit := cfg.SnapshotBytes + 24<<20; size > limit {
 		t.Errorf("%d bytes on disk, more than %d", size, limit)
 	}
@@ -215,9 +215,9 @@ func dirBytes(t testing.TB, dir string) (size int64) {
 	return size
 }
 
-// TestRefusedDirectory: a server does not start on a data directory that is damaged
-// or in use, says which one it is, and leaves no goroutine behind. (Which
-// directories are refused is tested in internal/storage.)
+// TestRefusedDirectory: a server does not start on a data directory that is damaged or in
+// use. It names the directory, and leaves no goroutine behind. The tests of
+// internal/storage check which directories are refused.
 func TestRefusedDirectory(t *testing.T) {
 	noGoroutineLeft(t)
 	dir := filepath.Join(t.TempDir(), "data")

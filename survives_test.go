@@ -21,9 +21,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestSurvivesRestart: whatever random clients made of a server, with quotas, ACLs of many
-// users and sessions that come and go: its directory is good, can be opened again, and has
-// every znode and session as it was. Snapshots are taken all the time.
+// TestSurvivesRestart sends random requests to a server, with quotas, ACLs of many users,
+// sessions that come and go, and many snapshots. Its directory must then pass the check,
+// and must have every znode and session as before when it is opened again.
 func TestSurvivesRestart(t *testing.T) {
 	first := testkit.Seed(t)
 	for _, seed := range []uint64{1, first} {
@@ -40,33 +40,33 @@ func survive(t *testing.T, seed uint64) {
 	beside := open(t, cfg)
 	cfg.DataDir, cfg.SnapshotBytes = t.TempDir(), 1<<(10+r.IntN(10))
 	s := open(t, cfg)
-	for _, s := range []*lockkeeper.Server{s, beside} { // what no random client may write
+	for _, s := range []*lockkeeper.Server{s, beside} { // random clients may not write this
 		root := connect(t, inMemory(s))
 		must(root.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("super:secret")}, nil))(t)
 		must(root.Set("/zookeeper/config", []byte("no list\nof members")))(t)
 		must(root.Call(proto.OpCloseSession, nil, nil))(t)
 	}
 
-	// The requests are those of a comparison with another server. It ends in its
-	// midst, before it clears up: nothing more gets through.
+	// The requests are those of a comparison with another server. It is cut off before it
+	// deletes its znodes.
 	a := &severed{dial: inMemory(s), left: 300 + r.IntN(1000)}
 	b := &severed{dial: inMemory(beside), left: math.MaxInt}
 	report, err := differ.Run(t.Context(), differ.Options{
 		A: a.connect, B: b.connect, Seed: seed, Ops: 4000, Round: 4000, Super: "super:secret", NoMasks: true, Patience: time.Second, Minimize: 1,
 	})
 	if a.left > 0 {
-		t.Fatalf("the requests ended %d before they were to: %v\n%v", a.left, err, report)
+		t.Fatalf("the requests ended %d writes too early: %v\n%v", a.left, err, report)
 	}
 	want := everything(t, s)
 	if len(want) < 15 {
-		t.Errorf("there is little to survive:\n%s", strings.Join(want, "\n"))
+		t.Errorf("there are few znodes:\n%s", strings.Join(want, "\n"))
 	}
 	sessions := 0
 	for round := range 3 {
 		check(t, s.Close())
 		stored := must(storage.Check(cfg.DataDir))(t)
 		if round > 0 && stored.Sessions != sessions || stored.Sessions == 0 || stored.Znodes != len(want) {
-			t.Errorf("round %d: %+v, and there were %d znodes and %d sessions", round, stored, len(want), sessions)
+			t.Errorf("round %d: %+v, but there were %d znodes and %d sessions", round, stored, len(want), sessions)
 		}
 		if stored.Exposed != "" {
 			t.Errorf("round %d: other users may read %s", round, stored.Exposed)
@@ -74,13 +74,13 @@ func survive(t *testing.T, seed uint64) {
 		sessions = stored.Sessions
 		s = open(t, cfg)
 		if got := everything(t, s); !slices.Equal(got, want) {
-			t.Fatalf("round %d: there is\n%s\nand there was\n%s", round, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			t.Fatalf("round %d: the znodes are\n%s\nbut were\n%s", round, strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
 }
 
-// severed connects to a server until so many writes were made. Then all connections are
-// lost, and there are no more.
+// severed connects to a server. After the given number of writes it closes all connections
+// and makes no more.
 type severed struct {
 	dial dialer
 
@@ -118,7 +118,7 @@ func (c severedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// everything is every znode of a server, with its data, Stat and ACL.
+// everything lists the znodes of a server, with data, Stat and ACL.
 func everything(t *testing.T, s *lockkeeper.Server) (lines []string) {
 	t.Helper()
 	c := connect(t, inMemory(s))

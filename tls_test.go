@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// secure is a configuration with both ports.
+// secure returns a configuration with a plain port and a TLS port.
 func secure(t testing.TB, ca *testkit.CA, auth tls.ClientAuthType) lockkeeper.Config {
 	return lockkeeper.Config{
 		ClientAddr: "127.0.0.1:0", SecureAddr: "127.0.0.1:0",
@@ -29,8 +29,8 @@ func secure(t testing.TB, ca *testkit.CA, auth tls.ClientAuthType) lockkeeper.Co
 	}
 }
 
-// TestTLSAndPlain: clients with TLS and without are served at once, and hold
-// one lock in turns.
+// TestTLSAndPlain: clients with and without TLS are served at the same time, and take the
+// same lock in turn.
 func TestTLSAndPlain(t *testing.T) {
 	noGoroutineLeft(t)
 	ca := testkit.NewCA(t)
@@ -57,7 +57,7 @@ func TestTLSAndPlain(t *testing.T) {
 				}
 				mu.Lock()
 				if holder != "" {
-					t.Errorf("%s and %s hold it", holder, name)
+					t.Errorf("%s and %s both hold the lock", holder, name)
 				}
 				holder = name
 				held[name]++
@@ -76,7 +76,7 @@ func TestTLSAndPlain(t *testing.T) {
 		t.Errorf("held %v", held)
 	}
 
-	// A session goes from the one port to the other.
+	// A session moves from one port to the other.
 	first := connect(t, secured)
 	must(first.Create("/e", nil, proto.FlagEphemeral))(t)
 	second := must(rawclient.Resume(must(overTCP(s)())(t), first.Session))(t)
@@ -87,7 +87,7 @@ func TestTLSAndPlain(t *testing.T) {
 		t.Error("the session's ephemeral is still there")
 	}
 
-	// Each port speaks one of the two.
+	// The plain port does not speak TLS, and the TLS port nothing else.
 	if nc, err := overTCP(s)(); err != nil {
 		t.Error(err)
 	} else if err := tls.Client(nc, &tls.Config{RootCAs: ca.Pool, ServerName: "localhost"}).Handshake(); err == nil {
@@ -96,19 +96,19 @@ func TestTLSAndPlain(t *testing.T) {
 	nc := must(net.Dial("tcp", s.SecureAddr().String()))(t)
 	defer nc.Close()
 	if _, err := rawclient.Open(nc, time.Second); err == nil {
-		t.Error("who does not speak TLS gets a session on its port")
+		t.Error("a client without TLS got a session on the TLS port")
 	}
 	if got := word(t, secured, "ruok"); got != "imok" {
 		t.Errorf("ruok over TLS: %q", got)
 	}
-	eventually(t, "the counts in mntr", func() bool { // a client hears of its failure before it is counted
+	eventually(t, "the counts in mntr", func() bool { // the client notices a failure before the server counts it
 		m := counts(t, word(t, secured, "mntr"))
 		return number(t, m, "non_mtls_local_conn_count") >= 3 && m["non_mtls_remote_conn_count"] == "0" && number(t, m, "unsuccessful_handshake") == 1 &&
 			m["outstanding_tls_handshake"] == "0" && m["tls_handshake_exceeded"] == "0"
 	})
 }
 
-// TestX509: a client is whom its certificate says.
+// TestX509: a client has the identity that its certificate names.
 func TestX509(t *testing.T) {
 	noGoroutineLeft(t)
 	var log capture
@@ -151,12 +151,12 @@ func TestX509(t *testing.T) {
 		t.Errorf("ACL %v", acl.ACL)
 	}
 
-	// Names that are none, and a client that has none.
+	// Entries with invalid names, and entries for a client without a certificate.
 	want(create(ann, "/x", entry(proto.PermAll, proto.SchemeX509, "ann")), proto.InvalidACL)
 	want(create(plain, "/x", entry(proto.PermAll, proto.SchemeAuth, "")), proto.InvalidACL)
 	want(create(plain, "/plain", entry(proto.PermAll, proto.SchemeX509, "cn=Ann , 1.2.3 = x")), nil)
 
-	// What the packet auth can add: nothing.
+	// The operation auth adds nothing.
 	auth := func(c *rawclient.Client) error {
 		_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeX509}, nil)
 		return err
@@ -175,7 +175,8 @@ func TestX509(t *testing.T) {
 		}
 	}
 
-	// The identity belongs to the connection, not to the session; and both kinds add up.
+	// The identity belongs to the connection, not to the session, and a digest identity is
+	// added to it.
 	moved := must(rawclient.Resume(must(overTCP(s)())(t), ann.Session))(t)
 	want(get(moved, "/ann"), proto.NoAuth)
 	moved.Close()
@@ -186,7 +187,7 @@ func TestX509(t *testing.T) {
 		t.Errorf("ACL %v", acl.ACL)
 	}
 
-	// A client that resumes its TLS session, which shows no certificate again.
+	// A client that resumes its TLS session does not send its certificate again.
 	config := &tls.Config{RootCAs: ca.Pool, Certificates: []tls.Certificate{ca.Client(t, name("ann"))}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 	for i := range 2 {
 		nc := must(tls.Dial("tcp", s.SecureAddr().String(), config))(t)
@@ -198,14 +199,14 @@ func TestX509(t *testing.T) {
 		nc.Close()
 	}
 
-	// Who has no certificate, or one that nobody vouches for, or any more, gets no session.
+	// A client gets no session without a certificate, or with an invalid or expired one.
 	log.reset()
 	for what, d := range map[string]dialer{
 		"none": overTLS(s, ca), "another's": overTLS(s, ca, other.Client(t, name("ann"))), "expired": overTLS(s, ca, ca.Expired(t, name("ann"))),
 		"a server's": overTLS(s, ca, ca.Server(t)),
 	} {
 		nc, err := d()
-		if err != nil { // TLS 1.3 tells when something is read
+		if err != nil { // with TLS 1.3, only the first read fails
 			continue
 		}
 		if _, err := rawclient.Open(nc, time.Second); err == nil || os.IsTimeout(err) {
@@ -213,13 +214,13 @@ func TestX509(t *testing.T) {
 		}
 		nc.Close()
 	}
-	eventually(t, "the log of it", func() bool { return len(log.matching("TLS handshake failed")) == 4 })
+	eventually(t, "the log messages", func() bool { return len(log.matching("TLS handshake failed")) == 4 })
 	if m := counts(t, word(t, is("ann"), "mntr")); number(t, m, "unsuccessful_handshake") != 4 || number(t, m, "auth_failed_count") != 5 {
 		t.Errorf("unsuccessful_handshake %s, auth_failed_count %s", m["unsuccessful_handshake"], m["auth_failed_count"])
 	}
 
-	// The log's entries say what they meant: a server without TLS reads them the
-	// same, but lets nobody name the scheme any more.
+	// A server without TLS applies the log's entries in the same way, but refuses new ACLs
+	// with the scheme.
 	check(t, s.Close())
 	without := open(t, lockkeeper.Config{DataDir: cfg.DataDir})
 	c := connect(t, inMemory(without))
@@ -229,7 +230,7 @@ func TestX509(t *testing.T) {
 	want(auth(c), proto.AuthFailed)
 }
 
-// TestX509Wanted: a certificate that is only wanted may be left out, but not be bad.
+// TestX509Wanted: if a certificate is only requested, it may be missing, but not be bad.
 func TestX509Wanted(t *testing.T) {
 	ca, other := testkit.NewCA(t), testkit.NewCA(t)
 	s := open(t, secure(t, ca, tls.VerifyClientCertIfGiven))
@@ -255,20 +256,21 @@ func TestX509Wanted(t *testing.T) {
 		t.Errorf("with one: %s, %v", scheme, err)
 	}
 	if scheme, err := who(overTLS(s, ca, other.Client(t, ann))); err == nil {
-		t.Errorf("with another's: %s", scheme)
+		t.Errorf("with one of another authority: %s", scheme)
 	}
 	long := pkix.Name{CommonName: strings.Repeat("long", 20_000)}
 	if scheme, err := who(overTLS(s, ca, ca.Client(t, long))); err == nil {
 		t.Errorf("with a name that fills the log: %s", scheme)
 	}
-	// A certificate that is asked for, but that nobody has verified, proves nothing.
+	// A certificate that was not verified gives no identity.
 	s = open(t, secure(t, ca, tls.RequireAnyClientCert))
 	if scheme, err := who(overTLS(s, ca, other.Client(t, ann))); scheme != "ip" || err != nil {
 		t.Errorf("unverified: %s, %v", scheme, err)
 	}
 }
 
-// TestTLSConfig: what makes no sense is refused, and leaves no port open.
+// TestTLSConfig: a server with an invalid configuration does not start, and leaves no port
+// open.
 func TestTLSConfig(t *testing.T) {
 	ca := testkit.NewCA(t)
 	good := secure(t, ca, tls.NoClientCert)

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// get reads a znode as soon as the client has a server: elections may take a
-// while, and a client that finds no server fails what it was asked.
+// get retries until the client can read a znode: while there is no server, during an
+// election for instance, its requests fail.
 func get(t *testing.T, conn *zk.Conn, path string) *zk.Stat {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -25,7 +25,7 @@ func get(t *testing.T, conn *zk.Conn, path string) *zk.Stat {
 	}
 }
 
-// TestCluster: a session and its ephemeral outlive three leaders in turn.
+// TestCluster: a session and its ephemeral survive the loss of three leaders in turn.
 func TestCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
@@ -37,11 +37,11 @@ func TestCluster(t *testing.T) {
 		for range 3 {
 			lead := c.Leader()
 			c.Kill(lead)
-			time.Sleep(5 * time.Second) // there is another one, most likely
+			time.Sleep(5 * time.Second) // most likely there is another leader
 			if stat := get(t, other, "/lock"); stat.EphemeralOwner != session {
 				t.Fatalf("the lock is %+v", stat)
 			}
-			get(t, holder, "/lock") // it has found another server, too
+			get(t, holder, "/lock") // when it has found another server
 			c.Restart(lead)
 			time.Sleep(time.Second)
 		}
@@ -58,7 +58,7 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-// TestPartition: the side with most members goes on, the other one does not serve.
+// TestPartition: the side with a majority continues to serve, and the other side stops.
 func TestPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 5)

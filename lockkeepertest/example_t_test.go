@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// exampleT is a testing.TB for examples, which get none.
+// exampleT is a testing.TB for examples, which have none.
 type exampleT struct {
 	testing.TB
 	cleanups []func()
@@ -18,7 +18,7 @@ func (t *exampleT) Helper()          {}
 func (t *exampleT) Name() string     { return "Example" }
 func (t *exampleT) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 
-func (t *exampleT) Error(args ...any)                 { fmt.Println(args...) } // not what the example's output should be
+func (t *exampleT) Error(args ...any)                 { fmt.Println(args...) } // makes the example fail, since its output differs
 func (t *exampleT) Errorf(format string, args ...any) { t.Error(fmt.Sprintf(format, args...)) }
 func (t *exampleT) Fatal(args ...any)                 { log.Fatal(args...) }
 func (t *exampleT) Fatalf(format string, args ...any) { log.Fatalf(format, args...) }

@@ -9,11 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// A test has the session of the client that holds a lock expire, and sees the next
-// client get the lock. In your tests t is the test's own.
+// A test expires the session of the client that holds a lock, and sees the next client
+// get the lock. In your tests, t is the test's own.
 func Example() {
 	t := newT()
-	defer t.end() // a test does that by itself
+	defer t.end() // not needed in a test
 
 	server := lockkeepertest.Start(t)
 	holder, waiter := server.Connect(t, 30*time.Second), server.Connect(t, 30*time.Second)
@@ -33,7 +33,7 @@ func Example() {
 	// the next one has it: <nil>
 }
 
-// A client whose connection is cut comes back by itself with the session that it had.
+// A client whose connection is cut reconnects by itself, with the same session.
 func ExampleServer_Disconnect() {
 	t := newT()
 	defer t.end()
@@ -46,7 +46,7 @@ func ExampleServer_Disconnect() {
 		if _, _, err := conn.Exists("/"); err == nil {
 			break
 		}
-		time.Sleep(time.Millisecond) // it is not back yet
+		time.Sleep(time.Millisecond) // not connected yet
 	}
 	fmt.Println("back with its session:", conn.SessionID() == session)
 	// Output:
@@ -67,14 +67,14 @@ func ExampleStartCluster() {
 	}
 
 	cluster.Kill(leader)
-	cluster.Leader() // waits for another one
+	cluster.Leader() // waits for a new leader
 	for {
 		held, _, err := conn.Exists("/lock")
 		if err == nil {
 			fmt.Println("the lock is held:", held)
 			break
 		}
-		time.Sleep(time.Millisecond) // the client is on its way back
+		time.Sleep(time.Millisecond) // not connected yet
 	}
 	cluster.Restart(leader)
 	// Output: the lock is held: true

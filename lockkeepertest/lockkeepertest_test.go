@@ -35,7 +35,7 @@ func TestTCP(t *testing.T) {
 	}
 }
 
-// cut is a dialer whose connections can all be cut, and no new ones made.
+// cut is a dialer that fails once off is set.
 type cut struct {
 	s   *lockkeepertest.Server
 	off atomic.Bool
@@ -48,10 +48,10 @@ func (c *cut) Dial(network, address string, timeout time.Duration) (net.Conn, er
 	return c.s.Dial(network, address, timeout)
 }
 
-// TestLockPassesOnInVirtualTime holds a lock with a client that is cut off. Its
-// session of 30 s really times out, the next client gets the lock, neither
-// before nor much later, and no real second goes by.
-func TestLockPassesOnInVirtualTime(t *testing.T) {
+// TestLockExpiresInVirtualTime cuts off a client that holds a lock. The next client gets
+// the lock when the session of 30 s expires, neither before nor much later, and within
+// little real time.
+func TestLockExpiresInVirtualTime(t *testing.T) {
 	started := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		const timeout, tick = 30 * time.Second, 2 * time.Second
@@ -75,22 +75,22 @@ func TestLockPassesOnInVirtualTime(t *testing.T) {
 			}
 			got <- time.Now()
 		}()
-		time.Sleep(5 * time.Minute) // pings keep both sessions, however long
+		time.Sleep(5 * time.Minute) // pings keep both sessions alive
 		select {
 		case <-got:
-			t.Fatal("two hold the lock")
+			t.Fatal("two clients hold the lock")
 		default:
 		}
 
 		network.off.Store(true)
-		lastPing := timeout / 3 // at most so long before the cut
+		lastPing := timeout / 3 // the longest time between the last ping and the cut
 		cutAt := time.Now()
 		if !s.Disconnect(holder.SessionID()) {
 			t.Fatal("the holder had no connection")
 		}
 		waited := (<-got).Sub(cutAt)
 		if waited < timeout-lastPing || waited > timeout+tick {
-			t.Errorf("the lock passed on %v after the cut, with a session of %v and a tick of %v", waited, timeout, tick)
+			t.Errorf("the next client got the lock %v after the cut, with a session of %v and a tick of %v", waited, timeout, tick)
 		}
 	})
 	if took := time.Since(started); took > 4*time.Minute {
@@ -137,7 +137,7 @@ func TestExpireSession(t *testing.T) {
 			t.Errorf("got %v", e)
 		}
 		for victim.SessionID() == session || victim.State() != zk.StateHasSession {
-			time.Sleep(time.Second) // the client comes back, learns, and makes a new session
+			time.Sleep(time.Second) // until the client has a new session
 		}
 		for _, id := range []int64{session, 1} {
 			if err := s.ExpireSession(id); !errors.Is(err, lockkeepertest.ErrNoSession) {
@@ -167,7 +167,7 @@ func TestDisconnectKeepsTheSession(t *testing.T) {
 			t.Fatal("there was no connection")
 		}
 		if s.Disconnect(1) {
-			t.Error("there was a connection of a session that never was")
+			t.Error("Disconnect closed a connection of a session that does not exist")
 		}
 		synctest.Wait()
 		for conn.State() != zk.StateHasSession {
@@ -199,13 +199,13 @@ func TestStopAndRestart(t *testing.T) {
 			session := conn.SessionID()
 			s.Stop()
 			if _, err := s.Dial("", "", time.Second); err == nil {
-				t.Error("a stopped server took a connection")
+				t.Error("a stopped server accepted a connection")
 			}
-			s.Stop() // twice is once
+			s.Stop() // does nothing
 			s.Restart()
 			children, _, err := conn.Children("/")
 			for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {
-				children, _, err = conn.Children("/") // the client is still on its way back
+				children, _, err = conn.Children("/") // until the client is connected
 			}
 			if err != nil || len(children) != 3 || conn.SessionID() != session {
 				t.Errorf("children %v, error %v, session %#x, was %#x", children, err, conn.SessionID(), session)
@@ -218,8 +218,8 @@ func TestStopAndRestart(t *testing.T) {
 	}
 }
 
-// TestServersDoNotMeet runs several servers in one process.
-func TestServersDoNotMeet(t *testing.T) {
+// TestSeparateServers: servers in one process share nothing.
+func TestSeparateServers(t *testing.T) {
 	a, b := lockkeepertest.Start(t), lockkeepertest.Start(t)
 	if _, err := a.Connect(t, time.Minute).Create("/a", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
@@ -236,8 +236,8 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// logger is a zk.Logger that says what the client does, if it has a test to say
-// it to. Outside of a bubble it must not: the client may talk after the test.
+// logger is a zk.Logger that writes to a test's log, unless t is nil. Outside a synctest
+// bubble t must be nil, since the client may log after the test has ended.
 type logger struct{ t *testing.T }
 
 func (l logger) Printf(format string, args ...any) {

@@ -1,5 +1,5 @@
-// Package xid finds the request that a reply answers. It knows numbers alone,
-// so that tests of every floor of the house can use it.
+// Package xid finds the request that a reply answers. It knows only numbers,
+// so that tests of every layer can use it.
 package xid
 
 // The ping's opcode, and the xid of every reply to one (ClientCnxn.PING_XID).
