@@ -32,32 +32,32 @@ fuzz:
 sim:
 	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
 
-# The same with perturbed schedules and stopped processes.
+# The same with perturbed schedules and paused processes.
 perturbed:
 	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.perturb -sim.hours=$(H)
 
-# Builds with planted bugs, each of which the simulation has to find.
+# Builds with planted bugs, each of which a check has to find.
 plants:
 	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=40
 	go test . -run '^TestPutBack$$' -timeout 0 -v -putback
 
-# N small faults made in the source, one at a time: which kind of test finds each
-# (docs/testing.md). FLAGS takes more flags of internal/mutants.
+# N small faults in the source, one at a time: which kind of test finds each?
+# (docs/testing.md) FLAGS has more flags of internal/mutants.
 mutants:
 	nice -n 10 go test ./internal/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
 
-# As root on Debian: it installs a real Redis, real ZooKeepers, Java, and more.
+# On Debian, as root: installs Redis, ZooKeepers, Java and more.
 interop:
 	interop/setup.sh
 	go test -C interop -tags interop -parallel 6 -timeout 20m ./...
 
-# Kills, stops and cuts off the processes of a cluster and its clients at random,
-# for T each way: make chaos T=10m
+# Kills, pauses and cuts off the processes of a cluster at random while clients work,
+# for T with each of two tests: make chaos T=10m
 chaos:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_CHAOS=$(T) go test -C interop -tags interop -timeout 0 -v -run '^TestCluster(Locks|Network)$$' .
 
-# Compares lockkeeper with both real ZooKeepers at length, by random requests.
+# Compares lockkeeper with both real ZooKeepers, by many random requests.
 diff:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .

@@ -26,21 +26,21 @@ func TestKnownFailures(t *testing.T) {
 		name string
 		test func(t *testing.T, s *lockkeeper.Server, dial dialer)
 	}{
-		{"stale session id swapped for a fresh one", staleSession},
+		{"a new session given to a client whose session has ended", staleSession},
 		{"session id -1 misread", sessionMinusOne},
-		{"a predecessor's ephemeral taken for one's own", predecessorsEphemeral},
+		{"an old session's ephemeral mistaken for the new session's", predecessorsEphemeral},
 		{"socket left open after an expired answer", refusedSocket},
-		{"the missing readOnly byte", noReadOnlyByte},
+		{"a handshake without the readOnly byte misread", noReadOnlyByte},
 		{"unknown opcode that hangs the client", unknownOpcode},
 		{"TTL create that desynchronises the stream", ttlCreate},
 		{"bad operation in a multi that kills the server", badMulti},
 		{"addWatch reply without its body", addWatchBody},
-		{"a lone check", loneCheck},
+		{"a check outside a multi", loneCheck},
 		{"setWatches of more than 1 MiB in several frames", largeSetWatches},
 		{"child watches lost in setWatches", childSetWatches},
 		{"relativeZxid ignored", relativeZxid},
 		{"watch leak at disconnect", watchLeak},
-		{"a lock directory with foreign children", foreignChildren},
+		{"a lock directory with children of other clients", foreignChildren},
 	} {
 		t.Run(k.name, func(t *testing.T) { overAll(t, lockkeeper.Config{}, k.test) })
 	}
