@@ -50,13 +50,13 @@ func (c *checker) availability() {
 	}
 	for _, o := range c.h.Ops {
 		k := c.h.Conns[o.Conn]
-		if !isWrite(o.Code) || o.ReadOnly || o.CallAt+soon > c.h.Over || !c.calm(o.Server, o.CallAt, o.CallAt+soon) {
+		if !isWrite(o.Code) || o.ReadOnly || o.CallAt+soon > c.h.WorkEnded || !c.onlyOtherStuck(o.Server, o.CallAt, o.CallAt+soon) {
 			continue
 		}
 		if !o.Known() && (closed[o.Session] || newest[o.Session] != k || k.Ended-o.CallAt < soon && !k.ByServer) {
 			continue // the client itself gave up the connection or the session
 		}
-		c.n.Prompt++
+		c.n.PromptWrites++
 		switch {
 		case !o.Known():
 			c.fail("availability", "op %d, sent to member %d at %v, was not answered; the connection ended at %v, by the server: %v", o.ID, o.Server, o.CallAt, k.Ended, k.ByServer)
@@ -66,9 +66,9 @@ func (c *checker) availability() {
 	}
 }
 
-// calm reports whether in a period, and for a while before it, there was no fault
+// onlyOtherStuck reports whether in a period, and for a while before it, there was no fault
 // other than one other member being stuck once.
-func (c *checker) calm(member int, from, to time.Duration) bool {
+func (c *checker) onlyOtherStuck(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	from -= c.s.settleTime()
@@ -116,7 +116,7 @@ func (c *checker) age() {
 		if high == nil || !o.Known() || o.ReadOnly {
 			continue
 		}
-		c.n.Recent++
+		c.n.ReadAges++
 		if o.Zxid < high.Zxid && !c.wasPaused(o.Server, high.RetAt, o.RetAt) {
 			c.fail("age of reads", "op %d, sent to member %d at %v, was answered from zxid %x, although %x had been acknowledged at %v", o.ID, o.Server, o.CallAt, o.Zxid, high.Zxid, high.RetAt)
 		}

@@ -19,15 +19,15 @@ import (
 type Counts struct {
 	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
 	Reaped                                                                                  int // TTL znodes and containers that members deleted
-	Timely                                                                                  int // sessions whose latest possible end was known
-	Again, AtOnce                                                                           int // watches that were set again, and events that this caused
+	KnownEnds                                                                               int // sessions whose latest possible end was known
+	SetAgain, AtOnce                                                                        int // watches that were set again, and events that this caused
 	Unchecked                                                                               int // registers whose history Porcupine could not judge in time
 	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
 	Reconfigs                                                                               int // reconfigs that were answered
 	Refused                                                                                 int // writes that would have exceeded a quota
 	ReadOnly                                                                                int // answers from members without a majority
-	Prompt, Recent                                                                          int // writes that had to be prompt, and reads whose age was checked
-	Overtaken                                                                               int // snapshots that were restored while the member served clients with watches; Restores counts the others
+	PromptWrites, ReadAges                                                                  int // writes that had to be prompt, and reads whose age was checked
+	RestoresServing                                                                         int // snapshots that were restored while the member served clients with watches; Restores counts the others
 }
 
 func (n *Counts) add(m Counts) {
@@ -43,13 +43,13 @@ func (n *Counts) add(m Counts) {
 	n.Unchecked += m.Unchecked
 	n.Restores += m.Restores
 	n.Reaped += m.Reaped
-	n.Timely += m.Timely
-	n.Again += m.Again
+	n.KnownEnds += m.KnownEnds
+	n.SetAgain += m.SetAgain
 	n.AtOnce += m.AtOnce
-	n.Overtaken += m.Overtaken
+	n.RestoresServing += m.RestoresServing
 	n.Outcomes += m.Outcomes
-	n.Prompt += m.Prompt
-	n.Recent += m.Recent
+	n.PromptWrites += m.PromptWrites
+	n.ReadAges += m.ReadAges
 	n.ReadOnly += m.ReadOnly
 	n.Refused += m.Refused
 	n.Reconfigs += m.Reconfigs
@@ -62,7 +62,7 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
-	c.n.Restores, c.n.Overtaken = s.h.Restores, s.h.Overtaken
+	c.n.Restores, c.n.RestoresServing = s.h.Restores, s.h.RestoresServing
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.outcomes()
@@ -329,7 +329,7 @@ func (c *checker) reconfigs() {
 			c.fail("reconfig", "op %d (%s as %q, for version %x), sent at %v, was answered %v: %q; the members were %+v then, and %+v when the answer came", o.ID, o.Path, o.User, o.Version64, o.CallAt, o.Err, o.GotData, by(o.CallAt), by(o.RetAt))
 		}
 	}
-	if len(all) == 0 || c.h.Over == 0 {
+	if len(all) == 0 || c.h.WorkEnded == 0 {
 		return
 	}
 	last := all[len(all)-1]
@@ -547,7 +547,7 @@ func (c *checker) locks() {
 		var holder *Span
 		for _, p := range spans {
 			end := believesUntil(p, answered[p.Session])
-			if t, ok := c.h.Known[p.Session]; ok {
+			if t, ok := c.h.KnownEnded[p.Session]; ok {
 				end = min(end, t)
 			}
 			if c.h.Forced[p.Session] {
@@ -869,7 +869,7 @@ func (k *watchCheck) again(o *Op, first knownWatches, atOnce []due, armed map[on
 	}
 	var want []due
 	arm := func(w oneShot, t triggers) {
-		c.n.Again++
+		c.n.SetAgain++
 		if absent, ok := first.watching[w]; !ok || absent != slices.Contains(q.Exist, w.path) && !w.child {
 			fail("op %d sets a watch of %v again, but the session has %v", o.ID, w, first)
 		}
@@ -1001,7 +1001,7 @@ func (c *checker) expiries() {
 		if c.wasStuck(int(e.By), e.At-time.Second, e.At) {
 			continue // another member may lead already, and have found the session late
 		}
-		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.Leads, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
+		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.LeaderChanges, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
 			found = nil // the previous leader did not get to end the session
 		}
 		late[e.Session] = append(found, e)
@@ -1033,9 +1033,9 @@ func (c *checker) expiries() {
 	}
 }
 
-// told is when the last of some members can have learned what another one, by, heard
+// reportedBy is when the last of some members can have learned what another one, by, heard
 // at a given time.
-func (c *checker) told(by int, members []int, heard time.Duration) time.Duration {
+func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Duration {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up and replaced
@@ -1158,15 +1158,15 @@ func (c *checker) lateness() {
 			}
 			heard, server = max(heard, o.RetAt), o.Server
 		}
-		if c.h.Tries[id] > heard-10*time.Second { // a slow member may resume the session long after the client gave up
+		if c.h.FailedResumes[id] > heard-10*time.Second { // a slow member may resume the session long after the client gave up
 			return
 		}
 		if t := afterStop[id]; t <= at {
 			heard = max(heard, t)
 		}
-		heard = c.told(server, by, heard)
+		heard = c.reportedBy(server, by, heard)
 		// A new leader with a slow store takes a while until it counts.
-		for _, t := range c.h.Leads {
+		for _, t := range c.h.LeaderChanges {
 			if t <= at {
 				heard = max(heard, t+10*time.Second)
 			}
@@ -1177,7 +1177,7 @@ func (c *checker) lateness() {
 				heard += s.Until - s.At + tick
 			}
 		}
-		c.n.Timely++
+		c.n.KnownEnds++
 		if late := at - heard - k.timeout; late > tick+time.Second+c.s.slack() {
 			c.fail("expiry", "session %x, with a timeout of %v, %s at %v, %v after it should have ended", id, k.timeout, what, at, late)
 		}
@@ -1189,7 +1189,7 @@ func (c *checker) lateness() {
 	for _, m := range c.s.members {
 		all = append(all, int(m.id))
 	}
-	for _, id := range c.h.Left {
+	for _, id := range c.h.Sessions {
 		judge(id, c.h.End, "has not ended", all...)
 	}
 }

@@ -171,7 +171,7 @@ func (c *client) try(server int) error {
 			return errExpired
 		}
 		h.mu.Lock()
-		h.Tries[resumes] = h.now()
+		h.FailedResumes[resumes] = h.now()
 		h.mu.Unlock()
 		return err
 	}
@@ -277,7 +277,7 @@ func (c *client) fired(e proto.EventType, path string) {
 func (c *client) forget() {
 	c.drop()
 	c.s.h.mu.Lock()
-	c.s.h.Known[c.session.SessionID] = c.s.h.now()
+	c.s.h.KnownEnded[c.session.SessionID] = c.s.h.now()
 	c.newest, c.left = nil, 0
 	clear(c.watching)
 	clear(c.persistent)
@@ -590,7 +590,7 @@ func (c *client) sendAll(ops ...*Op) {
 }
 
 // awaitEvent waits for an event and reports whether one came before the connection
-// ended and the given time was over.
+// ended or the given time was over.
 func (c *client) awaitEvent(most time.Duration) bool {
 	if c.conn == nil {
 		return false

@@ -42,7 +42,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
 		if m := s.leader(); m != nil {
-			defer s.spanIn(&s.stuckLog, m.name)()
+			defer s.beginSpan(&s.stuckLog, m.name)()
 			s.isolate(m.name, true, true, hold)
 		}
 	}},
@@ -58,7 +58,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
-		defer s.spanIn(&s.stuckLog, m.name)()
+		defer s.beginSpan(&s.stuckLog, m.name)()
 		s.isolate(m.name, true, true, hold)
 	}},
 	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
@@ -89,7 +89,7 @@ var faultKinds = []fault{
 	}},
 	{"cut off a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
-		defer s.spanIn(&s.stuckLog, m.name)()
+		defer s.beginSpan(&s.stuckLog, m.name)()
 		s.cutAll(m.name, 1)
 		time.Sleep(hold)
 		s.cutAll(m.name, -1)
@@ -149,12 +149,12 @@ var faultKinds = []fault{
 			return
 		}
 		defer m.release()
-		m.setDoomed(true)
+		m.setMayStop(true)
 		end := m.slow(func() error { return syscall.ENOSPC })
 		time.Sleep(hold)
 		m.stop(false)
 		end()
-		m.setDoomed(false)
+		m.setMayStop(false)
 		m.start()
 	}},
 	{"transfer", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
@@ -195,7 +195,7 @@ type storeFault struct{ f func() error }
 func (m *member) slow(f func() error) (end func()) {
 	x := &storeFault{f}
 	m.changeFaults(func(all []*storeFault) []*storeFault { return append(slices.Clone(all), x) })
-	over := m.s.spanIn(&m.s.slowLog, m.name)
+	over := m.s.beginSpan(&m.s.slowLog, m.name)
 	return func() {
 		m.changeFaults(func(all []*storeFault) []*storeFault {
 			return slices.DeleteFunc(slices.Clone(all), func(y *storeFault) bool { return x == y })
@@ -225,7 +225,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	if m == nil || m.mem == nil {
 		return
 	}
-	defer s.spanIn(&s.stuckLog, m.name)()
+	defer s.beginSpan(&s.stuckLog, m.name)()
 	over := make(chan struct{})
 	defer close(over)
 	defer m.slow(func() error { <-over; return nil })()
@@ -329,16 +329,16 @@ func (s *sim) sessions() (ids []int64) {
 func (m *member) claim() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.busy || m.srv == nil {
+	if m.claimed || m.srv == nil {
 		return false
 	}
-	m.busy = true
+	m.claimed = true
 	return true
 }
 
 func (m *member) release() {
 	m.mu.Lock()
-	m.busy = false
+	m.claimed = false
 	m.mu.Unlock()
 }
 
@@ -383,7 +383,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.release()
-	m.setDoomed(true)
+	m.setMayStop(true)
 	began := s.h.now()
 	// Retry until the removal is certain: a member that lost its data must not vote.
 	for i := 0; ; i++ {
@@ -403,10 +403,10 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	time.Sleep(hold / 4)
-	s.cutFor(m, began) // the leader may not learn what a removed member hears
+	s.noteSilence(m, began) // the leader may not learn what a removed member hears
 	m.stop(r.IntN(2) == 0)
 	time.Sleep(hold)
-	m.setDoomed(false)
+	m.setMayStop(false)
 	m.join = true
 	if m.mem != nil {
 		m.mu.Lock()
@@ -496,9 +496,9 @@ func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
 	return false
 }
 
-func (m *member) setDoomed(yes bool) {
+func (m *member) setMayStop(yes bool) {
 	m.mu.Lock()
-	m.doomed = yes
+	m.mayStop = yes
 	m.mu.Unlock()
 }
 
@@ -509,7 +509,7 @@ func (s *sim) jumpClocks() {
 	pace := time.Duration(float64(5000+r.IntN(60_000))*math.Sqrt(s.opts.Pace)) * time.Millisecond
 	for {
 		select {
-		case <-s.calm:
+		case <-s.faultsOver:
 			return
 		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
 		}
@@ -552,18 +552,18 @@ func (s *sim) pauseProcesses(hold time.Duration, members ...*member) {
 		}
 	}
 	for _, m := range paused {
-		s.order.Pause(m.name)
-		defer s.spanIn(&s.pauseLog, m.name)()
-		defer s.spanIn(&s.slowLog, m.name)() // the leader learns late what this member has heard
+		s.perturbed.Pause(m.name)
+		defer s.beginSpan(&s.pauseLog, m.name)()
+		defer s.beginSpan(&s.slowLog, m.name)() // the leader learns late what this member has heard
 		if len(members) == 1 {
-			defer s.spanIn(&s.stuckLog, m.name)()
+			defer s.beginSpan(&s.stuckLog, m.name)()
 		}
 	}
 	began := s.h.now()
 	time.Sleep(hold)
 	for _, m := range paused {
-		s.cutFor(m, began)
-		s.order.Resume(m.name)
+		s.noteSilence(m, began)
+		s.perturbed.Resume(m.name)
 	}
 }
 
@@ -578,7 +578,7 @@ func (s *sim) makeFaults() {
 	pace := time.Duration(float64(300+r.IntN(5000))*math.Sqrt(s.opts.Pace)) * time.Millisecond // of this run
 	for {
 		select {
-		case <-s.calm:
+		case <-s.faultsOver:
 			return
 		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
 		}
@@ -596,7 +596,7 @@ func (s *sim) makeFaults() {
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
 				if !slices.Contains(stickingFaults, f.name) {
-					defer s.spanIn(&s.otherLog, "")()
+					defer s.beginSpan(&s.otherLog, "")()
 				}
 				f.do(s, own, hold)
 				s.mu.Lock()

@@ -143,32 +143,32 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // History is everything that happened in a run.
 type History struct {
-	mu         sync.Mutex
-	start      time.Time
-	seq        int
-	Ops        []*Op
-	Conns      []*ConnLog
-	Commits    []Commit
-	Spans      []*Span
-	Expiries   []Expiry
-	Clocks     []Clock
-	Leads      []time.Duration         // when a member learned of a new leader, or that there is none
-	Tries      map[int64]time.Duration // when a client last tried to resume a session and failed
-	Left       []int64                 // the sessions that exist at the end
-	Stats      map[string]string       // the stats of quotas at the end, as a member has them
-	StatsZxid  int64                   // that member's zxid
-	End        time.Duration           // when Left and Stats were read
-	Over       time.Duration           // when the clients stopped
-	Faults     []string
-	Forced     map[int64]bool          // sessions that a fault has ended
-	Known      map[int64]time.Duration // when a client learned that its session has ended
-	Restores   int                     // snapshots restored by members without watching clients, mostly at a start
-	Overtaken  int                     // snapshots from the leader, restored by members with watching clients
-	Violations []Violation
+	mu              sync.Mutex
+	start           time.Time
+	seq             int
+	Ops             []*Op
+	Conns           []*ConnLog
+	Commits         []Commit
+	Spans           []*Span
+	Expiries        []Expiry
+	Clocks          []Clock
+	LeaderChanges   []time.Duration         // when a member learned of a new leader, or that there is none
+	FailedResumes   map[int64]time.Duration // when a client last tried to resume a session and failed
+	Sessions        []int64                 // the sessions that exist at the end
+	Stats           map[string]string       // the stats of quotas at the end, as a member has them
+	StatsZxid       int64                   // that member's zxid
+	End             time.Duration           // when Sessions and Stats were read
+	WorkEnded       time.Duration           // when the clients stopped
+	Faults          []string
+	Forced          map[int64]bool          // sessions that a fault has ended
+	KnownEnded      map[int64]time.Duration // when a client learned that its session has ended
+	Restores        int                     // snapshots restored by members without watching clients, mostly at a start
+	RestoresServing int                     // snapshots from the leader, restored by members with watching clients
+	Violations      []Violation
 }
 
 func newHistory() *History {
-	return &History{start: time.Now(), Forced: map[int64]bool{}, Known: map[int64]time.Duration{}, Tries: map[int64]time.Duration{}}
+	return &History{start: time.Now(), Forced: map[int64]bool{}, KnownEnded: map[int64]time.Duration{}, FailedResumes: map[int64]time.Duration{}}
 }
 
 func (h *History) now() time.Duration { return time.Since(h.start) }
@@ -312,7 +312,7 @@ func (t *recorder) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
 	if t.served {
-		t.h.Overtaken++
+		t.h.RestoresServing++
 	} else {
 		t.h.Restores++
 	}

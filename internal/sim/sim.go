@@ -49,7 +49,7 @@ func (s *sim) slack() time.Duration {
 	if s.opts.Real { // on a busy machine
 		return 5 * time.Second
 	}
-	return s.order.Slack()
+	return s.perturbed.Slack()
 }
 
 // usualElection is the default election timeout.
@@ -99,19 +99,19 @@ const (
 
 // sim is a run.
 type sim struct {
-	opts    Options
-	h       *History
-	net     *memnet.Network
-	peers   map[uint64]string
-	members []*member
-	shared  *lockedRand   // for choices that several goroutines make
-	done    chan struct{} // closed when the clients are to stop
-	calm    chan struct{} // closed when no new faults are to start
-	wg      sync.WaitGroup
-	clients []*client    // guarded by h.mu; the first has the id 1
-	delay   atomic.Int64 // longest delay of a message
+	opts       Options
+	h          *History
+	net        *memnet.Network
+	peers      map[uint64]string
+	members    []*member
+	shared     *lockedRand   // for choices that several goroutines make
+	done       chan struct{} // closed when the clients are to stop
+	faultsOver chan struct{} // closed when no new faults are to start
+	wg         sync.WaitGroup
+	clients    []*client    // guarded by h.mu; the first has the id 1
+	delay      atomic.Int64 // longest delay of a message
 
-	order *perturb.Run // perturbs the order in which the members' goroutines run
+	perturbed *perturb.Run // perturbs the order in which the members' goroutines run
 
 	// Clients of the fault that makes a member lag; guarded by lagging.
 	writer  *client // writes much
@@ -189,8 +189,8 @@ type member struct {
 	mu       sync.Mutex
 	srv      *lockkeeper.Server // nil while it is down
 	listener net.Listener
-	doomed   bool          // it may stop by itself: its disk is full, or it was removed
-	busy     bool          // it is claimed by a fault
+	mayStop  bool          // it may stop by itself: its disk is full, or it was removed
+	claimed  bool          // reserved by a fault; see claim
 	gone     chan struct{} // closed when srv is stopped
 	faults   []*storeFault
 }
@@ -240,7 +240,7 @@ func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	if r.Message == "leader" {
 		h.mu.Lock()
-		h.Leads = append(h.Leads, h.now())
+		h.LeaderChanges = append(h.LeaderChanges, h.now())
 		h.mu.Unlock()
 	}
 	if r.Level >= slog.LevelWarn || r.Message == "leader" {
@@ -253,7 +253,7 @@ func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 
 // start opens the member's server. The caller must have claimed the member.
 func (m *member) start() (err error) {
-	m.s.order.As(m.name, func() { err = m.open() })
+	m.s.perturbed.As(m.name, func() { err = m.open() })
 	return err
 }
 
@@ -331,9 +331,9 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	case err := <-srv.Err():
 		m.s.h.fault("member %d stops: %v", m.id, err)
 		m.mu.Lock()
-		doomed := m.doomed
+		mayStop := m.mayStop
 		m.mu.Unlock()
-		if !doomed {
+		if !mayStop {
 			m.s.h.violate("fault", "member %d stops by itself: %v", m.id, err)
 		} else if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, lockkeeper.ErrRemoved) {
 			m.s.h.violate("fault", "member %d stops without naming its fault: %v", m.id, err)
@@ -365,7 +365,7 @@ func (m *member) stop(crash bool) {
 	if srv == nil {
 		return
 	}
-	m.s.cutFor(m, m.s.h.now()) // the leader does not learn what it heard last
+	m.s.noteSilence(m, m.s.h.now()) // the leader does not learn what it heard last
 	var err error
 	if crash {
 		m.s.cutAll(m.name, 1)
@@ -423,15 +423,15 @@ func (s *sim) cut(from, to string, by int) {
 	}
 }
 
-// cutFor records that the others did not hear from a member since some time.
-func (s *sim) cutFor(m *member, since time.Duration) {
+// noteSilence records that the others did not hear from a member since some time.
+func (s *sim) noteSilence(m *member, since time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cutLog = append(s.cutLog, span{from: m.name, to: anyHost, At: since, Until: s.h.now()})
 }
 
-// spanIn begins a span in one of the logs. The function that it returns ends the span.
-func (s *sim) spanIn(log *[]*span, from string) (end func()) {
+// beginSpan begins a span in one of the logs. The function that it returns ends the span.
+func (s *sim) beginSpan(log *[]*span, from string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := &span{from: from, At: s.h.now()}
@@ -465,13 +465,13 @@ func (s *sim) cutAll(host string, by int) {
 func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
-		done: make(chan struct{}), calm: make(chan struct{}),
+		done: make(chan struct{}), faultsOver: make(chan struct{}),
 		cuts: map[[2]string]int{}, faults: map[string]int{},
 	}
 	s.delay.Store(int64(usualDelay))
-	s.order = perturb.Begin(o.Seed)
-	defer s.order.End()
-	if where, longest := s.order.Hot(); perturb.Woven() {
+	s.perturbed = perturb.Begin(o.Seed)
+	defer s.perturbed.End()
+	if where, longest := s.perturbed.Hot(); perturb.Woven() {
 		s.h.fault("goroutines often sleep up to %v at %v", longest, where)
 	}
 	// In a run that hangs all goroutines wait, so virtual time gets here at once.
@@ -501,15 +501,15 @@ func Run(o Options) *Report {
 		}
 	}
 	if s.setUp() {
-		s.order.Stir()
+		s.perturbed.Stir()
 		s.work()
 		if !o.Quiet {
 			s.wg.Go(s.makeFaults)
 			s.wg.Go(s.jumpClocks)
 		}
 		time.Sleep(o.For)
-		close(s.calm)
-		s.order.Calm()
+		close(s.faultsOver)
+		s.perturbed.Calm()
 		s.recovery()
 	} else {
 		close(s.done)
@@ -522,7 +522,7 @@ func Run(o Options) *Report {
 }
 
 func (s *sim) report() *Report {
-	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Order: s.order.Counts()}
+	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Order: s.perturbed.Counts()}
 }
 
 // recovery checks that the cluster recovers after the faults.
@@ -532,34 +532,34 @@ func (s *sim) recovery() {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if !s.idle() {
-		s.h.violate("recovery", "faults do not end: %v", s.busyMembers())
+		s.h.violate("recovery", "faults do not end: %v", s.claimedMembers())
 	}
-	began, acked := time.Now(), s.acked()
-	for s.acked() < acked+50 && time.Since(began) < time.Minute {
+	began, acked := time.Now(), s.answered()
+	for s.answered() < acked+50 && time.Since(began) < time.Minute {
 		time.Sleep(100 * time.Millisecond)
 	}
-	if s.acked() < acked+50 {
-		s.h.violate("recovery", "only %d requests were answered in the minute after the last fault", s.acked()-acked)
+	if s.answered() < acked+50 {
+		s.h.violate("recovery", "only %d requests were answered in the minute after the last fault", s.answered()-acked)
 	}
 	time.Sleep(5 * time.Second) // for sessions to end and watches to fire without faults
-	s.h.Over = s.h.now()
+	s.h.WorkEnded = s.h.now()
 	close(s.done)
-	s.agree()
+	s.compareMembers()
 	s.h.Stats, s.h.StatsZxid = s.stats()
-	s.h.Left, s.h.End = s.sessions(), s.h.now()
+	s.h.Sessions, s.h.End = s.sessions(), s.h.now()
 }
 
 func (s *sim) idle() bool {
 	s.mu.Lock()
 	active := s.active
 	s.mu.Unlock()
-	return active == 0 && len(s.busyMembers()) == 0
+	return active == 0 && len(s.claimedMembers()) == 0
 }
 
-func (s *sim) busyMembers() (busy []uint64) {
+func (s *sim) claimedMembers() (busy []uint64) {
 	for _, m := range s.members {
 		m.mu.Lock()
-		if m.busy || m.srv == nil {
+		if m.claimed || m.srv == nil {
 			busy = append(busy, m.id)
 		}
 		m.mu.Unlock()
@@ -567,7 +567,7 @@ func (s *sim) busyMembers() (busy []uint64) {
 	return busy
 }
 
-func (s *sim) acked() (n int) {
+func (s *sim) answered() (n int) {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
 	for _, o := range s.h.Ops {
@@ -578,9 +578,9 @@ func (s *sim) acked() (n int) {
 	return n
 }
 
-// agree waits until all members have applied the same entries, and compares their
+// compareMembers waits until all members have applied the same entries, and compares their
 // states.
-func (s *sim) agree() {
+func (s *sim) compareMembers() {
 	type state struct {
 		index, digest uint64
 		check         error

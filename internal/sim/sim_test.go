@@ -238,9 +238,9 @@ func TestLong(t *testing.T) {
 %d sleeps and %d yields between two steps, %d paused processes
 checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped, %d outcomes, %d writes that had to be prompt, %d ages of reads; Porcupine judged %d operations, and gave up on %d histories
 %sfailures: %d
-`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores, c.Overtaken,
+`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores, c.RestoresServing,
 		total.Order.Sleeps, total.Order.Yields, total.Order.Pauses,
-		c.Reads, c.Locks, c.Watches, c.Events, c.Again, c.AtOnce, c.Ephemerals, c.Expiries, c.Timely, c.Reaped, c.Outcomes, c.Prompt, c.Recent, c.Linearized, c.Unchecked, kinds.String(), len(bad))
+		c.Reads, c.Locks, c.Watches, c.Events, c.SetAgain, c.AtOnce, c.Ephemerals, c.Expiries, c.KnownEnds, c.Reaped, c.Outcomes, c.PromptWrites, c.ReadAges, c.Linearized, c.Unchecked, kinds.String(), len(bad))
 	for _, b := range bad {
 		t.Error(b)
 	}
