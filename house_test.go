@@ -24,10 +24,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// house lists the layers of packages, the lowest first. A package may import packages of
-// layers above it in this list, and none of its own layer or of later ones. The list may
-// name packages that do not exist yet. Packages below internal that are not named here are
-// helpers of the tests and tools, which the server itself must not import.
+// house lists the layers of packages, one per line, the lowest first. A package may import
+// only packages of lower layers. The list may name packages that do not exist yet.
+// Packages below internal that are not named here are helpers of the tests and tools,
+// which the server itself must not import.
 const house = `
 	jute
 	proto

@@ -467,8 +467,8 @@ func TestRefusedByThree(t *testing.T) {
 	}
 }
 
-// TestLed: when a majority last followed the leader, by both clocks.
-func TestLed(t *testing.T) {
+// TestLastFollowed: when a majority last followed the leader, by both clocks.
+func TestLastFollowed(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
 	if at := c.lastFollowed(100, three[:1]); at != 100 {
 		t.Errorf("the leader of a cluster of one was followed at %d", at)

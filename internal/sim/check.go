@@ -563,9 +563,9 @@ func (c *checker) locks() {
 	}
 }
 
-// believesUntil is until when a client may believe that it holds a lock: until it releases
-// the lock, but no longer than two thirds of its session timeout after it sent the
-// last request that was answered. Stock clients count likewise.
+// believesUntil is how long a client may believe that it holds a lock: until it releases
+// the lock, but no longer than two thirds of its session timeout after it sent the last
+// request that was answered. Stock clients do the same.
 func believesUntil(p *Span, answered []answer) time.Duration {
 	until := p.CallAt + p.Timeout*2/3
 	for _, a := range answered { // in order of their calls
@@ -1033,8 +1033,8 @@ func (c *checker) expiries() {
 	}
 }
 
-// reportedBy is when the last of some members can have learned what another one, by, heard
-// at a given time.
+// reportedBy is when the last of some members can have learned what another one, by,
+// heard at a given time.
 func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Duration {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -1165,7 +1165,7 @@ func (c *checker) lateness() {
 			heard = max(heard, t)
 		}
 		heard = c.reportedBy(server, by, heard)
-		// A new leader with a slow store takes a while until it counts.
+		// A new leader with a slow store needs a while before it counts timeouts.
 		for _, t := range c.h.LeaderChanges {
 			if t <= at {
 				heard = max(heard, t+10*time.Second)

@@ -65,7 +65,7 @@ type conn struct {
 	raw    *rawclient.Client
 	log    *ConnLog
 	gone   chan struct{} // closed when the connection has ended
-	events chan struct{} // receives a value, if it is empty, for each event
+	events chan struct{} // has an element when an event has come
 
 	mu      sync.Mutex
 	pending []*Op // in the order in which they were sent

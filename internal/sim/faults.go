@@ -184,7 +184,7 @@ var faultKinds = []fault{
 		s.h.mu.Lock()
 		s.h.Forced[id] = true
 		s.h.mu.Unlock()
-		testhooks.Of(srv).ExpireSession(id) // it may fail, since other faults go on
+		testhooks.Of(srv).ExpireSession(id) // it may fail because of other faults
 	}},
 }
 
@@ -502,8 +502,8 @@ func (m *member) setMayStop(yes bool) {
 	m.mu.Unlock()
 }
 
-// jumpClocks sets members' clocks until the faults are over. Its random source is its own,
-// so that the rest of a run does not depend on it.
+// jumpClocks sets members' clocks until the faults are over. It has its own random source,
+// so that the rest of the run does not depend on it.
 func (s *sim) jumpClocks() {
 	r := s.stream(7)
 	pace := time.Duration(float64(5000+r.IntN(60_000))*math.Sqrt(s.opts.Pace)) * time.Millisecond

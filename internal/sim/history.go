@@ -50,7 +50,7 @@ type Op struct {
 // Known reports whether a reply came.
 func (o *Op) Known() bool { return o.Ret > 0 }
 
-// OK reports whether a reply came that says that the request was done.
+// OK reports whether the reply came and reports success.
 func (o *Op) OK() bool { return o.Ret > 0 && o.Err == proto.OK }
 
 // Part is one operation of a multi.

@@ -301,8 +301,8 @@ func (m *member) open() error {
 
 func (m *member) timeOfDay() time.Time { return time.Now().Add(time.Duration(m.ahead.Load())) }
 
-// setClock sets the member's clock. Mostly it is then some seconds off, sometimes it is
-// right, or off by hours or years.
+// setClock sets the member's clock: mostly some seconds off, sometimes right, or off by
+// hours or years.
 func (m *member) setClock() {
 	off := time.Duration(m.clocks.Int64N(int64(5 * time.Second)))
 	switch m.clocks.IntN(8) {
