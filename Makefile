@@ -51,8 +51,8 @@ interop:
 	interop/setup.sh
 	go test -C interop -tags interop -parallel 6 -timeout 20m ./...
 
-# Kills, pauses and cuts off the processes of a cluster at random while clients work,
-# for T with each of two tests: make chaos T=10m
+# Kills, pauses and cuts off the processes of a cluster and its clients at random, for T
+# in each of two tests: make chaos T=10m
 chaos:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_CHAOS=$(T) go test -C interop -tags interop -timeout 0 -v -run '^TestCluster(Locks|Network)$$' .

@@ -287,24 +287,24 @@ func TestStandsAgain(t *testing.T) {
 	// Half of the election timeout twice, then all of it, and up to 75 ms more.
 	for i, want := range []int64{1000, 2000, 2000} {
 		if gap := stood[i+1] - stood[i]; gap < want || gap > want+75 {
-			t.Errorf("it stood %d ms after the time before, want %d", gap, want)
+			t.Errorf("it stood %d ms after the last time, want %d", gap, want)
 		}
 	}
 
-	// Another member is elected, and lost: it counts from the beginning.
+	// After another member was elected and lost, the waits begin again.
 	c.hear(8000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
 	look(c, 8000, own)
 	stood = nil
 	own.term, lost.term = 7, 7
-	look(c, 8100, own) // a term begins, which somebody may win
+	look(c, 8100, own) // a new term: somebody may be standing in it
 	run(8100, 11_000)
 	if len(stood) != 2 || stood[0] < 9100 || stood[0] > 9175 || stood[1]-stood[0] > 1075 {
 		t.Errorf("it stood at %v, in a term that began at 8100", stood)
 	}
 }
 
-// TestLossesApart: a member that has briefly lost the leader and loses it again gives
-// the members that go before it the full time from the second loss on.
+// TestLossesApart: when a member loses the leader a second time, it gives the members that
+// should stand first their full time again, counted from the second loss.
 func TestLossesApart(t *testing.T) {
 	c := newContacts(2, timesFor(2*time.Second))
 	own, lost := state{term: 5}, state{term: 5, lost: true}
