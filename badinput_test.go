@@ -1,8 +1,6 @@
 package lockkeeper_test
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,38 +19,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
-
-// closed reads until the server ends the connection, and fails if it sends anything.
-func closed(t testing.TB, c *rawclient.Client) {
-	t.Helper()
-	f, err := c.Read()
-	if err == nil {
-		t.Fatalf("a frame in place of the end: %+v", f.ReplyHeader)
-	}
-	var late net.Error
-	if errors.As(err, &late) && late.Timeout() {
-		t.Fatal("the connection stays open")
-	}
-}
-
-// alive fails the test if c does not get an answer.
-func alive(t testing.TB, c *rawclient.Client) {
-	t.Helper()
-	if err := c.Ping(); err != nil {
-		t.Fatalf("a healthy connection: %v", err)
-	}
-}
-
-func frame(payload []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
-}
-
-func request32(v ...int32) (b []byte) {
-	for _, x := range v {
-		b = jute.AppendInt(b, x)
-	}
-	return b
-}
 
 // TestBadFrames sends what is no frame, or no request, on a session: that costs
 // the connection, and neither the session nor anybody else. The log says it once.
@@ -394,22 +360,6 @@ func connections(t testing.TB, dial dialer) int {
 		fmt.Sscanf(line, "Connections: %d", &n)
 	}
 	return n - 1
-}
-
-// word asks a four-letter word.
-func word(t testing.TB, dial dialer, w string) string {
-	t.Helper()
-	nc := must(dial())(t)
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := nc.Write([]byte(w)); err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 // TestClientThatDoesNotRead asks for much, or has much to be told, and takes

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,7 +16,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
@@ -38,48 +37,21 @@ func seed(t testing.TB) uint64 {
 
 func rng(seed uint64, stream int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(stream))) }
 
-// eventually waits until ok, and fails the test if that takes too long.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
-}
+var (
+	eventually      = testkit.Eventually
+	noGoroutineLeft = testkit.NoGoroutineLeft
 
-// noGoroutineLeft fails the test if there are more goroutines of this module
-// or of Raft at its end than there were when it was called.
-func noGoroutineLeft(t testing.TB) {
-	t.Helper()
-	before := len(ours())
-	t.Cleanup(func() {
-		if t.Failed() {
-			return
-		}
-		var left []string
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			if left = ours(); len(left) <= before {
-				return
-			}
-		}
-		t.Errorf("%d goroutines are left of %d at the start:\n%s", len(left), before, strings.Join(left, "\n\n"))
-	})
-}
-
-// ours lists the goroutines that run code of servers.
-func ours() (stacks []string) {
-	buf := make([]byte, 16<<20)
-	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-		for _, of := range []string{"lockkeeper/internal/server.", "lockkeeper/cluster.", "hashicorp/raft", "lockkeeper/lockkeeper.(*Server)"} {
-			if strings.Contains(g, of) {
-				stacks = append(stacks, g)
-				break
-			}
-		}
-	}
-	return stacks
-}
+	connect    = rawtest.Connect
+	connectFor = rawtest.ConnectFor
+	closed     = rawtest.Closed
+	alive      = rawtest.Alive
+	exists     = rawtest.Exists
+	word       = rawtest.Word
+	counts     = rawtest.Counts
+	number     = rawtest.Number
+	frame      = rawtest.Frame
+	request32  = rawtest.Ints
+)
 
 // withMemory has a server keep its state in memory from one run to the next.
 func withMemory(cfg lockkeeper.Config) lockkeeper.Config {
@@ -95,7 +67,7 @@ func ready(s *lockkeeper.Server) error {
 }
 
 // dialer gives connections to a server, over TCP or in memory.
-type dialer func() (net.Conn, error)
+type dialer = rawtest.Dialer
 
 func overTCP(s *lockkeeper.Server) dialer {
 	return func() (net.Conn, error) { return net.DialTimeout("tcp", s.Addr().String(), time.Minute) }
@@ -137,26 +109,6 @@ func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *loc
 		s := open(t, cfg)
 		test(t, s, inMemory(s))
 	})
-}
-
-// connect opens a session, whose connection the test closes.
-func connect(t testing.TB, dial dialer) *rawclient.Client {
-	t.Helper()
-	return connectFor(t, dial, 30*time.Second)
-}
-
-func connectFor(t testing.TB, dial dialer, timeout time.Duration) *rawclient.Client {
-	t.Helper()
-	nc, err := dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nc.Close() })
-	c, err := rawclient.Open(nc, timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // must fails the test on an error.

@@ -210,16 +210,6 @@ func inBubble(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *lo
 	})
 }
 
-// exists reports whether a znode exists.
-func exists(t testing.TB, c *rawclient.Client, path string) bool {
-	t.Helper()
-	_, err := c.Exists(path, false)
-	if err != nil && err != proto.NoNode {
-		t.Fatal(err)
-	}
-	return err == nil
-}
-
 // TestExpiry checks that sessions expire after their timeout, and at most a tick later.
 func TestExpiry(t *testing.T) {
 	r := rng(seed(t), 0)

@@ -390,30 +390,6 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// counts reads the answer to mntr.
-func counts(t *testing.T, text string) map[string]string {
-	t.Helper()
-	m := map[string]string{}
-	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
-		key, value, ok := strings.Cut(line, "\t")
-		key, prefixed := strings.CutPrefix(key, "zk_")
-		if _, twice := m[key]; !ok || !prefixed || twice || i == 0 && key != "version" || i == 1 && key != "server_state" {
-			t.Fatalf("mntr line %d is %q", i, line)
-		}
-		m[key] = value
-	}
-	return m
-}
-
-func number(t *testing.T, m map[string]string, key string) int {
-	t.Helper()
-	n, err := strconv.Atoi(m[key])
-	if err != nil {
-		t.Fatalf("%s is %q", key, m[key])
-	}
-	return n
-}
-
 var allWords = []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst", "dump", "hash", "gtmk", "stmk"}
 
 // TestFourLetterWhitelist: what is not in the list is said so, and what is no

@@ -1,6 +1,7 @@
 // Package testkit is what the tests of several packages share: transcripts,
-// generated parts of documents, seeds of random tests, ports, and a count of
-// allocated bytes. Only tests import it.
+// generated parts of documents, seeds of random tests, ports, a count of
+// allocated bytes, and waiting for a condition or for the end of goroutines. Only
+// tests import it.
 package testkit
 
 import (
