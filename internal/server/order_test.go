@@ -1,4 +1,4 @@
-package lockkeeper_test
+package server_test
 
 import (
 	"bytes"
@@ -12,9 +12,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -23,19 +24,19 @@ import (
 // reply by reply and event by event, is known beforehand. All of them change
 // and watch one more subtree: there, events and zxids must fit together.
 func TestOrder(t *testing.T) {
-	s := seed(t)
+	s := testkit.Seed(t)
 	requests := 3000
 	if testing.Short() {
 		requests = 500
 	}
-	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		first := connect(t, dial)
 		must(first.Create("/shared", nil, 0))(t)
 		const connections = 4
 		workers := make([]*worker, connections)
 		var wg sync.WaitGroup
 		for i := range workers {
-			w := newWorker(t, i, connect(t, dial), rng(s, i), requests)
+			w := newWorker(t, i, connect(t, dial), rand.New(rand.NewPCG(s, uint64(i))), requests)
 			workers[i] = w
 			wg.Go(w.send)
 			wg.Go(func() {
@@ -707,11 +708,11 @@ func (w *worker) checkShared(changes []sharedChange) error {
 // TestPipelinedLargeReads asks in one go for far more than is queued for a
 // client that does not read: all of it must come, since this one reads.
 func TestPipelinedLargeReads(t *testing.T) {
-	overAll(t, lockkeeper.Config{MaxOutboxBytes: 8 << 20}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, server.Config{OutboxBytes: 8 << 20}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c := connect(t, dial)
 		data := bytes.Repeat([]byte("0123456789abcdef"), 16<<10) // 256 KiB
 		must(c.Create("/large", data, 0))(t)
-		const reads = 200
+		const reads = 100
 		for _, behindWrite := range []bool{false, true} {
 			t.Run(fmt.Sprint("behind a write: ", behindWrite), func(t *testing.T) {
 				want := 0
@@ -745,7 +746,7 @@ func TestPipelinedLargeReads(t *testing.T) {
 // TestCloseSessionEndsThePipeline sends more behind closeSession: what stands
 // before it is answered, what stands behind it is not, and has no effect.
 func TestCloseSessionEndsThePipeline(t *testing.T) {
-	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c, other := connect(t, dial), connect(t, dial)
 		c.Queue(proto.OpCreate, &proto.CreateRequest{Path: "/before", ACL: proto.OpenACL})
 		c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/before"})
@@ -777,13 +778,13 @@ func TestCloseSessionEndsThePipeline(t *testing.T) {
 // TestCutPipeline cuts connections off that have sent many writes at once: some
 // first part of them is done.
 func TestCutPipeline(t *testing.T) {
-	s := seed(t)
+	s := testkit.Seed(t)
 	rounds, writes := 60, 300
 	if testing.Short() {
 		rounds = 10
 	}
-	overAll(t, lockkeeper.Config{MaxOutstanding: 10}, func(t *testing.T, srv *lockkeeper.Server, dial dialer) {
-		r := rng(s, 0)
+	overAll(t, server.Config{MaxOutstanding: 10}, func(t *testing.T, p *port, dial rawtest.Dialer) {
+		r := rand.New(rand.NewPCG(s, 0))
 		for round := range rounds {
 			c := connect(t, dial)
 			dir := fmt.Sprintf("/round%d", round)
@@ -802,7 +803,7 @@ func TestCutPipeline(t *testing.T) {
 				must(c.Read())(t)
 			}
 			if r.IntN(2) == 0 {
-				testhooks.Of(srv).Disconnect(c.Session.SessionID)
+				p.Disconnect(c.Session.SessionID)
 			} else {
 				c.Close()
 			}
