@@ -1,10 +1,10 @@
-package lockkeeper_test
+package server_test
 
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net"
 	"runtime"
 	"strings"
@@ -14,8 +14,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -23,9 +25,8 @@ import (
 // TestBadFrames sends what is no frame, or no request, on a session: that costs
 // the connection, and neither the session nor anybody else. The log says it once.
 func TestBadFrames(t *testing.T) {
-	var log capture
-	log.min = slog.LevelWarn
-	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	var log logLines
+	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		for _, c := range []struct {
 			name  string
@@ -92,33 +93,11 @@ func TestBadFrames(t *testing.T) {
 	})
 }
 
-// TestHandshakeTimeout: a client that says nothing loses its connection after the
-// time that was configured, 10 s by default, and one that has a session does not.
-func TestHandshakeTimeout(t *testing.T) {
-	for configured, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 3 * time.Second: 3 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			s := open(t, lockkeeper.Config{HandshakeTimeout: configured})
-			healthy := connect(t, inMemory(s))
-			nc := must(s.Dial("", "", time.Second))(t)
-			defer nc.Close()
-			start := time.Now()
-			if n, err := nc.Read(make([]byte, 1)); n > 0 || err == nil {
-				t.Errorf("%d bytes, %v", n, err)
-			}
-			if took := time.Since(start); took != want {
-				t.Errorf("closed after %v, not %v", took, want)
-			}
-			alive(t, healthy)
-		})
-	}
-}
-
 // TestNoHandshake begins connections with what is no handshake.
 func TestNoHandshake(t *testing.T) {
-	var log capture
-	log.min = slog.LevelWarn
-	r := rng(seed(t), 0)
-	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	var log logLines
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		handshake := (&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}).Append(nil)
 		cases := map[string][]byte{
@@ -227,7 +206,7 @@ func TestCutRecords(t *testing.T) {
 			t.Errorf("no sample of %s", op.Name)
 		}
 	}
-	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c := connect(t, dial)
 		xid := int32(0)
 		ask := func(op proto.OpCode, body []byte) proto.Code {
@@ -279,8 +258,7 @@ func TestCutRecords(t *testing.T) {
 
 func TestRefusedPaths(t *testing.T) {
 	noGoroutineLeft(t)
-	s := open(t, lockkeeper.Config{})
-	c := connect(t, inMemory(s))
+	c := connect(t, open(t, server.Config{}).dial)
 	for path, want := range map[string]proto.Code{
 		"": proto.BadArguments, "/": proto.NodeExists, "nope": proto.BadArguments, "/a/": proto.NoNode, "//a": proto.BadArguments,
 		"/.": proto.BadArguments, "/..": proto.BadArguments, "/a\x00b": proto.BadArguments, "/a\x01": proto.BadArguments,
@@ -309,9 +287,8 @@ func TestRefusedPaths(t *testing.T) {
 
 // TestUnknownOperations: -6 in its turn, then the end of the connection, but not of the session.
 func TestUnknownOperations(t *testing.T) {
-	var log capture
-	log.min = slog.LevelWarn
-	overAll(t, lockkeeper.Config{Logger: log.logger()}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	var log logLines
+	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		log.reset()
 		for i, op := range []proto.OpCode{0, -1, 10, 13, 20, 23, 99, 108, 127, 128, 1000, -10, -12, -1001, -1002, math.MaxInt32, math.MinInt32} {
@@ -353,7 +330,7 @@ func heap() uint64 {
 }
 
 // connections is how many connections the server has, but for the one that asks.
-func connections(t testing.TB, dial dialer) int {
+func connections(t testing.TB, dial rawtest.Dialer) int {
 	t.Helper()
 	var n int
 	for line := range strings.Lines(word(t, dial, "srvr")) {
@@ -365,10 +342,9 @@ func connections(t testing.TB, dial dialer) int {
 // TestClientThatDoesNotRead asks for much, or has much to be told, and takes
 // nothing: memory stays bounded, nobody else waits, and its connection ends.
 func TestClientThatDoesNotRead(t *testing.T) {
-	var log capture
-	log.min = slog.LevelWarn
-	cfg := lockkeeper.Config{Logger: log.logger(), MaxOutboxBytes: 4 << 20, TickTime: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
-	test := func(t *testing.T, dial dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
+	var log logLines
+	cfg := server.Config{Log: log.logger(), OutboxBytes: 4 << 20, Tick: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
+	test := func(t *testing.T, dial rawtest.Dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
 			for i := range 50 {
@@ -387,7 +363,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 		part("reads", func(t *testing.T) {
 			before := heap()
-			c := connectFor(t, dial, 2*time.Second)
+			c := connectFor(t, dial, time.Second)
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -417,7 +393,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		})
 		part("writes", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, 4*time.Second)
+			c := connectFor(t, dial, time.Second)
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -459,12 +435,18 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
 	}
-	// How long anybody waits shows in virtual time alone: it depends on the machine.
-	overAll(t, cfg, func(t *testing.T, _ *lockkeeper.Server, dial dialer) { test(t, dial, time.Hour, t.Run) })
-	t.Run("virtual time", func(t *testing.T) {
+	for name, listen := range map[string]func(*port, testing.TB) rawtest.Dialer{"TCP": (*port).listen, "TLS": (*port).listenTLS} {
+		t.Run(name, func(t *testing.T) {
+			noGoroutineLeft(t)
+			test(t, listen(open(t, cfg), t), time.Hour, t.Run)
+		})
+	}
+	// How long the others wait is judged only in virtual time: otherwise it depends on
+	// the machine.
+	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			noGoroutineLeft(t)
-			test(t, inMemory(open(t, cfg)), 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })
+			test(t, open(t, cfg).dial, 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })
 		})
 	})
 }
@@ -473,19 +455,19 @@ func TestClientThatDoesNotRead(t *testing.T) {
 // that, is forgotten after a while.
 func TestRefusalThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lockkeeper.Config{})
-		healthy := connect(t, inMemory(s))
-		nc := must(s.Dial("", "", time.Second))(t)
+		p := open(t, server.Config{})
+		healthy := connect(t, p.dial)
+		nc := must(p.dial())(t)
 		defer nc.Close()
 		q := &proto.ConnectRequest{Timeout: 4000, SessionID: 12345, Password: make([]byte, 16)}
 		must(nc.Write(frame(q.Append(nil))))(t)
-		bye := connect(t, inMemory(s))
+		bye := connect(t, p.dial)
 		must(bye.Send(proto.OpCloseSession, nil))(t)
 		for range 4 {
 			time.Sleep(5 * time.Second)
 			alive(t, healthy)
 		}
-		if n := connections(t, inMemory(s)); n != 1 {
+		if n := connections(t, p.dial); n != 1 {
 			t.Errorf("%d connections", n)
 		}
 	})
@@ -496,10 +478,10 @@ func TestRefusalThatIsNotRead(t *testing.T) {
 func TestHalfOpenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
-		s := open(t, lockkeeper.Config{})
-		healthy := connect(t, inMemory(s))
+		p := open(t, server.Config{})
+		healthy := connect(t, p.dial)
 		for i := range n {
-			nc := must(s.Dial("", "", time.Second))(t)
+			nc := must(p.dial())(t)
 			defer nc.Close()
 			switch i % 3 {
 			case 1: // half a length
@@ -510,12 +492,12 @@ func TestHalfOpenTime(t *testing.T) {
 		}
 		time.Sleep(9 * time.Second)
 		alive(t, healthy)
-		if got := connections(t, inMemory(s)); got != n+1 {
+		if got := connections(t, p.dial); got != n+1 {
 			t.Errorf("%d connections before the time", got)
 		}
 		time.Sleep(2 * time.Second)
 		alive(t, healthy)
-		if got := connections(t, inMemory(s)); got != 1 {
+		if got := connections(t, p.dial); got != 1 {
 			t.Errorf("%d connections after the time", got)
 		}
 	})
@@ -536,10 +518,8 @@ func TestManyHalfOpen(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 1000)
 	}
-	cfg := lockkeeper.Config{ClientAddr: "127.0.0.1:0", MaxSessionTimeout: time.Hour}
-	cfg.HandshakeTimeout = time.Hour // none of them may end before the last one is there
-	s := open(t, cfg)
-	dial := overTCP(s)
+	// None of them may end before the last one is there.
+	dial := open(t, server.Config{MaxSessionTimeout: time.Hour, HandshakeTimeout: time.Hour}).listen(t)
 	healthy := connectFor(t, dial, time.Hour)
 	must(healthy.Create("/n", nil, 0))(t)
 	before := heap()
