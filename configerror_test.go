@@ -38,6 +38,8 @@ func TestConfigError(t *testing.T) {
 		{"DigestAlgorithm", `"MD2" is not supported`, config{DigestAlgorithm: "MD2"}},
 		{"EnforceAuth", `"sasl"`, config{EnforceAuth: []string{"ip", "sasl"}}},
 		{"EnforceAuth", `"x509"`, config{EnforceAuth: []string{"x509"}}},
+		{"EnforceAuth", `""`, config{EnforceAuth: []string{""}}},
+		{"EnforceAuth", `"world"`, config{EnforceAuth: []string{"world"}}},
 		{"EnforceAuth", `"digest"`, config{EnforceAuth: []string{"digest"}, NoDigest: true}},
 		{"SuperDigest", `"x" is not USER:HASH`, config{SuperDigest: "x"}},
 		{"X509SuperUser", "TLS", config{X509SuperUser: "CN=a"}},

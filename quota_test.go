@@ -1,7 +1,6 @@
 package lockkeeper_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -26,48 +25,6 @@ func statsText(t testing.TB, c *rawclient.Client) string {
 	var r proto.DataReply
 	must(c.Call(proto.OpGetData, &proto.PathWatch{Path: quotaStats}, &r))(t)
 	return string(r.Data)
-}
-
-// TestQuota: writes over a hard limit are refused and counted, those over a
-// soft one are logged, and nobody who watches the stats hears of their changes.
-func TestQuota(t *testing.T) {
-	log := &capture{}
-	overAll(t, lockkeeper.Config{EnforceQuota: true, Logger: log.logger()}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
-		log.reset()
-		c, watcher := connect(t, dial), connect(t, dial)
-		setQuota(t, c, "count=1,bytes=-1=;countHardLimit=-1;byteHardLimit=4")
-		must(watcher.Call(proto.OpGetData, &proto.PathWatch{Path: quotaStats, Watch: true}, nil))(t)
-
-		must(c.Create("/q/a", []byte("1"), 0))(t)
-		if _, err := c.Create("/q/b", []byte("12345"), 0); err != proto.QuotaExceeded {
-			t.Errorf("over the hard limit: %v", err)
-		}
-		if _, err := c.Create("/elsewhere", []byte("12345"), 0); err != nil {
-			t.Error(err)
-		}
-		if got := statsText(t, c); got != "count=2,bytes=1" {
-			t.Errorf("the stats are %q", got)
-		}
-		must(watcher.Call(proto.OpExists, &proto.PathWatch{Path: "/"}, nil))(t)
-		if len(watcher.Events) > 0 {
-			t.Errorf("events of the stats: %v", watcher.Events)
-		}
-		eventually(t, "the lines of the log", func() bool {
-			return len(log.matching("WARN Quota exceeded: /q [current count=2, softCountLimit=1]", "session")) == 1 &&
-				len(log.matching("WARN Quota exceeded: /q [current count=3, softCountLimit=1]")) == 1 &&
-				len(log.matching("WARN Quota exceeded: /q [current bytes=6, hardByteLimit=4]")) == 1
-		})
-		mntr := word(t, dial, "mntr")
-		for _, line := range []string{
-			"zk_q_quota_count_limit_per_namespace\t1\n", "zk_q_quota_bytes_limit_per_namespace\t4\n",
-			"zk_q_quota_count_usage_per_namespace\t2\n", "zk_q_quota_bytes_usage_per_namespace\t1\n",
-			"zk_q_quota_exceeded_error_per_namespace\t1\n",
-		} {
-			if !strings.Contains(mntr, line) {
-				t.Errorf("%q is not in\n%s", line, mntr)
-			}
-		}
-	})
 }
 
 // TestQuotaNotEnforced: stats are kept all the same, also over a restart that

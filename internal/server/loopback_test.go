@@ -78,6 +78,13 @@ func (l *loopback) end() {
 	<-l.stopped
 }
 
+// set changes the settings of the entries from now on.
+func (l *loopback) set(settings fsm.Settings) {
+	l.mu.Lock()
+	l.settings = settings
+	l.mu.Unlock()
+}
+
 func (l *loopback) nowMs() int64 { return time.Since(l.start).Milliseconds() }
 
 func (l *loopback) raise() {

@@ -1,11 +1,11 @@
-package lockkeeper_test
+package server_test
 
 import (
 	"errors"
 	"fmt"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -13,8 +13,7 @@ import (
 // TestOddRequests sends what no client does and what ZooKeeper 3.9 has an
 // answer to all the same. The differential run found each of them.
 func TestOddRequests(t *testing.T) {
-	s := open(t, lockkeeper.Config{})
-	c := connect(t, inMemory(s))
+	c := connect(t, open(t, server.Config{}).dial)
 	must(c.Create("/a", nil, 0))(t)
 	acl := func(scheme, id string) []proto.ACL {
 		return []proto.ACL{{Perms: 31, ID: proto.ID{Scheme: scheme, ID: id}}}
@@ -94,7 +93,7 @@ func TestOddRequests(t *testing.T) {
 
 // TestDigestOfAnyBytes: a user is text, as Java reads it, before it is hashed.
 func TestDigestOfAnyBytes(t *testing.T) {
-	c := connect(t, inMemory(open(t, lockkeeper.Config{})))
+	c := connect(t, open(t, server.Config{}).dial)
 	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("\xff\xfe:p")}, nil)
 	check(t, err)
 	_, err = c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/a", ACL: []proto.ACL{{Perms: 31, ID: proto.ID{Scheme: "auth"}}}}, nil)

@@ -1,15 +1,12 @@
-package lockkeeper_test
+package server_test
 
 import (
-	"crypto/tls"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
-	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -23,8 +20,7 @@ func login(c *rawclient.Client, scheme, who string) error {
 // TestDigestAlgorithm: the hash of digest identities can be another one, also
 // for the super user.
 func TestDigestAlgorithm(t *testing.T) {
-	for algorithm, hash := range map[string]string{ // of user:pass
-		"":            "smGaoVKd/cQkjm7b88GyorAUz20=",
+	for algorithm, want := range map[string]string{ // the hash of user:pass
 		"SHA1":        "smGaoVKd/cQkjm7b88GyorAUz20=",
 		"sha-1":       "smGaoVKd/cQkjm7b88GyorAUz20=",
 		"SHA":         "smGaoVKd/cQkjm7b88GyorAUz20=",
@@ -41,8 +37,12 @@ func TestDigestAlgorithm(t *testing.T) {
 		"SHA3-384":    "tJjZMH1SIBQQtXUh+Rc24S0RVOcCO9mLplyYFS9vdFluhH2azpF4eDdC1BnT7QVl",
 		"SHA3-512":    "FWUrHsnpIuI/wA7/wScJDJ8ZlRBU2B3y7nG9wKifhaEpJvvEuDgXE5mhpNHdcvZzjwkNue7X1em4rs5s2IiDdw==",
 	} {
-		s := open(t, lockkeeper.Config{DigestAlgorithm: algorithm, SuperDigest: "user:" + hash})
-		c := connect(t, inMemory(s))
+		hash, ok := server.DigestAlgorithm(algorithm)
+		if !ok {
+			t.Errorf("%s is not supported", algorithm)
+			continue
+		}
+		c := connect(t, open(t, server.Config{Digest: hash, SuperDigest: "user:" + want}).dial)
 		check(t, login(c, "digest", "user:pass"))
 		var who proto.WhoAmIReply
 		must(c.Call(proto.OpWhoAmI, nil, &who))(t)
@@ -53,13 +53,13 @@ func TestDigestAlgorithm(t *testing.T) {
 		must(c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/x", ACL: mine}, nil))(t)
 		var acl proto.ACLReply
 		must(c.Call(proto.OpGetACL, &proto.Path{Path: "/x"}, &acl))(t)
-		if want := (proto.ID{Scheme: "digest", ID: "user:" + hash}); len(acl.ACL) != 1 || acl.ACL[0].ID != want {
-			t.Errorf("%s: the ACL is %v, not of %v", algorithm, acl.ACL, want)
+		if user := (proto.ID{Scheme: "digest", ID: "user:" + want}); len(acl.ACL) != 1 || acl.ACL[0].ID != user {
+			t.Errorf("%s: the ACL is %v, not of %v", algorithm, acl.ACL, user)
 		}
 	}
-	for _, bad := range []string{"SHA-2", "MD2", "nonsense"} {
-		if s, err := lockkeeper.Open(lockkeeper.Config{DigestAlgorithm: bad}); err == nil || !strings.Contains(err.Error(), bad) {
-			t.Errorf("%s: %v, %v", bad, s, err)
+	for _, bad := range []string{"", "SHA-2", "MD2", "nonsense"} {
+		if hash, ok := server.DigestAlgorithm(bad); ok {
+			t.Errorf("%q is supported: %v", bad, hash)
 		}
 	}
 }
@@ -67,13 +67,14 @@ func TestDigestAlgorithm(t *testing.T) {
 // TestNoDigest: without the scheme digest nobody can prove such an identity, and
 // no ACL can name one.
 func TestNoDigest(t *testing.T) {
-	s := open(t, lockkeeper.Config{NoDigest: true, SuperDigest: superDigest})
-	c := connect(t, inMemory(s))
+	p := open(t, server.Config{NoDigest: true, SuperDigest: "super:D/InIHSb7yEEbrWz8b9l71RjZJU="}) // password test
+	p.loop.set(fsm.NoDigest)
+	c := connect(t, p.dial)
 	if err := login(c, "digest", "super:test"); err != proto.AuthFailed {
 		t.Errorf("auth: %v", err)
 	}
 	closed(t, c)
-	c = connect(t, inMemory(s))
+	c = connect(t, p.dial)
 	must(c.Create("/x", nil, 0))(t)
 	for _, id := range []string{"user:hash", "user", jute.Null} {
 		acl := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: id}}}
@@ -94,8 +95,8 @@ func TestNoDigest(t *testing.T) {
 // are wanted is answered and closed, whatever it asks for but auth and sasl. Its
 // session lives on.
 func TestEnforceAuth(t *testing.T) {
-	s := open(t, lockkeeper.Config{EnforceAuth: []string{"x509", "digest"}, TLS: &tls.Config{Certificates: []tls.Certificate{testkit.NewCA(t).Server(t)}}, SecureAddr: "127.0.0.1:0"})
-	c := connect(t, inMemory(s))
+	p := open(t, server.Config{EnforceAuth: []string{"x509", "digest"}})
+	c := connect(t, p.dial)
 	session := c.Session
 	for _, x := range []struct {
 		name string
@@ -117,7 +118,7 @@ func TestEnforceAuth(t *testing.T) {
 			t.Errorf("%s: %+v", x.name, f)
 		}
 		closed(t, c)
-		c = must(rawclient.Resume(must(s.Dial("", "", time.Second))(t), session))(t)
+		c = must(rawclient.Resume(must(p.dial())(t), session))(t)
 	}
 	check(t, login(c, "digest", "user:pass"))
 	if _, err := c.Exists("/x", false); err != proto.NoNode {
@@ -125,14 +126,6 @@ func TestEnforceAuth(t *testing.T) {
 	}
 	must(c.Create("/x", nil, 0))(t)
 
-	s = open(t, lockkeeper.Config{EnforceAuth: []string{"ip"}}) // which everybody has
-	must(connect(t, inMemory(s)).Create("/x", nil, 0))(t)
-
-	for _, bad := range []lockkeeper.Config{
-		{EnforceAuth: []string{"sasl"}}, {EnforceAuth: []string{"x509"}}, {EnforceAuth: []string{"digest"}, NoDigest: true}, {EnforceAuth: []string{""}}, {EnforceAuth: []string{"world"}},
-	} {
-		if s, err := lockkeeper.Open(bad); err == nil || !strings.Contains(err.Error(), "scheme") {
-			t.Errorf("%q: %v, %v", bad.EnforceAuth, s, err)
-		}
-	}
+	p = open(t, server.Config{EnforceAuth: []string{"ip"}}) // which everybody has
+	must(connect(t, p.dial).Create("/x", nil, 0))(t)
 }
