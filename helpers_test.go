@@ -47,6 +47,7 @@ var (
 	alive      = rawtest.Alive
 	exists     = rawtest.Exists
 	word       = rawtest.Word
+	allWords   = rawtest.Words
 	counts     = rawtest.Counts
 	number     = rawtest.Number
 	frame      = rawtest.Frame

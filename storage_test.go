@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -247,5 +248,27 @@ func TestRefusedDirectory(t *testing.T) {
 	check(t, os.WriteFile(file, content, 0o600))
 	if err := refused("damaged"); !strings.Contains(err.Error(), file+" is damaged") {
 		t.Errorf("a directory that is damaged: %v", err)
+	}
+}
+
+// TestHash: the digests that the word hash shows are the same after a restart.
+func TestHash(t *testing.T) {
+	dir := t.TempDir()
+	s := must(lockkeeper.Open(lockkeeper.Config{DataDir: dir}))(t)
+	c := connect(t, inMemory(s))
+	if got := word(t, inMemory(s), "hash"); got != "" {
+		t.Errorf("of a new server: %q", got)
+	}
+	for i := range 300 {
+		must(c.Create(fmt.Sprintf("/%d", i), nil, 0))(t)
+	}
+	first := word(t, inMemory(s), "hash")
+	if !regexp.MustCompile(`^[0-9a-f]*80: -?\d+\n[0-9a-f]*00: -?\d+\n$`).MatchString(first) {
+		t.Errorf("after 300 transactions: %q", first)
+	}
+	check(t, s.Close())
+	again := open(t, lockkeeper.Config{DataDir: dir})
+	if got := word(t, inMemory(again), "hash"); got != first {
+		t.Errorf("after a restart %q, before it %q", got, first)
 	}
 }

@@ -88,6 +88,9 @@ func Ints(v ...int32) (b []byte) {
 	return b
 }
 
+// Words are all four-letter words.
+var Words = []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst", "dump", "hash", "gtmk", "stmk"}
+
 // Word asks a four-letter word.
 func Word(t testing.TB, dial Dialer, w string) string {
 	t.Helper()

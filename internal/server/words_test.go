@@ -1,4 +1,4 @@
-package lockkeeper_test
+package server_test
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,8 +16,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -44,7 +46,8 @@ const (
 // and their numbers with what was done.
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
-	overAll(t, lockkeeper.Config{DataDir: dir, MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond, MaxSessionTimeout: time.Hour}, func(t *testing.T, s *lockkeeper.Server, dial dialer) {
+	check(t, os.WriteFile(filepath.Join(dir, "log"), []byte("some data"), 0o600))
+	overAll(t, server.Config{DataDir: dir, MaxConnsPerAddr: 50, Tick: 500 * time.Millisecond, MaxSessionTimeout: time.Hour}, func(t *testing.T, p *port, dial rawtest.Dialer) {
 		// settled asks until the connections of earlier words are forgotten.
 		settled := func(w, says string) (text string) {
 			t.Helper()
@@ -84,7 +87,7 @@ func TestFourLetterWords(t *testing.T) {
 
 		client := func(interest, received, sent string) string {
 			address := `127\.0\.0\.1:\d+`
-			if s.Addr() == nil && s.SecureAddr() == nil {
+			if p.plain == nil && p.secure == nil {
 				address = `pipe`
 			}
 			return ` /` + address + `\[` + interest + `\]\(queued=0,recved=` + received + `,sent=` + sent + `\)\n`
@@ -133,14 +136,14 @@ func TestFourLetterWords(t *testing.T) {
 			t.Errorf("auth_failed_count is %d", got)
 		}
 
-		port := func(a net.Addr) string {
-			if a == nil {
+		listens := func(l net.Listener) string {
+			if l == nil {
 				return "-1"
 			}
-			return fmt.Sprint(a.(*net.TCPAddr).Port)
+			return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
 		}
 		quoted := regexp.QuoteMeta(dir)
-		lines(t, word(t, dial, "conf"), `clientPort=`+port(s.Addr())+`\n`, `secureClientPort=`+port(s.SecureAddr())+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
+		lines(t, word(t, dial, "conf"), `clientPort=`+listens(p.plain)+`\n`, `secureClientPort=`+listens(p.secure)+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
 			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=3600000\n`,
 			`clientPortListenBacklog=-1\n`, `serverId=1\n`, ``)
 
@@ -170,7 +173,9 @@ func TestFourLetterWords(t *testing.T) {
 
 // TestConnectionWords: what the words tell of connections and of their watches.
 func TestConnectionWords(t *testing.T) {
-	dial := overTCP(open(t, lockkeeper.Config{DataDir: t.TempDir(), ClientAddr: "127.0.0.1:0"}))
+	dir := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(dir, "log"), []byte("some data"), 0o600))
+	dial := open(t, server.Config{DataDir: dir}).listen(t)
 	c, other := connect(t, dial), connect(t, dial)
 	must(c.Create("/cons", nil, 0))(t)
 	must(c.Get("/cons", true))(t)
@@ -217,8 +222,7 @@ func TestConnectionWords(t *testing.T) {
 
 // TestDump: when sessions and connections end, and whose ephemerals there are.
 func TestDump(t *testing.T) {
-	s := open(t, lockkeeper.Config{ClientAddr: "127.0.0.1:0", TickTime: 2 * time.Second, MaxSessionTimeout: time.Hour})
-	dial := overTCP(s)
+	dial := open(t, server.Config{Tick: 2 * time.Second, MaxSessionTimeout: time.Hour}).listen(t)
 	start := time.Now()
 	empty := "SessionTracker dump:\nSession Sets (0)/(0):\nephemeral nodes dump:\nSessions with Ephemerals (0):\nConnections dump:\nConnections Sets (1)/(1):\n1 expire at "
 	if got := word(t, dial, "dump"); !strings.HasPrefix(got, empty) || !strings.HasSuffix(got, " sessionId: 0x0\n") || strings.Count(got, "\n") != 8 {
@@ -303,7 +307,7 @@ func TestDump(t *testing.T) {
 
 // TestTraceMask: stmk takes eight bytes more, and gtmk tells what they were.
 func TestTraceMask(t *testing.T) {
-	overAll(t, lockkeeper.Config{}, func(t *testing.T, _ *lockkeeper.Server, dial dialer) {
+	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		if got := word(t, dial, "gtmk"); got != "306" {
 			t.Errorf("gtmk: %q", got)
 		}
@@ -320,36 +324,16 @@ func TestTraceMask(t *testing.T) {
 	})
 }
 
-// TestHash: the digests that the word hash shows are the same after a restart.
-func TestHash(t *testing.T) {
-	dir := t.TempDir()
-	s := must(lockkeeper.Open(lockkeeper.Config{DataDir: dir}))(t)
-	c := connect(t, inMemory(s))
-	if got := word(t, inMemory(s), "hash"); got != "" {
-		t.Errorf("of a new server: %q", got)
-	}
-	for i := range 300 {
-		must(c.Create(fmt.Sprintf("/%d", i), nil, 0))(t)
-	}
-	first := word(t, inMemory(s), "hash")
-	lines(t, first, `[0-9a-f]*80: -?\d+\n`, `[0-9a-f]*00: -?\d+\n`, ``)
-	check(t, s.Close())
-	again := open(t, lockkeeper.Config{DataDir: dir})
-	if got := word(t, inMemory(again), "hash"); got != first {
-		t.Errorf("after a restart %q, before it %q", got, first)
-	}
-}
-
 // TestCounters: the counters of mntr count.
 func TestCounters(t *testing.T) {
-	inBubble(t, lockkeeper.Config{MaxConnections: 3}, func(t *testing.T, s *lockkeeper.Server) {
-		dial := inMemory(s)
+	synctest.Test(t, func(t *testing.T) {
+		dial := open(t, server.Config{MaxConns: 3, Tick: time.Second}).dial
 		ask := func(w string) string {
 			text := word(t, dial, w)
 			synctest.Wait()
 			return text
 		}
-		c := connectFor(t, dial, timeout)
+		c := connectFor(t, dial, 4*time.Second)
 		// With its length prefix each request has a header of 12 bytes, and each
 		// reply, without, of 16; a Stat has 68.
 		must(c.Create("/a", nil, 0))(t)   // 12 + 41, answered with 16 + 6
@@ -390,29 +374,27 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-var allWords = []string{"ruok", "isro", "srvr", "stat", "mntr", "conf", "cons", "dirs", "envi", "wchs", "wchc", "wchp", "crst", "srst", "dump", "hash", "gtmk", "stmk"}
-
 // TestFourLetterWhitelist: what is not in the list is said so, and what is no
 // word gets nothing. Nothing but the first four bytes matters, and for stmk the
 // next eight. srvr is always in it, as in ZooKeeper.
 func TestFourLetterWhitelist(t *testing.T) {
-	for _, allowed := range [][]string{nil, {"*"}, {"srvr"}, {"ruok", "mntr"}, {""}} {
-		s := open(t, lockkeeper.Config{FourLetterWords: allowed, ClientAddr: "127.0.0.1:0"})
-		for _, w := range allWords {
+	for _, allowed := range [][]string{{"*"}, {"srvr"}, {"ruok", "mntr"}, {""}} {
+		dial := open(t, server.Config{FourLetterWords: allowed}).listen(t)
+		for _, w := range rawtest.Words {
 			refusal := w + " is not executed because it is not in the whitelist.\n"
 			for _, behind := range []string{"", "\n", "\r\n and more"} {
 				if w == "stmk" {
 					behind = "\x00\x00\x00\x00\x00\x00\x012" + behind
 				}
-				got := word(t, overTCP(s), w+behind)
-				want := w == "srvr" || allowed == nil || slices.Contains(allowed, "*") || slices.Contains(allowed, w)
+				got := word(t, dial, w+behind)
+				want := w == "srvr" || slices.Contains(allowed, "*") || slices.Contains(allowed, w)
 				if (got != refusal) != want {
 					t.Errorf("%q with %q allowed: %q", w+behind, allowed, got)
 				}
 			}
 		}
 		for _, w := range []string{"zzzz", "RUOK", "quit"} {
-			nc := must(overTCP(s)())(t)
+			nc := must(dial())(t)
 			must(nc.Write([]byte(w)))(t)
 			nc.SetReadDeadline(time.Now().Add(time.Minute))
 			if n, err := nc.Read(make([]byte, 1)); n > 0 || os.IsTimeout(err) {
