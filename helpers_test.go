@@ -46,6 +46,7 @@ var (
 	closed     = rawtest.Closed
 	alive      = rawtest.Alive
 	exists     = rawtest.Exists
+	names      = rawtest.Names
 	word       = rawtest.Word
 	allWords   = rawtest.Words
 	counts     = rawtest.Counts

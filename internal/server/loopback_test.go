@@ -49,7 +49,7 @@ type loopback struct {
 }
 
 // origin is the id of the server under test.
-const origin = 1
+const origin = 7
 
 // The limits of an entry, as in package cluster.
 const (

@@ -145,7 +145,7 @@ func TestFourLetterWords(t *testing.T) {
 		quoted := regexp.QuoteMeta(dir)
 		lines(t, word(t, dial, "conf"), `clientPort=`+listens(p.plain)+`\n`, `secureClientPort=`+listens(p.secure)+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
 			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=3600000\n`,
-			`clientPortListenBacklog=-1\n`, `serverId=1\n`, ``)
+			`clientPortListenBacklog=-1\n`, `serverId=7\n`, ``)
 
 		if got := word(t, dial, "srst"); got != "Server stats reset.\n" {
 			t.Errorf("srst: %q", got)

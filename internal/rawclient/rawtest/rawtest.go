@@ -75,6 +75,14 @@ func Exists(t testing.TB, c *rawclient.Client, path string) bool {
 	return err == nil
 }
 
+// Names returns the types and paths of events.
+func Names(events []rawclient.Event) (list []string) {
+	for _, e := range events {
+		list = append(list, e.Type.String()+" "+e.Path)
+	}
+	return list
+}
+
 // Frame returns a payload as it is sent, after its length.
 func Frame(payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
