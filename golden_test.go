@@ -3,7 +3,9 @@ package lockkeeper_test
 import (
 	"net"
 	"os"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -34,18 +36,27 @@ func TestGolden(t *testing.T) {
 	}
 	played := 0
 	for name, cfg := range configs {
-		cfg.ClientAddr = "127.0.0.1:0"
-		s := open(t, cfg)
+		withPort := cfg
+		withPort.ClientAddr = "127.0.0.1:0"
+		s := open(t, withPort)
 		dial := func() (net.Conn, error) { return net.Dial("tcp", s.Addr().String()) }
 		for _, scenario := range scenarios {
 			if scenario.Config != name || elsewhere[scenario.Name] != "" {
 				continue
 			}
 			played++
-			t.Run(scenario.Name, func(t *testing.T) {
+			play := func(t *testing.T, dial dialer) {
 				if err := scenario.Replay(t.Context(), dial, opts); err != nil {
 					t.Error(err)
 				}
+			}
+			t.Run(scenario.Name, func(t *testing.T) {
+				if name == "ext" && slices.ContainsFunc(scenario.Steps, func(s golden.Step) bool { return s.Pause > 0 }) {
+					// It waits, or checks that nothing is sent.
+					synctest.Test(t, func(t *testing.T) { play(t, inMemory(open(t, cfg))) })
+					return
+				}
+				play(t, dial)
 			})
 		}
 	}

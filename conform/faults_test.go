@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/conform"
@@ -276,8 +277,8 @@ var faults = []struct {
 // is there for each must fail, with a reason and what was said, and must pass
 // without the fault.
 func TestFaults(t *testing.T) {
-	s := lockkeepertest.Start(t)
-	run := func(t *testing.T, check string, f fault, timeout time.Duration) *conform.Result {
+	run := func(t *testing.T, s *lockkeepertest.Server, check string, f fault, timeout time.Duration) *conform.Result {
+		t.Helper()
 		r, err := conform.Run(t.Context(), conform.Options{
 			Dial: func(context.Context) (net.Conn, error) {
 				nc, err := s.Dial("", "", 10*time.Second)
@@ -296,17 +297,20 @@ func TestFaults(t *testing.T) {
 	}
 	for _, x := range faults {
 		t.Run(x.name, func(t *testing.T) {
-			if r := run(t, x.check, change(1<<30, nil), time.Minute); r.Status != conform.Passed {
-				t.Errorf("%s without a fault: %s: %s", x.check, r.Status, r.Why)
-			}
-			switch r := run(t, x.check, x.fault, 2*time.Second); {
-			case r.Status != conform.Failed:
-				t.Errorf("%s did not find it: %s %s", x.check, r.Status, r.Why)
-			case r.Why == "" || strings.Contains(r.Why, "broke") || len(r.Exchange) == 0:
-				t.Errorf("%s does not say what it found: %q, %d lines", x.check, r.Why, len(r.Exchange))
-			default:
-				t.Log(r.Why)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.Start(t)
+				if r := run(t, s, x.check, change(1<<30, nil), time.Minute); r.Status != conform.Passed {
+					t.Errorf("%s without a fault: %s: %s", x.check, r.Status, r.Why)
+				}
+				switch r := run(t, s, x.check, x.fault, 2*time.Second); {
+				case r.Status != conform.Failed:
+					t.Errorf("%s did not find it: %s %s", x.check, r.Status, r.Why)
+				case r.Why == "" || strings.Contains(r.Why, "broke") || len(r.Exchange) == 0:
+					t.Errorf("%s does not say what it found: %q, %d lines", x.check, r.Why, len(r.Exchange))
+				default:
+					t.Log(r.Why)
+				}
+			})
 		})
 	}
 }
