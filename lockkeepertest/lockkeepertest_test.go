@@ -189,6 +189,7 @@ func TestDisconnectKeepsTheSession(t *testing.T) {
 func TestStopAndRestart(t *testing.T) {
 	for name, options := range map[string][]lockkeepertest.Option{"in memory": nil, "TCP": {lockkeepertest.WithTCP()}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // the client waits for a second before it connects again
 			s := lockkeepertest.Start(t, options...)
 			conn := s.Connect(t, time.Minute)
 			for _, path := range []string{"/n", "/e-"} {

@@ -342,9 +342,13 @@ func connections(t testing.TB, dial rawtest.Dialer) int {
 // TestClientThatDoesNotRead asks for much, or has much to be told, and takes
 // nothing: memory stays bounded, nobody else waits, and its connection ends.
 func TestClientThatDoesNotRead(t *testing.T) {
-	var log logLines
-	cfg := server.Config{Log: log.logger(), OutboxBytes: 4 << 20, Tick: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
-	test := func(t *testing.T, dial rawtest.Dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
+	noGoroutineLeft(t)
+	cfg := server.Config{OutboxBytes: 4 << 20, Tick: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
+	test := func(t *testing.T, listen func(*port, testing.TB) rawtest.Dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
+		var log logLines
+		cfg := cfg
+		cfg.Log = log.logger()
+		dial := listen(open(t, cfg), t)
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
 			for i := range 50 {
@@ -437,16 +441,16 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	}
 	for name, listen := range map[string]func(*port, testing.TB) rawtest.Dialer{"TCP": (*port).listen, "TLS": (*port).listenTLS} {
 		t.Run(name, func(t *testing.T) {
-			noGoroutineLeft(t)
-			test(t, listen(open(t, cfg), t), time.Hour, t.Run)
+			t.Parallel() // both wait for sessions to expire
+			test(t, listen, time.Hour, t.Run)
 		})
 	}
 	// How long the others wait is judged only in virtual time: otherwise it depends on
 	// the machine.
 	t.Run("memory", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			noGoroutineLeft(t)
-			test(t, open(t, cfg).dial, 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })
+			inMemory := func(p *port, _ testing.TB) rawtest.Dialer { return p.dial }
+			test(t, inMemory, 0, func(_ string, f func(t *testing.T)) bool { f(t); return true })
 		})
 	})
 }

@@ -253,7 +253,7 @@ func TestRecordLock(t *testing.T) {
 	clients.Wait()
 
 	// One that goes without a word: its znode is there until its session expires.
-	gone, err := rawclient.Open(p.dial(t), 3*time.Second)
+	gone, err := rawclient.Open(p.dial(t), 2*time.Second)
 	ok(t, err)
 	watcher, err := rawclient.Open(p.dial(t), 10*time.Second)
 	ok(t, err)
@@ -278,8 +278,8 @@ func TestRecordLock(t *testing.T) {
 	for _, st := range s.Steps {
 		waits += st.Pause
 	}
-	if waits < 2*time.Second || waits > far {
-		t.Errorf("the recording waits %v for the session of 3 s to expire", waits)
+	if waits < time.Second || waits > far {
+		t.Errorf("the recording waits %v for the session of 2 s to expire", waits)
 	}
 }
 
