@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -701,41 +699,6 @@ func TestClusterWithoutQuorum(t *testing.T) {
 	})
 }
 
-// TestPeerPortBadInput sends invalid bytes to the peer port: they end the connection, and
-// the cluster continues to work.
-func TestPeerPortBadInput(t *testing.T) {
-	r := rng(seed(t), 0)
-	synctest.Test(t, func(t *testing.T) {
-		noGoroutineLeft(t)
-		m := startMembers(t, 3, nil)
-		c := m.connect(0, 10*time.Second)
-		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
-		entry[len(entry)-1]++
-		for i := range 60 {
-			nc, err := m.net.Host("stranger").Dial(t.Context(), m.peers[uint64(1+i%3)])
-			check(t, err)
-			garbage := make([]byte, r.IntN(3000))
-			for j := range garbage {
-				garbage[j] = byte(r.Uint32())
-			}
-			start := [][]byte{
-				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
-				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // a gigabyte is announced and not sent
-				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // a damaged entry
-				{'A', 1, '{', '}', '\n'},
-			}[i%10]
-			nc.SetDeadline(time.Now().Add(2 * time.Second))
-			nc.Write(append(start, garbage...))
-			if i%2 == 0 {
-				io.Copy(io.Discard, nc) // until the member closes it
-			}
-			nc.Close()
-			must(c.Create(fmt.Sprintf("/n%d", i), nil, 0))(t)
-		}
-	})
-}
-
 // TestClusterSessionRequests opens sessions while leaders are lost. Each handshake is
 // answered or its connection closed, and a session that was confirmed exists on every
 // member.
@@ -854,38 +817,6 @@ func TestClusterWipedTwice(t *testing.T) {
 				must(c.Exists(fmt.Sprintf("/r%d", r), false))(t)
 			}
 			eventually(t, "its vote", func() bool { return m.servers[i].Role() == "follower" })
-		}
-	})
-}
-
-// TestClusterOtherLists: members that were started with different lists do not
-// form a cluster, and say why.
-func TestClusterOtherLists(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		var log capture
-		log.min = slog.LevelWarn
-		lists := []map[uint64]string{
-			{1: "host1:7000", 2: "host2:7000", 3: "host3:7000"},
-			{1: "host1:7000", 2: "host2:7000"},
-		}
-		var servers []*lockkeeper.Server
-		for i := range 2 {
-			c := lockkeeper.Config{ID: uint64(i + 1), Peers: lists[i], Logger: log.logger()}
-			testhooks.In(&c).Network = net.Host(host(i))
-			s, err := lockkeeper.Open(c)
-			check(t, err)
-			defer s.Close()
-			servers = append(servers, s)
-		}
-		time.Sleep(30 * time.Second)
-		for i, s := range servers {
-			if s.Role() != "looking" {
-				t.Errorf("member %d is a %s", i+1, s.Role())
-			}
-		}
-		if len(log.matching("server 2 was started with other members than server 1")) == 0 || len(log.matching("server 1 was started with other members than server 2")) == 0 {
-			t.Errorf("the log says %q", log.matching(""))
 		}
 	})
 }

@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// TestPeerPortBadInput: whoever sends to a peer port what no member sends loses only the
+// connection. The members keep their connections and their leader, and commands are applied.
+func TestPeerPortBadInput(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+	synctest.Test(t, func(t *testing.T) {
+		testkit.NoGoroutineLeft(t)
+		net := memnet.New()
+		members, lead := threeMembers(t, net, new(lines))
+		term := members[lead].raft.CurrentTerm()
+		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
+		entry[len(entry)-1]++
+		for i := range 60 {
+			nc, err := net.Host("stranger").Dial(t.Context(), members[i%3].cfg.addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			garbage := make([]byte, r.IntN(3000))
+			for j := range garbage {
+				garbage[j] = byte(r.Uint32())
+			}
+			start := [][]byte{
+				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
+				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // an entry of a gigabyte that does not come
+				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // one that is damaged
+				{'A', 1, '{', '}', '\n'},
+			}[i%10]
+			nc.SetDeadline(time.Now().Add(2 * time.Second))
+			nc.Write(append(start, garbage...))
+			if i%2 == 0 {
+				io.Copy(io.Discard, nc) // until the member closes it
+			}
+			nc.Close()
+			w := make(outcome, 1)
+			members[0].Propose(fsm.Nothing(), w, nil)
+			if r := <-w; r == nil {
+				t.Fatalf("after %q and noise, a command is lost", start)
+			}
+		}
+		if now := members[lead].raft.CurrentTerm(); now != term || members[lead].Role() != "leader" {
+			t.Errorf("the leader of term %d is a %s in term %d", term, members[lead].Role(), now)
+		}
+	})
+}
+
+// TestOtherLists: members that were started with different lists do not form a cluster,
+// and log why.
+func TestOtherLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		var log lines
+		lists := []map[uint64]string{
+			{1: "a:1", 2: "b:1", 3: "c:1"},
+			{1: "a:1", 2: "b:1"},
+		}
+		var members []*Member
+		for i, host := range []string{"a", "b"} {
+			cfg := testConfig("")
+			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), lists[i], net.Host(host)
+			cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			m, err := openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			members = append(members, m)
+		}
+		time.Sleep(30 * time.Second)
+		for i, m := range members {
+			if m.Role() != "looking" {
+				t.Errorf("member %d is a %s", i+1, m.Role())
+			}
+		}
+		for _, words := range []string{"server 2 was started with other members than server 1", "server 1 was started with other members than server 2"} {
+			if log.count(words) == 0 {
+				t.Errorf("the log does not say %q:\n%s", words, log.text.String())
+			}
+		}
+	})
+}
