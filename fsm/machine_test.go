@@ -80,8 +80,9 @@ func TestMachine(t *testing.T) {
 	if err := m.Check(); err != nil {
 		t.Error(err)
 	}
-	done := strings.Count(fmt.Sprint(straight), " Ok drop=false")
-	if total := strings.Count(fmt.Sprint(straight), "drop="); done < total/5 || done > total*9/10 {
+	text := fmt.Sprint(straight)
+	done := strings.Count(text, " Ok drop=false")
+	if total := strings.Count(text, "drop="); done < total/5 || done > total*9/10 {
 		t.Errorf("%d of %d commands were successful: the log does not show much", done, total)
 	}
 
