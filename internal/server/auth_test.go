@@ -11,14 +11,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// login proves an identity of a scheme.
+// login authenticates a client with a scheme.
 func login(c *rawclient.Client, scheme, who string) error {
 	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(who)}, nil)
 	return err
 }
 
-// TestDigestAlgorithm: the hash of digest identities can be another one, also
-// for the super user.
+// TestDigestAlgorithm: every supported hash works for identities of scheme digest,
+// including the super user's.
 func TestDigestAlgorithm(t *testing.T) {
 	for algorithm, want := range map[string]string{ // the hash of user:pass
 		"SHA1":        "smGaoVKd/cQkjm7b88GyorAUz20=",
@@ -64,8 +64,8 @@ func TestDigestAlgorithm(t *testing.T) {
 	}
 }
 
-// TestNoDigest: without the scheme digest nobody can prove such an identity, and
-// no ACL can name one.
+// TestNoDigest: if the scheme digest is turned off, clients cannot authenticate with it
+// and ACLs cannot name it.
 func TestNoDigest(t *testing.T) {
 	p := open(t, server.Config{NoDigest: true, SuperDigest: "super:D/InIHSb7yEEbrWz8b9l71RjZJU="}) // password test
 	p.loop.set(fsm.NoDigest)
@@ -91,9 +91,8 @@ func TestNoDigest(t *testing.T) {
 	}
 }
 
-// TestEnforceAuth: a connection that has proven no identity of the schemes that
-// are wanted is answered and closed, whatever it asks for but auth and sasl. Its
-// session lives on.
+// TestEnforceAuth: a connection without an identity of an enforced scheme is closed after
+// the answer to its first request other than auth and sasl. Its session continues.
 func TestEnforceAuth(t *testing.T) {
 	p := open(t, server.Config{EnforceAuth: []string{"x509", "digest"}})
 	c := connect(t, p.dial)

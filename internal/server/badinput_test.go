@@ -22,8 +22,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestBadFrames sends what is no frame, or no request, on a session: that costs
-// the connection, and neither the session nor anybody else. The log says it once.
+// TestBadFrames: a client that sends something that is not a frame or not a request
+// loses its connection, which is logged once. Its session continues, and other clients
+// are not affected.
 func TestBadFrames(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
@@ -93,7 +94,7 @@ func TestBadFrames(t *testing.T) {
 	})
 }
 
-// TestNoHandshake begins connections with what is no handshake.
+// TestNoHandshake: a connection whose first bytes are not a handshake is closed.
 func TestNoHandshake(t *testing.T) {
 	var log logLines
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
@@ -118,7 +119,7 @@ func TestNoHandshake(t *testing.T) {
 				log.reset()
 				c := rawclient.New(must(dial())(t))
 				defer c.Close()
-				go c.Write(b) // over a pipe not all of it is taken
+				go c.Write(b) // it blocks: the server does not read all of it from a pipe
 				closed(t, c)
 				alive(t, healthy)
 				eventually(t, "a line in the log", func() bool { return len(log.matching("bad input")) > 0 })
@@ -137,9 +138,9 @@ func TestNoHandshake(t *testing.T) {
 					b[i] = byte(r.Uint32())
 				}
 				switch r.IntN(3) {
-				case 0: // a length that can be
+				case 0: // a valid length
 					copy(b, request32(int32(r.IntN(300))))
-				case 1: // a handshake, and noise in frames behind it
+				case 1: // a handshake, then noise in a frame
 					b = append(frame(handshake), frame(b)...)
 				}
 				nc := must(dial())(t)
@@ -157,7 +158,8 @@ func TestNoHandshake(t *testing.T) {
 			}
 			wg.Wait()
 			alive(t, healthy)
-			// A second may bring 50 lines, of each of two kinds, and one had begun before.
+			// Up to 50 lines of each of two kinds are logged per second, and the first and
+			// last second may be incomplete.
 			if lines := log.matching(""); len(lines) > 100*(2+int(time.Since(start)/time.Second)) {
 				t.Errorf("%d lines in the log", len(lines))
 			}
@@ -165,7 +167,7 @@ func TestNoHandshake(t *testing.T) {
 	})
 }
 
-// samples are good requests of every operation that has a body.
+// samples returns a valid request of every operation that has a body.
 func samples() map[proto.OpCode]proto.Record {
 	create := proto.CreateRequest{Path: "/cut", Data: []byte("data"), ACL: proto.OpenACL}
 	ttl := create
@@ -195,13 +197,13 @@ func samples() map[proto.OpCode]proto.Record {
 	}
 }
 
-// TestCutRecords cuts a request of every operation at every byte, and puts an
-// absurd number in the place of every four: each is answered, in its turn, and
-// the connection stays.
+// TestCutRecords cuts a request of every operation at every byte, and replaces every
+// four bytes with an absurd number. Each is answered in order, and the connection stays
+// open.
 func TestCutRecords(t *testing.T) {
 	for _, op := range proto.Ops {
 		if op.Class != proto.Part && op.Class != proto.Connection && op.Code != proto.OpCloseSession && op.Code != proto.OpWhoAmI &&
-			op.Code != proto.OpReconfig && // is refused whatever it says
+			op.Code != proto.OpReconfig && // is always refused
 			samples()[op.Code] == nil {
 			t.Errorf("no sample of %s", op.Name)
 		}
@@ -242,7 +244,7 @@ func TestCutRecords(t *testing.T) {
 				}
 			}
 		}
-		// Counts that nothing follows.
+		// Counts without elements.
 		for _, count := range []int32{math.MaxInt32, 1 << 20, 1} {
 			path := jute.AppendBuffer(jute.AppendString(nil, "/count"), nil)
 			if code := ask(proto.OpCreate, append(path, request32(count)...)); code != proto.MarshallingError {
@@ -285,7 +287,8 @@ func TestRefusedPaths(t *testing.T) {
 	}
 }
 
-// TestUnknownOperations: -6 in its turn, then the end of the connection, but not of the session.
+// TestUnknownOperations: an unknown operation is answered with Unimplemented, in order.
+// Then the server closes the connection, but the session continues.
 func TestUnknownOperations(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
@@ -329,7 +332,7 @@ func heap() uint64 {
 	return m.HeapInuse
 }
 
-// connections is how many connections the server has, but for the one that asks.
+// connections returns the number of the server's connections, without the one that asks.
 func connections(t testing.TB, dial rawtest.Dialer) int {
 	t.Helper()
 	var n int
@@ -339,8 +342,9 @@ func connections(t testing.TB, dial rawtest.Dialer) int {
 	return n - 1
 }
 
-// TestClientThatDoesNotRead asks for much, or has much to be told, and takes
-// nothing: memory stays bounded, nobody else waits, and its connection ends.
+// TestClientThatDoesNotRead: a client that causes many replies or events and does not
+// read them loses its connection. Until then it uses a bounded amount of memory, and no
+// other client has to wait.
 func TestClientThatDoesNotRead(t *testing.T) {
 	noGoroutineLeft(t)
 	cfg := server.Config{OutboxBytes: 4 << 20, Tick: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
@@ -372,7 +376,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			go func() {
 				defer close(ended)
 				c.Timeout = time.Minute
-				for { // until it is not taken any more, and the connection is closed
+				for { // until the server reads no more and then closes the connection
 					for range 100 {
 						c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/large"})
 					}
@@ -385,7 +389,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			if now := heap(); now > before+64<<20 {
 				t.Errorf("%d MB of memory for one client", (now-before)>>20)
 			}
-			for alive := true; alive; { // the session ends, since its requests are not read
+			for alive := true; alive; { // the session expires, because the server does not read its requests
 				select {
 				case <-ended:
 					alive = false
@@ -403,7 +407,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 				defer close(ended)
 				c.Timeout = time.Minute
 				for {
-					for range 20 { // each answered by as much
+					for range 20 { // each reply is as long as the request
 						c.Queue(proto.OpSync, &proto.Path{Path: string(large)})
 					}
 					if c.Flush() != nil {
@@ -421,7 +425,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		})
 		part("events", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, time.Minute) // it must not expire before
+			c := connectFor(t, dial, time.Minute) // it must not expire during the test
 			must(c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil))(t)
 			long := "/" + strings.Repeat("n", 10_000)
 			must(healthy.Create(long, nil, 0))(t)
@@ -455,8 +459,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// TestRefusalThatIsNotRead: a client that is sent away, and does not read even
-// that, is forgotten after a while.
+// TestRefusalThatIsNotRead: a client that does not read the server's last reply is
+// forgotten after a while.
 func TestRefusalThatIsNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := open(t, server.Config{})
@@ -477,8 +481,8 @@ func TestRefusalThatIsNotRead(t *testing.T) {
 	})
 }
 
-// TestHalfOpenTime has connections that never finish a handshake in virtual
-// time: all are gone when theirs is over.
+// TestHalfOpenTime: connections that never finish a handshake are closed when the
+// handshake timeout is over.
 func TestHalfOpenTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 1000
@@ -490,7 +494,7 @@ func TestHalfOpenTime(t *testing.T) {
 			switch i % 3 {
 			case 1: // half a length
 				must(nc.Write([]byte{0, 0}))(t)
-			case 2: // a frame that does not come
+			case 2: // a length without a frame
 				must(nc.Write(request32(jute.DefaultMaxFrame)))(t)
 			}
 		}
@@ -507,9 +511,9 @@ func TestHalfOpenTime(t *testing.T) {
 	})
 }
 
-// TestManyHalfOpen opens as many connections as this process may, and says
-// nothing on them, or promises a large frame, before and after the handshake:
-// what each costs is bounded, and others are served.
+// TestManyHalfOpen opens as many connections as this process may. Their clients send
+// nothing, or the length of a large frame, before or after the handshake. Each uses a
+// bounded amount of memory, and other clients are served.
 func TestManyHalfOpen(t *testing.T) {
 	noGoroutineLeft(t)
 	n := 9000
@@ -522,7 +526,7 @@ func TestManyHalfOpen(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 1000)
 	}
-	// None of them may end before the last one is there.
+	// None of them may expire before the last one is open.
 	dial := open(t, server.Config{MaxSessionTimeout: time.Hour, HandshakeTimeout: time.Hour}).listen(t)
 	healthy := connectFor(t, dial, time.Hour)
 	must(healthy.Create("/n", nil, 0))(t)

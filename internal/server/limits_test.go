@@ -13,8 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestMaxSessions: however many ask at once, so many sessions there are and no
-// more; one more is not answered at all. Sessions that exist are not concerned.
+// TestMaxSessions: no matter how many clients ask for a session at once, the limit is
+// reached and not exceeded. Clients beyond it get no answer. Existing sessions are not
+// affected.
 func TestMaxSessions(t *testing.T) {
 	const most = 10
 	overAll(t, server.Config{MaxSessions: most}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
@@ -52,7 +53,7 @@ func TestMaxSessions(t *testing.T) {
 		if m := counts(t, word(t, dial, "mntr")); number(t, m, "connection_rejected") != 4*most || number(t, m, "global_sessions") != most {
 			t.Errorf("connection_rejected %s, global_sessions %s", m["connection_rejected"], m["global_sessions"])
 		}
-		// A session that is resumed is none more, and one that ends makes room.
+		// A resumed session does not count twice, and one that ends makes room.
 		clients[0] = must(rawclient.Resume(must(dial())(t), clients[0].Session))(t)
 		must(clients[1].Call(proto.OpCloseSession, nil, nil))(t)
 		closed(t, clients[1])
@@ -64,8 +65,8 @@ func TestMaxSessions(t *testing.T) {
 	})
 }
 
-// TestMaxWatches: a connection may have so many watches; a request for one more
-// does nothing, and a set of them that is too large ends the connection.
+// TestMaxWatches: a request for a watch beyond the limit of the connection has no effect.
+// A setWatches that exceeds the limit ends the connection.
 func TestMaxWatches(t *testing.T) {
 	overAll(t, server.Config{MaxWatches: 4}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c, other := connect(t, dial), connect(t, dial)
@@ -84,12 +85,12 @@ func TestMaxWatches(t *testing.T) {
 		ask(ok, proto.OpGetChildren, watch("/a"))
 		ask(proto.NoNode, proto.OpExists, watch("/none"))
 		ask(ok, proto.OpGetChildren2, watch("/b"))
-		// These four are there already, or add none.
+		// These add no watch, or one of the four again.
 		ask(ok, proto.OpExists, watch("/a"))
 		ask(ok, proto.OpAddWatch, &proto.PathType{Path: "/a", Type: 0})
 		ask(ok, proto.OpAddWatch, &proto.PathType{Path: "/a", Type: 1})
 		ask(proto.NoNode, proto.OpGetData, watch("/none"))
-		// And these would be one more, of every kind.
+		// These would add a fifth, of each kind.
 		ask(proto.ThrottledOp, proto.OpGetData, watch("/b"))
 		ask(proto.ThrottledOp, proto.OpExists, watch("/c"))
 		ask(proto.ThrottledOp, proto.OpExists, watch("/nothing"))
@@ -101,7 +102,7 @@ func TestMaxWatches(t *testing.T) {
 		if m := counts(t, word(t, dial, "mntr")); number(t, m, "throttled_ops") != 7 || number(t, m, "watch_count") != 4 {
 			t.Errorf("throttled_ops %s, watch_count %s", m["throttled_ops"], m["watch_count"])
 		}
-		// What was refused is not told of; what fires makes room.
+		// A refused watch causes no event; a watch that fires makes room.
 		must(other.Set("/c", nil))(t)
 		must(other.Create("/b/x", nil, 0))(t)
 		must(c.Call(proto.OpPing, nil, nil))(t)
@@ -109,14 +110,14 @@ func TestMaxWatches(t *testing.T) {
 			t.Errorf("events %+v", c.Events)
 		}
 		ask(ok, proto.OpGetData, watch("/b"))
-		for range 100 { // another connection has as many of its own
+		for range 100 { // another connection has its own limit
 			must(other.Get("/a", true))(t)
 		}
 
 		now := must(c.Call(proto.OpPing, nil, nil))(t).Zxid
 		set := &proto.SetWatchesRequest{RelativeZxid: now, Data: []string{"/a", "/b"}, Exist: []string{"/none"}, Child: []string{"/a"}}
 		again := must(rawclient.Resume(must(dial())(t), c.Session))(t)
-		must(again.Call(proto.OpSetWatches, set, nil))(t) // as many as it may have
+		must(again.Call(proto.OpSetWatches, set, nil))(t) // exactly the limit
 		again = must(rawclient.Resume(must(dial())(t), c.Session))(t)
 		set.Child = append(set.Child, "/b")
 		if f, err := again.Call(proto.OpSetWatches, set, nil); err != proto.ThrottledOp || len(f.Body) > 0 {
@@ -135,9 +136,9 @@ func TestMaxWatches(t *testing.T) {
 	})
 }
 
-// TestReplyTooLong: a reply that does not fit into a connection's outbox is not
-// built to its end; the connection is closed, the log says why, and nobody else
-// notices. One that fits comes, alone or behind a write.
+// TestReplyTooLong: the server stops building a reply that does not fit into the
+// connection's outbox, closes the connection and logs why. Other clients are not
+// affected. A reply that fits is sent, also if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{OutboxBytes: 4 << 20, Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
@@ -200,7 +201,7 @@ func TestReplyTooLong(t *testing.T) {
 		if now := heap(); now > before+64<<20 {
 			t.Errorf("%d MB of memory for two clients", (now-before)>>20)
 		}
-		for i := range 5000 { // an answer to wchp and wchc of 5 MB, and to dump
+		for i := range 5000 { // so that the answers to wchp and wchc have 5 MB
 			path := fmt.Sprint("/", i, name)
 			other.Queue(proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
 			if i%100 == 99 {

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestOddRequests sends what no client does and what ZooKeeper 3.9 has an
-// answer to all the same. The differential run found each of them.
+// TestOddRequests sends requests that no usual client sends, and expects ZooKeeper 3.9's
+// answers. The differential run found each of them.
 func TestOddRequests(t *testing.T) {
 	c := connect(t, open(t, server.Config{}).dial)
 	must(c.Create("/a", nil, 0))(t)
@@ -32,36 +32,36 @@ func TestOddRequests(t *testing.T) {
 		body proto.Record
 		want string
 	}{
-		// A null path is found out by each operation in its own way.
+		// Each operation treats a null path in its own way.
 		{proto.OpSetData, &proto.SetDataRequest{Path: jute.Null, Version: -1}, "BadArguments"},
 		{proto.OpSetACL, &proto.SetACLRequest{Path: jute.Null, Version: -1}, "BadArguments"},
 		{proto.OpDelete, &proto.PathVersion{Path: jute.Null}, "MarshallingError"},
 		{proto.OpCreate, create(jute.Null, proto.OpenACL, 0), "MarshallingError"},
 		{proto.OpCreate, create(jute.Null, proto.OpenACL, 7), "BadArguments"},
 		{proto.OpGetData, &proto.PathWatch{Path: jute.Null}, "MarshallingError"},
-		// A null id is found out where the ACL is looked at.
+		// A null id is noticed when the ACL is checked.
 		{proto.OpCreate, create("/b", acl("digest", jute.Null), 0), "MarshallingError"},
 		{proto.OpCreate, create("b", acl("world", jute.Null), 0), "BadArguments"},
 		{proto.OpCreate, create("/b", acl("nope", jute.Null), 0), "InvalidACL"},
 		{proto.OpCreate, create("/b", acl(jute.Null, "anyone"), 0), "InvalidACL"},
 		{proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: acl("ip", jute.Null), Version: -1}, "MarshallingError"},
-		// In a multi, null paths and ACLs are found out first of all.
+		// A multi checks for null paths and ACLs first.
 		{proto.OpMulti, multi(proto.OpSetData, &proto.SetDataRequest{Path: jute.Null}), "MarshallingError"},
 		{proto.OpMulti, multi(proto.OpCheck, &proto.PathVersion{Path: jute.Null}), "MarshallingError"},
 		{proto.OpMulti, multi(proto.OpCreate, create("/b", nil, 0)), "MarshallingError"},
 		{proto.OpMulti, multi(proto.OpCreate, create("/b", acl("world", jute.Null), 0)), "MarshallingError"},
 		{proto.OpMulti, multi(proto.OpCreate, create("/b", []proto.ACL{}, 0)), "Ok: Ok InvalidACL"},
-		// And the mode decides what is created.
+		// The mode decides what is created.
 		{proto.OpMulti, multi(proto.OpCreate, create("/container", proto.OpenACL, 4)), "Ok: check create2"},
 		{proto.OpMulti, multi(proto.OpCreateTTL, &proto.CreateTTLRequest{CreateRequest: *create("/plain", proto.OpenACL, 0), TTL: -1}), "Ok: check create"},
 		{proto.OpMulti, multi(proto.OpCreateTTL, &proto.CreateTTLRequest{CreateRequest: *create("/container2", proto.OpenACL, 4), TTL: 5}), "Ok: check create2"},
 		{proto.OpMulti, multi(proto.OpCreateTTL, &proto.CreateTTLRequest{CreateRequest: *create("/c", proto.OpenACL, 7), TTL: 5}), "Ok: Ok BadArguments"},
 		{proto.OpMulti, multi(proto.OpCreateTTL, &proto.CreateTTLRequest{CreateRequest: *create("/c", nil, 5), TTL: 5}), "Ok: Ok InvalidACL"},
-		// Addresses are read as ZooKeeper reads them.
+		// Addresses are parsed as ZooKeeper does.
 		{proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: acl("ip", "::ffff:127.0.0.1"), Version: -1}, "InvalidACL"},
 		{proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: acl("ip", "fe80::1%lo"), Version: -1}, "InvalidACL"},
 		{proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: acl("ip", "127.0.0.01/08"), Version: -1}, "Ok"},
-		{proto.OpSetData, &proto.SetDataRequest{Path: "/a", Version: -1}, "Ok"}, // which it grants to 127.0.0.1
+		{proto.OpSetData, &proto.SetDataRequest{Path: "/a", Version: -1}, "Ok"}, // which the ACL permits for 127.0.0.1
 		{proto.OpReconfig, &proto.PathVersion{Path: "cut short"}, "MarshallingError"},
 	} {
 		f, err := c.Call(x.op, x.body, nil)
@@ -91,7 +91,8 @@ func TestOddRequests(t *testing.T) {
 	}
 }
 
-// TestDigestOfAnyBytes: a user is text, as Java reads it, before it is hashed.
+// TestDigestOfAnyBytes: the user and password are converted to text, as in Java, before
+// they are hashed.
 func TestDigestOfAnyBytes(t *testing.T) {
 	c := connect(t, open(t, server.Config{}).dial)
 	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("\xff\xfe:p")}, nil)

@@ -20,9 +20,9 @@ import (
 )
 
 // TestOrder keeps thousands of mixed requests in flight on several connections.
-// Each connection has a subtree that only it changes: what it must be sent,
-// reply by reply and event by event, is known beforehand. All of them change
-// and watch one more subtree: there, events and zxids must fit together.
+// Each connection has a subtree that only it changes, so each of its replies and
+// events is known in advance. All of them also change and watch a shared subtree,
+// where events and zxids must fit together.
 func TestOrder(t *testing.T) {
 	s := testkit.Seed(t)
 	requests := 3000
@@ -83,7 +83,7 @@ type worker struct {
 	fired      []firing
 }
 
-// request is one request with what must come back.
+// request is one request and the expected answer.
 type request struct {
 	xid    int32 // of the reply
 	op     proto.OpCode
@@ -131,13 +131,13 @@ func (w *worker) send() {
 		w.c.Queue(w.requests[i].op, w.requests[i].body)
 		if w.c.Queued() > w.rand.IntN(8<<10) || i == len(w.requests)-1 {
 			if w.c.Flush() != nil {
-				return // the receiver says why
+				return // the receiver reports why
 			}
 		}
 	}
 }
 
-// receive checks all that comes, until the last reply.
+// receive checks every frame up to the last reply.
 func (w *worker) receive() error {
 	for i := range w.requests {
 		q := &w.requests[i]
@@ -196,7 +196,7 @@ func (w *worker) receive() error {
 	return nil
 }
 
-// model is what a connection's own subtree looks like, and which watches are on it.
+// model is the expected state of a connection's own subtree and the watches on it.
 type model struct {
 	root        string
 	nodes       map[string]modelNode // children of root, by name
@@ -216,7 +216,7 @@ func newModel(root string) *model {
 	return &model{root: root, nodes: map[string]modelNode{}, data: map[string]bool{}, child: map[string]bool{}}
 }
 
-// fire is what a change makes of the watches.
+// fire removes the watches that a change triggers and returns their events.
 func (m *model) fire(t proto.EventType, path string) (events []rawclient.Event) {
 	event := func(t proto.EventType, path string) {
 		events = append(events, rawclient.Event{WatcherEvent: proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}})
@@ -292,7 +292,7 @@ func (w *worker) matches(n modelNode, s *proto.Stat, self int) error {
 	return nil
 }
 
-// next makes the i-th request, with what it must come to.
+// next makes the i-th request and its expected answer.
 func (w *worker) next(i int) request {
 	m, r := w.model, w.rand
 	name := string(rune('a' + r.IntN(6)))
@@ -325,7 +325,7 @@ func (w *worker) next(i int) request {
 				}
 				return nil
 			}}
-	case k < 18: // sequential, and gone again at once, so that the lists stay short
+	case k < 18: // sequential
 		seq := fmt.Sprintf("s%010d", m.creates)
 		code, events := m.create(seq, data, i)
 		return request{op: proto.OpCreate, body: &proto.CreateRequest{Path: m.root + "/s", Data: []byte(data), ACL: proto.OpenACL, Flags: proto.FlagSequential}, code: code, events: events,
@@ -377,7 +377,7 @@ func (w *worker) next(i int) request {
 				}
 				return w.matches(node, &s, i)
 			}}
-	case k < 68: // children, and at times those of a leaf
+	case k < 68: // children, sometimes those of a leaf
 		op, names, cversion := proto.OpGetChildren, m.names(), m.creates+m.deletes
 		if r.IntN(2) == 0 {
 			op = proto.OpGetChildren2
@@ -412,7 +412,7 @@ func (w *worker) next(i int) request {
 	case k < 80: // multiRead
 		names := m.names()
 		return request{op: proto.OpMultiRead, body: &proto.MultiReadRequest{Ops: []proto.MultiOp{
-			{Op: proto.OpGetData, Request: &proto.PathWatch{Path: path, Watch: true}}, // the flag means nothing
+			{Op: proto.OpGetData, Request: &proto.PathWatch{Path: path, Watch: true}}, // the flag is ignored
 			{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: m.root}},
 		}}, verify: func(w *worker, f *rawclient.Frame) error {
 			var reply proto.MultiReply
@@ -473,7 +473,7 @@ func wantNames(f *rawclient.Frame, names []string) error {
 	return nil
 }
 
-// multi makes a multi of a few writes, which happen all or not at all.
+// multi makes a multi of a few writes, of which all are applied or none.
 func (w *worker) multi(i int) request {
 	r, tried := w.rand, w.model.clone()
 	var ops []proto.MultiOp
@@ -485,7 +485,7 @@ func (w *worker) multi(i int) request {
 		path, data := tried.root+"/"+name, fmt.Sprint("m", i)
 		var code proto.Code
 		var fired []rawclient.Event
-		step := tried // what a failed multi does later does not matter
+		step := tried // operations after the failed one have no effect
 		if failed {
 			step = tried.clone()
 		}
@@ -542,7 +542,8 @@ func (w *worker) multi(i int) request {
 		}}
 }
 
-// setWatches asks for watches as after a reconnect, having seen everything or nothing.
+// setWatches sets watches again as a client does that has reconnected, and that has
+// seen either all changes or none.
 func (w *worker) setWatches() request {
 	m, r := w.model, w.rand
 	q := &proto.SetWatchesRequest{RelativeZxid: math.MaxInt64}
@@ -592,7 +593,7 @@ func (w *worker) setWatches() request {
 }
 
 // sharedRequest makes a request on the subtree that all connections change.
-// Even connections watch all of it, for good; odd ones set watches that fire once.
+// Even connections have a recursive watch on it; odd ones set watches that fire once.
 func (w *worker) sharedRequest(i int) request {
 	r := w.rand
 	path := "/shared/" + string(rune('a'+r.IntN(3)))
@@ -642,7 +643,7 @@ func (w *worker) sharedRequest(i int) request {
 		}}
 }
 
-// sharedEvent takes an event of the shared subtree.
+// sharedEvent records an event of the shared subtree.
 func (w *worker) sharedEvent(e rawclient.Event) error {
 	w.stream = append(w.stream, e)
 	if w.number%2 == 0 {
@@ -705,8 +706,8 @@ func (w *worker) checkShared(changes []sharedChange) error {
 	return nil
 }
 
-// TestPipelinedLargeReads asks in one go for far more than is queued for a
-// client that does not read: all of it must come, since this one reads.
+// TestPipelinedLargeReads: a client that sends many reads at once, and reads the
+// replies, gets all of them, although together they exceed the outbox by far.
 func TestPipelinedLargeReads(t *testing.T) {
 	overAll(t, server.Config{OutboxBytes: 8 << 20}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c := connect(t, dial)
@@ -743,8 +744,8 @@ func TestPipelinedLargeReads(t *testing.T) {
 	})
 }
 
-// TestCloseSessionEndsThePipeline sends more behind closeSession: what stands
-// before it is answered, what stands behind it is not, and has no effect.
+// TestCloseSessionEndsThePipeline: requests sent before closeSession are answered;
+// those sent after it are not, and have no effect.
 func TestCloseSessionEndsThePipeline(t *testing.T) {
 	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c, other := connect(t, dial), connect(t, dial)
@@ -754,7 +755,7 @@ func TestCloseSessionEndsThePipeline(t *testing.T) {
 		last := c.Queue(proto.OpCloseSession, nil)
 		c.Queue(proto.OpCreate, &proto.CreateRequest{Path: "/behind", ACL: proto.OpenACL})
 		c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/before"})
-		go c.Flush() // over a pipe the server need not take it all
+		go c.Flush() // it blocks: the server does not read all of it from a pipe
 		for xid := int32(1); xid <= last; xid++ {
 			f, err := c.Read()
 			if err != nil || f.Xid != xid || f.Code != proto.OK {
@@ -775,8 +776,8 @@ func TestCloseSessionEndsThePipeline(t *testing.T) {
 	})
 }
 
-// TestCutPipeline cuts connections off that have sent many writes at once: some
-// first part of them is done.
+// TestCutPipeline: if a connection that has sent many writes is cut, the writes that
+// are applied are the first ones, without a gap.
 func TestCutPipeline(t *testing.T) {
 	s := testkit.Seed(t)
 	rounds, writes := 60, 300
@@ -810,7 +811,7 @@ func TestCutPipeline(t *testing.T) {
 			<-sent
 			c.Close()
 			nc := must(dial())(t)
-			again := must(rawclient.Resume(nc, c.Session))(t) // what is done later, the session does not do
+			again := must(rawclient.Resume(nc, c.Session))(t) // from now on, no write of the old connection is applied
 			var children proto.ChildrenReply
 			must(again.Call(proto.OpGetChildren, &proto.PathWatch{Path: dir}, &children))(t)
 			again.Close()

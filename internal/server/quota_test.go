@@ -28,8 +28,8 @@ func statsText(t testing.TB, c *rawclient.Client) string {
 	return string(r.Data)
 }
 
-// TestQuota: writes over a hard limit are refused and counted, those over a
-// soft one are logged, and nobody who watches the stats hears of their changes.
+// TestQuota: writes that exceed a hard limit are refused and counted, and those that
+// exceed a soft limit are logged. Changes of the stats cause no watch events.
 func TestQuota(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, p *port, dial rawtest.Dialer) {

@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestIdentity looks at many sessions: ids and passwords differ, and no one
-// follows from another.
+// TestIdentity: the ids and passwords of sessions differ, and none can be derived from
+// another.
 func TestIdentity(t *testing.T) {
 	noGoroutineLeft(t)
 	p := open(t, server.Config{})
@@ -44,15 +44,16 @@ func TestIdentity(t *testing.T) {
 	if len(ids) != n || len(passwords) != n || len(steps) < n-1 {
 		t.Errorf("%d ids, %d steps between them and %d passwords of %d sessions", len(ids), len(steps), len(passwords), n)
 	}
-	for i, k := range ones { // 150 +- 8.7; this is more than seven times that
+	for i, k := range ones { // expected are 150 with a standard deviation of 8.7
 		if k < 85 || k > 215 {
 			t.Errorf("bit %d of %d passwords is set %d times", i, n, k)
 		}
 	}
 }
 
-// TestRefusedResume: the answer is session 0 and sixteen zero bytes, then the
-// end; and whoever has the session keeps it.
+// TestRefusedResume: a client that resumes a session without the right to it is answered
+// with session 0 and a password of sixteen zero bytes, and its connection is closed. The
+// owner of the session is not affected.
 func TestRefusedResume(t *testing.T) {
 	overAll(t, server.Config{}, func(t *testing.T, p *port, dial rawtest.Dialer) {
 		owner := connect(t, dial)
@@ -102,8 +103,8 @@ func TestRefusedResume(t *testing.T) {
 	})
 }
 
-// TestResume moves a session to another connection: the old one ends, its
-// watches and identities with it, and the ephemerals stay.
+// TestResume: when a client resumes its session on another connection, the old one is
+// closed and its watches and identities are gone, but the ephemerals stay.
 func TestResume(t *testing.T) {
 	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		other := connect(t, dial)
@@ -144,7 +145,7 @@ func TestResume(t *testing.T) {
 		if len(c.Events) > 0 {
 			t.Errorf("watches of the old connection fire on the new one: %+v", c.Events)
 		}
-		// The client tells what it had watched, and up to when.
+		// The client sets its watches again and names the last zxid that it has seen.
 		must(c.Call(proto.OpSetWatches, &proto.SetWatchesRequest{
 			RelativeZxid: f.Zxid, Data: []string{"/data", "/e"}, Exist: []string{"/missing", "/still"}, Child: []string{"/data", "/"},
 		}, nil))(t)
@@ -166,7 +167,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestSignsOfLife: every request but auth and sasl keeps a session alive.
+// TestSignsOfLife: every request except auth and sasl keeps a session alive.
 func TestSignsOfLife(t *testing.T) {
 	const timeout = 4 * time.Second
 	synctest.Test(t, func(t *testing.T) {
@@ -208,7 +209,7 @@ func TestSignsOfLife(t *testing.T) {
 			}
 			cl.Close()
 		}
-		// Half a frame now and then is none.
+		// Parts of a frame do not.
 		cl := connectFor(t, p.dial, timeout)
 		must(cl.Conn.Write(request32(1000)))(t)
 		for i := range 5 {
@@ -222,9 +223,8 @@ func TestSignsOfLife(t *testing.T) {
 	})
 }
 
-// TestLateWritesOfAnOldConnection pipelines writes and moves the session while
-// they are under way: what was not answered may have happened, but nothing
-// happens after the new connection has its answer.
+// TestLateWritesOfAnOldConnection: once a client has resumed its session on a new
+// connection, no write that it sent on the old one is applied any more.
 func TestLateWritesOfAnOldConnection(t *testing.T) {
 	noGoroutineLeft(t)
 	p := open(t, server.Config{})
@@ -250,8 +250,8 @@ func TestLateWritesOfAnOldConnection(t *testing.T) {
 	}
 }
 
-// TestIdentitiesAreBounded: they go into the log with every write, so a
-// connection cannot prove any number of them.
+// TestIdentitiesAreBounded: a connection's identities are limited, because every write
+// carries them into the log.
 func TestIdentitiesAreBounded(t *testing.T) {
 	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c := connect(t, dial)

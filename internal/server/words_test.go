@@ -22,7 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// lines fails the test unless every line of text matches the pattern of its number.
+// lines fails the test unless each line of text matches the pattern with the same index.
 func lines(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	got := strings.SplitAfter(text, "\n")
@@ -42,8 +42,8 @@ const (
 	latencyLine = `Latency min/avg/max: \d+/\d+\.\d{1,4}/\d+\n`
 )
 
-// TestFourLetterWords compares the words' formats with what ZooKeeper answers,
-// and their numbers with what was done.
+// TestFourLetterWords compares the format of the answers with ZooKeeper's, and their
+// numbers with what the clients did.
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(dir, "log"), []byte("some data"), 0o600))
@@ -92,7 +92,8 @@ func TestFourLetterWords(t *testing.T) {
 			}
 			return ` /` + address + `\[` + interest + `\]\(queued=0,recved=` + received + `,sent=` + sent + `\)\n`
 		}
-		// Create, three ephemerals, two reads, a ping and the handshake; the last one asks.
+		// The first connection sent the handshake, a create, three ephemerals, two reads
+		// and a ping; the last one sent the word.
 		lines(t, settled("stat", "Connections: 3\n"), append([]string{versionLine, `Clients:\n`,
 			client("1", "8", "8"), client("1", "3", "3"), client("0", "1", "0"), `\n`}, tail...)...)
 
@@ -105,8 +106,7 @@ func TestFourLetterWords(t *testing.T) {
 				t.Errorf("%s grew by %d, not %d", key, got, want)
 			}
 		}
-		// Two data watches of c's, a child watch of other's that its persistent
-		// watch stands beside, in both tables.
+		// c has two data watches; other has a child watch and a persistent watch.
 		if got := number(t, m, "watch_count"); got != 4 {
 			t.Errorf("watch_count is %d", got)
 		}
@@ -155,12 +155,12 @@ func TestFourLetterWords(t *testing.T) {
 				t.Errorf("after srst: %s", line)
 			}
 		}
-		// The end of a session shows.
+		// A session that ends is no longer counted.
 		must(c.Call(proto.OpCloseSession, nil, nil))(t)
 		closed(t, c)
 		eventually(t, "the end in mntr", func() bool {
 			now := counts(t, word(t, dial, "mntr"))
-			// other's watches and handle remain; bad's session does too.
+			// The sessions of other and bad, and other's watches, remain.
 			return number(t, now, "ephemerals_count") == number(t, base, "ephemerals_count") && number(t, now, "watch_count") < 4 &&
 				number(t, now, "global_sessions") == number(t, base, "global_sessions")+2
 		})
@@ -171,7 +171,7 @@ func TestFourLetterWords(t *testing.T) {
 	})
 }
 
-// TestConnectionWords: what the words tell of connections and of their watches.
+// TestConnectionWords: the words show connections and their watches.
 func TestConnectionWords(t *testing.T) {
 	dir := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(dir, "log"), []byte("some data"), 0o600))
@@ -220,7 +220,8 @@ func TestConnectionWords(t *testing.T) {
 	}
 }
 
-// TestDump: when sessions and connections end, and whose ephemerals there are.
+// TestDump: dump shows when sessions and connections expire, and the ephemerals of each
+// session.
 func TestDump(t *testing.T) {
 	dial := open(t, server.Config{Tick: 2 * time.Second, MaxSessionTimeout: time.Hour}).listen(t)
 	start := time.Now()
@@ -237,7 +238,7 @@ func TestDump(t *testing.T) {
 	var text string
 	eventually(t, "the end of a connection", func() bool {
 		text = word(t, dial, "dump")
-		_, conns, _ := strings.Cut(text, "Connections Sets ") // an earlier word's may be one still
+		_, conns, _ := strings.Cut(text, "Connections Sets ") // the connection of an earlier word may still be open
 		return strings.Contains(conns, ")/(3):\n") && !strings.Contains(conns, "sessionId: "+id(gone))
 	})
 
@@ -255,7 +256,7 @@ func TestDump(t *testing.T) {
 		t.Errorf("ephemerals %q, should be %q", ephemerals, want)
 	}
 
-	// ends reads the sets: when what each line tells of is to end.
+	// ends parses sets of sessions or connections and returns when each of them expires.
 	ends := func(set, head string) map[string]time.Time {
 		t.Helper()
 		at, left, last := map[string]time.Time{}, 0, time.Time{}
@@ -298,14 +299,15 @@ func TestDump(t *testing.T) {
 		{"a session without a connection", ofSessions[id(gone)], 10 * time.Minute},
 		{"the connection that asks", ofConns["0x0"], 10 * time.Second},
 	} {
-		// It was heard of between the start and now, ends at a tick, and is shown in seconds.
+		// The last request came between start and now; deadlines are rounded up to a
+		// tick, and shown in seconds.
 		if least, most := start.Add(x.lasts-time.Second), time.Now().Add(x.lasts+2*time.Second); x.end.Before(least) || x.end.After(most) {
 			t.Errorf("%s ends at %v, not between %v and %v", x.what, x.end, least, most)
 		}
 	}
 }
 
-// TestTraceMask: stmk takes eight bytes more, and gtmk tells what they were.
+// TestTraceMask: stmk reads eight more bytes, and gtmk shows their value.
 func TestTraceMask(t *testing.T) {
 	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		if got := word(t, dial, "gtmk"); got != "306" {
@@ -324,7 +326,7 @@ func TestTraceMask(t *testing.T) {
 	})
 }
 
-// TestCounters: the counters of mntr count.
+// TestCounters: mntr counts connections, sessions, requests and bytes.
 func TestCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial := open(t, server.Config{MaxConns: 3, Tick: time.Second}).dial
@@ -350,7 +352,7 @@ func TestCounters(t *testing.T) {
 		synctest.Wait()
 		again.Close()
 		other.Close()
-		time.Sleep(time.Minute) // the session of both and the silent connection come to their end
+		time.Sleep(time.Minute) // the sessions and the silent connection expire
 		synctest.Wait()
 		m := counts(t, ask("mntr"))
 		for key, want := range map[string]int{
@@ -374,9 +376,10 @@ func TestCounters(t *testing.T) {
 	})
 }
 
-// TestFourLetterWhitelist: what is not in the list is said so, and what is no
-// word gets nothing. Nothing but the first four bytes matters, and for stmk the
-// next eight. srvr is always in it, as in ZooKeeper.
+// TestFourLetterWhitelist: a word that is not in the list is answered with a message
+// that says so, and something that is not a word is not answered. Only the first four
+// bytes matter, and for stmk also the next eight. srvr is always allowed, as in
+// ZooKeeper.
 func TestFourLetterWhitelist(t *testing.T) {
 	for _, allowed := range [][]string{{"*"}, {"srvr"}, {"ruok", "mntr"}, {""}} {
 		dial := open(t, server.Config{FourLetterWords: allowed}).listen(t)
