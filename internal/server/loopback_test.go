@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/tls"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -25,8 +26,8 @@ import (
 
 // loopback is a server.Proposer without a log: a goroutine applies what is proposed to
 // the replica. As with a cluster, that happens after Propose has returned, commands
-// that wait are applied together as one entry, and sessions expire. Nothing is lost
-// until it ends.
+// that wait are applied together as one entry, and sessions expire. Commands are lost
+// only when it ends, or if a test says so.
 type loopback struct {
 	replica *fsm.Replica
 	start   time.Time // origin of nowMs
@@ -41,6 +42,7 @@ type loopback struct {
 	entry    []byte       // the encoded commands that wait
 	waiters  []fsm.Waiter // one per command
 	closed   bool
+	accepts  int // how many more commands are accepted
 	tracker  *session.Tracker
 
 	// Used only by run.
@@ -61,7 +63,7 @@ const (
 // expire at multiples of tick.
 func newLoopback(tick time.Duration) *loopback {
 	l := &loopback{
-		replica: fsm.NewReplica(), start: time.Now(), tracker: session.NewTracker(tick.Milliseconds()),
+		replica: fsm.NewReplica(), start: time.Now(), accepts: math.MaxInt, tracker: session.NewTracker(tick.Milliseconds()),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	l.room.L = &l.mu
@@ -85,6 +87,13 @@ func (l *loopback) set(settings fsm.Settings) {
 	l.mu.Unlock()
 }
 
+// accept makes the loopback lose all commands after the next n.
+func (l *loopback) accept(n int) {
+	l.mu.Lock()
+	l.accepts = n
+	l.mu.Unlock()
+}
+
 func (l *loopback) nowMs() int64 { return time.Since(l.start).Milliseconds() }
 
 func (l *loopback) raise() {
@@ -99,13 +108,14 @@ func (l *loopback) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	for !l.closed && (len(l.waiters) >= maxCommands || len(l.entry) >= maxEntry) {
 		l.room.Wait()
 	}
-	lost := l.closed
+	lost := l.closed || l.accepts == 0
 	select {
 	case <-over:
 		lost = true
 	default:
 	}
 	if !lost {
+		l.accepts--
 		l.add(c, w)
 	}
 	l.mu.Unlock()

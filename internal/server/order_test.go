@@ -7,10 +7,12 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
@@ -819,6 +821,49 @@ func TestCutPipeline(t *testing.T) {
 			if n := len(children.Names); n > writes || !slices.Equal(children.Names, all[:n]) {
 				t.Fatalf("round %d: done are %v", round, children.Names)
 			}
+		}
+	})
+}
+
+// TestLostWrite: when a write is lost, the server closes the connection, and applies none
+// of the writes that the client sent after it. It also closes the connections of clients
+// that want to open or resume a session, without telling them that theirs has expired.
+func TestLostWrite(t *testing.T) {
+	overAll(t, server.Config{}, func(t *testing.T, p *port, dial rawtest.Dialer) {
+		const accepted, sent = 10, 100
+		c := connect(t, dial)
+		must(c.Create("/dir", nil, 0))(t)
+		p.loop.accept(accepted)
+		var all []string
+		for i := range sent {
+			all = append(all, fmt.Sprintf("%03d", i))
+			c.Queue(proto.OpCreate, &proto.CreateRequest{Path: "/dir/" + all[i], ACL: proto.OpenACL})
+		}
+		go c.Flush() // fails when the connection is closed
+		for answered := 0; ; answered++ {
+			f, err := c.Read()
+			if os.IsTimeout(err) || answered > accepted {
+				t.Fatalf("after %d replies: %+v, %v", answered, f.ReplyHeader, err)
+			}
+			if err != nil {
+				break
+			}
+		}
+		open := func() (*rawclient.Client, error) { return rawclient.Open(must(dial())(t), 10*time.Second) }
+		resume := func() (*rawclient.Client, error) { return rawclient.Resume(must(dial())(t), c.Session) }
+		for what, try := range map[string]func() (*rawclient.Client, error){"open": open, "resume": resume} {
+			if _, err := try(); err == nil || err == rawclient.ErrRefused || os.IsTimeout(err) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		p.loop.accept(math.MaxInt)
+		again := must(resume())(t)
+		var children proto.ChildrenReply
+		must(again.Call(proto.OpGetChildren, &proto.PathWatch{Path: "/dir"}, &children))(t)
+		again.Close()
+		slices.Sort(children.Names)
+		if !slices.Equal(children.Names, all[:accepted]) {
+			t.Errorf("applied are %v", children.Names)
 		}
 	})
 }
