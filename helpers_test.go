@@ -46,7 +46,6 @@ var (
 	closed     = rawtest.Closed
 	alive      = rawtest.Alive
 	exists     = rawtest.Exists
-	names      = rawtest.Names
 	word       = rawtest.Word
 	allWords   = rawtest.Words
 	counts     = rawtest.Counts
