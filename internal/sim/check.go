@@ -973,6 +973,10 @@ func (c *checker) ephemerals() {
 // heard from a session, if the network between them is not cut.
 const reportTime = tick/4 + 600*time.Millisecond
 
+// reportTime is reportTime in this run. Where each step of a message often sleeps,
+// messages wait for each other.
+func (c *checker) reportTime() time.Duration { return reportTime + 40*c.s.slack() }
+
 // expiries checks every session that a leader ended because it was late. No member
 // that could report it to the leader had heard from the client within the session
 // timeout. And whatever happened to the member that answered, the client's last
@@ -1010,7 +1014,7 @@ func (c *checker) expiries() {
 		e := late[id][0] // later ones repeat an attempt that failed
 		c.n.Expiries++
 		for _, a := range answered[e.Session] {
-			if a.ret+reportTime+c.s.slack() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
+			if a.ret+c.reportTime() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
 				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, but member %d heard from it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
@@ -1018,7 +1022,7 @@ func (c *checker) expiries() {
 		}
 		// Time in which the leader's process was paused does not count.
 		for _, a := range answered[e.Session] {
-			if a.server == int(e.By) && a.ret+reportTime+c.s.slack() < e.At && a.call+e.Timeout+c.paused(a.server, a.ret, e.At) > e.At {
+			if a.server == int(e.By) && a.ret+c.reportTime() < e.At && a.call+e.Timeout+c.paused(a.server, a.ret, e.At) > e.At {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, which heard from it at %v and was paused for %v since", e.Session, e.Timeout, e.At, e.By, a.call, c.paused(a.server, a.ret, e.At))
 				break
 			}
@@ -1039,7 +1043,7 @@ func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Du
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	const again = 5 * time.Second // until a connection that was cut is given up and replaced
-	told := heard + reportTime + c.s.slack()
+	told := heard + c.reportTime()
 	for _, s := range c.s.cutLog { // in order
 		if s.At > told || s.Until != 0 && s.Until+again < heard {
 			continue
@@ -1113,8 +1117,8 @@ func (c *checker) wasStuck(a int, from, to time.Duration) bool {
 // or still exists at the end of the run. A new leader gives every session its full
 // timeout again, and a request that a cut delayed may be heard after the cut ends.
 func (c *checker) lateness() {
-	if c.s.slack() > tick/5 {
-		return // the leader takes goroutines that often sleep that long for a paused process
+	if c.s.slack() > tick/10 {
+		return // the leader takes goroutines that often sleep, one after another, for a paused process
 	}
 	c.s.mu.Lock()
 	slices.SortStableFunc(c.s.cutLog, func(a, b span) int { return cmp.Compare(a.At, b.At) })
@@ -1175,6 +1179,10 @@ func (c *checker) lateness() {
 		for _, s := range c.s.pauseLog {
 			if s.within(heard, at) && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard += s.Until - s.At + tick
+			}
+			// What a leader hears before it notices that it was paused gets that time too.
+			if s.Until <= at && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
+				heard = max(heard, s.Until+s.Until-s.At+tick)
 			}
 		}
 		c.n.KnownEnds++

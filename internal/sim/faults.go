@@ -415,6 +415,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	} else {
 		m.dir += "+"
 	}
+	faults := s.faultsBegun()
 	if m.start() != nil {
 		return
 	}
@@ -422,7 +423,9 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	case <-m.server().Ready():
 		s.h.fault("member %d has joined", m.id)
 	case <-time.After(time.Minute):
-		if s.slack() > 50*time.Millisecond { // it may apply entries more slowly than others write them
+		// It may apply entries more slowly than others write them. And other faults may
+		// have kept it out; that it joins after them is checked at the end.
+		if s.slack() > 50*time.Millisecond || s.faultsBegun() > faults {
 			s.h.fault("member %d has not joined yet", m.id)
 			return
 		}
@@ -606,4 +609,14 @@ func (s *sim) makeFaults() {
 			break
 		}
 	}
+}
+
+// faultsBegun returns how many faults have begun so far.
+func (s *sim) faultsBegun() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.faults {
+		n += k
+	}
+	return n
 }
