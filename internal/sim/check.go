@@ -1000,6 +1000,8 @@ func (c *checker) expiries() {
 		e := &c.h.Expiries[i]
 		if end, ended := closed[e.Session]; !ended || e.At > end || left[e.Session] || c.h.Forced[e.Session] {
 			continue
+		} else if end-e.At > 10*time.Second {
+			continue // a member that had been replaced as the leader could not end it
 		}
 		found := late[e.Session]
 		if c.wasStuck(int(e.By), e.At-time.Second, e.At) {
