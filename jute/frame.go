@@ -22,11 +22,12 @@ func FrameLength(r io.Reader) (uint32, error) {
 	return binary.BigEndian.Uint32(b[:]), err
 }
 
-// ReadPayload reads a frame's payload of n bytes into buf, growing it if it
-// must, and returns it. Memory grows with the bytes that arrive, not with the
-// length that was claimed.
+// ReadPayload reads a frame's payload of n bytes into buf, which it grows if
+// necessary, and returns it. It allocates memory as bytes arrive, so a frame that
+// claims to be long costs nothing until it is. If n is above limit, the error is
+// [ErrFrame].
 func ReadPayload(r io.Reader, n uint32, limit int, buf []byte) ([]byte, error) {
-	if int64(n) > int64(limit) { // a negative length is a huge one
+	if int64(n) > int64(limit) { // as unsigned, a negative length is above every limit
 		return nil, fmt.Errorf("%w %d (limit %d)", ErrFrame, int32(n), limit)
 	}
 	const step = 4 << 10
@@ -55,10 +56,11 @@ func ReadFrame(r io.Reader, limit int, buf []byte) ([]byte, error) {
 	return ReadPayload(r, n, limit, buf)
 }
 
-// BeginFrame appends room for a frame's length and returns where it stands, for [EndFrame].
+// BeginFrame appends space for a frame's length to b, and returns its offset for [EndFrame].
 func BeginFrame(b []byte) ([]byte, int) { return append(b, 0, 0, 0, 0), len(b) }
 
-// EndFrame writes the length of the frame that began at start.
+// EndFrame fills in the length of the frame that begins at offset start and ends
+// with b.
 func EndFrame(b []byte, start int) {
 	binary.BigEndian.PutUint32(b[start:], uint32(len(b)-start-4))
 }

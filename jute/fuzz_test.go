@@ -27,9 +27,9 @@ func captured(f *testing.F, add func(frame []byte)) {
 	}
 }
 
-// FuzzDecoder reads fields off any bytes, in the order that a script says.
-// What was read is written again: that must be the bytes that were consumed,
-// apart from the few that have a second form.
+// FuzzDecoder reads random bytes as fields whose types script determines, and encodes
+// the values again. That must give the bytes that were read, unless the same value can
+// be encoded in several ways.
 func FuzzDecoder(f *testing.F) {
 	captured(f, func(frame []byte) {
 		f.Add([]byte{2, 2, 4, 5, 1}, frame[4:])
@@ -40,7 +40,7 @@ func FuzzDecoder(f *testing.F) {
 		input := bytes.Clone(b)
 		d := NewDecoder(b)
 		var out []byte
-		same := true // every value so far has one form only
+		same := true // no value so far has another encoding
 		n := testkit.Allocated(func() {
 			for _, field := range script[:min(len(script), 64)] {
 				switch field % 7 {
@@ -75,28 +75,28 @@ func FuzzDecoder(f *testing.F) {
 			}
 		})
 		if limit := uint64(64<<10 + 32*len(b)); n > limit {
-			t.Errorf("%d bytes allocated for %d", n, len(b))
+			t.Errorf("allocated %d bytes to decode %d", n, len(b))
 		}
 		if !bytes.Equal(b, input) {
-			t.Error("the input was changed")
+			t.Error("the decoder changed its input")
 		}
 		if err := d.Err(); err != nil {
 			if !errors.Is(err, ErrShort) && !errors.Is(err, ErrLength) && !errors.Is(err, ErrNull) {
 				t.Errorf("%v is not one of the package's errors", err)
 			}
 			if len(d.Rest()) != 0 {
-				t.Error("bytes to be read after an error")
+				t.Error("Rest is not empty after an error")
 			}
 			return
 		}
 		if consumed := b[:len(b)-len(d.Rest())]; same && !bytes.Equal(out, consumed) {
-			t.Errorf("read %x, wrote %x", consumed, out)
+			t.Errorf("decoded %x, encoded %x", consumed, out)
 		}
 	})
 }
 
-// FuzzFrame reads frames off any bytes: however they arrive, the frames are the
-// same, and written again they are the bytes that were read.
+// FuzzFrame reads random bytes as frames. The result must not depend on how many bytes
+// each Read returns, and written again, the frames must give the same bytes.
 func FuzzFrame(f *testing.F) {
 	captured(f, func(frame []byte) { f.Add(frame, 1000) })
 	f.Add([]byte("ruok"), 1<<20)
@@ -115,16 +115,16 @@ func FuzzFrame(f *testing.F) {
 		var frames [][]byte
 		var err error
 		if n := testkit.Allocated(func() { frames, err = readAll(bytes.NewReader(wire)) }); n > uint64(64<<10+64*len(wire)) {
-			t.Errorf("%d bytes allocated for %d", n, len(wire))
+			t.Errorf("allocated %d bytes to read %d", n, len(wire))
 		}
-		slowly, err2 := readAll(iotest.HalfReader(bytes.NewReader(wire)))
-		if !slices.EqualFunc(frames, slowly, bytes.Equal) || err.Error() != err2.Error() {
-			t.Errorf("%d frames and %v at once, %d and %v in parts", len(frames), err, len(slowly), err2)
+		inParts, err2 := readAll(iotest.HalfReader(bytes.NewReader(wire)))
+		if !slices.EqualFunc(frames, inParts, bytes.Equal) || err.Error() != err2.Error() {
+			t.Errorf("got %d frames and %v at once, but %d and %v in parts", len(frames), err, len(inParts), err2)
 		}
 		var again []byte
 		for _, p := range frames {
 			if len(p) > limit {
-				t.Errorf("a frame of %d bytes, the limit is %d", len(p), limit)
+				t.Errorf("read a frame of %d bytes, above the limit of %d", len(p), limit)
 			}
 			var start int
 			again, start = BeginFrame(again)
@@ -135,7 +135,7 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("read %x, wrote %x", wire, again)
 		}
 		if err == io.EOF && len(again) != len(wire) {
-			t.Errorf("an orderly end, but %d of %d bytes were read", len(again), len(wire))
+			t.Errorf("got io.EOF, but read only %d of %d bytes", len(again), len(wire))
 		}
 	})
 }

@@ -1,9 +1,11 @@
-// Package jute is ZooKeeper's serialization: any bytes decode to a value or an
-// error, never to a panic, and never to more memory than the input justifies.
+// Package jute encodes and decodes ZooKeeper's serialization format. Decoding is
+// safe for untrusted input: it returns a value or an error, never panics, and
+// allocates memory only in proportion to the length of the input.
 //
-// Encoding is a family of Append functions in the manner of encoding/binary;
-// decoding is a [Decoder] with a sticky error, so that a record's decoder reads
-// as the list of its fields. All integers are big-endian two's complement.
+// To encode, use the Append functions, which work like those of encoding/binary. To
+// decode, use a [Decoder]: it remembers its first error, so that a record's fields
+// can be read one after the other and the error checked once. All integers are
+// big-endian two's complement.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package jute
@@ -14,15 +16,15 @@ import (
 	"unicode/utf8"
 )
 
-// Errors of a [Decoder]. A server answers them with MarshallingError (-5) in a
-// request's body, and by closing the connection in its header.
+// Errors of a [Decoder]. If one occurs in the body of a request, the server answers
+// MarshallingError (-5); if in the header, it closes the connection.
 var (
 	ErrShort  = errors.New("jute: record cut short")
 	ErrLength = errors.New("jute: impossible length")
 	ErrNull   = errors.New("jute: null where a value is required")
 )
 
-// AppendBool appends a boolean as one byte, 0 or 1.
+// AppendBool appends a bool as one byte, 0 or 1.
 func AppendBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, 1)
@@ -36,12 +38,12 @@ func AppendInt(b []byte, v int32) []byte { return binary.BigEndian.AppendUint32(
 // AppendLong appends an 8-byte long.
 func AppendLong(b []byte, v int64) []byte { return binary.BigEndian.AppendUint64(b, uint64(v)) }
 
-// Null stands for a ustring that is null where the difference from an empty one
-// matters. It is no UTF-8, so that no string that came off the wire equals it.
+// Null represents a null ustring where null and the empty string must be told apart.
+// It is not valid UTF-8, so no decoded string is equal to it.
 const Null = "\xff"
 
-// AppendString appends a ustring: its length in bytes and its UTF-8 bytes; for
-// [Null], null.
+// AppendString appends a ustring: its length in bytes and its UTF-8 bytes. [Null] is
+// encoded as null.
 func AppendString(b []byte, s string) []byte {
 	if s == Null {
 		return AppendInt(b, -1)
@@ -49,7 +51,8 @@ func AppendString(b []byte, s string) []byte {
 	return append(AppendInt(b, int32(len(s))), s...)
 }
 
-// AppendBuffer appends a buffer; nil is null (length -1), which is not empty.
+// AppendBuffer appends a buffer. A nil slice is encoded as null (length -1), which
+// is different from an empty buffer.
 func AppendBuffer(b, v []byte) []byte {
 	if v == nil {
 		return AppendInt(b, -1)
@@ -57,7 +60,8 @@ func AppendBuffer(b, v []byte) []byte {
 	return append(AppendInt(b, int32(len(v))), v...)
 }
 
-// AppendStrings appends a vector of ustrings; nil is an empty vector.
+// AppendStrings appends a vector of ustrings. A nil slice is encoded as an empty
+// vector.
 func AppendStrings(b []byte, v []string) []byte {
 	b = AppendInt(b, int32(len(v)))
 	for _, s := range v {
@@ -66,23 +70,24 @@ func AppendStrings(b []byte, v []string) []byte {
 	return b
 }
 
-// Decoder reads fields off a byte slice. After its first error every method
-// returns a zero value, so callers look at [Decoder.Err] once, at the end.
+// Decoder reads fields from a byte slice. After the first error every method returns
+// a zero value, so callers may check [Decoder.Err] once, at the end.
 type Decoder struct {
 	buf []byte
 	err error
 }
 
-// NewDecoder returns a Decoder of b. Buffers that it returns alias b.
+// NewDecoder returns a Decoder that reads from b. The buffers that it returns alias b.
 func NewDecoder(b []byte) Decoder { return Decoder{buf: b} }
 
-// Err is the first error met, or nil.
+// Err returns the first error, or nil.
 func (d *Decoder) Err() error { return d.err }
 
-// Rest is what has not been read yet. ZooKeeper ignores such bytes at the end of a request.
+// Rest returns the bytes that have not been read yet, none after an error. ZooKeeper
+// ignores extra bytes at the end of a request.
 func (d *Decoder) Rest() []byte { return d.buf }
 
-// Fail makes err the decoder's error, if it has none yet.
+// Fail sets the decoder's error to err if it has none yet.
 func (d *Decoder) Fail(err error) {
 	if d.err == nil {
 		d.err = err
@@ -111,7 +116,7 @@ func (d *Decoder) Byte() byte {
 	return 0
 }
 
-// Bool reads one byte; any value but 0 is true, as for ZooKeeper.
+// Bool reads one byte. As in ZooKeeper, any value except 0 is true.
 func (d *Decoder) Bool() bool { return d.Byte() != 0 }
 
 // Int reads a 4-byte int.
@@ -130,7 +135,8 @@ func (d *Decoder) Long() int64 {
 	return 0
 }
 
-// Buffer reads a buffer; null is nil, an empty one is not. The result aliases the input.
+// Buffer reads a buffer. It returns nil only for a null buffer or on error, not for
+// an empty one. The result aliases the input.
 func (d *Decoder) Buffer() []byte {
 	n := d.Int()
 	switch {
@@ -145,8 +151,8 @@ func (d *Decoder) Buffer() []byte {
 	return d.take(int(n))
 }
 
-// NullableString reads a ustring; ok is false if it was null. Bytes that are
-// not UTF-8 become U+FFFD, as in Java.
+// NullableString reads a ustring, converted by [Text]. ok is false if it was null or
+// on error.
 func (d *Decoder) NullableString() (s string, ok bool) {
 	v := d.Buffer()
 	if d.err != nil || v == nil {
@@ -155,8 +161,9 @@ func (d *Decoder) NullableString() (s string, ok bool) {
 	return Text(v), true
 }
 
-// Text is bytes as Java reads them as UTF-8: what is none becomes U+FFFD, once
-// for each longest beginning of a character and for each surrogate.
+// Text converts UTF-8 to a string as Java does: each invalid sequence becomes one
+// U+FFFD. An invalid sequence is the longest prefix of a valid character, an encoded
+// surrogate, or else a single byte.
 func Text(v []byte) string {
 	if utf8.Valid(v) {
 		return string(v)
@@ -165,7 +172,7 @@ func Text(v []byte) string {
 	for len(v) > 0 {
 		r, n := utf8.DecodeRune(v)
 		if r == utf8.RuneError && n == 1 {
-			n = broken(v)
+			n = invalidLen(v)
 		}
 		out = append(out, r)
 		v = v[n:]
@@ -173,7 +180,7 @@ func Text(v []byte) string {
 	return string(out)
 }
 
-// StringOrNull reads a ustring; null is [Null].
+// StringOrNull reads a ustring. It returns [Null] for null.
 func (d *Decoder) StringOrNull() string {
 	s, ok := d.NullableString()
 	if !ok && d.err == nil {
@@ -182,20 +189,21 @@ func (d *Decoder) StringOrNull() string {
 	return s
 }
 
-// broken is how many of the bytes one U+FFFD stands for.
-func broken(v []byte) int {
-	follows := func(i int) bool { return i < len(v) && v[i]&0xc0 == 0x80 }
+// invalidLen returns how many bytes at the start of v, which are not valid UTF-8,
+// Java replaces by one U+FFFD.
+func invalidLen(v []byte) int {
+	continues := func(i int) bool { return i < len(v) && v[i]&0xc0 == 0x80 }
 	switch lead := v[0]; {
-	case lead < 0xe0 || lead > 0xf4 || !follows(1),
+	case lead < 0xe0 || lead > 0xf4 || !continues(1),
 		lead == 0xe0 && v[1] < 0xa0, lead == 0xf0 && v[1] < 0x90, lead == 0xf4 && v[1] >= 0x90:
 		return 1
-	case !follows(2):
+	case !continues(2):
 		return 2
 	}
 	return 3
 }
 
-// String reads a ustring that must not be null.
+// String reads a ustring. Null is an error.
 func (d *Decoder) String() string {
 	s, ok := d.NullableString()
 	if !ok {
@@ -204,9 +212,10 @@ func (d *Decoder) String() string {
 	return s
 }
 
-// Count reads a vector's count. size is the least number of bytes that one
-// element takes: a count that cannot fit in what remains is an error before
-// anything is allocated. A negative count is an empty vector, as for ZooKeeper.
+// Count reads the number of elements of a vector. size is the minimum length of an
+// encoded element, in bytes: a count that the remaining input cannot hold is an error,
+// so callers may allocate by the result. As in ZooKeeper, a negative count means an
+// empty vector.
 func (d *Decoder) Count(size int) int {
 	n := int(d.Int())
 	if n <= 0 || d.err != nil {
@@ -219,8 +228,8 @@ func (d *Decoder) Count(size int) int {
 	return n
 }
 
-// Null reads the count of a vector if that is null, and reports whether it was.
-func (d *Decoder) Null() bool {
+// NullVector reports whether the next field is a null vector, and skips it if so.
+func (d *Decoder) NullVector() bool {
 	if len(d.buf) < 4 || int32(binary.BigEndian.Uint32(d.buf)) != -1 {
 		return false
 	}
@@ -228,9 +237,10 @@ func (d *Decoder) Null() bool {
 	return true
 }
 
-// Strings reads a vector of ustrings. Neither it nor any of them may be null.
+// Strings reads a vector of ustrings. It is an error if the vector or one of its
+// elements is null.
 func (d *Decoder) Strings() []string {
-	if d.Null() {
+	if d.NullVector() {
 		d.Fail(ErrNull)
 	}
 	n := d.Count(4)

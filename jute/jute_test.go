@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// TestEncodings states the encoding of each type, in bytes.
+// TestEncodings compares the encoding of each type with the expected bytes.
 func TestEncodings(t *testing.T) {
 	tests := []struct{ name, want, got string }{
 		{"true", "01", hex.EncodeToString(AppendBool(nil, true))},
@@ -39,7 +39,7 @@ func TestEncodings(t *testing.T) {
 	}
 }
 
-// TestDecoder reads one value off given bytes.
+// TestDecoder decodes one value from given bytes.
 func TestDecoder(t *testing.T) {
 	str := func(d *Decoder) any { return d.String() }
 	buf := func(d *Decoder) any { return d.Buffer() }
@@ -52,10 +52,10 @@ func TestDecoder(t *testing.T) {
 		err         error
 		rest        int
 	}{
-		{"any byte but 0 is true", "80", func(d *Decoder) any { return d.Bool() }, true, nil, 0},
+		{"any byte except 0 is true", "80", func(d *Decoder) any { return d.Bool() }, true, nil, 0},
 		{"no byte", "", func(d *Decoder) any { return d.Bool() }, false, ErrShort, 0},
 		{"int", "fffffffe", num, int32(-2), nil, 0},
-		{"int with more behind it", "0000000100", num, int32(1), nil, 1},
+		{"int followed by another byte", "0000000100", num, int32(1), nil, 1},
 		{"short int", "000000", num, int32(0), ErrShort, 0},
 		{"short long", "00000000000000", func(d *Decoder) any { return d.Long() }, int64(0), ErrShort, 0},
 		{"string", "000000022f61", str, "/a", nil, 0},
@@ -65,20 +65,20 @@ func TestDecoder(t *testing.T) {
 		{"string longer than the rest", "0000000361", str, "", ErrShort, 0},
 		{"longest string", "7fffffff61", str, "", ErrShort, 0},
 		{"string that is not UTF-8", "0000000361ff62", str, "a\ufffdb", nil, 0},
-		{"a character as Java's two surrogates", "00000006eda0bdedb880", str, "\ufffd\ufffd", nil, 0},
-		{"bytes that begin nothing", "00000002fffe", str, "\ufffd\ufffd", nil, 0},
-		{"the beginning of a character", "00000004e282412f", str, "\ufffdA/", nil, 0},
-		{"a character too long by a byte", "00000003e08080", str, "\ufffd\ufffd\ufffd", nil, 0},
-		{"three bytes of four", "00000004f09f9841", str, "\ufffdA", nil, 0},
+		{"a character encoded as two surrogates", "00000006eda0bdedb880", str, "\ufffd\ufffd", nil, 0},
+		{"bytes that begin no character", "00000002fffe", str, "\ufffd\ufffd", nil, 0},
+		{"truncated character of three bytes", "00000004e282412f", str, "\ufffdA/", nil, 0},
+		{"overlong encoding", "00000003e08080", str, "\ufffd\ufffd\ufffd", nil, 0},
+		{"truncated character of four bytes", "00000004f09f9841", str, "\ufffdA", nil, 0},
 		{"buffer", "0000000261ff", buf, []byte{0x61, 0xff}, nil, 0},
 		{"empty buffer", "00000000", buf, []byte{}, nil, 0},
 		{"null buffer", "ffffffff", buf, []byte(nil), nil, 0},
 		{"buffer of length -2", "fffffffe", buf, []byte(nil), ErrLength, 0},
-		{"smallest length", "80000000", buf, []byte(nil), ErrLength, 0},
+		{"buffer with the smallest length", "80000000", buf, []byte(nil), ErrLength, 0},
 		{"vector", "00000002000000016100000000", vec, "a|", nil, 0},
 		{"null vector", "ffffffff", vec, "", ErrNull, 0},
-		{"vector of -5", "fffffffb", vec, "", nil, 0},
-		{"vector with null in it", "00000001ffffffff", vec, "", ErrNull, 0},
+		{"vector of length -5", "fffffffb", vec, "", nil, 0},
+		{"vector with a null element", "00000001ffffffff", vec, "", ErrNull, 0},
 		{"vector that ends early", "000000020000000161", vec, "", ErrLength, 0},
 		{"vector with a short element", "00000002000000050000000061", vec, "", ErrShort, 0},
 		{"vector longer than the rest", "7fffffff00000000", vec, "", ErrLength, 0},
@@ -99,26 +99,26 @@ func TestDecoder(t *testing.T) {
 			t.Errorf("%s: %#v, want %#v", test.name, got, test.want)
 		}
 		if !errors.Is(d.Err(), test.err) || len(d.Rest()) != test.rest {
-			t.Errorf("%s: error %v and %d bytes left, want %v and %d", test.name, d.Err(), len(d.Rest()), test.err, test.rest)
+			t.Errorf("%s: error %v and %d unread bytes, want %v and %d", test.name, d.Err(), len(d.Rest()), test.err, test.rest)
 		}
 	}
 }
 
-// TestErrorsStick: after the first error nothing but zero values come, and the
-// first error is the one that is told.
-func TestErrorsStick(t *testing.T) {
+// TestFirstError checks that after an error every method returns a zero value, and
+// that Err keeps returning that error.
+func TestFirstError(t *testing.T) {
 	d := NewDecoder(AppendString(AppendInt(nil, -2), "more"))
 	if d.Buffer() != nil || !errors.Is(d.Err(), ErrLength) {
 		t.Fatal(d.Err())
 	}
 	if s, ok := d.NullableString(); s != "" || ok {
-		t.Errorf("%q, %v after an error", s, ok)
+		t.Errorf("NullableString returned %q, %v after an error", s, ok)
 	}
 	if d.Int() != 0 || d.Long() != 0 || d.Byte() != 0 || d.Bool() || d.Buffer() != nil || d.String() != "" || d.Strings() != nil || d.Count(1) != 0 || len(d.Rest()) != 0 {
-		t.Error("a value after an error")
+		t.Error("a method returned a value after an error")
 	}
 	if d.Fail(io.EOF); !errors.Is(d.Err(), ErrLength) {
-		t.Errorf("the error became %v", d.Err())
+		t.Errorf("Fail replaced the first error by %v", d.Err())
 	}
 }
 
@@ -134,13 +134,13 @@ func TestFrames(t *testing.T) {
 	wire = append(wire, 0, 0, 0, 0)
 	for name, r := range map[string]io.Reader{
 		"at once": bytes.NewReader(wire), "byte by byte": iotest.OneByteReader(bytes.NewReader(wire)),
-		"with its end": iotest.DataErrReader(bytes.NewReader(wire)),
+		"last bytes together with io.EOF": iotest.DataErrReader(bytes.NewReader(wire)),
 	} {
 		var buf []byte
 		for _, want := range []string{"payload", string(big), ""} {
 			var err error
 			if buf, err = ReadFrame(r, DefaultMaxFrame, buf); err != nil || string(buf) != want {
-				t.Errorf("%s: a frame of %d bytes was read as one of %d, %v", name, len(want), len(buf), err)
+				t.Errorf("%s: want a frame of %d bytes, got one of %d, %v", name, len(want), len(buf), err)
 			}
 		}
 		if _, err := ReadFrame(r, DefaultMaxFrame, buf); err != io.EOF {
@@ -172,27 +172,29 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
-// TestLengthsThatLie: what a length claims costs nothing until it is there.
-func TestLengthsThatLie(t *testing.T) {
+// TestFalseLengths checks that a length or count that is larger than the input does
+// not cost memory.
+func TestFalseLengths(t *testing.T) {
 	if n := testkit.Allocated(func() {
 		if _, err := ReadFrame(strings.NewReader("\x40\x00\x00\x00and no more"), 1<<31-1, nil); err == nil {
-			t.Error("was read")
+			t.Error("no error")
 		}
 	}); n > 64<<10 {
-		t.Errorf("a frame that claims 1 GiB cost %d bytes", n)
+		t.Errorf("allocated %d bytes for a frame that claims to have 1 GiB", n)
 	}
 	if n := testkit.Allocated(func() {
 		d := NewDecoder([]byte{0x10, 0, 0, 0, 0, 0, 0, 0})
 		if d.Strings(); d.Err() == nil {
-			t.Error("was read")
+			t.Error("no error")
 		}
 	}); n > 64<<10 {
-		t.Errorf("a vector that claims 2^28 strings cost %d bytes", n)
+		t.Errorf("allocated %d bytes for a vector that claims to have 2^28 strings", n)
 	}
 }
 
-// TestReadAllocates: a buffer that is large enough is used again.
-func TestReadAllocates(t *testing.T) {
+// TestReadReusesBuffer checks that ReadPayload does not allocate if the buffer is
+// large enough.
+func TestReadReusesBuffer(t *testing.T) {
 	wire := append([]byte{0, 0, 3, 0xe8}, make([]byte, 1000)...)
 	buf := make([]byte, 0, 4096)
 	r := bytes.NewReader(wire)
@@ -200,9 +202,9 @@ func TestReadAllocates(t *testing.T) {
 		r.Reset(wire)
 		buf, _ = ReadPayload(r, 1000, DefaultMaxFrame, buf)
 	}); n > 0 {
-		t.Errorf("%v allocations to read into a buffer", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 	if got := slices.Clip(buf); len(got) != 1000 {
-		t.Errorf("%d bytes", len(got))
+		t.Errorf("read %d bytes, want 1000", len(got))
 	}
 }

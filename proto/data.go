@@ -78,7 +78,7 @@ func AppendACL(b []byte, acl []ACL) []byte {
 
 // DecodeACL reads a list of entries; a null list is nil, an empty one is not.
 func DecodeACL(d *jute.Decoder) []ACL {
-	if d.Null() {
+	if d.NullVector() {
 		return nil
 	}
 	acl := make([]ACL, d.Count(12))
