@@ -1,9 +1,9 @@
 package proto
 
-// ChangeKind is what happened, in a [Change].
+// ChangeKind is the kind of a [Change].
 type ChangeKind uint8
 
-// The kinds of change that a command can make.
+// The kinds of change.
 const (
 	NodeCreated ChangeKind = iota + 1
 	NodeDeleted
@@ -14,19 +14,19 @@ const (
 	SessionClosed
 )
 
-// Access is what a znode's ACL says.
+// Access decides who may access a znode, by its ACL.
 type Access interface {
-	// Permits reports whether one of the identities may do one of the things in perms.
+	// Permits reports whether one of the identities has one of the permissions in perms.
 	Permits(perms int32, ids []ID) bool
 }
 
-// Change is one thing that a command did to the replicated state. Watch
-// events, session tracking, metrics and tests follow from the ordered list of
-// a command's changes and from nothing else.
+// Change is one change that a command made to the replicated state. The ordered list
+// of a command's changes is all that watch events, session tracking, metrics and tests
+// are derived from.
 type Change struct {
 	Kind         ChangeKind
-	Path         string // the znode's
-	Access       Access // to the znode, the last one if it was deleted
-	ParentAccess Access // to its parent, for the children event
+	Path         string // of the znode
+	Access       Access // to the znode; if it was deleted, as it was before
+	ParentAccess Access // to the znode's parent, whose watchers get NodeChildrenChanged
 	Session      int64  // the session, or the owner of an ephemeral znode
 }

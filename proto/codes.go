@@ -2,11 +2,11 @@ package proto
 
 import "strconv"
 
-// Code is an error code of a reply header (KeeperException.Code). A Code other
-// than OK is an error.
+// Code is the error code in a reply header (KeeperException.Code). It implements
+// error, which must not be used with OK.
 type Code int32
 
-// The codes that a server sends. ZooKeeper has more, which only clients use.
+// The codes that a server sends. ZooKeeper's clients use further ones internally.
 const (
 	OK                           Code = 0
 	SystemError                  Code = -1
@@ -30,7 +30,7 @@ const (
 	NotReadOnly                  Code = -119
 	NoWatcher                    Code = -121
 	ReconfigDisabled             Code = -123
-	SessionClosedRequireSASLAuth Code = -124 // of any scheme that is enforced
+	SessionClosedRequireSASLAuth Code = -124 // an authentication scheme is enforced, not necessarily SASL
 	QuotaExceeded                Code = -125
 	ThrottledOp                  Code = -127
 )
@@ -45,7 +45,7 @@ var codeNames = map[Code]string{
 	ReconfigDisabled: "ReconfigDisabled", SessionClosedRequireSASLAuth: "SessionClosedRequireSaslAuth", QuotaExceeded: "QuotaExceeded", ThrottledOp: "ThrottledOp",
 }
 
-// String is ZooKeeper's name of the code, or its number.
+// String returns ZooKeeper's name of the code, or its number if it has none.
 func (c Code) String() string {
 	if s, ok := codeNames[c]; ok {
 		return s

@@ -22,7 +22,7 @@ const (
 	FlagContainer       int32 = 4
 	FlagTTL             int32 = 5
 	FlagTTLSequential   int32 = 6
-	MaxTTL              int64 = 1<<40 - 1 // ms, the longest life of a TTL znode (EphemeralType.TTL)
+	MaxTTL              int64 = 1<<40 - 1 // maximum of a TTL, in ms (EphemeralType.TTL)
 	AnyVersion          int32 = -1        // matches every version
 	SchemeWorld               = "world"
 	SchemeAuth                = "auth"
@@ -31,15 +31,15 @@ const (
 	SchemeX509                = "x509"
 	SchemeSuper               = "super"
 	Anyone                    = "anyone"
-	PasswordLen               = 16 // bytes of a session's password
+	PasswordLen               = 16 // length of a session's password, in bytes
 	XidEvent            int32 = -1 // xid of an event
-	XidPing             int32 = -2 // xid of every reply to a ping
+	XidPing             int32 = -2 // xid of all replies to pings
 	XidAuth             int32 = -4
 	XidSetWatches       int32 = -8
 	EventStateConnected int32 = 3 // the only state that a server sends in an event
 )
 
-// ID is an identity: of a connection, or in an ACL.
+// ID is an identity, which a connection has or an ACL entry refers to.
 type ID struct{ Scheme, ID string }
 
 // ACL is one entry of a znode's access control list.
@@ -51,20 +51,21 @@ type ACL struct {
 // OpenACL is world:anyone with all permissions. It must not be changed.
 var OpenACL = []ACL{{PermAll, ID{SchemeWorld, Anyone}}}
 
-// Append appends the entry's encoding to b.
+// Append appends the encoding of the entry to b.
 func (a *ACL) Append(b []byte) []byte {
 	b = jute.AppendInt(b, a.Perms)
 	b = jute.AppendString(b, a.Scheme)
 	return jute.AppendString(b, a.ID.ID)
 }
 
-// Decode reads the entry. A null scheme or id is jute.Null (kazoo sends a null
-// id with scheme auth).
+// Decode reads the entry. A null scheme or id becomes [jute.Null]; kazoo, for example,
+// sends a null id with scheme auth.
 func (a *ACL) Decode(d *jute.Decoder) {
 	a.Perms, a.Scheme, a.ID.ID = d.Int(), d.StringOrNull(), d.StringOrNull()
 }
 
-// AppendACL appends a list of entries; nil is null.
+// AppendACL appends the encoding of a list of entries to b. A nil slice is encoded as
+// null.
 func AppendACL(b []byte, acl []ACL) []byte {
 	if acl == nil {
 		return jute.AppendInt(b, -1)
@@ -76,7 +77,8 @@ func AppendACL(b []byte, acl []ACL) []byte {
 	return b
 }
 
-// DecodeACL reads a list of entries; a null list is nil, an empty one is not.
+// DecodeACL reads a list of entries. It returns nil only for a null list or on error,
+// not for an empty list.
 func DecodeACL(d *jute.Decoder) []ACL {
 	if d.NullVector() {
 		return nil
@@ -90,8 +92,8 @@ func DecodeACL(d *jute.Decoder) []ACL {
 	return acl
 }
 
-// Stat is a znode's metadata as clients see it (zookeeper.jute, Stat). Times
-// are milliseconds since the epoch, by the clock of the leader.
+// Stat is the metadata of a znode that clients see. Times are in milliseconds since the
+// epoch, by the leader's clock.
 type Stat struct {
 	Czxid, Mzxid                int64
 	Ctime, Mtime                int64
@@ -101,7 +103,7 @@ type Stat struct {
 	Pzxid                       int64
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (s *Stat) Append(b []byte) []byte {
 	b = jute.AppendLong(b, s.Czxid)
 	b = jute.AppendLong(b, s.Mzxid)
@@ -132,7 +134,7 @@ const (
 	EventNodeChildrenChanged EventType = 4
 )
 
-// String is ZooKeeper's name of the event.
+// String returns ZooKeeper's name of the event.
 func (t EventType) String() string {
 	return [...]string{"None", "NodeCreated", "NodeDeleted", "NodeDataChanged", "NodeChildrenChanged"}[max(0, min(t, 4))]
 }

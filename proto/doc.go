@@ -1,8 +1,6 @@
-// Package proto holds ZooKeeper's words: its records, Stat and ACL, the table
-// of opcodes, error codes and event types, laid out as zookeeper.jute lays them.
-//
-// It has nothing to do with protocol buffers. Numbers never change, and a new
-// operation is one row in [Ops]. Nothing here keeps state.
+// Package proto defines ZooKeeper's client protocol: the request and reply records
+// (as in ZooKeeper's zookeeper.jute), the table of operations [Ops], error codes and
+// event types. It keeps no state, and has nothing to do with protocol buffers.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package proto

@@ -10,24 +10,25 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 )
 
-// roundTrip reads b as a record. If it can be read, it is written and read
-// again, and must be the same; and memory is bounded by the bytes.
-func roundTrip(t *testing.T, row func() Record, b []byte) Record {
+// roundTrip decodes b as a record, and checks that this allocates memory only in
+// proportion to b. If it succeeds, roundTrip encodes and decodes the record again, which
+// must give an equal one, and returns it.
+func roundTrip(t *testing.T, newRecord func() Record, b []byte) Record {
 	t.Helper()
-	first, d := row(), jute.NewDecoder(b)
+	first, d := newRecord(), jute.NewDecoder(b)
 	if n := testkit.Allocated(func() { first.Decode(&d) }); n > uint64(64<<10+32*len(b)) {
-		t.Fatalf("%T: %d bytes allocated to read %d", first, n, len(b))
+		t.Fatalf("%T: allocated %d bytes to decode %d", first, n, len(b))
 	}
 	if d.Err() != nil {
 		return nil
 	}
 	written := first.Append([]byte("prefix"))
 	if !bytes.HasPrefix(written, []byte("prefix")) {
-		t.Fatalf("%T: Append must append", first)
+		t.Fatalf("%T: Append overwrote what b contained", first)
 	}
-	second, d2 := row(), jute.NewDecoder(written[6:])
+	second, d2 := newRecord(), jute.NewDecoder(written[6:])
 	if second.Decode(&d2); d2.Err() != nil || len(d2.Rest()) > 0 {
-		t.Fatalf("%T: %+v was written as %x, which cannot be read: %v", first, first, written[6:], d2.Err())
+		t.Fatalf("%T: %+v was encoded as %x, which cannot be decoded: %v", first, first, written[6:], d2.Err())
 	}
 	if !reflect.DeepEqual(first, second) {
 		t.Fatalf("%T: %+v became %+v", first, first, second)
@@ -35,7 +36,7 @@ func roundTrip(t *testing.T, row func() Record, b []byte) Record {
 	return first
 }
 
-// FuzzRecord reads any bytes as the request, and as the reply, of any operation.
+// FuzzRecord decodes random bytes as the request and the reply of each operation.
 func FuzzRecord(f *testing.F) {
 	captured(f, func(_ string, frame golden.Frame) {
 		if frame.Handshake || frame.Op == 0 {
@@ -61,7 +62,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzMulti reads any bytes as a multi, a multiRead and their reply.
+// FuzzMulti decodes random bytes as a multi, a multiRead and their reply.
 func FuzzMulti(f *testing.F) {
 	captured(f, func(_ string, frame golden.Frame) {
 		if op := OpCode(frame.Op); op == OpMulti || op == OpMultiRead {
@@ -72,17 +73,17 @@ func FuzzMulti(f *testing.F) {
 		if r := roundTrip(t, rec[MultiRequest](), body); r != nil {
 			for _, op := range r.(*MultiRequest).Ops {
 				if OpByCode(op.Op).InMulti != OpMulti {
-					t.Fatalf("a multi with %v", op.Op)
+					t.Fatalf("decoded a multi with operation %v, which is not allowed in it", op.Op)
 				}
 			}
 		}
 		roundTrip(t, rec[MultiReadRequest](), body)
-		// Of a reply's two codes for one operation only one is kept: it is
-		// the same from the second writing on.
+		// A failed result has its code twice, but Decode keeps only one of them. So
+		// the round trip starts with a reply that was encoded here.
 		var reply MultiReply
 		d := jute.NewDecoder(body)
 		if n := testkit.Allocated(func() { reply.Decode(&d) }); n > uint64(64<<10+64*len(body)) {
-			t.Fatalf("%d bytes allocated to read a reply of %d", n, len(body))
+			t.Fatalf("allocated %d bytes to decode a reply of %d", n, len(body))
 		}
 		if d.Err() == nil {
 			roundTrip(t, rec[MultiReply](), reply.Append(nil))
@@ -90,7 +91,8 @@ func FuzzMulti(f *testing.F) {
 	})
 }
 
-// FuzzConnect reads any bytes as a handshake.
+// FuzzConnect decodes random bytes as the records of a handshake, as headers and as an
+// event.
 func FuzzConnect(f *testing.F) {
 	captured(f, func(_ string, frame golden.Frame) {
 		if frame.Handshake {
@@ -100,7 +102,7 @@ func FuzzConnect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if r := roundTrip(t, rec[ConnectRequest](), b); r != nil {
 			if q := r.(*ConnectRequest); q.ReadOnly && !q.HasReadOnly {
-				t.Fatalf("read-only without the byte that says so: %+v", q)
+				t.Fatalf("ReadOnly is set, but the request has no such byte: %+v", q)
 			}
 		}
 		roundTrip(t, rec[ConnectReply](), b)

@@ -6,10 +6,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 )
 
-// ErrMulti marks an operation that the multi at hand may not carry.
+// ErrMulti means that a multi contains an operation or a create mode that is not
+// allowed in it.
 var ErrMulti = errors.New("proto: operation not allowed in this multi")
 
-// MultiOp is one operation of a multi: its opcode and its own request record.
+// MultiOp is one operation of a multi.
 type MultiOp struct {
 	Op      OpCode
 	Request Record
@@ -32,16 +33,17 @@ func appendMultiOps(b []byte, ops []MultiOp) []byte {
 	return AppendMultiEnd(b)
 }
 
-func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
+// decodeMultiOps reads the operations of multi or multiRead, whichever kind is.
+func decodeMultiOps(d *jute.Decoder, kind OpCode) []MultiOp {
 	var ops []MultiOp
 	for {
 		op, done := OpCode(d.Int()), d.Bool()
-		d.Int() // err: means nothing in a request
+		d.Int() // the error code, which has no meaning in a request
 		if d.Err() != nil || done {
 			return ops
 		}
 		row := OpByCode(op)
-		if row == nil || row.InMulti != carrier {
+		if row == nil || row.InMulti != kind {
 			d.Fail(ErrMulti)
 			return nil
 		}
@@ -49,8 +51,8 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 		if r.Decode(d); d.Err() != nil {
 			return nil
 		}
-		// Here and nowhere else ZooKeeper looks at the mode and the ACL while it
-		// reads (since 3.8.2); a TTL mode needs createTTL.
+		// Only in a multi does ZooKeeper (since 3.8.2) check a create's mode and ACL
+		// while it decodes the request. The TTL modes are allowed only in createTTL.
 		if c, ok := r.(*CreateRequest); ok {
 			switch {
 			case c.Flags < FlagPersistent || c.Flags > FlagContainer:
@@ -65,44 +67,45 @@ func decodeMultiOps(d *jute.Decoder, carrier OpCode) []MultiOp {
 	}
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *MultiRequest) Append(b []byte) []byte { return appendMultiOps(b, r.Ops) }
 
-// Decode reads the record; an operation that multi may not carry is an error, a
-// create of an unknown mode too.
+// Decode reads the record. An operation that is not allowed in multi, or a create with
+// an unknown mode, is [ErrMulti].
 func (r *MultiRequest) Decode(d *jute.Decoder) { r.Ops = decodeMultiOps(d, OpMulti) }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *MultiReadRequest) Append(b []byte) []byte { return appendMultiOps(b, r.Ops) }
 
-// Decode reads the record; an operation that multiRead may not carry is an error.
+// Decode reads the record. An operation that is not allowed in multiRead is [ErrMulti].
 func (r *MultiReadRequest) Decode(d *jute.Decoder) { r.Ops = decodeMultiOps(d, OpMultiRead) }
 
-// AppendMultiResult appends the header of a good result, which its reply record follows.
+// AppendMultiResult appends the header of a successful result. The reply record, if the
+// operation has one, must follow.
 func AppendMultiResult(b []byte, op OpCode) []byte { return appendMultiHeader(b, op, false, OK) }
 
-// AppendMultiError appends a result without a reply: the code of the operation
-// that failed, OK for one before it that was rolled back, and
-// RuntimeInconsistency for one after it. The code stands in it twice, and
-// clients read either.
+// AppendMultiError appends a result without a reply record. If one operation of a multi
+// fails, its code is the error, that of the operations before it is OK (they were rolled
+// back), and that of the operations after it is RuntimeInconsistency. The encoding has
+// the code twice, since some clients read the first and some the second.
 func AppendMultiError(b []byte, code Code) []byte {
 	return jute.AppendInt(appendMultiHeader(b, OpError, false, code), int32(code))
 }
 
-// AppendMultiEnd appends the marker that ends the list.
+// AppendMultiEnd appends the marker that ends a list of operations or results.
 func AppendMultiEnd(b []byte) []byte { return appendMultiHeader(b, OpError, true, -1) }
 
-// MultiResult is one result in a MultiReply.
+// MultiResult is the result of one operation in a [MultiReply].
 type MultiResult struct {
 	Op    OpCode // OpError if the operation failed or was rolled back
 	Code  Code
-	Reply Record // nil without a body
+	Reply Record // nil if there is none
 }
 
 // MultiReply is the reply to multi and multiRead (MultiResponse).
 type MultiReply struct{ Results []MultiResult }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *MultiReply) Append(b []byte) []byte {
 	for _, res := range r.Results {
 		if res.Op == OpError {

@@ -2,11 +2,11 @@ package proto
 
 import "github.com/lockkeeper/lockkeeper/jute"
 
-// OpCode is the type of a request (ZooDefs.OpCode).
+// OpCode is the type of a request or operation (ZooDefs.OpCode).
 type OpCode int32
 
-// The opcodes of client requests, and the two internal ones that ZooKeeper
-// numbers too (createSession, closeSession).
+// ZooKeeper's opcodes. Clients never send OpCreateSession: the server proposes it when
+// a client connects.
 const (
 	OpCreate               OpCode = 1
 	OpDelete               OpCode = 2
@@ -39,41 +39,42 @@ const (
 	OpWhoAmI               OpCode = 107
 	OpCreateSession        OpCode = -10
 	OpCloseSession         OpCode = -11
-	OpError                OpCode = -1 // the type of a failed result in a multi reply
+	OpError                OpCode = -1 // in the reply to a multi, the type of a failed result
 )
 
-// Class says which way a request takes through the server.
+// Class says how the server processes a request.
 type Class int
 
 const (
-	// Write goes through the replicated log and is answered when it is applied.
+	// Write requests are replicated, and answered when this server has applied them.
 	Write Class = iota + 1
-	// Read is answered from the tree of this server.
+	// Read requests are answered from this server's own copy of the state.
 	Read
-	// Connection concerns the connection alone: ping, auth, sasl.
+	// Connection requests concern only the connection: ping, auth, sasl.
 	Connection
-	// Part is an operation that exists only inside a multi.
+	// Part operations exist only inside a multi.
 	Part
 )
 
-// Record is a request or reply body that can be written and read back.
+// Record is a part of a message that can be encoded and decoded, such as the body of a
+// request or reply.
 type Record interface {
-	// Append appends the record's encoding to b.
+	// Append appends the encoding of the record to b.
 	Append(b []byte) []byte
-	// Decode reads the record; errors stay in d. Buffers may alias d's input.
+	// Decode reads the record from d, which keeps the error if there is one. The
+	// record's buffers may alias d's input.
 	Decode(d *jute.Decoder)
 }
 
-// Op is one row of the table of operations: all that is known of an opcode
-// before its handler is looked up.
+// Op describes an operation. It is a row of the table [Ops].
 type Op struct {
 	Code    OpCode
 	Name    string        // ZooKeeper's name
-	Short   string        // the name in the four-letter word cons (Request.op2String, cut to 4)
-	Class   Class         // which way it takes
-	InMulti OpCode        // the multi that may carry it: OpMulti, OpMultiRead or 0
-	Request func() Record // a new request record
-	Reply   func() Record // a new reply record, nil if a good reply has no body
+	Short   string        // abbreviated name for the four-letter word cons (Request.op2String)
+	Class   Class         // how the server processes it
+	InMulti OpCode        // which multi it is allowed in: OpMulti, OpMultiRead or 0
+	Request func() Record // returns a new request record
+	Reply   func() Record // returns a new reply record; nil if a reply has no body
 }
 
 func rec[T any, P interface {
@@ -83,9 +84,9 @@ func rec[T any, P interface {
 	return func() Record { return P(new(T)) }
 }
 
-// Ops is the table of the operations that this server knows, in order of their
-// numbers. A request of any other type is answered Unimplemented, and the
-// connection is closed (UnimplementedRequestProcessor).
+// Ops is the table of the operations that the server knows, in order of their opcodes.
+// The server answers any other request with Unimplemented and closes the connection
+// (UnimplementedRequestProcessor).
 var Ops = []Op{
 	{OpCloseSession, "closeSession", "CLOS", Write, 0, rec[Empty](), nil},
 	{OpCreate, "create", "CREA", Write, OpMulti, rec[CreateRequest](), rec[PathReply]()},
@@ -118,7 +119,8 @@ var Ops = []Op{
 	{OpWhoAmI, "whoAmI", "HOMI", Read, 0, rec[Empty](), rec[WhoAmIReply]()},
 }
 
-// OpByCode is the row of an opcode, or nil if the server does not know it.
+// OpByCode returns the operation with the given opcode, or nil if the server does not
+// know it.
 func OpByCode(c OpCode) *Op {
 	if c >= 0 && int(c) < len(opIndex) {
 		return opIndex[c]
@@ -129,7 +131,8 @@ func OpByCode(c OpCode) *Op {
 	return nil
 }
 
-// opIndex is a direct look-up of the positive opcodes, on the path of every request.
+// opIndex maps the positive opcodes to their rows. It is an array rather than a map
+// because every request uses it.
 var opIndex = func() (index [128]*Op) {
 	for i := range Ops {
 		if c := Ops[i].Code; c >= 0 {

@@ -2,18 +2,18 @@ package proto
 
 import "github.com/lockkeeper/lockkeeper/jute"
 
-// ConnectRequest is the first frame of a connection; it has no header.
+// ConnectRequest is the first message of a connection. It has no header.
 type ConnectRequest struct {
 	ProtocolVersion int32
 	LastZxidSeen    int64
 	Timeout         int32 // ms
-	SessionID       int64 // 0 asks for a new session
+	SessionID       int64 // 0 to open a new session
 	Password        []byte
 	ReadOnly        bool
-	HasReadOnly     bool // the optional last byte was there; the reply then has it too
+	HasReadOnly     bool // ReadOnly, which is optional, was sent; the reply then has it too
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ConnectRequest) Append(b []byte) []byte {
 	b = jute.AppendInt(b, r.ProtocolVersion)
 	b = jute.AppendLong(b, r.LastZxidSeen)
@@ -34,7 +34,8 @@ func (r *ConnectRequest) Decode(d *jute.Decoder) {
 	}
 }
 
-// ConnectReply answers a ConnectRequest. Session 0 with timeout 0 is a refusal.
+// ConnectReply is the reply to a ConnectRequest. Session 0 with timeout 0 means that
+// the request was refused.
 type ConnectReply struct {
 	ProtocolVersion int32
 	Timeout         int32 // ms
@@ -44,7 +45,7 @@ type ConnectReply struct {
 	HasReadOnly     bool
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ConnectReply) Append(b []byte) []byte {
 	b = jute.AppendInt(b, r.ProtocolVersion)
 	b = jute.AppendInt(b, r.Timeout)
@@ -64,13 +65,13 @@ func (r *ConnectReply) Decode(d *jute.Decoder) {
 	}
 }
 
-// RequestHeader starts every request but the first.
+// RequestHeader is the start of every request except ConnectRequest.
 type RequestHeader struct {
 	Xid int32
 	Op  OpCode
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *RequestHeader) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendInt(b, r.Xid), int32(r.Op))
 }
@@ -78,14 +79,14 @@ func (r *RequestHeader) Append(b []byte) []byte {
 // Decode reads the record.
 func (r *RequestHeader) Decode(d *jute.Decoder) { r.Xid, r.Op = d.Int(), OpCode(d.Int()) }
 
-// ReplyHeader starts every reply and event but the ConnectReply.
+// ReplyHeader is the start of every reply except ConnectReply, and of every event.
 type ReplyHeader struct {
 	Xid  int32
 	Zxid int64
 	Code Code
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ReplyHeader) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendLong(jute.AppendInt(b, r.Xid), r.Zxid), int32(r.Code))
 }
@@ -95,14 +96,14 @@ func (r *ReplyHeader) Decode(d *jute.Decoder) {
 	r.Xid, r.Zxid, r.Code = d.Int(), d.Long(), Code(d.Int())
 }
 
-// WatcherEvent is the body of an event.
+// WatcherEvent is the body of a watch event.
 type WatcherEvent struct {
 	Type  EventType
 	State int32
 	Path  string
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *WatcherEvent) Append(b []byte) []byte {
 	return jute.AppendString(jute.AppendInt(jute.AppendInt(b, int32(r.Type)), r.State), r.Path)
 }
@@ -129,7 +130,7 @@ type CreateRequest struct {
 	Flags int32
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *CreateRequest) Append(b []byte) []byte {
 	b = jute.AppendString(b, r.Path)
 	b = jute.AppendBuffer(b, r.Data)
@@ -147,7 +148,7 @@ type CreateTTLRequest struct {
 	TTL int64 // ms
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *CreateTTLRequest) Append(b []byte) []byte {
 	return jute.AppendLong(r.CreateRequest.Append(b), r.TTL)
 }
@@ -164,7 +165,7 @@ type PathVersion struct {
 	Version int32
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *PathVersion) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendString(b, r.Path), r.Version)
 }
@@ -172,14 +173,14 @@ func (r *PathVersion) Append(b []byte) []byte {
 // Decode reads the record.
 func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.StringOrNull(), d.Int() }
 
-// PathType is the body of checkWatches and removeWatches (a watcher type) and
-// of addWatch (a mode).
+// PathType is the body of checkWatches and removeWatches, where Type is a WatcherType,
+// and of addWatch, where it is an AddWatchMode.
 type PathType struct {
 	Path string
 	Type int32
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *PathType) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendString(b, r.Path), r.Type)
 }
@@ -193,7 +194,7 @@ type PathWatch struct {
 	Watch bool
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *PathWatch) Append(b []byte) []byte {
 	return jute.AppendBool(jute.AppendString(b, r.Path), r.Watch)
 }
@@ -201,13 +202,14 @@ func (r *PathWatch) Append(b []byte) []byte {
 // Decode reads the record.
 func (r *PathWatch) Decode(d *jute.Decoder) { r.Path, r.Watch = d.String(), d.Bool() }
 
-// Path is a body of one path that may be null: getACL, sync, getEphemerals, getAllChildrenNumber.
+// Path is the body of getACL, sync, getEphemerals and getAllChildrenNumber, and a field
+// of reconfig. The path may be null.
 type Path struct {
 	Path string
 	Null bool
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *Path) Append(b []byte) []byte {
 	if r.Null {
 		return jute.AppendInt(b, -1)
@@ -222,15 +224,14 @@ func (r *Path) Decode(d *jute.Decoder) {
 	r.Null = !ok
 }
 
-// SetDataRequest is the body of setData. A null path reads as "", which no
-// znode has: ZooKeeper answers both alike (PathUtils.validatePath).
+// SetDataRequest is the body of setData.
 type SetDataRequest struct {
 	Path    string
 	Data    []byte
 	Version int32
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SetDataRequest) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendBuffer(jute.AppendString(b, r.Path), r.Data), r.Version)
 }
@@ -240,14 +241,14 @@ func (r *SetDataRequest) Decode(d *jute.Decoder) {
 	r.Path, r.Data, r.Version = d.StringOrNull(), d.Buffer(), d.Int()
 }
 
-// SetACLRequest is the body of setACL. Version is compared with aversion.
+// SetACLRequest is the body of setACL. Version is compared with the znode's Aversion.
 type SetACLRequest struct {
 	Path    string
 	ACL     []ACL
 	Version int32
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SetACLRequest) Append(b []byte) []byte {
 	return jute.AppendInt(AppendACL(jute.AppendString(b, r.Path), r.ACL), r.Version)
 }
@@ -257,14 +258,13 @@ func (r *SetACLRequest) Decode(d *jute.Decoder) {
 	r.Path, r.ACL, r.Version = d.StringOrNull(), DecodeACL(d), d.Int()
 }
 
-// ReconfigRequest is the body of reconfig. Lists of servers that are not given
-// may be null.
+// ReconfigRequest is the body of reconfig. Each of the lists of servers may be null.
 type ReconfigRequest struct {
 	Joining, Leaving, NewMembers Path
-	ConfigID                     int64 // the configuration's version that is expected; -1 is any
+	ConfigID                     int64 // expected version of the configuration; -1 for any
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ReconfigRequest) Append(b []byte) []byte {
 	b = r.NewMembers.Append(r.Leaving.Append(r.Joining.Append(b)))
 	return jute.AppendLong(b, r.ConfigID)
@@ -285,23 +285,23 @@ type AuthRequest struct {
 	Auth   []byte
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *AuthRequest) Append(b []byte) []byte {
 	return jute.AppendBuffer(jute.AppendString(jute.AppendInt(b, r.Type), r.Scheme), r.Auth)
 }
 
-// Decode reads the record. A null scheme reads as "", which is unknown.
+// Decode reads the record. A null scheme becomes "", which is not a known scheme.
 func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Type = d.Int()
 	r.Scheme, _ = d.NullableString()
 	r.Auth = d.Buffer()
 }
 
-// SASLRequest is the body of sasl (GetSASLRequest). Its token may be empty, but
-// is never null.
+// SASLRequest is the body of sasl (GetSASLRequest). The token may be empty, but not
+// null.
 type SASLRequest struct{ Token []byte }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SASLRequest) Append(b []byte) []byte {
 	return append(jute.AppendInt(b, int32(len(r.Token))), r.Token...)
 }
@@ -316,7 +316,7 @@ func (r *SASLRequest) Decode(d *jute.Decoder) {
 // SASLReply is the reply to sasl (SetSASLResponse).
 type SASLReply struct{ Token []byte }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SASLReply) Append(b []byte) []byte { return jute.AppendBuffer(b, r.Token) }
 
 // Decode reads the record.
@@ -328,7 +328,7 @@ type SetWatchesRequest struct {
 	Data, Exist, Child []string
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SetWatchesRequest) Append(b []byte) []byte {
 	b = jute.AppendLong(b, r.RelativeZxid)
 	for _, v := range [][]string{r.Data, r.Exist, r.Child} {
@@ -348,7 +348,7 @@ type SetWatches2Request struct {
 	Persistent, Recursive []string
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *SetWatches2Request) Append(b []byte) []byte {
 	b = r.SetWatchesRequest.Append(b)
 	return jute.AppendStrings(jute.AppendStrings(b, r.Persistent), r.Recursive)
@@ -363,7 +363,7 @@ func (r *SetWatches2Request) Decode(d *jute.Decoder) {
 // PathReply is the reply to create.
 type PathReply struct{ Path string }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *PathReply) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
 
 // Decode reads the record.
@@ -375,7 +375,7 @@ type PathStatReply struct {
 	Stat Stat
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *PathStatReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendString(b, r.Path)) }
 
 // Decode reads the record.
@@ -390,7 +390,7 @@ type DataReply struct {
 	Stat Stat
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *DataReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendBuffer(b, r.Data)) }
 
 // Decode reads the record.
@@ -405,7 +405,7 @@ type ACLReply struct {
 	Stat Stat
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ACLReply) Append(b []byte) []byte { return r.Stat.Append(AppendACL(b, r.ACL)) }
 
 // Decode reads the record.
@@ -414,16 +414,16 @@ func (r *ACLReply) Decode(d *jute.Decoder) {
 	r.Stat.Decode(d)
 }
 
-// ChildrenReply is the reply to getChildren: names, in no promised order.
+// ChildrenReply is the reply to getChildren: the names of the children, in any order.
 type ChildrenReply struct{ Names []string }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *ChildrenReply) Append(b []byte) []byte { return jute.AppendStrings(b, r.Names) }
 
 // Decode reads the record.
 func (r *ChildrenReply) Decode(d *jute.Decoder) { r.Names = d.Strings() }
 
-// StringsReply is the reply to getEphemerals: whole paths, in no promised order.
+// StringsReply is the reply to getEphemerals: the full paths, in any order.
 type StringsReply = ChildrenReply
 
 // Children2Reply is the reply to getChildren2.
@@ -432,7 +432,7 @@ type Children2Reply struct {
 	Stat  Stat
 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *Children2Reply) Append(b []byte) []byte {
 	return r.Stat.Append(jute.AppendStrings(b, r.Names))
 }
@@ -443,19 +443,19 @@ func (r *Children2Reply) Decode(d *jute.Decoder) {
 	r.Stat.Decode(d)
 }
 
-// IntReply is the reply to getAllChildrenNumber, and to addWatch (ErrorResponse).
+// IntReply is the reply to getAllChildrenNumber and addWatch (ErrorResponse).
 type IntReply struct{ N int32 }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *IntReply) Append(b []byte) []byte { return jute.AppendInt(b, r.N) }
 
 // Decode reads the record.
 func (r *IntReply) Decode(d *jute.Decoder) { r.N = d.Int() }
 
-// WhoAmIReply is the reply to whoAmI: the connection's identities, without secrets.
+// WhoAmIReply is the reply to whoAmI: the identities of the connection.
 type WhoAmIReply struct{ IDs []ID }
 
-// Append appends the record's encoding to b.
+// Append appends the encoding of the record to b.
 func (r *WhoAmIReply) Append(b []byte) []byte {
 	b = jute.AppendInt(b, int32(len(r.IDs)))
 	for _, id := range r.IDs {

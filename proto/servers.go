@@ -7,19 +7,20 @@ import (
 	"strings"
 )
 
-// QuorumServer is a server of a cluster, as zoo.cfg, /zookeeper/config and
-// reconfig write it (QuorumPeer.QuorumServer):
+// QuorumServer describes a server of a cluster (QuorumPeer.QuorumServer). Its text form,
+// in zoo.cfg, /zookeeper/config and reconfig, is:
 //
 //	server.ID=HOST:PORT:ELECTIONPORT[:participant|:observer][;[ADDRESS:]CLIENTPORT]
 type QuorumServer struct {
 	ID           uint64
-	Addr         string // HOST:PORT, where the other servers reach it
+	Addr         string // HOST:PORT for the other servers
 	ElectionPort int
-	Observer     bool   // it does not vote
-	Client       string // ADDRESS:PORT for clients, ADDRESS may be empty; "" if it is not told
+	Observer     bool   // does not vote
+	Client       string // ADDRESS:PORT for clients, where ADDRESS may be empty; "" if unknown
 }
 
-// String is the server in ZooKeeper's own words.
+// String returns the text form that ZooKeeper writes, which always has the role and the
+// address for clients.
 func (s QuorumServer) String() string {
 	role, client := "participant", s.Client
 	if s.Observer {
@@ -34,10 +35,10 @@ func (s QuorumServer) String() string {
 	return fmt.Sprintf("server.%d=%s:%d:%s%s", s.ID, s.Addr, s.ElectionPort, role, client)
 }
 
-// ParseServers reads servers that commas or line ends separate. Lines with the
-// version of the configuration and empty ones are passed over.
+// ParseServers parses a list of servers, separated by commas or newlines. It skips empty
+// lines and those that have the version of the configuration.
 func ParseServers(text string) (servers []QuorumServer, err error) {
-	byID, byAddr := map[uint64]bool{}, map[string]uint64{} // a request may name tens of thousands
+	byID, byAddr := map[uint64]bool{}, map[string]uint64{} // since a request may list tens of thousands
 	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if key == "" && !ok || key == "version" {
@@ -48,10 +49,10 @@ func ParseServers(text string) (servers []QuorumServer, err error) {
 			return nil, err
 		}
 		if byID[s.ID] {
-			return nil, fmt.Errorf("server %d is there twice", s.ID)
+			return nil, fmt.Errorf("server %d is listed twice", s.ID)
 		}
 		if other, ok := byAddr[s.Addr]; ok {
-			return nil, fmt.Errorf("servers %d and %d have one address", other, s.ID)
+			return nil, fmt.Errorf("servers %d and %d have the same address", other, s.ID)
 		}
 		byID[s.ID], byAddr[s.Addr] = true, s.ID
 		servers = append(servers, s)
@@ -59,9 +60,9 @@ func ParseServers(text string) (servers []QuorumServer, err error) {
 	return servers, nil
 }
 
-// ParseServer reads one server: key is server.ID, value what stands behind the
-// equals sign. It takes any id, as ZooKeeper does, which has more to ask of who
-// changes the members before it looks at their ids.
+// ParseServer parses one server: key is the text before the equals sign, value the text
+// after it. Like ZooKeeper, it accepts any id: a reconfig with an id that cannot be used
+// must first fail for a missing permission or a wrong version.
 func ParseServer(key, value string) (s QuorumServer, err error) {
 	id, ok := strings.CutPrefix(key, "server.")
 	s.ID, err = strconv.ParseUint(id, 10, 64)
@@ -73,7 +74,7 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 	}
 	peer, client, hasClient := strings.Cut(value, ";")
 	if hasClient {
-		client, _, _ = strings.Cut(client, ";") // behind it the port for TLS
+		client, _, _ = strings.Cut(client, ";") // the port for TLS follows
 		i := strings.LastIndex(client, ":")
 		host := client[:max(i, 0)]
 		if s.Client = client; i < 0 {

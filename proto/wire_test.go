@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 )
 
-// captured calls f for every frame of the captured exchanges.
+// captured calls f for every frame that was recorded from real servers.
 func captured(t testing.TB, f func(scenario string, frame golden.Frame)) {
 	t.Helper()
 	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
@@ -27,34 +27,36 @@ func captured(t testing.TB, f func(scenario string, frame golden.Frame)) {
 	}
 }
 
-// malformed are the scenarios which send bodies that cannot be read, on
-// purpose, and unreadable single ones of the others.
+// malformed has the scenarios all of whose requests may have bodies that cannot be
+// decoded.
 var malformed = map[string]bool{"10-bad-frames": true, "54-malformed-body": true}
 
+// unreadable has the frames of other scenarios that cannot be decoded, by scenario and
+// line, with the reason.
 var unreadable = map[string]string{
-	"30-multi-edge:17":     "a multi carries no setACL",
-	"30-multi-edge:22":     "it is cut short",
-	"30-multi-edge:47":     "it creates in a mode that nobody knows",
-	"32-multi-read:38":     "a multiRead carries no exists",
+	"30-multi-edge:17":     "setACL is not allowed in a multi",
+	"30-multi-edge:22":     "it is truncated",
+	"30-multi-edge:47":     "it has a create with an unknown mode",
+	"32-multi-read:38":     "exists is not allowed in a multiRead",
 	"59-sasl:44":           "its token is null",
 	"59-sasl:54":           "it has no token",
-	"62-connect-edges:337": "it is cut before the password",
-	"62-connect-edges:341": "it is cut in the password's length",
-	"62-connect-edges:345": "it is cut in the password",
-	"62-connect-edges:349": "the password's length is impossible",
-	"62-connect-edges:353": "the password's length lies",
+	"62-connect-edges:337": "it is truncated before the password",
+	"62-connect-edges:341": "it is truncated in the password's length",
+	"62-connect-edges:345": "it is truncated in the password",
+	"62-connect-edges:349": "the password has a negative length",
+	"62-connect-edges:353": "the password is shorter than its length says",
 }
 
-// rewritten are handshakes that are written otherwise than they were sent, on
-// purpose: what they were read as.
+// rewritten has the handshakes whose encoding differs from the bytes that were sent,
+// with the reason.
 var rewritten = map[string]string{
-	"62-connect-edges:43":  "any byte but 0 is true",
-	"62-connect-edges:61":  "bytes behind a record mean nothing",
-	"62-connect-edges:263": "bytes behind a record mean nothing",
+	"62-connect-edges:43":  "any byte except 0 is decoded as true",
+	"62-connect-edges:61":  "bytes after the record are ignored",
+	"62-connect-edges:263": "bytes after the record are ignored",
 }
 
-// TestWire reads every captured frame with the record of its operation's row,
-// and writes it again: the bytes must be the same.
+// TestWire decodes every recorded frame and encodes it again, which must give the same
+// bytes.
 func TestWire(t *testing.T) {
 	requests, replies, handshakes, events := 0, 0, 0, 0
 	captured(t, func(scenario string, f golden.Frame) {
@@ -68,18 +70,18 @@ func TestWire(t *testing.T) {
 			switch {
 			case unreadable[place] != "":
 				if d.Err() == nil {
-					t.Errorf("%s was read, though %s", place, unreadable[place])
+					t.Errorf("%s was decoded, although %s", place, unreadable[place])
 				}
 			case d.Err() != nil:
-				bad("cannot be read", d.Err())
+				bad("cannot be decoded", d.Err())
 			case rewritten[place] != "":
 				if bytes.Equal(b, payload) {
-					t.Errorf("%s is written as it was, though %s", place, rewritten[place])
+					t.Errorf("%s was encoded to the same bytes, although %s", place, rewritten[place])
 				}
 			case len(d.Rest()) > 0:
-				t.Errorf("%s: %d bytes were not read\n%s", place, len(d.Rest()), f.Comment)
+				t.Errorf("%s: %d bytes follow the record\n%s", place, len(d.Rest()), f.Comment)
 			case !bytes.Equal(b, payload):
-				t.Errorf("%s: was written as\n%x, should be\n%x\n%s", place, b, payload, f.Comment)
+				t.Errorf("%s: encoded as\n%x, want\n%x\n%s", place, b, payload, f.Comment)
 			}
 		}
 		switch {
@@ -100,7 +102,7 @@ func TestWire(t *testing.T) {
 			b := h.Append(nil)
 			row := OpByCode(h.Op)
 			if row == nil {
-				return // reconfig, and what no server knows
+				return // an opcode that the server does not know
 			}
 			r := row.Request()
 			r.Decode(&d)
@@ -128,37 +130,39 @@ func TestWire(t *testing.T) {
 	})
 	t.Logf("%d handshakes, %d requests, %d replies, %d events", handshakes, requests, replies, events)
 	if handshakes < 100 || requests < 280 || replies < 150 || events < 20 {
-		t.Errorf("only %d handshakes, %d requests, %d replies and %d events were compared", handshakes, requests, replies, events)
+		t.Errorf("compared only %d handshakes, %d requests, %d replies and %d events", handshakes, requests, replies, events)
 	}
 }
 
-// TestOps: the rows of the table can be found, and say nothing that contradicts itself.
+// TestOps checks that the rows of Ops are complete, in order, consistent, and found by
+// OpByCode.
 func TestOps(t *testing.T) {
 	for i := range Ops {
 		op := &Ops[i]
 		if OpByCode(op.Code) != op {
-			t.Errorf("%s (%d) is not found by its number", op.Name, op.Code)
+			t.Errorf("OpByCode does not find %s (%d)", op.Name, op.Code)
 		}
 		if i > 0 && Ops[i-1].Code >= op.Code {
 			t.Errorf("%s (%d) is out of order", op.Name, op.Code)
 		}
 		if op.Name == "" || op.Short == "" || op.Class < Write || op.Class > Part || op.Request == nil {
-			t.Errorf("the row of %d is not complete: %+v", op.Code, op)
+			t.Errorf("the row of opcode %d is incomplete: %+v", op.Code, op)
 		}
 		want := map[OpCode]Class{OpMulti: Write, OpMultiRead: Read}[op.InMulti]
 		if op.InMulti != 0 && op.Class != want && op.Class != Part {
-			t.Errorf("%s is of class %v, but multi %d carries it", op.Name, op.Class, op.InMulti)
+			t.Errorf("%s has class %v, but is allowed in multi %d", op.Name, op.Class, op.InMulti)
 		}
 	}
 	for _, code := range []OpCode{0, -1, 10, 20, 99, 127, 128, 1 << 30, -1 << 31, OpCreateSession, -12, -1001, -1002} {
 		if op := OpByCode(code); op != nil {
-			t.Errorf("%d is %s, which no client may ask for", code, op.Name)
+			t.Errorf("opcode %d is %s, but clients must not send it", code, op.Name)
 		}
 	}
 }
 
-// TestEveryPrefix: a record that is cut anywhere is an error, not a shorter record.
-func TestEveryPrefix(t *testing.T) {
+// TestTruncatedRecords checks that every proper prefix of a record's encoding is an
+// error.
+func TestTruncatedRecords(t *testing.T) {
 	acl := []ACL{{31, ID{"digest", "u:h"}}, {1, ID{"world", "anyone"}}}
 	create := CreateRequest{"/a", []byte("data"), acl, 2}
 	for _, r := range []Record{
@@ -178,21 +182,21 @@ func TestEveryPrefix(t *testing.T) {
 		fresh := reflect.New(reflect.TypeOf(r).Elem()).Interface().(Record)
 		d := jute.NewDecoder(b)
 		if fresh.Decode(&d); d.Err() != nil || len(d.Rest()) > 0 || !reflect.DeepEqual(fresh, r) {
-			t.Errorf("%T %+v was read as %+v, %v", r, r, fresh, d.Err())
+			t.Errorf("%T %+v was decoded as %+v, %v", r, r, fresh, d.Err())
 		}
 		for n := range b {
 			if _, ok := r.(*ConnectRequest); ok && n == len(b)-1 {
-				continue // its last byte is optional
+				continue // the last byte is optional
 			}
 			d := jute.NewDecoder(b[:n])
 			if fresh.Decode(&d); d.Err() == nil {
-				t.Errorf("%T of %d bytes, cut at %d: read without an error", r, len(b), n)
+				t.Errorf("%T: no error for the first %d of its %d bytes", r, n, len(b))
 			}
 		}
 	}
 }
 
-// TestNulls: what may be null, and what that means.
+// TestNulls checks which fields may be null and how null is decoded.
 func TestNulls(t *testing.T) {
 	null := jute.AppendInt(nil, -1)
 	zero := jute.AppendInt(nil, 0)
@@ -202,7 +206,7 @@ func TestNulls(t *testing.T) {
 		name string
 		into Record
 		body []byte
-		want Record // nil if it is an error
+		want Record // nil for an error
 	}{
 		{"create without path", &CreateRequest{}, cat(null, null, zero, zero), &CreateRequest{Path: jute.Null, ACL: []ACL{}}},
 		{"create with null data and ACL", &CreateRequest{}, cat(path, null, null, zero), &CreateRequest{Path: "/a"}},
@@ -210,48 +214,48 @@ func TestNulls(t *testing.T) {
 		{"getData without path", &PathWatch{}, cat(null, []byte{0}), nil},
 		{"delete without path", &PathVersion{}, cat(null, zero), &PathVersion{Path: jute.Null}},
 		{"sync without path", &Path{}, null, &Path{Null: true}},
-		{"sync of nothing", &Path{}, zero, &Path{}},
+		{"sync with an empty path", &Path{}, zero, &Path{}},
 		{"auth without scheme", &AuthRequest{}, cat(zero, null, null), &AuthRequest{}},
 		{"setData without path", &SetDataRequest{}, cat(null, null, zero), &SetDataRequest{Path: jute.Null}},
 		{"setACL without path", &SetACLRequest{}, cat(null, null, zero), &SetACLRequest{Path: jute.Null}},
 		{"setWatches with empty lists", &SetWatchesRequest{}, cat(zero, zero, zero, zero, zero), &SetWatchesRequest{}},
 		{"setWatches with a null list", &SetWatchesRequest{}, cat(zero, zero, zero, null, zero), nil},
 		{"setWatches with a null path", &SetWatchesRequest{}, cat(zero, zero, jute.AppendInt(nil, 1), null, zero, zero), nil},
-		{"an ACL's null scheme", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, null, zero, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{Scheme: jute.Null}}}}},
-		{"a null id of world", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "world"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"world", jute.Null}}}}},
-		{"a null id of auth", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "auth"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"auth", jute.Null}}}}},
-		{"a count below -1", &SetACLRequest{}, cat(path, jute.AppendInt(nil, -7), zero), &SetACLRequest{Path: "/a", ACL: []ACL{}}},
-		{"a path's length below -1", &Path{}, jute.AppendInt(nil, -2), nil},
+		{"ACL entry with a null scheme", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, null, zero, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{Scheme: jute.Null}}}}},
+		{"ACL entry of scheme world with a null id", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "world"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"world", jute.Null}}}}},
+		{"ACL entry of scheme auth with a null id", &SetACLRequest{}, cat(path, jute.AppendInt(nil, 1), zero, jute.AppendString(nil, "auth"), null, zero), &SetACLRequest{Path: "/a", ACL: []ACL{{ID: ID{"auth", jute.Null}}}}},
+		{"count below -1", &SetACLRequest{}, cat(path, jute.AppendInt(nil, -7), zero), &SetACLRequest{Path: "/a", ACL: []ACL{}}},
+		{"length of a path below -1", &Path{}, jute.AppendInt(nil, -2), nil},
 	}
 	for _, test := range tests {
 		d := jute.NewDecoder(test.body)
 		test.into.Decode(&d)
 		switch {
 		case test.want == nil && d.Err() == nil:
-			t.Errorf("%s: read as %+v, should be an error", test.name, test.into)
+			t.Errorf("%s: decoded as %+v, want an error", test.name, test.into)
 		case test.want != nil && (d.Err() != nil || !reflect.DeepEqual(test.into, test.want)):
-			t.Errorf("%s: read as %+v, %v, should be %+v", test.name, test.into, d.Err(), test.want)
+			t.Errorf("%s: decoded as %+v, %v, want %+v", test.name, test.into, d.Err(), test.want)
 		}
 	}
 }
 
-// TestWords: what is a name in logs and reports.
-func TestWords(t *testing.T) {
+// TestNames checks the names of error codes and event types.
+func TestNames(t *testing.T) {
 	for c, want := range map[Code]string{OK: "Ok", NoNode: "NoNode", -999: "-999"} {
 		if c.String() != want || c.Error() != want {
-			t.Errorf("code %d is %q, want %q", int32(c), c, want)
+			t.Errorf("code %d has name %q, want %q", int32(c), c, want)
 		}
 	}
 	for e, want := range map[EventType]string{1: "NodeCreated", 2: "NodeDeleted", 3: "NodeDataChanged", 4: "NodeChildrenChanged", 0: "None", -1: "None"} {
 		if e.String() != want {
-			t.Errorf("event %d is %q, want %q", int32(e), e, want)
+			t.Errorf("event %d has name %q, want %q", int32(e), e, want)
 		}
 	}
 }
 
-// TestCountsThatLie: a vector's count that the bytes behind it cannot hold
-// costs no memory.
-func TestCountsThatLie(t *testing.T) {
+// TestFalseCounts checks that a count that is larger than the input can hold does not
+// cost memory.
+func TestFalseCounts(t *testing.T) {
 	for _, count := range []uint32{1 << 30, 1<<31 - 1, 1 << 20, 1000} {
 		body := jute.AppendString(nil, "/a")
 		body = binary.BigEndian.AppendUint32(body, count)
@@ -268,17 +272,18 @@ func TestCountsThatLie(t *testing.T) {
 			n := testkit.Allocated(func() {
 				d := jute.NewDecoder(test.body)
 				if test.into.Decode(&d); d.Err() == nil {
-					t.Errorf("%T with a count of %d in %d bytes was read", test.into, count, len(test.body))
+					t.Errorf("%T: no error for a count of %d in %d bytes", test.into, count, len(test.body))
 				}
 			})
 			if n > 64<<10 {
-				t.Errorf("%T with a count of %d in %d bytes allocated %d bytes", test.into, count, len(test.body), n)
+				t.Errorf("%T: a count of %d in %d bytes allocated %d bytes", test.into, count, len(test.body), n)
 			}
 		}
 	}
 }
 
-// TestMultiInMulti: a multi's reply holds no multi, however deep the bytes are nested.
+// TestMultiInMulti checks that the reply to a multi cannot contain another one, so that
+// decoding does not recurse deeply.
 func TestMultiInMulti(t *testing.T) {
 	var b []byte
 	for range 1000 {
@@ -290,6 +295,6 @@ func TestMultiInMulti(t *testing.T) {
 	var r MultiReply
 	d := jute.NewDecoder(b)
 	if r.Decode(&d); d.Err() == nil {
-		t.Error("was read")
+		t.Error("no error")
 	}
 }
