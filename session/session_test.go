@@ -12,31 +12,31 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// story is the state of one transcript: a table and the tracker of its leader.
-type story struct {
+// transcript is the state of a transcript that is being run.
+type transcript struct {
 	table   *Table
 	tracker *Tracker
-	late    map[int64]*Session // as they were reported last
-	held    *Session           // as a snapshot holds it
+	late    map[int64]*Session // sessions as last reported late
+	held    *Session           // by the command hold, as a snapshot might hold it
 }
 
-// TestTranscripts runs the stories in testdata. Times are ms:
+// TestTranscripts runs the transcripts in testdata. Times are in ms:
 //
-//	tick 1000                                      a new tracker, and its tick
+//	tick 1000                                      a new tracker with this tick
 //	open 7 timeout=4000 password=x owner=1.5 at=100
 //	resume 7 timeout=4000 password=x owner=2.1 at=200
 //	touch 7 at=300
-//	late at=4000                                   who is late now
+//	late at=4000                                   prints the sessions that are late
 //
-// A table that accepts a session tells the tracker of it, as a leader would.
+// A session that is opened or resumed in the table is also added to the tracker.
 func TestTranscripts(t *testing.T) {
 	testkit.Transcripts(t, func(*testing.T) func([]string) string {
-		s := &story{NewTable(), NewTracker(1000), map[int64]*Session{}, nil}
+		s := &transcript{NewTable(), NewTracker(1000), map[int64]*Session{}, nil}
 		return s.run
 	})
 }
 
-func (s *story) run(command []string) string {
+func (s *transcript) run(command []string) string {
 	words := strings.Fields(command[0])
 	kv := map[string]string{}
 	var ids []int64
@@ -103,7 +103,7 @@ func (s *story) run(command []string) string {
 		if at, ok := s.tracker.Next(); ok {
 			return fmt.Sprintln(at)
 		}
-		return "nothing is tracked\n"
+		return "no deadline\n"
 	case "extend":
 		s.tracker.Extend(ids[0])
 	case "retry", "spare":
@@ -135,7 +135,8 @@ func show(s *Session) string {
 	return fmt.Sprintf("%d timeout=%d password=%q owner=%d.%d\n", s.ID, s.Timeout, bytes.TrimRight(s.Password[:], "\x00"), s.Owner.Server, s.Owner.Number)
 }
 
-// TestRecord: what is written is read as the same, and anything shorter is an error.
+// TestRecord checks that an encoded session decodes to the same session, and that every
+// proper prefix of the encoding is an error.
 func TestRecord(t *testing.T) {
 	for _, s := range []Session{
 		{ID: 1, Timeout: 4000, Password: Password{1, 2, 3}, Owner: Conn{2, 3}},
@@ -144,35 +145,34 @@ func TestRecord(t *testing.T) {
 		b := Append([]byte("before"), &s)
 		got, rest, err := Decode(append(b[6:], "after"...))
 		if err != nil || got != s || string(rest) != "after" {
-			t.Errorf("%+v was read as %+v, %q behind it, %v", s, got, rest, err)
+			t.Errorf("%+v was decoded as %+v with the rest %q, %v", s, got, rest, err)
 		}
 		for n := range len(b) - 6 {
 			if _, _, err := Decode(b[6 : 6+n]); err == nil {
-				t.Errorf("read from the first %d bytes", n)
+				t.Errorf("no error for the first %d bytes", n)
 			}
 		}
 	}
 	if _, _, err := Decode(make([]byte, 100)); err == nil {
-		t.Error("a session without an id was read")
+		t.Error("no error for a session with id 0")
 	}
 }
 
-// TestTrackerModel compares the tracker with a walk over all sessions, and
-// checks its promise: nobody is late before its timeout is over, nor goes
-// unnoticed for a tick after that.
+// TestTrackerModel compares a tracker with a model that looks at all sessions for each
+// question. It also checks that no session is late before its timeout.
 func TestTrackerModel(t *testing.T) {
 	type tracked struct {
-		session        *Session
-		heard, timeout int64
-		deadline       int64
-		late           bool
-		reported       bool // and not since Retry
+		session          *Session
+		touched, timeout int64
+		deadline         int64
+		late             bool
+		reported         bool // late, and Retry was not called since
 	}
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	for range 20 {
 		tick := []int64{1, 10, 1000}[r.IntN(3)]
-		tracker, slow := NewTracker(tick), map[int64]*tracked{}
-		deadline := func(from int64) int64 { // the first multiple of the tick after it
+		tracker, model := NewTracker(tick), map[int64]*tracked{}
+		deadline := func(from int64) int64 { // the next multiple of the tick
 			d := from - from%tick
 			for d <= from {
 				d += tick
@@ -183,74 +183,74 @@ func TestTrackerModel(t *testing.T) {
 		for range 3000 {
 			now += r.Int64N(2*tick + 1)
 			id := int64(r.IntN(20))
-			x := slow[id]
+			x := model[id]
 			switch r.IntN(20) {
 			case 0, 1, 2:
 				timeout := 1 + r.Int32N(int32(10*tick))
 				s := &Session{ID: id, Timeout: timeout}
 				tracker.Add(s, now)
-				slow[id] = &tracked{s, now, int64(timeout), deadline(now + int64(timeout)), false, false}
+				model[id] = &tracked{s, now, int64(timeout), deadline(now + int64(timeout)), false, false}
 			case 3:
 				tracker.Remove(id)
-				delete(slow, id)
+				delete(model, id)
 			case 4:
 				ms := r.Int64N(3 * tick)
 				tracker.Extend(ms)
-				for _, x := range slow {
+				for _, x := range model {
 					for left := ms; left > 0; left -= tick {
 						x.deadline += tick
 					}
 				}
 			case 5:
-				again, spare := tracker.Retry, r.IntN(2) == 0
+				undo, spare := tracker.Retry, r.IntN(2) == 0
 				if spare {
-					again = tracker.Spare
+					undo = tracker.Spare
 				}
-				for id, x := range slow {
-					again(&Session{ID: id}, now) // one that was added before: that does nothing
-					again(x.session, now)        // nor does this, to one that is not late
+				for id, x := range model {
+					undo(&Session{ID: id}, now) // has no effect: an older Session with this id
+					undo(x.session, now)        // has no effect if x is not late
 					if x.late {
 						x.late, x.reported, x.deadline = !spare, false, deadline(now)
-						x.heard = now - x.timeout - tick // it is late, whatever it was
+						x.touched = now - x.timeout - tick // so that it may be late again
 					}
 				}
 			case 6, 7, 8, 9:
 				var want []*Session
-				for id, x := range slow {
+				for id, x := range model {
 					if !x.reported && x.deadline <= now {
 						want = append(want, x.session)
 						x.late, x.reported = true, true
-						if now-x.heard < x.timeout {
-							t.Errorf("session %d is late %d ms after it was heard of, with a timeout of %d", id, now-x.heard, x.timeout)
+						if now-x.touched < x.timeout {
+							t.Errorf("session %d is late %d ms after its last touch, with a timeout of %d", id, now-x.touched, x.timeout)
 						}
 					}
 				}
 				want = Sorted(want)
 				reported += len(want)
 				if got := tracker.Late(now); !slices.Equal(got, want) {
-					t.Fatalf("late at %d: %v, should be %v", now, got, want)
+					t.Fatalf("late at %d: %v, want %v", now, got, want)
 				}
 			default:
 				want := x != nil && !x.late
 				if got := tracker.Touch(id, now); got != want {
-					t.Fatalf("touch of %d: %v, should be %v", id, got, want)
+					t.Fatalf("Touch(%d) = %v, want %v", id, got, want)
 				}
 				if want {
-					x.heard = now
+					x.touched = now
 					x.deadline = max(x.deadline, deadline(now+x.timeout))
 				}
 			}
 			var next int64
-			for _, x := range slow {
+			for _, x := range model {
 				if !x.reported && (next == 0 || x.deadline < next) {
 					next = x.deadline
 				}
 			}
 			if got, ok := tracker.Next(); got != next || ok != (next != 0) {
-				t.Fatalf("next deadline %d, %v, should be %d", got, ok, next)
+				t.Fatalf("next deadline %d, %v, want %d", got, ok, next)
 			}
 			byDeadline := map[int64][]int64{}
-			for id, x := range slow {
+			for id, x := range model {
 				if !x.reported {
 					byDeadline[x.deadline] = append(byDeadline[x.deadline], id)
 				}
@@ -259,18 +259,18 @@ func TestTrackerModel(t *testing.T) {
 			for i, b := range buckets {
 				slices.Sort(byDeadline[b.Deadline])
 				if i > 0 && buckets[i-1].Deadline >= b.Deadline || len(b.Sessions) == 0 || !slices.Equal(b.Sessions, byDeadline[b.Deadline]) {
-					t.Fatalf("buckets %v, should be %v", buckets, byDeadline)
+					t.Fatalf("buckets %v, want %v", buckets, byDeadline)
 				}
 			}
 			if len(buckets) != len(byDeadline) {
-				t.Fatalf("buckets %v, should be %v", buckets, byDeadline)
+				t.Fatalf("buckets %v, want %v", buckets, byDeadline)
 			}
-			if tracker.Len() != len(slow) {
-				t.Fatalf("%d sessions tracked, should be %d", tracker.Len(), len(slow))
+			if tracker.Len() != len(model) {
+				t.Fatalf("%d sessions tracked, want %d", tracker.Len(), len(model))
 			}
 		}
 		if reported < 20 {
-			t.Errorf("only %d sessions were late", reported)
+			t.Errorf("only %d sessions were late: the test does not show much", reported)
 		}
 	}
 }

@@ -1,8 +1,9 @@
-// Package session knows which sessions exist and which are late.
+// Package session keeps the sessions that exist and finds those that have expired.
 //
-// The [Table] is replicated: who exists, with which password, timeout and
-// owner. The [Tracker] is the leader's own memory of who was heard when; losing
-// it can only lengthen a session. Neither looks at a clock.
+// A [Table] is part of the replicated state: the sessions with their passwords, timeouts
+// and owners. A [Tracker] is not replicated: it records when each session was last
+// touched, that is, when a request of its client last arrived. A leader that starts with
+// a new Tracker expires sessions later, never earlier. Neither reads a clock.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package session
@@ -19,56 +20,58 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Password proves to any server that a client owns a session.
+// Password is the secret with which a client proves to any server that a session is its
+// own.
 type Password [proto.PasswordLen]byte
 
-// Conn names a connection: the server that accepted it and that server's own
-// number for it. It owns the session that was last opened or resumed on it.
+// Conn identifies a client's connection. A session is owned by the connection on which
+// it was last opened or resumed.
 type Conn struct {
-	Server uint64
-	Number uint64
+	Server uint64 // that accepted the connection
+	Number uint64 // which that server has given to it
 }
 
-// Session is a client's session.
+// Session is a client's session. It is never changed: resuming a session replaces it.
 type Session struct {
 	ID       int64
-	Timeout  int32 // ms, as negotiated last
+	Timeout  int32 // ms, as last negotiated
 	Password Password
 	Owner    Conn
 }
 
-// FormatID shows a session's id as ZooKeeper does.
+// FormatID returns a session id in the form in which ZooKeeper shows it.
 func FormatID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
-// Table holds the sessions that exist. It needs a lock around it.
+// Table holds the sessions that exist. It is not safe for concurrent use.
 type Table struct{ byID map[int64]*Session }
 
 // NewTable returns an empty table.
 func NewTable() *Table { return &Table{map[int64]*Session{}} }
 
-// Len is the number of sessions.
+// Len returns the number of sessions.
 func (t *Table) Len() int { return len(t.byID) }
 
-// Get returns a session, or nil. It must not be changed.
+// Get returns a session, or nil if there is none with this id. The caller must not
+// change it.
 func (t *Table) Get(id int64) *Session { return t.byID[id] }
 
 // All returns the sessions in order of their ids.
 func (t *Table) All() []*Session { return Sorted(t.Snapshot()) }
 
-// Snapshot returns the sessions as they are now, in no order: it is to be
-// quick. They never change.
+// Snapshot returns the sessions that exist now. To be fast, it does not sort them.
 func (t *Table) Snapshot() []*Session {
 	return slices.AppendSeq(make([]*Session, 0, len(t.byID)), maps.Values(t.byID))
 }
 
-// Sorted returns the sessions in order of their ids, in a slice of its own.
+// Sorted returns a copy of sessions in order of their ids.
 func Sorted(sessions []*Session) []*Session {
 	sorted := slices.Clone(sessions)
 	slices.SortFunc(sorted, func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
 	return sorted
 }
 
-// Open adds a session. If its id is 0 or taken, the next free one is used.
+// Open adds a session and returns it. If its id is 0 or in use, it gets the next free
+// one.
 func (t *Table) Open(s Session) *Session {
 	for s.ID == 0 || t.byID[s.ID] != nil {
 		s.ID++
@@ -77,21 +80,21 @@ func (t *Table) Open(s Session) *Session {
 	return &s
 }
 
-// Resume gives the session to another connection, with a timeout of its own.
-// It returns nil, and changes nothing, if there is no such session or the
-// password is wrong.
+// Resume makes owner the session's connection, changes its timeout, and returns the new
+// Session. If there is no such session or the password is wrong, Resume changes nothing
+// and returns nil.
 func (t *Table) Resume(id int64, password []byte, timeout int32, owner Conn) *Session {
 	s := t.byID[id]
 	if s == nil || subtle.ConstantTimeCompare(s.Password[:], password) != 1 {
 		return nil
 	}
-	resumed := *s // whoever holds the old value, a snapshot say, keeps it
+	resumed := *s // a snapshot may contain s
 	resumed.Timeout, resumed.Owner = timeout, owner
 	t.byID[id] = &resumed
 	return &resumed
 }
 
-// Close removes a session and reports whether it was there.
+// Close removes a session and reports whether it existed.
 func (t *Table) Close(id int64) bool {
 	_, ok := t.byID[id]
 	delete(t.byID, id)
@@ -100,7 +103,7 @@ func (t *Table) Close(id int64) bool {
 
 const recordLen = 8 + 4 + proto.PasswordLen + 8 + 8
 
-// Append appends the encoding of s to b.
+// Append appends the encoding of s to b. It has a fixed length.
 func Append(b []byte, s *Session) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.ID))
 	b = binary.BigEndian.AppendUint32(b, uint32(s.Timeout))
@@ -109,10 +112,10 @@ func Append(b []byte, s *Session) []byte {
 	return binary.BigEndian.AppendUint64(b, s.Owner.Number)
 }
 
-// ErrRecord marks an encoded session that cannot be read.
+// ErrRecord means that an encoded session cannot be decoded.
 var ErrRecord = errors.New("session: bad record")
 
-// Decode reads what [Append] wrote and returns what follows it.
+// Decode decodes a session that [Append] has encoded, and returns the rest of b.
 func Decode(b []byte) (s Session, rest []byte, err error) {
 	if len(b) < recordLen {
 		return s, nil, ErrRecord

@@ -6,34 +6,34 @@ import (
 	"slices"
 )
 
-// Tracker tells which sessions have not been heard of for their timeout. It
-// works in buckets of one tick, as ZooKeeper's ExpiryQueue: a deadline is
-// rounded up to the next multiple of the tick, so a session ends between its
-// timeout and one tick more after it was last heard of, and never early.
+// Tracker finds the sessions that are late: not touched for their timeout. Like
+// ZooKeeper's ExpiryQueue, it rounds each deadline up to the next multiple of a tick, and
+// keeps the sessions with the same deadline in one bucket. So a session becomes late
+// after its timeout, and at most one tick after that.
 //
-// Times are milliseconds of any clock that does not go back. It needs a lock
-// around it.
+// Times are in milliseconds, of any clock that does not go backwards. A Tracker is not
+// safe for concurrent use.
 type Tracker struct {
 	tick     int64
 	sessions map[int64]*tracked
-	buckets  map[int64]map[int64]struct{} // deadline -> sessions
+	buckets  map[int64]map[int64]struct{} // deadline to sessions, without those reported late
 }
 
 type tracked struct {
-	session   *Session // as it was opened or resumed last
+	session   *Session // as last opened or resumed
 	deadline  int64
-	closing   bool  // reported late; its end is on its way through the log
-	confirmed int64 // when it was heard of last, as far as whoever ends sessions knows
+	late      bool  // was reported late, so touches do not count
+	confirmed int64 // time of the last touch that the leader is known to have received
 }
 
-// NewTracker returns a tracker with buckets of tickMs.
+// NewTracker returns a tracker with a tick of tickMs.
 func NewTracker(tickMs int64) *Tracker {
 	return &Tracker{tickMs, map[int64]*tracked{}, map[int64]map[int64]struct{}{}}
 }
 
-// Add begins to track a session that was opened or resumed at now, with the
-// timeout and owner that it has since then. A session that was reported late is
-// not late any more. Add returns the session's deadline.
+// Add starts to track a session that was opened or resumed at the time now, and returns
+// its deadline. If the session was tracked before, Add replaces it; if it was reported
+// late, it no longer is.
 func (t *Tracker) Add(opened *Session, now int64) int64 {
 	s := t.sessions[opened.ID]
 	if s == nil {
@@ -47,29 +47,31 @@ func (t *Tracker) Add(opened *Session, now int64) int64 {
 
 func (s *tracked) timeout() int64 { return int64(s.session.Timeout) }
 
-// Touch notes that a session was heard of at now. It reports false if the
-// session is not tracked or was reported late.
+// Touch records that a request of the session's client arrived at the time now. It
+// returns false, without effect, if the session is not tracked or was reported late.
 func (t *Tracker) Touch(id int64, now int64) bool {
 	s := t.sessions[id]
-	if s == nil || s.closing {
+	if s == nil || s.late {
 		return false
 	}
-	if d := t.deadline(now, s.timeout()); d > s.deadline { // rarely: most touches fall into the same bucket
+	if d := t.deadline(now, s.timeout()); d > s.deadline { // most touches do not change the deadline
 		t.move(s, d)
 	}
 	return true
 }
 
-// Confirm notes that the server that ends sessions knows that this one was heard
-// of at at.
+// Confirm records that the leader, which expires sessions, has received a touch of this
+// session at the time at.
 func (t *Tracker) Confirm(id int64, at int64) {
 	if s := t.sessions[id]; s != nil {
 		s.confirmed = max(s.confirmed, at)
 	}
 }
 
-// Safe reports whether a session that was heard of at now will live for two
-// thirds of its timeout and for slackMs more, or was confirmed since now.
+// Safe reports whether a client that has sent a request at the time now can rely on its
+// session. That is so if, by the touches confirmed so far, the leader does not expire it
+// for two thirds of its timeout and slackMs after now; or if a touch at now or later is
+// confirmed.
 func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 	s := t.sessions[id]
 	return s != nil && s.confirmed >= now-max(0, s.timeout()/3-slackMs)
@@ -77,9 +79,10 @@ func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 
 func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }
 
+// move gives a session another deadline, after which it is not late.
 func (t *Tracker) move(s *tracked, deadline int64) {
-	t.leave(s)
-	s.deadline, s.closing = deadline, false
+	t.removeFromBucket(s)
+	s.deadline, s.late = deadline, false
 	b := t.buckets[deadline]
 	if b == nil {
 		b = map[int64]struct{}{}
@@ -88,7 +91,7 @@ func (t *Tracker) move(s *tracked, deadline int64) {
 	b[s.session.ID] = struct{}{}
 }
 
-func (t *Tracker) leave(s *tracked) {
+func (t *Tracker) removeFromBucket(s *tracked) {
 	if b := t.buckets[s.deadline]; b != nil {
 		if delete(b, s.session.ID); len(b) == 0 {
 			delete(t.buckets, s.deadline)
@@ -96,20 +99,21 @@ func (t *Tracker) leave(s *tracked) {
 	}
 }
 
-// Remove forgets a session.
+// Remove stops tracking a session.
 func (t *Tracker) Remove(id int64) {
 	if s := t.sessions[id]; s != nil {
-		t.leave(s)
+		t.removeFromBucket(s)
 		delete(t.sessions, id)
 	}
 }
 
-// Len is the number of sessions tracked.
+// Len returns the number of sessions that are tracked, including those reported late.
 func (t *Tracker) Len() int { return len(t.sessions) }
 
-// Late returns the sessions whose time was over at now, in order of their ids,
-// each once. They are as Add got them: who ends one must see that its owner is
-// still the same, since a connection that has resumed it meanwhile was not silent.
+// Late returns the sessions whose deadline is now or earlier, in order of their ids. It
+// reports each session once, until [Tracker.Retry] or [Tracker.Spare]. The sessions are
+// those passed to Add: whoever expires one must check that its owner is still the same,
+// because if another connection has resumed it meanwhile, its client is alive.
 func (t *Tracker) Late(now int64) []*Session {
 	var late []*Session
 	for deadline, b := range t.buckets {
@@ -118,7 +122,7 @@ func (t *Tracker) Late(now int64) []*Session {
 		}
 		for id := range b {
 			s := t.sessions[id]
-			s.closing = true
+			s.late = true
 			late = append(late, s.session)
 		}
 		delete(t.buckets, deadline)
@@ -126,7 +130,7 @@ func (t *Tracker) Late(now int64) []*Session {
 	return Sorted(late)
 }
 
-// Next returns the earliest deadline, and false if nothing is tracked.
+// Next returns the earliest deadline. ok is false if there is none.
 func (t *Tracker) Next() (deadline int64, ok bool) {
 	for d := range t.buckets {
 		if !ok || d < deadline {
@@ -136,14 +140,14 @@ func (t *Tracker) Next() (deadline int64, ok bool) {
 	return deadline, ok
 }
 
-// Bucket is sessions whose time is over at the same moment.
+// Bucket is the sessions with the same deadline.
 type Bucket struct {
 	Deadline int64 // ms
 	Sessions []int64
 }
 
-// Buckets returns the sessions by their deadlines, both in order. Those that
-// were reported late are in none.
+// Buckets returns the sessions in order of their deadlines, and those with the same
+// deadline in order of their ids. Sessions that were reported late are not included.
 func (t *Tracker) Buckets() []Bucket {
 	buckets := make([]Bucket, 0, len(t.buckets))
 	for _, deadline := range slices.Sorted(maps.Keys(t.buckets)) {
@@ -152,7 +156,8 @@ func (t *Tracker) Buckets() []Bucket {
 	return buckets
 }
 
-// Extend gives every session ms more, for a time in which nobody could be heard.
+// Extend postpones all deadlines by ms, rounded up to whole ticks. It is for a time in
+// which this process could not receive requests.
 func (t *Tracker) Extend(ms int64) {
 	ms = (ms + t.tick - 1) / t.tick * t.tick
 	moved := make(map[int64]map[int64]struct{}, len(t.buckets))
@@ -165,21 +170,22 @@ func (t *Tracker) Extend(ms int64) {
 	}
 }
 
-// Retry has a session that Late reported be reported again from now on, since
-// nobody knows what came of its end. It stays late: its end may still come. Retry
-// does nothing if the session was added again since then.
+// Retry makes Late report a session again, at the next tick after now. It is for an
+// expiry whose outcome is unknown. The session stays late, since it may be closed any
+// time, so touches still do not count. Retry does nothing if the session has been added
+// again.
 func (t *Tracker) Retry(late *Session, now int64) {
-	if s := t.sessions[late.ID]; s != nil && s.closing && s.session == late {
+	if s := t.sessions[late.ID]; s != nil && s.late && s.session == late {
 		t.move(s, t.deadline(now, 0))
-		s.closing = true
+		s.late = true
 	}
 }
 
-// Spare takes back a session that Late reported, since its end was refused: it is
-// not late any more, but is reported again from now on if nothing is heard of it.
-// Spare does nothing if the session was added again since then.
+// Spare undoes Late for a session whose expiry was refused: it is not late any more, but
+// becomes late at the next tick after now unless it is touched. Spare does nothing if the
+// session has been added again.
 func (t *Tracker) Spare(late *Session, now int64) {
-	if s := t.sessions[late.ID]; s != nil && s.closing && s.session == late {
+	if s := t.sessions[late.ID]; s != nil && s.late && s.session == late {
 		t.move(s, t.deadline(now, 0))
 	}
 }
