@@ -57,7 +57,7 @@ func (r *Reader) fits(v *View, path string, kinds ...watch.Kind) bool {
 	if r.MaxWatches == 0 {
 		return true
 	}
-	n := v.r.watches.Of(r.Watcher)
+	n := v.r.watches.LenOf(r.Watcher)
 	for _, kind := range kinds {
 		if !v.r.watches.Has(r.Watcher, kind, path, anyMode) {
 			n++

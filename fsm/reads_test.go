@@ -283,10 +283,10 @@ func TestFindWatches(t *testing.T) {
 					}
 				}
 			})
-			if left := r.watches.Of(mine); (left == 0) != (want == proto.OK) {
+			if left := r.watches.LenOf(mine); (left == 0) != (want == proto.OK) {
 				t.Errorf("%s watch, removed with type %d: %d left", what, n, left)
 			}
-			if r.watches.Of(other) == 0 {
+			if r.watches.LenOf(other) == 0 {
 				t.Errorf("%s watch of another connection was removed with type %d", what, n)
 			}
 		}

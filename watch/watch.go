@@ -1,6 +1,6 @@
-// Package watch keeps the watches of one server: which connection waits for
-// what, and which change fires which event. A one-shot watch fires at most
-// once, and nothing here is replicated.
+// Package watch keeps the watches of the connections of one server, and finds out which
+// events a change causes. Watches are not replicated: a client that connects to another
+// server sets them again.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package watch
@@ -11,29 +11,30 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Mode is how long a watch stays and what it covers (WatcherMode). One
-// connection can have several on a path, side by side, as in ZooKeeper 3.9.
+// Mode is a set of modes of watches (WatcherMode). As in ZooKeeper 3.9, a connection can
+// have watches of several modes on the same path.
 type Mode uint8
 
 // The modes.
 const (
-	Standard   Mode = 1 << iota // fires once
-	Persistent                  // stays
-	Recursive                   // stays, and covers all that is below
+	Standard   Mode = 1 << iota // removed when it fires
+	Persistent                  // stays when it fires
+	Recursive                   // stays, and includes all descendants of the path
 )
 
-// Kind is which of a server's two tables a watch is in.
+// Kind says which of the two sets of watches a watch belongs to: Data for watches set by
+// getData and exists, Child for those set by getChildren. A persistent watch is in both
+// sets, a recursive one only in Data.
 type Kind uint8
 
-// The tables: Data has the watches of getData and exists, Child those of
-// getChildren. Persistent watches are in both, recursive ones in Data.
+// The kinds of watch.
 const (
 	Data Kind = iota
 	Child
 )
 
-// Event is what a watch tells its connection. The connection may see it only
-// if Access grants it READ.
+// Event is an event for one connection. It must not be sent unless Access grants READ to
+// the connection.
 type Event struct {
 	Type   proto.EventType
 	Path   string
@@ -45,15 +46,15 @@ type key struct {
 	path string
 }
 
-// Table holds watches of connections of type C. It needs a lock around it.
+// Table holds the watches of connections of type C. It is not safe for concurrent use.
 type Table[C comparable] struct {
-	watchers [2]map[string]map[C]Mode
-	paths    map[C]map[key]struct{}
-	total    int // elements of paths
-	watched  int // paths in at least one of the two watchers
-	// recursive counts the recursive watches by the length of their paths. Mostly
-	// there are none, and then ancestors need no look; with it, an ancestor
-	// costs no hash of its path unless somebody watches one of that length.
+	watchers [2]map[string]map[C]Mode // by kind and path
+	keys     map[C]map[key]struct{}   // what each connection watches
+	total    int                      // number of all keys
+	paths    int                      // number of different paths
+	// recursive is the number of recursive watches by the length of their paths. With
+	// it, an event looks up only those ancestors of its path that have such a length;
+	// usually there are no recursive watches at all.
 	recursive map[int]int
 }
 
@@ -61,35 +62,35 @@ type Table[C comparable] struct {
 func New[C comparable]() *Table[C] {
 	return &Table[C]{
 		watchers: [2]map[string]map[C]Mode{{}, {}},
-		paths:    map[C]map[key]struct{}{}, recursive: map[int]int{},
+		keys:     map[C]map[key]struct{}{}, recursive: map[int]int{},
 	}
 }
 
-// Add registers a watch. Doing so twice is doing it once.
+// Add adds a watch. It has no effect if the connection already has this watch.
 func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 	w := t.watchers[kind][path]
 	if w == nil {
 		w = map[C]Mode{}
 		t.watchers[kind][path] = w
 		if t.watchers[1-kind][path] == nil {
-			t.watched++
+			t.paths++
 		}
 	}
 	if mode&Recursive != 0 && w[c]&Recursive == 0 {
 		t.recursive[len(path)]++
 	}
 	w[c] |= mode
-	p := t.paths[c]
-	if p == nil {
-		p = map[key]struct{}{}
-		t.paths[c] = p
+	keys := t.keys[c]
+	if keys == nil {
+		keys = map[key]struct{}{}
+		t.keys[c] = keys
 	}
-	t.total -= len(p)
-	p[key{kind, path}] = struct{}{}
-	t.total += len(p)
+	t.total -= len(keys)
+	keys[key{kind, path}] = struct{}{}
+	t.total += len(keys)
 }
 
-// AddPersistent registers what addWatch asks for.
+// AddPersistent adds a persistent or recursive watch, as requested by addWatch.
 func (t *Table[C]) AddPersistent(c C, path string, recursive bool) {
 	if recursive {
 		t.Add(c, Data, path, Recursive)
@@ -99,12 +100,12 @@ func (t *Table[C]) AddPersistent(c C, path string, recursive bool) {
 	t.Add(c, Child, path, Persistent)
 }
 
-// Has reports whether the connection has a watch of one of the modes on path.
+// Has reports whether the connection has a watch of any of the given modes on path.
 func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
 	return t.watchers[kind][path][c]&modes != 0
 }
 
-// Remove drops the connection's watches of the modes on path.
+// Remove removes the connection's watches of the given modes on path.
 func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	w := t.watchers[kind][path]
 	had := w[c]
@@ -123,34 +124,35 @@ func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	if delete(w, c); len(w) == 0 {
 		delete(t.watchers[kind], path)
 		if t.watchers[1-kind][path] == nil {
-			t.watched--
+			t.paths--
 		}
 	}
-	p := t.paths[c]
-	t.total -= len(p)
-	delete(p, key{kind, path})
-	if t.total += len(p); len(p) == 0 {
-		delete(t.paths, c)
+	keys := t.keys[c]
+	t.total -= len(keys)
+	delete(keys, key{kind, path})
+	if t.total += len(keys); len(keys) == 0 {
+		delete(t.keys, c)
 	}
 }
 
-// Drop removes all watches of a connection, which has ended.
+// Drop removes all watches of a connection.
 func (t *Table[C]) Drop(c C) {
-	for k := range t.paths[c] {
+	for k := range t.keys[c] {
 		t.Remove(c, k.kind, k.path, Standard|Persistent|Recursive)
 	}
 }
 
-// Of is the number of (table, path) pairs that the connection watches.
-func (t *Table[C]) Of(c C) int { return len(t.paths[c]) }
+// LenOf returns the number of watches of a connection, counted as by [Table.Len].
+func (t *Table[C]) LenOf(c C) int { return len(t.keys[c]) }
 
-// Len is the number of watches in both tables.
+// Len returns the number of watches. A connection's watches of the same kind on the same
+// path count as one, whatever their modes.
 func (t *Table[C]) Len() int { return t.total }
 
-// Each calls f for every path that a connection watches, in no order, until it
-// returns false.
+// Each calls f for every pair of a connection and a path that it watches, in no
+// particular order, until f returns false.
 func (t *Table[C]) Each(f func(c C, path string) bool) {
-	for c, keys := range t.paths {
+	for c, keys := range t.keys {
 		for k := range keys {
 			if _, both := keys[key{Data, k.path}]; (k.kind == Data || !both) && !f(c, k.path) {
 				return
@@ -159,15 +161,15 @@ func (t *Table[C]) Each(f func(c C, path string) bool) {
 	}
 }
 
-// Connections is the number of connections that watch something.
-func (t *Table[C]) Connections() int { return len(t.paths) }
+// Connections returns the number of connections that have watches.
+func (t *Table[C]) Connections() int { return len(t.keys) }
 
-// Paths is the number of paths with a watch on their data or on their children.
-func (t *Table[C]) Paths() int { return t.watched }
+// Paths returns the number of paths with at least one watch of either kind.
+func (t *Table[C]) Paths() int { return t.paths }
 
-// Fire calls emit for every event that a change causes, in ZooKeeper's order:
-// the data watches of the znode, its child watches, then its parent's child
-// watches. Standard watches that fire are gone.
+// Fire calls emit for every event that a change causes, in ZooKeeper's order: for the
+// data watches of the znode, for its child watches, then for its parent's child watches.
+// It removes the standard watches that fire.
 func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 	switch c.Kind {
 	case proto.NodeCreated:
@@ -177,28 +179,29 @@ func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 		t.fire(Data, Event{proto.EventNodeDataChanged, c.Path, c.Access}, emit, nil)
 	case proto.NodeDeleted:
 		deleted := Event{proto.EventNodeDeleted, c.Path, c.Access}
-		var told map[C]bool // a connection learns of a deletion once
+		var notified map[C]bool // so that a connection gets only one event for the deletion
 		if t.watchers[Child][c.Path] != nil {
-			told = map[C]bool{}
+			notified = map[C]bool{}
 		}
-		t.fire(Data, deleted, emit, told)
-		t.fire(Child, deleted, emit, told)
+		t.fire(Data, deleted, emit, notified)
+		t.fire(Child, deleted, emit, notified)
 		t.fire(Child, Event{proto.EventNodeChildrenChanged, parent(c.Path), c.ParentAccess}, emit, nil)
 	}
 }
 
-// fire tells the watchers of e's path, and for the data table those who watch
-// an ancestor recursively. told, if not nil, holds who knows already.
-func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), told map[C]bool) {
+// fire calls emit for the connections with a watch of this kind on e's path and, if kind
+// is Data, for those with a recursive watch on the path or an ancestor. It leaves out the
+// connections in notified and adds the others to it, unless it is nil.
+func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), notified map[C]bool) {
 	if kind == Data && len(t.recursive) > 0 {
-		if told == nil {
-			told = map[C]bool{}
+		if notified == nil {
+			notified = map[C]bool{}
 		}
 		for path := e.Path; ; path = parent(path) {
 			if t.recursive[len(path)] > 0 {
 				for c, mode := range t.watchers[Data][path] {
-					if mode&Recursive != 0 && !told[c] {
-						told[c] = true
+					if mode&Recursive != 0 && !notified[c] {
+						notified[c] = true
 						emit(c, e)
 					}
 				}
@@ -212,9 +215,9 @@ func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), told map[C]bool
 		if mode&(Standard|Persistent) == 0 {
 			continue
 		}
-		if !told[c] {
-			if told != nil {
-				told[c] = true
+		if !notified[c] {
+			if notified != nil {
+				notified[c] = true
 			}
 			emit(c, e)
 		}

@@ -19,8 +19,9 @@ const (
 	anyModes = Standard | Persistent | Recursive
 )
 
-// fire returns the events of a change, "connection type path", in the order in
-// which each connection gets them; connections are in order of their names.
+// fire returns the events that a change causes, as "connection type path". They are in
+// order of the connections' names, and the events of each connection in the order in
+// which it gets them.
 func fire(t *Table[string], kind proto.ChangeKind, path string) []string {
 	var events []string
 	t.Fire(&proto.Change{Kind: kind, Path: path}, func(c string, e Event) {
@@ -30,7 +31,8 @@ func fire(t *Table[string], kind proto.ChangeKind, path string) []string {
 	return events
 }
 
-// add registers a watch: "data" (as exists too), "child", "persistent" or "recursive".
+// add adds a watch. what is "data" (for getData and exists), "child", "persistent" or
+// "recursive".
 func add(t *Table[string], c, what, path string) {
 	switch what {
 	case "data":
@@ -46,8 +48,8 @@ func add(t *Table[string], c, what, path string) {
 	}
 }
 
-// TestModes: which change of which znode fires which watch, and whether the
-// watch is still there afterwards.
+// TestModes checks which change of which znode fires which watch, and whether the watch
+// stays.
 func TestModes(t *testing.T) {
 	const (
 		isCreated  = "C NodeCreated "
@@ -87,7 +89,7 @@ func TestModes(t *testing.T) {
 		// persistent
 		{"persistent", "/a", created, "/a", isCreated + "/a", true},
 		{"persistent", "/a", data, "/a", isData + "/a", true},
-		{"persistent", "/a", deleted, "/a", isDeleted + "/a", true}, // once, though it is in both tables
+		{"persistent", "/a", deleted, "/a", isDeleted + "/a", true}, // one event, although the watch has both kinds
 		{"persistent", "/a", created, "/a/b", isChildren + "/a", true},
 		{"persistent", "/a", deleted, "/a/b", isChildren + "/a", true},
 		{"persistent", "/a", data, "/a/b", "", true},
@@ -97,7 +99,7 @@ func TestModes(t *testing.T) {
 		{"recursive", "/a", created, "/a", isCreated + "/a", true},
 		{"recursive", "/a", data, "/a", isData + "/a", true},
 		{"recursive", "/a", deleted, "/a", isDeleted + "/a", true},
-		{"recursive", "/a", created, "/a/b", isCreated + "/a/b", true}, // and no children event
+		{"recursive", "/a", created, "/a/b", isCreated + "/a/b", true}, // but no NodeChildrenChanged
 		{"recursive", "/a", data, "/a/b/c/d", isData + "/a/b/c/d", true},
 		{"recursive", "/a", deleted, "/a/b/c", isDeleted + "/a/b/c", true},
 		{"recursive", "/a", data, "/ab", "", true},
@@ -110,7 +112,7 @@ func TestModes(t *testing.T) {
 		name := fmt.Sprintf("%s watch on %s, %v of %s", test.what, test.on, test.kind, test.path)
 		w := New[string]()
 		add(w, "C", test.what, test.on)
-		add(w, "C", test.what, test.on) // twice is once
+		add(w, "C", test.what, test.on) // has no effect
 		for round := range 2 {
 			want := []string{test.want}
 			if test.want == "" || round == 1 && !test.stays {
@@ -121,50 +123,50 @@ func TestModes(t *testing.T) {
 			}
 		}
 		if stays := w.Len() > 0; stays != test.stays {
-			t.Errorf("%s: stays %v, should be %v", name, stays, test.stays)
+			t.Errorf("%s: stays is %v, want %v", name, stays, test.stays)
 		}
 		if w.Drop("C"); !empty(w) {
-			t.Errorf("%s: something is left after Drop: %+v", name, w)
+			t.Errorf("%s: the table is not empty after Drop: %+v", name, w)
 		}
 	}
 }
 
 func empty(w *Table[string]) bool {
 	return w.Len() == 0 && w.Paths() == 0 && w.Connections() == 0 && len(w.recursive) == 0 &&
-		len(w.watchers[Data])+len(w.watchers[Child])+len(w.paths) == 0
+		len(w.watchers[Data])+len(w.watchers[Child])+len(w.keys) == 0
 }
 
-// TestTogether: several watches that one change concerns.
-func TestTogether(t *testing.T) {
+// TestSeveralWatches checks the events of a change that concerns several watches.
+func TestSeveralWatches(t *testing.T) {
 	tests := []struct {
 		name  string
 		adds  []string // connection, what, path
 		kind  proto.ChangeKind
 		path  string
 		want  []string
-		after int // watches left
+		after int // number of watches that stay
 	}{
-		{"a deletion is told once to data and child watches, and both are gone", []string{"A data /a", "A child /a"},
+		{"data and child watch: one event for a deletion, and both are removed", []string{"A data /a", "A child /a"},
 			deleted, "/a", []string{"A NodeDeleted /a"}, 0},
-		{"each connection for itself", []string{"A data /a", "B child /a", "C data /a", "C child /a"},
+		{"each connection gets its own event", []string{"A data /a", "B child /a", "C data /a", "C child /a"},
 			deleted, "/a", []string{"A NodeDeleted /a", "B NodeDeleted /a", "C NodeDeleted /a"}, 0},
-		{"own event first, then the parent's", []string{"A data /a/b", "A child /a", "A child /a/b"},
+		{"deleted, then the parent's children", []string{"A data /a/b", "A child /a", "A child /a/b"},
 			deleted, "/a/b", []string{"A NodeDeleted /a/b", "A NodeChildrenChanged /a"}, 0},
 		{"created, then the parent's children", []string{"A child /a", "A data /a/b"},
 			created, "/a/b", []string{"A NodeCreated /a/b", "A NodeChildrenChanged /a"}, 0},
-		{"standard beside persistent: one event, the persistent one stays", []string{"A data /a", "A persistent /a"},
+		{"standard and persistent: one event, and only the persistent watch stays", []string{"A data /a", "A persistent /a"},
 			data, "/a", []string{"A NodeDataChanged /a"}, 2},
-		{"standard beside persistent on a deletion", []string{"A data /a", "A child /a", "A persistent /a"},
+		{"standard and persistent: one event for a deletion", []string{"A data /a", "A child /a", "A persistent /a"},
 			deleted, "/a", []string{"A NodeDeleted /a"}, 2},
-		{"recursive beside standard: one event, the standard one is used up", []string{"A recursive /", "A data /a"},
+		{"recursive and standard: one event, and the standard watch is removed", []string{"A recursive /", "A data /a"},
 			data, "/a", []string{"A NodeDataChanged /a"}, 1},
-		{"recursive beside a child watch on a deletion", []string{"A recursive /", "A child /a"},
+		{"recursive and child watch: one event for a deletion", []string{"A recursive /", "A child /a"},
 			deleted, "/a", []string{"A NodeDeleted /a"}, 1},
-		{"recursive at three heights: one event", []string{"A recursive /", "A recursive /a", "A recursive /a/b", "A persistent /a/b"},
+		{"recursive on three ancestors: one event", []string{"A recursive /", "A recursive /a", "A recursive /a/b", "A persistent /a/b"},
 			data, "/a/b", []string{"A NodeDataChanged /a/b"}, 4},
-		{"recursive and persistent on the parent", []string{"A recursive /a", "A persistent /a"},
+		{"recursive and persistent on the parent: two events", []string{"A recursive /a", "A persistent /a"},
 			created, "/a/b", []string{"A NodeCreated /a/b", "A NodeChildrenChanged /a"}, 2},
-		{"another's recursive watch leaves mine", []string{"A recursive /", "B data /b"},
+		{"another connection's recursive watch leaves a standard watch alone", []string{"A recursive /", "B data /b"},
 			data, "/a", []string{"A NodeDataChanged /a"}, 2},
 	}
 	for _, test := range tests {
@@ -177,31 +179,33 @@ func TestTogether(t *testing.T) {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 		if w.Len() != test.after {
-			t.Errorf("%s: %d watches left, should be %d", test.name, w.Len(), test.after)
+			t.Errorf("%s: %d watches left, want %d", test.name, w.Len(), test.after)
 		}
 	}
 }
 
-// access is a proto.Access that permits nothing; tests tell them apart.
+// access is a proto.Access that a test can recognize. It permits nothing.
 type access string
 
 func (access) Permits(int32, []proto.ID) bool { return false }
 
-// TestEventsCarryAccess: the event says by whose ACL it may be seen.
-func TestEventsCarryAccess(t *testing.T) {
+// TestEventAccess checks that the Access of an event is that of the event's path, which is
+// the znode or its parent.
+func TestEventAccess(t *testing.T) {
 	for _, kind := range []proto.ChangeKind{created, deleted, data} {
 		w := New[string]()
 		w.AddPersistent("A", "/a", false)
 		w.AddPersistent("A", "/a/b", false)
 		w.Fire(&proto.Change{Kind: kind, Path: "/a/b", Access: access("/a/b"), ParentAccess: access("/a")}, func(_ string, e Event) {
 			if e.Access != access(e.Path) {
-				t.Errorf("%v of %s carries that of %v", e.Type, e.Path, e.Access)
+				t.Errorf("event %v of %s has the Access of %v", e.Type, e.Path, e.Access)
 			}
 		})
 	}
 }
 
-// TestHasAndRemove: modes stand side by side, and each goes by itself.
+// TestHasAndRemove checks that a connection's watches of different modes on a path are
+// found and removed independently.
 func TestHasAndRemove(t *testing.T) {
 	w := New[string]()
 	w.Add("A", Data, "/a", Standard)
@@ -211,7 +215,7 @@ func TestHasAndRemove(t *testing.T) {
 	has := func(c string, kind Kind, modes Mode, want bool) {
 		t.Helper()
 		if got := w.Has(c, kind, "/a", modes); got != want {
-			t.Errorf("has %v", got)
+			t.Errorf("Has = %v, want %v", got, want)
 		}
 	}
 	has("A", Data, Standard, true)
@@ -220,8 +224,8 @@ func TestHasAndRemove(t *testing.T) {
 	has("A", Child, Recursive, false)
 	has("B", Data, Persistent|Recursive, false)
 	has("C", Data, anyModes, false)
-	if w.Of("A") != 2 || w.Of("B") != 1 || w.Of("C") != 0 || w.Paths() != 1 || w.Connections() != 2 || w.Len() != 3 {
-		t.Errorf("counts: %d, %d, %d, %d, %d, %d", w.Of("A"), w.Of("B"), w.Of("C"), w.Paths(), w.Connections(), w.Len())
+	if w.LenOf("A") != 2 || w.LenOf("B") != 1 || w.LenOf("C") != 0 || w.Paths() != 1 || w.Connections() != 2 || w.Len() != 3 {
+		t.Errorf("counts: %d, %d, %d, %d, %d, %d", w.LenOf("A"), w.LenOf("B"), w.LenOf("C"), w.Paths(), w.Connections(), w.Len())
 	}
 
 	w.Remove("A", Data, "/a", Persistent)
@@ -230,24 +234,25 @@ func TestHasAndRemove(t *testing.T) {
 	has("A", Data, Recursive, true)
 	has("A", Child, Persistent, true)
 	w.Remove("A", Data, "/a", Recursive)
-	w.Remove("A", Data, "/a", Recursive) // is not there any more
-	w.Remove("C", Data, "/a", anyModes)  // never was
+	w.Remove("A", Data, "/a", Recursive) // already removed
+	w.Remove("C", Data, "/a", anyModes)  // does not exist
 	w.Remove("A", Data, "/b", anyModes)
 	if got := fire(w, data, "/a/x"); got != nil {
-		t.Errorf("the recursive watch is gone, but fired %q", got)
+		t.Errorf("the recursive watch was removed, but fired %q", got)
 	}
 	w.Remove("A", Data, "/a", Standard)
 	w.Remove("A", Child, "/a", anyModes)
 	has("B", Data, Standard, true)
-	if w.Of("A") != 0 || w.Connections() != 1 {
-		t.Errorf("A still has %d watches", w.Of("A"))
+	if w.LenOf("A") != 0 || w.Connections() != 1 {
+		t.Errorf("A still has %d watches", w.LenOf("A"))
 	}
 	if w.Drop("B"); !empty(w) {
-		t.Errorf("something is left: %+v", w)
+		t.Errorf("the table is not empty: %+v", w)
 	}
 }
 
-// model keeps watches in a list, and looks through all of it for every event.
+// model is a simple implementation of a table: it keeps the watches in a list and
+// searches all of it for each event.
 type model []watched
 
 type watched struct {
@@ -263,53 +268,55 @@ func (m *model) add(w watched) {
 	}
 }
 
-func (m *model) remove(gone func(watched) bool) { *m = slices.DeleteFunc(*m, gone) }
+func (m *model) remove(f func(watched) bool) { *m = slices.DeleteFunc(*m, f) }
 
-// tell returns whether c has a watch for an event of path in a table, and uses its standard one up.
-func (m *model) tell(c string, kind Kind, path string) (told bool) {
+// fires reports whether c has a watch of this kind that an event of path fires, and
+// removes it if it is a standard one.
+func (m *model) fires(c string, kind Kind, path string) (yes bool) {
 	m.remove(func(w watched) bool {
 		if w.c != c || w.kind != kind {
 			return false
 		}
-		told = told || w.path == path || w.mode == Recursive && (w.path == "/" || strings.HasPrefix(path, w.path+"/"))
+		yes = yes || w.path == path || w.mode == Recursive && (w.path == "/" || strings.HasPrefix(path, w.path+"/"))
 		return w.mode == Standard && w.path == path
 	})
-	return told
+	return yes
 }
 
 func (m *model) fire(kind proto.ChangeKind, path string) (events []string) {
 	parent := path[:max(strings.LastIndex(path, "/"), 1)]
 	for _, c := range []string{"A", "B", "C"} {
-		say := func(e proto.EventType, path string) { events = append(events, fmt.Sprintf("%s %v %s", c, e, path)) }
+		add := func(e proto.EventType, path string) { events = append(events, fmt.Sprintf("%s %v %s", c, e, path)) }
 		switch kind {
 		case created:
-			if m.tell(c, Data, path) {
-				say(proto.EventNodeCreated, path)
+			if m.fires(c, Data, path) {
+				add(proto.EventNodeCreated, path)
 			}
 		case data:
-			if m.tell(c, Data, path) {
-				say(proto.EventNodeDataChanged, path)
+			if m.fires(c, Data, path) {
+				add(proto.EventNodeDataChanged, path)
 			}
 		case deleted:
-			inData, inChild := m.tell(c, Data, path), m.tell(c, Child, path)
-			if inData || inChild {
-				say(proto.EventNodeDeleted, path)
+			data, child := m.fires(c, Data, path), m.fires(c, Child, path)
+			if data || child {
+				add(proto.EventNodeDeleted, path)
 			}
 		}
-		if (kind == created || kind == deleted) && m.tell(c, Child, parent) {
-			say(proto.EventNodeChildrenChanged, parent)
+		if (kind == created || kind == deleted) && m.fires(c, Child, parent) {
+			add(proto.EventNodeChildrenChanged, parent)
 		}
 	}
 	return events
 }
 
-// TestModel does random things to a table and to the model.
+// TestModel runs random operations on a table and on the model, and compares the events
+// and what remains.
 func TestModel(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	path := func() string {
 		return []string{"/", "/a", "/b", "/a/a", "/a/b", "/ab", "/a/b/c", "/a/b/c/d"}[r.IntN(8)]
 	}
-	w, slow, fired := New[string](), model{}, 0
+	w, m, fired := New[string](), model{}, 0
 	for i := range 20000 {
 		c, kind, p, mode := string(rune('A'+r.IntN(3))), Kind(r.IntN(2)), path(), Mode(1<<r.IntN(3))
 		var what string
@@ -317,67 +324,67 @@ func TestModel(t *testing.T) {
 		case 0, 1, 2:
 			what = "add"
 			w.Add(c, kind, p, Standard)
-			slow.add(watched{c, kind, p, Standard})
+			m.add(watched{c, kind, p, Standard})
 		case 3:
 			what = "add persistent"
 			w.AddPersistent(c, p, mode == Recursive)
 			if mode == Recursive {
-				slow.add(watched{c, Data, p, Recursive})
+				m.add(watched{c, Data, p, Recursive})
 			} else {
-				slow.add(watched{c, Data, p, Persistent})
-				slow.add(watched{c, Child, p, Persistent})
+				m.add(watched{c, Data, p, Persistent})
+				m.add(watched{c, Child, p, Persistent})
 			}
 		case 4:
 			what = "has"
-			if got, want := w.Has(c, kind, p, mode), slices.Contains(slow, watched{c, kind, p, mode}); got != want {
-				t.Errorf("step %d: has %v, should be %v", i, got, want)
+			if got, want := w.Has(c, kind, p, mode), slices.Contains(m, watched{c, kind, p, mode}); got != want {
+				t.Errorf("step %d: Has = %v, want %v", i, got, want)
 			}
 		case 5:
 			what = "remove"
 			modes := Mode(r.IntN(8))
 			w.Remove(c, kind, p, modes)
-			slow.remove(func(x watched) bool { return x.c == c && x.kind == kind && x.path == p && x.mode&modes != 0 })
+			m.remove(func(x watched) bool { return x.c == c && x.kind == kind && x.path == p && x.mode&modes != 0 })
 		case 6:
 			if what = "drop"; r.IntN(8) == 0 {
 				w.Drop(c)
-				slow.remove(func(x watched) bool { return x.c == c })
+				m.remove(func(x watched) bool { return x.c == c })
 			}
 		default:
 			change := []proto.ChangeKind{created, deleted, data, proto.NodeACLChanged, proto.SessionClosed}[r.IntN(5)]
 			if p == "/" && change != data {
-				continue // the root is not created or deleted
+				continue // the root is never created or deleted
 			}
 			what = fmt.Sprint("fire ", change)
-			got, want := fire(w, change, p), slow.fire(change, p)
+			got, want := fire(w, change, p), m.fire(change, p)
 			if !slices.Equal(got, want) {
-				t.Fatalf("step %d: change %v of %s fired %q, should be %q", i, change, p, got, want)
+				t.Fatalf("step %d: change %v of %s fired %q, want %q", i, change, p, got, want)
 			}
 			fired += len(want)
 		}
-		if err := same(w, slow); err != nil {
+		if err := same(w, m); err != nil {
 			t.Fatalf("step %d, %s of %s on %s: %v", i, what, c, p, err)
 		}
 	}
 	if fired < 1000 {
-		t.Errorf("only %d events", fired)
+		t.Errorf("only %d events: the test does not show much", fired)
 	}
 	for _, c := range []string{"A", "B", "C"} {
 		w.Drop(c)
 	}
 	if !empty(w) {
-		t.Errorf("something is left: %+v", w)
+		t.Errorf("the table is not empty: %+v", w)
 	}
 }
 
-// same compares what the table tells of itself with the model.
-func same(t *Table[string], slow model) error {
+// same compares the table's counts with the model.
+func same(t *Table[string], m model) error {
 	type place struct {
 		c    string
 		kind Kind
 		path string
 	}
 	places, paths, connections, recursive := map[place]bool{}, map[string]bool{}, map[string]bool{}, map[int]int{}
-	for _, w := range slow {
+	for _, w := range m {
 		places[place{w.c, w.kind, w.path}] = true
 		paths[w.path] = true
 		connections[w.c] = true
@@ -386,7 +393,7 @@ func same(t *Table[string], slow model) error {
 		}
 	}
 	if t.Len() != len(places) || t.Paths() != len(paths) || t.Connections() != len(connections) || !maps.Equal(t.recursive, recursive) {
-		return fmt.Errorf("%d watches on %d paths by %d connections, recursive ones by length %v; should be %d, %d, %d, %v",
+		return fmt.Errorf("%d watches on %d paths by %d connections, recursive ones by length %v; want %d, %d, %d, %v",
 			t.Len(), t.Paths(), t.Connections(), t.recursive, len(places), len(paths), len(connections), recursive)
 	}
 	return nil
