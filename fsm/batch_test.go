@@ -13,12 +13,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// TestEntryTwice: an origin that does not know what became of an entry proposes
-// it again; it is applied once, also when a snapshot came between.
+// TestEntryTwice checks that an entry that was proposed again, because its origin did not
+// know the outcome, is applied only once, even if a snapshot was restored in between.
 func TestEntryTwice(t *testing.T) {
 	r := NewReplica()
-	var asked []int
-	r.Complete(func(_ *Envelope, i int) Waiter { asked = append(asked, i); return nil })
+	var completed []int
+	r.Complete(func(_ *Envelope, i int) Waiter { completed = append(completed, i); return nil })
 	apply := func(origin, batch uint64, c *Command) {
 		t.Helper()
 		if err := r.Apply(&raft.Log{Index: r.m.Index() + 1, Term: 1, Data: entryOf(origin, batch, c)}); err != nil {
@@ -28,12 +28,12 @@ func TestEntryTwice(t *testing.T) {
 	apply(1, 10, OpenSession(1, 5, 1000, session.Password{}))
 	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
 	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
-	apply(1, 10, createCommand(5, "/n-", proto.FlagSequential)) // overtaken
-	if want := []int{0, 0, -1, -1}; !slices.Equal(asked, want) {
-		t.Errorf("asked for %v, want %v", asked, want)
+	apply(1, 10, createCommand(5, "/n-", proto.FlagSequential)) // older than the last one
+	if want := []int{0, 0, -1, -1}; !slices.Equal(completed, want) {
+		t.Errorf("the Completer was called for %v, want %v", completed, want)
 	}
-	if n := r.m.Tree().Lookup("/").NumChildren(); n != 2 { // /zookeeper is one
-		t.Errorf("%d znodes below the root", n)
+	if n := r.m.Tree().Lookup("/").NumChildren(); n != 2 { // including /zookeeper
+		t.Errorf("the root has %d children, want 2", n)
 	}
 	var b bytes.Buffer
 	if err := r.m.Snapshot().Write(&b); err != nil {
@@ -44,16 +44,16 @@ func TestEntryTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.m.LastBatch(1) != 11 || r.m.LastBatch(2) != 0 {
-		t.Errorf("last batches %d, %d", r.m.LastBatch(1), r.m.LastBatch(2))
+		t.Errorf("last batches %d and %d, want 11 and 0", r.m.LastBatch(1), r.m.LastBatch(2))
 	}
 	apply(1, 11, createCommand(5, "/n-", proto.FlagSequential))
-	apply(2, 1, createCommand(5, "/other", 0)) // each origin counts by itself
+	apply(2, 1, createCommand(5, "/other", 0)) // each origin has its own numbers
 	if n := r.m.Tree().Lookup("/").NumChildren(); n != 2 {
-		t.Errorf("%d znodes below the root after the snapshot", n)
+		t.Errorf("after the snapshot the root has %d children, want 2", n)
 	}
 }
 
-// TestStamp: the leader sets the time of another server's entry.
+// TestStamp checks that Stamp changes only the time, and that the checksum stays valid.
 func TestStamp(t *testing.T) {
 	b := entryOf(3, 7, OpenSession(1, 5, 1000, session.Password{}))
 	Stamp(b, 123456)
@@ -63,14 +63,14 @@ func TestStamp(t *testing.T) {
 	}
 }
 
-// TestMembers: a change of the members is what /zookeeper/config says, on every
-// replica at the same zxid, and tells those who watch it.
+// TestMembers checks that a change of the members is written to /zookeeper/config in a
+// transaction, and fires the watches there.
 func TestMembers(t *testing.T) {
 	var sent []string
 	r := NewReplica()
 	r.StoreConfiguration(1, raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}})
 	if n := r.m.Tree().Lookup("/zookeeper/config"); len(n.Record().Data) > 0 || r.m.Zxid() != 0 {
-		t.Errorf("a lone server says %q at zxid %d", n.Record().Data, r.m.Zxid())
+		t.Errorf("standalone: /zookeeper/config is %q at zxid %d", n.Record().Data, r.m.Zxid())
 	}
 	w := &watcher{name: "C1", sent: &sent}
 	r.View(func(v *View) { readBy(w, v, proto.OpGetData, &proto.PathWatch{Path: "/zookeeper/config", Watch: true}) })
@@ -87,8 +87,9 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestDescribe: what a reconfig said of members is told of those that are
-// members, through a snapshot and later changes, until they go.
+// TestDescribe checks that Describe completes the description of those servers that are
+// members, and that this survives a snapshot and later changes of the members, until the
+// member leaves.
 func TestDescribe(t *testing.T) {
 	m := NewMachine()
 	observer := func(id uint64, addr string) proto.QuorumServer {
@@ -104,7 +105,7 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	said := func(text string) {
+	describe := func(text string) {
 		t.Helper()
 		servers, err := proto.ParseServers(text)
 		if err != nil {
@@ -112,18 +113,18 @@ func TestDescribe(t *testing.T) {
 		}
 		one(t, m, 1, Describe(servers))
 	}
-	said("server.1=a:7000:3888;2181") // of a server alone
+	describe("server.1=a:7000:3888;2181") // no effect on a standalone server
 	config()
 	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000")})
-	said("server.1=a:7000:3888;2181,server.2=x:7000:3888;2181,server.3=c:7000:3888;2181")
+	describe("server.1=a:7000:3888;2181,server.2=x:7000:3888;2181,server.3=c:7000:3888;2181")
 	first, second := "server.1=a:7000:3888:observer;0.0.0.0:2181", "server.2=b:7000:8000:observer"
 	config(first, second)
 	zxid := m.Zxid()
-	said("server.1=a:7000:3888;2181") // again
+	describe("server.1=a:7000:3888;2181") // again
 	one(t, m, 1, &Command{Op: OpDescribe, Body: []byte("server.1=a")})
 	config(first, second)
 	if m.Zxid() != zxid {
-		t.Errorf("zxid %x after %x", m.Zxid(), zxid)
+		t.Errorf("descriptions without effect took zxids: %x after %x", m.Zxid(), zxid)
 	}
 	m = throughSnapshot(t, m, nil)
 	now := []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000"), observer(9, "[::1]:7000")}

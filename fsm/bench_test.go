@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// grown is a machine with a number of znodes and of sessions.
-func grown(b testing.TB, znodes, sessions int) *Machine {
+// filled returns a machine with the given numbers of znodes and sessions.
+func filled(b testing.TB, znodes, sessions int) *Machine {
 	m := NewMachine()
 	var commands []*Command
 	flush := func() {
@@ -36,13 +36,12 @@ func grown(b testing.TB, znodes, sessions int) *Machine {
 	}
 	flush()
 	if m.Tree().Len() != znodes+4 {
-		b.Fatal("znodes are missing")
+		b.Fatalf("%d znodes, want %d", m.Tree().Len(), znodes+4)
 	}
 	return m
 }
 
-// BenchmarkApply is the cost of one command, in entries of 256 as they come
-// under load.
+// BenchmarkApply measures applying one command, in entries of 256 commands as under load.
 func BenchmarkApply(b *testing.B) {
 	const batch = 256
 	lock := func(i int) []*Command {
@@ -60,17 +59,17 @@ func BenchmarkApply(b *testing.B) {
 	multiBody := multi.Append(nil)
 	ids := AppendIDs(nil, someIDs[:1])
 	for name, commands := range map[string]func(i int) []*Command{
-		"lock": lock, // an ephemeral sequential znode and its deletion, two commands
+		"lock": lock, // two commands: create an ephemeral sequential znode and delete it
 		"setData": func(int) []*Command {
 			return []*Command{{Op: proto.OpSetData, Session: 1, Conn: 1, IDs: ids, Body: set}}
 		},
 		"multi": func(int) []*Command {
 			return []*Command{{Op: proto.OpMulti, Session: 1, Conn: 1, IDs: ids, Body: multiBody}}
 		},
-		"refused": func(int) []*Command { return []*Command{createCommand(1, "/n001", 0)} },
+		"failed create": func(int) []*Command { return []*Command{createCommand(1, "/n001", 0)} },
 	} {
 		b.Run(name, func(b *testing.B) {
-			m := grown(b, 2000, 10)
+			m := filled(b, 2000, 10)
 			next := int(m.Tree().Lookup("/n000").Record().Creates)
 			index, n := m.Index(), 0
 			b.ReportAllocs()
@@ -96,12 +95,12 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot is how long taking a snapshot stops Apply, with a million
-// znodes, and with many sessions. It should be less than 5 ms.
+// BenchmarkSnapshot measures how long taking a snapshot of many znodes or sessions blocks
+// Apply. It should be less than 5 ms.
 func BenchmarkSnapshot(b *testing.B) {
 	for _, size := range []struct{ znodes, sessions int }{{1_000_000, 1000}, {1_000_000, 10_000}, {10_000, 100_000}} {
 		b.Run(fmt.Sprintf("%dznodes/%dsessions", size.znodes, size.sessions), func(b *testing.B) {
-			m := grown(b, size.znodes, size.sessions)
+			m := filled(b, size.znodes, size.sessions)
 			b.ResetTimer()
 			var worst time.Duration
 			for b.Loop() {
@@ -114,9 +113,9 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkWriteRead writes a snapshot of 100,000 znodes, and reads it.
+// BenchmarkWriteRead measures writing and reading a snapshot of 100,000 znodes.
 func BenchmarkWriteRead(b *testing.B) {
-	m := grown(b, 100_000, 1000)
+	m := filled(b, 100_000, 1000)
 	s := m.Snapshot()
 	var buf bytes.Buffer
 	if err := s.Write(&buf); err != nil {
@@ -140,10 +139,10 @@ func BenchmarkWriteRead(b *testing.B) {
 	})
 }
 
-// BenchmarkRead answers getData from a view, as for each read of a client.
+// BenchmarkRead measures one getData.
 func BenchmarkRead(b *testing.B) {
 	r := NewReplica()
-	r.m = grown(b, 100_000, 10)
+	r.m = filled(b, 100_000, 10)
 	body := (&proto.PathWatch{Path: "/n000/0005000"}).Append(nil)
 	reader := &Reader{Watcher: &watcher{}, Session: 1, IDs: someIDs[:1]}
 	var out []byte

@@ -11,23 +11,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Operations that are in the log but that no client can ask for. They share
-// the opcodes' numbers, beyond those of ZooKeeper.
+// The opcodes of commands that only servers propose. ZooKeeper does not use these
+// numbers.
 const (
-	OpResumeSession proto.OpCode = -1001 // give a session to another connection
-	OpExpireSession proto.OpCode = -1002 // end a session if its owner is still the one that was late
-	OpNothing       proto.OpCode = -1003 // only to see that all before it is applied
-	OpDescribe      proto.OpCode = -1004 // tell more of members in /zookeeper/config
+	OpResumeSession proto.OpCode = -1001 // see ResumeSession
+	OpExpireSession proto.OpCode = -1002 // see ExpireSession
+	OpNothing       proto.OpCode = -1003 // see Nothing
+	OpDescribe      proto.OpCode = -1004 // see Describe
 )
 
-// Command is one thing to do, as it stands in the log.
+// Command is one operation in an entry of the log.
 type Command struct {
 	Op      proto.OpCode
 	Session int64
-	Conn    uint64 // the origin's number of the connection
-	Cxid    int32  // the client's xid
-	IDs     []byte // the connection's identities, by AppendIDs
-	Body    []byte // the client's request body, untouched
+	Conn    uint64 // number of the connection on the server that proposed the command
+	Cxid    int32  // the request's xid
+	IDs     []byte // the connection's identities, encoded by AppendIDs
+	Body    []byte // the request's body, unchanged
 }
 
 // AppendIDs appends the encoding of a connection's identities to b.
@@ -40,43 +40,47 @@ func decodeIDs(b []byte) []proto.ID {
 	return r.IDs
 }
 
-// openSession is the body of createSession: all that is random about a session
-// is drawn by the server that proposes it.
+// openSession is the body of createSession and of OpResumeSession. The server that
+// proposes a session generates its id and password, because applying a command must be
+// deterministic.
 type openSession struct {
 	id       int64
 	timeout  int32
 	password []byte
 }
 
-// OpenSession is the command that opens a session with a timeout in ms.
+// OpenSession returns the command that opens a session for the connection conn. timeout
+// is in ms.
 func OpenSession(conn uint64, id int64, timeout int32, password session.Password) *Command {
 	b := jute.AppendLong(nil, id)
 	b = jute.AppendInt(b, timeout)
 	return &Command{Op: proto.OpCreateSession, Conn: conn, Body: jute.AppendBuffer(b, password[:])}
 }
 
-// ResumeSession is the command that gives a session to the connection conn.
+// ResumeSession returns the command that makes conn the connection that owns a session.
+// It is refused if the session does not exist or the password is wrong.
 func ResumeSession(conn uint64, id int64, timeout int32, password []byte) *Command {
 	b := jute.AppendLong(nil, id)
 	b = jute.AppendInt(b, timeout)
 	return &Command{Op: OpResumeSession, Session: id, Conn: conn, Body: jute.AppendBuffer(b, password)}
 }
 
-// ExpireSession is the command that ends s, found late by the leader of a term,
-// unless another connection has it by then, or there is another leader, which
-// gives it its whole time again. In term 0 any leader is as good.
+// ExpireSession returns the command that closes s, which the leader of the given term has
+// found late. It is refused if another connection has resumed the session, or if there is
+// a new leader, which restarts the timeouts of all sessions. Term 0 stands for any term.
 func ExpireSession(s *session.Session, term uint64) *Command {
 	b := jute.AppendLong(nil, int64(s.Owner.Server))
 	b = jute.AppendLong(b, int64(s.Owner.Number))
 	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(term))}
 }
 
-// Nothing is a command without effect. When it is done, all that was committed
-// before it was proposed is applied here.
+// Nothing returns a command without effect. When it has been applied here, so has
+// everything that was committed before it was proposed.
 func Nothing() *Command { return &Command{Op: OpNothing} }
 
-// Describe is the command that tells of members in /zookeeper/config what a
-// reconfig said of them, as far as they are members by then.
+// Describe returns the command that completes the description of members in
+// /zookeeper/config by what a reconfig said about them: their election ports and client
+// addresses. It ignores servers that are not members when it is applied.
 func Describe(servers []proto.QuorumServer) *Command {
 	var b []byte
 	for _, s := range servers {
@@ -85,7 +89,8 @@ func Describe(servers []proto.QuorumServer) *Command {
 	return &Command{Op: OpDescribe, Body: b}
 }
 
-// Reap is the command that deletes a container or TTL znode.
+// Reap returns the command that deletes a container or TTL znode if it still may be
+// deleted.
 func Reap(path string) *Command {
 	return &Command{Op: proto.OpDeleteContainer, Body: jute.AppendString(nil, path)}
 }
@@ -94,33 +99,33 @@ func (o *openSession) decode(d *jute.Decoder) {
 	o.id, o.timeout, o.password = d.Long(), d.Int(), d.Buffer()
 }
 
-// Settings are those of the server that an entry comes from, as far as they
-// change what its commands do.
+// Settings are the settings of the server that proposed an entry which affect what its
+// commands do. They are part of the entry, so that it has the same effect everywhere.
 type Settings uint32
 
 const (
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL Settings = 1 << iota
-	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper does with enforceQuota.
+	// EnforceQuota refuses a create or setData that exceeds a quota, as ZooKeeper does with enforceQuota.
 	EnforceQuota
-	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
 	X509
 	// Reconfig lets clients change the members, as ZooKeeper does with reconfigEnabled.
 	Reconfig
-	// NoDigest refuses ACLs of scheme digest, as ZooKeeper does without DigestAuthenticationProvider.enabled.
+	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
 	NoDigest
 
 	knownSettings = NoDigest<<1 - 1
 )
 
-// Envelope starts an entry of the log. All commands that waited on one server
-// share one.
+// Envelope is the head of an entry of the log. An entry has a batch of commands from one
+// server.
 type Envelope struct {
-	Origin   uint64 // the server whose clients sent the commands
-	Batch    uint64 // that server's number of the entry, above those before
+	Origin   uint64 // the server that proposed the entry
+	Batch    uint64 // that server's number of the entry; see [Machine.Apply]
 	Time     int64  // ms since the epoch, by the leader's clock
 	Settings Settings
-	Count    int // commands
+	Count    int // number of commands
 }
 
 const (
@@ -129,17 +134,18 @@ const (
 	trailerLen   = 4
 )
 
-// Errors that an entry can cause. They stop the server. A snapshot of a newer
-// version is an ErrVersion too.
+// Errors of an entry that cannot be decoded, after which the server stops. ErrVersion is
+// also returned for a snapshot that a newer version has written.
 var (
 	ErrVersion = errors.New("written by a newer lockkeeper: upgrade this one")
 	ErrEntry   = errors.New("fsm: damaged entry")
 )
 
-// BeginEntry appends room for an envelope to b, which commands may follow.
+// BeginEntry appends space for an envelope to b, which must be empty. To make an entry,
+// call BeginEntry, AppendCommand for each command, and EndEntry.
 func BeginEntry(b []byte) []byte { return append(b, make([]byte, headerLen)...) }
 
-// AppendCommand appends a command to an entry.
+// AppendCommand appends the encoding of a command to an entry.
 func AppendCommand(b []byte, c *Command) []byte {
 	b = binary.BigEndian.AppendUint32(b, uint32(c.Op))
 	b = binary.BigEndian.AppendUint64(b, uint64(c.Session))
@@ -151,7 +157,7 @@ func AppendCommand(b []byte, c *Command) []byte {
 	return append(b, c.Body...)
 }
 
-// EndEntry completes the entry that is all of b, begun by BeginEntry.
+// EndEntry completes the entry b with its envelope and checksum.
 func EndEntry(b []byte, e *Envelope) []byte {
 	b[0] = entryVersion
 	binary.BigEndian.PutUint32(b[1:], uint32(e.Settings))
@@ -164,15 +170,16 @@ func EndEntry(b []byte, e *Envelope) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Stamp sets the time of a complete entry, in ms since the epoch. The leader
-// does so to those that come from other servers.
+// Stamp sets the time of a complete entry, in ms since the epoch. The leader does that
+// with entries that other servers forward to it.
 func Stamp(b []byte, timeMs int64) {
 	end := len(b) - trailerLen
 	binary.BigEndian.PutUint64(b[21:], uint64(timeMs))
 	binary.BigEndian.PutUint32(b[end:], crc32.Checksum(b[:end], castagnoli))
 }
 
-// OpenEntry reads an entry's envelope, verifies its checksum, and returns its commands.
+// OpenEntry verifies an entry's checksum, and returns its envelope and its encoded
+// commands.
 func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 	switch {
 	case len(b) < headerLen+trailerLen:
@@ -197,7 +204,8 @@ func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 	return e, b[headerLen:end], nil
 }
 
-// nextCommand reads a command off an entry's commands. What it holds aliases b.
+// nextCommand decodes the first of an entry's commands and returns the rest. The
+// command's buffers alias b.
 func nextCommand(b []byte) (c Command, rest []byte, err error) {
 	d := jute.NewDecoder(b)
 	c = Command{Op: proto.OpCode(d.Int()), Session: d.Long(), Conn: uint64(d.Long()), Cxid: d.Int(), IDs: d.Buffer(), Body: d.Buffer()}

@@ -6,9 +6,8 @@
 // [Replica] adds a lock and this server's watches; Raft applies entries to it, and
 // reads go through its [View]. The operations are in writes.go and reads.go.
 //
-// A server stops at an entry that it does not understand; it never skips one.
-// Restoring a snapshot yields exactly the state that it was taken from, which the
-// digest verifies.
+// A server that cannot decode an entry stops. It never skips one. Restoring a snapshot
+// gives exactly the state from which it was taken; its digest verifies that.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package fsm

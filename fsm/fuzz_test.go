@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// captured calls f with the body of every captured request.
+// captured calls f with the body of every request that was recorded from real clients.
 func captured(t testing.TB, f func(op int32, body []byte)) {
 	t.Helper()
 	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
@@ -29,41 +29,41 @@ func captured(t testing.TB, f func(op int32, body []byte)) {
 	}
 }
 
-// applied checks a machine after an entry that came from nowhere.
-func applied(t *testing.T, m *Machine, before int64, err error) {
+// checkApplied checks a machine and the error after it has applied a random entry.
+func checkApplied(t *testing.T, m *Machine, before int64, err error) {
 	t.Helper()
 	if err != nil && !errors.Is(err, ErrEntry) && !errors.Is(err, ErrVersion) {
-		t.Errorf("%v is not one of the package's errors", err)
+		t.Errorf("error %v is neither ErrEntry nor ErrVersion", err)
 	}
 	if err := m.Check(); err != nil {
 		t.Error(err)
 	}
 	if m.Zxid() < before {
-		t.Errorf("zxid went back from %#x to %#x", before, m.Zxid())
+		t.Errorf("zxid went backwards from %#x to %#x", before, m.Zxid())
 	}
 }
 
-// FuzzApply applies any bytes: that is an error or works, but never a panic.
-// With mend, the checksum and version are put right first.
+// FuzzApply applies random bytes as an entry, which must succeed or fail but not panic. With
+// repair, the entry first gets a correct version, envelope and checksum.
 func FuzzApply(f *testing.F) {
 	h := newHistory(1)
 	for range 20 {
 		f.Add(h.next().bytes, true)
 	}
 	f.Add([]byte{}, false)
-	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
+	f.Fuzz(func(t *testing.T, b []byte, repair bool) {
 		m := small(t)
 		before := m.Zxid()
-		if mend && len(b) >= headerLen+trailerLen {
+		if repair && len(b) >= headerLen+trailerLen {
 			e := Envelope{Origin: 1, Batch: 1 << 60, Time: 2000, Count: int(b[32])}
 			b = EndEntry(slices.Clone(b[:len(b)-trailerLen]), &e)
 		}
-		applied(t, m, before, m.Apply(m.Index()+1, 3, b, nil))
+		checkApplied(t, m, before, m.Apply(m.Index()+1, 3, b, nil))
 	})
 }
 
-// FuzzCommand applies one command with any body on a live session: whatever a
-// client sends, there is a reply, and it is the same the second time.
+// FuzzCommand applies a command with a random body. Every write of an existing session must
+// have exactly one result, and applying a command to equal machines must leave them equal.
 func FuzzCommand(f *testing.F) {
 	captured(f, func(op int32, body []byte) { f.Add(op, body) })
 	for _, c := range []*Command{OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl")} {
@@ -75,22 +75,21 @@ func FuzzCommand(f *testing.F) {
 		var digests []uint64
 		for range 2 {
 			m := small(t)
-			before, replies := m.Zxid(), 0
-			err := m.Apply(m.Index()+1, 3, entry, func(_ *Envelope, _ int, r *Result, _ []proto.Change) { replies++ })
-			applied(t, m, before, err)
-			if row := proto.OpByCode(proto.OpCode(op)); row != nil && row.Class == proto.Write && (err != nil || replies != 1) {
-				t.Errorf("%s: %v, %d replies", row.Name, err, replies)
+			before, results := m.Zxid(), 0
+			err := m.Apply(m.Index()+1, 3, entry, func(_ *Envelope, _ int, r *Result, _ []proto.Change) { results++ })
+			checkApplied(t, m, before, err)
+			if row := proto.OpByCode(proto.OpCode(op)); row != nil && row.Class == proto.Write && (err != nil || results != 1) {
+				t.Errorf("%s: %v, %d results, want 1", row.Name, err, results)
 			}
 			digests = append(digests, m.Digest())
 		}
 		if digests[0] != digests[1] {
-			t.Error("the same command made two states")
+			t.Error("the same command led to two different states")
 		}
 	})
 }
 
-// manyIDs are identities of a connection, and auths a list of as many entries
-// that each stand for all of them.
+// manyIDs returns n identities of scheme digest.
 func manyIDs(n int) (ids []proto.ID) {
 	for i := range n {
 		ids = append(ids, proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprintf("%d:%028d", i, i)})
@@ -98,6 +97,8 @@ func manyIDs(n int) (ids []proto.ID) {
 	return ids
 }
 
+// auths returns an ACL of n different entries of scheme auth, each of which stands for all
+// identities of the connection.
 func auths(n int) (acl []proto.ACL) {
 	for i := range n {
 		acl = append(acl, proto.ACL{Perms: proto.PermAll | int32(i)<<5, ID: proto.ID{Scheme: proto.SchemeAuth}})
@@ -105,9 +106,9 @@ func auths(n int) (acl []proto.ACL) {
 	return acl
 }
 
-// FuzzSurvives: whatever state requests make, of every kind, with however many
-// identities, of whatever length and under whatever settings: its snapshot can be read, is
-// the same state, and what is applied next comes to the same.
+// FuzzSurvives makes a state with random requests, identities, ACLs, lengths and settings.
+// Its snapshot must restore the same state, and what is then applied to both must have the
+// same results.
 func FuzzSurvives(f *testing.F) {
 	captured(f, func(op int32, body []byte) {
 		f.Add(uint64(op), uint8(3), op, body, uint16(3), uint16(2), uint16(0), uint8(EnforceQuota))
@@ -145,7 +146,7 @@ func FuzzSurvives(f *testing.F) {
 			return log
 		}
 		for i, e := range random(int(entries)) {
-			if apply(t, m, &e); i%16 == 15 { // members come and go
+			if apply(t, m, &e); i%16 == 15 { // change the members
 				h.index++
 				m.SetMembers(h.index, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}, {ID: 7, Addr: fmt.Sprintf("b:%d", 1+h.IntN(9)), ElectionPort: 8000, Observer: i%32 == 15}})
 			}
@@ -154,7 +155,7 @@ func FuzzSurvives(f *testing.F) {
 		encoded := AppendIDs(nil, manyIDs(int(ids%2000)))
 		set := proto.SetACLRequest{Path: "/a", ACL: auths(int(list % 2000)), Version: -1}
 		data := proto.SetDataRequest{Path: "/b", Data: make([]byte, int(size)*(MaxRequest/(1<<16))), Version: -1}
-		config := proto.SetDataRequest{Path: znode.ConfigPath, Data: body, Version: -1} // whatever a client writes there
+		config := proto.SetDataRequest{Path: znode.ConfigPath, Data: body, Version: -1} // a client may overwrite this znode
 		sent := 0
 		for _, c := range []*Command{
 			{Op: proto.OpSetData, Session: 5, Conn: 1, IDs: AppendIDs(nil, []proto.ID{{Scheme: proto.SchemeSuper}}), Body: config.Append(nil)},
@@ -164,7 +165,7 @@ func FuzzSurvives(f *testing.F) {
 		} {
 			h.index, h.batch, sent = h.index+1, h.batch+1, sent+len(c.Body)
 			entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: h.batch, Time: h.time, Settings: Settings(settings) & knownSettings, Count: 1})
-			applied(t, m, m.Zxid(), m.Apply(h.index, h.term, entry, nil))
+			checkApplied(t, m, m.Zxid(), m.Apply(h.index, h.term, entry, nil))
 		}
 
 		restored := throughSnapshot(t, m, nil)
@@ -173,7 +174,7 @@ func FuzzSurvives(f *testing.F) {
 		for i := range s.Len() {
 			b := s.Append(nil, i)
 			if len(b) > 1<<20+5*sent+200 {
-				t.Fatalf("a znode of %d bytes, of requests of %d", len(b), sent)
+				t.Fatalf("a znode of %d bytes after requests of %d bytes", len(b), sent)
 			}
 			n, _, err := znode.DecodeRecord(b)
 			if err != nil {
@@ -184,17 +185,17 @@ func FuzzSurvives(f *testing.F) {
 		for i := range r.Len() {
 			b := r.Append(nil, i)
 			if n, _, err := znode.DecodeRecord(b); err != nil || records[n.Path] != string(b) {
-				t.Fatalf("%q is another znode now: %v", n.Path, err)
+				t.Fatalf("the restored znode %q differs: %v", n.Path, err)
 			}
 		}
 		for _, e := range random(10) {
 			want, got := apply(t, m, &e), apply(t, restored, &e)
-			compare(t, "restored", []entry{e}, []outcome{want}, []outcome{got})
+			compare(t, "after a restore", []entry{e}, []outcome{want}, []outcome{got})
 		}
 	})
 }
 
-// FuzzRead answers one read with any body.
+// FuzzRead carries out a read with a random body.
 func FuzzRead(f *testing.F) {
 	captured(f, func(op int32, body []byte) { f.Add(op, body) })
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {
@@ -205,7 +206,7 @@ func FuzzRead(f *testing.F) {
 			prefix := []byte("prefix")
 			out, _ := v.Read(&Reader{Watcher: &watcher{}, Session: 5, IDs: someIDs[:2]}, proto.OpCode(op), body, prefix)
 			if string(out[:6]) != "prefix" {
-				t.Error("a read must append")
+				t.Error("Read overwrote what out contained")
 			}
 		})
 		if r.m.Digest() != digest {

@@ -10,23 +10,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// fate is what must come of a command whatever the tree is like.
-type fate struct {
-	zxids   int64 // how many it takes
-	drop    bool  // its connection is to be closed
-	nothing bool  // it changes nothing
-	write   bool  // a client's write that may be carried out
+// effect is what must be true of a command's effects whatever the tree contains.
+type effect struct {
+	zxids   int64 // number of zxids that the command uses
+	drop    bool  // the connection must be closed
+	nothing bool  // the command changes nothing
+	write   bool  // the command is a client's write that is not refused because of its session
 }
 
 // entry is one entry of a history.
 type entry struct {
 	index, term uint64
 	bytes       []byte
-	fates       []fate // of its commands
-	text        []string
+	effects     []effect // of its commands
+	text        []string // describes each command
 }
 
-// client is a session as the generator knows it.
+// client is a session whose state the generator keeps track of.
 type client struct {
 	id       int64
 	password session.Password
@@ -35,8 +35,8 @@ type client struct {
 	ids      []byte
 }
 
-// history makes random entries. It knows sessions, to say what must come of a
-// command, but nothing of the tree.
+// history generates random entries. It keeps track of sessions, to predict the effects of
+// commands, but not of the tree.
 type history struct {
 	*rand.Rand
 	clients []*client
@@ -71,7 +71,7 @@ func (h *history) identities() []byte {
 	return AppendIDs(nil, ids)
 }
 
-// next makes the next entry, of up to eight commands from one server.
+// next generates the next entry, with up to eight commands.
 func (h *history) next() entry {
 	h.index += 1 + uint64(h.IntN(3)) // Raft's own entries leave gaps
 	if h.IntN(40) == 0 {
@@ -86,7 +86,7 @@ func (h *history) next() entry {
 	for range n {
 		c, f, text := h.command(origin)
 		b = AppendCommand(b, c)
-		e.fates = append(e.fates, f)
+		e.effects = append(e.effects, f)
 		e.text = append(e.text, text)
 	}
 	settings := Settings(0)
@@ -103,7 +103,8 @@ func (h *history) next() entry {
 	return e
 }
 
-func (h *history) command(origin uint64) (c *Command, f fate, text string) {
+// command generates a command for an entry of the given origin.
+func (h *history) command(origin uint64) (c *Command, f effect, text string) {
 	roll := h.IntN(100)
 	if len(h.clients) == 0 || roll < 5 {
 		cl := &client{id: int64(len(h.clients) + 1), alive: true, ids: h.identities()}
@@ -113,10 +114,10 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 			cl.password[i] = byte(h.Uint32())
 		}
 		h.clients = append(h.clients, cl)
-		return OpenSession(h.conns, cl.id, 1000+h.Int32N(9000), cl.password), fate{zxids: 1}, fmt.Sprint("open ", cl.id)
+		return OpenSession(h.conns, cl.id, 1000+h.Int32N(9000), cl.password), effect{zxids: 1}, fmt.Sprint("open ", cl.id)
 	}
 	cl := pick(h, h.clients...)
-	for range 100 { // mostly the living speak, and where they are at home
+	for range 100 { // prefer sessions that exist and whose connection is on this server
 		if cl.alive && cl.owner.Server == origin || h.IntN(100) == 0 {
 			break
 		}
@@ -131,11 +132,11 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 		}
 		c = ResumeSession(h.conns, cl.id, 1000+h.Int32N(9000), password)
 		if !cl.alive || wrong {
-			return c, fate{nothing: true}, fmt.Sprint("refused resume of ", cl.id)
+			return c, effect{nothing: true}, fmt.Sprint("refused resume of ", cl.id)
 		}
 		cl.owner = session.Conn{Server: origin, Number: h.conns}
 		cl.ids = h.identities()
-		return c, fate{}, fmt.Sprint("resume ", cl.id)
+		return c, effect{}, fmt.Sprint("resume ", cl.id)
 	case roll < 12:
 		owner := cl.owner
 		if h.IntN(3) == 0 {
@@ -143,13 +144,13 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 		}
 		c = ExpireSession(&session.Session{ID: cl.id, Owner: owner}, 0)
 		if !cl.alive || owner != cl.owner {
-			return c, fate{nothing: true}, fmt.Sprint("vain expiry of ", cl.id)
+			return c, effect{nothing: true}, fmt.Sprint("refused expiry of ", cl.id)
 		}
 		cl.alive = false
-		return c, fate{zxids: 1}, fmt.Sprint("expiry of ", cl.id)
+		return c, effect{zxids: 1}, fmt.Sprint("expiry of ", cl.id)
 	case roll < 16:
 		path := h.path()
-		return Reap(path), fate{zxids: 1}, "reap " + path
+		return Reap(path), effect{zxids: 1}, "reap " + path
 	}
 	c = &Command{Session: cl.id, Conn: cl.owner.Number, Cxid: h.Int32(), IDs: cl.ids}
 	moved := cl.owner.Server != origin
@@ -161,28 +162,28 @@ func (h *history) command(origin uint64) (c *Command, f fate, text string) {
 	case roll < 18:
 		c.Op = proto.OpCloseSession
 		text = "close"
-		f = fate{zxids: 1} // also if it moved
+		f = effect{zxids: 1} // even if the session has moved
 	case roll < 20:
 		c.Op, c.Body = proto.OpSync, jute.AppendString(nil, h.path())
 		text = "sync"
-		f = fate{nothing: true}
+		f = effect{nothing: true}
 	default:
 		c.Op, c.Body, text = h.write()
-		f = fate{zxids: 1, drop: moved, nothing: moved, write: !moved}
+		f = effect{zxids: 1, drop: moved, nothing: moved, write: !moved}
 		d := jute.NewDecoder(c.Body)
 		if proto.OpByCode(c.Op).Request().Decode(&d); d.Err() != nil && c.Op != proto.OpMulti && !moved {
 			f.zxids = 0
 		}
 	}
 	if !cl.alive {
-		f = fate{nothing: true, drop: true}
+		f = effect{nothing: true, drop: true}
 	} else if c.Op == proto.OpCloseSession {
 		cl.alive = false
 	}
 	return c, f, fmt.Sprintf("%s by %d", text, cl.id)
 }
 
-// path is one of a few, so that operations meet.
+// path returns one of only a few paths, so that operations affect each other.
 func (h *history) path() string {
 	p := "/" + pick(h, "a", "b", "c")
 	for h.IntN(2) == 0 {
@@ -232,7 +233,7 @@ func (h *history) create() proto.CreateRequest {
 	return r
 }
 
-// write makes a write that a client could send.
+// write generates a write that a client could send. Some are truncated.
 func (h *history) write() (op proto.OpCode, body []byte, text string) {
 	op, r := h.simple()
 	if h.IntN(5) == 0 {

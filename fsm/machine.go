@@ -21,34 +21,35 @@ type Machine struct {
 	index    uint64            // of the last entry
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
-	// The members of the cluster, by id, and the zxid of their last change. They
-	// are also in /zookeeper/config, where a client with WRITE may overwrite them.
+	// The members of the cluster, in order of their ids, and the zxid of their last
+	// change. They are also written to /zookeeper/config, but a client with WRITE
+	// permission may overwrite that.
 	members     []proto.QuorumServer
 	membersZxid int64
 
-	settings Settings              // of the running entry
-	txn      znode.Txn             // of the running command; the memory of its changes is reused
-	out      []byte                // reply of the running command; its memory is reused
+	settings Settings              // of the entry that is being applied
+	txn      znode.Txn             // of the command that is being applied; Changes is reused
+	out      []byte                // reply to that command; reused
 	ids      map[string][]proto.ID // cache of decoded identities, by encoding
 	idBytes  int                   // total length of the keys of ids
 
-	digests []TreeDigest // see noteDigest; the oldest first; not part of the state
+	digests []TreeDigest // see noteDigest; oldest first; not part of the replicated state
 }
 
-// TreeDigest is the tree's digest right after a transaction.
+// TreeDigest is the tree's digest immediately after a transaction.
 type TreeDigest struct {
 	Zxid   int64
 	Digest uint64
 }
 
-// ZooKeeper remembers the digest after every 128th transaction, so that servers
-// can be compared, and the last 1024 of them (DataTree.logZxidDigest).
+// Like ZooKeeper, a server keeps the digest after every 128th transaction, and the last
+// 1024 digests, so that servers can be compared (DataTree.logZxidDigest).
 const (
 	digestInterval = 128
 	maxDigests     = 1024
 )
 
-// noteDigest is called after each transaction.
+// noteDigest records the tree's digest if it is due. It is called after each transaction.
 func (m *Machine) noteDigest() {
 	if m.zxid%digestInterval != 0 {
 		return
@@ -79,13 +80,13 @@ type Result struct {
 	Session *session.Session
 }
 
-// Zxid is the zxid of the last transaction.
+// Zxid returns the zxid of the last transaction.
 func (m *Machine) Zxid() int64 { return m.zxid }
 
-// Index is the log index of the last entry applied.
+// Index returns the log index of the last entry that was applied.
 func (m *Machine) Index() uint64 { return m.index }
 
-// Digest is a hash of the whole replicated state.
+// Digest returns a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
 	return digest(m.sessions.All(), m.zxid, m.batches, appendMembers(nil, m.members, m.membersZxid), m.tree.Digest())
 }
@@ -100,7 +101,8 @@ func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, me
 	return tree ^ uint64(crc32.Checksum(b, castagnoli))
 }
 
-// Check verifies the state: the whole tree, and that the owners of ephemerals are alive.
+// Check verifies the whole tree, and that the owners of ephemerals exist. It returns the
+// first fault.
 func (m *Machine) Check() error {
 	return m.tree.Check(func(id int64) bool { return m.sessions.Get(id) != nil })
 }
@@ -126,8 +128,8 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 	}
 	m.index = index
 	if term > m.term {
-		// A new leader: a new epoch, so that zxids of its predecessor that
-		// were never committed cannot come back.
+		// A new leader starts a new epoch, so it cannot reuse a zxid of an earlier
+		// leader's transaction that was never committed.
 		m.term = term
 		m.zxid = max(m.zxid>>32+1, int64(term)) << 32
 	}
@@ -161,20 +163,21 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 			each(&e, i, &r, m.txn.Changes)
 		}
 		clear(m.txn.Changes)
-		if cap(m.out) > keptBytes { // of one large reply
+		if cap(m.out) > maxRetained {
 			m.out, m.txn.Changes = nil, nil
 		}
 	}
 	if len(rest) > 0 {
-		return fmt.Errorf("%w: %d bytes behind the last command", ErrEntry, len(rest))
+		return fmt.Errorf("%w: %d bytes after the last command", ErrEntry, len(rest))
 	}
 	return nil
 }
 
-// keptBytes is how much memory for replies is kept from command to command.
-const keptBytes = 1 << 20
+// maxRetained is how many bytes a Machine keeps for reuse by later commands: of a reply,
+// and of encoded identities in its cache.
+const maxRetained = 1 << 20
 
-// begin starts a transaction: it gives the running command the next zxid.
+// begin starts a transaction with the next zxid.
 func (m *Machine) begin() int64 {
 	m.zxid++
 	m.txn.Zxid = m.zxid
@@ -185,7 +188,7 @@ func (m *Machine) begin() int64 {
 // 0 if there was none.
 func (m *Machine) LastBatch(origin uint64) uint64 { return m.batches[origin] }
 
-// appendBatches appends the numbers of the last entries, by origin.
+// appendBatches appends the encoding of batches to b.
 func appendBatches(b []byte, batches map[uint64]uint64) []byte {
 	for _, origin := range slices.Sorted(maps.Keys(batches)) {
 		b = jute.AppendLong(jute.AppendLong(b, int64(origin)), int64(batches[origin]))
@@ -193,11 +196,13 @@ func appendBatches(b []byte, batches map[uint64]uint64) []byte {
 	return b
 }
 
+// identities decodes a connection's identities. Since most commands come from the same
+// connections as earlier ones, it has a cache.
 func (m *Machine) identities(b []byte) []proto.ID {
 	if ids, ok := m.ids[string(b)]; ok {
 		return ids
 	}
-	if m.idBytes += len(b); m.idBytes > keptBytes {
+	if m.idBytes += len(b); m.idBytes > maxRetained {
 		clear(m.ids)
 		m.idBytes = len(b)
 	}
@@ -206,7 +211,8 @@ func (m *Machine) identities(b []byte) []proto.ID {
 	return ids
 }
 
-// closeSession ends a session with all its ephemerals, in one transaction.
+// closeSession ends a session: it deletes the session and its ephemerals in one
+// transaction.
 func (m *Machine) closeSession(id int64) Result {
 	r := Result{Zxid: m.begin()}
 	m.tree.CloseSession(&m.txn, id)

@@ -17,9 +17,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// outcome is what the application of one entry came to.
+// outcome is the result of applying one entry.
 type outcome struct {
-	commands []string // what each command did
+	commands []string // results of the commands
 	digest   uint64
 	zxid     int64
 }
@@ -40,7 +40,7 @@ func apply(t *testing.T, m *Machine, e *entry) (o outcome) {
 	if err != nil {
 		t.Fatalf("entry %d: %v\n%s", e.index, err, strings.Join(e.text, "\n"))
 	}
-	if e.index%8 == 0 { // it looks at the whole tree
+	if e.index%8 == 0 { // not always, since Check is slow
 		if err := m.Check(); err != nil {
 			t.Fatalf("entry %d: %v\n%s", e.index, err, strings.Join(e.text, "\n"))
 		}
@@ -52,9 +52,9 @@ func apply(t *testing.T, m *Machine, e *entry) (o outcome) {
 	return o
 }
 
-// TestMachine applies one random log in three ways: straight; with the state
-// written to a snapshot and read back at random points; and twice in one
-// process at the same time. Every command must come to the same.
+// TestMachine applies a random log to two machines concurrently, and to a third one that is
+// replaced at random points by one restored from its snapshot. Each command must have the
+// same result on all of them.
 func TestMachine(t *testing.T) {
 	s := testkit.Seed(t)
 	h := newHistory(s)
@@ -63,27 +63,27 @@ func TestMachine(t *testing.T) {
 		log = append(log, h.next())
 	}
 
-	var straight, again []outcome
-	var both sync.WaitGroup
-	both.Go(func() {
+	var first, second []outcome
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		m := NewMachine()
 		for i := range log {
-			again = append(again, apply(t, m, &log[i]))
+			second = append(second, apply(t, m, &log[i]))
 		}
 	})
 	m := NewMachine()
 	for i := range log {
-		straight = append(straight, apply(t, m, &log[i]))
+		first = append(first, apply(t, m, &log[i]))
 	}
-	both.Wait()
-	compare(t, "in another machine", log, straight, again)
+	wg.Wait()
+	compare(t, "on another machine", log, first, second)
 	if err := m.Check(); err != nil {
 		t.Error(err)
 	}
-	text := fmt.Sprint(straight)
-	done := strings.Count(text, " Ok drop=false")
-	if total := strings.Count(text, "drop="); done < total/5 || done > total*9/10 {
-		t.Errorf("%d of %d commands were successful: the log does not show much", done, total)
+	text := fmt.Sprint(first)
+	ok := strings.Count(text, " Ok drop=false")
+	if total := strings.Count(text, "drop="); ok < total/5 || ok > total*9/10 {
+		t.Errorf("%d of %d commands succeeded: the log does not show much", ok, total)
 	}
 
 	var restored []outcome
@@ -95,11 +95,12 @@ func TestMachine(t *testing.T) {
 		}
 		restored = append(restored, apply(t, m, &log[i]))
 	}
-	compare(t, "with snapshots in between", log, straight, restored)
+	compare(t, "with snapshots in between", log, first, restored)
 }
 
-// throughSnapshot returns a machine read from a snapshot of m. Between taking
-// and writing the snapshot, m applies some entries, which must not show in it.
+// throughSnapshot returns a machine that was restored from a snapshot of m. Between taking
+// and writing the snapshot, m applies the entries in meanwhile, which must not change the
+// snapshot.
 func throughSnapshot(t *testing.T, m *Machine, meanwhile []entry) *Machine {
 	t.Helper()
 	digest, zxid, index, znodes, ephemerals, size := m.Digest(), m.Zxid(), m.Index(), m.Tree().Len(), m.Tree().Ephemerals(), m.Tree().DataSize()
@@ -117,7 +118,7 @@ func throughSnapshot(t *testing.T, m *Machine, meanwhile []entry) *Machine {
 	}
 	if got.Digest() != digest || got.Zxid() != zxid || got.Index() != index ||
 		got.Tree().Len() != znodes || got.Tree().Ephemerals() != ephemerals || got.Tree().DataSize() != size {
-		t.Fatalf("the state restored at index %d is not the one that the snapshot was taken of", index)
+		t.Fatalf("the state restored at index %d differs from that of the snapshot", index)
 	}
 	if err := got.Check(); err != nil {
 		t.Fatal(err)
@@ -128,7 +129,7 @@ func throughSnapshot(t *testing.T, m *Machine, meanwhile []entry) *Machine {
 func compare(t *testing.T, how string, log []entry, want, got []outcome) {
 	t.Helper()
 	if len(got) != len(want) {
-		t.Fatalf("%s: %d of %d entries applied", how, len(got), len(want))
+		t.Fatalf("%s: %d of %d entries were applied", how, len(got), len(want))
 	}
 	for i := range want {
 		if reflect.DeepEqual(want[i], got[i]) {
@@ -136,17 +137,17 @@ func compare(t *testing.T, how string, log []entry, want, got []outcome) {
 		}
 		for j := range want[i].commands {
 			if want[i].commands[j] != got[i].commands[j] {
-				t.Errorf("%s: %s\n  %s, was\n  %s", how, log[i].text[j], got[i].commands[j], want[i].commands[j])
+				t.Errorf("%s: %s: got\n  %s, want\n  %s", how, log[i].text[j], got[i].commands[j], want[i].commands[j])
 			}
 		}
-		t.Fatalf("%s: differs after entry %d: digest %016x, was %016x; zxid %#x, was %#x",
+		t.Fatalf("%s: different after entry %d: digest %016x, want %016x; zxid %#x, want %#x",
 			how, log[i].index, got[i].digest, want[i].digest, got[i].zxid, want[i].zxid)
 	}
 }
 
-// TestFates checks what must come of a command whatever the tree is like: which
-// commands take a zxid, which change nothing, and whose connection is closed.
-func TestFates(t *testing.T) {
+// TestEffects checks the effects that the history predicts for each command: how many zxids
+// it uses, whether it changes nothing, and whether its connection must be closed.
+func TestEffects(t *testing.T) {
 	h := newHistory(testkit.Seed(t))
 	m := NewMachine()
 	for range 1500 {
@@ -157,15 +158,15 @@ func TestFates(t *testing.T) {
 				zxid = max(first, int64(e.term)<<32)
 			}
 		}
-		quiet := e.term == term // nothing that may change the digest was there yet
+		quiet := e.term == term // nothing so far may have changed the digest
 		err := m.Apply(e.index, e.term, e.bytes, func(_ *Envelope, i int, r *Result, changes []proto.Change) {
-			f := &e.fates[i]
+			f := &e.effects[i]
 			zxid += f.zxids
 			bad := func(format string, args ...any) {
 				t.Errorf("entry %d, %s: %s: %s", e.index, e.text[i], fmt.Sprintf(format, args...), describe(r, changes))
 			}
 			if r.Zxid != zxid || m.Zxid() != zxid {
-				bad("zxid should be %#x", zxid)
+				bad("the zxid should be %#x", zxid)
 			}
 			if r.Drop != f.drop {
 				bad("drop should be %v", f.drop)
@@ -177,7 +178,7 @@ func TestFates(t *testing.T) {
 				bad("failed, but changed something")
 			}
 			if r.Code != proto.OK && !f.write && len(r.Body) > 0 {
-				bad("failed, but has a reply")
+				bad("failed, but has a reply body")
 			}
 			quiet = quiet && f.nothing && f.zxids == 0
 		})
@@ -185,19 +186,19 @@ func TestFates(t *testing.T) {
 			t.Fatal(err)
 		}
 		if quiet && visible(m) != before {
-			t.Errorf("entry %d changed the digest, though none of its commands may change anything:\n%s", e.index, strings.Join(e.text, "\n"))
+			t.Errorf("entry %d changed the digest, although none of its commands may change anything:\n%s", e.index, strings.Join(e.text, "\n"))
 		}
 		if t.Failed() {
 			return
 		}
 	}
-	// The generator's sessions are those of the table.
+	// The table must have the sessions that the history expects.
 	var want []int64
 	for _, c := range h.clients {
 		if c.alive {
 			want = append(want, c.id)
 			if s := m.Sessions().Get(c.id); s == nil || s.Owner != c.owner {
-				t.Errorf("session %d is %+v, should belong to %+v", c.id, s, c.owner)
+				t.Errorf("session %d is %+v, want owner %+v", c.id, s, c.owner)
 			}
 		}
 	}
@@ -206,14 +207,14 @@ func TestFates(t *testing.T) {
 		got = append(got, s.ID)
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("sessions %v, should be %v", got, want)
+		t.Errorf("sessions %v, want %v", got, want)
 	}
 }
 
-// visible is a hash of what clients may see of the state: all but the numbers of the entries.
+// visible returns a hash of the state without the numbers of the entries and the members.
 func visible(m *Machine) uint64 { return digest(m.sessions.All(), m.zxid, nil, nil, m.tree.Digest()) }
 
-// one applies an entry of the given commands and returns their results and changes.
+// one applies an entry with the given commands and returns their results and changes.
 func one(t testing.TB, m *Machine, term uint64, commands ...*Command) (results []Result, changes []proto.Change) {
 	t.Helper()
 	b := BeginEntry(nil)
@@ -237,9 +238,8 @@ func createCommand(sessionID int64, path string, flags int32) *Command {
 	return &Command{Op: proto.OpCreate, Session: sessionID, Conn: 1, Body: r.Append(nil)}
 }
 
-// TestDigests: the tree's digest is noted after every 128th transaction,
-// failures included, wherever in an entry that is, and after nothing else; and
-// no more than 1024 of them are kept.
+// TestDigests checks that the tree's digest is recorded after every 128th transaction,
+// including failed ones, at any place in an entry; and that only the last 1024 are kept.
 func TestDigests(t *testing.T) {
 	m := NewMachine()
 	results, _ := one(t, m, 1, OpenSession(1, 7, 1000, session.Password{}))
@@ -267,7 +267,7 @@ func TestDigests(t *testing.T) {
 		}
 	}
 	if got := m.digests; !slices.Equal(got, want[len(want)-maxDigests:]) {
-		t.Errorf("%d digests: %v …", len(got), got[:3])
+		t.Errorf("wrong digests: %d, beginning with %v", len(got), got[:3])
 	}
 }
 
@@ -285,18 +285,18 @@ func TestEpochRisesWithTerm(t *testing.T) {
 			t.Errorf("term %d: zxid %#x, want %#x", s.term, r[0].Zxid, s.want)
 		}
 	}
-	// A counter that ran over into the epoch: the next term still goes up.
+	// If the counter overflows into the epoch, the next term still increases the epoch.
 	m.zxid = 9<<32 - 1
 	if r, _ := one(t, m, 8, OpenSession(1, 100, 1000, session.Password{})); r[0].Zxid != 9<<32 {
-		t.Errorf("zxid after %#x is %#x", int64(9<<32-1), r[0].Zxid)
+		t.Errorf("zxid %#x after %#x", r[0].Zxid, int64(9<<32-1))
 	}
 	if r, _ := one(t, m, 9, OpenSession(1, 101, 1000, session.Password{})); r[0].Zxid != 10<<32+1 {
 		t.Errorf("zxid %#x in term 9 after epoch 9 was used, want %#x", r[0].Zxid, int64(10<<32+1))
 	}
 }
 
-// TestExpiryOfEarlierTerm: what a leader decided does not count under the next,
-// who gives every session its whole time again.
+// TestExpiryOfEarlierTerm checks that an expiry proposed by the leader of an earlier term is
+// refused, since the new leader restarts the timeouts of all sessions.
 func TestExpiryOfEarlierTerm(t *testing.T) {
 	m := NewMachine()
 	one(t, m, 3, OpenSession(1, 5, 1000, session.Password{}))
@@ -309,8 +309,8 @@ func TestExpiryOfEarlierTerm(t *testing.T) {
 	}
 }
 
-// TestMovedSession: what a connection can still do once another one has resumed
-// its session.
+// TestMovedSession checks what a connection can still do after another one has resumed its
+// session.
 func TestMovedSession(t *testing.T) {
 	m := NewMachine()
 	var none session.Password
@@ -318,16 +318,16 @@ func TestMovedSession(t *testing.T) {
 	sync := &Command{Op: proto.OpSync, Session: 5, Conn: 1, Body: (&proto.Path{Path: "/"}).Append(nil)}
 	r, changes := one(t, m, 1, createCommand(5, "/late", 0), sync)
 	if r[0].Code != proto.SessionMoved || !r[0].Drop || r[1].Code != proto.OK || len(changes) > 0 {
-		t.Errorf("a create and a sync came to %+v, with changes %+v", r, changes)
+		t.Errorf("a create and a sync: %+v, changes %+v", r, changes)
 	}
 	r, _ = one(t, m, 1, &Command{Op: proto.OpCloseSession, Session: 5, Conn: 1})
 	if r[0].Code != proto.OK || m.Sessions().Get(5) != nil || m.Tree().Lookup("/e") != nil {
-		t.Errorf("a close came to %+v", r[0])
+		t.Errorf("a close: %+v", r[0])
 	}
 }
 
-// TestCloseDeletesEphemerals: one zxid, the znodes in the order of their
-// creation, then the session.
+// TestCloseDeletesEphemerals checks that closing a session, with one zxid, deletes its
+// ephemerals in the order in which they were created, and then the session.
 func TestCloseDeletesEphemerals(t *testing.T) {
 	m := NewMachine()
 	one(t, m, 1, OpenSession(1, 5, 1000, session.Password{}), OpenSession(2, 6, 1000, session.Password{}))
@@ -339,11 +339,11 @@ func TestCloseDeletesEphemerals(t *testing.T) {
 	for _, end := range []*Command{ExpireSession(m.Sessions().Get(5), 0), ExpireSession(&session.Session{ID: 5}, 0)} {
 		r, changes := one(t, m, 1, end)
 		if m.Sessions().Get(5) != nil {
-			t.Fatal("the session is still there")
+			t.Fatal("the session still exists")
 		}
 		if len(changes) == 0 { // the second time
 			if r[0].Code == proto.OK || m.Zxid() != before+1 {
-				t.Errorf("expiry of a session that is gone: %v, zxid %#x", r[0].Code, m.Zxid())
+				t.Errorf("expiry of a closed session: %v, zxid %#x", r[0].Code, m.Zxid())
 			}
 			continue
 		}
@@ -364,8 +364,8 @@ func TestCloseDeletesEphemerals(t *testing.T) {
 	}
 }
 
-// TestOpsHaveHandlers: every write and read of the table of operations has its
-// code here, and there is no code for anything else.
+// TestOpsHaveHandlers checks that there is a function for each write and read of proto.Ops,
+// and for no other opcode.
 func TestOpsHaveHandlers(t *testing.T) {
 	for i := range proto.Ops {
 		op := &proto.Ops[i]
@@ -373,34 +373,35 @@ func TestOpsHaveHandlers(t *testing.T) {
 		case proto.Write:
 			m := NewMachine()
 			one(t, m, 1, OpenSession(1, 5, 1000, session.Password{}))
-			one(t, m, 1, &Command{Op: op.Code, Session: 5, Conn: 1, Body: op.Request().Append(nil)}) // fails on what it does not know
+			one(t, m, 1, &Command{Op: op.Code, Session: 5, Conn: 1, Body: op.Request().Append(nil)}) // fails the test if the opcode is unknown
 		case proto.Read:
 			if reads[op.Code] == nil {
-				t.Errorf("%s (%d) is a read without code in reads.go", op.Name, op.Code)
+				t.Errorf("reads has no function for %s (%d)", op.Name, op.Code)
 			}
 		}
 		if op.InMulti == proto.OpMulti {
 			m := NewMachine()
 			m.txn.Zxid = 1
-			if code := m.part(proto.MultiOp{Op: op.Code, Request: op.Request()}); code == proto.MarshallingError {
-				t.Errorf("%s (%d) may be part of a multi, which does not know it", op.Name, op.Code)
+			if code := m.doPart(proto.MultiOp{Op: op.Code, Request: op.Request()}); code == proto.MarshallingError {
+				t.Errorf("doPart does not know %s (%d), which is allowed in a multi", op.Name, op.Code)
 			}
 		}
 	}
 	for code := range writes {
 		if op := proto.OpByCode(code); op == nil || op.Class != proto.Write {
-			t.Errorf("operation %d has code in writes.go, but is no write in proto.Ops", code)
+			t.Errorf("writes has operation %d, which is not a write in proto.Ops", code)
 		}
 	}
 	for code := range reads {
 		if op := proto.OpByCode(code); op == nil || op.Class != proto.Read {
-			t.Errorf("operation %d has code in reads.go, but is no read in proto.Ops", code)
+			t.Errorf("reads has operation %d, which is not a read in proto.Ops", code)
 		}
 	}
 }
 
-// TestEntriesNotUnderstood: what cannot be understood stops the server.
-func TestEntriesNotUnderstood(t *testing.T) {
+// TestBadEntries checks that an entry that cannot be decoded is an error, after which the
+// server stops.
+func TestBadEntries(t *testing.T) {
 	good := func(c *Command, count int) []byte {
 		return EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 9, Batch: 1, Count: count})
 	}
@@ -435,12 +436,12 @@ func TestEntriesNotUnderstood(t *testing.T) {
 		if err := m.Apply(2, 1, test.entry, nil); !errors.Is(err, test.want) {
 			t.Errorf("%s: %v, want %v", test.name, err, test.want)
 		} else if !strings.HasPrefix(test.name, "fewer") && !strings.HasPrefix(test.name, "unknown") && m.Sessions().Len() != 1 {
-			t.Errorf("%s: was applied, digest %x, was %x", test.name, m.Digest(), digest)
+			t.Errorf("%s: changed the state, digest %x, was %x", test.name, m.Digest(), digest)
 		}
 	}
 }
 
-// TestMultiFlags: in a multi the flags of a create decide what it makes.
+// TestMultiFlags checks that in a multi the flags of a create decide the kind of the znode.
 func TestMultiFlags(t *testing.T) {
 	create := func(path string, flags int32) proto.CreateRequest {
 		return proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}

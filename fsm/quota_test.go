@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// TestQuotaSetting: the entry says whether quotas are enforced, and what went
-// over them is in the result. Snapshots keep stats that a client made untrue.
+// TestQuotaSetting checks that the entry's settings decide whether quotas are enforced, that
+// the result lists exceeded quotas, and that a snapshot keeps wrong stats that a client wrote.
 func TestQuotaSetting(t *testing.T) {
 	m := NewMachine()
 	one(t, m, 1, OpenSession(1, 1, 1000, session.Password{}))
@@ -23,7 +23,7 @@ func TestQuotaSetting(t *testing.T) {
 			r.Body = bytes.Clone(r.Body)
 			results = append(results, *r)
 			if r.Code != proto.OK && len(changes) > 0 {
-				t.Errorf("%v, and changes %v", r.Code, changes)
+				t.Errorf("failed with %v, but has changes %v", r.Code, changes)
 			}
 		}); err != nil {
 			t.Fatal(err)
@@ -49,7 +49,7 @@ func TestQuotaSetting(t *testing.T) {
 	var reply proto.MultiReply
 	decode(t, r[0].Body, &reply)
 	if len(r[0].Exceeded) != 2 || r[0].Exceeded[0].Hard || len(reply.Results) != 2 || reply.Results[1].Code != proto.QuotaExceeded {
-		t.Errorf("in a multi, where the first goes over a soft limit: %+v, %+v", r[0], reply)
+		t.Errorf("in a multi whose first operation exceeds a soft limit: %+v, %+v", r[0], reply)
 	}
 	r = apply(0, proto.OpCreate, node("/q/a", "x"))
 	if r[0].Code != proto.OK || len(r[0].Exceeded) > 0 {
@@ -73,7 +73,7 @@ func TestQuotaSetting(t *testing.T) {
 		}
 	}
 
-	// Limits that cannot be read refuse a whole multi, as a real server does.
+	// With unreadable limits a whole multi fails, as in ZooKeeper.
 	apply(0, proto.OpSetData, &proto.SetDataRequest{Path: at + "/zookeeper_limits", Data: []byte("x"), Version: -1})
 	if r := apply(EnforceQuota, proto.OpMulti, multi); r[0].Code != proto.MarshallingError || len(r[0].Body) > 0 {
 		t.Errorf("unreadable limits: %+v", r[0])

@@ -15,16 +15,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// The methods that make a Replica a raft.FSM. This file is the only one of the
-// package to know Raft.
+// Replica implements raft.FSM. Only this file of the package uses Raft.
 
 var (
 	_ raft.FSM                = (*Replica)(nil)
 	_ raft.ConfigurationStore = (*Replica)(nil)
 )
 
-// Apply applies a log entry. Its result is nil, or the error after which this
-// replica takes no more entries.
+// Apply applies a log entry. It returns nil, or an error if the entry or an earlier one
+// could not be decoded.
 func (r *Replica) Apply(l *raft.Log) any {
 	if r.failed != nil {
 		return r.failed
@@ -39,16 +38,16 @@ func (r *Replica) Apply(l *raft.Log) any {
 	return nil
 }
 
-// StoreConfiguration makes a change of the members visible in
-// /zookeeper/config, on every replica at the same place of the log.
+// StoreConfiguration writes a change of the members to /zookeeper/config. Raft calls it
+// on every replica at the same place in the log.
 func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
 	if members := Members(c); members != nil && r.failed == nil {
 		r.setMembers(index, members)
 	}
 }
 
-// Members are the servers of a configuration, by id; nil for a server that is
-// alone and has no peer port.
+// Members returns the servers of a configuration in order of their ids. It returns nil for
+// a standalone server, which has no peer port.
 func Members(c raft.Configuration) (members []proto.QuorumServer) {
 	for _, s := range c.Servers {
 		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
@@ -65,17 +64,17 @@ func Members(c raft.Configuration) (members []proto.QuorumServer) {
 	return members
 }
 
-// ElectionPort is what is told of a member of which no reconfig said more than
-// its peer port. Nobody listens there: one port does for all. But ZooKeeper's classes, by which
-// clients read the members, refuse a server with one port.
+// ElectionPort returns an election port for /zookeeper/config, given a member's peer port,
+// until a reconfig says another one. No server listens on it, but ZooKeeper's Java classes,
+// with which clients parse the members, require one.
 func ElectionPort(peer int) int {
 	if peer > math.MaxUint16-1000 {
 		return peer - 1000
 	}
-	return peer + 1000 // as people number them: 2888 and 3888
+	return peer + 1000 // like 2888 and 3888, the usual ports
 }
 
-// Snapshot takes a snapshot, which is written beside the entries that follow.
+// Snapshot takes a snapshot. Raft writes it while further entries are applied.
 func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	if r.failed != nil {
 		return nil, r.failed
@@ -85,13 +84,13 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return persister{r.m.Snapshot()}, nil
 }
 
-// Restore replaces the state by that of a snapshot. It refuses one that is older
-// than the state: a leader that lost its place, or its patience, may have sent
+// Restore replaces the state by that of a snapshot. It refuses a snapshot that is older
+// than the state: a leader that was since replaced, or that gave up waiting, may have sent
 // it long ago.
 func (r *Replica) Restore(rc io.ReadCloser) error {
 	m, err := ReadSnapshot(rc)
 	if err == nil && m.index < r.m.index {
-		err = fmt.Errorf("snapshot: it has entry %d, and the state entry %d", m.index, r.m.index)
+		err = fmt.Errorf("snapshot at entry %d is older than the state at entry %d", m.index, r.m.index)
 	}
 	if err == nil {
 		r.mu.Lock()
@@ -105,7 +104,7 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 		}
 	}
 	rc.Close()
-	if errors.Is(err, ErrVersion) { // it would come again and again
+	if errors.Is(err, ErrVersion) { // otherwise the leader would send it again and again
 		r.failed = fmt.Errorf("snapshot: %w", err)
 		for _, o := range r.observers {
 			o.Failed(r.failed)

@@ -9,28 +9,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// Reader is who reads: the connection that gets the watches, its session, and
-// its identities when the request came in.
+// Reader is the client connection for which a read is carried out.
 type Reader struct {
-	Watcher Watcher
+	Watcher Watcher // gets the watches
 	Session int64
-	IDs     []proto.ID
-	// MaxWatches is how many watches the connection may have; 0 is any number.
-	// A request that would set one more is answered ThrottledOp.
+	IDs     []proto.ID // the connection's identities when the request arrived
+	// MaxWatches is the maximum number of the connection's watches; 0 means no limit.
+	// A request that would exceed it fails with ThrottledOp.
 	MaxWatches int
-	// MaxReply is how many bytes a reply's body may have; 0 is any number.
+	// MaxReply is the maximum length of a reply's body in bytes; 0 means no limit.
 	MaxReply int
 }
 
-// ReplyTooLong is the code of a read whose reply would be longer than
-// [Reader.MaxReply]. It is not built to its end, and no client gets the code:
-// the read may have set its watch, so its connection has to be closed.
+// ReplyTooLong is the code of a read whose reply is longer than [Reader.MaxReply]. It must
+// not be sent to the client. Instead the connection must be closed, since the read may have
+// set a watch.
 const ReplyTooLong proto.Code = -1001
 
 // full reports whether out is longer than the reply may be.
 func (r *Reader) full(out []byte) bool { return r.MaxReply > 0 && len(out) > r.MaxReply }
 
-// watch registers a watch, and reports false if that would be one too many.
+// watch adds a watch. It returns false, without effect, if that would exceed MaxWatches.
 func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
@@ -41,7 +40,7 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 	return fits
 }
 
-// watchPersistent is watch for what addWatch asks for.
+// watchPersistent is like watch, for the persistent and recursive watches of addWatch.
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
@@ -52,7 +51,8 @@ func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	return fits
 }
 
-// fits reports whether the connection may watch path in these tables too; watchMu is held.
+// fits reports whether the connection may have watches of the given kinds on path too. The
+// caller must hold watchMu.
 func (r *Reader) fits(v *View, path string, kinds ...watch.Kind) bool {
 	if r.MaxWatches == 0 {
 		return true
@@ -68,11 +68,11 @@ func (r *Reader) fits(v *View, path string, kinds ...watch.Kind) bool {
 
 const anyMode = watch.Standard | watch.Persistent | watch.Recursive
 
-// read carries an operation out on a view: it reads its request off d and
-// appends its reply to out.
+// read carries out an operation on a view: it decodes the request from d and appends the
+// reply to out.
 type read func(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code)
 
-// reads is the code of every operation of class Read.
+// reads has the function for each operation of class Read.
 var reads = map[proto.OpCode]read{
 	proto.OpExists:               exists,
 	proto.OpGetData:              getData,
@@ -90,9 +90,9 @@ var reads = map[proto.OpCode]read{
 	proto.OpWhoAmI:               whoAmI,
 }
 
-// Read answers a request of class Read: it registers its watch, appends its
-// reply's body to out, whose whole length counts for [Reader.MaxReply], and
-// returns it with the code.
+// Read carries out a request of class Read. It sets the request's watch, appends the body of
+// the reply to out, and returns that with the code. [Reader.MaxReply] limits the length of
+// out including what it contained before.
 func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto.Code) {
 	do := reads[op]
 	if do == nil {
@@ -106,12 +106,14 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 	return out, code
 }
 
-// permitted looks a znode up for somebody who needs READ. Paths are looked up as they are.
-func (v *View) permitted(path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	return v.permittedBy(new(znode.Checker), path, ids)
+// lookup finds the znode at path and checks that ids have READ permission. It does not
+// validate the path.
+func (v *View) lookup(path string, ids []proto.ID) (*znode.Node, proto.Code) {
+	return v.lookupChecked(new(znode.Checker), path, ids)
 }
 
-func (v *View) permittedBy(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
+// lookupChecked is lookup with the permission checked by c.
+func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
 	n := v.m.tree.Lookup(path)
 	switch {
 	case n == nil:
@@ -130,8 +132,8 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	if strings.IndexByte(q.Path, 0) >= 0 {
 		return out, proto.BadArguments
 	}
-	n, code := v.permitted(q.Path, r.IDs)
-	// A watch is also for a znode that is not there yet.
+	n, code := v.lookup(q.Path, r.IDs)
+	// A watch may also be set on a znode that does not exist yet.
 	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
 		return out, proto.ThrottledOp
 	}
@@ -147,7 +149,7 @@ func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Cod
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	n, code := v.permitted(q.Path, r.IDs)
+	n, code := v.lookup(q.Path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
@@ -162,7 +164,7 @@ func appendData(out []byte, n *znode.Node) []byte {
 	return s.Append(jute.AppendBuffer(out, n.Record().Data))
 }
 
-// appendChildren stops when the reply is full.
+// appendChildren appends the names of n's children, and stops when the reply is full.
 func (r *Reader) appendChildren(out []byte, n *znode.Node) []byte {
 	out = jute.AppendInt(out, int32(n.NumChildren()))
 	for name := range n.Children {
@@ -192,7 +194,7 @@ func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []b
 	if q.Decode(d); d.Err() != nil {
 		return nil, out, proto.MarshallingError
 	}
-	n, code := v.permitted(q.Path, r.IDs)
+	n, code := v.lookup(q.Path, r.IDs)
 	if code != proto.OK {
 		return nil, out, code
 	}
@@ -218,8 +220,8 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	return s.Append(proto.AppendACL(out, n.MaskedACL(r.IDs))), proto.OK
 }
 
-// multiRead answers each of its reads by itself. Watch flags inside mean
-// nothing, as in ZooKeeper 3.8 and 3.9.
+// multiRead answers each read on its own. It ignores their watch flags, as ZooKeeper 3.8 and
+// 3.9 do.
 func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.MultiReadRequest
 	if q.Decode(d); d.Err() != nil {
@@ -227,10 +229,10 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 	}
 	var checker znode.Checker
 	for _, op := range q.Ops {
-		n, code := v.permittedBy(&checker, op.Request.(*proto.PathWatch).Path, r.IDs)
+		n, code := v.lookupChecked(&checker, op.Request.(*proto.PathWatch).Path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
-			continue // 17 bytes, for which the request had about as many
+			continue // without a check for a full reply: the read in the request is about as long
 		}
 		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
 			out = appendData(out, n)
@@ -252,7 +254,7 @@ func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
-	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // of the text: /a is a prefix of /ab too
+	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
 	out = jute.AppendInt(out, int32(len(paths)))
 	for _, p := range paths {
 		if out = jute.AppendString(out, p); r.full(out) {
@@ -267,7 +269,7 @@ func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]by
 	if q.Decode(d); d.Err() != nil || q.Null {
 		return out, proto.MarshallingError
 	}
-	n, code := v.permitted(q.Path, r.IDs)
+	n, code := v.lookup(q.Path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
@@ -290,11 +292,12 @@ func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto
 	return out, v.setWatches(r, &q)
 }
 
-// setWatches gives a client that reconnected its watches back (DataTree.setWatches).
-// What has changed since it last heard is an event at once, in place of a watch.
-// If they are too many, some of them are set: the connection is of no use then.
+// setWatches sets the watches of a client that has reconnected (DataTree.setWatches). If a
+// znode has changed since the last zxid that the client has seen, the client gets an event
+// at once instead. If there are too many watches, setWatches sets only some of them and
+// returns ThrottledOp.
 func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
-	tell := func(t proto.EventType, path string) { r.Watcher.Event(-1, t, path) }
+	notify := func(t proto.EventType, path string) { r.Watcher.Event(-1, t, path) }
 	code := proto.OK
 	set := func(ok bool) {
 		if !ok {
@@ -304,16 +307,16 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 	for _, path := range q.Data {
 		switch n := v.m.tree.Lookup(path); {
 		case n == nil:
-			tell(proto.EventNodeDeleted, path)
+			notify(proto.EventNodeDeleted, path)
 		case n.Record().Mzxid > q.RelativeZxid:
-			tell(proto.EventNodeDataChanged, path)
+			notify(proto.EventNodeDataChanged, path)
 		default:
 			set(r.watch(v, watch.Data, path))
 		}
 	}
 	for _, path := range q.Exist {
 		if v.m.tree.Lookup(path) != nil {
-			tell(proto.EventNodeCreated, path)
+			notify(proto.EventNodeCreated, path)
 		} else {
 			set(r.watch(v, watch.Data, path))
 		}
@@ -321,9 +324,9 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 	for _, path := range q.Child {
 		switch n := v.m.tree.Lookup(path); {
 		case n == nil:
-			tell(proto.EventNodeDeleted, path)
+			notify(proto.EventNodeDeleted, path)
 		case n.Record().Pzxid > q.RelativeZxid:
-			tell(proto.EventNodeChildrenChanged, path)
+			notify(proto.EventNodeChildrenChanged, path)
 		default:
 			set(r.watch(v, watch.Child, path))
 		}
@@ -356,8 +359,8 @@ func removeWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	return out, v.findWatches(r.Watcher, d, true)
 }
 
-// findWatches looks for the connection's watches of a type (WatcherType of
-// ZooKeeper 3.9) on a path, and drops them if remove is set.
+// findWatches looks for the connection's watches of a type (WatcherType in ZooKeeper 3.9) on
+// a path, and removes them if remove is set.
 func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 	type place struct {
 		kind  watch.Kind
@@ -398,7 +401,7 @@ func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 
 func whoAmI(_ *View, r *Reader, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	reply := proto.WhoAmIReply{}
-	for _, id := range append(r.IDs[1:len(r.IDs):len(r.IDs)], r.IDs[0]) { // the address last, as in ZooKeeper
+	for _, id := range append(r.IDs[1:len(r.IDs):len(r.IDs)], r.IDs[0]) { // as in ZooKeeper, the address comes last
 		switch id.Scheme {
 		case proto.SchemeDigest:
 			id.ID, _, _ = strings.Cut(id.ID, ":")

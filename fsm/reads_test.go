@@ -13,12 +13,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// readable is a replica with a few znodes to read, by session 5:
+// readable returns a replica with session 5 and a few znodes. User u has all permissions on
+// them; others have these:
 //
-//	/a         open, ephemeral children /a/e and /a/f, plain child /a/p with child /a/p/q
-//	/private   everything for u, and nothing for others
-//	/admin     u may do everything, and the world administer
-//	/masked    u may do everything, and the world read
+//	/a         all; it has ephemeral children /a/e and /a/f, and /a/p with child /a/p/q
+//	/private   none
+//	/admin     ADMIN
+//	/masked    READ
 func readable(t *testing.T) *Replica {
 	t.Helper()
 	r := NewReplica()
@@ -45,7 +46,7 @@ func readable(t *testing.T) *Replica {
 	return r
 }
 
-// TestReads: the code of each read, and whether it leaves a watch.
+// TestReads checks the code of each read, and how many watches it sets.
 func TestReads(t *testing.T) {
 	r := readable(t)
 	stranger, owner := someIDs[:1], someIDs[:2]
@@ -61,12 +62,12 @@ func TestReads(t *testing.T) {
 		watches int
 	}{
 		{proto.OpExists, q("/a"), stranger, proto.OK, 1},
-		{proto.OpExists, q("/nothere"), stranger, proto.NoNode, 1}, // the only one that waits for what is not there
+		{proto.OpExists, q("/nothere"), stranger, proto.NoNode, 1}, // only exists sets a watch on a missing znode
 		{proto.OpExists, q("/private"), stranger, proto.NoAuth, 0},
 		{proto.OpExists, q("/private"), owner, proto.OK, 1},
 		{proto.OpExists, q("/a\x00"), stranger, proto.BadArguments, 0},
 		{proto.OpExists, q("nope"), stranger, proto.NoNode, 1},
-		{proto.OpExists, q(""), stranger, proto.OK, 1}, // another name of the root
+		{proto.OpExists, q(""), stranger, proto.OK, 1}, // the root
 		{proto.OpExists, &proto.PathWatch{Path: "/a"}, stranger, proto.OK, 0},
 		{proto.OpGetData, q("/a"), stranger, proto.OK, 1},
 		{proto.OpGetData, q("/nothere"), stranger, proto.NoNode, 0},
@@ -94,7 +95,7 @@ func TestReads(t *testing.T) {
 		{proto.OpGetEphemerals, p("/private"), stranger, proto.OK, 0},
 		{proto.OpGetEphemerals, null, stranger, proto.OK, 0},
 		{proto.OpWhoAmI, &proto.Empty{}, stranger, proto.OK, 0},
-		{proto.OpAddWatch, typ("/private", 0), stranger, proto.OK, 2}, // in both tables, and nobody asks
+		{proto.OpAddWatch, typ("/private", 0), stranger, proto.OK, 2}, // of both kinds, without a check of the ACL
 		{proto.OpAddWatch, typ("not a path", 1), stranger, proto.OK, 1},
 		{proto.OpAddWatch, typ("/a", 2), stranger, proto.MarshallingError, 0},
 		{proto.OpAddWatch, typ("/a", -1), stranger, proto.MarshallingError, 0},
@@ -111,12 +112,12 @@ func TestReads(t *testing.T) {
 				t.Errorf("%d %+v: %v, want %v", test.op, test.request, code, test.want)
 			}
 			if _, _, n := v.WatchCounts(); n != test.watches {
-				t.Errorf("%d %+v: left %d watches, want %d", test.op, test.request, n, test.watches)
+				t.Errorf("%d %+v: set %d watches, want %d", test.op, test.request, n, test.watches)
 			}
 		})
 		r.DropWatches(w)
 	}
-	// Without its body each is a marshalling error, and leaves nothing.
+	// Each read with a truncated body is a MarshallingError and sets no watch.
 	r.View(func(v *View) {
 		for op := range reads {
 			if _, code := v.Read(&Reader{Watcher: &watcher{}, IDs: stranger}, op, []byte{0, 0}, nil); code != proto.MarshallingError && op != proto.OpWhoAmI {
@@ -124,11 +125,12 @@ func TestReads(t *testing.T) {
 			}
 		}
 		if _, _, n := v.WatchCounts(); n != 0 {
-			t.Errorf("%d watches", n)
+			t.Errorf("reads with two bytes set %d watches", n)
 		}
 	})
 }
 
+// answer returns the reply to a read that must succeed.
 func answer[R proto.Record](t *testing.T, r *Replica, ids []proto.ID, op proto.OpCode, request proto.Record, reply R) R {
 	t.Helper()
 	r.View(func(v *View) {
@@ -141,7 +143,7 @@ func answer[R proto.Record](t *testing.T, r *Replica, ids []proto.ID, op proto.O
 	return reply
 }
 
-// TestReadReplies: what good reads answer.
+// TestReadReplies checks the replies to successful reads.
 func TestReadReplies(t *testing.T) {
 	r := readable(t)
 	stranger, owner := someIDs[:1], someIDs[:2]
@@ -181,7 +183,7 @@ func TestReadReplies(t *testing.T) {
 		t.Errorf("whoAmI: %v, want %v", who.IDs, want)
 	}
 	if someIDs[1].ID != "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=" {
-		t.Error("whoAmI changed the connection's own identities")
+		t.Error("whoAmI changed the connection's identities")
 	}
 	multi := proto.MultiReadRequest{}
 	for _, op := range []struct {
@@ -197,13 +199,13 @@ func TestReadReplies(t *testing.T) {
 	}
 	r.View(func(v *View) {
 		if _, _, n := v.WatchCounts(); n != 0 {
-			t.Errorf("multiRead left %d watches", n)
+			t.Errorf("multiRead set %d watches", n)
 		}
 	})
 }
 
-// TestSetWatches: after a reconnect, what changed meanwhile is an event at
-// once, and the rest is watched.
+// TestSetWatches checks that setWatches sends an event at once for each znode that has
+// changed since the given zxid, and sets the other watches.
 func TestSetWatches(t *testing.T) {
 	r := readable(t)
 	last := r.m.Zxid()
@@ -215,7 +217,7 @@ func TestSetWatches(t *testing.T) {
 		SetWatchesRequest: proto.SetWatchesRequest{
 			RelativeZxid: last,
 			Data:         []string{"/a", "/a/p", "/gone"},
-			Exist:        []string{"/a/new", "/a/p/q", "/coming"}, // /a/p/q was there before, and is told all the same
+			Exist:        []string{"/a/new", "/a/p/q", "/coming"}, // /a/p/q is not new, but still causes an event
 			Child:        []string{"/a/p", "/a", "/gone"},
 		},
 		Persistent: []string{"/a/p", "/any"}, Recursive: []string{"/a/new"},
@@ -240,7 +242,7 @@ func TestSetWatches(t *testing.T) {
 		{watch.Data, "/a/new", watch.Recursive},
 	} {
 		if !r.watches.Has(w, p.kind, p.path, p.modes) {
-			t.Errorf("no watch %+v", p)
+			t.Errorf("watch %+v is missing", p)
 		}
 	}
 	for _, p := range []place{
@@ -248,12 +250,13 @@ func TestSetWatches(t *testing.T) {
 		{watch.Child, "/a", watch.Standard}, {watch.Child, "/gone", watch.Standard}, {watch.Child, "/a/new", watch.Recursive},
 	} {
 		if r.watches.Has(w, p.kind, p.path, p.modes) {
-			t.Errorf("a watch %+v", p)
+			t.Errorf("unexpected watch %+v", p)
 		}
 	}
 }
 
-// TestFindWatches: which type of ZooKeeper 3.9 finds, and removes, which watch.
+// TestFindWatches checks which watches checkWatches and removeWatches find by which
+// WatcherType of ZooKeeper 3.9.
 func TestFindWatches(t *testing.T) {
 	add := map[string]func(*watch.Table[Watcher], Watcher){
 		"child":      func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Child, "/a", watch.Standard) },
@@ -287,14 +290,14 @@ func TestFindWatches(t *testing.T) {
 				t.Errorf("%s watch, removed with type %d: %d left", what, n, left)
 			}
 			if r.watches.LenOf(other) == 0 {
-				t.Errorf("%s watch of another connection was removed with type %d", what, n)
+				t.Errorf("type %d removed another connection's %s watch", n, what)
 			}
 		}
 	}
 }
 
-// TestReplyIsBounded: a read builds no more than its reply may have, whatever
-// it asks for and however often, and exactly so much is allowed.
+// TestReplyIsBounded checks that a reply of exactly MaxReply bytes is allowed, that a longer
+// one is ReplyTooLong, and that a read stops soon after the limit.
 func TestReplyIsBounded(t *testing.T) {
 	r := NewReplica()
 	r.m = small(t)
@@ -328,22 +331,22 @@ func TestReplyIsBounded(t *testing.T) {
 	} {
 		body := q.body.Append(nil)
 		r.View(func(v *View) {
-			ask := func(most int) (int, proto.Code) {
-				out, code := v.Read(&Reader{Watcher: &watcher{}, Session: 5, IDs: someIDs[:2], MaxReply: most}, q.op, body, nil)
+			read := func(maxReply int) (int, proto.Code) {
+				out, code := v.Read(&Reader{Watcher: &watcher{}, Session: 5, IDs: someIDs[:2], MaxReply: maxReply}, q.op, body, nil)
 				return len(out), code
 			}
-			whole, code := ask(0)
+			whole, code := read(0)
 			if code != proto.OK {
 				t.Fatalf("%s: %v", name, code)
 			}
-			if n, code := ask(whole); n != whole || code != proto.OK {
-				t.Errorf("%s: %v and %d bytes of %d that are allowed", name, code, n, whole)
+			if n, code := read(whole); n != whole || code != proto.OK {
+				t.Errorf("%s: %v and %d bytes, want OK and all %d", name, code, n, whole)
 			}
-			if _, code := ask(whole - 1); code != ReplyTooLong {
-				t.Errorf("%s: %v to a reply that is one byte too long", name, code)
+			if _, code := read(whole - 1); code != ReplyTooLong {
+				t.Errorf("%s: %v for a reply that is one byte too long", name, code)
 			}
-			if n, code := ask(10); code != ReplyTooLong || n > 210<<10 { // one znode
-				t.Errorf("%s: %v, %d bytes of %d built", name, code, n, whole)
+			if n, code := read(10); code != ReplyTooLong || n > 210<<10 { // about one znode
+				t.Errorf("%s: %v after %d of %d bytes, with a limit of 10", name, code, n, whole)
 			}
 		})
 	}

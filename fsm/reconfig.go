@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// reconfig finds out whether the members may be changed so, in the checks that
-// the state decides (PrepRequestProcessor). It changes nothing: the leader does,
-// when the server that proposed it asks for that.
+// reconfig only makes those checks of a reconfig that depend on the replicated state
+// (PrepRequestProcessor). If it returns OK, the server that proposed the command asks the
+// leader to change the members.
 func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	var r proto.ReconfigRequest
 	if r.Decode(d); d.Err() != nil {
@@ -23,7 +23,7 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	switch _, err := ParseReconfig(&r); {
 	case m.settings&Reconfig == 0:
 		return proto.ReconfigDisabled
-	case len(m.members) == 0: // a server alone
+	case len(m.members) == 0: // a standalone server
 		return proto.Unimplemented
 	case r.ConfigID != -1 && r.ConfigID != m.membersZxid:
 		return proto.BadVersion
@@ -35,18 +35,18 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	return proto.OK
 }
 
-// Reconfigured are the servers that a reconfig names.
-type Reconfigured struct {
+// MemberChange is the change of members that a reconfig requests.
+type MemberChange struct {
 	Joining []proto.QuorumServer
 	Leaving []uint64
-	Whole   bool // who is not joining is leaving
+	Whole   bool // Joining is the whole new list: members not in it leave
 }
 
-// ParseReconfig reads the lists of a reconfig: commas or line ends separate the
-// servers.
-func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
+// ParseReconfig parses the lists of servers in a reconfig, which are separated by commas or
+// newlines.
+func ParseReconfig(r *proto.ReconfigRequest) (c MemberChange, err error) {
 	list := r.Joining
-	if c.Whole = !r.NewMembers.Null; c.Whole { // then the other lists do not count
+	if c.Whole = !r.NewMembers.Null; c.Whole { // the other lists are ignored
 		list = r.NewMembers
 	}
 	if !list.Null {
@@ -55,7 +55,7 @@ func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
 		}
 	}
 	if c.Whole && len(c.Joining) == 0 {
-		return c, fmt.Errorf("nobody is left")
+		return c, fmt.Errorf("no member would be left")
 	}
 	if !c.Whole && !r.Leaving.Null {
 		for id := range strings.FieldsFuncSeq(r.Leaving.Path, func(c rune) bool { return c == ',' || c == '\n' }) {
@@ -69,32 +69,32 @@ func ParseReconfig(r *proto.ReconfigRequest) (c Reconfigured, err error) {
 	return c, nil
 }
 
-// SetMembers sets the members of the cluster and writes them to
-// /zookeeper/config, in a transaction of its own. The changes that it returns
-// are valid until the next command.
+// SetMembers sets the members of the cluster and writes them to /zookeeper/config, in a
+// transaction of its own. The changes that it returns are valid only until the next command.
 func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
-	if m.zxid == 0 { // the first members get the first zxid of the first epoch (Leader.lead)
+	if m.zxid == 0 { // the first members get the first zxid of epoch 1 (Leader.lead)
 		m.zxid = 1<<32 - 1
 	}
-	m.setMembers(described(members, m.members))
+	m.setMembers(completed(members, m.members))
 	return m.txn.Changes
 }
 
-// describe records what a reconfig said about members and Raft does not keep:
-// the election port, which nobody uses, and the address for clients. It also
-// restores /zookeeper/config if a client has written there.
+// describe records what a reconfig said about members that Raft does not store: the
+// election port, which nothing uses, and the address for clients. If a client has
+// overwritten /zookeeper/config, describe restores it.
 func (m *Machine) describe(servers []proto.QuorumServer) {
-	now := described(slices.Clone(m.members), servers)
+	now := completed(slices.Clone(m.members), servers)
 	written := m.tree.Lookup(znode.ConfigPath).Record().Data
 	if len(now) > 0 && (!slices.Equal(now, m.members) || !bytes.Equal(written, configText(m.members, m.membersZxid))) {
 		m.setMembers(now)
 	}
 }
 
-// described gives members what is known of those of the same id and address.
-func described(members, known []proto.QuorumServer) []proto.QuorumServer {
+// completed returns members, changed to have the election port and client address of the
+// server in known with the same id and address, if there is one.
+func completed(members, known []proto.QuorumServer) []proto.QuorumServer {
 	for i := range members {
 		x := &members[i]
 		for _, k := range known {
@@ -106,14 +106,14 @@ func described(members, known []proto.QuorumServer) []proto.QuorumServer {
 	return members
 }
 
-// setMembers also writes the members to /zookeeper/config, over whatever a client
-// has written there.
+// setMembers sets the members in a new transaction, and overwrites /zookeeper/config.
 func (m *Machine) setMembers(members []proto.QuorumServer) {
 	m.members, m.membersZxid = members, m.begin()
 	m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
 }
 
-// configText is the form of /zookeeper/config (QuorumMaj.toString); nil without members.
+// configText is the form of the members in /zookeeper/config (QuorumMaj.toString). It
+// returns nil if there are no members.
 func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
 	if len(members) == 0 {
 		return nil
@@ -124,8 +124,8 @@ func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
 	return fmt.Appendf(b, "version=%x", zxid)
 }
 
-// appendMembers appends the encoding of the members and the zxid of their last
-// change; nothing without members.
+// appendMembers appends the encoding of the members and the zxid of their last change to b.
+// If there are no members, it appends nothing.
 func appendMembers(b []byte, members []proto.QuorumServer, zxid int64) []byte {
 	if len(members) == 0 {
 		return b
@@ -139,7 +139,7 @@ func appendMembers(b []byte, members []proto.QuorumServer, zxid int64) []byte {
 	return b
 }
 
-// decodeMembers reads what appendMembers wrote.
+// decodeMembers decodes what appendMembers has encoded.
 func decodeMembers(b []byte) (members []proto.QuorumServer, zxid int64, err error) {
 	d := jute.NewDecoder(b)
 	zxid = d.Long()
@@ -149,12 +149,13 @@ func decodeMembers(b []byte) (members []proto.QuorumServer, zxid int64, err erro
 	return members, zxid, d.Err()
 }
 
-// HasMembers reports whether the members of the cluster are these, in order of their ids.
+// HasMembers reports whether the cluster has exactly these members, which must be in order
+// of their ids. It ignores election ports and client addresses.
 func (m *Machine) HasMembers(members []proto.QuorumServer) bool {
-	return slices.Equal(described(slices.Clone(members), m.members), m.members)
+	return slices.Equal(completed(slices.Clone(members), m.members), m.members)
 }
 
-// Member returns the member of the cluster of that id; false if there is none.
+// Member returns the member of the cluster with the given id. ok is false if there is none.
 func (v *View) Member(id uint64) (s proto.QuorumServer, ok bool) {
 	i := slices.IndexFunc(v.m.members, func(s proto.QuorumServer) bool { return s.ID == id })
 	if i < 0 {
@@ -163,14 +164,14 @@ func (v *View) Member(id uint64) (s proto.QuorumServer, ok bool) {
 	return v.m.members[i], true
 }
 
-// Members are the members of the cluster, by id, in the form of /zookeeper/config.
+// Members returns the members of the cluster in the form of /zookeeper/config.
 func (v *View) Members() []byte { return configText(v.m.members, v.m.membersZxid) }
 
-// MembersZxid is the zxid of the transaction that last changed the members.
+// MembersZxid returns the zxid of the last transaction that changed the members.
 func (v *View) MembersZxid() int64 { return v.m.membersZxid }
 
-// Config appends the reply to a reconfig that was carried out: the data and
-// the Stat of /zookeeper/config.
+// Config appends the body of the reply to a successful reconfig, which is the data and the
+// Stat of /zookeeper/config, to b.
 func (v *View) Config(b []byte) []byte {
 	n := v.m.tree.Lookup(znode.ConfigPath)
 	r := proto.DataReply{Data: n.Record().Data, Stat: n.Stat()}

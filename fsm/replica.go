@@ -13,10 +13,10 @@ import (
 // Watcher is a connection that can have watches. Its methods are called while
 // the tree is locked, so they must neither block nor read the tree.
 type Watcher interface {
-	// Event queues an event. zxid goes into its header: that of the change, or
-	// -1 if a setWatches caused it.
+	// Event queues an event. zxid is for its header: the zxid of the change, or -1 for
+	// an event that setWatches causes.
 	Event(zxid int64, t proto.EventType, path string)
-	// Identities are those of the connection now.
+	// Identities returns the connection's current identities.
 	Identities() []proto.ID
 }
 
@@ -51,8 +51,8 @@ type Observer interface {
 	Failed(err error)
 }
 
-// Completer returns the Waiter of the i-th command of an entry if it was proposed
-// on this server, and otherwise nil. It is called for every command of the entry, in
+// Completer returns the Waiter of the i-th command of an entry that was proposed on this
+// server, and nil for an entry of another server. It is called for every command of the entry, in
 // order. If the entry was skipped as a duplicate (see [Machine.Apply]), it is called
 // once with i -1, and the Waiter that it returns is ignored.
 type Completer func(e *Envelope, i int) Waiter
@@ -64,14 +64,14 @@ type Replica struct {
 	mu sync.RWMutex // held for reading while a View is used
 	m  *Machine
 
-	watchMu sync.Mutex // for registrations by readers; taken inside mu
+	watchMu sync.Mutex // since readers, which share mu, set watches; locked after mu
 	watches *watch.Table[Watcher]
 
 	// Set before the first entry and not changed afterwards.
 	observers []Observer
 	completer Completer
 
-	failed error // why this replica applies nothing any more; used only by the applier
+	failed error // why this replica no longer applies entries; only Raft's goroutine uses it
 }
 
 // NewReplica returns a replica with the state of a new cluster.
@@ -85,7 +85,7 @@ func (r *Replica) Observe(o Observer) { r.observers = append(r.observers, o) }
 // Complete sets the Completer. It must not be called once entries are applied.
 func (r *Replica) Complete(c Completer) { r.completer = c }
 
-// View gives read access to a replica, which does not change while it is in use.
+// View gives read access to a replica. The replica does not change while a View is used.
 type View struct {
 	r *Replica
 	m *Machine
@@ -98,13 +98,14 @@ func (r *Replica) View(f func(v *View)) {
 	f(&View{r, r.m})
 }
 
-// Zxid is the zxid of the last transaction applied here.
+// Zxid returns the zxid of the last transaction that was applied here.
 func (v *View) Zxid() int64 { return v.m.zxid }
 
-// LastBatch is the number of the last entry applied of an origin, 0 if there was none.
+// LastBatch returns the number of the last entry of an origin that was applied here, or 0 if
+// there was none.
 func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
 
-// Index is the log index of the last entry applied here.
+// Index returns the log index of the last entry that was applied here.
 func (v *View) Index() uint64 { return v.m.index }
 
 // Tree returns the tree of znodes. The caller must not change it.
@@ -113,15 +114,15 @@ func (v *View) Tree() *znode.Tree { return v.m.tree }
 // Sessions returns the table of sessions. The caller must not change it.
 func (v *View) Sessions() *session.Table { return v.m.sessions }
 
-// Digest is a hash of the whole replicated state.
+// Digest returns a hash of the whole replicated state.
 func (v *View) Digest() uint64 { return v.m.Digest() }
 
-// Digests returns the digests of the tree after every 128th of the latest
-// transactions, the oldest first. They go back no further than the last start or
-// restored snapshot.
+// Digests returns the digests of the tree after every 128th transaction, at most the last
+// 1024 of them, the oldest first. They go back no further than the last start or restored
+// snapshot.
 func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
 
-// Check verifies the whole replicated state.
+// Check verifies the whole replicated state; see [Machine.Check].
 func (v *View) Check() error { return v.m.Check() }
 
 // WatchCounts returns the number of connections that have watches, of watched
@@ -147,8 +148,8 @@ func (r *Replica) DropWatches(w Watcher) {
 	r.watchMu.Unlock()
 }
 
-// apply applies an entry. The events of a command are queued before its reply, and
-// both while the tree is locked against readers.
+// apply applies an entry. For each command it queues the events before the reply, all while
+// the tree is locked, so that no reader sees the change before the event.
 func (r *Replica) apply(index, term uint64, entry []byte) error {
 	r.mu.Lock()
 	v := &View{r, r.m}
@@ -170,7 +171,7 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 	return err
 }
 
-// setMembers changes /zookeeper/config.
+// setMembers sets the members of the cluster, as an entry of the log would.
 func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	r.mu.Lock()
 	changes := r.m.SetMembers(index, members)
@@ -184,6 +185,7 @@ func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	}
 }
 
+// fire sends the events that changes cause to the connections that may see them.
 func (r *Replica) fire(changes []proto.Change) {
 	r.watchMu.Lock()
 	defer r.watchMu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// watcher is a connection that notes what it is sent.
+// watcher is a connection that records its events.
 type watcher struct {
 	name string
 	ids  []proto.ID
@@ -31,7 +31,7 @@ func (w *watcher) Event(zxid int64, t proto.EventType, path string) {
 	}
 }
 
-// waiter notes its reply.
+// waiter records how it is called.
 type waiter struct {
 	name string
 	sent *[]string
@@ -42,7 +42,7 @@ func (w *waiter) Done(v *View, r *Result) {
 }
 func (w *waiter) Lost() { *w.sent = append(*w.sent, w.name+": lost") }
 
-// observer notes what it is told.
+// observer records how it is called.
 type observer struct{ sent *[]string }
 
 func (o observer) Changed(_ *View, changes []proto.Change) {
@@ -73,29 +73,29 @@ func expect(t *testing.T, got *[]string, want ...string) {
 	*got = nil
 }
 
-// TestReplicaOrder: for each command, its events, then the observers, then its
-// reply; and after the entry, once, that it is applied.
+// TestReplicaOrder checks the order of notifications: for each command its events, then
+// Changed, then its reply; and Applied once after the entry.
 func TestReplicaOrder(t *testing.T) {
 	var sent []string
 	r := NewReplica()
 	r.Observe(observer{&sent})
-	asked := 0
+	calls := 0
 	r.Complete(func(e *Envelope, i int) Waiter {
 		if e.Origin != 1 {
-			return nil // proposed elsewhere
+			return nil // proposed on another server
 		}
-		if asked++; i != asked-1 {
-			t.Errorf("batch %d: asked for command %d in call %d", e.Batch, i, asked)
+		if calls++; i != calls-1 {
+			t.Errorf("batch %d: the Completer was called for command %d in call %d", e.Batch, i, calls)
 		}
 		return &waiter{fmt.Sprintf("command %d", i), &sent}
 	})
 	run := func(origin, batch uint64, commands ...*Command) {
-		asked = 0
+		calls = 0
 		if err := r.Apply(&raft.Log{Index: r.m.Index() + 1, Term: 1, Data: entryOf(origin, batch, commands...)}); err != nil {
 			t.Fatal(err)
 		}
-		if origin == 1 && asked != len(commands) {
-			t.Errorf("batch %d: %d of %d commands completed", batch, asked, len(commands))
+		if origin == 1 && calls != len(commands) {
+			t.Errorf("batch %d: the Completer was called for %d of %d commands", batch, calls, len(commands))
 		}
 	}
 	run(1, 1, OpenSession(1, 5, 1000, session.Password{}))
@@ -114,7 +114,7 @@ func TestReplicaOrder(t *testing.T) {
 		"observer: 1 changes", "command 2: reply Ok zxid 4",
 		"observer: applied")
 
-	// A multi's events come in the order of its operations, before its one reply.
+	// A multi's events are sent in the order of its operations, before its reply.
 	r.View(func(v *View) {
 		for _, path := range []string{"/a", "/a/b", "/c"} {
 			readBy(c2, v, proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
@@ -126,29 +126,30 @@ func TestReplicaOrder(t *testing.T) {
 		{Op: proto.OpDelete, Request: &proto.PathVersion{Path: "/a", Version: -1}},
 	}}
 	moved := &Command{Op: proto.OpMulti, Session: 5, Conn: 99, Body: multi.Append(nil)}
-	run(2, 1, moved) // of another connection: no event, and nobody here waits for it
+	run(2, 1, moved) // refused, and proposed on another server: no event and no Waiter here
 	expect(t, &sent, "observer: applied")
 	run(1, 3, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: multi.Append(nil)})
 	expect(t, &sent,
 		"C2: event NodeCreated /c zxid 6", "C2: event NodeDeleted /a/b zxid 6", "C2: event NodeDeleted /a zxid 6",
 		"observer: 3 changes", "command 0: reply Ok zxid 6", "observer: applied")
 
-	// Dropped connections hear nothing.
+	// Dropped connections get no events.
 	r.View(func(v *View) {
 		readBy(c2, v, proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1})
 	})
 	r.DropWatches(c2)
 	r.View(func(v *View) {
 		if c, p, w := v.WatchCounts(); c+p+w != 0 {
-			t.Errorf("%d connections watch %d paths with %d watches", c, p, w)
+			t.Errorf("after DropWatches, %d connections have watches on %d paths, %d watches in all", c, p, w)
 		}
 	})
 	run(1, 4, createCommand(5, "/d", 0))
 	expect(t, &sent, "observer: 1 changes", "command 0: reply Ok zxid 7", "observer: applied")
 }
 
-// TestReplicaFiltersEvents: an event is for those alone who may read the
-// znode, by the ACL it has, or had last; for the children's event, its parent.
+// TestReplicaFiltersEvents checks that only connections with READ permission on the znode get
+// an event, by the ACL that the znode has or had before it was deleted. For
+// NodeChildrenChanged, the parent's ACL decides.
 func TestReplicaFiltersEvents(t *testing.T) {
 	var sent []string
 	r := NewReplica()
@@ -167,7 +168,7 @@ func TestReplicaFiltersEvents(t *testing.T) {
 
 	stranger, friend, super := &watcher{"stranger", nil, &sent}, &watcher{"friend", owner, &sent}, &watcher{"super", someIDs[3:], &sent}
 	for _, w := range []*watcher{stranger, friend, super} {
-		r.View(func(v *View) { // with no check of ACLs, as in ZooKeeper
+		r.View(func(v *View) { // addWatch and exists succeed without READ, as in ZooKeeper
 			readBy(w, v, proto.OpAddWatch, &proto.PathType{Path: "/open", Type: 0})
 			readBy(w, v, proto.OpAddWatch, &proto.PathType{Path: "/private", Type: 0})
 			readBy(w, v, proto.OpExists, &proto.PathWatch{Path: "/private/x", Watch: true})
@@ -179,7 +180,7 @@ func TestReplicaFiltersEvents(t *testing.T) {
 		if err := r.apply(r.m.Index()+1, 1, entryOf(1, r.m.Index()+1, c)); err != nil {
 			t.Fatal(err)
 		}
-		slices.Sort(sent) // connections are told in no order
+		slices.Sort(sent) // connections are notified in no particular order
 		for i := range sent {
 			sent[i], _, _ = strings.Cut(sent[i], " zxid")
 		}
@@ -189,12 +190,12 @@ func TestReplicaFiltersEvents(t *testing.T) {
 		"friend: event NodeDataChanged /open", "stranger: event NodeDataChanged /open", "super: event NodeDataChanged /open")
 	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/private", Version: -1},
 		"friend: event NodeDataChanged /private", "super: event NodeDataChanged /private")
-	// The new znode is open, but its parent is not.
+	// Everybody may read the new znode, but not its parent.
 	apply(proto.OpCreate, &proto.CreateRequest{Path: "/private/x", ACL: proto.OpenACL},
 		"friend: event NodeChildrenChanged /private", "friend: event NodeCreated /private/x",
 		"stranger: event NodeCreated /private/x",
 		"super: event NodeChildrenChanged /private", "super: event NodeCreated /private/x")
-	// A watch that was filtered is used up all the same.
+	// A watch whose event was filtered is removed nevertheless.
 	for _, w := range []*watcher{stranger, friend} {
 		r.View(func(v *View) { readBy(w, v, proto.OpExists, &proto.PathWatch{Path: "/private/x", Watch: true}) })
 	}
@@ -204,7 +205,8 @@ func TestReplicaFiltersEvents(t *testing.T) {
 	apply(proto.OpSetData, &proto.SetDataRequest{Path: "/private/x", Version: -1})
 }
 
-// TestReplicaFails: an entry that is not understood is the last one.
+// TestReplicaFails checks that after an entry that cannot be decoded a replica applies no
+// others.
 func TestReplicaFails(t *testing.T) {
 	var sent []string
 	r := NewReplica()
@@ -216,17 +218,17 @@ func TestReplicaFails(t *testing.T) {
 		t.Errorf("a newer entry: %v", err)
 	}
 	if last := sent[len(sent)-1]; !strings.HasPrefix(last, "observer: failed: log entry 1") {
-		t.Errorf("the observer heard %q", sent)
+		t.Errorf("the observer was notified of %q", sent)
 	}
 	if err, _ := r.Apply(&raft.Log{Index: 2, Term: 1, Data: good}).(error); !errors.Is(err, ErrVersion) || r.m.Sessions().Len() != 0 {
-		t.Errorf("the next one: %v, %d sessions", err, r.m.Sessions().Len())
+		t.Errorf("the next entry: %v, %d sessions", err, r.m.Sessions().Len())
 	}
 	if _, err := r.Snapshot(); !errors.Is(err, ErrVersion) {
 		t.Errorf("a snapshot of a failed replica: %v", err)
 	}
 }
 
-// TestReplicaNewerSnapshot: a leader of a later version sends its snapshot.
+// TestReplicaNewerSnapshot checks that a snapshot of a newer version fails the replica.
 func TestReplicaNewerSnapshot(t *testing.T) {
 	b := encode(t, small(t))
 	b[len(snapshotMagic)]++
@@ -237,7 +239,7 @@ func TestReplicaNewerSnapshot(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if len(sent) != 1 || !strings.HasPrefix(sent[0], "observer: failed: snapshot: ") {
-		t.Errorf("the observer heard %q", sent)
+		t.Errorf("the observer was notified of %q", sent)
 	}
 	if err, _ := r.Apply(&raft.Log{Index: 1, Term: 1, Data: entryOf(1, 1, Nothing())}).(error); !errors.Is(err, ErrVersion) {
 		t.Errorf("the next entry: %v", err)
@@ -253,8 +255,8 @@ func (s *sink) ID() string    { return "1" }
 func (s *sink) Cancel() error { s.ended += "cancelled"; return nil }
 func (s *sink) Close() error  { s.ended += "closed"; return nil }
 
-// TestReplicaRestores: what Persist wrote, Restore reads; a damaged snapshot
-// changes nothing.
+// TestReplicaRestores checks that Restore restores what Persist has written, and that a
+// damaged or older snapshot changes nothing.
 func TestReplicaRestores(t *testing.T) {
 	from, to := NewReplica(), NewReplica()
 	from.m = small(t)
@@ -283,7 +285,7 @@ func TestReplicaRestores(t *testing.T) {
 			t.Error("restored another state")
 		}
 	})
-	// One that was long on its way.
+	// A snapshot that arrives after a later entry was applied.
 	next := &raft.Log{Index: to.m.Index() + 1, Term: 9, Data: entryOf(9, 1, OpenSession(1, 99, 1000, session.Password{}))}
 	if err, _ := to.Apply(next).(error); err != nil {
 		t.Fatal(err)
@@ -296,11 +298,11 @@ func TestReplicaRestores(t *testing.T) {
 	expect(t, &sent)
 }
 
-// TestReadersBesideApply: connections read with a watch while entries are
-// applied. Each sees its replies and events in the order in which the tree
-// changed: after a reply that set a watch comes its event, before any reply
-// that shows something newer.
-func TestReadersBesideApply(t *testing.T) {
+// TestReadWhileApplying reads with watches on several connections while entries are applied.
+// Each connection must get its replies and events in the order in which the tree changed:
+// after a reply that sets a watch, the event must come before any reply that shows a newer
+// version.
+func TestReadWhileApplying(t *testing.T) {
 	const writes, readers = 2000, 4
 	r := NewReplica()
 	one(t, r.m, 1, OpenSession(1, 5, 1000, session.Password{}), createCommand(5, "/a", 0))
@@ -327,7 +329,7 @@ func TestReadersBesideApply(t *testing.T) {
 					data.Decode(&d)
 					c.reply(t, data.Stat.Version, n%2 == 0)
 				})
-				if n%64 == 63 { // its end, and a new connection
+				if n%64 == 63 { // replace the connection by a new one
 					r.DropWatches(c)
 					c = &stream{}
 				}
@@ -346,7 +348,7 @@ func TestReadersBesideApply(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all.Go(func() { // written beside the entries that follow
+			all.Go(func() { // write it while further entries are applied
 				if err := s.(persister).s.Write(io.Discard); err != nil {
 					t.Error(err)
 				}
@@ -357,27 +359,26 @@ func TestReadersBesideApply(t *testing.T) {
 	all.Wait()
 }
 
-// stream is a connection whose replies and events come in one order.
+// stream is a connection that checks the order of its replies and events.
 type stream struct {
-	mu     sync.Mutex
-	seen   int32 // version that the last reply showed
-	waits  bool  // a watch is set, for the change after version since
-	since  int32
-	events int
+	mu       sync.Mutex
+	seen     int32 // version in the last reply
+	watching bool  // a watch was set, which has not fired
+	since    int32 // version in the reply that set the watch
 }
 
-func (s *stream) reply(t *testing.T, version int32, watched bool) {
+func (s *stream) reply(t *testing.T, version int32, watch bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if version < s.seen {
 		t.Errorf("reply with version %d after one with %d", version, s.seen)
 	}
-	if s.waits && version > s.since {
+	if s.watching && version > s.since {
 		t.Errorf("reply with version %d, but no event since the watch was set at %d", version, s.since)
 	}
 	s.seen = version
-	if watched && !s.waits {
-		s.waits, s.since = true, version
+	if watch && !s.watching {
+		s.watching, s.since = true, version
 	}
 }
 
@@ -385,6 +386,5 @@ func (s *stream) Identities() []proto.ID { return nil }
 func (s *stream) Event(int64, proto.EventType, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waits = false
-	s.events++
+	s.watching = false
 }

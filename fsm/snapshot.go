@@ -14,52 +14,51 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// A snapshot is the magic, its version, and sections. A section is a kind byte,
-// the length of its payload, the payload, and a CRC-32C of all that. Sections
-// come in the order of their kinds; sessions and znodes fill as many as they
-// need. The last one holds the totals.
+// A snapshot consists of snapshotMagic, a version byte and sections. A section consists of
+// a byte with its kind, the length of its payload, the payload, and a CRC-32C of these. The
+// sections are in order of their kinds, and there may be several of sessions and of znodes.
 const (
 	snapshotMagic   = "LKSNAP"
 	snapshotVersion = 1
-	sectionSize     = 256 << 10 // bytes after which a section is closed
+	sectionSize     = 256 << 10 // the writer ends a section when it has so many bytes
 
-	// maxSection is how many bytes a reader takes for a section. The writer stays
-	// below it: a section has sectionSize bytes and one more record, whose
-	// path, data and ACL each fitted into a request. In an ACL, bytes that are not
-	// UTF-8 take three times as much as they did there; below maxACL of package
-	// znode a list may be longer than what was sent.
+	// maxSection is the maximum length of a section that a reader accepts. A writer
+	// never exceeds it: a section has less than sectionSize bytes and one more record,
+	// and that record's path, data and ACL each came from one request. In an ACL, a
+	// byte that is not UTF-8 becomes three; and a list of up to maxACL bytes (see
+	// package znode) may be longer than the one that was sent.
 	maxSection = 128 << 20
 )
 
-// MaxRequest is the longest request that may become a command, in bytes.
+// MaxRequest is the maximum length of a request that is made a command, in bytes.
 const MaxRequest = 16 << 20
 
-// A constant that is negative does not compile.
+// This does not compile if maxSection is too small, since the constant is then negative.
 const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
-	sectionState    = 1 + iota // zxid, term, index, and of each origin the last entry's number
-	sectionMembers             // of the cluster
+	sectionState    = 1 + iota // zxid, term, index, and each origin's last batch
+	sectionMembers             // members of the cluster
 	sectionSessions            // session records
 	sectionNodes               // znode records
-	sectionEnd                 // numbers of sessions and znodes, digest
+	sectionEnd                 // number of sessions, number of znodes, digest
 )
 
-// ErrSnapshot marks a snapshot that is damaged.
+// ErrSnapshot means that a snapshot is damaged.
 var ErrSnapshot = errors.New("fsm: damaged snapshot")
 
-// Snapshot is the state at one moment. It never changes.
+// Snapshot is the replicated state at one point in the log. It never changes.
 type Snapshot struct {
 	zxid        int64
 	term, index uint64
 	batches     map[uint64]uint64
 	members     []byte
-	sessions    []*session.Session // in no order
+	sessions    []*session.Session // unsorted
 	tree        *znode.Snapshot
 }
 
-// Snapshot takes a snapshot of the state. It is quick, since nothing is
-// applied meanwhile: what takes longer is left to Write.
+// Snapshot takes a snapshot of the state. It is fast, since nothing can be applied meanwhile:
+// sorting and encoding are left to [Snapshot.Write].
 func (m *Machine) Snapshot() *Snapshot {
 	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), appendMembers(nil, m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
@@ -151,7 +150,7 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 					return nil, r.damaged("%v", err)
 				}
 				if m.sessions.Get(s.ID) != nil {
-					return nil, r.damaged("session %#x is there twice", s.ID)
+					return nil, r.damaged("session %#x occurs twice", s.ID)
 				}
 				m.sessions.Open(s)
 			}
@@ -186,15 +185,15 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 
 type sectionReader struct {
 	r      *bufio.Reader
-	offset int64 // of the section at hand
-	next   int64
+	offset int64 // where the section being read begins
+	next   int64 // offset of the next byte
 }
 
 func (r *sectionReader) damaged(format string, args ...any) error {
 	return fmt.Errorf("%w at offset %d: %s", ErrSnapshot, r.offset, fmt.Sprintf(format, args...))
 }
 
-// read reads n bytes. Memory grows with the bytes that are there, not with n.
+// read reads n bytes. It allocates memory as it reads, so a wrong n does not cost memory.
 func (r *sectionReader) read(n uint32) ([]byte, error) {
 	b, err := jute.ReadPayload(r.r, n, maxSection, nil)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// small is a machine with a bit of everything in it.
+// small returns a machine with a few sessions, members and znodes of several kinds.
 func small(t testing.TB) *Machine {
 	t.Helper()
 	m := NewMachine()
@@ -41,8 +41,8 @@ func encode(t testing.TB, m *Machine) []byte {
 	return b.Bytes()
 }
 
-// TestSnapshotDamage flips each byte of a snapshot, and cuts it at each: that
-// must be an error, or make no difference.
+// TestSnapshotDamage changes each byte of a snapshot, and truncates it at each. That must be
+// an error or make no difference.
 func TestSnapshotDamage(t *testing.T) {
 	m := small(t)
 	good := encode(t, m)
@@ -56,18 +56,19 @@ func TestSnapshotDamage(t *testing.T) {
 			got, err := ReadSnapshot(bytes.NewReader(bad))
 			switch {
 			case err == nil && (got.Digest() != m.Digest() || got.Index() != m.Index() || got.term != m.term):
-				t.Errorf("byte %d flipped by %#x: read as another state", i, flip)
+				t.Errorf("byte %d changed by %#x: read as another state", i, flip)
 			case err != nil && !errors.Is(err, ErrSnapshot) && !errors.Is(err, ErrVersion):
-				t.Errorf("byte %d flipped by %#x: %v is not one of the package's errors", i, flip, err)
+				t.Errorf("byte %d changed by %#x: error %v is neither ErrSnapshot nor ErrVersion", i, flip, err)
 			}
 		}
 		if _, err := ReadSnapshot(bytes.NewReader(good[:i])); !errors.Is(err, ErrSnapshot) {
-			t.Errorf("cut at byte %d: %v", i, err)
+			t.Errorf("truncated at byte %d: %v", i, err)
 		}
 	}
 }
 
-// sections takes a snapshot apart; join puts it together, with good checksums.
+// sections splits a snapshot into its sections, without their checksums. It accepts damaged
+// snapshots.
 func sections(b []byte) (all [][]byte) {
 	for b = b[7:]; len(b) >= 9; {
 		n := min(int(binary.BigEndian.Uint32(b[1:])), len(b)-9)
@@ -80,6 +81,7 @@ func sections(b []byte) (all [][]byte) {
 	return all
 }
 
+// join makes a snapshot from sections, with correct lengths and checksums.
 func join(all ...[]byte) []byte {
 	b := append([]byte(snapshotMagic), snapshotVersion)
 	for _, s := range all {
@@ -91,7 +93,8 @@ func join(all ...[]byte) []byte {
 	return b
 }
 
-// TestSnapshotSections: sections that are whole, but not the ones that belong there.
+// TestSnapshotSections checks that intact but missing, repeated, misplaced, changed or
+// unknown sections are found.
 func TestSnapshotSections(t *testing.T) {
 	good := encode(t, small(t))
 	s := sections(good)
@@ -113,7 +116,7 @@ func TestSnapshotSections(t *testing.T) {
 		{"empty members", "members: ", join(state, more(members[:5], 0), sessions, nodes, end)},
 		{"other members", "digest", join(state, append(append(bytes.Clone(members[:12]), members[12]+1), members[13:]...), sessions, nodes, end)},
 		{"no sessions", "0 sessions", join(state, members, nodes, end)},
-		{"sessions twice", "is there twice", join(state, members, sessions, sessions, nodes, end)},
+		{"sessions twice", "occurs twice", join(state, members, sessions, sessions, nodes, end)},
 		{"no znodes", "0 znodes", join(state, members, sessions, end)},
 		{"znodes twice", "16 znodes", join(state, members, sessions, nodes, nodes, end)},
 		{"wrong order", "section 3 after 4", join(state, members, nodes, sessions, end)},
@@ -141,8 +144,9 @@ func TestSnapshotOfNewerVersion(t *testing.T) {
 	}
 }
 
-// TestSnapshotLies: a length that the file does not hold must not cost memory.
-func TestSnapshotLies(t *testing.T) {
+// TestSnapshotFalseLength checks that a length beyond the end of the file does not cost
+// memory.
+func TestSnapshotFalseLength(t *testing.T) {
 	b := append([]byte(snapshotMagic), snapshotVersion, sectionNodes, 3, 0xff, 0xff, 0xff)
 	b = append(b, "a few bytes"...)
 	n := testkit.Allocated(func() {
@@ -151,11 +155,12 @@ func TestSnapshotLies(t *testing.T) {
 		}
 	})
 	if n > 1<<20 {
-		t.Errorf("%d bytes were allocated to read %d", n, len(b))
+		t.Errorf("allocated %d bytes to read %d", n, len(b))
 	}
 }
 
-// TestSnapshotOfManySections: sessions and znodes that fill more than one section each.
+// TestSnapshotOfManySections checks a snapshot with several sections of sessions and of
+// znodes.
 func TestSnapshotOfManySections(t *testing.T) {
 	m := NewMachine()
 	var commands []*Command
@@ -168,7 +173,7 @@ func TestSnapshotOfManySections(t *testing.T) {
 	one(t, m, 1, commands...)
 	b := encode(t, m)
 	if n := len(sections(b)); n < 6 {
-		t.Errorf("only %d sections", n)
+		t.Errorf("only %d sections: the test does not show much", n)
 	}
 	got, err := ReadSnapshot(bytes.NewReader(b))
 	if err != nil {
@@ -205,26 +210,26 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(good, true)
 	f.Add(encode(f, NewMachine()), true)
 	f.Add(join(sections(good)[0]), true)
-	f.Fuzz(func(t *testing.T, b []byte, mend bool) {
-		if mend && len(b) > 7 { // let it come past the checksums
+	f.Fuzz(func(t *testing.T, b []byte, repair bool) {
+		if repair && len(b) > 7 { // correct the checksums, so that the contents are read
 			b = join(sections(b)...)
 		}
 		m, err := ReadSnapshot(bytes.NewReader(b))
 		if err != nil {
 			if !errors.Is(err, ErrSnapshot) && !errors.Is(err, ErrVersion) {
-				t.Fatalf("%v is not one of the package's errors", err)
+				t.Fatalf("error %v is neither ErrSnapshot nor ErrVersion", err)
 			}
 			return
 		}
 		again, err := ReadSnapshot(bytes.NewReader(encode(t, m)))
 		if err != nil || again.Digest() != m.Digest() {
-			t.Fatalf("what was read cannot be written and read again: %v", err)
+			t.Fatalf("the state that was read cannot be written and read again: %v", err)
 		}
 	})
 }
 
-// TestLargestZnode: a znode each part of which is as long as a request can make
-// it fits into a snapshot.
+// TestLargestZnode checks that a snapshot can contain a znode whose path, data and ACL are
+// each as long as a request allows.
 func TestLargestZnode(t *testing.T) {
 	m := small(t)
 	do := func(op proto.OpCode, body []byte) {
@@ -233,7 +238,7 @@ func TestLargestZnode(t *testing.T) {
 			t.Fatalf("%v to a request of %d bytes", r[0].Code, len(body))
 		}
 	}
-	// Those of its bytes that are not UTF-8 are three each when they were read.
+	// Each byte that is not UTF-8 becomes three when the request is decoded.
 	id := "u:" + strings.Repeat("\xff", MaxRequest-100)
 	acl := proto.SetACLRequest{Path: "/b", ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: id}}}, Version: -1}
 	create := proto.CreateRequest{Path: "/" + strings.Repeat("p", MaxRequest-100), ACL: proto.OpenACL}
@@ -246,7 +251,7 @@ func TestLargestZnode(t *testing.T) {
 		longest = max(longest, len(m.Snapshot().tree.Append(nil, i)))
 	}
 	if longest < 4*MaxRequest-1000 {
-		t.Errorf("the longest znode has %d bytes", longest)
+		t.Errorf("the longest znode has only %d bytes", longest)
 	}
 	throughSnapshot(t, m, nil)
 }

@@ -10,29 +10,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// write carries an operation out on the running transaction: it reads its
-// request off d, appends its reply to m.out and returns its code.
+// write carries out an operation in the current transaction: it decodes the request from d,
+// appends the reply to m.out and returns the code.
 type write func(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code
 
-// writes is the code of every operation of class Write that changes the tree.
-// It is filled in init, because multi looks operations up in it.
-var writes map[proto.OpCode]write
-
-func init() {
-	writes = map[proto.OpCode]write{
-		proto.OpCreate:          create,
-		proto.OpCreate2:         create,
-		proto.OpCreateContainer: create,
-		proto.OpCreateTTL:       create,
-		proto.OpDelete:          remove,
-		proto.OpSetData:         setData,
-		proto.OpSetACL:          setACL,
-		proto.OpMulti:           multi,
-		proto.OpReconfig:        reconfig,
-	}
+// writes has the function for each operation of class Write, except closeSession and sync,
+// which do handles itself.
+var writes = map[proto.OpCode]write{
+	proto.OpCreate:          create,
+	proto.OpCreate2:         create,
+	proto.OpCreateContainer: create,
+	proto.OpCreateTTL:       create,
+	proto.OpDelete:          remove,
+	proto.OpSetData:         setData,
+	proto.OpSetACL:          setACL,
+	proto.OpMulti:           multi,
+	proto.OpReconfig:        reconfig,
 }
 
-// do carries out one command. An error means that it cannot be understood.
+// do carries out one command. It returns an error if it does not know the command or cannot
+// decode it.
 func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	d := jute.NewDecoder(c.Body)
 	conn := session.Conn{Server: e.Origin, Number: c.Conn}
@@ -44,7 +41,7 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	case OpNothing:
 		return Result{Zxid: m.zxid}, nil
 	case OpDescribe:
-		servers, _ := proto.ParseServers(string(c.Body)) // else there is nothing to tell
+		servers, _ := proto.ParseServers(string(c.Body)) // nil if it is invalid
 		m.describe(servers)
 		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
@@ -52,7 +49,7 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		if d.Err() != nil {
 			return Result{}, fmt.Errorf("%w: expireSession", ErrEntry)
 		}
-		term := uint64(0) // older logs have none
+		term := uint64(0) // logs of older versions have no term
 		if len(d.Rest()) > 0 {
 			term = uint64(d.Long())
 		}
@@ -74,14 +71,14 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired, Drop: true}, nil
 	}
-	// As in ZooKeeper, these two do not depend on the owner. A close ends the
-	// session even if another connection has resumed it: a client has asked for
-	// its end (PrepRequestProcessor, closeSession). A sync changes nothing, and
-	// the member that proposed it has closed a connection that lost its session.
+	// As in ZooKeeper, closeSession and sync do not check the session's owner. The former
+	// closes a session even if another connection has resumed it, because the client has
+	// asked for that (PrepRequestProcessor). A sync changes nothing, and if its connection
+	// no longer owns the session, the server has closed that connection.
 	switch c.Op {
 	case proto.OpCloseSession:
 		return m.closeSession(c.Session), nil
-	case proto.OpSync: // in the log only for its place in it
+	case proto.OpSync: // in the log only because it is answered after all earlier entries
 		var p proto.Path
 		if p.Decode(&d); d.Err() != nil {
 			return Result{Zxid: m.zxid, Code: proto.MarshallingError}, nil
@@ -93,7 +90,7 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if do == nil {
 		return Result{}, fmt.Errorf("%w: unknown operation %d", ErrVersion, c.Op)
 	}
-	r := Result{Zxid: m.begin()} // also if it fails (PrepRequestProcessor)
+	r := Result{Zxid: m.begin()} // a write that fails has a zxid too (PrepRequestProcessor)
 	if s.Owner != conn {
 		r.Code, r.Drop = proto.SessionMoved, true
 		return r, nil
@@ -101,7 +98,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	m.txn.IDs = m.identities(c.IDs)
 	r.Code = do(m, c.Op, &d)
 	if d.Err() != nil && (c.Op != proto.OpMulti || errors.Is(d.Err(), jute.ErrNull)) {
-		m.zxid-- // 3.9 reads a request before it takes a zxid, but for most multis
+		// ZooKeeper 3.9 decodes a request before it allocates a zxid, so a malformed one
+		// has none; but most malformed multis have one.
+		m.zxid--
 		r.Zxid = m.zxid
 	}
 	return r, nil
@@ -198,14 +197,14 @@ func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	return code
 }
 
-// multi applies all of its operations or none. The reply's own code is OK
-// either way: each operation's is in its result.
+// multi applies all of its operations or none. Usually it returns OK in either case, since the
+// reply has a code for each operation.
 func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	var r proto.MultiRequest
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
-	for _, op := range r.Ops { // found out before all else (getPendingChanges)
+	for _, op := range r.Ops { // ZooKeeper checks this before all else (getPendingChanges)
 		if pathOf(op) == jute.Null {
 			return proto.MarshallingError
 		}
@@ -213,8 +212,8 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	failed, code := 0, proto.OK
 	ok := m.tree.Multi(&m.txn, func() bool {
 		for i, op := range r.Ops {
-			settle(&op)
-			if code = m.part(op); code != proto.OK {
+			applyCreateFlags(&op)
+			if code = m.doPart(op); code != proto.OK {
 				failed = i
 				return false
 			}
@@ -223,7 +222,9 @@ func multi(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	})
 	if !ok {
 		if m.out = m.out[:0]; code == proto.MarshallingError {
-			return code // of a null id, or a quota: the whole request fails, as in PrepRequestProcessor
+			// A null id in an ACL or an unreadable quota fails the whole request
+			// (PrepRequestProcessor).
+			return code
 		}
 		for i := range r.Ops {
 			switch {
@@ -254,10 +255,10 @@ func pathOf(op proto.MultiOp) string {
 	return ""
 }
 
-// settle makes a create in a multi what its flags say, which there decide
-// more than the opcode does (Op.Create, since ZooKeeper 3.8.2): a container's
-// flag makes one, and createTTL without a TTL's flag is a create.
-func settle(op *proto.MultiOp) {
+// applyCreateFlags changes the opcode of a create in a multi to the one that its flags imply
+// (Op.Create, since ZooKeeper 3.8.2): with the container flag it creates a container, and
+// createTTL without a TTL flag is a plain create.
+func applyCreateFlags(op *proto.MultiOp) {
 	if r, ok := op.Request.(*proto.CreateTTLRequest); ok && r.Flags != proto.FlagTTL && r.Flags != proto.FlagTTLSequential {
 		*op = proto.MultiOp{Op: proto.OpCreate, Request: &r.CreateRequest}
 	}
@@ -266,11 +267,11 @@ func settle(op *proto.MultiOp) {
 	}
 }
 
-// part carries out one operation of a multi.
-func (m *Machine) part(op proto.MultiOp) proto.Code {
+// doPart carries out one operation of a multi.
+func (m *Machine) doPart(op proto.MultiOp) proto.Code {
 	result := op.Op
 	if result == proto.OpCreateContainer || result == proto.OpCreateTTL {
-		result = proto.OpCreate2 // what ZooKeeper calls every create with a Stat
+		result = proto.OpCreate2 // in results, ZooKeeper's type of every create with a Stat
 	}
 	m.out = proto.AppendMultiResult(m.out, result)
 	switch r := op.Request.(type) {
@@ -286,5 +287,5 @@ func (m *Machine) part(op proto.MultiOp) proto.Code {
 		}
 		return m.tree.Delete(&m.txn, r.Path, r.Version)
 	}
-	return proto.MarshallingError // the decoder lets no other through
+	return proto.MarshallingError // cannot happen: the decoder accepts no other record
 }
