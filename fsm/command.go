@@ -99,8 +99,8 @@ func (o *openSession) decode(d *jute.Decoder) {
 	o.id, o.timeout, o.password = d.Long(), d.Int(), d.Buffer()
 }
 
-// Settings are the settings of the server that proposed an entry which affect what its
-// commands do. They are part of the entry, so that it has the same effect everywhere.
+// Settings are those settings of a server that affect what the commands that it proposes do.
+// They are part of each entry, so that it has the same effect on every server.
 type Settings uint32
 
 const (

@@ -115,7 +115,7 @@ func (m *Machine) Sessions() *session.Table { return m.sessions }
 
 // Apply applies an entry. If each is not nil, Apply calls it after every command
 // with the command's effects; the arguments are valid only during the call. An
-// error means that the entry could not be understood; the server must then stop.
+// error means that the entry could not be decoded; the server must then stop.
 //
 // Each server (an entry's origin) numbers its entries in increasing order, and
 // proposes an entry again if it does not know whether it was committed. Apply skips
