@@ -11,16 +11,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// access is a znode's ACL, made ready for questions.
+// access is a znode's ACL in a form in which it can be checked quickly.
 type access struct {
 	list  []proto.ACL
 	hash  uint64
-	index *aclIndex // of a long list, and of one with addresses
+	index *aclIndex // only for a long list or one with addresses
 }
 
 var openAccess = &access{list: proto.OpenACL}
 
-// longACL is the number of entries from which on a list has an index.
+// longACL is the maximum length of a list without an index.
 const longACL = 16
 
 func newAccess(acl []proto.ACL) *access {
@@ -28,17 +28,17 @@ func newAccess(acl []proto.ACL) *access {
 		return openAccess
 	}
 	a := &access{list: acl, hash: aclHash(acl)}
-	address := func(a proto.ACL) bool { return a.Scheme == proto.SchemeIP } // which would be parsed at each check
+	address := func(a proto.ACL) bool { return a.Scheme == proto.SchemeIP } // else each check would parse it
 	if len(acl) > longACL || slices.ContainsFunc(acl, address) {
 		a.index = newIndex(acl)
 	}
 	return a
 }
 
-// Permits reports whether one of the identities may do one of the things in
-// perms (ZooKeeperServer.checkACL). An empty list permits everything, and so does
-// the identity of scheme super. It takes time in proportion to the number of
-// identities, however long the list is.
+// Permits reports whether one of the identities has one of the permissions in perms
+// (ZooKeeperServer.checkACL). An empty list gives all permissions to everybody, and an
+// identity of scheme super has all permissions. Permits takes time in proportion to the
+// number of identities, however long the list is.
 func (a *access) Permits(perms int32, ids []proto.ID) bool {
 	if a.index != nil {
 		return a.index.granted(ids)&perms != 0
@@ -46,7 +46,7 @@ func (a *access) Permits(perms int32, ids []proto.ID) bool {
 	return permits(a.list, perms, ids)
 }
 
-// String shows the list: that is what makes two of them the same.
+// String returns the list, by which tests compare two ACLs.
 func (a *access) String() string { return fmt.Sprint(a.list) }
 
 func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
@@ -73,12 +73,12 @@ func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 func isAnyone(id proto.ID) bool { return id.Scheme == proto.SchemeWorld && id.ID == proto.Anyone }
 func isSuper(id proto.ID) bool  { return id.Scheme == proto.SchemeSuper }
 
-// aclIndex finds what a long list grants to an identity.
+// aclIndex finds the permissions that a list grants to an identity.
 type aclIndex struct {
-	anyone int32
-	byID   map[proto.ID]int32
-	masks  map[netip.Prefix]int32
-	bits   []int // lengths of the masks
+	anyone int32                  // permissions of everybody
+	byID   map[proto.ID]int32     // by the entry's id
+	masks  map[netip.Prefix]int32 // by the entry's address and mask, for scheme ip
+	bits   []int                  // different lengths of the masks
 }
 
 func newIndex(acl []proto.ACL) *aclIndex {
@@ -104,6 +104,7 @@ func newIndex(acl []proto.ACL) *aclIndex {
 	return x
 }
 
+// granted returns the permissions that the list grants to any of the identities.
 func (x *aclIndex) granted(ids []proto.ID) int32 {
 	perms := x.anyone
 	for _, id := range ids {
@@ -125,31 +126,31 @@ func (x *aclIndex) granted(ids []proto.ID) int32 {
 	return perms
 }
 
-// Checker remembers what a znode's ACL says to a client of many identities,
-// for as long as a transaction or a request takes. The zero value is ready to use.
-type Checker struct{ known map[question]bool }
+// Checker caches checks of ACLs for clients with many identities, during one transaction or
+// request. The zero value is ready to use.
+type Checker struct{ known map[checkKey]bool }
 
-type question struct {
+type checkKey struct {
 	access proto.Access
 	perms  int32
-	ids    *proto.ID
+	ids    *proto.ID // the first one
 }
 
-// Permits is a.Permits(perms, ids).
+// Permits returns a.Permits(perms, ids). While a Checker is used, ids must not change.
 func (c *Checker) Permits(a proto.Access, perms int32, ids []proto.ID) bool {
 	if len(ids) <= 4 {
 		return a.Permits(perms, ids)
 	}
-	q := question{a, perms, &ids[0]}
-	answer, ok := c.known[q]
+	key := checkKey{a, perms, &ids[0]}
+	permitted, ok := c.known[key]
 	if !ok {
 		if c.known == nil {
-			c.known = map[question]bool{}
+			c.known = map[checkKey]bool{}
 		}
-		answer = a.Permits(perms, ids)
-		c.known[q] = answer
+		permitted = a.Permits(perms, ids)
+		c.known[key] = permitted
 	}
-	return answer
+	return permitted
 }
 
 func maskMatches(mask, addr string) bool {
@@ -158,15 +159,15 @@ func maskMatches(mask, addr string) bool {
 	return ok && valid && p.Contains(a)
 }
 
-// parseClient reads a client's address, without the zone, which is this host's
-// name for a link.
+// parseClient parses a client's address. It removes the zone, which is only this host's name
+// of a network interface.
 func parseClient(addr string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(addr)
 	return a.WithZone("").Unmap(), err == nil
 }
 
-// parseMask reads the id of an ip entry: an address, or address/bits. It takes
-// what ZooKeeper takes (IPAuthenticationProvider), which is not what netip takes.
+// parseMask parses the id of an ACL entry of scheme ip: an address, or address/bits. It
+// accepts what ZooKeeper accepts (IPAuthenticationProvider), which is different from netip.
 func parseMask(s string) (netip.Prefix, bool) {
 	host, bits, masked := strings.Cut(s, "/")
 	a, ok := parseIP4(host)
@@ -186,7 +187,7 @@ func parseMask(s string) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, n).Masked(), true
 }
 
-// parseIP4 reads four numbers, which may begin with zeros.
+// parseIP4 parses an IPv4 address whose numbers may have leading zeros.
 func parseIP4(s string) (netip.Addr, bool) {
 	parts := strings.Split(s, ".")
 	if len(parts) != 4 {
@@ -203,7 +204,7 @@ func parseIP4(s string) (netip.Addr, bool) {
 	return netip.AddrFrom4(b), true
 }
 
-// parseIP6 knows neither zones nor an IPv4 address at the end.
+// parseIP6 parses an IPv6 address. It accepts neither a zone nor an IPv4 address at the end.
 func parseIP6(s string) (netip.Addr, bool) {
 	if strings.ContainsAny(s, ".%") {
 		return netip.Addr{}, false
@@ -212,27 +213,26 @@ func parseIP6(s string) (netip.Addr, bool) {
 	return a, err == nil
 }
 
-// An ACL is stored with every "auth" in it replaced by all identities of the
-// connection, of which there may be 64 KiB for 16 bytes that were sent. The
-// limits are the same on all servers, whatever their configuration, since
-// replicas must agree.
+// When an ACL is stored, each entry of scheme auth is replaced by all identities of the
+// connection: 16 bytes of a request may become 64 KiB. These constants limit that. They
+// cannot be configured, since all replicas must agree.
 const (
-	// maxACL is how many bytes the encoding of a stored list may have, or as
-	// many as that of the list that was sent, if it is longer.
+	// maxACL is the maximum length of the encoding of a stored list, unless the list
+	// was longer when it was sent.
 	maxACL = 1<<20 - 1
-	// aclGrowth is how many bytes a transaction may store for each that was sent,
-	// of all its lists together and beyond maxACL: a multi may create thousands
-	// of znodes.
+	// aclGrowth limits the lists of a whole transaction, since a multi may create
+	// thousands of znodes: together, they may be aclGrowth times as long as they were
+	// sent, plus maxACL.
 	aclGrowth = 16
 )
 
-// encodedLen is the length of an ACL entry's encoding.
+// encodedLen returns the length of an ACL entry's encoding.
 func encodedLen(id proto.ID) int { return 3*4 + len(id.Scheme) + len(id.ID) }
 
-// fixACL turns the list that a client sent into the one to store
-// (PrepRequestProcessor.fixupACL): exact duplicates go, "auth" becomes the
-// client's own identities, and every entry must be valid. ZooKeeper sets no
-// limit to what "auth" may become; here it is maxACL, and InvalidACL beyond it.
+// fixACL returns the list to store for the one that a client sent
+// (PrepRequestProcessor.fixupACL). It removes duplicate entries, replaces scheme auth by the
+// client's identities, and checks that every entry is valid. Unlike ZooKeeper, it returns
+// InvalidACL if scheme auth makes the list too long; see maxACL.
 func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 	if isOpen(acl) {
 		return proto.OpenACL, proto.OK // shared: nearly every znode has it
@@ -242,7 +242,8 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		sent += encodedLen(acl[i].ID)
 	}
 	x.aclSent += sent
-	// Whatever the other lists took, this leaves room for the list as it was sent.
+	// However long the transaction's other lists became, there is room for this one as
+	// it was sent.
 	room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)
 	add := func(out []proto.ACL, a proto.ACL) []proto.ACL {
 		n := encodedLen(a.ID)
@@ -251,7 +252,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		return append(out, a)
 	}
 	out := make([]proto.ACL, 0, len(acl))
-	var seen map[proto.ACL]struct{} // of a long list: a frame holds tens of thousands of entries
+	var seen map[proto.ACL]struct{} // only for a long list, which may have tens of thousands of entries
 	if len(acl) > 16 {
 		seen = make(map[proto.ACL]struct{}, len(acl))
 	}
@@ -312,8 +313,8 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 	return out, proto.OK
 }
 
-// validDigest follows Java's split(":"), which drops empty parts at the end:
-// there must be exactly two parts.
+// validDigest reports whether an id of scheme digest has two parts, as Java's split(":")
+// counts them: it drops empty parts at the end.
 func validDigest(id string) bool {
 	parts := strings.Split(id, ":")
 	for len(parts) > 0 && parts[len(parts)-1] == "" {
@@ -322,8 +323,8 @@ func validDigest(id string) bool {
 	return len(parts) == 2
 }
 
-// MaskedACL is the list that getACL shows: whoever may not administer the znode
-// sees "user:x" in place of a digest (FinalRequestProcessor).
+// MaskedACL returns the ACL as getACL shows it to a client with these identities: without
+// ADMIN permission, it sees "user:x" instead of each digest (FinalRequestProcessor).
 func (n *Node) MaskedACL(ids []proto.ID) []proto.ACL {
 	acl := n.rec.ACL
 	if n.acl.Permits(proto.PermAdmin, ids) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// identities are n of scheme digest, each as short as can be.
+// identities returns n identities of scheme digest, as short as they can be.
 func identities(n int) (ids []proto.ID) {
 	for i := range n {
 		ids = append(ids, proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprintf("%d:%s", i, strings.Repeat("h", 28))})
@@ -19,7 +19,8 @@ func identities(n int) (ids []proto.ID) {
 	return ids
 }
 
-// auths are n entries for all that the client is.
+// auths returns an ACL of n different entries of scheme auth, each of which stands for all
+// identities of the client.
 func auths(n int) (acl []proto.ACL) {
 	for i := range n {
 		acl = append(acl, proto.ACL{Perms: int32(i), ID: proto.ID{Scheme: proto.SchemeAuth}})
@@ -27,7 +28,7 @@ func auths(n int) (acl []proto.ACL) {
 	return acl
 }
 
-// allocatedBy is how many bytes f allocates.
+// allocatedBy returns how many bytes f allocates.
 func allocatedBy(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -38,9 +39,9 @@ func allocatedBy(f func()) uint64 {
 
 func encodedLens(acl []proto.ACL) int { return len(proto.AppendACL(nil, acl)) - 4 }
 
-// TestAuthIsBounded: what "auth" becomes is as ZooKeeper has it, up to a limit
-// that ordinary clients do not come near, and neither a list nor a
-// transaction of many lists can store or allocate more.
+// TestAuthIsBounded checks that scheme auth is replaced as in ZooKeeper, up to a limit far above
+// what ordinary clients need, and that neither one list nor a transaction with many lists can
+// store or allocate more.
 func TestAuthIsBounded(t *testing.T) {
 	ids := identities(1500)
 	x := &Txn{IDs: ids}
@@ -52,40 +53,40 @@ func TestAuthIsBounded(t *testing.T) {
 		}
 	}
 	if want = append(want, proto.OpenACL[0]); code != proto.OK || !slices.Equal(acl, want) {
-		t.Errorf("%v, %d entries of %d", code, len(acl), len(want))
+		t.Errorf("%v, %d entries, want %d", code, len(acl), len(want))
 	}
 
-	var most int
+	var longest int
 	for n := range 100 {
 		acl, code := (&Txn{IDs: ids}).fixACL(auths(n + 1))
 		if code == proto.OK {
-			most = encodedLens(acl)
+			longest = encodedLens(acl)
 		} else if code != proto.InvalidACL {
 			t.Fatal(code)
 		}
 	}
-	if most > maxACL || most < maxACL-encodedLens(want) {
-		t.Errorf("the longest list has %d bytes", most)
+	if longest > maxACL || longest < maxACL-encodedLens(want) {
+		t.Errorf("the longest list has %d bytes, the limit is %d", longest, maxACL)
 	}
 	allocated := allocatedBy(func() { (&Txn{IDs: ids}).fixACL(auths(1200)) })
-	if allocated > 16<<20 { // unbounded, the list would have 1.8 million entries
-		t.Errorf("%d bytes allocated to refuse a list", allocated)
+	if allocated > 16<<20 { // the whole list would have 1.8 million entries
+		t.Errorf("allocated %d bytes to refuse a list", allocated)
 	}
 
-	// A list is never refused for its length as it was sent.
+	// A list without auth is never refused because of its length.
 	long := auths(100_000)
 	for i := range long {
 		long[i].ID = proto.OpenACL[0].ID
 	}
 	if acl, code := (&Txn{IDs: ids}).fixACL(long); code != proto.OK || len(acl) != len(long) {
-		t.Errorf("%v, %d entries of %d", code, len(acl), len(long))
+		t.Errorf("%v, %d entries, want %d", code, len(acl), len(long))
 	}
 
-	// A multi of creates, as many as a frame holds, by a client with some identities.
+	// A multi with as many creates as fit into a frame, by a client with a few identities.
 	few := &Txn{IDs: identities(4)}
 	for range 22_000 {
 		if _, code := few.fixACL(auths(1)); code != proto.OK {
-			t.Fatal("an ordinary multi is refused: ", code)
+			t.Fatal("an ordinary multi was refused: ", code)
 		}
 	}
 	many, stored := &Txn{IDs: ids}, 0
@@ -100,14 +101,14 @@ func TestAuthIsBounded(t *testing.T) {
 		t.Error(code)
 	}
 	if _, code := many.fixACL(long); code != proto.OK {
-		t.Error("a list without auth is refused: ", code)
+		t.Error("a list without auth was refused: ", code)
 	}
 	if stored > 2<<20 || stored < 512<<10 {
-		t.Errorf("%d bytes of ACLs stored by one multi", stored)
+		t.Errorf("one multi stored %d bytes of ACLs", stored)
 	}
 }
 
-// TestLongLists: a long list, which has an index, permits what a walk over it finds.
+// TestLongLists checks that a list with an index permits the same as a search of its entries.
 func TestLongLists(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	pick := func(n int) (ids []proto.ID) {
@@ -131,28 +132,28 @@ func TestLongLists(t *testing.T) {
 		want := permits(acl, perms, ids)
 		seen[want]++
 		if got := newAccess(acl).Permits(perms, ids); got != want {
-			t.Fatalf("%v for %v of %v: %v, should be %v", perms, ids, acl, got, want)
+			t.Fatalf("permissions %v for %v by %v: %v, want %v", perms, ids, acl, got, want)
 		}
 		if len(acl) == 0 {
 			continue
 		}
-		// The same among many more that are of no use.
+		// The same entries among many others that do not match.
 		for i := range 100 {
 			acl = append(acl, proto.ACL{Perms: 31, ID: proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprint("nobody:", i)}})
 		}
 		r.Shuffle(len(acl), func(i, j int) { acl[i], acl[j] = acl[j], acl[i] })
 		a, c := newAccess(acl), Checker{}
 		if a.index == nil || a.Permits(perms, ids) != want || c.Permits(a, perms, ids) != want || c.Permits(a, perms, ids) != want {
-			t.Fatalf("%v for %v of %v should be %v", perms, ids, acl, want)
+			t.Fatalf("permissions %v for %v by the long list %v: want %v", perms, ids, acl, want)
 		}
 	}
 	if seen[true] < 1000 || seen[false] < 1000 {
-		t.Errorf("%v", seen)
+		t.Errorf("the test does not show much: %v", seen)
 	}
 }
 
-// TestMasksAreParsedOnce: a check of a list with addresses does not parse them. Zeros
-// before a number mean nothing, so that a mask may be as long as a request.
+// TestMasksAreParsedOnce checks that Permits does not parse the addresses in a list. Since a
+// number in them may have leading zeros, an address may be as long as a request.
 func TestMasksAreParsedOnce(t *testing.T) {
 	mask := "10.0.0." + strings.Repeat("0", 1<<20) + "7"
 	a := newAccess([]proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeIP, ID: mask}}})
@@ -160,16 +161,16 @@ func TestMasksAreParsedOnce(t *testing.T) {
 		ids := []proto.ID{{Scheme: proto.SchemeIP, ID: addr}}
 		if allocs := testing.AllocsPerRun(10, func() {
 			if a.Permits(proto.PermRead, ids) != want {
-				t.Errorf("%s: should be %v", addr, want)
+				t.Errorf("%s: want %v", addr, want)
 			}
 		}); allocs > 0 {
-			t.Errorf("%s: a check allocates %v times, as it does to parse the list", addr, allocs)
+			t.Errorf("%s: a check allocates %v times, so it may parse the list", addr, allocs)
 		}
 	}
 }
 
-// TestChecksAreRemembered: a transaction of a client with many identities asks
-// each list once.
+// TestChecksAreRemembered checks that a transaction of a client with many identities checks each
+// list only once.
 func TestChecksAreRemembered(t *testing.T) {
 	tree, x := New(), &Txn{IDs: identities(1500)}
 	counted := &counting{}
@@ -178,29 +179,31 @@ func TestChecksAreRemembered(t *testing.T) {
 			t.Error("permitted")
 		}
 	}
-	if counted.asked != 1 {
-		t.Errorf("asked %d times", counted.asked)
+	if counted.calls != 1 {
+		t.Errorf("%d checks, want 1", counted.calls)
 	}
-	if x.checker.Permits(counted, proto.PermRead, identities(5)); counted.asked != 2 {
-		t.Error("one client is taken for another")
+	if x.checker.Permits(counted, proto.PermRead, identities(5)); counted.calls != 2 {
+		t.Error("the cached result was used for another client")
 	}
-	if x.checker.Permits(counted, proto.PermAdmin, x.IDs); counted.asked != 3 {
-		t.Error("one permission is taken for another")
+	if x.checker.Permits(counted, proto.PermAdmin, x.IDs); counted.calls != 3 {
+		t.Error("the cached result was used for another permission")
 	}
 	for range 100 {
 		tree.CheckVersion(x, "/", -1)
 		tree.CheckVersion(x, "/zookeeper", -1)
 	}
-	if n := len(x.checker.known); n != 4 { // those of / and /zookeeper are one
-		t.Errorf("%d answers remembered", n)
+	if n := len(x.checker.known); n != 4 { // / and /zookeeper have the same list
+		t.Errorf("%d cached results, want 4", n)
 	}
 }
 
-type counting struct{ asked int }
+// counting is a proto.Access that counts the checks.
+type counting struct{ calls int }
 
-func (c *counting) Permits(int32, []proto.ID) bool { c.asked++; return false }
+func (c *counting) Permits(int32, []proto.ID) bool { c.calls++; return false }
 
-// TestACLHashIsKept: a change of a znode that leaves its ACL alone does not read it.
+// TestACLHashIsKept checks that an operation that does not change a znode's ACL does not compute
+// its hash or index again.
 func TestACLHashIsKept(t *testing.T) {
 	tree := New()
 	long := make([]proto.ACL, 10_000)
@@ -215,10 +218,10 @@ func TestACLHashIsKept(t *testing.T) {
 			tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprint("/n", i), ACL: proto.OpenACL}, -1)
 		}
 	})
-	if tree.Len() != 104 || allocated > 1<<20 { // a hash takes 230 kB
-		t.Errorf("%d znodes, %d bytes allocated to make 100", tree.Len(), allocated)
+	if tree.Len() != 104 || allocated > 1<<20 { // a hash allocates 230 kB
+		t.Errorf("%d znodes, allocated %d bytes to create 100", tree.Len(), allocated)
 	}
-	// Nor does it take the list apart to bring back what a multi deleted.
+	// The same is true of a rollback that restores a deleted znode.
 	if _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: "/long", ACL: long}, -1); code != proto.OK {
 		t.Fatal(code)
 	}
@@ -227,7 +230,7 @@ func TestACLHashIsKept(t *testing.T) {
 		tree.Multi(&Txn{}, func() bool { return tree.Delete(&Txn{}, "/long", -1) != proto.OK })
 	})
 	if tree.index["/long"].acl != acl || allocated > 100<<10 {
-		t.Errorf("%d bytes allocated to roll back", allocated)
+		t.Errorf("allocated %d bytes to roll back", allocated)
 	}
 	if err := tree.Check(func(int64) bool { return true }); err != nil {
 		t.Error(err)

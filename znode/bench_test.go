@@ -12,8 +12,8 @@ import (
 
 const million = 1_000_000
 
-// bigTree is a tree of a million znodes of 100 bytes, a thousand below each of
-// a thousand parents, with the paths in random order.
+// bigTree returns a tree with a million znodes of 100 bytes, a thousand below each of a thousand
+// parents, and the paths of the leaves in random order.
 var bigTree = sync.OnceValues(func() (*Tree, []string) {
 	tree := New()
 	x := &Txn{}
@@ -53,7 +53,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateDelete makes and deletes a sequential ephemeral, as a lock does.
+// BenchmarkCreateDelete creates and deletes a sequential ephemeral znode, as a lock does.
 func BenchmarkCreateDelete(b *testing.B) {
 	tree, _ := bigTree()
 	x := &Txn{Zxid: 2 * million, Session: 7}
@@ -89,8 +89,8 @@ func BenchmarkSetData(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot is how long a snapshot of a million znodes stops the tree.
-// It should be less than 5 ms.
+// BenchmarkSnapshot measures how long taking a snapshot of a million znodes blocks the tree. It
+// should be less than 5 ms.
 func BenchmarkSnapshot(b *testing.B) {
 	tree, _ := bigTree()
 	var worst time.Duration
@@ -102,7 +102,8 @@ func BenchmarkSnapshot(b *testing.B) {
 	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
 }
 
-// BenchmarkSetDataAfterSnapshot: each first change copies its znode.
+// BenchmarkSetDataAfterSnapshot measures the first change of a znode after a snapshot, which
+// copies it.
 func BenchmarkSetDataAfterSnapshot(b *testing.B) {
 	tree, paths := bigTree()
 	x := &Txn{Zxid: 4 * million}
@@ -123,7 +124,7 @@ func BenchmarkSetDataAfterSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkEncode is what writing a snapshot costs for each znode, beside the tree.
+// BenchmarkEncode measures encoding one znode of a snapshot.
 func BenchmarkEncode(b *testing.B) {
 	tree, _ := bigTree()
 	s := tree.Snapshot()
@@ -135,7 +136,7 @@ func BenchmarkEncode(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 }
 
-// BenchmarkMultiRollback takes back a multi of ten creates.
+// BenchmarkMultiRollback measures a multi of ten creates that fails.
 func BenchmarkMultiRollback(b *testing.B) {
 	tree, _ := bigTree()
 	x := &Txn{Zxid: 5 * million}
@@ -151,8 +152,8 @@ func BenchmarkMultiRollback(b *testing.B) {
 	}
 }
 
-// BenchmarkQuota makes and deletes a lock's znode on a tree with a thousand
-// quotas: where none counts, and below one.
+// BenchmarkQuota creates and deletes a lock's znode on a tree without quotas, on one with a
+// thousand quotas on other paths, and below a quota.
 func BenchmarkQuota(b *testing.B) {
 	for _, where := range []string{"none", "beside", "below"} {
 		b.Run(where, func(b *testing.B) {

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// dnKeywords are the names of attributes that Java knows in a distinguished name.
+// dnKeywords are the attribute names that Java accepts in a distinguished name.
 var dnKeywords = []string{
 	"CN", "C", "L", "S", "ST", "O", "OU", "T", "IP", "STREET", "DC", "DNQUALIFIER", "DNQ", "SURNAME", "GIVENNAME",
 	"INITIALS", "GENERATION", "EMAIL", "EMAILADDRESS", "UID", "SERIALNUMBER",
 }
 
-// validDN reports whether Java reads s as a distinguished name (X500Principal):
-// KEYWORD=value or OID=value, separated by commas, semicolons or plus signs. An
-// empty one is valid.
+// validDN reports whether Java accepts s as a distinguished name (X500Principal):
+// KEYWORD=value or OID=value, separated by commas, semicolons or plus signs. The empty
+// string is valid.
 func validDN(s string) bool {
 	for s != "" {
 		key, rest, ok := strings.Cut(s, "=")
@@ -44,12 +44,14 @@ func validAttribute(key string) bool {
 	if len(arcs) < 2 {
 		return false
 	}
-	// Of the first two numbers an encoding makes one: 40 times the first plus the second.
+	// An OID is encoded with its first two numbers as one, 40 times the first plus the
+	// second. So the second must be less than 40 unless the first is 2.
 	small := len(arcs[1]) < 2 || len(arcs[1]) == 2 && arcs[1] < "40"
 	return arcs[0] == "2" || small && (arcs[0] == "" || arcs[0] == "1")
 }
 
-// skipDNValue skips an attribute's value, and reports whether a separator came behind it.
+// skipDNValue skips an attribute's value. more reports whether a separator follows it, which
+// is skipped too.
 func skipDNValue(s string) (rest string, more, ok bool) {
 	s = strings.TrimLeft(s, " \n")
 	switch {
@@ -88,7 +90,8 @@ func skipDNValue(s string) (rest string, more, ok bool) {
 	return "", false, true
 }
 
-// skipDNChar skips a byte, or what a backslash escapes: white only where it may.
+// skipDNChar skips a byte or an escape sequence. white has the white space that may be
+// escaped.
 func skipDNChar(s, white string) (rest string, ok bool) {
 	if s[0] != '\\' {
 		return s[1:], true
@@ -104,14 +107,14 @@ func skipDNChar(s, white string) (rest string, ok bool) {
 
 func isHex(c byte) bool { return strings.IndexByte("0123456789abcdefABCDEF", c) >= 0 }
 
-// validHexDER reports whether s is the hexadecimal form of one DER value.
+// validHexDER reports whether s is one DER value in hexadecimal.
 func validHexDER(s string) bool {
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) < 2 {
 		return false
 	}
 	length, b := int(b[1]), b[2:]
-	if length >= 0x80 { // the length of the length
+	if length >= 0x80 { // the low bits are the number of bytes of the length
 		n := length & 0x7f
 		if n == 0 || n > 4 || n > len(b) || b[0] == 0 {
 			return false

@@ -1,12 +1,12 @@
-// Package znode is the tree of znodes: the same operations give the same tree,
-// the same changes and the same digest, on every replica.
+// Package znode implements the tree of znodes. It is deterministic: the same operations
+// give the same tree, the same changes and the same digest on every replica.
 //
-// Every operation takes its zxid and time from its [Txn], leaves all its
-// effects in the Txn's changes, and is checked in ZooKeeper's order of
-// precedence (PrepRequestProcessor). A [Snapshot] once taken never changes.
+// An operation runs in a [Txn], which has its zxid and time and collects its changes. If
+// several errors apply to an operation, it fails with the one that ZooKeeper returns
+// (PrepRequestProcessor).
 //
-// A Tree has no lock: operations and [Tree.Snapshot] need it for themselves,
-// look-ups may run together, and a Snapshot may be read beside everything.
+// A [Tree] has no lock. Lookups may run concurrently with each other, but not with an
+// operation or [Tree.Snapshot]. A [Snapshot] never changes, so it may be read at any time.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package znode

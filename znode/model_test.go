@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// model is a second implementation of the tree, slow and simple: a map of
-// records, whose every question is a walk over all of them.
+// model is a simple implementation of the tree: a map of records, which it searches
+// completely for each question.
 type model map[string]Record
 
 func newModel() model {
@@ -43,17 +43,19 @@ func (m model) children(path string) (paths []string) {
 	return paths
 }
 
-// may: some entry that has the bit, for some identity. The test uses world and digest alone.
-func (m model) may(path string, bit int32, ids []proto.ID) bool {
+// permits reports whether one of the identities has the permission perm. The test uses only the
+// schemes world and digest.
+func (m model) permits(path string, perm int32, ids []proto.ID) bool {
 	for _, a := range m[path].ACL {
-		if a.Perms&bit != 0 && (a.Scheme == "world" || slices.Contains(ids, a.ID)) {
+		if a.Perms&perm != 0 && (a.Scheme == "world" || slices.Contains(ids, a.ID)) {
 			return true
 		}
 	}
 	return false
 }
 
-func (m model) touchParent(path string, zxid int64, created bool) {
+// updateParent updates the parent of a znode that was created or deleted.
+func (m model) updateParent(path string, zxid int64, created bool) {
 	p := m[m.parent(path)]
 	p.Pzxid = zxid
 	if created {
@@ -67,7 +69,7 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	switch {
 	case !ok:
 		return "", proto.NoNode
-	case !m.may(parent.Path, proto.PermCreate, x.IDs):
+	case !m.permits(parent.Path, proto.PermCreate, x.IDs):
 		return "", proto.NoAuth
 	}
 	path := r.Path
@@ -93,7 +95,7 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		n.Kind, n.Owner = Ephemeral, x.Session
 	}
 	m[path] = n
-	m.touchParent(path, x.Zxid, true)
+	m.updateParent(path, x.Zxid, true)
 	if of, ok := strings.CutSuffix(path, "/zookeeper_stats"); ok && strings.HasPrefix(path, "/zookeeper/quota") {
 		m.recount(strings.TrimPrefix(of, "/zookeeper/quota"))
 	}
@@ -104,7 +106,7 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 func (m model) remove(x *Txn, path string) {
 	size := len(m[path].Data)
 	delete(m, path)
-	m.touchParent(path, x.Zxid, false)
+	m.updateParent(path, x.Zxid, false)
 	m.count(path, -1, -size)
 }
 
@@ -127,8 +129,8 @@ func (m model) set(x *Txn, path string, data []byte, version int32) proto.Code {
 	return proto.OK
 }
 
-// limited is the nearest path at or above path that has limits.
-func (m model) limited(path string) string {
+// quotaOf returns the nearest path at or above path that has limits, or "".
+func (m model) quotaOf(path string) string {
 	for p := path; p != "/"; p = m.parent(p) {
 		if _, ok := m["/zookeeper/quota"+p+"/zookeeper_limits"]; ok {
 			return p
@@ -145,15 +147,16 @@ func numbers(format string, data []byte) (a, b int) {
 }
 
 func (m model) count(path string, nodes, size int) {
-	stats := "/zookeeper/quota" + m.limited(path) + "/zookeeper_stats"
-	if n, ok := m[stats]; ok && m.limited(path) != "" {
+	stats := "/zookeeper/quota" + m.quotaOf(path) + "/zookeeper_stats"
+	if n, ok := m[stats]; ok && m.quotaOf(path) != "" {
 		a, b := numbers("count=%d,bytes=%d", n.Data)
 		n.Data = fmt.Appendf(nil, "count=%d,bytes=%d", a+nodes, b+size)
 		m[stats] = n
 	}
 }
 
-func (m model) truth(path string) []byte {
+// usage returns the stats that a quota on path should have.
+func (m model) usage(path string) []byte {
 	nodes, size := 0, 0
 	for p, n := range m {
 		if p == path || strings.HasPrefix(p, path+"/") {
@@ -166,21 +169,20 @@ func (m model) truth(path string) []byte {
 
 func (m model) recount(path string) {
 	n := m["/zookeeper/quota"+path+"/zookeeper_stats"]
-	n.Data = m.truth(path)
+	n.Data = m.usage(path)
 	m[n.Path] = n
 }
 
-// beforeMulti is the model as it was before the running multi, which the
-// quotas are checked against.
+// beforeMulti is the model before the current multi, by which quotas are checked.
 var beforeMulti model
 
 func (m model) exceeds(x *Txn, path string, nodes, size int) bool {
 	if beforeMulti != nil {
 		m = beforeMulti
 	}
-	at := "/zookeeper/quota" + m.limited(path)
+	at := "/zookeeper/quota" + m.quotaOf(path)
 	stats, ok := m[at+"/zookeeper_stats"]
-	if !x.EnforceQuota || m.limited(path) == "" || !ok {
+	if !x.EnforceQuota || m.quotaOf(path) == "" || !ok {
 		return false
 	}
 	a, b := numbers("count=%d,bytes=%d", stats.Data)
@@ -194,7 +196,7 @@ func (m model) delete(x *Txn, path string, version int32) proto.Code {
 	}
 	n, ok := m[path]
 	switch {
-	case !m.may(m.parent(path), proto.PermDelete, x.IDs):
+	case !m.permits(m.parent(path), proto.PermDelete, x.IDs):
 		return proto.NoAuth
 	case !ok:
 		return proto.NoNode
@@ -207,12 +209,14 @@ func (m model) delete(x *Txn, path string, version int32) proto.Code {
 	return proto.OK
 }
 
-func (m model) check(x *Txn, path string, bit, version int32, have func(Record) int32) proto.Code {
+// check returns the error of an operation on path that requires a permission and a version. have
+// returns the version to compare.
+func (m model) check(x *Txn, path string, perm, version int32, have func(Record) int32) proto.Code {
 	n, ok := m[path]
 	switch {
 	case !ok:
 		return proto.NoNode
-	case !m.may(path, bit, x.IDs):
+	case !m.permits(path, perm, x.IDs):
 		return proto.NoAuth
 	case version != -1 && version != have(n):
 		return proto.BadVersion
@@ -252,11 +256,11 @@ func (m model) reapable(now int64) (paths []string) {
 	return paths
 }
 
-// action is one operation, for both.
+// action is an operation that can be applied to a tree and to a model.
 type action struct {
-	text string
-	tree func(*Tree, *Txn) (string, proto.Code)
-	slow func(model, *Txn) (string, proto.Code)
+	text  string
+	tree  func(*Tree, *Txn) (string, proto.Code)
+	model func(model, *Txn) (string, proto.Code)
 }
 
 var (
@@ -278,8 +282,8 @@ func randomPath(r *rand.Rand) string {
 	return p
 }
 
-// randomQuota makes, changes or deletes a znode of a quota. Tidy ones leave the
-// numbers to the server, and the limits where they are.
+// randomQuota creates, changes or deletes a znode of a quota. If tidy is set, it neither writes
+// numbers into the stats nor creates or deletes limits.
 func randomQuota(r *rand.Rand, tidy bool) action {
 	at := "/zookeeper/quota" + randomPath(r)
 	if tidy {
@@ -304,6 +308,7 @@ func randomQuota(r *rand.Rand, tidy bool) action {
 	return create(proto.OpCreate2, &proto.CreateRequest{Path: at + "/zookeeper_stats", Data: stats, ACL: proto.OpenACL, Flags: int32(r.IntN(2))}, -1)
 }
 
+// code is the result of an action without a path.
 func code(c proto.Code) (string, proto.Code) { return "", c }
 
 func create(op proto.OpCode, q *proto.CreateRequest, ttl int64) action {
@@ -401,9 +406,8 @@ func randomAction(r *rand.Rand, tidy bool) action {
 		}}
 }
 
-// TestModel runs random operations on the tree and on the model: both must
-// answer the same and be the same after each. Snapshots that are taken on the
-// way stay what they were, while they are read beside the operations.
+// TestModel runs random operations on a tree and on the model, and compares the results and the
+// states. Snapshots of the tree are read concurrently with operations, and must not change.
 func TestModel(t *testing.T) {
 	seed := testkit.Seed(t)
 	for stream, tidy := range []bool{false, true} {
@@ -411,19 +415,19 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// testModel makes quotas as zkCli would, if tidy; then they must stay true. It
-// makes them as no sane client would otherwise.
+// testModel runs one part of TestModel. If tidy is set, it creates quotas as zkCli does, and then
+// all stats must be exact. Otherwise it changes their znodes at random.
 func testModel(t *testing.T, r *rand.Rand, tidy bool) {
-	tree, slow := New(), newModel()
+	tree, m := New(), newModel()
 	type frozen struct {
 		snapshot *Snapshot
 		bytes    []byte
 	}
-	if tidy { // the limits come first
+	if tidy { // create the limits first
 		for _, name := range []string{"/a", "/a/zookeeper_limits", "/b", "/b/zookeeper_limits", "/c", "/c/zookeeper_limits"} {
 			s := create(proto.OpCreate, &proto.CreateRequest{Path: "/zookeeper/quota" + name, Data: []byte("countHardLimit=7;byteHardLimit=9"), ACL: proto.OpenACL}, -1)
 			s.tree(tree, &Txn{})
-			s.slow(slow, &Txn{})
+			s.model(m, &Txn{})
 		}
 	}
 	var snapshots []frozen
@@ -443,16 +447,16 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 		case n < 1:
 			text = fmt.Sprint("close session ", x.Session)
 			tree.CloseSession(x, x.Session)
-			slow.closeSession(y)
+			m.closeSession(y)
 		case n < 12:
-			text = multiBoth(t, r, tree, slow, x, y, tidy)
+			text = multiBoth(t, r, tree, m, x, y, tidy)
 		default:
 			s := randomAction(r, tidy)
 			text = s.text
 			path, code := s.tree(tree, x)
-			wantPath, want := s.slow(slow, y)
+			wantPath, want := s.model(m, y)
 			if path != wantPath || code != want {
-				t.Errorf("zxid %d: %s: %q %v, should be %q %v", zxid, text, path, code, wantPath, want)
+				t.Errorf("zxid %d: %s: %q %v, want %q %v", zxid, text, path, code, wantPath, want)
 			}
 			if code != proto.OK && len(x.Changes) > 0 {
 				t.Errorf("zxid %d: %s failed, but changed %v", zxid, text, x.Changes)
@@ -466,16 +470,16 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 		}
 		for _, at := range []string{"/a", "/b", "/c"} {
 			q := tree.findQuota(at)
-			if !tidy || q == nil || !q.stats.there || !q.limits.there {
+			if !tidy || q == nil || !q.stats.exists || !q.limits.exists {
 				continue
 			}
 			counted++
-			if want := slow.truth(at); !q.exact || !bytes.Equal(q.stats.data, want) {
-				t.Fatalf("after zxid %d, %s: the stats of %s are %q (%v), should be %q", zxid, text, at, q.stats.data, q.exact, want)
+			if want := m.usage(at); !q.exact || !bytes.Equal(q.stats.data, want) {
+				t.Fatalf("after zxid %d, %s: the stats of %s are %q (exact: %v), want %q", zxid, text, at, q.stats.data, q.exact, want)
 			}
 		}
-		if zxid%8 == 0 { // it looks at everything
-			if err := same(tree, slow, x.Time); err != nil {
+		if zxid%8 == 0 { // not always, since same is slow
+			if err := same(tree, m, x.Time); err != nil {
 				t.Errorf("after zxid %d, %s: %v", zxid, text, err)
 			}
 		}
@@ -483,12 +487,12 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 			s := tree.Snapshot()
 			f := frozen{s, encodeAll(s)}
 			snapshots = append(snapshots, f)
-			readers.Go(func() { // the race detector sees it if this is not safe
+			readers.Go(func() { // concurrently, so that the race detector can find a race
 				if !bytes.Equal(encodeAll(f.snapshot), f.bytes) {
 					t.Error("a snapshot changed while it was read")
 				}
 			})
-			if r.IntN(4) == 0 { // go on with a tree that was restored
+			if r.IntN(4) == 0 { // continue with a restored tree
 				restored, err := Restore(decodeAll(f.bytes))
 				if err != nil {
 					t.Fatal(err)
@@ -504,27 +508,28 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 		}
 	}
 	if exceeded < 5 || tidy && counted < 1000 {
-		t.Errorf("%d writes that a quota refused, %d true stats: the test does not show much", exceeded, counted)
+		t.Errorf("quotas refused %d writes, %d stats were compared: the test does not show much", exceeded, counted)
 	}
 	if good < 250 || len(snapshots) < 20 {
-		t.Errorf("%d good operations and %d snapshots: the test does not show much", good, len(snapshots))
+		t.Errorf("%d successful operations and %d snapshots: the test does not show much", good, len(snapshots))
 	}
 }
 
-// multiBoth runs a multi on both; the model takes it back by going on with a copy.
-func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn, tidy bool) (text string) {
-	before, digest, size := maps.Clone(slow), tree.Digest(), tree.DataSize()
+// multiBoth runs a random multi on a tree and a model, and returns a description of it. The model
+// rolls back by restoring a copy.
+func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, m model, x, y *Txn, tidy bool) (text string) {
+	before, digest, size := maps.Clone(m), tree.Digest(), tree.DataSize()
 	beforeMulti = before
 	ok := tree.Multi(x, func() bool {
 		for range r.IntN(6) {
 			s := randomAction(r, tidy)
 			text += "; " + s.text
 			path, code := s.tree(tree, x)
-			wantPath, want := s.slow(slow, y)
+			wantPath, want := s.model(m, y)
 			if path != wantPath || code != want {
-				t.Errorf("zxid %d: multi%s: %q %v, should be %q %v", x.Zxid, text, path, code, wantPath, want)
+				t.Errorf("zxid %d: multi%s: %q %v, want %q %v", x.Zxid, text, path, code, wantPath, want)
 			}
-			if code != proto.OK && r.IntN(3) > 0 { // otherwise it goes on, for more that is good
+			if code != proto.OK && r.IntN(3) > 0 { // sometimes continue, so that more succeed
 				return false
 			}
 		}
@@ -532,88 +537,88 @@ func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, slow model, x, y *Txn, ti
 	})
 	beforeMulti = nil
 	if !ok {
-		clear(slow)
-		maps.Copy(slow, before)
+		clear(m)
+		maps.Copy(m, before)
 		if tree.Digest() != digest || tree.DataSize() != size || len(x.Changes) > 0 {
-			t.Errorf("zxid %d: multi%s: was not taken back as a whole", x.Zxid, text)
+			t.Errorf("zxid %d: multi%s: was not rolled back completely", x.Zxid, text)
 		}
 	}
 	return "multi" + text
 }
 
-// same compares the tree with the model in all that can be asked.
-func same(tree *Tree, slow model, now int64) error {
+// same compares everything that a tree and a model can tell.
+func same(tree *Tree, m model, now int64) error {
 	if err := tree.Check(func(s int64) bool { return s >= 1 && s <= 3 }); err != nil {
 		return err
 	}
-	if tree.Len() != len(slow) {
-		return fmt.Errorf("%d znodes, should be %d", tree.Len(), len(slow))
+	if tree.Len() != len(m) {
+		return fmt.Errorf("%d znodes, want %d", tree.Len(), len(m))
 	}
 	var size int64
-	records := make([]Record, 0, len(slow))
+	records := make([]Record, 0, len(m))
 	below := map[string]int{}
-	for p := range slow {
+	for p := range m {
 		for p != "/" {
-			p = slow.parent(p)
+			p = m.parent(p)
 			below[p]++
 		}
 	}
-	for p, want := range slow {
+	for p, want := range m {
 		n := tree.Lookup(p)
 		if n == nil {
 			return fmt.Errorf("%s is missing", p)
 		}
 		if !reflect.DeepEqual(*n.Record(), want) {
-			return fmt.Errorf("%s is %+v, should be %+v", p, *n.Record(), want)
+			return fmt.Errorf("%s is %+v, want %+v", p, *n.Record(), want)
 		}
-		children := slow.children(p)
+		children := m.children(p)
 		var names []string
 		for name := range n.Children {
 			names = append(names, strings.TrimSuffix(p, "/")+"/"+name)
 		}
 		if slices.Sort(names); !slices.Equal(names, children) {
-			return fmt.Errorf("the children of %s are %v, should be %v", p, names, children)
+			return fmt.Errorf("the children of %s are %v, want %v", p, names, children)
 		}
 		if n.Descendants() != below[p] {
-			return fmt.Errorf("%d znodes below %s, should be %d", n.Descendants(), p, below[p])
+			return fmt.Errorf("%d znodes below %s, want %d", n.Descendants(), p, below[p])
 		}
 		stat := n.Stat()
 		if deletes := want.Creates - int64(len(children)); stat.Cversion != int32(want.Creates+deletes) || stat.NumChildren != int32(len(children)) {
-			return fmt.Errorf("%s: %d creates and %d children, but the stat is %+v", p, want.Creates, len(children), stat)
+			return fmt.Errorf("%s: %d creates and %d children, but the Stat is %+v", p, want.Creates, len(children), stat)
 		}
 		size += int64(len(p) + len(want.Data))
 		records = append(records, want)
 	}
 	if tree.DataSize() != size {
-		return fmt.Errorf("data size %d, should be %d", tree.DataSize(), size)
+		return fmt.Errorf("data size %d, want %d", tree.DataSize(), size)
 	}
 	ephemerals := 0
 	for s := range int64(5) {
-		want := slow.ephemerals(s)
+		want := m.ephemerals(s)
 		if ephemerals += len(want); !slices.Equal(tree.EphemeralsOf(s, ""), want) {
-			return fmt.Errorf("ephemerals of %d are %v, should be %v", s, tree.EphemeralsOf(s, ""), want)
+			return fmt.Errorf("ephemerals of session %d are %v, want %v", s, tree.EphemeralsOf(s, ""), want)
 		}
 	}
 	if tree.Ephemerals() != ephemerals {
-		return fmt.Errorf("%d ephemerals, should be %d", tree.Ephemerals(), ephemerals)
+		return fmt.Errorf("%d ephemerals, want %d", tree.Ephemerals(), ephemerals)
 	}
-	if got, want := tree.Reapable(now), slow.reapable(now); !slices.Equal(got, want) {
-		return fmt.Errorf("reapable are %v, should be %v", got, want)
+	if got, want := tree.Reapable(now), m.reapable(now); !slices.Equal(got, want) {
+		return fmt.Errorf("reapable znodes are %v, want %v", got, want)
 	}
-	// The digest is that of a tree which came about in another way.
+	// An equal tree that was built in another way must have the same digest.
 	fresh, err := Restore(records)
 	if err != nil {
 		return err
 	}
 	if fresh.Digest() != tree.Digest() {
-		return fmt.Errorf("digest %016x, of the same tree built anew %016x", tree.Digest(), fresh.Digest())
+		return fmt.Errorf("digest %016x, but an equal restored tree has %016x", tree.Digest(), fresh.Digest())
 	}
 	return nil
 }
 
-// TestDigestSeesEverything: two trees that differ in one field of one record
-// have different digests.
-func TestDigestSeesEverything(t *testing.T) {
+// TestDigestOfEveryField checks that trees that differ in one field of one record have different
+// digests.
+func TestDigestOfEveryField(t *testing.T) {
 	base := Record{Path: "/a", Data: []byte("x"), ACL: proto.OpenACL, Czxid: 1, Mzxid: 2, Pzxid: 3, Ctime: 4, Mtime: 5, Creates: 6, Owner: 7, Version: 8, Aversion: 9, Kind: TTL}
 	build := func(change func(*Record)) uint64 {
 		r := base
@@ -628,10 +633,10 @@ func TestDigestSeesEverything(t *testing.T) {
 		"nothing": func(*Record) {},
 		"path":    func(r *Record) { r.Path = "/b" }, "data": func(r *Record) { r.Data = []byte("y") },
 		"null data": func(r *Record) { r.Data = nil }, "empty data": func(r *Record) { r.Data = []byte{} },
-		"acl":       func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: proto.OpenACL[0].ID}} },
-		"acl order": func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: owner}, proto.OpenACL[0]} },
-		"acl turn":  func(r *Record) { r.ACL = []proto.ACL{proto.OpenACL[0], {Perms: 1, ID: owner}} },
-		"czxid":     func(r *Record) { r.Czxid++ }, "mzxid": func(r *Record) { r.Mzxid++ }, "pzxid": func(r *Record) { r.Pzxid++ },
+		"acl":          func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: proto.OpenACL[0].ID}} },
+		"acl order":    func(r *Record) { r.ACL = []proto.ACL{{Perms: 1, ID: owner}, proto.OpenACL[0]} },
+		"acl reversed": func(r *Record) { r.ACL = []proto.ACL{proto.OpenACL[0], {Perms: 1, ID: owner}} },
+		"czxid":        func(r *Record) { r.Czxid++ }, "mzxid": func(r *Record) { r.Mzxid++ }, "pzxid": func(r *Record) { r.Pzxid++ },
 		"ctime": func(r *Record) { r.Ctime++ }, "mtime": func(r *Record) { r.Mtime++ }, "creates": func(r *Record) { r.Creates++ },
 		"owner": func(r *Record) { r.Owner++ }, "version": func(r *Record) { r.Version++ }, "aversion": func(r *Record) { r.Aversion++ },
 		"kind": func(r *Record) { r.Kind = Container }, "two swapped": func(r *Record) { r.Czxid, r.Mzxid = r.Mzxid, r.Czxid },
@@ -640,13 +645,13 @@ func TestDigestSeesEverything(t *testing.T) {
 	for name, change := range changes {
 		d := build(change)
 		if other, ok := seen[d]; ok {
-			t.Errorf("%s and %s make the same digest", name, other)
+			t.Errorf("%s and %s have the same digest", name, other)
 		}
 		seen[d] = name
 	}
 }
 
-// TestRestoreRefuses: records that make no tree.
+// TestRestoreRefuses checks that records that do not form a tree are an error.
 func TestRestoreRefuses(t *testing.T) {
 	root := Record{Path: "/", ACL: proto.OpenACL}
 	node := func(path string) Record { return Record{Path: path, ACL: proto.OpenACL} }
@@ -662,7 +667,7 @@ func TestRestoreRefuses(t *testing.T) {
 		"a forbidden name": {root, node("/..")},
 	} {
 		if _, err := Restore(records); err == nil {
-			t.Errorf("%s: restored", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 	tree, err := Restore([]Record{node("/a/b"), node("/a-b"), root, node("/a")}) // in any order
@@ -671,8 +676,8 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// FuzzDecodeRecord: any bytes are a record or an error, and a record is
-// written and read as the same.
+// FuzzDecodeRecord decodes random bytes. A record that it gets must be equal after it is encoded
+// and decoded again.
 func FuzzDecodeRecord(f *testing.F) {
 	tree := New()
 	x := &Txn{Zxid: 1, Session: 5, IDs: []proto.ID{owner}}
@@ -693,8 +698,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-// TestLongACL: a list that fills a frame must not stop everything else while
-// its duplicates are looked for.
+// TestLongACL checks that finding the duplicates in a list as long as a frame allows does not take
+// long, since that blocks all other operations.
 func TestLongACL(t *testing.T) {
 	acl := make([]proto.ACL, 80_000)
 	for i := range acl {

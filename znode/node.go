@@ -7,69 +7,69 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Kind is what sort of znode it is (EphemeralType).
+// Kind is the kind of a znode (EphemeralType).
 type Kind uint8
 
 // The kinds of znode.
 const (
 	Persistent Kind = iota
-	Ephemeral       // goes with its session
-	Container       // reaped once it had children and has none
-	TTL             // reaped when it has no children and was not changed for its TTL
+	Ephemeral       // deleted when its session ends
+	Container       // deleted when it has no children any more
+	TTL             // deleted when it has no children and was not changed for its TTL
 )
 
-// Record is what a znode is apart from its place in the tree: what a snapshot holds.
+// Record is the persistent state of a znode, as a snapshot stores it.
 type Record struct {
 	Path                string
-	Data                []byte // nil is null, which is not empty
+	Data                []byte // nil for null, which is different from empty
 	ACL                 []proto.ACL
 	Czxid, Mzxid, Pzxid int64
 	Ctime, Mtime        int64 // ms since the epoch
-	Creates             int64 // children ever created: the sequence counter
-	Owner               int64 // the session of an ephemeral, the ms of a TTL znode
+	Creates             int64 // number of children ever created; numbers sequential ones
+	Owner               int64 // of an ephemeral its session, of a TTL znode the TTL in ms
 	Version, Aversion   int32
 	Kind                Kind
 }
 
-// Node is a znode in a tree. Its methods are look-ups.
+// Node is a znode in a tree. Its methods do not change it.
 type Node struct {
 	rec Record
 
-	// Where it stands. These may change while a snapshot holds the node: a
-	// snapshot reads rec alone.
-	children *family   // nil until the first child; stays with the path when the node is copied
-	siblings *family   // the parent's children; nil for the root
-	owned    *nodeList // the ephemerals of the owner; nil if not ephemeral
-	sibling  int32     // index in siblings
-	own      int32     // index in owned
-	slot     int32     // index in Tree.nodes
-	gen      uint32    // of the tree when this copy was made
+	// The node's place in the tree. These fields may change while a snapshot has the
+	// node, since a snapshot reads only rec.
+	children     *childList // nil until the first child is created; kept when the node is copied
+	siblings     *childList // the parent's children; nil for the root
+	owned        *nodeList  // the owner's ephemerals; nil if the node is not ephemeral
+	siblingIndex int32      // index in siblings
+	ownedIndex   int32      // index in owned
+	slot         int32      // index in Tree.nodes
+	gen          uint32     // the tree's generation when this copy was made
 
-	acl     *access // what rec.ACL says
+	acl     *access // of rec.ACL
 	content uint64  // hash of path and data
 	digest  uint64  // this znode's part of the tree's digest
 }
 
-// nodeList is an unordered set of nodes, each of which knows its index, so that
-// taking one out is cheap. Its order depends on the operations alone.
+// nodeList is a set of nodes. Each node knows its index, so that it can be removed in
+// constant time. The order is arbitrary, but the same on every replica.
 type nodeList struct{ nodes []*Node }
 
-// family is the children of a znode, and how much is in them and below.
-type family struct {
+// childList is the children of a znode, with the usage of all its descendants.
+type childList struct {
 	nodeList
-	above *family // that the parent belongs to; nil if the parent is the root
-	sum   usage
+	up  *childList // the list that contains the znode itself; nil for the root
+	sum usage
 }
 
-// grow adds to the sums of a family and of all above it.
-func (f *family) grow(znodes int, bytes int) {
-	for ; f != nil; f = f.above {
-		f.sum.count += int64(znodes)
-		f.sum.bytes += int64(bytes)
+// grow adds to the sum of l and of the lists above it.
+func (l *childList) grow(znodes int, bytes int) {
+	for ; l != nil; l = l.up {
+		l.sum.count += int64(znodes)
+		l.sum.bytes += int64(bytes)
 	}
 }
 
-// total is the number of znodes at and below this one and the bytes of their data.
+// total returns the usage of this znode and all its descendants.
 func (n *Node) total() usage {
 	u := usage{count: 1, bytes: int64(len(n.rec.Data))}
 	if n.children != nil {
@@ -79,23 +79,24 @@ func (n *Node) total() usage {
 	return u
 }
 
-// Record returns the znode's values. Data and ACL must not be changed.
+// Record returns the znode's persistent state. The caller must not change it.
 func (n *Node) Record() *Record { return &n.rec }
 
-// Access is who may do what with the znode.
+// Access returns the znode's ACL for checks.
 func (n *Node) Access() proto.Access { return n.acl }
 
-// apart is n, or a copy of it if n may be the stats of a quota: an operation
-// answers with its own data, and counts afterwards (DataTree.createNode, setData).
-func (n *Node) apart() *Node {
-	if _, name, ok := quotaNode(n.rec.Path); ok && name == statsName {
+// replyCopy returns n, or a copy of it if n is the stats of a quota. The reply to an
+// operation must have the data from before the operation is counted, which may change
+// that znode (DataTree.createNode, setData).
+func (n *Node) replyCopy() *Node {
+	if _, name, ok := splitQuotaPath(n.rec.Path); ok && name == statsName {
 		c := *n
 		return &c
 	}
 	return n
 }
 
-// NumChildren is the number of direct children.
+// NumChildren returns the number of children.
 func (n *Node) NumChildren() int {
 	if n.children == nil {
 		return 0
@@ -103,7 +104,8 @@ func (n *Node) NumChildren() int {
 	return len(n.children.nodes)
 }
 
-// Children calls yield with the name of each direct child.
+// Children calls yield with the name of each child, in no particular order, until yield
+// returns false.
 func (n *Node) Children(yield func(name string) bool) {
 	if n.children == nil {
 		return
@@ -119,16 +121,16 @@ func (n *Node) Children(yield func(name string) bool) {
 	}
 }
 
-// Descendants is the number of znodes below this one.
+// Descendants returns the number of znodes below this one.
 func (n *Node) Descendants() int { return int(n.total().count) - 1 }
 
-// Stat is the znode's metadata as a client sees it (DataNode.copyStat).
+// Stat returns the znode's metadata as clients see it (DataNode.copyStat).
 func (n *Node) Stat() proto.Stat {
 	r, children := &n.rec, n.NumChildren()
 	s := proto.Stat{
 		Czxid: r.Czxid, Mzxid: r.Mzxid, Pzxid: r.Pzxid, Ctime: r.Ctime, Mtime: r.Mtime,
 		Version: r.Version, Aversion: r.Aversion, DataLength: int32(len(r.Data)), NumChildren: int32(children),
-		Cversion: int32(2*r.Creates - int64(children)), // creates + deletes of children
+		Cversion: int32(2*r.Creates - int64(children)), // number of creates and deletes of children
 	}
 	if r.Kind == Ephemeral {
 		s.EphemeralOwner = r.Owner
@@ -146,7 +148,7 @@ func contentHash(r *Record) uint64 {
 	return h
 }
 
-// aclHash is 0 for the ACL that nearly every znode has.
+// aclHash returns a hash of an ACL, which is 0 for the open one that most znodes have.
 func aclHash(acl []proto.ACL) uint64 {
 	if isOpen(acl) {
 		return 0
@@ -154,9 +156,9 @@ func aclHash(acl []proto.ACL) uint64 {
 	return 1<<32 | uint64(crc32.Checksum(proto.AppendACL(nil, acl), castagnoli))
 }
 
-// digestOf mixes everything a client can learn of a znode but its children's
-// names, which are parts of their own digests. It takes the hashes of what may
-// be long.
+// digestOf returns a znode's part of the tree's digest, a hash of its whole record. content
+// and acl are the hashes of the parts that may be long, so that they need not be computed
+// for each change.
 func digestOf(r *Record, content, acl uint64) uint64 {
 	h := content
 	for _, v := range [...]int64{r.Czxid, r.Mzxid, r.Pzxid, r.Ctime, r.Mtime, r.Creates, r.Owner,
@@ -176,7 +178,7 @@ func mix(h uint64) uint64 {
 
 func isOpen(acl []proto.ACL) bool { return len(acl) == 1 && acl[0] == proto.OpenACL[0] }
 
-// appendRecord and decodeRecord are the form of a znode in a snapshot.
+// appendRecord appends the encoding of a znode in a snapshot to b. [DecodeRecord] decodes it.
 func appendRecord(b []byte, r *Record) []byte {
 	b = binary.AppendUvarint(b, uint64(len(r.Path)))
 	b = append(b, r.Path...)

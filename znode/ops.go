@@ -8,7 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Txn is one transaction on the tree: what its operations depend on, and what they did.
+// Txn is a transaction on the tree: the input of its operations, and their changes.
 type Txn struct {
 	Zxid    int64
 	Time    int64 // ms since the epoch
@@ -18,24 +18,26 @@ type Txn struct {
 
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL bool
-	// X509 makes x509 a scheme of ACLs, as in ZooKeeper where it serves TLS.
+	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
 	X509 bool
 	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
 	NoDigest bool
-	// EnforceQuota keeps creates and setData within the quotas, as ZooKeeper
-	// does with enforceQuota; without it they are counted alone.
+	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper
+	// does with enforceQuota. Without it, usage is counted but not checked.
 	EnforceQuota bool
-	Exceeded     []QuotaExceeded // soft limits, and at most one hard one, which failed
+	Exceeded     []QuotaExceeded // the soft limits exceeded, and the hard limit that failed an operation
 
 	checker            Checker
-	aclSent, aclStored int // bytes of the ACLs in the requests, and of what they became
+	aclSent, aclStored int // total length of the ACLs as they were sent and as they are stored
 }
 
 func (x *Txn) permitted(n *Node, perms int32) bool {
 	return x.checker.Permits(n.acl, perms, x.IDs)
 }
 
-func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
+// addChange adds a change of n to the transaction. parent is nil if the change does not concern
+// the parent.
+func (x *Txn) addChange(kind proto.ChangeKind, n, parent *Node) {
 	c := proto.Change{Kind: kind, Path: n.rec.Path, Access: n.acl}
 	if parent != nil {
 		c.ParentAccess = parent.acl
@@ -46,10 +48,10 @@ func (x *Txn) did(kind proto.ChangeKind, n, parent *Node) {
 	x.Changes = append(x.Changes, c)
 }
 
-// Create makes a znode. op decides its kind: create, create2, createContainer
-// or createTTL; ttl is in ms and -1 for all but the last. The name of a
-// sequential znode is the path and ten digits or more of the number of children that
-// its parent ever had.
+// Create creates a znode. op is create, create2, createContainer or createTTL, and with the
+// flags decides the kind. ttl is in ms, and -1 except for createTTL. To the path of a
+// sequential znode, Create appends the number of children that its parent ever had, with at
+// least ten digits.
 func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (*Node, proto.Code) {
 	ttlMode := r.Flags == proto.FlagTTL || r.Flags == proto.FlagTTLSequential
 	switch {
@@ -58,7 +60,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case ttlMode && x.NoTTL:
 		return nil, proto.Unimplemented
 	case ttlMode && (ttl < 1 || ttl > proto.MaxTTL), !ttlMode && ttl >= 0,
-		op == proto.OpCreateTTL && !ttlMode: // the last one kills a real server for good
+		op == proto.OpCreateTTL && !ttlMode: // this last one would crash ZooKeeper, at every start again
 		return nil, proto.BadArguments
 	case r.Path == jute.Null:
 		return nil, proto.MarshallingError
@@ -112,16 +114,16 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	if t.inMulti {
 		t.undo = append(t.undo, undo{linked, rec, nil})
 	}
-	x.did(proto.NodeCreated, n, parent)
-	n = n.apart()
-	if of, name, ok := quotaNode(path); ok && name == statsName {
+	x.addChange(proto.NodeCreated, n, parent)
+	n = n.replyCopy()
+	if of, name, ok := splitQuotaPath(path); ok && name == statsName {
 		t.recount(of)
 	}
 	t.count(path, 1, len(r.Data))
 	return n, proto.OK
 }
 
-// Delete removes a znode. The permission is its parent's to give.
+// Delete deletes a znode. It requires DELETE permission on the parent.
 func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
 	switch {
 	case path == jute.Null:
@@ -149,7 +151,7 @@ func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
 	return proto.OK
 }
 
-// Reap removes a container or TTL znode that is still to be reaped at the
+// Reap deletes a container or TTL znode if [Tree.Reapable] would still return it at the
 // transaction's time (deleteContainer).
 func (t *Tree) Reap(x *Txn, path string) proto.Code {
 	n := t.index[path]
@@ -171,7 +173,7 @@ func (t *Tree) remove(x *Txn, n, parent *Node) {
 	}
 	t.unlink(n)
 	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
-	x.did(proto.NodeDeleted, n, parent)
+	x.addChange(proto.NodeDeleted, n, parent)
 	t.count(n.rec.Path, -1, -len(n.rec.Data))
 }
 
@@ -193,28 +195,28 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 	}
 	n = t.edit(n, func(rec *Record) {
 		rec.Data = bytes.Clone(r.Data)
-		rec.Version = next(rec.Version)
+		rec.Version = nextVersion(rec.Version)
 		rec.Mzxid, rec.Mtime = x.Zxid, x.Time
 	})
-	x.did(proto.NodeDataChanged, n, nil)
-	n = n.apart()
+	x.addChange(proto.NodeDataChanged, n, nil)
+	n = n.replyCopy()
 	t.count(r.Path, 0, more)
 	return n, proto.OK
 }
 
-// SetConfig replaces the data of /zookeeper/config. Its version becomes -1, as in
-// ZooKeeper: the data carries a version of its own.
+// SetConfig replaces the data of /zookeeper/config. As in ZooKeeper, the znode's version
+// becomes -1; the configuration's version is in the data.
 func (t *Tree) SetConfig(x *Txn, data []byte) {
 	n := t.edit(t.index[ConfigPath], func(rec *Record) {
 		rec.Data = data
 		rec.Version = -1
 		rec.Mzxid = x.Zxid
 	})
-	x.did(proto.NodeDataChanged, n, nil)
+	x.addChange(proto.NodeDataChanged, n, nil)
 }
 
-// MayConfigure reports whether the running transaction may change what
-// /zookeeper/config tells.
+// MayConfigure reports whether the transaction's client may change the members, which requires
+// WRITE permission on /zookeeper/config.
 func (t *Tree) MayConfigure(x *Txn) bool {
 	return x.permitted(t.index[ConfigPath], proto.PermWrite)
 }
@@ -237,13 +239,13 @@ func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	}
 	n = t.edit(n, func(rec *Record) {
 		rec.ACL = acl
-		rec.Aversion = next(rec.Aversion)
+		rec.Aversion = nextVersion(rec.Aversion)
 	})
-	x.did(proto.NodeACLChanged, n, nil)
+	x.addChange(proto.NodeACLChanged, n, nil)
 	return n, proto.OK
 }
 
-// CheckVersion is the check operation of a multi.
+// CheckVersion carries out the operation check of a multi.
 func (t *Tree) CheckVersion(x *Txn, path string, version int32) proto.Code {
 	if !ValidPath(path) {
 		return proto.BadArguments
@@ -255,6 +257,7 @@ func (t *Tree) CheckVersion(x *Txn, path string, version int32) proto.Code {
 	return code
 }
 
+// lookup finds the znode at path and checks that the client has the permission perm.
 func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
 	n := t.index[path]
 	switch {
@@ -266,19 +269,21 @@ func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
 	return n, proto.OK
 }
 
-// versionMatches: -1 matches every version, any other only itself.
+// versionMatches reports whether a znode with version have is at the version want that a request
+// expects, which may be AnyVersion.
 func versionMatches(want, have int32) bool { return want == proto.AnyVersion || want == have }
 
-// next is the version after v. It skips -1, which would match nothing and everything.
-func next(v int32) int32 {
+// nextVersion returns the version after v. It skips -1: no request could expect that version,
+// since -1 stands for any.
+func nextVersion(v int32) int32 {
 	if v++; v == proto.AnyVersion {
 		v++
 	}
 	return v
 }
 
-// Multi runs do, which applies operations one after the other, and takes all
-// that they did back if it returns false.
+// Multi calls do, which applies the operations of a multi. If do returns false, Multi undoes
+// them all. It returns what do returned.
 func (t *Tree) Multi(x *Txn, do func() bool) bool {
 	before := len(x.Changes)
 	t.inMulti = true
@@ -289,11 +294,11 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 	}
 	clear(t.undo)
 	t.undo, t.inMulti = t.undo[:0], false
-	t.forgetNoted()
+	t.discardSaved()
 	return ok
 }
 
-// CloseSession deletes all ephemerals of a session, in the order in which they were created.
+// CloseSession deletes all ephemerals of a session, in the order of [Tree.EphemeralsOf].
 func (t *Tree) CloseSession(x *Txn, session int64) {
 	for _, path := range t.EphemeralsOf(session, "") {
 		t.remove(x, t.index[path], t.Lookup(parentPath(path)))

@@ -2,8 +2,7 @@ package znode
 
 import "strings"
 
-// ValidPath reports whether ZooKeeper would take path as the name of a znode
-// (common/PathUtils).
+// ValidPath reports whether ZooKeeper accepts path as the path of a znode (PathUtils).
 func ValidPath(path string) bool {
 	if path == "/" {
 		return true
@@ -15,7 +14,7 @@ func ValidPath(path string) bool {
 	for i, r := range path {
 		switch {
 		case r <= 0x1f, r >= 0x7f && r <= 0x9f, r >= 0xd800 && r <= 0xf8ff, r >= 0xfff0:
-			return false // what is above U+FFFF is surrogates to Java, so it is refused as well
+			return false // Java has surrogates for code points above U+FFFF, so these are refused too
 		case r == '/' && i > 0:
 			if !validName(path[start:i]) {
 				return false
@@ -28,15 +27,15 @@ func ValidPath(path string) bool {
 
 func validName(s string) bool { return s != "" && s != "." && s != ".." }
 
-// usablePath is the weaker rule, of delete and of create's first check.
+// usablePath is the weaker check that ZooKeeper makes in delete and first in create.
 func usablePath(path string) bool {
 	return strings.IndexByte(path, '/') >= 0 && strings.IndexByte(path, 0) < 0
 }
 
-// parentPath is what stands before the last slash; "" for a child of the root.
+// parentPath returns path up to its last slash, which is "" for a child of the root.
 func parentPath(path string) string { return path[:strings.LastIndexByte(path, '/')] }
 
-// The paths that a server makes itself and that nobody can delete.
+// The paths of the znodes that every tree has. They cannot be deleted.
 const (
 	Root       = "/"
 	SystemPath = "/zookeeper"
@@ -44,6 +43,7 @@ const (
 	ConfigPath = "/zookeeper/config"
 )
 
+// special reports whether every tree has this path.
 func special(path string) bool {
 	return path == Root || path == SystemPath || path == QuotaPath || path == ConfigPath
 }

@@ -10,52 +10,54 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A quota on a path is two znodes that clients make (Quotas): QuotaPath + path +
-// "/zookeeper_limits", which says how much may be there, and likewise
-// "zookeeper_stats", whose data the tree keeps: the number of znodes at and
-// below the path, and the bytes of their data. A znode counts for the nearest
-// quota alone, and only those with limits count.
+// A quota on a path consists of two znodes below QuotaPath + path, which clients create
+// (Quotas): zookeeper_limits has the limits; zookeeper_stats has the usage, that is, the
+// number of znodes at and below the path and the length of their data, which the tree
+// updates. A change of a znode is counted only in the nearest quota at or above its path
+// that has limits.
 const (
 	limitsName = "zookeeper_limits"
 	statsName  = "zookeeper_stats"
 )
 
-// quota is what the tree knows of a path that has limits or stats, or is above
-// one that has. It follows from the znodes, apart from exact.
+// quota is the quota on a path. Quotas form a tree, in which one without limits and stats
+// exists only because there is another one below it. Except for exact, it can be computed
+// from the znodes.
 type quota struct {
 	quotaState
-	up   *quota // of the parent; nil for the root
-	name string // the last name of the path
-	next map[string]*quota
+	up   *quota            // quota on the parent; nil for the root
+	name string            // last name of the path
+	next map[string]*quota // quotas on the children, by name
 
-	before *quotaState // if the running multi has changed it
+	before *quotaState // state before the current multi; nil if that has not changed it
 }
 
 type quotaState struct {
 	limits, stats quotaData
-	allowed       track // the limits; nil if they cannot be read
-	used          usage // the stats, if they are readable
-	readable      bool
-	below         int // quotas with limits strictly below the path
-	// exact says that the stats are what a count would give. ZooKeeper keeps on
-	// counting from wrong numbers too: those that a client wrote, those of stats that are
-	// older than the limits, or of a quota with another one below it.
+	allowed       quotaValues // parsed limits; nil if there are none or they are invalid
+	used          usage       // parsed stats
+	readable      bool        // used is valid
+	below         int         // number of quotas with limits below this one
+	// exact is set if the stats are known to equal the actual usage. They may differ
+	// because, like ZooKeeper, the tree only adds changes to them: if a client wrote
+	// other numbers, if the stats are older than the limits, or if there is a quota
+	// below this one.
 	exact bool
 }
 
-// maxStats is the length beyond which stats lose the keys that the tree does not
-// count. They are written anew with every change of a znode that they count.
+// maxStats is the length beyond which an update of stats removes the keys that the tree does
+// not count. It limits the work for each change that is counted.
 const maxStats = 256
 
-// quotaData is the data of a znode, if there is one.
+// quotaData is the data of a limits or stats znode, if it exists.
 type quotaData struct {
-	data  []byte
-	there bool
+	data   []byte
+	exists bool
 }
 
-// quotaNode splits the path of a limits or stats znode into the path that it is
-// about and its name.
-func quotaNode(path string) (of, name string, ok bool) {
+// splitQuotaPath splits the path of a limits or stats znode into the path that has the quota,
+// and the znode's name. ok is false for other znodes.
+func splitQuotaPath(path string) (of, name string, ok bool) {
 	if !strings.HasPrefix(path, QuotaPath+"/") {
 		return "", "", false
 	}
@@ -64,33 +66,34 @@ func quotaNode(path string) (of, name string, ok bool) {
 	return path[len(QuotaPath):i], name, name == limitsName || name == statsName
 }
 
-// trackQuota keeps the quotas: r was linked or has other data, or is not there any more.
-func (t *Tree) trackQuota(r *Record, there bool) {
-	path, name, ok := quotaNode(r.Path)
-	if !ok || path == "" { // nothing counts for the root: ZooKeeper dies of limits for it
+// trackQuota updates the quotas after a change of the znode r: if exists is set, it is new or
+// its data was changed, and otherwise it was deleted.
+func (t *Tree) trackQuota(r *Record, exists bool) {
+	path, name, ok := splitQuotaPath(r.Path)
+	if !ok || path == "" { // there is no quota on the root, which would crash ZooKeeper
 		return
 	}
 	q := t.quotaAt(path)
-	t.note(q)
+	t.save(q)
 	now := quotaData{}
-	if there {
+	if exists {
 		now = quotaData{r.Data, true}
 	}
 	if name == statsName {
 		q.stats, q.exact = now, false
 		q.used, q.readable = parseUsage(now.data)
 	} else {
-		had := q.limits.there
+		had := q.limits.exists
 		q.limits = now
-		q.allowed, _ = parseTrack(now.data)
-		if had != there {
+		q.allowed, _ = parseQuotaValues(now.data)
+		if had != exists {
 			q.exact = false
 			d := 1
 			if had {
 				d = -1
 			}
 			for above := q.up; above.up != nil; above = above.up {
-				t.note(above)
+				t.save(above)
 				above.below += d
 				above.exact = false
 			}
@@ -99,9 +102,8 @@ func (t *Tree) trackQuota(r *Record, there bool) {
 	q.prune()
 }
 
-// walk calls f with each part of path that ends before a slash or with it, the
-// shortest first, and with the quota there, as far as there are any.
-func (t *Tree) walk(path string, f func(part string, q *quota)) {
+// walk calls f for the quotas at and above path, from the top, each with the path that it is on.
+func (t *Tree) walk(path string, f func(at string, q *quota)) {
 	q := &t.quotas
 	for end := 0; end < len(path); {
 		start := end + 1
@@ -117,17 +119,17 @@ func (t *Tree) walk(path string, f func(part string, q *quota)) {
 	}
 }
 
-// findQuota is the quota of a path, nil if there is none.
+// findQuota returns the quota on path, or nil if there is none.
 func (t *Tree) findQuota(path string) (found *quota) {
-	t.walk(path, func(part string, q *quota) {
-		if len(part) == len(path) {
+	t.walk(path, func(at string, q *quota) {
+		if len(at) == len(path) {
 			found = q
 		}
 	})
 	return found
 }
 
-// quotaAt is the quota of a path, made if need be.
+// quotaAt returns the quota on path. It adds it if there is none.
 func (t *Tree) quotaAt(path string) *quota {
 	q := &t.quotas
 	for name := range strings.SplitSeq(path[1:], "/") {
@@ -144,27 +146,27 @@ func (t *Tree) quotaAt(path string) *quota {
 	return q
 }
 
-// note remembers what a quota was before the running multi.
-func (t *Tree) note(q *quota) {
+// save saves the state of a quota, which is about to change, if a multi is running.
+func (t *Tree) save(q *quota) {
 	if t.inMulti && q.before == nil {
 		before := q.quotaState
 		q.before = &before
-		t.noted = append(t.noted, q)
+		t.saved = append(t.saved, q)
 	}
 }
 
-// forgetNoted ends a multi.
-func (t *Tree) forgetNoted() {
-	for _, q := range t.noted {
+// discardSaved discards the saved states at the end of a multi.
+func (t *Tree) discardSaved() {
+	for _, q := range t.saved {
 		q.before = nil
 		q.prune()
 	}
-	t.noted = nil
+	t.saved = nil
 }
 
-// prune takes a quota out, and those above, as far as there is nothing in them.
+// prune removes a quota if it is empty, and then those above it if they are.
 func (q *quota) prune() {
-	for q.up != nil && !q.limits.there && !q.stats.there && len(q.next) == 0 && q.before == nil {
+	for q.up != nil && !q.limits.exists && !q.stats.exists && len(q.next) == 0 && q.before == nil {
 		if q.up.next[q.name] == q {
 			delete(q.up.next, q.name)
 		}
@@ -172,7 +174,7 @@ func (q *quota) prune() {
 	}
 }
 
-// path is what the quota is about.
+// path returns the path that has the quota.
 func (q *quota) path() string {
 	var names []string
 	for ; q.up != nil; q = q.up {
@@ -185,7 +187,7 @@ func (q *quota) path() string {
 	return "/" + strings.Join(names, "/")
 }
 
-// each calls f with every quota at q and below, in no order.
+// each calls f for q and every quota below it, in no particular order.
 func (q *quota) each(f func(q *quota)) {
 	f(q)
 	for _, next := range q.next {
@@ -193,40 +195,40 @@ func (q *quota) each(f func(q *quota)) {
 	}
 }
 
-// quotaOf is the nearest quota with limits at or above path, or nil
-// (PathTrie.findMaxPrefix).
+// quotaOf returns the nearest quota with limits at or above path, and the path that has it. found
+// is nil if there is none (PathTrie.findMaxPrefix).
 func (t *Tree) quotaOf(path string) (at string, found *quota) {
 	t.walk(path, func(part string, q *quota) {
-		if q.limits.there {
+		if q.limits.exists {
 			at, found = part, q
 		}
 	})
 	return at, found
 }
 
-// quotaBefore is quotaOf as it was before the running multi: what an operation
-// of a multi is checked against, whatever those before it did.
+// quotaBefore is like quotaOf, but returns the state before the current multi. Quotas are checked
+// against that state, whatever the multi's earlier operations did.
 func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
 	t.walk(path, func(part string, q *quota) {
 		state := &q.quotaState
 		if q.before != nil {
 			state = q.before
 		}
-		if state.limits.there {
+		if state.limits.exists {
 			at, found = part, state
 		}
 	})
 	return at, found
 }
 
-// count adds to the stats of the quota that counts path (DataTree.updateQuotaStat).
-// Nothing but their data changes, and no watch fires.
+// count adds a change at path to the stats of its quota (DataTree.updateQuotaStat). As in
+// ZooKeeper, this changes only their data and fires no watch.
 func (t *Tree) count(path string, nodes, bytes int) {
 	at, q := t.quotaOf(path)
-	if q == nil || !q.stats.there {
+	if q == nil || !q.stats.exists {
 		return
 	}
-	if !q.readable { // which a real server does not survive
+	if !q.readable { // these would crash ZooKeeper
 		t.recount(at)
 		return
 	}
@@ -241,11 +243,11 @@ func (t *Tree) count(path string, nodes, bytes int) {
 	q.exact = exact
 }
 
-// recount makes the stats of a path true (DataTree.updateQuotaForPath).
+// recount sets the stats of the quota on path to its actual usage (DataTree.updateQuotaForPath).
 func (t *Tree) recount(path string) {
 	t.setStats(path, t.total(path))
 	if q := t.findQuota(path); q != nil {
-		q.exact = q.countable() && !system(path)
+		q.exact = q.countable() && !isSystemPath(path)
 	}
 }
 
@@ -254,13 +256,17 @@ func (t *Tree) setStats(path string, u usage) {
 	t.edit(n, func(r *Record) { r.Data = u.text() })
 }
 
-// countable says that all changes at and below the quota's path count for it.
-func (q *quota) countable() bool { return q.limits.there && q.stats.there && q.below == 0 }
+// countable reports whether all changes at and below the quota's path are counted in it, unless
+// they are changes of stats.
+func (q *quota) countable() bool { return q.limits.exists && q.stats.exists && q.below == 0 }
 
-// system: the stats themselves are there, and no quota counts their changes.
-func system(path string) bool { return path == SystemPath || strings.HasPrefix(path, SystemPath+"/") }
+// isSystemPath reports whether path is /zookeeper or below. A quota there cannot be exact, since
+// updates of stats, which are below /zookeeper, are not counted.
+func isSystemPath(path string) bool {
+	return path == SystemPath || strings.HasPrefix(path, SystemPath+"/")
+}
 
-// total is the number of znodes at and below a path and the bytes of their data.
+// total returns the actual usage of the znode at path and its descendants.
 func (t *Tree) total(path string) usage {
 	if n := t.Lookup(path); n != nil {
 		return n.total()
@@ -273,23 +279,23 @@ func (t *Tree) totalText(path string) []byte {
 	return u.text()
 }
 
-// isTrue reports whether a quota's stats are what a count gives.
-func (t *Tree) isTrue(path string, q *quota) bool {
+// statsCorrect reports whether the stats of the quota on path equal its actual usage.
+func (t *Tree) statsCorrect(path string, q *quota) bool {
 	return string(q.stats.data) == string(t.totalText(path))
 }
 
-// restoreQuotas finds out which stats of a restored tree are exact. ZooKeeper
-// counts anew at a start; here all replicas keep the same.
+// restoreQuotas finds out which stats of a restored tree are exact. Unlike ZooKeeper, which
+// counts again when it starts, it does not change wrong stats: all replicas must have the same.
 func (t *Tree) restoreQuotas() {
 	t.quotas.each(func(q *quota) {
-		if q.exact = q.countable(); q.exact { // few are, of a deep one and all above it
+		if q.exact = q.countable(); q.exact { // only then make the path, which may be long
 			path := q.path()
-			q.exact = !system(path) && t.isTrue(path, q)
+			q.exact = !isSystemPath(path) && t.statsCorrect(path, q)
 		}
 	})
 }
 
-// checkQuotas is the part of [Tree.Check] about quotas.
+// checkQuotas verifies the quotas, as a part of [Tree.Check].
 func (t *Tree) checkQuotas() error {
 	fresh := newTree()
 	for i := range t.Len() {
@@ -300,16 +306,16 @@ func (t *Tree) checkQuotas() error {
 
 func (t *Tree) compareQuotas(q, want *quota) error {
 	path := q.path()
-	alike := func(a, b quotaData) bool { return a.there == b.there && sameSlice(a.data, b.data) }
-	if !alike(q.limits, want.limits) || !alike(q.stats, want.stats) || q.below != want.below || q.before != nil {
-		return fmt.Errorf("znode: the quota on %s is not what its znodes say", path)
+	same := func(a, b quotaData) bool { return a.exists == b.exists && sameSlice(a.data, b.data) }
+	if !same(q.limits, want.limits) || !same(q.stats, want.stats) || q.below != want.below || q.before != nil {
+		return fmt.Errorf("znode: the quota on %s does not agree with its znodes", path)
 	}
-	if q.exact && !t.isTrue(path, q) {
+	if q.exact && !t.statsCorrect(path, q) {
 		return fmt.Errorf("znode: the stats of the quota on %s are %q, should be %q", path, q.stats.data, t.totalText(path))
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.next)) {
 		if want.next[name] == nil {
-			return fmt.Errorf("znode: a quota on %s/%s, where there is none", path, name)
+			return fmt.Errorf("znode: a quota on %s/%s, which has no znodes", path, name)
 		}
 		if err := t.compareQuotas(q.next[name], want.next[name]); err != nil {
 			return err
@@ -321,8 +327,8 @@ func (t *Tree) compareQuotas(q, want *quota) error {
 	return nil
 }
 
-// track is the data of a limits or stats znode (StatsTrack).
-type track map[string]int64
+// quotaValues is the parsed data of a limits or stats znode (StatsTrack).
+type quotaValues map[string]int64
 
 const (
 	countKey     = "count"
@@ -331,22 +337,22 @@ const (
 	bytesHardKey = "byteHardLimit"
 )
 
-// get is a value; -1 is none.
-func (s track) get(key string) int64 {
+// get returns a value, or -1 if there is none.
+func (s quotaValues) get(key string) int64 {
 	if v, ok := s[key]; ok {
 		return v
 	}
 	return -1
 }
 
-// parseTrack reads key=number pairs with commas and semicolons between them. It
-// takes exactly what ZooKeeper takes, which follows from Java's split: text
-// behind a second = of a pair means nothing, and two of them in a row are -1.
-func parseTrack(data []byte) (s track, ok bool) {
+// parseQuotaValues parses key=number pairs separated by commas or semicolons. It accepts exactly
+// what ZooKeeper accepts, which uses Java's split: text after a second = in a pair is ignored,
+// and a pair with == has the value -1.
+func parseQuotaValues(data []byte) (s quotaValues, ok bool) {
 	if data == nil {
 		return nil, false
 	}
-	s = track{}
+	s = quotaValues{}
 	if len(data) == 0 {
 		return s, true
 	}
@@ -374,13 +380,13 @@ func parseTrack(data []byte) (s track, ok bool) {
 	return s, true
 }
 
-// usage is what stats say.
+// usage is the content of a stats znode, or an actual usage.
 type usage struct {
 	count, bytes int64
-	all          track // nil if there is no other key
+	all          quotaValues // all keys; nil if count and bytes are the only ones
 }
 
-// parseUsage reads stats: quickly, if they are as the tree writes them.
+// parseUsage parses stats. It is fast for stats that the tree has written.
 func parseUsage(data []byte) (u usage, ok bool) {
 	number := func(prefix string) (v int64) {
 		if ok = ok && len(data) > len(prefix) && string(data[:len(prefix)]) == prefix; !ok {
@@ -402,14 +408,14 @@ func parseUsage(data []byte) (u usage, ok bool) {
 	if ok && len(data) == 0 {
 		return u, true
 	}
-	if u.all, ok = parseTrack(whole); ok {
+	if u.all, ok = parseQuotaValues(whole); ok {
 		u.count, u.bytes = u.all.get(countKey), u.all.get(bytesKey)
 	}
 	return u, ok
 }
 
-// text is the form that ZooKeeper writes. The odd = before the first semicolon
-// is for readers older than the hard limits.
+// text returns stats in the form that ZooKeeper writes. It has an extra = before the first
+// semicolon for old versions, which do not know hard limits.
 func (u *usage) text() []byte {
 	b := append(make([]byte, 0, 24), countKey+"="...)
 	b = strconv.AppendInt(b, u.count, 10)
@@ -425,16 +431,16 @@ func (u *usage) text() []byte {
 	return b
 }
 
-// QuotaExceeded says that an operation would go, or went, over a quota.
+// QuotaExceeded describes an operation that exceeds a quota.
 type QuotaExceeded struct {
 	Path  string // that has the quota
 	Unit  string // "count" or "bytes"
-	Value int64  // that it would come to
+	Value int64  // usage with the operation
 	Limit int64
-	Hard  bool // the operation was refused
+	Hard  bool // the limit is a hard one, so the operation was refused
 }
 
-// String is ZooKeeper's text for its log.
+// String returns the message that ZooKeeper logs.
 func (e *QuotaExceeded) String() string {
 	strictness, what := "soft", "Count"
 	if e.Hard {
@@ -446,9 +452,8 @@ func (e *QuotaExceeded) String() string {
 	return fmt.Sprintf("Quota exceeded: %s [current %s=%d, %s%sLimit=%d]", e.Path, e.Unit, e.Value, strictness, what, e.Limit)
 }
 
-// checkQuota decides whether nodes and bytes may be added at path
-// (ZooKeeperServer.checkQuota). Limits or stats that cannot be read are a
-// MarshallingError, as every surprise is to a real server.
+// checkQuota checks whether so many nodes and bytes may be added at path
+// (ZooKeeperServer.checkQuota). As in ZooKeeper, invalid limits or stats are a MarshallingError.
 func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 	if !x.EnforceQuota {
 		return proto.OK
@@ -469,7 +474,7 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 		if unit.more == 0 || soft < 0 && hard < 0 {
 			continue
 		}
-		if !q.stats.there {
+		if !q.stats.exists {
 			return proto.OK
 		}
 		if !q.readable {
@@ -493,21 +498,22 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 	return proto.OK
 }
 
-// Namespace is the first name of the quota's path.
+// Namespace returns the first name of the path that has the quota.
 func (e *QuotaExceeded) Namespace() string {
 	name, _, _ := strings.Cut(e.Path[1:], "/")
 	return name
 }
 
-// QuotaTotal sums up the quotas below one znode of the root. A limit is the
-// hard one if there is one; -1 is no limit, and nil no znode that says it.
+// QuotaTotal is the sum of the quotas at and below a child of the root. For each quota, it adds
+// the hard limit if there is one, else the soft limit, or else -1. A sum is nil if no quota has
+// valid limits or stats, respectively.
 type QuotaTotal struct {
-	Namespace              string // the znode's name
+	Namespace              string // name of the child
 	CountLimit, BytesLimit *int64
 	CountUsage, BytesUsage *int64
 }
 
-// QuotaTotals are the sums of all quotas, by name (QuotaMetricsUtils).
+// QuotaTotals returns the sums of all quotas, in order of their names (QuotaMetricsUtils).
 func (t *Tree) QuotaTotals() []QuotaTotal {
 	add := func(sum **int64, v int64) {
 		if *sum == nil {
@@ -515,7 +521,7 @@ func (t *Tree) QuotaTotals() []QuotaTotal {
 		}
 		**sum += v
 	}
-	limit := func(limits track, key, hardKey string) int64 {
+	limit := func(limits quotaValues, key, hardKey string) int64 {
 		if hard := limits.get(hardKey); hard >= 0 {
 			return hard
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func TestParseTrack(t *testing.T) {
+func TestParseUsage(t *testing.T) {
 	for data, want := range map[string]string{
 		"count=01,bytes=000000000000000000000000000000012": "count=1,bytes=12",
 		"count=999999999999999999,bytes=-3":                "count=999999999999999999,bytes=-3",
@@ -33,15 +33,16 @@ func TestParseTrack(t *testing.T) {
 	} {
 		u, ok := parseUsage([]byte(data))
 		if got := string(u.text()); ok != (want != "") || ok && got != want {
-			t.Errorf("%q: %q %v, should be %q", data, got, ok, want)
+			t.Errorf("%q: %q %v, want %q", data, got, ok, want)
 		}
 	}
 	if _, ok := parseUsage(nil); ok {
-		t.Error("null is no text")
+		t.Error("null should be invalid")
 	}
 }
 
-// quotaTree is a tree with a quota on /q, where some znodes are, and what makes more.
+// quotaTree returns a tree with a few znodes at /q and a quota on it, and a function that carries
+// out an operation with the quota enforced.
 func quotaTree(t *testing.T, limits string) (tree *Tree, do func(op proto.OpCode, path, data string) proto.Code) {
 	tree = New()
 	x := &Txn{EnforceQuota: true}
@@ -67,10 +68,11 @@ func quotaTree(t *testing.T, limits string) (tree *Tree, do func(op proto.OpCode
 
 const qStats = "/zookeeper/quota/q/zookeeper_stats"
 
+// text returns the data of the znode at path.
 func (t *Tree) text(path string) string { return string(t.index[path].rec.Data) }
 
-// TestCheckQuotas: Check sees stats that are not true, and a table that is not
-// what the znodes say.
+// TestCheckQuotas checks that Check finds stats that are wrong but marked as exact, and quotas
+// that do not agree with the znodes.
 func TestCheckQuotas(t *testing.T) {
 	alive := func(int64) bool { return true }
 	for name, damage := range map[string]func(*Tree){
@@ -93,7 +95,7 @@ func TestCheckQuotas(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !tree.findQuota("/q").exact {
-			t.Error("stats that were counted just now are not taken for exact")
+			t.Error("stats that were just counted are not marked as exact")
 		}
 		damage(tree)
 		if err := tree.Check(alive); err == nil || !strings.Contains(err.Error(), "quota") {
@@ -102,8 +104,8 @@ func TestCheckQuotas(t *testing.T) {
 	}
 }
 
-// TestQuotaRestored: a restored tree has the same stats, whether they are true
-// or not, and knows which are.
+// TestQuotaRestored checks that Restore keeps stats even if they are wrong, and finds out whether
+// they are exact.
 func TestQuotaRestored(t *testing.T) {
 	for _, stats := range []string{"", "count=7,bytes=7"} {
 		tree, do := quotaTree(t, "countHardLimit=10")
@@ -123,26 +125,28 @@ func TestQuotaRestored(t *testing.T) {
 	}
 }
 
-// TestQuotaSurvived: what a real server does not survive.
-func TestQuotaSurvived(t *testing.T) {
+// TestBadQuotas checks quotas that would crash ZooKeeper.
+func TestBadQuotas(t *testing.T) {
 	tree, do := quotaTree(t, "")
 	want := func(code proto.Code, op proto.OpCode, path, data string) {
 		t.Helper()
 		if got := do(op, path, data); got != code {
-			t.Errorf("%d %s %q: %v, should be %v", op, path, data, got, code)
+			t.Errorf("%d %s %q: %v, want %v", op, path, data, got, code)
 		}
 	}
-	// Stats that are no text: it dies of the next change. Here they are counted anew.
-	for _, odd := range []string{"x", "count=", "count=1,bytes=9223372036854775808"} {
-		want(proto.OK, proto.OpSetData, qStats, odd)
+	// Invalid stats would crash ZooKeeper at the next change that it counts. Here the
+	// usage is then counted again.
+	for _, invalid := range []string{"x", "count=", "count=1,bytes=9223372036854775808"} {
+		want(proto.OK, proto.OpSetData, qStats, invalid)
 		want(proto.OK, proto.OpCreate, "/q/b", "123")
 		if got := tree.text(qStats); got != "count=3,bytes=9" {
-			t.Errorf("after %q the stats are %q", odd, got)
+			t.Errorf("after %q the stats are %q", invalid, got)
 		}
 		want(proto.OK, proto.OpDelete, "/q/b", "")
 	}
-	// Limits for the root: it dies at once. Limits beside /zookeeper/quota, of
-	// which it cuts as many letters off: it dies, or limits what is elsewhere.
+	// Limits for the root would crash ZooKeeper at once. Limits elsewhere below
+	// /zookeeper would crash it or become a quota on another path, since it removes a
+	// prefix of fixed length. Here they have no effect.
 	for _, path := range []string{"/zookeeper/quota", "/zookeeper", "/zookeeper/quotas", "/zookeeper/quotas/q", "/zookeeper/abcde", "/zookeeper/abcde/q"} {
 		do(proto.OpCreate, path, "")
 		want(proto.OK, proto.OpCreate, path+"/zookeeper_limits", "countHardLimit=0")
@@ -164,7 +168,7 @@ func TestQuotaSurvived(t *testing.T) {
 	}
 }
 
-// TestQuotaExceeded: the texts of ZooKeeper's log.
+// TestQuotaExceeded checks which limits are exceeded, and the messages that ZooKeeper logs.
 func TestQuotaExceeded(t *testing.T) {
 	for limits, want := range map[string]string{
 		"count=2":                   "Quota exceeded: /q [current count=3, softCountLimit=2]",
@@ -182,7 +186,7 @@ func TestQuotaExceeded(t *testing.T) {
 			got = append(got, x.Exceeded[i].String())
 		}
 		if strings.Join(got, " ") != want || (code == proto.QuotaExceeded) != strings.Contains(want, "hard") {
-			t.Errorf("%s: %q, should be %q", limits, got, want)
+			t.Errorf("%s: %q, want %q", limits, got, want)
 		}
 		tree, _ = quotaTree(t, limits)
 		x = &Txn{}
@@ -192,7 +196,7 @@ func TestQuotaExceeded(t *testing.T) {
 	}
 }
 
-// TestUnreadableQuota: limits or stats that are needed and cannot be read.
+// TestUnreadableQuota checks operations whose quota has invalid limits or stats.
 func TestUnreadableQuota(t *testing.T) {
 	for _, path := range []string{"/zookeeper/quota/q/zookeeper_limits", qStats} {
 		for _, data := range [][]byte{nil, []byte("x")} {
@@ -210,8 +214,8 @@ func TestUnreadableQuota(t *testing.T) {
 	}
 }
 
-// TestManyQuotas: no operation takes longer for the number of quotas, and none
-// of many in one multi for those before it.
+// TestManyQuotas checks that the time for an operation depends neither on the number of quotas
+// nor on the number of earlier operations in the same multi.
 func TestManyQuotas(t *testing.T) {
 	tree, do := quotaTree(t, "countHardLimit=100000000")
 	const many = 20_000
@@ -232,7 +236,7 @@ func TestManyQuotas(t *testing.T) {
 			return true
 		})
 		if want := fmt.Sprintf("count=%d,bytes=6", many+2); tree.text(qStats) != want {
-			t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+			t.Errorf("the stats are %q, want %q", tree.text(qStats), want)
 		}
 	})
 	if took > 30*time.Second {
@@ -240,17 +244,17 @@ func TestManyQuotas(t *testing.T) {
 	}
 }
 
-// TestCountsAreKept: neither the stats of a quota nor getAllChildrenNumber look at
-// the znodes that they count, of which there may be millions: a sum that the tree
-// keeps with its lists of children says it all, and Check verifies that.
+// TestCountsAreKept checks that neither the stats of a quota nor getAllChildrenNumber visit the
+// znodes that they count, of which there may be millions. They use the sums in the lists of
+// children, which Check verifies.
 func TestCountsAreKept(t *testing.T) {
 	alive := func(int64) bool { return true }
 	tree, do := quotaTree(t, "countHardLimit=1000")
 	want := func(count, bytes int64, descendants int) {
 		t.Helper()
-		for range 2 { // counted anew: by a create of the stats, and because they cannot be read
+		for range 2 { // once as they are, and once counted again by creating the stats
 			if u := fmt.Sprintf("count=%d,bytes=%d", count, bytes); tree.text(qStats) != u {
-				t.Errorf("the stats are %q, should be %q", tree.text(qStats), u)
+				t.Errorf("the stats are %q, want %q", tree.text(qStats), u)
 			}
 			if code := do(proto.OpDelete, qStats, ""); code != proto.OK {
 				t.Fatal(code)
@@ -260,7 +264,7 @@ func TestCountsAreKept(t *testing.T) {
 			}
 		}
 		if n := tree.Lookup("/q").Descendants(); n != descendants {
-			t.Errorf("%d znodes below /q, should be %d", n, descendants)
+			t.Errorf("%d znodes below /q, want %d", n, descendants)
 		}
 	}
 	want(2, 6, 1)
@@ -283,13 +287,13 @@ func TestCountsAreKept(t *testing.T) {
 		t.Error(err)
 	}
 
-	// Had somebody walked, this would not show.
+	// With a wrong sum, the results must be wrong as well.
 	tree.index["/q"].children.sum = usage{count: 1_000_000, bytes: 5_000_000}
-	want0 := tree.text(qStats)
-	if do(proto.OpSetData, qStats, "x"); tree.text(qStats) == want0 {
+	before := tree.text(qStats)
+	if do(proto.OpSetData, qStats, "x"); tree.text(qStats) == before {
 		t.Fatal("the stats cannot be written")
 	}
-	do(proto.OpSetData, "/q/a", "12") // which adds to the sum as well
+	do(proto.OpSetData, "/q/a", "12") // is added to the sum, and counts the usage again
 	if u := tree.text(qStats); u != "count=1000001,bytes=5000000" {
 		t.Errorf("the stats are %q", u)
 	}
@@ -297,19 +301,19 @@ func TestCountsAreKept(t *testing.T) {
 		t.Errorf("%d znodes below /q", n)
 	}
 	if err := tree.Check(alive); err == nil || !strings.Contains(err.Error(), "below") {
-		t.Errorf("a wrong sum: %v", err)
+		t.Errorf("Check of a wrong sum: %v", err)
 	}
 }
 
-// TestLongStats: stats that a client wrote are read once, however long they are, and
-// keep the numbers that the tree counts but not all the rest.
+// TestLongStats checks that long stats that a client wrote are parsed only once, and that an
+// update removes their other keys.
 func TestLongStats(t *testing.T) {
 	tree, do := quotaTree(t, "countHardLimit=1000")
 	short := "count=2,bytes=6=;" + strings.Repeat("k", 200) + "=1"
 	do(proto.OpSetData, qStats, short)
 	do(proto.OpCreate, "/q/b", "12")
 	if want := strings.Replace(short, "2,bytes=6", "3,bytes=8", 1); tree.text(qStats) != want {
-		t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+		t.Errorf("the stats are %q, want %q", tree.text(qStats), want)
 	}
 	b := []byte("count=1000,bytes=6")
 	for i := range 100_000 {
@@ -324,17 +328,17 @@ func TestLongStats(t *testing.T) {
 			}
 		}
 	})
-	if tree.text(qStats) != long || allocated > 1<<20 { // to read them once takes some 20 MB
-		t.Errorf("%d bytes allocated to refuse 100 writes", allocated)
+	if tree.text(qStats) != long || allocated > 1<<20 { // parsing them once allocates about 20 MB
+		t.Errorf("allocated %d bytes to refuse 100 writes", allocated)
 	}
 	do(proto.OpDelete, "/q/b", "")
 	if want := "count=999,bytes=4"; tree.text(qStats) != want {
-		t.Errorf("the stats are %q, should be %q", tree.text(qStats), want)
+		t.Errorf("the stats are %q, want %q", tree.text(qStats), want)
 	}
 }
 
-// TestDeepQuotas: a quota deep in the tree, those above it, and what a multi that
-// fails does to them.
+// TestDeepQuotas checks a quota deep in the tree with others above it, before and after it is
+// deleted, and after a multi that deletes it but fails.
 func TestDeepQuotas(t *testing.T) {
 	const depth = 2000
 	tree, x := New(), &Txn{}
@@ -362,7 +366,7 @@ func TestDeepQuotas(t *testing.T) {
 	check := func(at, stats string) {
 		t.Helper()
 		if path, q := tree.quotaOf(deep + "/b"); path != at || string(q.stats.data) != stats {
-			t.Errorf("what is below counts for %.40s with %s", path, q.stats.data)
+			t.Errorf("the quota is on %.40s with stats %s, want %.40s with %s", path, q.stats.data, at, stats)
 		}
 		if err := tree.Check(func(int64) bool { return true }); err != nil {
 			t.Error(err)
@@ -375,7 +379,7 @@ func TestDeepQuotas(t *testing.T) {
 			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_limits", "")
 			do(proto.OpCreate, deep+"/b", "")
 			if before, _ := tree.quotaBefore(deep + "/b"); before != deep {
-				t.Errorf("in the multi counts %.40s", before)
+				t.Errorf("in the multi, the quota is on %.40s, want %.40s", before, deep)
 			}
 			return ok
 		})
@@ -385,12 +389,12 @@ func TestDeepQuotas(t *testing.T) {
 	}
 	check(deep[:depth], "count=1002,bytes=1001")
 	if n := len(tree.findQuota(deep[:depth]).next); n != 0 {
-		t.Errorf("%d quotas are left below", n)
+		t.Errorf("%d quotas are left below the deleted one's parent", n)
 	}
 }
 
-// TestDeepQuota: to restore a quota on a deep path takes memory, and so time, in proportion
-// to the znodes that are above it.
+// TestDeepQuota checks that restoring a quota on a deep path takes memory, and so time, in
+// proportion to the lengths of the paths above it.
 func TestDeepQuota(t *testing.T) {
 	tree := New()
 	path, total := QuotaPath, 0
@@ -420,9 +424,9 @@ func TestDeepQuota(t *testing.T) {
 		}
 	})
 	if restored.Digest() != tree.Digest() || restored.Check(func(int64) bool { return true }) != nil {
-		t.Error("another tree is restored")
+		t.Error("the restored tree differs")
 	}
-	if most := 10*total + depth*1000; allocated > uint64(most) {
-		t.Errorf("%d bytes allocated for paths of %d bytes, at most %d should be", allocated, total, most)
+	if limit := 10*total + depth*1000; allocated > uint64(limit) {
+		t.Errorf("allocated %d bytes for paths of %d bytes, want at most %d", allocated, total, limit)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestSequencePastInt32 creates sequential znodes where ZooKeeper's counter
-// wraps: numbers go on, and none comes twice.
+// TestSequencePastInt32 creates sequential znodes where ZooKeeper's counter overflows: here the
+// numbers continue.
 func TestSequencePastInt32(t *testing.T) {
 	tree := New()
 	create := func(path string, flags int32) string {
@@ -31,6 +31,6 @@ func TestSequencePastInt32(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := again.Lookup("/dir").Record().Creates; got != math.MaxInt32+3 {
-		t.Errorf("a snapshot keeps %d creates", got)
+		t.Errorf("after a snapshot the counter is %d, want %d", got, math.MaxInt32+3)
 	}
 }

@@ -2,9 +2,9 @@ package znode
 
 import "slices"
 
-// slots holds the nodes of a tree by number, in chunks, so that copying them
-// all for a snapshot is copying the chunks' addresses. A chunk is copied before
-// its first change after that.
+// slots is an array of a tree's nodes that can be copied fast, for a snapshot: it consists of
+// chunks, which a copy shares. A chunk is copied before its first change in each generation of
+// the tree.
 type slots struct {
 	chunks []*chunk
 	len    int
@@ -14,15 +14,15 @@ const chunkLen = 256
 
 type chunk struct {
 	nodes [chunkLen]*Node
-	gen   uint32 // of the tree when this copy was made
+	gen   uint32 // the tree's generation when this copy was made
 }
 
 func (s *slots) at(i int) *Node { return s.chunks[i/chunkLen].nodes[i%chunkLen] }
 
-// put, push and pop need the tree's generation.
+// put sets the i-th node. gen is the tree's generation.
 func (s *slots) put(i int, n *Node, gen uint32) {
 	c := s.chunks[i/chunkLen]
-	if c.gen != gen { // a snapshot may hold it
+	if c.gen != gen { // a snapshot may share it
 		c = &chunk{c.nodes, gen}
 		s.chunks[i/chunkLen] = c
 	}
@@ -40,11 +40,11 @@ func (s *slots) push(n *Node, gen uint32) {
 func (s *slots) pop(gen uint32) {
 	s.len--
 	s.put(s.len, nil, gen)
-	if spare := len(s.chunks) - 1; s.len <= (spare-1)*chunkLen { // one empty chunk stays, for the next push
-		s.chunks[spare] = nil
-		s.chunks = s.chunks[:spare]
+	if last := len(s.chunks) - 1; s.len <= (last-1)*chunkLen { // keep one empty chunk for the next push
+		s.chunks[last] = nil
+		s.chunks = s.chunks[:last]
 	}
 }
 
-// frozen is a copy that stays as it is, if the tree's generation rises.
-func (s *slots) frozen() slots { return slots{slices.Clone(s.chunks), s.len} }
+// clone returns a copy for a snapshot. The tree's generation must be increased as well.
+func (s *slots) clone() slots { return slots{slices.Clone(s.chunks), s.len} }

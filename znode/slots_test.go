@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// TestSlots compares slots with a slice, over the bounds of several chunks;
-// frozen copies stay as they were.
+// TestSlots compares slots with a slice, with several chunks, and checks that clones do not
+// change.
 func TestSlots(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	var s slots
@@ -44,11 +44,11 @@ func TestSlots(t *testing.T) {
 			}
 			if r.IntN(100) == 0 {
 				gen++
-				copies = append(copies, copied{s.frozen(), slices.Clone(want)})
+				copies = append(copies, copied{s.clone(), slices.Clone(want)})
 			}
 		}
 		if !slices.Equal(all(&s), want) {
-			t.Fatalf("%d nodes are not the %d that they should be", s.len, len(want))
+			t.Fatalf("%d nodes, which differ from the %d expected ones", s.len, len(want))
 		}
 		if n := len(s.chunks); n > len(want)/chunkLen+2 {
 			t.Errorf("%d chunks for %d nodes", n, len(want))

@@ -11,33 +11,33 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Snapshot is a tree as it was when the snapshot was taken. It never changes
-// and may be read beside the tree.
+// Snapshot is the state of a tree at one point in time. It never changes, and may be read
+// concurrently with operations on the tree.
 type Snapshot struct {
 	nodes  slots
 	digest uint64
 }
 
-// Snapshot takes a snapshot. It takes as long as copying a pointer for every
-// few hundred znodes; from then on the first change of each znode copies it.
+// Snapshot takes a snapshot. It is fast: it copies one pointer for every few hundred znodes.
+// Afterwards, the first change of each znode makes a copy of it.
 func (t *Tree) Snapshot() *Snapshot {
 	t.gen++
-	return &Snapshot{t.nodes.frozen(), t.digest}
+	return &Snapshot{t.nodes.clone(), t.digest}
 }
 
-// Len is the number of znodes in the snapshot.
+// Len returns the number of znodes.
 func (s *Snapshot) Len() int { return s.nodes.len }
 
-// Digest is the tree's digest at the time of the snapshot.
+// Digest returns the tree's digest.
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Append appends the encoding of the i-th znode to b.
+// Append appends the encoding of the i-th znode to b. The order of the znodes is arbitrary.
 func (s *Snapshot) Append(b []byte, i int) []byte { return appendRecord(b, &s.nodes.at(i).rec) }
 
-// ErrRecord marks an encoded znode that cannot be read.
+// ErrRecord means that an encoded znode cannot be decoded, or that records do not form a tree.
 var ErrRecord = errors.New("znode: bad record")
 
-// DecodeRecord reads what [Snapshot.Append] wrote and returns what follows it.
+// DecodeRecord decodes a znode that [Snapshot.Append] has encoded, and returns the rest of b.
 func DecodeRecord(b []byte) (r Record, rest []byte, err error) {
 	bytesOf := func(n uint64) []byte {
 		if err != nil || n > uint64(len(b)) {
@@ -92,14 +92,15 @@ func DecodeRecord(b []byte) (r Record, rest []byte, err error) {
 	return r, b, nil
 }
 
-// Restore builds a tree from the records of a snapshot, in any order.
+// Restore builds a tree from the records of a snapshot. They may be in any order; Restore
+// sorts them.
 func Restore(records []Record) (*Tree, error) {
 	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Path, b.Path) }) // parents first
 	t := newTree()
 	for i := range records {
 		r := &records[i]
 		if !ValidPath(r.Path) || t.index[r.Path] != nil || r.Path != Root && t.Lookup(parentPath(r.Path)) == nil {
-			return nil, fmt.Errorf("%w: %q is invalid, twice there or without a parent", ErrRecord, r.Path)
+			return nil, fmt.Errorf("%w: %q is invalid, occurs twice or has no parent", ErrRecord, r.Path)
 		}
 		t.link(&Node{rec: *r})
 	}

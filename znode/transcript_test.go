@@ -13,16 +13,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestTranscripts runs the stories in testdata. Every command that changes
-// something is a transaction of its own, zxid 1, 2, 3 and so on, at 1000 ms
-// times its zxid unless time= says otherwise:
+// TestTranscripts runs the transcripts in testdata. Each command that is an operation or a multi is
+// a transaction, with the zxids 1, 2, 3 and so on, and a time of 1000 ms times the zxid unless
+// time= gives another one:
 //
 //	create /a data=x flags=2 acl=world:anyone:31 as=digest:u:h session=1
 //
-// After each one the whole tree is checked.
+// After each command the whole tree is checked.
 func TestTranscripts(t *testing.T) {
 	testkit.Transcripts(t, func(*testing.T) func([]string) string {
-		s := &story{tree: New()}
+		s := &transcript{tree: New()}
 		return func(command []string) string {
 			out := s.run(command)
 			if err := s.tree.Check(func(int64) bool { return true }); err != nil {
@@ -33,15 +33,15 @@ func TestTranscripts(t *testing.T) {
 	})
 }
 
-// story is the state of one transcript.
-type story struct {
-	tree   *Tree
-	zxid   int64
-	frozen *Snapshot
-	bytes  []byte // of frozen, when it was taken
+// transcript is the state of a transcript that is being run.
+type transcript struct {
+	tree     *Tree
+	zxid     int64
+	snapshot *Snapshot
+	bytes    []byte // encoding of snapshot, when it was taken
 }
 
-// args are the words of a command: the path, and key=value.
+// args is the arguments of a command: a path and words of the form key=value.
 type args struct {
 	path string
 	kv   map[string]string
@@ -61,15 +61,16 @@ func parse(words []string) (a args) {
 	return a
 }
 
-func (a args) num(key string, otherwise int64) int64 {
-	n, err := strconv.ParseInt(cmp.Or(a.kv[key], strconv.FormatInt(otherwise, 10)), 0, 64)
+// num returns the number after key=, or def if it is missing.
+func (a args) num(key string, def int64) int64 {
+	n, err := strconv.ParseInt(cmp.Or(a.kv[key], strconv.FormatInt(def, 10)), 0, 64)
 	if err != nil {
 		panic(err)
 	}
 	return n
 }
 
-// data is nil without data=, or the text after it.
+// data returns the text after data=, or nil if it is missing.
 func (a args) data() []byte {
 	if v, ok := a.kv["data"]; ok {
 		return []byte(v)
@@ -77,8 +78,8 @@ func (a args) data() []byte {
 	return nil
 }
 
-// acl reads scheme:id:perms, several with commas; without acl= it is open, and
-// with acl=none an empty list.
+// acl parses the list after acl=, which has the form scheme:id:perms,... Without acl= it returns
+// the open ACL, and for acl=none an empty list.
 func (a args) acl() (acl []proto.ACL) {
 	v, ok := a.kv["acl"]
 	if !ok {
@@ -99,6 +100,7 @@ func (a args) acl() (acl []proto.ACL) {
 	return acl
 }
 
+// ids parses the list of identities after as=.
 func (a args) ids() (ids []proto.ID) {
 	if v, ok := a.kv["as"]; ok {
 		for _, e := range strings.Split(v, ",") {
@@ -114,8 +116,8 @@ var createOps = map[string]proto.OpCode{
 	"create-container": proto.OpCreateContainer, "create-ttl": proto.OpCreateTTL,
 }
 
-// run carries a command out and returns what it prints.
-func (s *story) run(command []string) string {
+// run runs a command and returns what it prints.
+func (s *transcript) run(command []string) string {
 	words := strings.Fields(command[0])
 	a := parse(words[1:])
 	switch words[0] {
@@ -131,19 +133,19 @@ func (s *story) run(command []string) string {
 		names := slices.Sorted(s.tree.Lookup(a.path).Children)
 		return fmt.Sprintln(names, s.tree.Lookup(a.path).Descendants(), "below")
 	case "snapshot":
-		s.frozen = s.tree.Snapshot()
-		s.bytes = encodeAll(s.frozen)
-		return fmt.Sprintf("%d znodes\n", s.frozen.Len())
-	case "unchanged?": // is the snapshot what it was when it was taken?
-		return fmt.Sprintln(bytes.Equal(encodeAll(s.frozen), s.bytes))
-	case "restore": // the tree of the snapshot
+		s.snapshot = s.tree.Snapshot()
+		s.bytes = encodeAll(s.snapshot)
+		return fmt.Sprintf("%d znodes\n", s.snapshot.Len())
+	case "unchanged?": // whether the snapshot is as it was when it was taken
+		return fmt.Sprintln(bytes.Equal(encodeAll(s.snapshot), s.bytes))
+	case "restore": // continue with a tree restored from the snapshot
 		tree, err := Restore(decodeAll(s.bytes))
 		if err != nil {
 			return fmt.Sprintln(err)
 		}
 		s.tree = tree
-		return fmt.Sprintln("digest as it was:", tree.Digest() == s.frozen.Digest())
-	case "patch": // a record that no history of reasonable length makes
+		return fmt.Sprintln("same digest:", tree.Digest() == s.snapshot.Digest())
+	case "patch": // changes a record as only very many operations could
 		records := decodeAll(encodeAll(s.tree.Snapshot()))
 		for i := range records {
 			if r := &records[i]; r.Path == a.path {
@@ -185,13 +187,13 @@ func (s *story) run(command []string) string {
 		out += showChange(&c) + "\n"
 	}
 	if len(x.Changes) == 0 && (s.tree.Digest() != digest || s.tree.DataSize() != size) {
-		out += "changed without saying so\n"
+		out += "changed without a Change\n"
 	}
 	return out
 }
 
-// op carries out one operation, of a multi or on its own.
-func (s *story) op(x *Txn, word string, a args) (code proto.Code, text string) {
+// op runs one operation, which may be part of a multi.
+func (s *transcript) op(x *Txn, word string, a args) (code proto.Code, text string) {
 	version := int32(a.num("version", -1))
 	switch word {
 	case "create", "create2", "create-container", "create-ttl":
@@ -253,9 +255,9 @@ func showACL(acl []proto.ACL) string {
 	return strings.Join(s, ",")
 }
 
-// show prints the tree: the znodes of the user, or all with "tree /", each
-// with its data, and with stat=1 what a client sees of it.
-func (s *story) show(a args) string {
+// show prints the znodes and their data, with stat=1 also their metadata. It leaves out /zookeeper
+// and the znodes below it unless the path / is given.
+func (s *transcript) show(a args) string {
 	var out strings.Builder
 	paths := make([]string, 0, s.tree.Len())
 	for p := range s.tree.index {
@@ -283,7 +285,7 @@ func (s *story) show(a args) string {
 	return out.String()
 }
 
-// encodeAll is a snapshot's bytes, znodes in the order of their paths.
+// encodeAll returns the encoded znodes of a snapshot, in the order of their bytes.
 func encodeAll(s *Snapshot) []byte {
 	all := make([][]byte, s.Len())
 	for i := range all {

@@ -9,28 +9,28 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Tree is the znode tree. The zero value is not usable; see [New].
+// Tree is a tree of znodes. Use [New] to create one.
 type Tree struct {
-	index      map[string]*Node
-	nodes      slots               // the same nodes, dense, for snapshots
-	ephemerals map[int64]*nodeList // by owner
-	owned      int                 // ephemerals of all owners
-	reapable   map[string]struct{} // container and TTL znodes
-	quotas     quota               // of the root, with all others below it
-	noted      []*quota            // those that the running multi changed
-	gen        uint32              // nodes of an older generation may be held by a snapshot
-	digest     uint64
-	dataSize   int64
-	undo       []undo // of the running multi
-	inMulti    bool
+	index         map[string]*Node    // by path
+	nodes         slots               // the same nodes, for snapshots
+	ephemerals    map[int64]*nodeList // by session
+	numEphemerals int                 // of all sessions
+	reapable      map[string]struct{} // paths of all container and TTL znodes
+	quotas        quota               // root of the tree of quotas
+	saved         []*quota            // quotas that the current multi has changed
+	gen           uint32              // generation: nodes of an older one may be in a snapshot
+	digest        uint64
+	dataSize      int64
+	undo          []undo // steps of the current multi
+	inMulti       bool
 }
 
 func newTree() *Tree {
 	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}}
 }
 
-// New returns a tree with the znodes that every server has: the root,
-// /zookeeper, and its config (which anybody may read) and quota.
+// New returns a tree with the znodes that every server has: the root, /zookeeper,
+// /zookeeper/config (which everybody may read) and /zookeeper/quota.
 func New() *Tree {
 	t := newTree()
 	readOnly := []proto.ACL{{Perms: proto.PermRead, ID: proto.OpenACL[0].ID}}
@@ -45,7 +45,8 @@ func New() *Tree {
 	return t
 }
 
-// Lookup returns the znode at path, or nil. It validates nothing; "" is the root.
+// Lookup returns the znode at path, or nil if there is none. It does not validate the path. The
+// empty path is the root's.
 func (t *Tree) Lookup(path string) *Node {
 	if path == "" {
 		path = Root
@@ -53,21 +54,21 @@ func (t *Tree) Lookup(path string) *Node {
 	return t.index[path]
 }
 
-// Len is the number of znodes, the root included.
+// Len returns the number of znodes, including the root.
 func (t *Tree) Len() int { return t.nodes.len }
 
-// Digest is a hash of the whole tree. Equal trees have equal digests, whatever
-// way led to them.
+// Digest returns a hash of the whole tree. It does not depend on the operations that led to the
+// tree.
 func (t *Tree) Digest() uint64 { return t.digest }
 
-// DataSize is the sum of the lengths of all paths and data, in bytes.
+// DataSize returns the total length of all paths and data, in bytes.
 func (t *Tree) DataSize() int64 { return t.dataSize }
 
-// Ephemerals is the number of ephemeral znodes.
-func (t *Tree) Ephemerals() int { return t.owned }
+// Ephemerals returns the number of ephemeral znodes.
+func (t *Tree) Ephemerals() int { return t.numEphemerals }
 
-// EphemeralsOf returns those paths of a session's ephemerals that begin with
-// prefix, in the order of their creation.
+// EphemeralsOf returns the paths of a session's ephemerals that begin with prefix, in the order
+// of their creation. Those created by the same multi are in order of their paths.
 func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
 	l := t.ephemerals[session]
 	if l == nil {
@@ -89,9 +90,9 @@ func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
 	return paths
 }
 
-// Reapable returns the container and TTL znodes that ContainerManager would
-// delete at nowMs, sorted: no children, and for a container that it had some,
-// for a TTL znode that it was not changed for its TTL.
+// Reapable returns the sorted paths of the znodes without children that are to be deleted at
+// nowMs: containers that have had children, and TTL znodes that were not changed for their TTL
+// (ContainerManager).
 func (t *Tree) Reapable(nowMs int64) []string {
 	var paths []string
 	for p := range t.reapable {
@@ -103,7 +104,7 @@ func (t *Tree) Reapable(nowMs int64) []string {
 	return paths
 }
 
-// overdue reports whether a container or TTL znode without children is to be reaped.
+// overdue reports whether a container or TTL znode without children is to be deleted.
 func (n *Node) overdue(nowMs int64) bool {
 	if n.rec.Kind == Container {
 		return n.rec.Creates > 0
@@ -111,13 +112,14 @@ func (n *Node) overdue(nowMs int64) bool {
 	return nowMs-n.rec.Mtime > n.rec.Owner
 }
 
-// add and remove keep a node's index in one of its lists, which at points to.
-
-func (l *nodeList) add(n *Node, at *int32) {
-	*at = int32(len(l.nodes))
+// add adds a node, and sets *index to its index in the list.
+func (l *nodeList) add(n *Node, index *int32) {
+	*index = int32(len(l.nodes))
 	l.nodes = append(l.nodes, n)
 }
 
+// remove removes the node at the index at. It moves the last node there; index returns the
+// field of a node that has its index in this list.
 func (l *nodeList) remove(at int32, index func(*Node) *int32) {
 	last := len(l.nodes) - 1
 	moved := l.nodes[last]
@@ -127,20 +129,20 @@ func (l *nodeList) remove(at int32, index func(*Node) *int32) {
 	l.nodes = l.nodes[:last]
 }
 
-func siblingIndex(n *Node) *int32 { return &n.sibling }
-func ownIndex(n *Node) *int32     { return &n.own }
+func siblingIndex(n *Node) *int32 { return &n.siblingIndex }
+func ownedIndex(n *Node) *int32   { return &n.ownedIndex }
 
-// link puts a new node into its place. Its parent must be there.
+// link adds a new node to the tree, which must contain its parent.
 func (t *Tree) link(n *Node) {
 	r := &n.rec
 	n.gen = t.gen
 	if r.Path != Root {
 		p := t.Lookup(parentPath(r.Path))
 		if p.children == nil {
-			p.children = &family{above: p.siblings}
+			p.children = &childList{up: p.siblings}
 		}
 		n.siblings = p.children
-		n.siblings.add(n, &n.sibling)
+		n.siblings.add(n, &n.siblingIndex)
 		n.siblings.grow(1, len(r.Data))
 	}
 	if r.Kind == Ephemeral {
@@ -148,8 +150,8 @@ func (t *Tree) link(n *Node) {
 			n.owned = &nodeList{}
 			t.ephemerals[r.Owner] = n.owned
 		}
-		n.owned.add(n, &n.own)
-		t.owned++
+		n.owned.add(n, &n.ownedIndex)
+		t.numEphemerals++
 	}
 	if r.Kind == Container || r.Kind == TTL {
 		t.reapable[r.Path] = struct{}{}
@@ -167,14 +169,14 @@ func (t *Tree) link(n *Node) {
 	t.trackQuota(r, true)
 }
 
-// unlink takes a node without children out of the tree.
+// unlink removes a node without children from the tree.
 func (t *Tree) unlink(n *Node) {
 	r := &n.rec
-	n.siblings.remove(n.sibling, siblingIndex)
+	n.siblings.remove(n.siblingIndex, siblingIndex)
 	n.siblings.grow(-1, -len(r.Data))
 	if n.owned != nil {
-		n.owned.remove(n.own, ownIndex)
-		t.owned--
+		n.owned.remove(n.ownedIndex, ownedIndex)
+		t.numEphemerals--
 		if len(n.owned.nodes) == 0 {
 			delete(t.ephemerals, r.Owner)
 		}
@@ -190,8 +192,8 @@ func (t *Tree) unlink(n *Node) {
 	t.trackQuota(r, false)
 }
 
-// edit changes a node's record by change, on a copy if a snapshot may hold the
-// node, and notes how to take it back if a multi is running.
+// edit calls change with a node's record, and returns the node. If a snapshot may have the node,
+// edit replaces it by a copy first. In a multi, it records how to undo the change.
 func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 	if t.inMulti {
 		t.undo = append(t.undo, undo{edited, n.rec, nil})
@@ -203,10 +205,10 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 		t.index[n.rec.Path] = n
 		t.nodes.put(int(n.slot), n, t.gen)
 		if n.siblings != nil {
-			n.siblings.nodes[n.sibling] = n
+			n.siblings.nodes[n.siblingIndex] = n
 		}
 		if n.owned != nil {
-			n.owned.nodes[n.own] = n
+			n.owned.nodes[n.ownedIndex] = n
 		}
 	}
 	r := &n.rec
@@ -227,16 +229,16 @@ func (t *Tree) edit(n *Node, change func(*Record)) *Node {
 	return n
 }
 
-// sameSlice reports whether a and b are the very same slice.
+// sameSlice reports whether a and b are the same slice, not just equal.
 func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// undo is how to take back one step of a multi.
+// undo is what is needed to undo one step of a multi.
 type undo struct {
 	step step
-	rec  Record  // before the step
-	acl  *access // of a node that was unlinked
+	rec  Record  // before the step, or after it if the node was linked
+	acl  *access // of a node that was unlinked, so that it need not be computed again
 }
 
 type step uint8
@@ -247,7 +249,7 @@ const (
 	unlinked
 )
 
-// rollback takes back all steps of the running multi, the last one first.
+// rollback undoes all steps of the current multi, the last one first.
 func (t *Tree) rollback() {
 	steps := t.undo
 	t.undo, t.inMulti = nil, false
@@ -261,14 +263,14 @@ func (t *Tree) rollback() {
 			t.link(&Node{rec: u.rec, acl: u.acl})
 		}
 	}
-	for _, q := range t.noted {
+	for _, q := range t.saved {
 		q.exact = q.before.exact
 	}
 }
 
-// Check verifies the whole tree: that every znode has its parent, that lists,
-// counters, digest and quotas are what the znodes say, and that the owner of
-// every ephemeral is alive. It returns the first fault found.
+// Check verifies the whole tree: that every znode has a parent, that lists, counters, digest and
+// quotas agree with the znodes, and that the owner of every ephemeral is alive. It returns the
+// first fault.
 func (t *Tree) Check(alive func(session int64) bool) error {
 	if len(t.index) != t.Len() {
 		return fmt.Errorf("znode: %d paths for %d znodes", len(t.index), t.Len())
@@ -280,13 +282,13 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		n := t.nodes.at(i)
 		r := &n.rec
 		if int(n.slot) != i || t.index[r.Path] != n {
-			return fmt.Errorf("znode: %s: not where the index says", r.Path)
+			return fmt.Errorf("znode: %s: not the node in the index", r.Path)
 		}
 		if !ValidPath(r.Path) {
 			return fmt.Errorf("znode: %q: not a valid path", r.Path)
 		}
 		if n.content != contentHash(r) || n.acl.hash != aclHash(r.ACL) || !sameSlice(n.acl.list, r.ACL) || n.digest != digestOf(r, n.content, n.acl.hash) {
-			return fmt.Errorf("znode: %s: stale digest", r.Path)
+			return fmt.Errorf("znode: %s: outdated digest", r.Path)
 		}
 		digest += n.digest
 		size += int64(len(r.Path) + len(r.Data))
@@ -298,7 +300,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 				sum.count += u.count
 				sum.bytes += u.bytes
 			}
-			if got := n.children.sum; got.count != sum.count || got.bytes != sum.bytes || n.children.above != n.siblings {
+			if got := n.children.sum; got.count != sum.count || got.bytes != sum.bytes || n.children.up != n.siblings {
 				return fmt.Errorf("znode: %s: %d znodes with %d bytes below, should be %d with %d", r.Path, got.count, got.bytes, sum.count, sum.bytes)
 			}
 		}
@@ -307,7 +309,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		}
 		if r.Path != Root {
 			p := t.Lookup(parentPath(r.Path))
-			if p == nil || p.children == nil || p.children != n.siblings || int(n.sibling) >= len(n.siblings.nodes) || n.siblings.nodes[n.sibling] != n {
+			if p == nil || p.children == nil || p.children != n.siblings || int(n.siblingIndex) >= len(n.siblings.nodes) || n.siblings.nodes[n.siblingIndex] != n {
 				return fmt.Errorf("znode: %s: not among the children of its parent", r.Path)
 			}
 			if p.rec.Kind == Ephemeral {
@@ -318,11 +320,11 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		case Ephemeral:
 			owned++
 			l := t.ephemerals[r.Owner]
-			if l == nil || l != n.owned || int(n.own) >= len(l.nodes) || l.nodes[n.own] != n {
+			if l == nil || l != n.owned || int(n.ownedIndex) >= len(l.nodes) || l.nodes[n.ownedIndex] != n {
 				return fmt.Errorf("znode: %s: not among the ephemerals of session %#x", r.Path, r.Owner)
 			}
 			if !alive(r.Owner) {
-				return fmt.Errorf("znode: %s: its session %#x is gone", r.Path, r.Owner)
+				return fmt.Errorf("znode: %s: its session %#x does not exist", r.Path, r.Owner)
 			}
 		case Container, TTL:
 			reapable++
