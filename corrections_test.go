@@ -10,7 +10,7 @@ var corrections = []putBack{
 		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // unblocks Raft if it is sending\n", ""},
 	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
-		{"cluster/transport.go", "if ok && t.m.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"cluster/transport.go", "if ok && t.m.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
 		{"cluster/transport.go", "if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
@@ -43,7 +43,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "case stand && m.gate.lifted():", "case false && stand:"},
 	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
-		{"cluster/pulse.go", "snapshot > s.lastIndex", "snapshot == 1<<63"},
+		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
 	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
 	{"transfer is not waited for", []edit{
 		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
@@ -71,7 +71,7 @@ var corrections = []putBack{
 
 	// Snapshots and the log.
 	{"snapshot and log", []edit{
-		{"cluster/cluster.go", "err := o.m.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "is not ready after"}}},
 	{"snapshot's end", []edit{
 		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
@@ -127,7 +127,7 @@ var corrections = []putBack{
 
 	// Shutdown.
 	{"futures", []edit{
-		{"cluster/cluster.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
+		{"cluster/node.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
 	}, []finding{{"cluster", "TestCloseWhileApplying", "timed out"}}},
 
 	// Files.

@@ -8,9 +8,7 @@ import (
 	"maps"
 	"math"
 	"net"
-	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,12 +60,11 @@ type Config struct {
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	lifecycle
+	*lifecycle
+	*clock
 	cfg     Config
 	replica *fsm.Replica
-	raft    *raft.Raft
-	storage *storage.Storage
-	start   time.Time // origin of nowMs
+	raft    *node
 
 	// What this member proposes.
 	batcher batcher
@@ -92,17 +89,13 @@ type Member struct {
 	membership membership
 	contacts   *contacts
 	outlook    *outlook
-	terms      terms
 
-	// For monitoring.
-	stall     stall
-	proposals proposals
+	proposals proposals // for monitoring
 }
 
 // lifecycle stops a member and reports its first fault.
 type lifecycle struct {
 	stop   chan struct{}  // closed by Close and Kill
-	down   chan struct{}  // closed when Raft has shut down
 	once   sync.Once      // for stopping
 	killed atomic.Bool    // by Kill: nothing may be written any more
 	wg     sync.WaitGroup // of the member's goroutines
@@ -111,8 +104,8 @@ type lifecycle struct {
 	errs   chan error // gets the first fault
 }
 
-func newLifecycle() lifecycle {
-	return lifecycle{stop: make(chan struct{}), down: make(chan struct{}), errs: make(chan error, 1)}
+func newLifecycle() *lifecycle {
+	return &lifecycle{stop: make(chan struct{}), errs: make(chan error, 1)}
 }
 
 // fail reports a fault after which this member cannot go on.
@@ -127,15 +120,12 @@ var ErrClosed = errors.New("cluster: closed")
 // [Member.Start] must be called before any other method.
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
-		lifecycle: newLifecycle(), cfg: cfg, replica: replica, start: time.Now(),
+		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
 		link: newLeaderLink(), leader: newKnownLeader(), lease: newLease(), service: newService(),
-		gate: newGate(), membership: newMembership(), outlook: newOutlook(), terms: newTerms(),
+		gate: newGate(), membership: newMembership(), outlook: newOutlook(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
-	if m.cfg.TimeOfDay == nil {
-		m.cfg.TimeOfDay = time.Now
-	}
 	m.batcher.init()
 	m.commits.init()
 	m.log.init()
@@ -151,11 +141,11 @@ func (m *Member) Start() (err error) {
 	m.replica.Complete(m.complete)
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		m.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
+		m.raft.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
 	case cfg.Memory != nil:
-		m.storage = cfg.Memory.Open()
+		m.raft.storage = cfg.Memory.Open()
 	default:
-		m.storage = storage.NewMemory().Open()
+		m.raft.storage = storage.NewMemory().Open()
 	}
 	if err != nil {
 		return err
@@ -164,7 +154,7 @@ func (m *Member) Start() (err error) {
 		if m.peers != nil {
 			m.peers.close()
 		}
-		return errors.Join(err, m.storage.Close())
+		return errors.Join(err, m.raft.storage.Close())
 	}
 	m.wg.Add(5)
 	go m.runBatcher()
@@ -178,15 +168,6 @@ func (m *Member) Start() (err error) {
 		m.wg.Go(m.watchMembership)
 	}
 	return nil
-}
-
-// serverID is Raft's id for a server.
-func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
-
-// memberID is the inverse of serverID; it returns 0 for an empty id.
-func memberID(id raft.ServerID) uint64 {
-	n, _ := strconv.ParseUint(string(id), 10, 64)
-	return n
 }
 
 func (m *Member) startRaft() error {
@@ -224,29 +205,29 @@ func (m *Member) startRaft() error {
 	} else if trans, err = m.startPeers(c); err != nil {
 		return err
 	}
-	where := func(err error) error { return fmt.Errorf("%s: %w", m.storage.Name, err) }
-	fresh, err := m.storage.Empty()
+	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
+	fresh, err := m.raft.storage.Empty()
 	if err != nil {
 		return where(err)
 	}
 	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // otherwise it waits to be added
 	if m.peers == nil || fresh && len(first.Servers) == 1 {
-		if err := m.storage.Bootstrap(first); err != nil {
+		if err := m.raft.storage.Bootstrap(first); err != nil {
 			return where(err)
 		}
 		fresh = false
 	}
-	rejoining, err := m.storage.Rejoining()
+	rejoining, err := m.raft.storage.Rejoining()
 	if err != nil {
 		return where(err)
 	}
-	term, err := m.storage.Term()
+	term, err := m.raft.storage.Term()
 	if err != nil {
 		return where(err)
 	}
-	m.terms.begin(term)
-	store := guardedStore{m.storage.Log, m.storage.Stable, m}
-	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.storage.Snapshots, trans); err != nil {
+	m.raft.terms.begin(term)
+	store := guardedStore{m.raft.storage.Log, m.raft.storage.Stable, m}
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -272,13 +253,13 @@ func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Member) checkStored(configured []MemberInfo) error {
-	if len(m.storage.Members.Servers) == 0 {
+	if len(m.raft.storage.Members.Servers) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
 		}
 		return nil
 	}
-	stored, where := infos(m.storage.Members), m.storage.Name
+	stored, where := infos(m.raft.storage.Members), m.raft.storage.Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.cfg.clustered():
@@ -376,48 +357,15 @@ func (m *Member) end(handOver bool) error {
 			m.transport.Close()
 		}
 		err = down.Error()
-		close(m.down)
+		close(m.raft.down)
 		if m.peers != nil {
 			m.peers.wg.Wait()
 		}
 		m.wg.Wait()
-		err = errors.Join(err, m.storage.Close())
+		err = errors.Join(err, m.raft.storage.Close())
 	})
 	return err
 }
-
-// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
-// shuts down first.
-func (m *Member) answer(f raft.Future) error {
-	endWith(f, m.down)
-	err := f.Error()
-	if err == raft.ErrRaftShutdown {
-		return ErrClosed
-	}
-	return err
-}
-
-// endWith makes a future fail when down is closed. Raft never completes the
-// futures of entries that are committed but not applied when it shuts down. They
-// have a field for a shutdown channel, but Raft leaves it unset, so endWith sets it.
-func endWith(f raft.Future, down chan struct{}) {
-	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
-		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
-			end.Set(reflect.ValueOf(down))
-		}
-	}
-}
-
-// nowMs is a monotonic clock in ms, for measuring durations.
-func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
-
-// since returns the time elapsed since ms, a value of nowMs.
-func (m *Member) since(ms int64) time.Duration {
-	return time.Duration(m.nowMs()-ms) * time.Millisecond
-}
-
-// timeOfDay is the wall clock in ms since the epoch; it may jump.
-func (m *Member) timeOfDay() int64 { return m.cfg.TimeOfDay().UnixMilli() }
 
 // observer implements [fsm.Observer]. It updates the member's parts when entries
 // are applied or a snapshot is restored.
@@ -452,14 +400,14 @@ func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
 	o.m.pending.restored()
-	if o.m.raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
-		if err := o.m.storage.ReconcileLog(); err != nil {
+	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
+		if err := o.m.raft.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(err)
 		}
 	}
 }
 
-func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.storage.Name, err)) }
+func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.storage.Name, err)) }
 
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.

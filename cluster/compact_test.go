@@ -26,7 +26,7 @@ func TestTrailingLog(t *testing.T) {
 		for i := range 5 * perSnapshot / 2 {
 			if i == perSnapshot*9/10 {
 				time.Sleep(10 * time.Minute)
-				if newest, err := m.storage.NewestSnapshot(); err != nil || newest.Index != 0 {
+				if newest, err := m.raft.storage.NewestSnapshot(); err != nil || newest.Index != 0 {
 					t.Errorf("a snapshot of %d entries, before one is due: %v", newest.Index, err)
 				}
 			}
@@ -37,12 +37,12 @@ func TestTrailingLog(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Minute)
-		newest, err := m.storage.NewestSnapshot()
+		newest, err := m.raft.storage.NewestSnapshot()
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("no snapshot: %v", err)
 		}
-		first, _ := m.storage.Log.FirstIndex()
-		last, _ := m.storage.Log.LastIndex()
+		first, _ := m.raft.storage.Log.FirstIndex()
+		last, _ := m.raft.storage.Log.LastIndex()
 		if newest.Index-first < perSnapshot*9/10 {
 			t.Errorf("the log begins with entry %d, and the snapshot ends at %d", first, newest.Index)
 		}

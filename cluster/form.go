@@ -132,7 +132,7 @@ func (m *Member) joinThrough(addr string) error {
 		}
 		m.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr)
 	}
-	if err := m.storage.SetRejoining(true); err != nil {
+	if err := m.raft.storage.SetRejoining(true); err != nil {
 		return err
 	}
 	if _, err := Ask(ctx, network, addr, Request{Add: m.self(false)}); err != nil {
@@ -162,13 +162,13 @@ func (m *Member) awaitVote(addr string) {
 			return
 		}
 	}
-	m.storage.SetRejoining(false) // if this fails, the next start requests the vote again
+	m.raft.storage.SetRejoining(false) // if this fails, the next start requests the vote again
 }
 
 // resumeRejoin continues joinThrough after a restart.
 func (m *Member) resumeRejoin() {
 	for {
-		if members, err := m.members(); err == nil {
+		if members, err := m.raft.members(); err == nil {
 			for _, x := range members {
 				if x.ID != m.cfg.ID {
 					m.awaitVote(x.Addr)

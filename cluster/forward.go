@@ -119,7 +119,7 @@ func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan str
 			}
 			fsm.Stamp(mine, m.timeOfDay())
 			m.proposals.proposed(len(mine))
-			if m.answer(m.raft.Apply(mine, 0)) == nil {
+			if m.raft.answer(m.raft.Apply(mine, 0)) == nil {
 				return // applied or skipped; or not understood, then its waiters are lost
 			}
 		case lead.id != 0:
@@ -200,7 +200,7 @@ func (m *Member) serveForward(c net.Conn) {
 			m.proposals.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, peerTimeout)
 			wg.Go(func() {
-				if m.answer(f) != nil {
+				if m.raft.answer(f) != nil {
 					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
 				}
 			})

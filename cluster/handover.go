@@ -60,7 +60,7 @@ func (m *Member) handOver(to uint64) error {
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
 func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
-	members, err := m.members()
+	members, err := m.raft.members()
 	if err != nil {
 		return MemberInfo{}, err
 	}
@@ -94,9 +94,9 @@ func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 
 // hasLog waits until another member has this leader's log up to its current end.
 func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
-	term, leads := m.term()
+	term, leads := m.raft.term()
 	var last raft.Log
-	if err := m.storage.Log.GetLog(m.raft.LastIndex(), &last); err != nil || !leads {
+	if err := m.raft.storage.Log.GetLog(m.raft.LastIndex(), &last); err != nil || !leads {
 		return errors.Join(err, ErrNotLeader)
 	}
 	for {

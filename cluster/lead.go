@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -59,13 +57,13 @@ func (m *Member) watchLeadership() {
 			if !leading {
 				continue
 			}
-			term, ok := m.term()
+			term, ok := m.raft.term()
 			if !ok {
 				continue // LeaderCh will report it next
 			}
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
-			if err := m.answer(m.raft.Barrier(0)); err != nil {
+			if err := m.raft.answer(m.raft.Barrier(0)); err != nil {
 				continue
 			}
 			m.setLeading(term)
@@ -84,14 +82,6 @@ func (m *Member) watchLeadership() {
 			return
 		}
 	}
-}
-
-// term returns the term in which this member leads; the result is false if it does
-// not lead.
-func (m *Member) term() (uint64, bool) {
-	term := m.raft.CurrentTerm()
-	leads := m.raft.State() == raft.Leader
-	return term, leads && m.raft.CurrentTerm() == term // terms only rise, so it led in between
 }
 
 // setLeading notes that this member has begun to lead in term, or, if term is 0, that

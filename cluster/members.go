@@ -54,7 +54,7 @@ func newMembership() membership { return membership{changed: newSignal(), changi
 
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) {
-	members, err := m.members()
+	members, err := m.raft.members()
 	if err != nil {
 		return Status{}, err
 	}
@@ -63,16 +63,6 @@ func (m *Member) Status() (Status, error) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
 	return s, nil
-}
-
-// members returns the members in the newest configuration in this member's log,
-// committed or not, sorted by id.
-func (m *Member) members() ([]MemberInfo, error) {
-	f := m.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return nil, err
-	}
-	return infos(f.Configuration()), nil
 }
 
 func infos(c raft.Configuration) (members []MemberInfo) {
@@ -115,7 +105,7 @@ func (m *Member) Role() string {
 	case lead == m.cfg.ID:
 		return "leader"
 	}
-	if members, err := m.members(); err == nil {
+	if members, err := m.raft.members(); err == nil {
 		if self := find(members, m.cfg.ID); self != nil && !self.Voter {
 			return "observer"
 		}
@@ -189,7 +179,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
-	if err := m.answer(m.raft.Barrier(adminTimeout)); err != nil {
+	if err := m.raft.answer(m.raft.Barrier(adminTimeout)); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -203,7 +193,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 		m.membership.changing.take() // an operator's changes wait for each other
 	}
 	defer m.membership.changing.give()
-	members, err := m.members()
+	members, err := m.raft.members()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -258,7 +248,7 @@ func leaderError(err error) error {
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes.
 func (m *Member) knows(id uint64) (bool, error) {
-	members, err := m.members()
+	members, err := m.raft.members()
 	if err != nil || find(members, id) != nil {
 		return err == nil, err
 	}
@@ -411,7 +401,7 @@ func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
-	return leaderError(m.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+	return leaderError(m.raft.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -427,7 +417,7 @@ func (m *Member) settle(patience time.Duration, change func(voters []MemberInfo)
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
 	for {
-		now, err := m.members()
+		now, err := m.raft.members()
 		if err != nil {
 			return err
 		}
@@ -477,8 +467,8 @@ func (m *Member) moved(x MemberInfo) bool {
 	if x.ID != m.cfg.ID || err != nil {
 		return err == nil && s.Formed
 	}
-	members, err := m.members()
-	term, leads := m.term()
+	members, err := m.raft.members()
+	term, leads := m.raft.term()
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
@@ -487,7 +477,7 @@ func (m *Member) removeMember(x MemberInfo) error {
 		return err
 	}
 	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
-	if err := m.answer(f); err != nil {
+	if err := m.raft.answer(f); err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
@@ -515,7 +505,7 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 		if is.Voter {
 			change = m.raft.AddVoter
 		}
-		if err := m.answer(change(id, addr, 0, adminTimeout)); err != nil {
+		if err := m.raft.answer(change(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -527,7 +517,7 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
-		return leaderError(m.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
+		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
@@ -542,7 +532,7 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
+		if err := m.raft.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 	}
@@ -711,7 +701,7 @@ func (m *Member) watchMembership() {
 		case <-ctx.Done():
 			return
 		}
-		members, err := m.members()
+		members, err := m.raft.members()
 		if err != nil || len(members) == 0 { // not added yet
 			continue
 		}
@@ -734,7 +724,7 @@ func (m *Member) watchMembership() {
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
-				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.storage.Name))
+				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
 				return
 			}
 			break

@@ -15,7 +15,7 @@ import (
 // openTransport opens a peer port with Raft's transport on it, but without Raft.
 func openTransport(t *testing.T, net *memnet.Network, host string) *Member {
 	t.Helper()
-	m := &Member{cfg: Config{ID: 1, Addr: host + ":1", Network: net.Host(host), Log: slog.New(slog.DiscardHandler)}, lifecycle: newLifecycle(), terms: newTerms(), gate: newGate(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
+	m := &Member{cfg: Config{ID: 1, Addr: host + ":1", Network: net.Host(host), Log: slog.New(slog.DiscardHandler)}, lifecycle: newLifecycle(), clock: newClock(nil), raft: newNode(1), gate: newGate(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
 	m.gate.lift()
 	if _, err := m.startPeers(raft.DefaultConfig()); err != nil {
 		t.Fatal(err)

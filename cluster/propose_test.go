@@ -179,7 +179,7 @@ func TestCloseWhileApplying(t *testing.T) {
 	for range 100 {
 		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		f := m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
-		answered.Go(func() { m.answer(f) })
+		answered.Go(func() { m.raft.answer(f) })
 	}
 	until(t, "the entries are stored", func() bool { return m.raft.LastIndex() == before+100 })
 	closed := make(chan struct{})

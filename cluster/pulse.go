@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,9 +53,9 @@ func (s *stall) length(at moment) time.Duration {
 func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
 
 // state returns this member's state, except for lost, which contacts.state fills in,
-// and the end of the log, which addLog fills in.
+// and the end of the log, which node.logEnd returns.
 func (m *Member) state() state {
-	s := state{term: m.terms.newest.Load(), stalled: m.stall.length(m.moment())}
+	s := state{term: m.raft.terms.newest.Load(), stalled: m.raft.stall.length(m.moment())}
 	s.applied, _, _ = m.commits.get()
 	switch m.raft.State() {
 	case raft.Leader:
@@ -65,20 +64,6 @@ func (m *Member) state() state {
 		s.candidate = true
 	}
 	return s
-}
-
-// addLog fills in where this member's log ends. That is slower than the rest: Raft
-// gives the term of its last entry only as one of its statistics.
-func (m *Member) addLog(s *state) {
-	stats := m.raft.Stats()
-	number := func(key string) uint64 {
-		n, _ := strconv.ParseUint(stats[key], 10, 64)
-		return n
-	}
-	s.lastIndex, s.lastTerm = number("last_log_index"), number("last_log_term")
-	if snapshot := number("last_snapshot_index"); snapshot > s.lastIndex {
-		s.lastIndex, s.lastTerm = snapshot, number("last_snapshot_term")
-	}
 }
 
 // outlook holds the newest verdict of watchContacts.
@@ -124,7 +109,7 @@ func (m *Member) watchContacts() {
 		}
 		own := m.state()
 		if m.contacts.troubled() {
-			m.addLog(&own)
+			own.lastIndex, own.lastTerm = m.raft.logEnd()
 		}
 		m.keepSenders(senders, members, own.leads)
 		v, ask, stand, again := m.contacts.look(m.nowMs(), members, own)
@@ -201,7 +186,7 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		case <-m.stop:
 			return
 		}
-		term, leads := m.term()
+		term, leads := m.raft.term()
 		if !leads {
 			hangUp()
 			continue
@@ -221,7 +206,7 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint64(beat[:], term)
 		binary.BigEndian.PutUint64(beat[8:], m.cfg.ID)
 		binary.BigEndian.PutUint32(beat[16:], millis(m.contacts.ledAgo()))
-		binary.BigEndian.PutUint32(beat[20:], millis(m.stall.length(asked)))
+		binary.BigEndian.PutUint32(beat[20:], millis(m.raft.stall.length(asked)))
 		applied, _, _ := m.commits.get()
 		binary.BigEndian.PutUint64(beat[24:], applied)
 		c.SetDeadline(time.Now().Add(m.contacts.silence))
@@ -267,7 +252,7 @@ func (m *Member) takeBeats(c net.Conn) {
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
 		}
-		newest := m.terms.newest.Load()
+		newest := m.raft.terms.newest.Load()
 		h := heard{
 			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
@@ -307,7 +292,7 @@ func (m *Member) question(x MemberInfo) {
 func (m *Member) tellState(c net.Conn) {
 	defer c.Close()
 	s := m.state()
-	m.addLog(&s)
+	s.lastIndex, s.lastTerm = m.raft.logEnd()
 	s = m.contacts.state(s)
 	if s.leads {
 		m.look() // the other member seems to miss this leader's heartbeats: send one now

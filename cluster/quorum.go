@@ -30,7 +30,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
-	members, _ := m.members() // nil if this member is closed
+	members, _ := m.raft.members() // nil if this member is closed
 	if self := find(members, m.cfg.ID); self != nil {
 		q.Observer = !self.Voter
 	}
@@ -102,11 +102,11 @@ func newLease() *lease {
 func (m *Member) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := m.term(); !leads || m.lease.begun.Load() != term {
+	if term, leads := m.raft.term(); !leads || m.lease.begun.Load() != term {
 		return false
 	}
 	if m.since(m.lease.followed.Load()) > m.contacts.sure {
-		members, err := m.members()
+		members, err := m.raft.members()
 		if err != nil {
 			return false
 		}

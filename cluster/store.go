@@ -26,7 +26,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
-	err := s.m.stall.write(s.m.moment(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.m.raft.stall.write(s.m.moment(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.m.cannotWrite(err)
 	}
@@ -41,7 +41,7 @@ func (s guardedStore) follows(index uint64) error {
 		return err
 	}
 	if last == 0 {
-		newest, err := s.m.storage.NewestSnapshot()
+		newest, err := s.m.raft.storage.NewestSnapshot()
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if s.m.killed.Load() {
 		return ErrClosed
 	}
-	newest, err := s.m.storage.NewestSnapshot()
+	newest, err := s.m.raft.storage.NewestSnapshot()
 	if err != nil {
 		return err
 	}
@@ -83,11 +83,11 @@ func (s guardedStore) Set(key, val []byte) error {
 
 func (s guardedStore) SetUint64(key []byte, val uint64) error {
 	if string(key) == storage.TermKey {
-		s.m.terms.begin(val)
+		s.m.raft.terms.begin(val)
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
-		if stored, err := s.m.storage.Term(); err == nil && stored == val {
+		if stored, err := s.m.raft.storage.Term(); err == nil && stored == val {
 			return nil
 		}
 	}
@@ -97,7 +97,7 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 func (s guardedStore) stable(store func() error) error {
 	err := ErrClosed
 	if !s.m.killed.Load() {
-		err = s.m.stall.write(s.m.moment(), store)
+		err = s.m.raft.stall.write(s.m.moment(), store)
 	}
 	if err == nil {
 		return nil
@@ -115,5 +115,5 @@ func (s guardedStore) stable(store func() error) error {
 }
 
 func (m *Member) cannotWrite(err error) {
-	m.fail(fmt.Errorf("cannot write to %s: %w", m.storage.Name, err))
+	m.fail(fmt.Errorf("cannot write to %s: %w", m.raft.storage.Name, err))
 }

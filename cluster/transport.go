@@ -56,7 +56,7 @@ func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
 func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && t.m.terms.during(q.Term, func() bool {
+		if ok && t.m.raft.terms.during(q.Term, func() bool {
 			if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {
 				return false
 			}

@@ -76,7 +76,7 @@ var plants = []plant{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
-		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
+		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return time.Since(c.start).Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL is over after two thirds of it", []edit{
