@@ -10,11 +10,11 @@ var corrections = []putBack{
 		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // unblocks Raft if it is sending\n", ""},
 	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
-		{"cluster/transport.go", "if ok && t.m.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
-		{"cluster/transport.go", "if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {", "if q.Term == 0 {"},
+		{"cluster/transport.go", "if ok && t.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/transport.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
+		{"cluster/node.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
 	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
@@ -104,10 +104,10 @@ var corrections = []putBack{
 		{"internal/storage/memory.go", "Stable: &voteStore{StableStore: faulty}", "Stable: faulty"},
 	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
-		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
 	{"vote not stored", []edit{
-		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
 	{"log not stored", []edit{
 		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},

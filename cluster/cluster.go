@@ -84,7 +84,7 @@ type Member struct {
 	// The other members. peers is nil on a standalone server, which uses none of
 	// these.
 	peers      *peerPort
-	transport  transport
+	transport  *transport
 	gate       *gate
 	membership membership
 	contacts   *contacts
@@ -126,6 +126,17 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
+	if cfg.clustered() {
+		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
+		m.transport = newTransport(m.raft, m.peers, m.moment, m.contacts.followed)
+		m.peers.serve = map[byte]func(net.Conn){
+			kindRaft:    m.gate.guard(m.peers.toRaft),
+			kindForward: m.serveForward,
+			kindAdmin:   m.serveAdmin,
+			kindReach:   m.gate.guard(m.tellState),
+			kindBeat:    m.gate.guard(m.takeBeats),
+		}
+	}
 	m.batcher.init()
 	m.commits.init()
 	m.log.init()
@@ -182,6 +193,7 @@ func (m *Member) startRaft() error {
 
 	var (
 		trans raft.Transport
+		cut   <-chan struct{}    // see guardedStore
 		first raft.Configuration // of a new cluster; empty if this server is to be added to one
 		err   error
 	)
@@ -202,8 +214,15 @@ func (m *Member) startRaft() error {
 	}
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(lone)
-	} else if trans, err = m.startPeers(c); err != nil {
-		return err
+	} else {
+		// These are a last resort: pulse.go detects failures much sooner.
+		last := max(5*m.contacts.silence, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
+		if err := m.peers.open(); err != nil {
+			return err
+		}
+		m.transport.open()
+		trans, cut = m.transport, m.peers.cut
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
 	fresh, err := m.raft.storage.Empty()
@@ -226,7 +245,7 @@ func (m *Member) startRaft() error {
 		return where(err)
 	}
 	m.raft.terms.begin(term)
-	store := guardedStore{m.raft.storage.Log, m.raft.storage.Stable, m}
+	store := newGuardedStore(m.raft, m.lifecycle, m.moment, cut)
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
 		return err
 	}
@@ -281,24 +300,6 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 func (c *Config) votes() bool { return !slices.Contains(c.Observers, c.ID) }
 
 func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
-
-// startPeers opens the peer port and sets Raft's timeouts for a cluster.
-func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
-	// These are a last resort: pulse.go detects failures much sooner.
-	last := max(5*m.contacts.silence, 10*time.Second)
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
-	addr := m.cfg.addr()
-	network := m.cfg.Network
-	if network == nil {
-		network = TCP{}
-	}
-	var err error
-	if m.peers, err = listenPeers(m, network, addr); err != nil {
-		return nil, err
-	}
-	m.transport = newTransport(m, raftLayer{m.peers, addr})
-	return m.transport, nil
-}
 
 // defaultElectionTimeout tolerates the pauses of a busy machine. Clients usually
 // wait less when a leader dies: if its connections break, the others act at once.
@@ -360,6 +361,7 @@ func (m *Member) end(handOver bool) error {
 		close(m.raft.down)
 		if m.peers != nil {
 			m.peers.wg.Wait()
+			m.transport.wg.Wait()
 		}
 		m.wg.Wait()
 		err = errors.Join(err, m.raft.storage.Close())
@@ -402,7 +404,7 @@ func (o observer) Restored() {
 	o.m.pending.restored()
 	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
 		if err := o.m.raft.storage.ReconcileLog(); err != nil {
-			o.m.cannotWrite(err)
+			o.m.cannotWrite(o.m.raft.storage, err)
 		}
 	}
 }

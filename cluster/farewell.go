@@ -33,7 +33,7 @@ func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 		}
 		last, _, news := m.commits.get()
 		q := raft.AppendEntriesRequest{
-			RPCHeader: m.rpcHeader(), Term: term,
+			RPCHeader: m.transport.header(), Term: term,
 			PrevLogEntry: prev.Index, PrevLogTerm: prev.Term,
 		}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -39,6 +40,18 @@ func (g *gate) lifted() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// guard returns a handler that closes connections until the gate is lifted, and then
+// passes them to serve.
+func (g *gate) guard(serve func(net.Conn)) func(net.Conn) {
+	return func(c net.Conn) {
+		if !g.lifted() {
+			c.Close()
+			return
+		}
+		serve(c)
 	}
 }
 

@@ -100,7 +100,7 @@ func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerA
 		return errors.Join(err, ErrNotLeader)
 	}
 	for {
-		q := raft.AppendEntriesRequest{RPCHeader: m.rpcHeader(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
+		q := raft.AppendEntriesRequest{RPCHeader: m.transport.header(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
 		var r raft.AppendEntriesResponse
 		switch err := m.transport.AppendEntries(id, addr, &q, &r); {
 		case err != nil || r.Success:

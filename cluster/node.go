@@ -3,6 +3,7 @@ package cluster
 import (
 	"reflect"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -87,4 +88,31 @@ func endWith(f raft.Future, down chan struct{}) {
 			end.Set(reflect.ValueOf(down))
 		}
 	}
+}
+
+// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
+// handled in another goroutine.
+type terms struct {
+	newest atomic.Uint64 // the newest term that Raft has begun
+	turn   turn          // held while a heartbeat is handled or newest is advanced
+}
+
+func newTerms() terms { return terms{turn: newTurn()} }
+
+// during calls f, with no new term beginning meanwhile, and returns its result. It
+// returns false without calling f if term is not the newest.
+func (t *terms) during(term uint64, f func() bool) bool {
+	t.turn.take()
+	defer t.turn.give()
+	return term == t.newest.Load() && f()
+}
+
+// begin is called before Raft stores a term.
+func (t *terms) begin(term uint64) {
+	if term <= t.newest.Load() { // has begun already
+		return
+	}
+	t.turn.take()
+	t.newest.Store(term)
+	t.turn.give()
 }

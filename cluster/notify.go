@@ -36,12 +36,6 @@ func (c *commits) get() (index, term uint64, news chan struct{}) {
 	return c.index, c.term, c.news
 }
 
-// rpcHeader returns the header for Raft messages sent by this member.
-func (m *Member) rpcHeader() raft.RPCHeader {
-	id := serverID(m.cfg.ID)
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: m.transport.EncodePeer(id, m.transport.LocalAddr())}
-}
-
 // tellCommits tells the other members what is committed, from the beginning of this
 // member's leadership in term until stop is closed.
 func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
@@ -82,7 +76,7 @@ func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{})
 		index, entryTerm, news := m.commits.get()
 		if index > told && entryTerm != 0 {
 			q := raft.AppendEntriesRequest{
-				RPCHeader:    m.rpcHeader(),
+				RPCHeader:    m.transport.header(),
 				Term:         term,
 				PrevLogEntry: index, PrevLogTerm: entryTerm,
 				LeaderCommitIndex: index,

@@ -314,7 +314,7 @@ func (m *Member) stand() {
 		m.stepDown()
 	}
 	m.cfg.Log.Info("standing for election", "term", m.raft.CurrentTerm())
-	m.transport.give(&raft.TimeoutNowRequest{RPCHeader: m.rpcHeader()}, m.contacts.sure)
+	m.transport.give(&raft.TimeoutNowRequest{RPCHeader: m.transport.header()}, m.contacts.sure)
 }
 
 // stepDown turns a leader or a candidate into a follower, by giving Raft a vote
@@ -323,25 +323,5 @@ func (m *Member) stepDown() {
 	if m.raft.State() == raft.Follower {
 		return
 	}
-	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.rpcHeader(), Term: m.raft.CurrentTerm() + 1, LeadershipTransfer: true}, m.contacts.sure)
-}
-
-// give has Raft handle a message as if another member had sent it. It gives up after
-// patience.
-func (t transport) give(message any, patience time.Duration) {
-	answered := make(chan raft.RPCResponse, 1)
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case t.rpcs <- raft.RPC{Command: message, RespChan: answered}:
-	case <-late.C:
-		return
-	case <-t.m.peers.ctx.Done():
-		return
-	}
-	select {
-	case <-answered:
-	case <-late.C:
-	case <-t.m.peers.ctx.Done():
-	}
+	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: m.raft.CurrentTerm() + 1, LeadershipTransfer: true}, m.contacts.sure)
 }

@@ -26,9 +26,9 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 // TestGuardedLog: no write leaves a gap in the log, and the last entry that the
 // snapshot covers is kept.
 func TestGuardedLog(t *testing.T) {
-	m := &Member{lifecycle: newLifecycle(), clock: newClock(nil), raft: newNode(1), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
-	m.raft.storage = storage.NewMemory().Open()
-	s := guardedStore{m.raft.storage.Log, m.raft.storage.Stable, m}
+	n, life := newNode(1), newLifecycle()
+	n.storage = storage.NewMemory().Open()
+	s := newGuardedStore(n, life, func() moment { return moment{} }, nil)
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()
 		f, _ := s.FirstIndex()
@@ -40,7 +40,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(2, 3, 1)), false, 0, 0)
 	expect(s.StoreLogs(noops(1, 8, 1)), true, 1, 8)
 	expect(s.StoreLogs(noops(10, 10, 1)), false, 1, 8)
-	sink, err := m.raft.storage.Snapshots.Create(1, 6, 1, raft.Configuration{}, 1, nil)
+	sink, err := n.storage.Snapshots.Create(1, 6, 1, raft.Configuration{}, 1, nil)
 	if err == nil {
 		err = sink.Close()
 	}
@@ -56,7 +56,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(8, 8, 2)), false, 0, 0)
 	expect(s.StoreLogs(noops(6, 6, 2)), true, 6, 6)
 	expect(s.StoreLogs(noops(6, 7, 3)), true, 6, 7)
-	m.killed.Store(true)
+	life.killed.Store(true)
 	expect(s.StoreLogs(noops(8, 8, 3)), false, 6, 7)
 	expect(s.DeleteRange(6, 7), false, 6, 7)
 }
