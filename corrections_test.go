@@ -34,7 +34,7 @@ var corrections = []putBack{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/quorum.go", "return m.since(m.lease.followed.Load()) <= m.contacts.sure", "return true"},
+		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.sure", "return true"},
 	}, []finding{{".", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},

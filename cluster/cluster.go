@@ -77,7 +77,7 @@ type Member struct {
 	liveness *liveness
 
 	// Who leads, and whether this member serves.
-	leader  knownLeader
+	leader  *knownLeader
 	lease   *lease
 	service service
 
@@ -121,10 +121,11 @@ var ErrClosed = errors.New("cluster: closed")
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		link: newLeaderLink(), leader: newKnownLeader(), lease: newLease(), service: newService(),
+		link: newLeaderLink(), leader: newKnownLeader(), service: newService(),
 		gate: newGate(), membership: newMembership(), outlook: newOutlook(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
+	m.lease = newLease(m.clock, m.raft, m.contacts)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)

@@ -17,7 +17,7 @@ import (
 // from when it sent the request. If the session could expire earlier, by what the
 // leader knows, Touch blocks until the leader has confirmed this touch.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	return m.liveness.touch(id, m.surelyLeads, over, m.stop)
+	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
 }
 
 // Deadlines returns when the sessions expire unless they are touched, in ms since

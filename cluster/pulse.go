@@ -27,28 +27,6 @@ const (
 	answerLen = 8
 )
 
-// stall measures how long the current disk write has been taking, in running time
-// (see contacts).
-type stall struct {
-	since atomic.Int64 // moment.ran when the write began, plus 1; 0 if there is no write
-}
-
-// write runs f, which writes to the disk and begins at the given moment.
-func (s *stall) write(at moment, f func() error) error {
-	s.since.Store(at.ran + 1)
-	defer s.since.Store(0)
-	return f()
-}
-
-// length returns how long the current write has been taking, 0 if there is none.
-func (s *stall) length(at moment) time.Duration {
-	since := s.since.Load()
-	if since == 0 {
-		return 0
-	}
-	return time.Duration(at.ran+1-since) * time.Millisecond
-}
-
 // moment returns now by both clocks.
 func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
 

@@ -4,7 +4,6 @@ import (
 	"net"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -80,37 +79,4 @@ func (p *proposals) proposed(bytes int) {
 	if p.min < 0 || p.last < p.min {
 		p.min = p.last
 	}
-}
-
-// lease is what this member knows about its own leadership.
-type lease struct {
-	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
-	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal        // for watchLeader: this member has begun to lead
-}
-
-func newLease() *lease {
-	l := &lease{gained: newSignal()}
-	l.followed.Store(never)
-	return l
-}
-
-// surelyLeads reports whether this member leads and a majority has accepted it as
-// the leader within the last [times.sure], so that it was not replaced before then.
-// Raft's own state is not enough: Raft notices late that it was replaced if the disk
-// blocks it or this process was paused.
-func (m *Member) surelyLeads() bool {
-	// Entries that earlier leaders left in the log may close sessions, so they must
-	// have been applied.
-	if term, leads := m.raft.term(); !leads || m.lease.begun.Load() != term {
-		return false
-	}
-	if m.since(m.lease.followed.Load()) > m.contacts.sure {
-		members, err := m.raft.members()
-		if err != nil {
-			return false
-		}
-		m.lease.followed.Store(m.contacts.lastFollowed(m.nowMs(), members))
-	}
-	return m.since(m.lease.followed.Load()) <= m.contacts.sure
 }

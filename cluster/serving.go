@@ -24,8 +24,8 @@ type knownLeader struct {
 	now leaderInfo
 }
 
-func newKnownLeader() knownLeader {
-	return knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
+func newKnownLeader() *knownLeader {
+	return &knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
 }
 
 func (k *knownLeader) get() leaderInfo {

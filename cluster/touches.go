@@ -95,7 +95,7 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 		switch lead.id {
 		case 0:
 		case m.cfg.ID:
-			if m.surelyLeads() {
+			if m.lease.surelyLeads() {
 				return lead, nil
 			}
 			again = time.After(retryAfter)
@@ -170,7 +170,7 @@ const unheardTouches = 0
 // gets its full timeout.
 func (m *Member) takeTouches(b []byte) []byte {
 	heard := m.liveness.hear(b[8:], bytes.Clone(b[:8]))
-	if !m.surelyLeads() {
+	if !m.lease.surelyLeads() {
 		return binary.BigEndian.AppendUint64(nil, unheardTouches)
 	}
 	return heard

@@ -117,7 +117,7 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 		})
 		synctest.Wait()
 		members[next].stand()
-		until(t, "the new leader counts", func() bool { return members[next].surelyLeads() })
+		until(t, "the new leader counts", members[next].lease.surelyLeads)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
 		if !members[far].Touch(7, nil) {

@@ -41,7 +41,7 @@ var (
 )
 
 // leases are the mutants of what decides who leads, and whose session is over.
-var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|liveness|touches|pulse|serving|store|transport)\.go|cluster/quorum\.go:Member.surelyLeads|internal/storage/(latch|storage|vote)\.go|session/)`)
+var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|lease|liveness|node|touches|pulse|serving|store|transport)\.go|internal/storage/(latch|storage|vote)\.go|session/)`)
 
 // directed are the packages whose tests look at others than their own, the
 // quickest first.
