@@ -66,10 +66,7 @@ type Member struct {
 	replica *fsm.Replica
 	raft    *node
 
-	// What this member proposes.
-	batcher batcher
-	pending pending
-	link    leaderLink // carries proposals while another member leads
+	proposer *proposer
 
 	// What is applied here.
 	commits  commits
@@ -89,8 +86,6 @@ type Member struct {
 	membership membership
 	contacts   *contacts
 	outlook    *outlook
-
-	proposals proposals // for monitoring
 }
 
 // lifecycle stops a member and reports its first fault.
@@ -121,7 +116,7 @@ var ErrClosed = errors.New("cluster: closed")
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		link: newLeaderLink(), leader: newKnownLeader(), service: newService(),
+		leader: newKnownLeader(), service: newService(),
 		gate: newGate(), membership: newMembership(), outlook: newOutlook(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
@@ -138,10 +133,9 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindBeat:    m.gate.guard(m.takeBeats),
 		}
 	}
-	m.batcher.init()
+	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.awaitLog)
 	m.commits.init()
 	m.log.init()
-	m.ResetProposals()
 	return m
 }
 
@@ -150,7 +144,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 // closed after one.
 func (m *Member) Start() (err error) {
 	m.replica.Observe(observer{m})
-	m.replica.Complete(m.complete)
+	m.replica.Complete(m.proposer.complete)
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
 		m.raft.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
@@ -168,8 +162,8 @@ func (m *Member) Start() (err error) {
 		}
 		return errors.Join(err, m.raft.storage.Close())
 	}
-	m.wg.Add(5)
-	go m.runBatcher()
+	m.wg.Add(4)
+	m.wg.Go(m.proposer.run)
 	go m.takeSnapshots()
 	go m.watchLeadership()
 	go m.watchLeader()
@@ -402,7 +396,7 @@ func (observer) Restoring() {}
 func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
-	o.m.pending.restored()
+	o.m.proposer.pending.restored()
 	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
 		if err := o.m.raft.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(o.m.raft.storage, err)

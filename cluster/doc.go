@@ -13,12 +13,12 @@
 // a goroutine that it starts; [Member.Close] stops them and waits for them.
 //
 // Every member has these until Close:
-//   - runBatcher proposes entries, one at a time (propose.go). When another member
+//   - proposer.run proposes entries, one at a time (propose.go). When another member
 //     leads it connects to the leader, and a reader of that connection runs until
 //     the connection is closed (forward.go).
 //   - takeSnapshots has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
-//     shares runBatcher's connection.
+//     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, and
 //     tellCommits, which runs one tellCommitsTo for each other member (notify.go).

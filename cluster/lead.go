@@ -87,7 +87,7 @@ func (m *Member) watchLeadership() {
 // setLeading notes that this member has begun to lead in term, or, if term is 0, that
 // it does not lead.
 func (m *Member) setLeading(term uint64) {
-	m.proposals.lead(term != 0)
+	m.proposer.sizes.lead(term != 0)
 	m.lease.begun.Store(term)
 }
 

@@ -128,8 +128,10 @@ func (p *pushy) Lost() {
 // is reported as done, whatever the member learns.
 func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
-		"no leader":     func(*Member) { time.Sleep(time.Minute) },
-		"passed over":   func(m *Member) { m.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.pending.number}, -1) },
+		"no leader": func(*Member) { time.Sleep(time.Minute) },
+		"passed over": func(m *Member) {
+			m.proposer.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.proposer.pending.number}, -1)
+		},
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
 	} {

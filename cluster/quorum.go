@@ -34,7 +34,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 		q.Observer = !self.Voter
 	}
 	q.Voters = voters(members)
-	p := &m.proposals
+	p := &m.proposer.sizes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.since.IsZero() {
@@ -46,12 +46,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 }
 
 // ResetProposals resets the sizes of proposals in [Quorum].
-func (m *Member) ResetProposals() {
-	p := &m.proposals
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last, p.min, p.max = -1, -1, -1
-}
+func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 
 // proposals records the sizes of what this member proposes as the leader.
 type proposals struct {
@@ -69,6 +64,12 @@ func (p *proposals) lead(yes bool) {
 		p.since = time.Now()
 		p.last, p.min, p.max = -1, -1, -1
 	}
+}
+
+func (p *proposals) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last, p.min, p.max = -1, -1, -1
 }
 
 func (p *proposals) proposed(bytes int) {

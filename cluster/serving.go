@@ -46,7 +46,7 @@ func (k *knownLeader) set(id uint64, addr string) bool {
 	return true
 }
 
-// suspend makes runBatcher give up all commands that wait for the leader.
+// suspend makes proposer.run give up all commands that wait for the leader.
 func (k *knownLeader) suspend() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

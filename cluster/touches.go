@@ -117,7 +117,7 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 // tellLeader sends touches to another member that leads. It returns the sessions
 // that the leader cannot vouch for, and whether the leader has received the touches.
 func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []int64, ok bool) {
-	l, err := m.linkTo(lead)
+	l, err := m.proposer.linkTo(lead)
 	if err != nil {
 		return nil, false
 	}

@@ -90,8 +90,8 @@ var plants = []plant{
 		{"internal/server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
 	}, []string{"session order"}},
 	{"what comes behind a lost request is not lost", []edit{
-		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
-		{"cluster/propose.go", "\t\t\tm.batcher.lose() // it may be", "\t\t\tsuspended = m.leader.get().suspended // it may be"},
+		{"cluster/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
+		{"cluster/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.leader.get().suspended // it may be"},
 	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
