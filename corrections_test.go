@@ -20,7 +20,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
 	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {".", "TestHandOverAfterRestarts", "FAIL"}}},
 	{"commits", []edit{
-		{"cluster/lead.go", "m.wg.Go(func() { m.tellCommits(term, stop) })", "_ = stop"},
+		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, stop) })", "_ = stop"},
 	}, []finding{{"cluster", "TestCommitIsTold", "a write waited"}}},
 
 	// Elections and leadership.
@@ -96,7 +96,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
 	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
 	{"trailing logs", []edit{
-		{"cluster/compact.go", "c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))", "_, _ = bytes, entries"},
+		{"cluster/compact.go", "r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))", "_, _ = grown, entries"},
 	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
 
 	// Faults of the disk.

@@ -66,12 +66,10 @@ type Member struct {
 	replica *fsm.Replica
 	raft    *node
 
-	proposer *proposer
-
-	// What is applied here.
-	commits  commits
-	log      logLength
-	liveness *liveness
+	proposer  *proposer
+	commits   *commits
+	compactor *compactor
+	liveness  *liveness
 
 	// Who leads, and whether this member serves.
 	leader  *knownLeader
@@ -82,6 +80,7 @@ type Member struct {
 	// these.
 	peers      *peerPort
 	transport  *transport
+	notifier   *notifier
 	gate       *gate
 	membership membership
 	contacts   *contacts
@@ -116,15 +115,17 @@ var ErrClosed = errors.New("cluster: closed")
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		leader: newKnownLeader(), service: newService(),
+		commits: newCommits(), leader: newKnownLeader(), service: newService(),
 		gate: newGate(), membership: newMembership(), outlook: newOutlook(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
+	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
 	m.lease = newLease(m.clock, m.raft, m.contacts)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
 		m.transport = newTransport(m.raft, m.peers, m.moment, m.contacts.followed)
+		m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
 		m.peers.serve = map[byte]func(net.Conn){
 			kindRaft:    m.gate.guard(m.peers.toRaft),
 			kindForward: m.serveForward,
@@ -133,9 +134,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindBeat:    m.gate.guard(m.takeBeats),
 		}
 	}
-	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.awaitLog)
-	m.commits.init()
-	m.log.init()
+	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
 	return m
 }
 
@@ -162,9 +161,9 @@ func (m *Member) Start() (err error) {
 		}
 		return errors.Join(err, m.raft.storage.Close())
 	}
-	m.wg.Add(4)
+	m.wg.Add(3)
 	m.wg.Go(m.proposer.run)
-	go m.takeSnapshots()
+	m.wg.Go(m.compactor.run)
 	go m.watchLeadership()
 	go m.watchLeader()
 	go m.sendTouches()
@@ -181,7 +180,7 @@ func (m *Member) startRaft() error {
 	c.LocalID = serverID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
-	// Raft must not take snapshots on its own: takeSnapshots decides when one is
+	// Raft must not take snapshots on its own: compactor.run decides when one is
 	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
@@ -346,7 +345,7 @@ func (m *Member) end(handOver bool) error {
 			m.handOver(0) // if this fails, the others elect a leader
 		}
 		close(m.stop)
-		m.log.close()
+		m.compactor.close()
 		down := m.raft.Shutdown()
 		if m.peers != nil {
 			m.peers.close() // unblocks goroutines that wait for other members
@@ -373,7 +372,9 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.membership.changed.raise()
+				if o.m.peers != nil {
+					o.m.notifier.changed.raise()
+				}
 				o.m.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
@@ -388,7 +389,7 @@ func (o observer) Applied(index, term uint64, bytes int) {
 	if o.m.peers != nil {
 		o.m.commits.set(index, term)
 	}
-	o.m.logGrew(bytes)
+	o.m.compactor.grew(bytes)
 }
 
 func (observer) Restoring() {}

@@ -16,12 +16,12 @@
 //   - proposer.run proposes entries, one at a time (propose.go). When another member
 //     leads it connects to the leader, and a reader of that connection runs until
 //     the connection is closed (forward.go).
-//   - takeSnapshots has Raft take snapshots (compact.go).
+//   - compactor.run has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, and
-//     tellCommits, which runs one tellCommitsTo for each other member (notify.go).
+//     notifier.run, which runs one notifier.tell for each other member (notify.go).
 //   - watchLeader decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -57,7 +57,7 @@
 //	link.turn           -> peerPort.mu
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
-// knownLeader.mu, peerPort.mu, logLength.mu or terms.turn is held.
+// knownLeader.mu, peerPort.mu, compactor.mu or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -71,7 +71,7 @@ func (m *Member) watchLeadership() {
 			stop, done = make(chan struct{}), make(chan struct{})
 			if m.peers != nil {
 				stop := stop
-				m.wg.Go(func() { m.tellCommits(term, stop) })
+				m.wg.Go(func() { m.notifier.run(term, stop) })
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)

@@ -46,11 +46,10 @@ type Status struct {
 // themselves are in Raft's configuration.
 type membership struct {
 	configured []MemberInfo // the members of a new cluster, from Config
-	changed    signal       // for tellCommits: the members have changed
 	changing   turn         // held by Change while it changes the members
 }
 
-func newMembership() membership { return membership{changed: newSignal(), changing: newTurn()} }
+func newMembership() membership { return membership{changing: newTurn()} }
 
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) {
