@@ -28,7 +28,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestLoneLeadsAtOnce", "it serves after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tm.stepDown()\n", ""},
+		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tp.stepDown()\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"candidate", []edit{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
@@ -40,7 +40,7 @@ var corrections = []putBack{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
 	}, []finding{{".", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && m.gate.lifted():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.lifted():", "case false && stand:"},
 	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
@@ -52,7 +52,7 @@ var corrections = []putBack{
 		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "m.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+		{"cluster/handover.go", "m.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.

@@ -41,7 +41,7 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("snapshot %+v, %v", newest, err)
 		}
-		s := again.state()
+		s := again.pulse.state()
 		s.lastIndex, s.lastTerm = again.raft.logEnd()
 		if s.lastIndex != newest.Index || s.lastTerm != newest.Term {
 			t.Errorf("its log ends at %d in term %d, its snapshot at %d in term %d", s.lastIndex, s.lastTerm, newest.Index, newest.Term)

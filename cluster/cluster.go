@@ -84,7 +84,7 @@ type Member struct {
 	gate       *gate
 	membership membership
 	contacts   *contacts
-	outlook    *outlook
+	pulse      *pulse
 }
 
 // lifecycle stops a member and reports its first fault.
@@ -116,7 +116,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
 		commits: newCommits(), leader: newKnownLeader(), service: newService(),
-		gate: newGate(), membership: newMembership(), outlook: newOutlook(),
+		gate: newGate(), membership: newMembership(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
@@ -124,14 +124,17 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
-		m.transport = newTransport(m.raft, m.peers, m.moment, m.contacts.followed)
+		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+	}
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, m.gate, m.peers, m.transport)
+	if cfg.clustered() {
 		m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
 		m.peers.serve = map[byte]func(net.Conn){
 			kindRaft:    m.gate.guard(m.peers.toRaft),
 			kindForward: m.serveForward,
 			kindAdmin:   m.serveAdmin,
-			kindReach:   m.gate.guard(m.tellState),
-			kindBeat:    m.gate.guard(m.takeBeats),
+			kindReach:   m.gate.guard(m.pulse.tellState),
+			kindBeat:    m.gate.guard(m.pulse.takeBeats),
 		}
 	}
 	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
@@ -168,8 +171,7 @@ func (m *Member) Start() (err error) {
 	go m.watchLeader()
 	go m.sendTouches()
 	if m.peers != nil {
-		m.wg.Add(1)
-		go m.watchContacts()
+		m.wg.Go(m.pulse.run)
 		m.wg.Go(m.watchMembership)
 	}
 	return nil
@@ -239,7 +241,7 @@ func (m *Member) startRaft() error {
 		return where(err)
 	}
 	m.raft.terms.begin(term)
-	store := newGuardedStore(m.raft, m.lifecycle, m.moment, cut)
+	store := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
 		return err
 	}
@@ -375,7 +377,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 				if o.m.peers != nil {
 					o.m.notifier.changed.raise()
 				}
-				o.m.look()
+				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.liveness.add(v.Sessions().Get(c.Session))

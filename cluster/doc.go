@@ -26,7 +26,7 @@
 //     catchUp each time before serving begins.
 //
 // A member with a peer port also has these until Close:
-//   - watchContacts monitors the leader and the majority and starts elections
+//   - pulse.run monitors the leader and the majority and starts elections
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.

@@ -77,7 +77,7 @@ func (m *Member) form(first raft.Configuration) {
 		case fresh > voters(members)/2:
 			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
 				m.gate.lift()
-				m.look()
+				m.pulse.look()
 			}
 		default:
 			err = fmt.Errorf("%d of %d members have been reached", fresh, len(members))

@@ -23,7 +23,7 @@ func (m *Member) handOver(to uint64) error {
 	began := false // whether a transfer was started
 	defer func() {
 		if began && m.raft.State() == raft.Leader {
-			m.stepDown() // otherwise Raft would accept no entries until its own timeout
+			m.pulse.stepDown() // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
 	for {

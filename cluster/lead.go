@@ -53,7 +53,7 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.raft.LeaderCh():
 			resign()
-			m.look() // so that the other members learn it at once
+			m.pulse.look() // so that the other members learn it at once
 			if !leading {
 				continue
 			}

@@ -124,12 +124,12 @@ func (m *Member) watchLeader() {
 		late      <-chan time.Time     // runs while the leader has not received this member's touches
 		lateSince time.Duration        // since when, in running time
 		// Running time, which stops while this process is paused.
-		ran     = func() time.Duration { return time.Duration(m.moment().ran) * time.Millisecond }
+		ran     = func() time.Duration { return time.Duration(m.pulse.moment().ran) * time.Millisecond }
 		leading bool // this member leads, and has applied what earlier leaders left
 		unheard = unheardLimit * m.contacts.silence
 	)
 	for {
-		seen := *m.outlook.verdict.Load()
+		seen := *m.pulse.verdict.Load()
 		addr, id := m.raft.LeaderWithID()
 		n := memberID(id)
 		leading = leading && n == m.cfg.ID
@@ -165,7 +165,7 @@ func (m *Member) watchLeader() {
 			reason = ""
 			select {
 			case <-news:
-			case <-m.outlook.changed:
+			case <-m.pulse.changed:
 			case <-caught:
 				caught, now = nil, can
 			case <-m.lease.gained:
@@ -214,7 +214,7 @@ func (m *Member) watchLeader() {
 // here. It proposes a command that does nothing, and retries until it is applied.
 func (m *Member) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(result, 1), m.moment()
+		w, asked := make(result, 1), m.pulse.moment()
 		m.Propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
 			m.contacts.caughtUp(asked.ran)

@@ -116,7 +116,7 @@ func TestClusterTouchesToldAgain(t *testing.T) {
 			return 0
 		})
 		synctest.Wait()
-		members[next].stand()
+		members[next].pulse.stand()
 		until(t, "the new leader counts", members[next].lease.surelyLeads)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
