@@ -74,7 +74,7 @@ type Member struct {
 	// Who leads, and whether this member serves.
 	leader  *knownLeader
 	lease   *lease
-	service service
+	service *service
 
 	// The other members. peers is nil on a standalone server, which uses none of
 	// these.
@@ -115,7 +115,7 @@ var ErrClosed = errors.New("cluster: closed")
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		commits: newCommits(), leader: newKnownLeader(), service: newService(),
+		commits: newCommits(), leader: newKnownLeader(),
 		gate: newGate(), membership: newMembership(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
@@ -138,6 +138,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		}
 	}
 	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
+	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
 	return m
 }
 
@@ -164,11 +165,11 @@ func (m *Member) Start() (err error) {
 		}
 		return errors.Join(err, m.raft.storage.Close())
 	}
-	m.wg.Add(3)
+	m.wg.Add(2)
 	m.wg.Go(m.proposer.run)
 	m.wg.Go(m.compactor.run)
 	go m.watchLeadership()
-	go m.watchLeader()
+	m.wg.Go(m.service.run)
 	go m.sendTouches()
 	if m.peers != nil {
 		m.wg.Go(m.pulse.run)

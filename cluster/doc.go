@@ -22,7 +22,7 @@
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, and
 //     notifier.run, which runs one notifier.tell for each other member (notify.go).
-//   - watchLeader decides whether clients are served (serving.go). It starts
+//   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
 // A member with a peer port also has these until Close:

@@ -11,7 +11,7 @@ type lease struct {
 
 	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
 	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal        // for watchLeader: this member has begun to lead
+	gained   signal        // for service.run: this member has begun to lead
 }
 
 func newLease(clock *clock, n *node, contacts *contacts) *lease {

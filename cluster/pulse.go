@@ -48,7 +48,7 @@ type pulse struct {
 
 	wake    signal                  // for run: look at once
 	verdict atomic.Pointer[verdict] // the newest one; never nil
-	changed signal                  // for watchLeader: the verdict has changed
+	changed signal                  // for service.run: the verdict has changed
 }
 
 func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *contacts, commits *commits, gate *gate, peers *peerPort, t *transport) *pulse {

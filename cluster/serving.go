@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
@@ -18,7 +19,7 @@ type leaderInfo struct {
 }
 
 // knownLeader holds the current leaderInfo. Its methods are safe for concurrent use;
-// only watchLeader changes it.
+// only service.run changes it.
 type knownLeader struct {
 	mu  sync.Mutex
 	now leaderInfo
@@ -57,20 +58,37 @@ func (k *knownLeader) suspend() {
 // Leader returns the leader's id, or 0 if no leader is known.
 func (m *Member) Leader() uint64 { return m.leader.get().id }
 
-// service holds whether clients can be served.
+// service decides whether this member serves clients. Its goroutines are run, which
+// ends with the member, and catchUp, which run starts.
 type service struct {
+	*lifecycle
+	*clock
+	id        uint64
+	clustered bool
+	log       *slog.Logger
+	raft      *node
+	leader    *knownLeader
+	contacts  *contacts
+	pulse     *pulse
+	lease     *lease
+	proposer  *proposer
+
 	changes chan bool     // holds the newest value until Serving's reader takes it
 	ready   chan struct{} // closed when clients can be served for the first time
 	once    sync.Once     // for closing ready
-	unheard chan int64    // from sendTouches to watchLeader; see sayUnheard
+	unheard chan int64    // from sendTouches to run; see sayUnheard
 }
 
-func newService() service {
-	return service{changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64)}
+func newService(l *lifecycle, clock *clock, cfg *Config, p *pulse, leader *knownLeader, lease *lease, proposer *proposer) *service {
+	return &service{
+		lifecycle: l, clock: clock, id: cfg.ID, clustered: cfg.clustered(), log: cfg.Log,
+		raft: p.raft, leader: leader, contacts: p.contacts, pulse: p, lease: lease, proposer: proposer,
+		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64),
+	}
 }
 
-// set replaces the value in changes. Only watchLeader calls it.
-func (s *service) set(serves bool, stop <-chan struct{}) {
+// set replaces the value in changes. Only run calls it.
+func (s *service) set(serves bool) {
 	if serves {
 		s.once.Do(func() { close(s.ready) })
 	}
@@ -79,7 +97,7 @@ func (s *service) set(serves bool, stop <-chan struct{}) {
 		case s.changes <- serves:
 			return
 		case <-s.changes:
-		case <-stop:
+		case <-s.stop:
 			return
 		}
 	}
@@ -103,41 +121,40 @@ func (m *Member) Serving() <-chan bool { return m.service.changes }
 // while the leader does not receive its touches, or while its state gets older.
 const unheardLimit = 2
 
-// watchLeader keeps track of the leader and decides whether this member serves
+// run keeps track of the leader and decides whether this member serves
 // clients.
-func (m *Member) watchLeader() {
-	defer m.wg.Done()
+func (s *service) run() {
 	news := make(chan raft.Observation, 16)
 	o := raft.NewObserver(news, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
 	})
-	m.raft.RegisterObserver(o)
-	defer m.raft.DeregisterObserver(o)
+	s.raft.RegisterObserver(o)
+	defer s.raft.DeregisterObserver(o)
 	var (
 		serving   = false
 		served    int64                // when serving began, by nowMs
 		giveUp    <-chan time.Time     // runs while serving without a leader
 		gaveUp    time.Duration        // when giveUp was started, in running time
 		caught    chan struct{}        // closed by catchUp; nil if it is not running
-		grace     = m.contacts.silence // for electing a leader
+		grace     = s.contacts.silence // for electing a leader
 		late      <-chan time.Time     // runs while the leader has not received this member's touches
 		lateSince time.Duration        // since when, in running time
 		// Running time, which stops while this process is paused.
-		ran     = func() time.Duration { return time.Duration(m.pulse.moment().ran) * time.Millisecond }
+		ran     = func() time.Duration { return time.Duration(s.pulse.moment().ran) * time.Millisecond }
 		leading bool // this member leads, and has applied what earlier leaders left
-		unheard = unheardLimit * m.contacts.silence
+		unheard = unheardLimit * s.contacts.silence
 	)
 	for {
-		seen := *m.pulse.verdict.Load()
-		addr, id := m.raft.LeaderWithID()
+		seen := *s.pulse.verdict.Load()
+		addr, id := s.raft.LeaderWithID()
 		n := memberID(id)
-		leading = leading && n == m.cfg.ID
-		if m.peers != nil && (seen.lost || n == m.cfg.ID && !seen.leads) {
+		leading = leading && n == s.id
+		if s.clustered && (seen.lost || n == s.id && !seen.leads) {
 			n, addr = 0, "" // Raft will notice later
 		}
-		if m.leader.set(n, string(addr)) {
-			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
+		if s.leader.set(n, string(addr)) {
+			s.log.Info("leader", "id", n, "address", string(addr))
 		}
 		reason, lost := "", false // why not to serve; whether waiting commands must be given up too
 		switch {
@@ -145,16 +162,16 @@ func (m *Member) watchLeader() {
 			reason, lost = "no majority can be reached", true
 		case seen.stuck:
 			reason, lost = "the disk is stuck", true
-		case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):
+		case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):
 			reason = "this member lags behind the leader"
 		}
 		switch {
 		case n != 0:
 			giveUp = nil
-			if !serving && caught == nil && reason == "" && (n != m.cfg.ID || leading) {
+			if !serving && caught == nil && reason == "" && (n != s.id || leading) {
 				done := make(chan struct{})
 				caught = done
-				m.wg.Go(func() { m.catchUp(done) })
+				s.wg.Go(func() { s.catchUp(done) })
 			}
 		case serving && giveUp == nil:
 			giveUp, gaveUp = time.After(grace), ran()
@@ -165,10 +182,10 @@ func (m *Member) watchLeader() {
 			reason = ""
 			select {
 			case <-news:
-			case <-m.pulse.changed:
+			case <-s.pulse.changed:
 			case <-caught:
 				caught, now = nil, can
-			case <-m.lease.gained:
+			case <-s.lease.gained:
 				now, leading = can, true
 			case <-giveUp:
 				if left := grace - (ran() - gaveUp); left > 0 { // this process was paused
@@ -176,53 +193,53 @@ func (m *Member) watchLeader() {
 				} else {
 					reason = "no leader"
 				}
-			case since := <-m.service.unheard:
+			case since := <-s.unheard:
 				if late = nil; since != allHeard {
-					ago := m.since(max(since, served)) // older touches are of earlier clients
+					ago := s.since(max(since, served)) // older touches are of earlier clients
 					late, lateSince = time.After(unheard-ago), ran()-ago
 				}
 			case <-late:
 				if left := unheard - (ran() - lateSince); left > 0 { // this process was paused
 					late = time.After(left)
-				} else if late, lateSince = time.After(unheard), ran(); n != m.cfg.ID {
+				} else if late, lateSince = time.After(unheard), ran(); n != s.id {
 					reason = "the leader does not receive this member's touches"
 				}
-			case <-m.stop:
+			case <-s.stop:
 				return
 			}
 		}
 		if reason != "" && serving {
 			serving, giveUp = false, nil
-			m.service.set(false, m.stop) // before logging, which may block
-			m.cfg.Log.Warn(reason + ": disconnecting clients")
+			s.set(false) // before logging, which may block
+			s.log.Warn(reason + ": disconnecting clients")
 			if n == 0 || lost { // otherwise requests already sent may complete
-				m.leader.suspend()
+				s.leader.suspend()
 			}
 		}
 		if now && !serving {
 			serving = true
-			served = m.nowMs()
+			served = s.nowMs()
 			if late != nil { // the overdue touches are of earlier clients
 				late, lateSince = time.After(unheard), ran()
 			}
-			m.service.set(true, m.stop)
+			s.set(true)
 		}
 	}
 }
 
 // catchUp closes done when everything that was committed when it began is applied
 // here. It proposes a command that does nothing, and retries until it is applied.
-func (m *Member) catchUp(done chan struct{}) {
+func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(result, 1), m.pulse.moment()
-		m.Propose(fsm.Nothing(), w, nil)
+		w, asked := make(result, 1), s.pulse.moment()
+		s.proposer.propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
-			m.contacts.caughtUp(asked.ran)
+			s.contacts.caughtUp(asked.ran)
 			close(done)
 			return
 		}
 		select {
-		case <-m.stop:
+		case <-s.stop:
 			return
 		case <-time.After(retryAfter):
 		}

@@ -68,7 +68,7 @@ func (m *Member) sendTouches() {
 // allHeard is passed to sayUnheard when the leader has received all touches.
 const allHeard = -1
 
-// sayUnheard tells watchLeader that the leader has not received the touches since
+// sayUnheard tells service.run that the leader has not received the touches since
 // the given time, or with allHeard that it has received all. It returns false when
 // the member stops.
 func (m *Member) sayUnheard(since int64) bool {

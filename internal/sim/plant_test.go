@@ -109,10 +109,10 @@ var plants = []plant{
 		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
 		{"cluster/serving.go", "late, lateSince = time.After(unheard-ago), ran()-ago", "_ = ago"},
-		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader serves on", []edit{
-		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails keeps the data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.index[u.rec.Path].rec.Version != u.rec.Version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
