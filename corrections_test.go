@@ -49,10 +49,10 @@ var corrections = []putBack{
 		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
 	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
 	{"heir", []edit{
-		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
+		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToOneThatIsThere", "does not hand over"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "m.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+		{"cluster/handover.go", "h.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
@@ -60,13 +60,13 @@ var corrections = []putBack{
 		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
-		{"cluster/cluster.go", "\t\tm.wg.Go(m.watchMembership)\n", ""},
+		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"settle", []edit{
 		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor {\n\t\tnow, err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor {\n\t\tnow, err"},
 	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"lost disk", []edit{
-		{"cluster/cluster.go", "m.wg.Go(func() { m.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.gate.lift()"},
+		{"cluster/cluster.go", "m.wg.Go(func() { m.membership.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.membership.gate.lift()"},
 	}, []finding{{".", "TestClusterWipedMember", "FAIL"}}},
 
 	// Snapshots and the log.

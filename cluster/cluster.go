@@ -66,25 +66,21 @@ type Member struct {
 	replica *fsm.Replica
 	raft    *node
 
-	proposer  *proposer
-	commits   *commits
-	compactor *compactor
-	liveness  *liveness
+	proposer  *proposer  // what this member proposes
+	commits   *commits   // what is applied here
+	compactor *compactor // the length of the log
+	liveness  *liveness  // of sessions
 
-	// Who leads, and whether this member serves.
-	leader  *knownLeader
-	lease   *lease
-	service *service
+	leader  *knownLeader // who leads
+	lease   *lease       // whether it is surely this member
+	service *service     // whether this member serves
 
-	// The other members. peers is nil on a standalone server, which uses none of
-	// these.
-	peers      *peerPort
-	transport  *transport
-	notifier   *notifier
-	gate       *gate
-	membership membership
-	contacts   *contacts
-	pulse      *pulse
+	peers      *peerPort  // nil on a standalone server
+	transport  *transport // for Raft, on peers; nil too
+	contacts   *contacts  // what is known about the other members
+	pulse      *pulse     // heartbeats, and what they say
+	notifier   *notifier  // tells the other members what is committed
+	membership *membership
 }
 
 // lifecycle stops a member and reports its first fault.
@@ -116,29 +112,30 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
 		commits: newCommits(), leader: newKnownLeader(),
-		gate: newGate(), membership: newMembership(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
-	m.lease = newLease(m.clock, m.raft, m.contacts)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
+	m.lease = newLease(m.clock, m.raft, m.contacts)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
 		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
-	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, m.gate, m.peers, m.transport)
-	if cfg.clustered() {
-		m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
-		m.peers.serve = map[byte]func(net.Conn){
-			kindRaft:    m.gate.guard(m.peers.toRaft),
-			kindForward: m.serveForward,
-			kindAdmin:   m.serveAdmin,
-			kindReach:   m.gate.guard(m.pulse.tellState),
-			kindBeat:    m.gate.guard(m.pulse.takeBeats),
-		}
-	}
+	gate := newGate()
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, gate, m.peers, m.transport)
+	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
+	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
 	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
+	if m.peers != nil {
+		m.peers.serve = map[byte]func(net.Conn){
+			kindRaft:    gate.guard(m.peers.toRaft),
+			kindForward: m.serveForward,
+			kindAdmin:   m.membership.serve,
+			kindReach:   gate.guard(m.pulse.tellState),
+			kindBeat:    gate.guard(m.pulse.takeBeats),
+		}
+	}
 	return m
 }
 
@@ -165,15 +162,14 @@ func (m *Member) Start() (err error) {
 		}
 		return errors.Join(err, m.raft.storage.Close())
 	}
-	m.wg.Add(2)
 	m.wg.Go(m.proposer.run)
 	m.wg.Go(m.compactor.run)
-	go m.watchLeadership()
+	m.wg.Go(m.watchLeadership)
 	m.wg.Go(m.service.run)
-	go m.sendTouches()
+	m.wg.Go(m.sendTouches)
 	if m.peers != nil {
 		m.wg.Go(m.pulse.run)
-		m.wg.Go(m.watchMembership)
+		m.wg.Go(m.membership.watch)
 	}
 	return nil
 }
@@ -190,27 +186,15 @@ func (m *Member) startRaft() error {
 
 	var (
 		trans raft.Transport
-		cut   <-chan struct{}    // see guardedStore
-		first raft.Configuration // of a new cluster; empty if this server is to be added to one
+		cut   <-chan struct{} // see guardedStore
+		first = m.cfg.first()
 		err   error
 	)
-	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-	if !m.cfg.clustered() {
-		first.Servers = []raft.Server{{ID: c.LocalID, Address: lone}}
-	}
-	for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
-		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(m.cfg.Peers[id])}
-		if slices.Contains(m.cfg.Observers, id) {
-			s.Suffrage = raft.Nonvoter
-		}
-		first.Servers = append(first.Servers, s)
-	}
-	m.membership.configured = infos(first)
 	if err := m.checkStored(m.membership.configured); err != nil {
 		return err
 	}
 	if !m.cfg.clustered() {
-		trans = newLoneTransport(lone)
+		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
 		// These are a last resort: pulse.go detects failures much sooner.
 		last := max(5*m.contacts.silence, 10*time.Second)
@@ -251,15 +235,32 @@ func (m *Member) startRaft() error {
 	}
 	switch {
 	case fresh:
-		m.wg.Go(func() { m.form(first) })
+		m.wg.Go(func() { m.membership.form(first) })
 	case rejoining:
-		m.gate.lift()
-		m.wg.Go(m.resumeRejoin)
+		m.membership.gate.lift()
+		m.wg.Go(m.membership.resumeRejoin)
 	default:
-		m.gate.lift()
+		m.membership.gate.lift()
 	}
 	m.peers.wg.Go(m.peers.accept)
 	return nil
+}
+
+// first returns the first configuration of a new cluster. It is empty if this server is
+// to be added to a cluster.
+func (c *Config) first() (first raft.Configuration) {
+	if !c.clustered() {
+		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
+		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
+		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(c.Peers[id])}
+		if slices.Contains(c.Observers, id) {
+			s.Suffrage = raft.Nonvoter
+		}
+		first.Servers = append(first.Servers, s)
+	}
+	return first
 }
 
 // clustered reports whether the member has a peer port, that is, is not standalone.
@@ -345,7 +346,7 @@ func (m *Member) end(handOver bool) error {
 	var err error
 	m.once.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
-			m.handOver(0) // if this fails, the others elect a leader
+			m.membership.handover.to(0) // if this fails, the others elect a leader
 		}
 		close(m.stop)
 		m.compactor.close()
@@ -375,9 +376,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				if o.m.peers != nil {
-					o.m.notifier.changed.raise()
-				}
+				o.m.notifier.changed.raise()
 				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:

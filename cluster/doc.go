@@ -30,7 +30,7 @@
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.
-//   - watchMembership finds out whether this member was removed (members.go).
+//   - membership.watch finds out whether this member was removed (members.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (peers.go).
 //   - the transport passes Raft's incoming messages on (transport.go); it also

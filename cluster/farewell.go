@@ -17,7 +17,7 @@ import (
 const farewell = 2 * time.Second
 
 // sendToRemoved sends the log to member x, which the entry at index has removed.
-func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
+func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
 	term, leads := m.raft.term()
 	prev := &raft.Log{Index: index - 1}
 	if !leads || m.raft.storage.Log.GetLog(prev.Index, prev) != nil {

@@ -56,14 +56,14 @@ func (g *gate) guard(serve func(net.Conn)) func(net.Conn) {
 }
 
 // self describes this member, for a request to add it.
-func (m *Member) self(voter bool) *MemberInfo {
+func (m *membership) self(voter bool) *MemberInfo {
 	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
 }
 
 // form brings a member whose storage is empty into its cluster: it forms a new one
 // with the members in first, or joins the running one. first is empty if Config.Join
 // is set. form retries until it succeeds or the member stops.
-func (m *Member) form(first raft.Configuration) {
+func (m *membership) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
 		fresh, running, err := 1, m.cfg.Join, error(nil)
@@ -105,7 +105,7 @@ func (m *Member) form(first raft.Configuration) {
 // are, and the address of a member that is not, if there is one. It fails if a member
 // was started with a different list of members, since their logs would begin with
 // different configurations.
-func (m *Member) survey(members []MemberInfo) (fresh int, running string, err error) {
+func (m *membership) survey(members []MemberInfo) (fresh int, running string, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -132,7 +132,7 @@ func (m *Member) survey(members []MemberInfo) (fresh int, running string, err er
 
 // joinThrough has the leader of a running cluster add this member; addr is the
 // address of any member of that cluster.
-func (m *Member) joinThrough(addr string) error {
+func (m *membership) joinThrough(addr string) error {
 	ctx, network := m.peers.ctx, m.peers.network
 	if m.cfg.Join == "" { // the cluster must already have this member
 		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
@@ -158,7 +158,7 @@ func (m *Member) joinThrough(addr string) error {
 
 // awaitVote requests a vote for this member until it has one, unless it is
 // configured as an observer.
-func (m *Member) awaitVote(addr string) {
+func (m *membership) awaitVote(addr string) {
 	ctx := m.peers.ctx
 	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
 		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
@@ -179,7 +179,7 @@ func (m *Member) awaitVote(addr string) {
 }
 
 // resumeRejoin continues joinThrough after a restart.
-func (m *Member) resumeRejoin() {
+func (m *membership) resumeRejoin() {
 	for {
 		if members, err := m.raft.members(); err == nil {
 			for _, x := range members {

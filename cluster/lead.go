@@ -37,7 +37,6 @@ func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 // watchLeadership starts the leader's duties when this member begins to lead, and
 // stops them when it no longer does.
 func (m *Member) watchLeadership() {
-	defer m.wg.Done()
 	var stop chan struct{}
 	var done chan struct{}
 	resign := func() {

@@ -82,7 +82,7 @@ func TestHandOverToOneThatIsThere(t *testing.T) {
 			if err := dead.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			if err := m.handOver(0); err != nil {
+			if err := m.membership.handover.to(0); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", m.cfg.ID, dead.cfg.ID, err)
 			}
 		})

@@ -20,7 +20,6 @@ const hurryGap = 5 * time.Millisecond
 // started its timeouts before those touches. So recent touches are reported again to
 // the next leader.
 func (m *Member) sendTouches() {
-	defer m.wg.Done()
 	var (
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
 		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
