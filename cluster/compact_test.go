@@ -51,3 +51,44 @@ func TestTrailingLog(t *testing.T) {
 		}
 	})
 }
+
+// TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a
+// proposer whose entries would make the next one due has to wait.
+func TestCompactor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p := b.proposer()
+		b.replica.Complete(p.complete)
+		b.wg.Go(p.run)
+		done := make(result, 1)
+		p.propose(fsm.Nothing(), done, nil)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		b.cfg.SnapshotBytes = 10 * entryCost
+		c := newCompactor(b.stop, b.cfg, p.raft, b.replica)
+		c.grew(9 * entryCost)
+		c.await()
+		c.grew(1) // counts as more
+		waited := make(chan bool)
+		go func() {
+			c.await()
+			close(waited)
+		}()
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Error("the log grows while a snapshot is due")
+		default:
+		}
+		b.wg.Go(c.run)
+		<-waited
+		until(t, "a snapshot", func() bool {
+			newest, err := p.raft.storage.NewestSnapshot()
+			return err == nil && newest.Index > 0
+		})
+		c.close()
+		c.grew(20 * entryCost)
+		c.await() // a closed compactor holds nobody up
+	})
+}

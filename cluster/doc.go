@@ -7,10 +7,14 @@
 // Every proposed command gets exactly one answer: Done once it is applied
 // locally, or Lost if its outcome is unknown.
 //
+// A Member is a list of parts. [New] builds them and connects them; nothing runs yet.
+// [Member.Start] opens the storage and the peer port, starts Raft, and then the
+// goroutines of the parts.
+//
 // # Goroutines
 //
-// Raft has goroutines of its own. All others are started by [Member.Start], or by
-// a goroutine that it starts; [Member.Close] stops them and waits for them.
+// Raft has goroutines of its own. All others are started by Start, or by a goroutine
+// that it starts; [Member.Close] stops them and waits for them.
 //
 // Every member has these until Close:
 //   - proposer.run proposes entries, one at a time (propose.go). When another member
@@ -60,7 +64,7 @@
 // knownLeader.mu, peerPort.mu, compactor.mu or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
-// complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
+// proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
 // batch is given up, which calls each Waiter's Lost: so Lost must not propose.
 // terms.turn is held while Raft handles a heartbeat.
 //
