@@ -121,8 +121,48 @@ func (m *Member) Serving() <-chan bool { return m.service.changes }
 // while the leader does not receive its touches, or while its state gets older.
 const unheardLimit = 2
 
-// run keeps track of the leader and decides whether this member serves
-// clients.
+// A countdown ends when a length of running time has passed, which stops while this
+// process is paused.
+type countdown struct {
+	length time.Duration
+	ran    func() time.Duration // running time
+	began  time.Duration        // when it was started, in running time
+	timer  <-chan time.Time     // nil if it is stopped
+}
+
+// start starts it again, as if it had begun ago.
+func (c *countdown) start(ago time.Duration) {
+	c.timer, c.began = time.After(c.length-ago), c.ran()-ago
+}
+
+func (c *countdown) stop() { c.timer = nil }
+
+// ended is called when the timer fires, and reports whether the time has passed. If
+// not, since this process was paused, the timer runs for the rest.
+func (c *countdown) ended() bool {
+	left := c.length - (c.ran() - c.began)
+	if left > 0 {
+		c.timer = time.After(left)
+	}
+	return left <= 0
+}
+
+// follow notes who leads, as far as Raft and the pulse know. It returns the leader's
+// id, 0 if none is known, and whether Raft takes this member for the leader.
+func (s *service) follow(seen verdict) (leader uint64, self bool) {
+	addr, id := s.raft.LeaderWithID()
+	leader = memberID(id)
+	self = leader == s.id
+	if s.clustered && (seen.lost || self && !seen.leads) {
+		leader, addr = 0, "" // Raft will notice later
+	}
+	if s.leader.set(leader, string(addr)) {
+		s.log.Info("leader", "id", leader, "address", string(addr))
+	}
+	return leader, self
+}
+
+// run keeps track of the leader and decides whether this member serves clients.
 func (s *service) run() {
 	news := make(chan raft.Observation, 16)
 	o := raft.NewObserver(news, false, func(o *raft.Observation) bool {
@@ -131,31 +171,21 @@ func (s *service) run() {
 	})
 	s.raft.RegisterObserver(o)
 	defer s.raft.DeregisterObserver(o)
+	ran := func() time.Duration { return time.Duration(s.pulse.moment().ran) * time.Millisecond }
 	var (
-		serving   = false
-		served    int64                // when serving began, by nowMs
-		giveUp    <-chan time.Time     // runs while serving without a leader
-		gaveUp    time.Duration        // when giveUp was started, in running time
-		caught    chan struct{}        // closed by catchUp; nil if it is not running
-		grace     = s.contacts.silence // for electing a leader
-		late      <-chan time.Time     // runs while the leader has not received this member's touches
-		lateSince time.Duration        // since when, in running time
-		// Running time, which stops while this process is paused.
-		ran     = func() time.Duration { return time.Duration(s.pulse.moment().ran) * time.Millisecond }
-		leading bool // this member leads, and has applied what earlier leaders left
-		unheard = unheardLimit * s.contacts.silence
+		serving = false
+		served  int64         // when serving began, by nowMs
+		caught  chan struct{} // closed by catchUp; nil if it is not running
+		leading bool          // this member leads, and has applied what earlier leaders left
+		// Runs while serving without a leader: the time for electing one.
+		giveUp = countdown{length: s.contacts.silence, ran: ran}
+		// Runs while the leader has not received this member's touches.
+		late = countdown{length: unheardLimit * s.contacts.silence, ran: ran}
 	)
 	for {
 		seen := *s.pulse.verdict.Load()
-		addr, id := s.raft.LeaderWithID()
-		n := memberID(id)
-		leading = leading && n == s.id
-		if s.clustered && (seen.lost || n == s.id && !seen.leads) {
-			n, addr = 0, "" // Raft will notice later
-		}
-		if s.leader.set(n, string(addr)) {
-			s.log.Info("leader", "id", n, "address", string(addr))
-		}
+		n, self := s.follow(seen)
+		leading = leading && self
 		reason, lost := "", false // why not to serve; whether waiting commands must be given up too
 		switch {
 		case seen.noMajority:
@@ -167,14 +197,14 @@ func (s *service) run() {
 		}
 		switch {
 		case n != 0:
-			giveUp = nil
+			giveUp.stop()
 			if !serving && caught == nil && reason == "" && (n != s.id || leading) {
 				done := make(chan struct{})
 				caught = done
 				s.wg.Go(func() { s.catchUp(done) })
 			}
-		case serving && giveUp == nil:
-			giveUp, gaveUp = time.After(grace), ran()
+		case serving && giveUp.timer == nil:
+			giveUp.start(0)
 		}
 		now := false
 		if reason == "" || !serving {
@@ -187,29 +217,28 @@ func (s *service) run() {
 				caught, now = nil, can
 			case <-s.lease.gained:
 				now, leading = can, true
-			case <-giveUp:
-				if left := grace - (ran() - gaveUp); left > 0 { // this process was paused
-					giveUp = time.After(left)
-				} else {
+			case <-giveUp.timer:
+				if giveUp.ended() {
 					reason = "no leader"
 				}
 			case since := <-s.unheard:
-				if late = nil; since != allHeard {
+				if late.stop(); since != allHeard {
 					ago := s.since(max(since, served)) // older touches are of earlier clients
-					late, lateSince = time.After(unheard-ago), ran()-ago
+					late.start(ago)
 				}
-			case <-late:
-				if left := unheard - (ran() - lateSince); left > 0 { // this process was paused
-					late = time.After(left)
-				} else if late, lateSince = time.After(unheard), ran(); n != s.id {
-					reason = "the leader does not receive this member's touches"
+			case <-late.timer:
+				if late.ended() {
+					if late.start(0); n != s.id {
+						reason = "the leader does not receive this member's touches"
+					}
 				}
 			case <-s.stop:
 				return
 			}
 		}
 		if reason != "" && serving {
-			serving, giveUp = false, nil
+			serving = false
+			giveUp.stop()
 			s.set(false) // before logging, which may block
 			s.log.Warn(reason + ": disconnecting clients")
 			if n == 0 || lost { // otherwise requests already sent may complete
@@ -219,8 +248,8 @@ func (s *service) run() {
 		if now && !serving {
 			serving = true
 			served = s.nowMs()
-			if late != nil { // the overdue touches are of earlier clients
-				late, lateSince = time.After(unheard), ran()
+			if late.timer != nil {
+				late.start(0) // the overdue touches are of earlier clients
 			}
 			s.set(true)
 		}

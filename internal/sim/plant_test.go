@@ -106,9 +106,9 @@ var plants = []plant{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
 	}, []string{"availability"}},
 	{"a member without its leader serves on", []edit{
-		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
+		{"cluster/serving.go", "giveUp = countdown{length: s.contacts.silence,", "giveUp = countdown{length: 20 * s.contacts.silence,"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
-		{"cluster/serving.go", "late, lateSince = time.After(unheard-ago), ran()-ago", "_ = ago"},
+		{"cluster/serving.go", "late.start(ago)", "_ = ago"},
 		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader serves on", []edit{
