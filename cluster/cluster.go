@@ -188,7 +188,6 @@ func (m *Member) startRaft() error {
 		trans raft.Transport
 		cut   <-chan struct{} // see guardedStore
 		first = m.cfg.first()
-		err   error
 	)
 	if err := m.checkStored(m.membership.configured); err != nil {
 		return err

@@ -15,8 +15,9 @@ const (
 	maxBatchBytes    = 1 << 20
 )
 
-// proposer gets the commands of this member's clients into the log. Its goroutine is
-// run. Its methods are safe for concurrent use.
+// proposer gets the commands of this member's clients into the log. Its goroutines are
+// run, which ends with the member, and those that linkTo starts for a connection to the
+// leader. Its methods are safe for concurrent use.
 type proposer struct {
 	*lifecycle
 	*clock
