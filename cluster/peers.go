@@ -106,9 +106,13 @@ func newPeerPort(network Network, addr string, log *slog.Logger) *peerPort {
 
 // open opens the port. Connections are not accepted before the caller starts accept,
 // since serving them needs a running Raft.
-func (p *peerPort) open() (err error) {
-	p.l, err = p.network.Listen(p.addr)
-	return err
+func (p *peerPort) open() error {
+	l, err := p.network.Listen(p.addr)
+	if err != nil {
+		return err
+	}
+	p.l = l
+	return nil
 }
 
 // close closes the port and all connections. It does not wait for the goroutines in
