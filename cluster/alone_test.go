@@ -129,6 +129,17 @@ func (b *base) answerState(t *testing.T, host string, s state) {
 	})
 }
 
+// receive returns what comes from c within a minute, or that c is closed.
+func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(time.Minute):
+		t.Fatalf("never came: %s", what)
+	}
+	return v
+}
+
 // readFull reads n bytes, or returns nil if the connection ends before.
 func readFull(c net.Conn, n int) []byte {
 	b := make([]byte, n)

@@ -62,7 +62,7 @@ func TestCompactor(t *testing.T) {
 		b.wg.Go(p.run)
 		done := make(result, 1)
 		p.propose(fsm.Nothing(), done, nil)
-		if err := <-done; err != nil {
+		if err := receive[error](t, "the outcome", done); err != nil {
 			t.Fatal(err)
 		}
 		b.cfg.SnapshotBytes = 10 * entryCost
@@ -82,7 +82,7 @@ func TestCompactor(t *testing.T) {
 		default:
 		}
 		b.wg.Go(c.run)
-		<-waited
+		receive(t, "room in the log", waited)
 		until(t, "a snapshot", func() bool {
 			newest, err := p.raft.storage.NewestSnapshot()
 			return err == nil && newest.Index > 0

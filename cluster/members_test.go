@@ -102,7 +102,7 @@ func TestReconfigInProgress(t *testing.T) {
 			t.Errorf("an operator's did not wait: %v", err)
 		default:
 			m.changing.give()
-			if err := <-done; err != nil {
+			if err := receive(t, "the change", done); err != nil {
 				t.Error(err)
 			}
 		}
@@ -177,7 +177,7 @@ func TestFormStranger(t *testing.T) {
 		})
 		m := b.membership()
 		b.wg.Go(func() { m.form(b.cfg.first()) })
-		if err := <-b.errs; !strings.Contains(err.Error(), "is no member") {
+		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is no member") {
 			t.Error(err)
 		}
 		if m.gate.lifted() || m.raft.LastIndex() != 0 {
@@ -218,7 +218,7 @@ func TestWatchRemoved(t *testing.T) {
 			t.Error("it has not asked")
 		}
 		leads.Store(true)
-		if err := <-b.errs; !errors.Is(err, ErrRemoved) {
+		if err := receive(t, "a fault", b.errs); !errors.Is(err, ErrRemoved) {
 			t.Error(err)
 		}
 	})

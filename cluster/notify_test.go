@@ -53,7 +53,7 @@ func TestNotifier(t *testing.T) {
 		told(8, true)
 		quiet()
 		close(stop)
-		<-stopped
+		receive(t, "its end", stopped)
 		p.commits.set(9, 2)
 		quiet()
 		closeTransport(other)

@@ -31,7 +31,7 @@ func TestPulseBeats(t *testing.T) {
 		})
 		p.commits.set(7, 1)
 		b.wg.Go(p.run)
-		beat := <-beats
+		beat := receive(t, "a heartbeat", beats)
 		if term := binary.BigEndian.Uint64(beat); term != p.raft.CurrentTerm() {
 			t.Errorf("a heartbeat of term %d, want %d", term, p.raft.CurrentTerm())
 		}
@@ -53,7 +53,7 @@ func TestPulseBeats(t *testing.T) {
 		if err := p.raft.Shutdown().Error(); err != nil {
 			t.Fatal(err)
 		}
-		<-hungUp
+		receive(t, "the end of the connection", hungUp)
 	})
 }
 

@@ -78,19 +78,19 @@ func TestServiceFollowsVerdict(t *testing.T) {
 		default:
 		}
 		l.gained.raise()
-		if !<-s.changes {
+		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
-		<-s.ready
+		receive(t, "ready", s.ready)
 		suspended := b.leader.get().suspended
 		see(verdict{leads: true, noMajority: true})
-		if <-s.changes {
+		if receive(t, "no majority", s.changes) {
 			t.Error("it serves without a majority")
 		}
-		<-suspended
+		receive(t, "giving up", suspended)
 		see(verdict{leads: true})
 		time.Sleep(time.Second)
-		if !<-s.changes {
+		if !receive(t, "serving again", s.changes) {
 			t.Error("it does not serve again")
 		}
 		see(verdict{lost: true})
@@ -98,7 +98,7 @@ func TestServiceFollowsVerdict(t *testing.T) {
 			t.Errorf("member %d leads, and the leader is lost", id)
 		}
 		began := time.Now()
-		if <-s.changes {
+		if receive(t, "no leader", s.changes) {
 			t.Error("it serves without a leader")
 		}
 		if took := time.Since(began); took < p.contacts.silence || took > p.contacts.silence+2*p.contacts.beat {
@@ -120,7 +120,7 @@ func TestServiceUnheard(t *testing.T) {
 		b.tick()
 		b.wg.Go(proposer.run)
 		b.wg.Go(s.run)
-		if !<-s.changes {
+		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, with a leader")
 		}
 		p.contacts.caughtUp(math.MaxInt64 / 2) // so that this is not the reason
@@ -135,7 +135,7 @@ func TestServiceUnheard(t *testing.T) {
 		}
 		began := time.Now()
 		s.unheard <- p.nowMs()
-		if <-s.changes {
+		if receive(t, "the end of serving", s.changes) {
 			t.Fatal("it serves again")
 		}
 		if took := time.Since(began); took < unheardLimit*p.contacts.silence || took > unheardLimit*p.contacts.silence+2*p.contacts.beat {
@@ -177,7 +177,7 @@ func TestProposer(t *testing.T) {
 		w := make(result, 1)
 		p.propose(fsm.Nothing(), w, nil)
 		b.wg.Go(p.run)
-		if err := <-w; err != nil {
+		if err := receive[error](t, "the outcome", w); err != nil {
 			t.Error(err)
 		}
 		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
@@ -187,12 +187,12 @@ func TestProposer(t *testing.T) {
 		p.propose(fsm.Nothing(), w, nil)
 		synctest.Wait()
 		b.leader.suspend()
-		if err := <-w; err == nil {
+		if err := receive[error](t, "the outcome", w); err == nil {
 			t.Error("a command without a leader was done")
 		}
 		p.batcher.close()
 		p.propose(fsm.Nothing(), w, nil)
-		if err := <-w; err == nil {
+		if err := receive[error](t, "the outcome", w); err == nil {
 			t.Error("a command was done after the end")
 		}
 	})
