@@ -10,17 +10,17 @@ var corrections = []putBack{
 		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // unblocks Raft if it is sending\n", ""},
 	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
-		{"cluster/transport.go", "if ok && t.m.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
-		{"cluster/transport.go", "if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {", "if q.Term == 0 {"},
+		{"cluster/transport.go", "if ok && t.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/transport.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
+		{"cluster/node.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
 	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
 	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {".", "TestHandOverAfterRestarts", "FAIL"}}},
 	{"commits", []edit{
-		{"cluster/lead.go", "m.wg.Go(func() { m.tellCommits(term, stop) })", "_ = stop"},
+		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, stop) })", "_ = stop"},
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
@@ -28,31 +28,31 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tm.stepDown()\n", ""},
+		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tp.stepDown()\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"candidate", []edit{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/quorum.go", "return m.since(m.lease.followed.Load()) <= m.contacts.sure", "return true"},
+		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.sure", "return true"},
 	}, []finding{{".", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
 	}, []finding{{".", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && m.gate.lifted():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.lifted():", "case false && stand:"},
 	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
-		{"cluster/pulse.go", "snapshot > s.lastIndex", "snapshot == 1<<63"},
+		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
 	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
 	{"transfer is not waited for", []edit{
 		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
 	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
 	{"successor", []edit{
-		{"cluster/handover.go", "m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\tm.raft.LeadershipTransfer()"},
+		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "m.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+		{"cluster/handover.go", "h.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
@@ -60,18 +60,18 @@ var corrections = []putBack{
 		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
-		{"cluster/cluster.go", "\t\tm.wg.Go(m.watchMembership)\n", ""},
+		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"settle", []edit{
 		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor {\n\t\tnow, err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor {\n\t\tnow, err"},
 	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"lost disk", []edit{
-		{"cluster/cluster.go", "m.wg.Go(func() { m.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.gate.lift()"},
+		{"cluster/cluster.go", "m.wg.Go(func() { m.membership.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.membership.gate.lift()"},
 	}, []finding{{".", "TestClusterWipedMember", "FAIL"}}},
 
 	// Snapshots and the log.
 	{"snapshot and log", []edit{
-		{"cluster/cluster.go", "err := o.m.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "is not ready after"}}},
 	{"snapshot's end", []edit{
 		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
@@ -96,7 +96,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
 	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
 	{"trailing logs", []edit{
-		{"cluster/compact.go", "c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))", "_, _ = bytes, entries"},
+		{"cluster/compact.go", "r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))", "_, _ = grown, entries"},
 	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
 
 	// Faults of the disk.
@@ -104,10 +104,10 @@ var corrections = []putBack{
 		{"internal/storage/memory.go", "Stable: &voteStore{StableStore: faulty}", "Stable: faulty"},
 	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
-		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
 	{"vote not stored", []edit{
-		{"cluster/store.go", "\t<-s.m.stop\n\tif s.m.peers != nil {\n\t\t<-s.m.peers.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
 	{"log not stored", []edit{
 		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
@@ -127,7 +127,7 @@ var corrections = []putBack{
 
 	// Shutdown.
 	{"futures", []edit{
-		{"cluster/cluster.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
+		{"cluster/node.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
 	}, []finding{{"cluster", "TestCloseWhileApplying", "timed out"}}},
 
 	// Files.

@@ -37,12 +37,12 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer again.Close()
-		newest, err := again.storage.NewestSnapshot()
+		newest, err := again.raft.storage.NewestSnapshot()
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("snapshot %+v, %v", newest, err)
 		}
-		s := again.state()
-		again.addLog(&s)
+		s := again.pulse.state()
+		s.lastIndex, s.lastTerm = again.raft.logEnd()
 		if s.lastIndex != newest.Index || s.lastTerm != newest.Term {
 			t.Errorf("its log ends at %d in term %d, its snapshot at %d in term %d", s.lastIndex, s.lastTerm, newest.Index, newest.Term)
 		}

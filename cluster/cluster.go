@@ -8,9 +8,7 @@ import (
 	"maps"
 	"math"
 	"net"
-	"reflect"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,47 +60,32 @@ type Config struct {
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	lifecycle
+	*lifecycle
+	*clock
 	cfg     Config
 	replica *fsm.Replica
-	raft    *raft.Raft
-	storage *storage.Storage
-	start   time.Time // origin of nowMs
+	raft    *node
 
-	// What this member proposes.
-	batcher batcher
-	pending pending
-	link    leaderLink // carries proposals while another member leads
+	proposer  *proposer  // what this member proposes
+	commits   *commits   // what is applied here
+	compactor *compactor // the length of the log
+	liveness  *liveness  // of sessions
 
-	// What is applied here.
-	commits  commits
-	log      logLength
-	liveness *liveness
+	leader  *knownLeader // who leads
+	lease   *lease       // whether it is surely this member
+	service *service     // whether this member serves
 
-	// Who leads, and whether this member serves.
-	leader  knownLeader
-	lease   *lease
-	service service
-
-	// The other members. peers is nil on a standalone server, which uses none of
-	// these.
-	peers      *peerPort
-	transport  transport
-	gate       *gate
-	membership membership
-	contacts   *contacts
-	outlook    *outlook
-	terms      terms
-
-	// For monitoring.
-	stall     stall
-	proposals proposals
+	peers      *peerPort  // nil on a standalone server
+	transport  *transport // for Raft, on peers; nil too
+	contacts   *contacts  // what is known about the other members
+	pulse      *pulse     // heartbeats, and what they say
+	notifier   *notifier  // tells the other members what is committed
+	membership *membership
 }
 
 // lifecycle stops a member and reports its first fault.
 type lifecycle struct {
 	stop   chan struct{}  // closed by Close and Kill
-	down   chan struct{}  // closed when Raft has shut down
 	once   sync.Once      // for stopping
 	killed atomic.Bool    // by Kill: nothing may be written any more
 	wg     sync.WaitGroup // of the member's goroutines
@@ -111,8 +94,8 @@ type lifecycle struct {
 	errs   chan error // gets the first fault
 }
 
-func newLifecycle() lifecycle {
-	return lifecycle{stop: make(chan struct{}), down: make(chan struct{}), errs: make(chan error, 1)}
+func newLifecycle() *lifecycle {
+	return &lifecycle{stop: make(chan struct{}), errs: make(chan error, 1)}
 }
 
 // fail reports a fault after which this member cannot go on.
@@ -127,19 +110,32 @@ var ErrClosed = errors.New("cluster: closed")
 // [Member.Start] must be called before any other method.
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
-		lifecycle: newLifecycle(), cfg: cfg, replica: replica, start: time.Now(),
-		link: newLeaderLink(), leader: newKnownLeader(), lease: newLease(), service: newService(),
-		gate: newGate(), membership: newMembership(), outlook: newOutlook(), terms: newTerms(),
+		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
+		commits: newCommits(), leader: newKnownLeader(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
+	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
-	if m.cfg.TimeOfDay == nil {
-		m.cfg.TimeOfDay = time.Now
+	m.lease = newLease(m.clock, m.raft, m.contacts)
+	if cfg.clustered() {
+		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
+		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
-	m.batcher.init()
-	m.commits.init()
-	m.log.init()
-	m.ResetProposals()
+	gate := newGate()
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, gate, m.peers, m.transport)
+	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
+	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
+	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
+	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
+	if m.peers != nil {
+		m.peers.serve = map[byte]func(net.Conn){
+			kindRaft:    gate.guard(m.peers.toRaft),
+			kindForward: m.serveForward,
+			kindAdmin:   m.membership.serve,
+			kindReach:   gate.guard(m.pulse.tellState),
+			kindBeat:    gate.guard(m.pulse.takeBeats),
+		}
+	}
 	return m
 }
 
@@ -148,14 +144,14 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 // closed after one.
 func (m *Member) Start() (err error) {
 	m.replica.Observe(observer{m})
-	m.replica.Complete(m.complete)
+	m.replica.Complete(m.proposer.complete)
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		m.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
+		m.raft.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
 	case cfg.Memory != nil:
-		m.storage = cfg.Memory.Open()
+		m.raft.storage = cfg.Memory.Open()
 	default:
-		m.storage = storage.NewMemory().Open()
+		m.raft.storage = storage.NewMemory().Open()
 	}
 	if err != nil {
 		return err
@@ -164,29 +160,18 @@ func (m *Member) Start() (err error) {
 		if m.peers != nil {
 			m.peers.close()
 		}
-		return errors.Join(err, m.storage.Close())
+		return errors.Join(err, m.raft.storage.Close())
 	}
-	m.wg.Add(5)
-	go m.runBatcher()
-	go m.takeSnapshots()
-	go m.watchLeadership()
-	go m.watchLeader()
-	go m.sendTouches()
+	m.wg.Go(m.proposer.run)
+	m.wg.Go(m.compactor.run)
+	m.wg.Go(m.watchLeadership)
+	m.wg.Go(m.service.run)
+	m.wg.Go(m.sendTouches)
 	if m.peers != nil {
-		m.wg.Add(1)
-		go m.watchContacts()
-		m.wg.Go(m.watchMembership)
+		m.wg.Go(m.pulse.run)
+		m.wg.Go(m.membership.watch)
 	}
 	return nil
-}
-
-// serverID is Raft's id for a server.
-func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
-
-// memberID is the inverse of serverID; it returns 0 for an empty id.
-func memberID(id raft.ServerID) uint64 {
-	n, _ := strconv.ParseUint(string(id), 10, 64)
-	return n
 }
 
 func (m *Member) startRaft() error {
@@ -194,59 +179,54 @@ func (m *Member) startRaft() error {
 	c.LocalID = serverID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
-	// Raft must not take snapshots on its own: takeSnapshots decides when one is
+	// Raft must not take snapshots on its own: compactor.run decides when one is
 	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
 
 	var (
 		trans raft.Transport
-		first raft.Configuration // of a new cluster; empty if this server is to be added to one
-		err   error
+		cut   <-chan struct{} // see guardedStore
+		first = m.cfg.first()
 	)
-	lone := raft.ServerAddress(fmt.Sprintf("server-%d", m.cfg.ID))
-	if !m.cfg.clustered() {
-		first.Servers = []raft.Server{{ID: c.LocalID, Address: lone}}
-	}
-	for _, id := range slices.Sorted(maps.Keys(m.cfg.Peers)) {
-		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(m.cfg.Peers[id])}
-		if slices.Contains(m.cfg.Observers, id) {
-			s.Suffrage = raft.Nonvoter
-		}
-		first.Servers = append(first.Servers, s)
-	}
-	m.membership.configured = infos(first)
 	if err := m.checkStored(m.membership.configured); err != nil {
 		return err
 	}
 	if !m.cfg.clustered() {
-		trans = newLoneTransport(lone)
-	} else if trans, err = m.startPeers(c); err != nil {
-		return err
+		trans = newLoneTransport(first.Servers[0].Address)
+	} else {
+		// These are a last resort: pulse.go detects failures much sooner.
+		last := max(5*m.contacts.silence, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
+		if err := m.peers.open(); err != nil {
+			return err
+		}
+		m.transport.open()
+		trans, cut = m.transport, m.peers.cut
 	}
-	where := func(err error) error { return fmt.Errorf("%s: %w", m.storage.Name, err) }
-	fresh, err := m.storage.Empty()
+	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
+	fresh, err := m.raft.storage.Empty()
 	if err != nil {
 		return where(err)
 	}
 	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // otherwise it waits to be added
 	if m.peers == nil || fresh && len(first.Servers) == 1 {
-		if err := m.storage.Bootstrap(first); err != nil {
+		if err := m.raft.storage.Bootstrap(first); err != nil {
 			return where(err)
 		}
 		fresh = false
 	}
-	rejoining, err := m.storage.Rejoining()
+	rejoining, err := m.raft.storage.Rejoining()
 	if err != nil {
 		return where(err)
 	}
-	term, err := m.storage.Term()
+	term, err := m.raft.storage.Term()
 	if err != nil {
 		return where(err)
 	}
-	m.terms.begin(term)
-	store := guardedStore{m.storage.Log, m.storage.Stable, m}
-	if m.raft, err = raft.NewRaft(c, m.replica, store, store, m.storage.Snapshots, trans); err != nil {
+	m.raft.terms.begin(term)
+	store := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -254,15 +234,32 @@ func (m *Member) startRaft() error {
 	}
 	switch {
 	case fresh:
-		m.wg.Go(func() { m.form(first) })
+		m.wg.Go(func() { m.membership.form(first) })
 	case rejoining:
-		m.gate.lift()
-		m.wg.Go(m.resumeRejoin)
+		m.membership.gate.lift()
+		m.wg.Go(m.membership.resumeRejoin)
 	default:
-		m.gate.lift()
+		m.membership.gate.lift()
 	}
 	m.peers.wg.Go(m.peers.accept)
 	return nil
+}
+
+// first returns the first configuration of a new cluster. It is empty if this server is
+// to be added to a cluster.
+func (c *Config) first() (first raft.Configuration) {
+	if !c.clustered() {
+		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
+		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
+	}
+	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
+		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(c.Peers[id])}
+		if slices.Contains(c.Observers, id) {
+			s.Suffrage = raft.Nonvoter
+		}
+		first.Servers = append(first.Servers, s)
+	}
+	return first
 }
 
 // clustered reports whether the member has a peer port, that is, is not standalone.
@@ -272,13 +269,13 @@ func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Member) checkStored(configured []MemberInfo) error {
-	if len(m.storage.Members.Servers) == 0 {
+	if len(m.raft.storage.Members.Servers) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
 		}
 		return nil
 	}
-	stored, where := infos(m.storage.Members), m.storage.Name
+	stored, where := infos(m.raft.storage.Members), m.raft.storage.Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.cfg.clustered():
@@ -300,24 +297,6 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 func (c *Config) votes() bool { return !slices.Contains(c.Observers, c.ID) }
 
 func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
-
-// startPeers opens the peer port and sets Raft's timeouts for a cluster.
-func (m *Member) startPeers(c *raft.Config) (raft.Transport, error) {
-	// These are a last resort: pulse.go detects failures much sooner.
-	last := max(5*m.contacts.silence, 10*time.Second)
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
-	addr := m.cfg.addr()
-	network := m.cfg.Network
-	if network == nil {
-		network = TCP{}
-	}
-	var err error
-	if m.peers, err = listenPeers(m, network, addr); err != nil {
-		return nil, err
-	}
-	m.transport = newTransport(m, raftLayer{m.peers, addr})
-	return m.transport, nil
-}
 
 // defaultElectionTimeout tolerates the pauses of a busy machine. Clients usually
 // wait less when a leader dies: if its connections break, the others act at once.
@@ -366,58 +345,26 @@ func (m *Member) end(handOver bool) error {
 	var err error
 	m.once.Do(func() {
 		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
-			m.handOver(0) // if this fails, the others elect a leader
+			m.membership.handover.to(0) // if this fails, the others elect a leader
 		}
 		close(m.stop)
-		m.log.close()
+		m.compactor.close()
 		down := m.raft.Shutdown()
 		if m.peers != nil {
 			m.peers.close() // unblocks goroutines that wait for other members
 			m.transport.Close()
 		}
 		err = down.Error()
-		close(m.down)
+		close(m.raft.down)
 		if m.peers != nil {
 			m.peers.wg.Wait()
+			m.transport.wg.Wait()
 		}
 		m.wg.Wait()
-		err = errors.Join(err, m.storage.Close())
+		err = errors.Join(err, m.raft.storage.Close())
 	})
 	return err
 }
-
-// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
-// shuts down first.
-func (m *Member) answer(f raft.Future) error {
-	endWith(f, m.down)
-	err := f.Error()
-	if err == raft.ErrRaftShutdown {
-		return ErrClosed
-	}
-	return err
-}
-
-// endWith makes a future fail when down is closed. Raft never completes the
-// futures of entries that are committed but not applied when it shuts down. They
-// have a field for a shutdown channel, but Raft leaves it unset, so endWith sets it.
-func endWith(f raft.Future, down chan struct{}) {
-	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
-		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
-			end.Set(reflect.ValueOf(down))
-		}
-	}
-}
-
-// nowMs is a monotonic clock in ms, for measuring durations.
-func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }
-
-// since returns the time elapsed since ms, a value of nowMs.
-func (m *Member) since(ms int64) time.Duration {
-	return time.Duration(m.nowMs()-ms) * time.Millisecond
-}
-
-// timeOfDay is the wall clock in ms since the epoch; it may jump.
-func (m *Member) timeOfDay() int64 { return m.cfg.TimeOfDay().UnixMilli() }
 
 // observer implements [fsm.Observer]. It updates the member's parts when entries
 // are applied or a snapshot is restored.
@@ -428,8 +375,8 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.membership.changed.raise()
-				o.m.look()
+				o.m.notifier.changed.raise()
+				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.liveness.add(v.Sessions().Get(c.Session))
@@ -443,7 +390,7 @@ func (o observer) Applied(index, term uint64, bytes int) {
 	if o.m.peers != nil {
 		o.m.commits.set(index, term)
 	}
-	o.m.logGrew(bytes)
+	o.m.compactor.grew(bytes)
 }
 
 func (observer) Restoring() {}
@@ -451,15 +398,15 @@ func (observer) Restoring() {}
 func (o observer) Restored() {
 	o.m.trackAll()
 	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
-	o.m.pending.restored()
-	if o.m.raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
-		if err := o.m.storage.ReconcileLog(); err != nil {
-			o.m.cannotWrite(err)
+	o.m.proposer.pending.restored()
+	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
+		if err := o.m.raft.storage.ReconcileLog(); err != nil {
+			o.m.cannotWrite(o.m.raft.storage, err)
 		}
 	}
 }
 
-func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.storage.Name, err)) }
+func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.storage.Name, err)) }
 
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.

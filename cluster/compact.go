@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -10,95 +11,105 @@ import (
 // adds some to each. It also bounds the number of entries in a log of short ones.
 const entryCost = 256
 
-// logLength counts the bytes of log since the last snapshot, to decide when the next
-// is due. Raft would count entries, but an entry may hold one command or thousands.
-type logLength struct {
+// compactor has Raft take snapshots and truncate its log. It counts the bytes of log
+// since the last snapshot, to decide when the next is due: Raft would count entries,
+// but an entry may hold one command or thousands. Its goroutine is run. Its methods
+// are safe for concurrent use.
+type compactor struct {
+	stop    <-chan struct{}
+	log     *slog.Logger
+	raft    *node
+	replica *fsm.Replica
+	bytes   int64 // Config.SnapshotBytes
+	keeps   bool  // there may be members that lag, so some log is kept for them
+
 	mu      sync.Mutex
-	room    sync.Cond // on mu: signaled when a snapshot ends or the member closes
-	due     signal    // for takeSnapshots
-	bytes   int64     // applied since the newest snapshot was begun; each entry counts at least entryCost
+	room    sync.Cond // on mu: signaled when a snapshot ends or the compactor is closed
+	due     signal    // for run
+	grown   int64     // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
 	entries int64     // applied since then
 	taking  bool      // a snapshot is due or being taken
 	closed  bool
 }
 
-func (l *logLength) init() {
-	l.room.L = &l.mu
-	l.due = newSignal()
+// newCompactor returns a compactor whose run ends when stop is closed.
+func newCompactor(stop <-chan struct{}, cfg *Config, n *node, replica *fsm.Replica) *compactor {
+	c := &compactor{
+		stop: stop, log: cfg.Log, raft: n, replica: replica,
+		bytes: cfg.SnapshotBytes, keeps: cfg.clustered(), due: newSignal(),
+	}
+	c.room.L = &c.mu
+	return c
 }
 
-func (l *logLength) close() {
-	l.mu.Lock()
-	l.closed = true
-	l.room.Broadcast()
-	l.mu.Unlock()
+// close unblocks await for good.
+func (c *compactor) close() {
+	c.mu.Lock()
+	c.closed = true
+	c.room.Broadcast()
+	c.mu.Unlock()
 }
 
-// snapshotDue is how many bytes of log make a snapshot due: SnapshotBytes, or the
+// limit is how many bytes of log make a snapshot due: Config.SnapshotBytes, or the
 // size of the data if that is larger.
-func (m *Member) snapshotDue() (due int64) {
-	m.replica.View(func(v *fsm.View) { due = max(m.cfg.SnapshotBytes, v.Tree().DataSize()) })
-	return due
+func (c *compactor) limit() (limit int64) {
+	c.replica.View(func(v *fsm.View) { limit = max(c.bytes, v.Tree().DataSize()) })
+	return limit
 }
 
-// logGrew counts an entry that was applied. It takes the replica's lock, so the
-// caller must not hold it.
-func (m *Member) logGrew(bytes int) {
-	due := m.snapshotDue()
-	l := &m.log
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.bytes += max(int64(bytes), entryCost)
-	l.entries++
-	if l.bytes >= due && !l.taking {
-		l.taking = true
-		l.due.raise()
+// grew counts an entry that was applied. It takes the replica's lock, so the caller
+// must not hold it.
+func (c *compactor) grew(bytes int) {
+	limit := c.limit()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.grown += max(int64(bytes), entryCost)
+	c.entries++
+	if c.grown >= limit && !c.taking {
+		c.taking = true
+		c.due.raise()
 	}
 }
 
-// awaitLog blocks while a snapshot is being taken and the log written since is
-// already long enough for another one. This bounds the log when writes outrun the
-// disk.
-func (m *Member) awaitLog() {
-	due := m.snapshotDue()
-	l := &m.log
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.taking && l.bytes >= due && !l.closed {
-		l.room.Wait()
+// await blocks while a snapshot is being taken and the log written since is already
+// long enough for another one. This bounds the log when writes outrun the disk.
+func (c *compactor) await() {
+	limit := c.limit()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.taking && c.grown >= limit && !c.closed {
+		c.room.Wait()
 	}
 }
 
-// takeSnapshots has Raft take a snapshot and truncate its log when one is due. If a
-// snapshot fails, the log stays longer and the next one is tried as usual.
-func (m *Member) takeSnapshots() {
-	defer m.wg.Done()
-	l := &m.log
+// run has Raft take a snapshot and truncate its log when one is due. If a snapshot
+// fails, the log stays longer and the next one is tried as usual.
+func (c *compactor) run() {
 	for {
 		select {
-		case <-l.due:
-		case <-m.stop:
+		case <-c.due:
+		case <-c.stop:
 			return
 		}
-		l.mu.Lock()
-		bytes, entries := l.bytes, l.entries
-		l.bytes, l.entries = 0, 0
-		l.mu.Unlock()
-		if m.peers != nil {
-			c := m.raft.ReloadableConfig()
+		c.mu.Lock()
+		grown, entries := c.grown, c.entries
+		c.grown, c.entries = 0, 0
+		c.mu.Unlock()
+		if c.keeps {
+			r := c.raft.ReloadableConfig()
 			// Keep about SnapshotBytes of log for members that lag: sending them
 			// log is cheaper than sending the snapshot.
-			c.TrailingLogs = uint64(max(1, m.cfg.SnapshotBytes*entries/max(1, bytes)))
-			if err := m.raft.ReloadConfig(c); err != nil {
-				m.cfg.Log.Warn("cannot set how much log to keep after a snapshot", "error", err)
+			r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))
+			if err := c.raft.ReloadConfig(r); err != nil {
+				c.log.Warn("cannot set how much log to keep after a snapshot", "error", err)
 			}
 		}
-		if err := m.raft.Snapshot().Error(); err != nil {
-			m.cfg.Log.Warn("cannot take a snapshot", "error", err)
+		if err := c.raft.Snapshot().Error(); err != nil {
+			c.log.Warn("cannot take a snapshot", "error", err)
 		}
-		l.mu.Lock()
-		l.taking = false
-		l.room.Broadcast()
-		l.mu.Unlock()
+		c.mu.Lock()
+		c.taking = false
+		c.room.Broadcast()
+		c.mu.Unlock()
 	}
 }

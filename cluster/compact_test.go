@@ -26,7 +26,7 @@ func TestTrailingLog(t *testing.T) {
 		for i := range 5 * perSnapshot / 2 {
 			if i == perSnapshot*9/10 {
 				time.Sleep(10 * time.Minute)
-				if newest, err := m.storage.NewestSnapshot(); err != nil || newest.Index != 0 {
+				if newest, err := m.raft.storage.NewestSnapshot(); err != nil || newest.Index != 0 {
 					t.Errorf("a snapshot of %d entries, before one is due: %v", newest.Index, err)
 				}
 			}
@@ -37,17 +37,58 @@ func TestTrailingLog(t *testing.T) {
 			}
 		}
 		time.Sleep(10 * time.Minute)
-		newest, err := m.storage.NewestSnapshot()
+		newest, err := m.raft.storage.NewestSnapshot()
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("no snapshot: %v", err)
 		}
-		first, _ := m.storage.Log.FirstIndex()
-		last, _ := m.storage.Log.LastIndex()
+		first, _ := m.raft.storage.Log.FirstIndex()
+		last, _ := m.raft.storage.Log.LastIndex()
 		if newest.Index-first < perSnapshot*9/10 {
 			t.Errorf("the log begins with entry %d, but the snapshot ends at %d", first, newest.Index)
 		}
 		if last-first > 3*perSnapshot {
 			t.Errorf("the log has entries %d to %d", first, last)
 		}
+	})
+}
+
+// TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a
+// proposer whose entries would make the next one due has to wait.
+func TestCompactor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p := b.proposer()
+		b.replica.Complete(p.complete)
+		b.wg.Go(p.run)
+		done := make(result, 1)
+		p.propose(fsm.Nothing(), done, nil)
+		if err := receive[error](t, "the outcome", done); err != nil {
+			t.Fatal(err)
+		}
+		b.cfg.SnapshotBytes = 10 * entryCost
+		c := newCompactor(b.stop, b.cfg, p.raft, b.replica)
+		c.grew(9 * entryCost)
+		c.await()
+		c.grew(1) // counts as more
+		waited := make(chan bool)
+		go func() {
+			c.await()
+			close(waited)
+		}()
+		synctest.Wait()
+		select {
+		case <-waited:
+			t.Error("the log grows while a snapshot is due")
+		default:
+		}
+		b.wg.Go(c.run)
+		receive(t, "room in the log", waited)
+		until(t, "a snapshot", func() bool {
+			newest, err := p.raft.storage.NewestSnapshot()
+			return err == nil && newest.Index > 0
+		})
+		c.close()
+		c.grew(20 * entryCost)
+		c.await() // a closed compactor holds nobody up
 	})
 }

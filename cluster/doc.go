@@ -7,30 +7,34 @@
 // Every proposed command gets exactly one answer: Done once it is applied
 // locally, or Lost if its outcome is unknown.
 //
+// A Member is a list of parts. [New] builds them and connects them; nothing runs yet.
+// [Member.Start] opens the storage and the peer port, starts Raft, and then the
+// goroutines of the parts.
+//
 // # Goroutines
 //
-// Raft has goroutines of its own. All others are started by [Member.Start], or by
-// a goroutine that it starts; [Member.Close] stops them and waits for them.
+// Raft has goroutines of its own. All others are started by Start, or by a goroutine
+// that it starts; [Member.Close] stops them and waits for them.
 //
 // Every member has these until Close:
-//   - runBatcher proposes entries, one at a time (propose.go). When another member
+//   - proposer.run proposes entries, one at a time (propose.go). When another member
 //     leads it connects to the leader, and a reader of that connection runs until
 //     the connection is closed (forward.go).
-//   - takeSnapshots has Raft take snapshots (compact.go).
+//   - compactor.run has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
-//     shares runBatcher's connection.
+//     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, and
-//     tellCommits, which runs one tellCommitsTo for each other member (notify.go).
-//   - watchLeader decides whether clients are served (serving.go). It starts
+//     notifier.run, which runs one notifier.tell for each other member (notify.go).
+//   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
 // A member with a peer port also has these until Close:
-//   - watchContacts monitors the leader and the majority and starts elections
+//   - pulse.run monitors the leader and the majority and starts elections
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.
-//   - watchMembership finds out whether this member was removed (members.go).
+//   - membership.watch finds out whether this member was removed (members.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (peers.go).
 //   - the transport passes Raft's incoming messages on (transport.go); it also
@@ -57,10 +61,10 @@
 //	link.turn           -> peerPort.mu
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
-// knownLeader.mu, peerPort.mu, logLength.mu or terms.turn is held.
+// knownLeader.mu, peerPort.mu, compactor.mu or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
-// complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
+// proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
 // batch is given up, which calls each Waiter's Lost: so Lost must not propose.
 // terms.turn is held while Raft handles a heartbeat.
 //

@@ -17,28 +17,28 @@ import (
 const farewell = 2 * time.Second
 
 // sendToRemoved sends the log to member x, which the entry at index has removed.
-func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
-	term, leads := m.term()
+func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
+	term, leads := m.raft.term()
 	prev := &raft.Log{Index: index - 1}
-	if !leads || m.storage.Log.GetLog(prev.Index, prev) != nil {
+	if !leads || m.raft.storage.Log.GetLog(prev.Index, prev) != nil {
 		return
 	}
 	began, met := time.Now(), false
 	for time.Since(began) < farewell {
-		if now, leads := m.term(); !leads || now != term {
+		if now, leads := m.raft.term(); !leads || now != term {
 			return
 		}
-		if members, err := m.members(); err != nil || find(members, x.ID) != nil {
+		if members, err := m.raft.members(); err != nil || find(members, x.ID) != nil {
 			return // it was added again
 		}
 		last, _, news := m.commits.get()
 		q := raft.AppendEntriesRequest{
-			RPCHeader: m.rpcHeader(), Term: term,
+			RPCHeader: m.transport.header(), Term: term,
 			PrevLogEntry: prev.Index, PrevLogTerm: prev.Term,
 		}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
-			if m.storage.Log.GetLog(i, l) != nil {
+			if m.raft.storage.Log.GetLog(i, l) != nil {
 				return // truncated meanwhile
 			}
 			q.Entries = append(q.Entries, l)
@@ -64,7 +64,7 @@ func (m *Member) sendToRemoved(x MemberInfo, index uint64) {
 			// Raft's last entries for it are still on their way, or were lost with
 			// the connection: continue from the end of the member's log.
 			news, wait = nil, 5*time.Millisecond
-			if has := min(r.LastLog, prev.Index-1); m.storage.Log.GetLog(has, prev) != nil {
+			if has := min(r.LastLog, prev.Index-1); m.raft.storage.Log.GetLog(has, prev) != nil {
 				return
 			}
 		}

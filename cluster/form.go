@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -42,15 +43,27 @@ func (g *gate) lifted() bool {
 	}
 }
 
+// guard returns a handler that closes connections until the gate is lifted, and then
+// passes them to serve.
+func (g *gate) guard(serve func(net.Conn)) func(net.Conn) {
+	return func(c net.Conn) {
+		if !g.lifted() {
+			c.Close()
+			return
+		}
+		serve(c)
+	}
+}
+
 // self describes this member, for a request to add it.
-func (m *Member) self(voter bool) *MemberInfo {
+func (m *membership) self(voter bool) *MemberInfo {
 	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
 }
 
 // form brings a member whose storage is empty into its cluster: it forms a new one
 // with the members in first, or joins the running one. first is empty if Config.Join
 // is set. form retries until it succeeds or the member stops.
-func (m *Member) form(first raft.Configuration) {
+func (m *membership) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
 	for wait := askAgain; ; wait = min(2*wait, time.Second) {
 		fresh, running, err := 1, m.cfg.Join, error(nil)
@@ -64,7 +77,7 @@ func (m *Member) form(first raft.Configuration) {
 		case fresh > voters(members)/2:
 			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
 				m.gate.lift()
-				m.look()
+				m.pulse.look()
 			}
 		default:
 			err = fmt.Errorf("%d of %d members have been reached", fresh, len(members))
@@ -92,7 +105,7 @@ func (m *Member) form(first raft.Configuration) {
 // are, and the address of a member that is not, if there is one. It fails if a member
 // was started with a different list of members, since their logs would begin with
 // different configurations.
-func (m *Member) survey(members []MemberInfo) (fresh int, running string, err error) {
+func (m *membership) survey(members []MemberInfo) (fresh int, running string, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -119,7 +132,7 @@ func (m *Member) survey(members []MemberInfo) (fresh int, running string, err er
 
 // joinThrough has the leader of a running cluster add this member; addr is the
 // address of any member of that cluster.
-func (m *Member) joinThrough(addr string) error {
+func (m *membership) joinThrough(addr string) error {
 	ctx, network := m.peers.ctx, m.peers.network
 	if m.cfg.Join == "" { // the cluster must already have this member
 		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
@@ -132,7 +145,7 @@ func (m *Member) joinThrough(addr string) error {
 		}
 		m.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr)
 	}
-	if err := m.storage.SetRejoining(true); err != nil {
+	if err := m.raft.storage.SetRejoining(true); err != nil {
 		return err
 	}
 	if _, err := Ask(ctx, network, addr, Request{Add: m.self(false)}); err != nil {
@@ -145,7 +158,7 @@ func (m *Member) joinThrough(addr string) error {
 
 // awaitVote requests a vote for this member until it has one, unless it is
 // configured as an observer.
-func (m *Member) awaitVote(addr string) {
+func (m *membership) awaitVote(addr string) {
 	ctx := m.peers.ctx
 	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
 		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
@@ -162,13 +175,13 @@ func (m *Member) awaitVote(addr string) {
 			return
 		}
 	}
-	m.storage.SetRejoining(false) // if this fails, the next start requests the vote again
+	m.raft.storage.SetRejoining(false) // if this fails, the next start requests the vote again
 }
 
 // resumeRejoin continues joinThrough after a restart.
-func (m *Member) resumeRejoin() {
+func (m *membership) resumeRejoin() {
 	for {
-		if members, err := m.members(); err == nil {
+		if members, err := m.raft.members(); err == nil {
 			for _, x := range members {
 				if x.ID != m.cfg.ID {
 					m.awaitVote(x.Addr)

@@ -26,13 +26,13 @@ type link struct {
 }
 
 // linkTo returns a connection to the leader: the existing one if it still works,
-// otherwise a new one. It gives up when the leader changes. runBatcher and
+// otherwise a new one. It gives up when the leader changes. proposer.run and
 // sendTouches share the connection.
-func (m *Member) linkTo(lead leaderInfo) (*link, error) {
+func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 	addr := lead.addr
-	m.link.turn.take()
-	defer m.link.turn.give()
-	if l := m.link.link; l != nil {
+	p.link.turn.take()
+	defer p.link.turn.give()
+	if l := p.link.link; l != nil {
 		select {
 		case <-l.gone:
 		default:
@@ -41,24 +41,24 @@ func (m *Member) linkTo(lead leaderInfo) (*link, error) {
 			}
 			l.c.Close()
 		}
-		m.link.link = nil
+		p.link.link = nil
 	}
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(p.peers.ctx, peerTimeout)
 	defer cancel()
-	m.wg.Go(func() {
+	p.wg.Go(func() {
 		select {
 		case <-lead.changed:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	c, err := m.peers.dial(ctx, addr, kindForward)
+	c, err := p.peers.dial(ctx, addr, kindForward)
 	if err != nil {
 		return nil, err
 	}
 	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
-	m.link.link = l
-	m.wg.Go(func() {
+	p.link.link = l
+	p.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
@@ -108,22 +108,22 @@ func (l *link) send(kind byte, payload []byte) error {
 // by sending it to the leader. It retries, with new leaders too, until the entry is
 // applied here, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
-func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
+func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	for first := true; ; first = false {
-		lead := m.leader.get()
+		lead := p.leader.get()
 		switch {
-		case lead.id == m.cfg.ID:
+		case lead.id == p.id:
 			mine := entry
 			if !first { // Raft may still hold the slice of the previous attempt
 				mine = append([]byte(nil), entry...)
 			}
-			fsm.Stamp(mine, m.timeOfDay())
-			m.proposals.proposed(len(mine))
-			if m.answer(m.raft.Apply(mine, 0)) == nil {
+			fsm.Stamp(mine, p.timeOfDay())
+			p.sizes.proposed(len(mine))
+			if p.raft.answer(p.raft.Apply(mine, 0)) == nil {
 				return // applied or skipped; or not understood, then its waiters are lost
 			}
 		case lead.id != 0:
-			if m.forward(lead, number, entry, suspended, done) {
+			if p.forward(lead, number, entry, suspended, done) {
 				return
 			}
 		}
@@ -132,7 +132,7 @@ func (m *Member) deliver(number uint64, entry []byte, suspended, done <-chan str
 			return
 		case <-suspended:
 			return
-		case <-m.stop:
+		case <-p.stop:
 			return
 		case <-lead.changed:
 		case <-time.After(retryAfter):
@@ -145,8 +145,8 @@ const retryAfter = 20 * time.Millisecond
 
 // forward sends an entry to the leader and waits until it is applied here. It returns
 // false if the caller must retry.
-func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
-	l, err := m.linkTo(lead)
+func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
+	l, err := p.linkTo(lead)
 	if err != nil || l.send(msgBatch, entry) != nil {
 		return false
 	}
@@ -164,7 +164,7 @@ func (m *Member) forward(lead leaderInfo, number uint64, entry []byte, suspended
 			return false
 		case <-suspended:
 			return false
-		case <-m.stop:
+		case <-p.stop:
 			return false
 		}
 	}
@@ -197,10 +197,10 @@ func (m *Member) serveForward(c net.Conn) {
 	wg.Go(func() {
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
-			m.proposals.proposed(len(b.entry))
+			m.proposer.sizes.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, peerTimeout)
 			wg.Go(func() {
-				if m.answer(f) != nil {
+				if m.raft.answer(f) != nil {
 					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
 				}
 			})

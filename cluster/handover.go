@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -12,43 +13,60 @@ import (
 // handOverTimeout is how long a leader tries to hand over.
 const handOverTimeout = 1500 * time.Millisecond
 
-// handOver makes the member with id to the leader, or any suitable one if to is 0, so
+// handover makes another member the leader. Its goroutines are those that successor
+// starts; they end with the attempt. It has no state, and its methods are safe for
+// concurrent use.
+type handover struct {
+	wg        *sync.WaitGroup
+	raft      *node
+	leader    *knownLeader
+	contacts  *contacts
+	pulse     *pulse
+	peers     *peerPort
+	transport *transport
+}
+
+func newHandover(p *pulse, leader *knownLeader) *handover {
+	return &handover{&p.wg, p.raft, leader, p.contacts, p, p.peers, p.transport}
+}
+
+// to makes the member with the given id the leader, or any suitable one if id is 0, so
 // that clients need not wait for an election timeout. It returns only when another
 // member leads, not already when this one stops leading: the other may lose its
 // election, and the next one is won sooner with this member's vote. If this member
 // leads again, it retries.
-func (m *Member) handOver(to uint64) error {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, handOverTimeout)
+func (h *handover) to(id uint64) error {
+	ctx, cancel := context.WithTimeout(h.peers.ctx, handOverTimeout)
 	defer cancel()
 	began := false // whether a transfer was started
 	defer func() {
-		if began && m.raft.State() == raft.Leader {
-			m.stepDown() // otherwise Raft would accept no entries until its own timeout
+		if began && h.raft.State() == raft.Leader {
+			h.pulse.stepDown() // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
 	for {
-		changed := m.leader.get().changed
-		_, lead := m.raft.LeaderWithID()
+		changed := h.leader.get().changed
+		_, lead := h.raft.LeaderWithID()
 		switch {
-		case lead == serverID(m.cfg.ID):
-			successor, err := m.successor(ctx, to)
+		case lead == serverID(h.raft.id):
+			successor, err := h.successor(ctx, id)
 			if err == nil {
 				began = true
 				// Do not wait for the future: Raft never completes it if it shuts
 				// down first.
-				m.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))
+				h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))
 			} else if !errors.Is(err, ErrNotLeader) {
 				return err
 			}
 		case lead == "":
-		case to == 0 || lead == serverID(to):
+		case id == 0 || lead == serverID(id):
 			return nil
 		default:
 			return fmt.Errorf("server %s leads instead", lead)
 		}
 		select {
 		case <-changed:
-		case <-time.After(m.contacts.sure):
+		case <-time.After(h.contacts.sure):
 		case <-ctx.Done():
 			return errors.New("no other member has become the leader in time")
 		}
@@ -59,8 +77,8 @@ func (m *Member) handOver(to uint64) error {
 // the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
-func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
-	members, err := m.members()
+func (h *handover) successor(ctx context.Context, id uint64) (MemberInfo, error) {
+	members, err := h.raft.members()
 	if err != nil {
 		return MemberInfo{}, err
 	}
@@ -70,12 +88,12 @@ func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 	}
 	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
-		if !x.Voter || x.ID == m.cfg.ID || id != 0 && x.ID != id {
+		if !x.Voter || x.ID == h.raft.id || id != 0 && x.ID != id {
 			continue
 		}
 		asked++
-		m.wg.Go(func() {
-			answers <- answer{x, m.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))}
+		h.wg.Go(func() {
+			answers <- answer{x, h.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))}
 		})
 	}
 	nobody := errors.New("no other member can become the leader")
@@ -93,16 +111,16 @@ func (m *Member) successor(ctx context.Context, id uint64) (MemberInfo, error) {
 }
 
 // hasLog waits until another member has this leader's log up to its current end.
-func (m *Member) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
-	term, leads := m.term()
+func (h *handover) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
+	term, leads := h.raft.term()
 	var last raft.Log
-	if err := m.storage.Log.GetLog(m.raft.LastIndex(), &last); err != nil || !leads {
+	if err := h.raft.storage.Log.GetLog(h.raft.LastIndex(), &last); err != nil || !leads {
 		return errors.Join(err, ErrNotLeader)
 	}
 	for {
-		q := raft.AppendEntriesRequest{RPCHeader: m.rpcHeader(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
+		q := raft.AppendEntriesRequest{RPCHeader: h.transport.header(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
 		var r raft.AppendEntriesResponse
-		switch err := m.transport.AppendEntries(id, addr, &q, &r); {
+		switch err := h.transport.AppendEntries(id, addr, &q, &r); {
 		case err != nil || r.Success:
 			return err
 		case r.Term > term: // Raft may not have noticed yet

@@ -9,7 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// TestHandOverTooLate: handOver on a leader that has not noticed yet that it was
+// TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
 // replaced returns when it notices.
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestHandOverTooLate(t *testing.T) {
 		}
 		net.Heal()
 		time.AfterFunc(m.contacts.sure, func() { close(write) })
-		if err := m.handOver(0); err != nil {
+		if err := m.membership.handover.to(0); err != nil {
 			t.Error(err)
 		}
 		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
@@ -46,7 +46,7 @@ func TestHandOverFails(t *testing.T) {
 		stuck := make(chan struct{})
 		successor.cfg.Memory.SetFault(func() error { <-stuck; return nil })
 		began := time.Now()
-		if err := m.handOver(successor.cfg.ID); err == nil {
+		if err := m.membership.handover.to(successor.cfg.ID); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
 		}
 		for done := false; !done; {

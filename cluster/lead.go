@@ -4,8 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -19,7 +17,7 @@ import (
 // from when it sent the request. If the session could expire earlier, by what the
 // leader knows, Touch blocks until the leader has confirmed this touch.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	return m.liveness.touch(id, m.surelyLeads, over, m.stop)
+	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
 }
 
 // Deadlines returns when the sessions expire unless they are touched, in ms since
@@ -39,7 +37,6 @@ func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 // watchLeadership starts the leader's duties when this member begins to lead, and
 // stops them when it no longer does.
 func (m *Member) watchLeadership() {
-	defer m.wg.Done()
 	var stop chan struct{}
 	var done chan struct{}
 	resign := func() {
@@ -55,17 +52,17 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.raft.LeaderCh():
 			resign()
-			m.look() // so that the other members learn it at once
+			m.pulse.look() // so that the other members learn it at once
 			if !leading {
 				continue
 			}
-			term, ok := m.term()
+			term, ok := m.raft.term()
 			if !ok {
 				continue // LeaderCh will report it next
 			}
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
-			if err := m.answer(m.raft.Barrier(0)); err != nil {
+			if err := m.raft.answer(m.raft.Barrier(0)); err != nil {
 				continue
 			}
 			m.setLeading(term)
@@ -73,7 +70,7 @@ func (m *Member) watchLeadership() {
 			stop, done = make(chan struct{}), make(chan struct{})
 			if m.peers != nil {
 				stop := stop
-				m.wg.Go(func() { m.tellCommits(term, stop) })
+				m.wg.Go(func() { m.notifier.run(term, stop) })
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
@@ -86,18 +83,10 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// term returns the term in which this member leads; the result is false if it does
-// not lead.
-func (m *Member) term() (uint64, bool) {
-	term := m.raft.CurrentTerm()
-	leads := m.raft.State() == raft.Leader
-	return term, leads && m.raft.CurrentTerm() == term // terms only rise, so it led in between
-}
-
 // setLeading notes that this member has begun to lead in term, or, if term is 0, that
 // it does not lead.
 func (m *Member) setLeading(term uint64) {
-	m.proposals.lead(term != 0)
+	m.proposer.sizes.lead(term != 0)
 	m.lease.begun.Store(term)
 }
 

@@ -247,12 +247,12 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 		if state := elected.raft.State(); state != raft.Leader {
 			t.Fatalf("it is a %v", state)
 		}
-		if elected.surelyLeads() {
+		if elected.lease.surelyLeads() {
 			t.Error("it surely leads before it knows what was committed")
 		}
 		network.Heal()
 		until(t, "a leader that knows enough", func() bool {
-			return slices.ContainsFunc(members, (*Member).surelyLeads)
+			return slices.ContainsFunc(members, func(m *Member) bool { return m.lease.surelyLeads() })
 		})
 	})
 }

@@ -24,7 +24,7 @@ func TestLinkEnds(t *testing.T) {
 		<-write()
 		term := m.raft.CurrentTerm()
 		for range 3 {
-			before := m.link.link
+			before := m.proposer.link.link
 			done := write()
 			before.c.Close()
 			for _, done := range []result{done, write()} {
@@ -38,7 +38,7 @@ func TestLinkEnds(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			if m.link.link == before {
+			if m.proposer.link.link == before {
 				t.Fatal("it still uses a connection that has ended")
 			}
 		}

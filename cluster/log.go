@@ -36,7 +36,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	if level < s.level {
 		return
 	}
-	if msg == "failed to get previous log" { // normal: tellCommits was faster than the entry
+	if msg == "failed to get previous log" { // normal: notifier.run was faster than the entry
 		level = hclog.Debug
 	}
 	for _, a := range args {

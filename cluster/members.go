@@ -42,37 +42,52 @@ type Status struct {
 	Configured []MemberInfo `json:"configured,omitempty"`
 }
 
-// membership is the state of this package for changing the members. The members
-// themselves are in Raft's configuration.
+// membership changes the list of members while this member leads, brings this server
+// into its cluster, and notices when it was removed. The list itself is in Raft's
+// configuration.
+//
+// Its goroutines are watch, and form or resumeRejoin; they end with the member. Those
+// that settle starts, and sendToRemoved, end within seconds. Its methods are safe for
+// concurrent use.
 type membership struct {
-	configured []MemberInfo // the members of a new cluster, from Config
-	changed    signal       // for tellCommits: the members have changed
-	changing   turn         // held by Change while it changes the members
+	*lifecycle
+	cfg        *Config
+	configured []MemberInfo // the members of a new cluster, from cfg
+	raft       *node
+	replica    *fsm.Replica
+	leader     *knownLeader
+	commits    *commits
+	contacts   *contacts
+	pulse      *pulse
+	gate       *gate
+	peers      *peerPort // nil on a standalone server
+	transport  *transport
+	handover   *handover
+
+	changing turn // held by change while it changes the members
 }
 
-func newMembership() membership { return membership{changed: newSignal(), changing: newTurn()} }
+func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
+	return &membership{
+		lifecycle: p.lifecycle, cfg: cfg, configured: infos(cfg.first()), raft: p.raft, replica: replica, leader: leader,
+		commits: p.commits, contacts: p.contacts, pulse: p, gate: p.gate, peers: p.peers, transport: p.transport,
+		handover: newHandover(p, leader), changing: newTurn(),
+	}
+}
 
 // Status returns what this member knows about its cluster.
-func (m *Member) Status() (Status, error) {
-	members, err := m.members()
+func (m *Member) Status() (Status, error) { return m.membership.status() }
+
+func (m *membership) status() (Status, error) {
+	members, err := m.raft.members()
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader(), Term: m.raft.CurrentTerm(), Role: m.Role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.membership.configured}
+	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.configured}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
 	return s, nil
-}
-
-// members returns the members in the newest configuration in this member's log,
-// committed or not, sorted by id.
-func (m *Member) members() ([]MemberInfo, error) {
-	f := m.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return nil, err
-	}
-	return infos(f.Configuration()), nil
 }
 
 func infos(c raft.Configuration) (members []MemberInfo) {
@@ -105,17 +120,19 @@ func voters(members []MemberInfo) (n int) {
 
 // Role returns this member's role: leader, follower, observer, looking (it knows no
 // leader) or standalone.
-func (m *Member) Role() string {
+func (m *Member) Role() string { return m.membership.role() }
+
+func (m *membership) role() string {
 	if m.peers == nil {
 		return "standalone"
 	}
-	switch lead := m.Leader(); {
+	switch lead := m.leader.get().id; {
 	case lead == 0:
 		return "looking"
 	case lead == m.cfg.ID:
 		return "leader"
 	}
-	if members, err := m.members(); err == nil {
+	if members, err := m.raft.members(); err == nil {
 		if self := find(members, m.cfg.ID); self != nil && !self.Voter {
 			return "observer"
 		}
@@ -179,31 +196,33 @@ const (
 
 // Change carries out a request. All requests except Status must go to the leader;
 // another member returns ErrNotLeader.
-func (m *Member) Change(q Request) (Reply, error) {
+func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q) }
+
+func (m *membership) change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
-		s, err := m.Status()
+		s, err := m.status()
 		return Reply{Status: &s}, err
-	case m.Leader() != m.cfg.ID:
+	case m.leader.get().id != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
-	if err := m.answer(m.raft.Barrier(adminTimeout)); err != nil {
+	if err := m.raft.answer(m.raft.Barrier(adminTimeout)); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	if !m.membership.changing.tryTake() {
+	if !m.changing.tryTake() {
 		if q.Reconfig != nil {
 			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 		}
-		m.membership.changing.take() // an operator's changes wait for each other
+		m.changing.take() // an operator's changes wait for each other
 	}
-	defer m.membership.changing.give()
-	members, err := m.members()
+	defer m.changing.give()
+	members, err := m.raft.members()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -241,7 +260,7 @@ func (m *Member) Change(q Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	s, err := m.Status()
+	s, err := m.status()
 	return Reply{Status: &s}, err
 }
 
@@ -257,8 +276,8 @@ func leaderError(err error) error {
 // knows reports whether there is a member with this id, in the newest or in the last
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes.
-func (m *Member) knows(id uint64) (bool, error) {
-	members, err := m.members()
+func (m *membership) knows(id uint64) (bool, error) {
+	members, err := m.raft.members()
 	if err != nil || find(members, id) != nil {
 		return err == nil, err
 	}
@@ -267,7 +286,7 @@ func (m *Member) knows(id uint64) (bool, error) {
 	return known, nil
 }
 
-func (m *Member) configVersion() (zxid int64) {
+func (m *membership) configVersion() (zxid int64) {
 	m.replica.View(func(v *fsm.View) { zxid = v.MembersZxid() })
 	return zxid
 }
@@ -289,7 +308,7 @@ var byOperator = requirements{adminTimeout, 1, false}
 // change is possible. If the leader itself is to be removed or to lose its vote, it
 // only hands over leadership and returns ErrNotLeader, so that the new leader is asked
 // to make the change.
-func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, need requirements) error {
+func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64, need requirements) error {
 	var before []uint64 // members to remove before others are added with their id or address
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
@@ -330,7 +349,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 		}
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
-		if err := m.handOver(0); err != nil {
+		if err := m.handover.to(0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return ErrNotLeader
@@ -376,7 +395,7 @@ func (m *Member) reconfigure(members, joining []MemberInfo, leaving []uint64, ne
 
 // absent returns the voters in after, the members after a change, that cannot be
 // reached. It fails if the others are no majority.
-func (m *Member) absent(after []MemberInfo) (ids []uint64, err error) {
+func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -406,12 +425,12 @@ func (m *Member) absent(after []MemberInfo) (ids []uint64, err error) {
 }
 
 // giveVote makes a member a voter, after settle.
-func (m *Member) giveVote(x MemberInfo, patience time.Duration) error {
+func (m *membership) giveVote(x MemberInfo, patience time.Duration) error {
 	add := func(all []MemberInfo) []MemberInfo { return append(without(x.ID)(all), x) }
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
-	return leaderError(m.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+	return leaderError(m.raft.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -423,11 +442,11 @@ func (l lags) Unwrap() error { return l.error }
 // members, the one before the change. A voter refuses a candidate that is no voter in
 // the list that it has: if too few had the current list and this leader were lost, no
 // leader could be elected any more.
-func (m *Member) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
+func (m *membership) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
 	for {
-		now, err := m.members()
+		now, err := m.raft.members()
 		if err != nil {
 			return err
 		}
@@ -470,24 +489,24 @@ func without(id uint64) func([]MemberInfo) []MemberInfo {
 // data, so that only its address needs to be changed. A server there with empty data
 // has forgotten its votes and must be added as a new member. For this member, the
 // address must be another name of its own.
-func (m *Member) moved(x MemberInfo) bool {
+func (m *membership) moved(x MemberInfo) bool {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	s, err := m.askStatus(ctx, x)
 	if x.ID != m.cfg.ID || err != nil {
 		return err == nil && s.Formed
 	}
-	members, err := m.members()
-	term, leads := m.term()
+	members, err := m.raft.members()
+	term, leads := m.raft.term()
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
-func (m *Member) removeMember(x MemberInfo) error {
+func (m *membership) removeMember(x MemberInfo) error {
 	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
 	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
-	if err := m.answer(f); err != nil {
+	if err := m.raft.answer(f); err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
@@ -508,14 +527,14 @@ func checkMember(x MemberInfo) error {
 // addMember adds x as a member or changes its address or vote; is describes it so far
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
-func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
+func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
 	if is != nil && is.Addr != x.Addr {
 		change := m.raft.AddNonvoter
 		if is.Voter {
 			change = m.raft.AddVoter
 		}
-		if err := m.answer(change(id, addr, 0, adminTimeout)); err != nil {
+		if err := m.raft.answer(change(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -527,7 +546,7 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
-		return leaderError(m.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
+		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
@@ -542,7 +561,7 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
+		if err := m.raft.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
 			return leaderError(err)
 		}
 	}
@@ -566,9 +585,9 @@ func (m *Member) addMember(is *MemberInfo, x MemberInfo, patience time.Duration)
 
 // statusOf returns the status of a member, which may be this one, or of a server that
 // is to become a member.
-func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
+func (m *membership) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
 	if x.ID == m.cfg.ID {
-		s, err := m.Status()
+		s, err := m.status()
 		return &s, err
 	}
 	return m.askStatus(ctx, x)
@@ -576,7 +595,7 @@ func (m *Member) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
 
 // askStatus asks the server at x's address for its status. It fails if that server
 // has another id.
-func (m *Member) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
+func (m *membership) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
 	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
 	switch {
 	case err != nil:
@@ -590,12 +609,12 @@ func (m *Member) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
 }
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
-func (m *Member) transfer(members []MemberInfo, id uint64) error {
+func (m *membership) transfer(members []MemberInfo, id uint64) error {
 	if id == 0 {
 		if voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handOver(0)
+		return m.handover.to(0)
 	}
 	to := find(members, id)
 	switch {
@@ -604,11 +623,11 @@ func (m *Member) transfer(members []MemberInfo, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	return m.handOver(id)
+	return m.handover.to(id)
 }
 
-// serveAdmin reads one Request from a connection and answers it.
-func (m *Member) serveAdmin(c net.Conn) {
+// serve reads one Request from a connection and answers it.
+func (m *membership) serve(c net.Conn) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	line, err := bufio.NewReaderSize(c, 64<<10).ReadSlice('\n')
@@ -618,7 +637,7 @@ func (m *Member) serveAdmin(c net.Conn) {
 	var q Request
 	var r Reply
 	if err = json.Unmarshal(line, &q); err == nil {
-		r, err = m.Change(q)
+		r, err = m.change(q)
 	}
 	if err != nil {
 		r = Reply{Error: err.Error()}
@@ -697,12 +716,12 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	return r, nil
 }
 
-// watchMembership finds out whether this member was removed from its cluster, and
+// watch finds out whether this member was removed from its cluster, and
 // reports that as its fault. It asks the other members while no leader is known. Its
 // own log is no proof: it may end before the removal; a new member's log includes times
 // before it was added; and a removed member still gets the log for a moment (see
 // sendToRemoved).
-func (m *Member) watchMembership() {
+func (m *membership) watch() {
 	ctx := m.peers.ctx
 	every := 250 * time.Millisecond
 	for {
@@ -711,11 +730,11 @@ func (m *Member) watchMembership() {
 		case <-ctx.Done():
 			return
 		}
-		members, err := m.members()
+		members, err := m.raft.members()
 		if err != nil || len(members) == 0 { // not added yet
 			continue
 		}
-		if m.Leader() != 0 {
+		if m.leader.get().id != 0 {
 			every = 250 * time.Millisecond
 			continue
 		}
@@ -734,7 +753,7 @@ func (m *Member) watchMembership() {
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
-				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.storage.Name))
+				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
 				return
 			}
 			break

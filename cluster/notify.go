@@ -20,7 +20,7 @@ type commits struct {
 	news        chan struct{} // closed and replaced by set
 }
 
-func (c *commits) init() { c.news = make(chan struct{}) }
+func newCommits() *commits { return &commits{news: make(chan struct{})} }
 
 func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
@@ -36,33 +36,41 @@ func (c *commits) get() (index, term uint64, news chan struct{}) {
 	return c.index, c.term, c.news
 }
 
-// rpcHeader returns the header for Raft messages sent by this member.
-func (m *Member) rpcHeader() raft.RPCHeader {
-	id := serverID(m.cfg.ID)
-	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: m.transport.EncodePeer(id, m.transport.LocalAddr())}
+// notifier tells the other members what is committed while this one leads.
+// Its goroutines are run and those that run starts. It has no state.
+type notifier struct {
+	*lifecycle
+	raft      *node
+	transport *transport
+	commits   *commits
+	changed   signal // for run: the members have changed
 }
 
-// tellCommits tells the other members what is committed, from the beginning of this
+func newNotifier(l *lifecycle, n *node, t *transport, commits *commits) *notifier {
+	return &notifier{l, n, t, commits, newSignal()}
+}
+
+// run tells the other members what is committed, from the beginning of this
 // member's leadership in term until stop is closed.
-func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
+func (n *notifier) run(term uint64, stop <-chan struct{}) {
 	for {
-		f := m.raft.GetConfiguration()
+		f := n.raft.GetConfiguration()
 		if f.Error() != nil {
 			return
 		}
 		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range f.Configuration().Servers {
-			if s.ID != serverID(m.cfg.ID) {
-				m.wg.Go(func() { m.tellCommitsTo(s, term, replaced) })
+			if s.ID != serverID(n.raft.id) {
+				n.wg.Go(func() { n.tell(s, term, replaced) })
 			}
 		}
 		select {
-		case <-m.membership.changed:
+		case <-n.changed:
 			close(replaced)
 		case <-stop:
 			close(replaced)
 			return
-		case <-m.stop:
+		case <-n.stop:
 			close(replaced)
 			return
 		}
@@ -73,22 +81,22 @@ func (m *Member) tellCommits(term uint64, stop <-chan struct{}) {
 // They take 30 ms in all; soon after, Raft sends its own message.
 const mostTries = 4
 
-// tellCommitsTo tells one member, one message at a time, always about the newest
+// tell tells one member, one message at a time, always about the newest
 // entry.
-func (m *Member) tellCommitsTo(s raft.Server, term uint64, stop <-chan struct{}) {
+func (n *notifier) tell(s raft.Server, term uint64, stop <-chan struct{}) {
 	told, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
-		index, entryTerm, news := m.commits.get()
+		index, entryTerm, news := n.commits.get()
 		if index > told && entryTerm != 0 {
 			q := raft.AppendEntriesRequest{
-				RPCHeader:    m.rpcHeader(),
+				RPCHeader:    n.transport.header(),
 				Term:         term,
 				PrevLogEntry: index, PrevLogTerm: entryTerm,
 				LeaderCommitIndex: index,
 			}
 			var r raft.AppendEntriesResponse
-			err := m.transport.AppendEntries(s.ID, s.Address, &q, &r)
+			err := n.transport.AppendEntries(s.ID, s.Address, &q, &r)
 			if err == nil && !r.Success && tries < mostTries {
 				// A majority has the entry, but it is still on its way to this member.
 				tries++

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -74,11 +75,13 @@ const (
 
 // peerPort accepts connections from other members and opens connections to them.
 type peerPort struct {
-	m       *Member
 	network Network
-	l       net.Listener
-	raft    chan net.Conn // accepted connections for Raft
+	addr    string // of this member, as the others know it
+	log     *slog.Logger
+	serve   map[byte]func(net.Conn) // handles a connection, by its kind; set before accept is started
+	raft    chan net.Conn           // accepted connections for Raft
 
+	l      net.Listener    // nil before open
 	ctx    context.Context // canceled by close
 	cancel context.CancelFunc
 	cut    chan struct{}  // closed by close when nothing can be sent any more
@@ -89,23 +92,36 @@ type peerPort struct {
 	warned map[string]time.Time  // when each message was last logged by warn
 }
 
-// listenPeers opens the port. Connections are not accepted before the caller starts
-// accept, since serving them needs a running Raft.
-func listenPeers(m *Member, network Network, addr string) (*peerPort, error) {
-	l, err := network.Listen(addr)
-	if err != nil {
-		return nil, err
+func newPeerPort(network Network, addr string, log *slog.Logger) *peerPort {
+	if network == nil {
+		network = TCP{}
 	}
-	p := &peerPort{m: m, network: network, l: l, raft: make(chan net.Conn), conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{})}
+	p := &peerPort{
+		network: network, addr: addr, log: log, raft: make(chan net.Conn),
+		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
+	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	return p, nil
+	return p
+}
+
+// open opens the port. Connections are not accepted before the caller starts accept,
+// since serving them needs a running Raft.
+func (p *peerPort) open() error {
+	l, err := p.network.Listen(p.addr)
+	if err != nil {
+		return err
+	}
+	p.l = l
+	return nil
 }
 
 // close closes the port and all connections. It does not wait for the goroutines in
 // wg: some end only when Raft has answered them or has shut down.
 func (p *peerPort) close() {
 	p.cancel()
-	p.l.Close()
+	if p.l != nil {
+		p.l.Close()
+	}
 	p.mu.Lock()
 	for c := range p.conns {
 		c.Close()
@@ -150,19 +166,19 @@ func (p *peerPort) accept() {
 			return
 		}
 		if err != nil {
-			p.m.cfg.Log.Warn("cannot accept a peer", "error", err)
+			p.log.Warn("cannot accept a peer", "error", err)
 			select { // most likely too many files are open
 			case <-time.After(10 * time.Millisecond):
 			case <-p.ctx.Done():
 			}
 			continue
 		}
-		p.wg.Go(func() { p.serve(c) })
+		p.wg.Go(func() { p.greet(c) })
 	}
 }
 
-// serve reads the first bytes of a connection and handles it according to its kind.
-func (p *peerPort) serve(nc net.Conn) {
+// greet reads the first bytes of a connection and handles it according to its kind.
+func (p *peerPort) greet(nc net.Conn) {
 	c, err := p.track(nc)
 	if err != nil {
 		return
@@ -182,32 +198,20 @@ func (p *peerPort) serve(nc net.Conn) {
 		c.Close()
 		return
 	}
-	switch hello[0] {
-	case kindRaft:
-		if !p.m.gate.lifted() {
-			c.Close()
-			return
-		}
-		select {
-		case p.raft <- c:
-		case <-p.ctx.Done():
-			c.Close()
-		}
-	case kindForward:
-		p.m.serveForward(c)
-	case kindAdmin:
-		p.m.serveAdmin(c)
-	case kindReach, kindBeat:
-		switch {
-		case !p.m.gate.lifted():
-			c.Close()
-		case hello[0] == kindReach:
-			p.m.tellState(c)
-		default:
-			p.m.takeBeats(c)
-		}
-	default:
+	serve := p.serve[hello[0]]
+	if serve == nil {
 		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", c.RemoteAddr().String())
+		c.Close()
+		return
+	}
+	serve(c)
+}
+
+// toRaft hands a connection over to Raft.
+func (p *peerPort) toRaft(c net.Conn) {
+	select {
+	case p.raft <- c:
+	case <-p.ctx.Done():
 		c.Close()
 	}
 }
@@ -223,7 +227,7 @@ func (p *peerPort) warn(message string, args ...any) {
 	}
 	p.mu.Unlock()
 	if !quiet {
-		p.m.cfg.Log.Warn(message, args...)
+		p.log.Warn(message, args...)
 	}
 }
 
@@ -252,10 +256,7 @@ func hello(ctx context.Context, network Network, addr string, kind byte) (net.Co
 }
 
 // raftLayer implements [raft.StreamLayer] on the peer port.
-type raftLayer struct {
-	*peerPort
-	addr string // of this member, as the others know it
-}
+type raftLayer struct{ *peerPort }
 
 var _ raft.StreamLayer = raftLayer{}
 

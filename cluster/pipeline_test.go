@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"log/slog"
+	"net"
 	"sync"
 	"syscall"
 	"testing"
@@ -12,23 +13,33 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-// openTransport opens a peer port with Raft's transport on it, but without Raft.
-func openTransport(t *testing.T, net *memnet.Network, host string) *Member {
+// openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
+// for it are noted in contacts.
+func openTransport(t *testing.T, network *memnet.Network, host string) (o openedTransport) {
 	t.Helper()
-	m := &Member{cfg: Config{ID: 1, Addr: host + ":1", Network: net.Host(host), Log: slog.New(slog.DiscardHandler)}, lifecycle: newLifecycle(), terms: newTerms(), gate: newGate(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
-	m.gate.lift()
-	if _, err := m.startPeers(raft.DefaultConfig()); err != nil {
+	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
+	clock := newClock(nil)
+	peers := newPeerPort(network.Host(host), host+":1", slog.New(slog.DiscardHandler))
+	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft}
+	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
-	m.peers.wg.Go(m.peers.accept)
-	return m
+	o.transport = newTransport(newNode(1), peers, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
+	o.transport.open()
+	peers.wg.Go(peers.accept)
+	return o
 }
 
-func closeTransport(m *Member) {
-	m.peers.close()
-	m.peers.wg.Wait()
-	m.transport.Close()
-	m.wg.Wait()
+type openedTransport struct {
+	*transport
+	contacts *contacts
+}
+
+func closeTransport(o openedTransport) {
+	o.peers.close()
+	o.peers.wg.Wait()
+	o.transport.Close()
+	o.wg.Wait()
 }
 
 // TestPipelineRefused: sending into a pipeline does not block forever when the other

@@ -15,12 +15,55 @@ const (
 	maxBatchBytes    = 1 << 20
 )
 
+// proposer gets the commands of this member's clients into the log. Its goroutines are
+// run, which ends with the member, and those that linkTo starts for a connection to the
+// leader. Its methods are safe for concurrent use.
+type proposer struct {
+	*lifecycle
+	*clock
+	id       uint64
+	settings fsm.Settings
+	raft     *node
+	replica  *fsm.Replica
+	leader   *knownLeader
+	peers    *peerPort // nil on a standalone server
+	// awaitLog blocks while the log is too long for another entry.
+	awaitLog func()
+
+	batcher batcher
+	pending pending
+	link    leaderLink // carries proposals while another member leads
+	sizes   proposals
+}
+
+func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, peers *peerPort, awaitLog func()) *proposer {
+	p := &proposer{
+		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
+		leader: leader, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
+	}
+	p.batcher.init()
+	p.sizes.reset()
+	return p
+}
+
+// Propose queues a command for the log, after all that the same caller proposed
+// before, and reports its outcome to w. It blocks while the next entry is full. It
+// does not retain c.
+//
+// Once over is closed, commands are reported as lost and not proposed; over may be
+// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
+// without waiting for each: they are applied in order, and none is applied after one
+// that was lost. Lost must not call Propose.
+func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	m.proposer.propose(c, w, over)
+}
+
 // batcher collects commands into the next entry while the previous one is being
 // stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
 	room    sync.Cond    // on mu: signaled when the entry is taken or given up
-	wake    signal       // for runBatcher: there is something to propose
+	wake    signal       // for proposer.run: there is something to propose
 	entry   []byte       // the encoded commands collected so far
 	waiters []fsm.Waiter // one per command
 	closed  bool
@@ -60,16 +103,9 @@ func (b *batcher) close() {
 	b.lose()
 }
 
-// Propose queues a command for the log, after all that the same caller proposed
-// before, and reports its outcome to w. It blocks while the next entry is full. It
-// does not retain c.
-//
-// Once over is closed, commands are reported as lost and not proposed; over may be
-// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
-// without waiting for each: they are applied in order, and none is applied after one
-// that was lost. Lost must not call Propose.
-func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
-	b := &m.batcher
+// propose implements [Member.Propose].
+func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	b := &p.batcher
 	b.mu.Lock()
 	for !b.closed && (len(b.waiters) >= maxBatchCommands || len(b.entry) >= maxBatchBytes) {
 		b.room.Wait()
@@ -98,38 +134,37 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	}
 }
 
-// runBatcher proposes the collected commands, one entry at a time: the next is
+// run proposes the collected commands, one entry at a time: the next is
 // proposed when the outcome of the previous one is known, or it is given up.
-func (m *Member) runBatcher() {
-	defer m.wg.Done()
-	defer m.batcher.close() // commands proposed later are lost at once
-	number := firstNumber(m.timeOfDay())
-	suspended := m.leader.get().suspended
+func (p *proposer) run() {
+	defer p.batcher.close() // commands proposed later are lost at once
+	number := firstNumber(p.timeOfDay())
+	suspended := p.leader.get().suspended
 	for {
 		select {
-		case <-m.batcher.wake:
+		case <-p.batcher.wake:
 		case <-suspended:
-			suspended = m.leader.get().suspended
-			m.batcher.lose()
+			suspended = p.leader.get().suspended
+			p.batcher.lose()
 			continue
-		case <-m.stop:
+		case <-p.stop:
 			return
 		}
-		entry, waiters := m.batcher.take()
+		entry, waiters := p.batcher.take()
 		if len(waiters) == 0 {
 			continue
 		}
-		m.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(m.cfg.ID)) })
-		done := m.pending.begin(number, waiters)
+		p.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(p.id)) })
+		done := p.pending.begin(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
-			Origin: m.cfg.ID, Batch: number, Time: m.timeOfDay(), Settings: m.cfg.Settings, Count: len(waiters),
+			Origin: p.id, Batch: number, Time: p.timeOfDay(), Settings: p.settings, Count: len(waiters),
 		})
-		m.deliver(number, entry, suspended, done)
-		if left := m.pending.end(); len(left) > 0 {
+		p.deliver(number, entry, suspended, done)
+		if left := p.pending.end(); len(left) > 0 {
 			lose(left)
-			m.batcher.lose() // it may be of the same callers, whose commands must not overtake lost ones
+			p.batcher.lose() // it may be of the same callers, whose commands must not overtake lost ones
 		}
-		m.awaitLog()
+		p.awaitLog()
 	}
 }
 
@@ -171,8 +206,8 @@ func lose(waiters []fsm.Waiter) {
 	}
 }
 
-// pending is the entry that runBatcher has proposed and waits for. There is one at
-// a time. Only runBatcher reports its commands as lost.
+// pending is the entry that proposer.run has proposed and waits for. There is one at
+// a time. Only run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
 	number  uint64        // of the entry; 0 if it is finished or given up
@@ -215,14 +250,17 @@ func (p *pending) restored() {
 
 // complete implements [fsm.Completer]: it returns the waiter of the i-th command of
 // an entry. Entries of an earlier run have other numbers, so they find no waiter.
-func (m *Member) complete(e *fsm.Envelope, i int) fsm.Waiter {
-	if e.Origin != m.cfg.ID {
+func (p *proposer) complete(e *fsm.Envelope, i int) fsm.Waiter {
+	if e.Origin != p.id {
 		return nil
 	}
-	p := &m.pending
+	return p.pending.complete(e.Batch, i)
+}
+
+func (p *pending) complete(number uint64, i int) fsm.Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.number != e.Batch {
+	if p.number != number {
 		return nil
 	}
 	if i < 0 { // skipped without being applied: its number is too low

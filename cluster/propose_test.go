@@ -128,8 +128,10 @@ func (p *eager) Lost() {
 // is reported as done, whatever the member learns.
 func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
-		"no leader":     func(*Member) { time.Sleep(time.Minute) },
-		"skipped":       func(m *Member) { m.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.pending.number}, -1) },
+		"no leader": func(*Member) { time.Sleep(time.Minute) },
+		"skipped": func(m *Member) {
+			m.proposer.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.proposer.pending.number}, -1)
+		},
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
 	} {
@@ -180,7 +182,7 @@ func TestCloseWhileApplying(t *testing.T) {
 	for range 100 {
 		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		f := m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
-		answered.Go(func() { m.answer(f) })
+		answered.Go(func() { m.raft.answer(f) })
 	}
 	until(t, "the entries are stored", func() bool { return m.raft.LastIndex() == before+100 })
 	closed := make(chan struct{})

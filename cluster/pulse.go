@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,37 +28,47 @@ const (
 	answerLen = 8
 )
 
-// stall measures how long the current disk write has been taking, in running time
-// (see contacts).
-type stall struct {
-	since atomic.Int64 // moment.ran when the write began, plus 1; 0 if there is no write
+// pulse sends and answers heartbeats, and notices when the leader or the majority is
+// lost. It has this member stand for election or step down. Its goroutines are run,
+// which ends with the member, and those that run starts. Its methods are safe for
+// concurrent use.
+//
+// A standalone server has a pulse that is not run: its verdict stays empty.
+type pulse struct {
+	*lifecycle
+	*clock
+	id        uint64
+	log       *slog.Logger
+	raft      *node
+	contacts  *contacts
+	commits   *commits
+	gate      *gate
+	peers     *peerPort
+	transport *transport
+
+	wake    signal                  // for run: look at once
+	verdict atomic.Pointer[verdict] // the newest one; never nil
+	changed signal                  // for service.run: the verdict has changed
 }
 
-// write runs f, which writes to the disk and begins at the given moment.
-func (s *stall) write(at moment, f func() error) error {
-	s.since.Store(at.ran + 1)
-	defer s.since.Store(0)
-	return f()
-}
-
-// length returns how long the current write has been taking, 0 if there is none.
-func (s *stall) length(at moment) time.Duration {
-	since := s.since.Load()
-	if since == 0 {
-		return 0
+func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *contacts, commits *commits, gate *gate, peers *peerPort, t *transport) *pulse {
+	p := &pulse{
+		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits,
+		gate: gate, peers: peers, transport: t, wake: newSignal(), changed: newSignal(),
 	}
-	return time.Duration(at.ran+1-since) * time.Millisecond
+	p.verdict.Store(new(verdict))
+	return p
 }
 
 // moment returns now by both clocks.
-func (m *Member) moment() moment { return m.contacts.moment(m.nowMs()) }
+func (p *pulse) moment() moment { return p.contacts.moment(p.nowMs()) }
 
 // state returns this member's state, except for lost, which contacts.state fills in,
-// and the end of the log, which addLog fills in.
-func (m *Member) state() state {
-	s := state{term: m.terms.newest.Load(), stalled: m.stall.length(m.moment())}
-	s.applied, _, _ = m.commits.get()
-	switch m.raft.State() {
+// and the end of the log, which node.logEnd returns.
+func (p *pulse) state() state {
+	s := state{term: p.raft.terms.newest.Load(), stalled: p.raft.stall.length(p.moment())}
+	s.applied, _, _ = p.commits.get()
+	switch p.raft.State() {
 	case raft.Leader:
 		s.leads = true
 	case raft.Candidate:
@@ -67,40 +77,12 @@ func (m *Member) state() state {
 	return s
 }
 
-// addLog fills in where this member's log ends. That is slower than the rest: Raft
-// gives the term of its last entry only as one of its statistics.
-func (m *Member) addLog(s *state) {
-	stats := m.raft.Stats()
-	number := func(key string) uint64 {
-		n, _ := strconv.ParseUint(stats[key], 10, 64)
-		return n
-	}
-	s.lastIndex, s.lastTerm = number("last_log_index"), number("last_log_term")
-	if snapshot := number("last_snapshot_index"); snapshot > s.lastIndex {
-		s.lastIndex, s.lastTerm = snapshot, number("last_snapshot_term")
-	}
-}
+// look makes run look at once.
+func (p *pulse) look() { p.wake.raise() }
 
-// outlook holds the newest verdict of watchContacts.
-type outlook struct {
-	look    signal                  // for watchContacts: look at once
-	verdict atomic.Pointer[verdict] // never nil
-	changed signal                  // for watchLeader: the verdict has changed
-}
-
-func newOutlook() *outlook {
-	o := &outlook{look: newSignal(), changed: newSignal()}
-	o.verdict.Store(new(verdict))
-	return o
-}
-
-// look makes watchContacts look at once.
-func (m *Member) look() { m.outlook.look.raise() }
-
-// watchContacts sends heartbeats while this member leads, detects the loss of the
+// run sends heartbeats while this member leads, detects the loss of the
 // leader or of the majority, and has this member stand for election or step down.
-func (m *Member) watchContacts() {
-	defer m.wg.Done()
+func (p *pulse) run() {
 	senders := map[uint64]*sender{}
 	defer func() {
 		for _, s := range senders {
@@ -114,33 +96,33 @@ func (m *Member) watchContacts() {
 	for {
 		select {
 		case <-timer.C:
-		case <-m.outlook.look:
-		case <-m.stop:
+		case <-p.wake:
+		case <-p.stop:
 			return
 		}
-		f := m.raft.GetConfiguration() // never fails
+		f := p.raft.GetConfiguration() // never fails
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
 			servers, members = now.Servers, infos(now)
 		}
-		own := m.state()
-		if m.contacts.troubled() {
-			m.addLog(&own)
+		own := p.state()
+		if p.contacts.troubled() {
+			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}
-		m.keepSenders(senders, members, own.leads)
-		v, ask, stand, again := m.contacts.look(m.nowMs(), members, own)
-		if v != *m.outlook.verdict.Swap(&v) {
-			m.outlook.changed.raise()
+		p.keepSenders(senders, members, own.leads)
+		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)
+		if v != *p.verdict.Swap(&v) {
+			p.changed.raise()
 		}
 		for _, x := range ask {
-			m.wg.Go(func() { m.question(x) })
+			p.wg.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && m.gate.lifted():
-			m.wg.Go(m.stand)
+		case stand && p.gate.lifted():
+			p.wg.Go(p.stand)
 		case v.leads && v.noMajority:
 			// Sessions that it has found late must not expire when a majority is
 			// back, and the others must not take it for a leader when they ask.
-			m.wg.Go(m.stepDown)
+			p.wg.Go(p.stepDown)
 		}
 		timer.Reset(again)
 	}
@@ -156,7 +138,7 @@ type sender struct {
 // keepSenders stops the senders of members that were removed or moved. While this
 // member leads it starts a sender for each other member that has none. Then it wakes
 // them all: they send a heartbeat, or hang up if this member does not lead.
-func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
+func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
 			close(s.stop)
@@ -164,14 +146,14 @@ func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, l
 		}
 	}
 	for _, x := range members {
-		if x.ID == m.cfg.ID {
+		if x.ID == p.id {
 			continue
 		}
 		s := senders[x.ID]
 		if s == nil && leads {
 			s = &sender{x.Addr, newSignal(), make(chan struct{})}
 			senders[x.ID] = s
-			m.wg.Go(func() { m.sendBeats(x.ID, s) })
+			p.wg.Go(func() { p.sendBeats(x.ID, s) })
 		}
 		if s != nil {
 			s.beat.raise()
@@ -181,7 +163,7 @@ func (m *Member) keepSenders(senders map[uint64]*sender, members []MemberInfo, l
 
 // sendBeats sends heartbeats to one member while this one leads. When this one stops
 // leading, sendBeats closes the connection, which tells the other member at once.
-func (m *Member) sendBeats(to uint64, s *sender) {
+func (p *pulse) sendBeats(to uint64, s *sender) {
 	var c net.Conn
 	works := false // a heartbeat was answered over c
 	hangUp := func() {
@@ -198,33 +180,33 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		case <-s.beat:
 		case <-s.stop:
 			return
-		case <-m.stop:
+		case <-p.stop:
 			return
 		}
-		term, leads := m.term()
+		term, leads := p.raft.term()
 		if !leads {
 			hangUp()
 			continue
 		}
 		if c == nil {
 			var err error
-			if c, err = m.call(s.addr, kindBeat); err != nil {
+			if c, err = p.call(s.addr, kindBeat); err != nil {
 				c = nil
 				if errors.Is(err, syscall.ECONNREFUSED) {
-					m.contacts.refused(to)
+					p.contacts.refused(to)
 				}
 				continue
 			}
 			works = false
 		}
-		asked := m.moment()
+		asked := p.moment()
 		binary.BigEndian.PutUint64(beat[:], term)
-		binary.BigEndian.PutUint64(beat[8:], m.cfg.ID)
-		binary.BigEndian.PutUint32(beat[16:], millis(m.contacts.ledAgo()))
-		binary.BigEndian.PutUint32(beat[20:], millis(m.stall.length(asked)))
-		applied, _, _ := m.commits.get()
+		binary.BigEndian.PutUint64(beat[8:], p.id)
+		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
+		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
+		applied, _, _ := p.commits.get()
 		binary.BigEndian.PutUint64(beat[24:], applied)
-		c.SetDeadline(time.Now().Add(m.contacts.silence))
+		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
 			_, err = io.ReadFull(c, answer[:])
@@ -238,43 +220,43 @@ func (m *Member) sendBeats(to uint64, s *sender) {
 		}
 		works = true
 		if binary.BigEndian.Uint64(answer[:]) <= term {
-			m.contacts.followed(to, asked)
+			p.contacts.followed(to, asked)
 		}
 	}
 }
 
 // call connects to another member, within half of the election timeout.
-func (m *Member) call(addr string, kind byte) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, m.contacts.silence/2)
+func (p *pulse) call(addr string, kind byte) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(p.peers.ctx, p.contacts.silence/2)
 	defer cancel()
-	return m.peers.dial(ctx, addr, kind)
+	return p.peers.dial(ctx, addr, kind)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection.
-func (m *Member) takeBeats(c net.Conn) {
+func (p *pulse) takeBeats(c net.Conn) {
 	defer c.Close()
 	defer func() {
-		if m.contacts.hungUp(c, m.nowMs()) {
-			m.look()
+		if p.contacts.hungUp(c, p.nowMs()) {
+			p.look()
 		}
 	}()
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
 		// The next heartbeat is sent after this: the leader waits for each answer.
-		asked := m.moment()
-		c.SetDeadline(time.Now().Add(10 * m.contacts.silence)) // a machine that crashes does not close its connections
+		asked := p.moment()
+		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
 		}
-		newest := m.terms.newest.Load()
+		newest := p.raft.terms.newest.Load()
 		h := heard{
 			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
 			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked.ran,
 		}
-		if m.contacts.hear(m.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
-			m.look()
+		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
+			p.look()
 		}
 		binary.BigEndian.PutUint64(answer[:], newest)
 		if _, err := c.Write(answer[:]); err != nil {
@@ -284,33 +266,33 @@ func (m *Member) takeBeats(c net.Conn) {
 }
 
 // question asks another member for its state and notes the answer in the contacts.
-func (m *Member) question(x MemberInfo) {
-	defer m.look()
-	defer m.contacts.questionDone(x.ID)
-	asked := m.moment()
-	c, err := m.call(x.Addr, kindReach)
+func (p *pulse) question(x MemberInfo) {
+	defer p.look()
+	defer p.contacts.questionDone(x.ID)
+	asked := p.moment()
+	c, err := p.call(x.Addr, kindReach)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
-			m.contacts.refused(x.ID)
+			p.contacts.refused(x.ID)
 		}
 		return
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(m.contacts.silence / 2))
+	c.SetReadDeadline(time.Now().Add(p.contacts.silence / 2))
 	var b [stateLen]byte
 	if _, err = io.ReadFull(c, b[:]); err == nil {
-		m.contacts.answered(x.ID, asked, m.nowMs(), decodeState(b[:]))
+		p.contacts.answered(x.ID, asked, p.nowMs(), decodeState(b[:]))
 	}
 }
 
 // tellState answers a question of another member with this one's state.
-func (m *Member) tellState(c net.Conn) {
+func (p *pulse) tellState(c net.Conn) {
 	defer c.Close()
-	s := m.state()
-	m.addLog(&s)
-	s = m.contacts.state(s)
+	s := p.state()
+	s.lastIndex, s.lastTerm = p.raft.logEnd()
+	s = p.contacts.state(s)
 	if s.leads {
-		m.look() // the other member seems to miss this leader's heartbeats: send one now
+		p.look() // the other member seems to miss this leader's heartbeats: send one now
 	}
 	c.SetWriteDeadline(time.Now().Add(helloTimeout))
 	c.Write(s.append(nil)) // if this fails, the other member asks again
@@ -321,42 +303,22 @@ func (m *Member) tellState(c net.Conn) {
 // contacts.mayStand has checked that a majority has lost its leader. If Raft is still
 // a candidate in an earlier election, it would wait for its own long timeout, so it
 // steps down first.
-func (m *Member) stand() {
-	switch m.raft.State() {
+func (p *pulse) stand() {
+	switch p.raft.State() {
 	case raft.Leader:
 		return
 	case raft.Candidate:
-		m.stepDown()
+		p.stepDown()
 	}
-	m.cfg.Log.Info("standing for election", "term", m.raft.CurrentTerm())
-	m.transport.give(&raft.TimeoutNowRequest{RPCHeader: m.rpcHeader()}, m.contacts.sure)
+	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
+	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.sure)
 }
 
 // stepDown turns a leader or a candidate into a follower, by giving Raft a vote
 // request of a later term. The request comes with an empty log, so it gets no vote.
-func (m *Member) stepDown() {
-	if m.raft.State() == raft.Follower {
+func (p *pulse) stepDown() {
+	if p.raft.State() == raft.Follower {
 		return
 	}
-	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.rpcHeader(), Term: m.raft.CurrentTerm() + 1, LeadershipTransfer: true}, m.contacts.sure)
-}
-
-// give has Raft handle a message as if another member had sent it. It gives up after
-// patience.
-func (t transport) give(message any, patience time.Duration) {
-	answered := make(chan raft.RPCResponse, 1)
-	late := time.NewTimer(patience)
-	defer late.Stop()
-	select {
-	case t.rpcs <- raft.RPC{Command: message, RespChan: answered}:
-	case <-late.C:
-		return
-	case <-t.m.peers.ctx.Done():
-		return
-	}
-	select {
-	case <-answered:
-	case <-late.C:
-	case <-t.m.peers.ctx.Done():
-	}
+	p.transport.give(&raft.RequestVoteRequest{RPCHeader: p.transport.header(), Term: p.raft.CurrentTerm() + 1, LeadershipTransfer: true}, p.contacts.sure)
 }

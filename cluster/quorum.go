@@ -4,7 +4,6 @@ import (
 	"net"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -30,12 +29,12 @@ func (m *Member) Quorum() (Quorum, bool) {
 	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
-	members, _ := m.members() // nil if this member is closed
+	members, _ := m.raft.members() // nil if this member is closed
 	if self := find(members, m.cfg.ID); self != nil {
 		q.Observer = !self.Voter
 	}
 	q.Voters = voters(members)
-	p := &m.proposals
+	p := &m.proposer.sizes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.since.IsZero() {
@@ -47,12 +46,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 }
 
 // ResetProposals resets the sizes of proposals in [Quorum].
-func (m *Member) ResetProposals() {
-	p := &m.proposals
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last, p.min, p.max = -1, -1, -1
-}
+func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 
 // proposals records the sizes of what this member proposes as the leader.
 type proposals struct {
@@ -72,6 +66,12 @@ func (p *proposals) lead(yes bool) {
 	}
 }
 
+func (p *proposals) reset() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last, p.min, p.max = -1, -1, -1
+}
+
 func (p *proposals) proposed(bytes int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,37 +80,4 @@ func (p *proposals) proposed(bytes int) {
 	if p.min < 0 || p.last < p.min {
 		p.min = p.last
 	}
-}
-
-// lease is what this member knows about its own leadership.
-type lease struct {
-	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
-	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal        // for watchLeader: this member has begun to lead
-}
-
-func newLease() *lease {
-	l := &lease{gained: newSignal()}
-	l.followed.Store(never)
-	return l
-}
-
-// surelyLeads reports whether this member leads and a majority has accepted it as
-// the leader within the last [times.sure], so that it was not replaced before then.
-// Raft's own state is not enough: Raft notices late that it was replaced if the disk
-// blocks it or this process was paused.
-func (m *Member) surelyLeads() bool {
-	// Entries that earlier leaders left in the log may close sessions, so they must
-	// have been applied.
-	if term, leads := m.term(); !leads || m.lease.begun.Load() != term {
-		return false
-	}
-	if m.since(m.lease.followed.Load()) > m.contacts.sure {
-		members, err := m.members()
-		if err != nil {
-			return false
-		}
-		m.lease.followed.Store(m.contacts.lastFollowed(m.nowMs(), members))
-	}
-	return m.since(m.lease.followed.Load()) <= m.contacts.sure
 }

@@ -58,7 +58,7 @@ func TestStandsAfterLostElection(t *testing.T) {
 		cutOff(net, members, (lead+1)%3)
 		term := m.raft.CurrentTerm()
 		for range 3 {
-			m.stand()
+			m.pulse.stand()
 			synctest.Wait()
 			if now := m.raft.CurrentTerm(); now <= term {
 				t.Errorf("it stands again in term %d, after term %d", now, term)
@@ -82,7 +82,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 			if err := dead.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			if err := m.handOver(0); err != nil {
+			if err := m.membership.handover.to(0); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", m.cfg.ID, dead.cfg.ID, err)
 			}
 		})
@@ -118,8 +118,8 @@ func TestCandidateFollows(t *testing.T) {
 		m, elected := members[(lead+1)%3], members[(lead+2)%3]
 		time.Sleep(time.Second) // so that all have the whole log
 		cutOff(net, members, (lead+1)%3)
-		m.stand()
-		elected.stand()
+		m.pulse.stand()
+		elected.pulse.stand()
 		until(t, "another leader", func() bool { return elected.raft.State() == raft.Leader })
 		if a, b := m.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
 			t.Fatalf("they stood in terms %d and %d", a, b)
@@ -129,7 +129,7 @@ func TestCandidateFollows(t *testing.T) {
 		if m.Leader() != elected.cfg.ID {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
-		if s := m.contacts.state(m.state()); s.candidate || s.lost {
+		if s := m.contacts.state(m.pulse.state()); s.candidate || s.lost {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 
@@ -18,14 +19,14 @@ type leaderInfo struct {
 }
 
 // knownLeader holds the current leaderInfo. Its methods are safe for concurrent use;
-// only watchLeader changes it.
+// only service.run changes it.
 type knownLeader struct {
 	mu  sync.Mutex
 	now leaderInfo
 }
 
-func newKnownLeader() knownLeader {
-	return knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
+func newKnownLeader() *knownLeader {
+	return &knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
 }
 
 func (k *knownLeader) get() leaderInfo {
@@ -46,7 +47,7 @@ func (k *knownLeader) set(id uint64, addr string) bool {
 	return true
 }
 
-// suspend makes runBatcher give up all commands that wait for the leader.
+// suspend makes proposer.run give up all commands that wait for the leader.
 func (k *knownLeader) suspend() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -57,20 +58,37 @@ func (k *knownLeader) suspend() {
 // Leader returns the leader's id, or 0 if no leader is known.
 func (m *Member) Leader() uint64 { return m.leader.get().id }
 
-// service holds whether clients can be served.
+// service decides whether this member serves clients. Its goroutines are run, which
+// ends with the member, and catchUp, which run starts.
 type service struct {
+	*lifecycle
+	*clock
+	id        uint64
+	clustered bool
+	log       *slog.Logger
+	raft      *node
+	leader    *knownLeader
+	contacts  *contacts
+	pulse     *pulse
+	lease     *lease
+	proposer  *proposer
+
 	changes chan bool     // holds the newest value until Serving's reader takes it
 	ready   chan struct{} // closed when clients can be served for the first time
 	once    sync.Once     // for closing ready
-	unheard chan int64    // from sendTouches to watchLeader; see sayUnheard
+	unheard chan int64    // from sendTouches to run; see sayUnheard
 }
 
-func newService() service {
-	return service{changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64)}
+func newService(l *lifecycle, clock *clock, cfg *Config, p *pulse, leader *knownLeader, lease *lease, proposer *proposer) *service {
+	return &service{
+		lifecycle: l, clock: clock, id: cfg.ID, clustered: cfg.clustered(), log: cfg.Log,
+		raft: p.raft, leader: leader, contacts: p.contacts, pulse: p, lease: lease, proposer: proposer,
+		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64),
+	}
 }
 
-// set replaces the value in changes. Only watchLeader calls it.
-func (s *service) set(serves bool, stop <-chan struct{}) {
+// set replaces the value in changes. Only run calls it.
+func (s *service) set(serves bool) {
 	if serves {
 		s.once.Do(func() { close(s.ready) })
 	}
@@ -79,7 +97,7 @@ func (s *service) set(serves bool, stop <-chan struct{}) {
 		case s.changes <- serves:
 			return
 		case <-s.changes:
-		case <-stop:
+		case <-s.stop:
 			return
 		}
 	}
@@ -103,61 +121,90 @@ func (m *Member) Serving() <-chan bool { return m.service.changes }
 // while the leader does not receive its touches, or while its state gets older.
 const unheardLimit = 2
 
-// watchLeader keeps track of the leader and decides whether this member serves
-// clients.
-func (m *Member) watchLeader() {
-	defer m.wg.Done()
+// A countdown ends when a length of running time has passed, which stops while this
+// process is paused.
+type countdown struct {
+	length time.Duration
+	ran    func() time.Duration // running time
+	began  time.Duration        // when it was started, in running time
+	timer  <-chan time.Time     // nil if it is stopped
+}
+
+// start starts it again, as if it had begun ago.
+func (c *countdown) start(ago time.Duration) {
+	c.timer, c.began = time.After(c.length-ago), c.ran()-ago
+}
+
+func (c *countdown) stop() { c.timer = nil }
+
+// ended is called when the timer fires, and reports whether the time has passed. If
+// not, since this process was paused, the timer runs for the rest.
+func (c *countdown) ended() bool {
+	left := c.length - (c.ran() - c.began)
+	if left > 0 {
+		c.timer = time.After(left)
+	}
+	return left <= 0
+}
+
+// follow notes who leads, as far as Raft and the pulse know. It returns the leader's
+// id, 0 if none is known, and whether Raft takes this member for the leader.
+func (s *service) follow(seen verdict) (leader uint64, self bool) {
+	addr, id := s.raft.LeaderWithID()
+	leader = memberID(id)
+	self = leader == s.id
+	if s.clustered && (seen.lost || self && !seen.leads) {
+		leader, addr = 0, "" // Raft will notice later
+	}
+	if s.leader.set(leader, string(addr)) {
+		s.log.Info("leader", "id", leader, "address", string(addr))
+	}
+	return leader, self
+}
+
+// run keeps track of the leader and decides whether this member serves clients.
+func (s *service) run() {
 	news := make(chan raft.Observation, 16)
 	o := raft.NewObserver(news, false, func(o *raft.Observation) bool {
 		_, ok := o.Data.(raft.LeaderObservation)
 		return ok
 	})
-	m.raft.RegisterObserver(o)
-	defer m.raft.DeregisterObserver(o)
+	s.raft.RegisterObserver(o)
+	defer s.raft.DeregisterObserver(o)
+	ran := func() time.Duration { return time.Duration(s.pulse.moment().ran) * time.Millisecond }
 	var (
-		serving   = false
-		served    int64                // when serving began, by nowMs
-		giveUp    <-chan time.Time     // runs while serving without a leader
-		gaveUp    time.Duration        // when giveUp was started, in running time
-		caught    chan struct{}        // closed by catchUp; nil if it is not running
-		grace     = m.contacts.silence // for electing a leader
-		late      <-chan time.Time     // runs while the leader has not received this member's touches
-		lateSince time.Duration        // since when, in running time
-		// Running time, which stops while this process is paused.
-		ran     = func() time.Duration { return time.Duration(m.moment().ran) * time.Millisecond }
-		leading bool // this member leads, and has applied what earlier leaders left
-		unheard = unheardLimit * m.contacts.silence
+		serving = false
+		served  int64         // when serving began, by nowMs
+		caught  chan struct{} // closed by catchUp; nil if it is not running
+		leading bool          // this member leads, and has applied what earlier leaders left
+		// Runs while serving without a leader: the time for electing one.
+		giveUp = countdown{length: s.contacts.silence, ran: ran}
+		// Runs while the leader has not received this member's touches.
+		late = countdown{length: unheardLimit * s.contacts.silence, ran: ran}
 	)
 	for {
-		seen := *m.outlook.verdict.Load()
-		addr, id := m.raft.LeaderWithID()
-		n := memberID(id)
-		leading = leading && n == m.cfg.ID
-		if m.peers != nil && (seen.lost || n == m.cfg.ID && !seen.leads) {
-			n, addr = 0, "" // Raft will notice later
-		}
-		if m.leader.set(n, string(addr)) {
-			m.cfg.Log.Info("leader", "id", n, "address", string(addr))
-		}
+		seen := *s.pulse.verdict.Load()
+		n, self := s.follow(seen)
+		leading = leading && self
 		reason, lost := "", false // why not to serve; whether waiting commands must be given up too
 		switch {
 		case seen.noMajority:
 			reason, lost = "no majority can be reached", true
 		case seen.stuck:
 			reason, lost = "the disk is stuck", true
-		case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):
+		case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):
 			reason = "this member lags behind the leader"
 		}
 		switch {
 		case n != 0:
-			giveUp = nil
-			if !serving && caught == nil && reason == "" && (n != m.cfg.ID || leading) {
+			giveUp.stop()
+			if !serving && caught == nil && reason == "" && (n != s.id || leading) {
 				done := make(chan struct{})
 				caught = done
-				m.wg.Go(func() { m.catchUp(done) })
+				s.wg.Go(func() { s.catchUp(done) })
 			}
-		case serving && giveUp == nil:
-			giveUp, gaveUp = time.After(grace), ran()
+		case serving && giveUp.timer == nil:
+			giveUp.start(0)
 		}
 		now := false
 		if reason == "" || !serving {
@@ -165,64 +212,63 @@ func (m *Member) watchLeader() {
 			reason = ""
 			select {
 			case <-news:
-			case <-m.outlook.changed:
+			case <-s.pulse.changed:
 			case <-caught:
 				caught, now = nil, can
-			case <-m.lease.gained:
+			case <-s.lease.gained:
 				now, leading = can, true
-			case <-giveUp:
-				if left := grace - (ran() - gaveUp); left > 0 { // this process was paused
-					giveUp = time.After(left)
-				} else {
+			case <-giveUp.timer:
+				if giveUp.ended() {
 					reason = "no leader"
 				}
-			case since := <-m.service.unheard:
-				if late = nil; since != allHeard {
-					ago := m.since(max(since, served)) // older touches are of earlier clients
-					late, lateSince = time.After(unheard-ago), ran()-ago
+			case since := <-s.unheard:
+				if late.stop(); since != allHeard {
+					ago := s.since(max(since, served)) // older touches are of earlier clients
+					late.start(ago)
 				}
-			case <-late:
-				if left := unheard - (ran() - lateSince); left > 0 { // this process was paused
-					late = time.After(left)
-				} else if late, lateSince = time.After(unheard), ran(); n != m.cfg.ID {
-					reason = "the leader does not receive this member's touches"
+			case <-late.timer:
+				if late.ended() {
+					if late.start(0); n != s.id {
+						reason = "the leader does not receive this member's touches"
+					}
 				}
-			case <-m.stop:
+			case <-s.stop:
 				return
 			}
 		}
 		if reason != "" && serving {
-			serving, giveUp = false, nil
-			m.service.set(false, m.stop) // before logging, which may block
-			m.cfg.Log.Warn(reason + ": disconnecting clients")
+			serving = false
+			giveUp.stop()
+			s.set(false) // before logging, which may block
+			s.log.Warn(reason + ": disconnecting clients")
 			if n == 0 || lost { // otherwise requests already sent may complete
-				m.leader.suspend()
+				s.leader.suspend()
 			}
 		}
 		if now && !serving {
 			serving = true
-			served = m.nowMs()
-			if late != nil { // the overdue touches are of earlier clients
-				late, lateSince = time.After(unheard), ran()
+			served = s.nowMs()
+			if late.timer != nil {
+				late.start(0) // the overdue touches are of earlier clients
 			}
-			m.service.set(true, m.stop)
+			s.set(true)
 		}
 	}
 }
 
 // catchUp closes done when everything that was committed when it began is applied
 // here. It proposes a command that does nothing, and retries until it is applied.
-func (m *Member) catchUp(done chan struct{}) {
+func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(result, 1), m.moment()
-		m.Propose(fsm.Nothing(), w, nil)
+		w, asked := make(result, 1), s.pulse.moment()
+		s.proposer.propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
-			m.contacts.caughtUp(asked.ran)
+			s.contacts.caughtUp(asked.ran)
 			close(done)
 			return
 		}
 		select {
-		case <-m.stop:
+		case <-s.stop:
 			return
 		case <-time.After(retryAfter):
 		}

@@ -14,21 +14,29 @@ import (
 type guardedStore struct {
 	raft.LogStore
 	raft.StableStore
-	m *Member
+	*lifecycle
+	raft *node
+	now  func() moment
+	cut  <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
+}
+
+// newGuardedStore returns a store that writes to n's storage.
+func newGuardedStore(n *node, l *lifecycle, now func() moment, cut <-chan struct{}) guardedStore {
+	return guardedStore{n.storage.Log, n.storage.Stable, l, n, now, cut}
 }
 
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
-	if s.m.killed.Load() {
+	if s.killed.Load() {
 		return ErrClosed
 	}
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
-	err := s.m.stall.write(s.m.moment(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.raft.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
-		s.m.cannotWrite(err)
+		s.cannotWrite(s.raft.storage, err)
 	}
 	return err
 }
@@ -41,7 +49,7 @@ func (s guardedStore) follows(index uint64) error {
 		return err
 	}
 	if last == 0 {
-		newest, err := s.m.storage.NewestSnapshot()
+		newest, err := s.raft.storage.NewestSnapshot()
 		if err != nil {
 			return err
 		}
@@ -57,10 +65,10 @@ func (s guardedStore) follows(index uint64) error {
 // continues after the snapshot, Raft looks for that entry's term in the log only, and
 // without the term it refuses what the leader sends next.
 func (s guardedStore) DeleteRange(first, last uint64) error {
-	if s.m.killed.Load() {
+	if s.killed.Load() {
 		return ErrClosed
 	}
-	newest, err := s.m.storage.NewestSnapshot()
+	newest, err := s.raft.storage.NewestSnapshot()
 	if err != nil {
 		return err
 	}
@@ -72,7 +80,7 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	}
 	err = s.LogStore.DeleteRange(first, last)
 	if err != nil {
-		s.m.cannotWrite(err)
+		s.cannotWrite(s.raft.storage, err)
 	}
 	return err
 }
@@ -83,11 +91,11 @@ func (s guardedStore) Set(key, val []byte) error {
 
 func (s guardedStore) SetUint64(key []byte, val uint64) error {
 	if string(key) == storage.TermKey {
-		s.m.terms.begin(val)
+		s.raft.terms.begin(val)
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
-		if stored, err := s.m.storage.Term(); err == nil && stored == val {
+		if stored, err := s.raft.storage.Term(); err == nil && stored == val {
 			return nil
 		}
 	}
@@ -96,24 +104,25 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 
 func (s guardedStore) stable(store func() error) error {
 	err := ErrClosed
-	if !s.m.killed.Load() {
-		err = s.m.stall.write(s.m.moment(), store)
+	if !s.killed.Load() {
+		err = s.raft.stall.write(s.now(), store)
 	}
 	if err == nil {
 		return nil
 	}
-	s.m.cannotWrite(err)
+	s.cannotWrite(s.raft.storage, err)
 	// The owner of this member closes it because of the fault. Block until then:
 	// Raft must not continue with a term or vote that is not stored, and it would
 	// panic on an error. Wait also until nothing can be sent any more, since a vote
 	// that is sent but not stored could be given twice.
-	<-s.m.stop
-	if s.m.peers != nil {
-		<-s.m.peers.cut
+	<-s.stop
+	if s.cut != nil {
+		<-s.cut
 	}
 	return nil
 }
 
-func (m *Member) cannotWrite(err error) {
-	m.fail(fmt.Errorf("cannot write to %s: %w", m.storage.Name, err))
+// cannotWrite reports a failed write as this member's fault.
+func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
+	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
 }

@@ -26,8 +26,9 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 // TestGuardedLog: no write leaves a gap in the log, and the last entry that the
 // snapshot covers is kept.
 func TestGuardedLog(t *testing.T) {
-	m := &Member{storage: storage.NewMemory().Open(), contacts: newContacts(1, timesFor(defaultElectionTimeout))}
-	s := guardedStore{m.storage.Log, m.storage.Stable, m}
+	n, life := newNode(1), newLifecycle()
+	n.storage = storage.NewMemory().Open()
+	s := newGuardedStore(n, life, func() moment { return moment{} }, nil)
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()
 		f, _ := s.FirstIndex()
@@ -39,7 +40,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(2, 3, 1)), false, 0, 0)
 	expect(s.StoreLogs(noops(1, 8, 1)), true, 1, 8)
 	expect(s.StoreLogs(noops(10, 10, 1)), false, 1, 8)
-	sink, err := m.storage.Snapshots.Create(1, 6, 1, raft.Configuration{}, 1, nil)
+	sink, err := n.storage.Snapshots.Create(1, 6, 1, raft.Configuration{}, 1, nil)
 	if err == nil {
 		err = sink.Close()
 	}
@@ -55,7 +56,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(8, 8, 2)), false, 0, 0)
 	expect(s.StoreLogs(noops(6, 6, 2)), true, 6, 6)
 	expect(s.StoreLogs(noops(6, 7, 3)), true, 6, 7)
-	m.killed.Store(true)
+	life.killed.Store(true)
 	expect(s.StoreLogs(noops(8, 8, 3)), false, 6, 7)
 	expect(s.DeleteRange(6, 7), false, 6, 7)
 }
@@ -137,7 +138,7 @@ func testStaleLog(t *testing.T, beyond int) {
 		write()
 		time.Sleep(time.Second)
 		var err error
-		if newest, err = leader.storage.NewestSnapshot(); err != nil {
+		if newest, err = leader.raft.storage.NewestSnapshot(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -150,7 +151,7 @@ func testStaleLog(t *testing.T, beyond int) {
 	snapshotBytes = 1 << 30
 	start(1, 2)
 	leader = leading(members)
-	if newest, _ = leader.storage.NewestSnapshot(); newest.Index < last+5 {
+	if newest, _ = leader.raft.storage.NewestSnapshot(); newest.Index < last+5 {
 		t.Fatalf("the log ends at %d, the snapshot at %d", last, newest.Index)
 	}
 	if err := log.StoreLogs(noops(last+1, newest.Index+uint64(beyond), l.Term)); err != nil {
@@ -175,7 +176,7 @@ func testStaleLog(t *testing.T, beyond int) {
 		if err := log.GetLog(i, &here); err != nil {
 			t.Errorf("entry %d of %d to %d: %v", i, first, last, err)
 		}
-		if leader.storage.Log.GetLog(i, &there) == nil && here.Term != there.Term {
+		if leader.raft.storage.Log.GetLog(i, &there) == nil && here.Term != there.Term {
 			t.Errorf("entry %d is of term %d, the leader's of term %d", i, here.Term, there.Term)
 		}
 	}

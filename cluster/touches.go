@@ -20,7 +20,6 @@ const hurryGap = 5 * time.Millisecond
 // started its timeouts before those touches. So recent touches are reported again to
 // the next leader.
 func (m *Member) sendTouches() {
-	defer m.wg.Done()
 	var (
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
 		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
@@ -68,7 +67,7 @@ func (m *Member) sendTouches() {
 // allHeard is passed to sayUnheard when the leader has received all touches.
 const allHeard = -1
 
-// sayUnheard tells watchLeader that the leader has not received the touches since
+// sayUnheard tells service.run that the leader has not received the touches since
 // the given time, or with allHeard that it has received all. It returns false when
 // the member stops.
 func (m *Member) sayUnheard(since int64) bool {
@@ -95,7 +94,7 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 		switch lead.id {
 		case 0:
 		case m.cfg.ID:
-			if m.surelyLeads() {
+			if m.lease.surelyLeads() {
 				return lead, nil
 			}
 			again = time.After(retryAfter)
@@ -117,7 +116,7 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 // tellLeader sends touches to another member that leads. It returns the sessions
 // that the leader cannot vouch for, and whether the leader has received the touches.
 func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []int64, ok bool) {
-	l, err := m.linkTo(lead)
+	l, err := m.proposer.linkTo(lead)
 	if err != nil {
 		return nil, false
 	}
@@ -170,7 +169,7 @@ const unheardTouches = 0
 // gets its full timeout.
 func (m *Member) takeTouches(b []byte) []byte {
 	heard := m.liveness.hear(b[8:], bytes.Clone(b[:8]))
-	if !m.surelyLeads() {
+	if !m.lease.surelyLeads() {
 		return binary.BigEndian.AppendUint64(nil, unheardTouches)
 	}
 	return heard

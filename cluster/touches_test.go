@@ -116,8 +116,8 @@ func TestTouchReportedAgain(t *testing.T) {
 			return 0
 		})
 		synctest.Wait()
-		members[next].stand()
-		until(t, "the new leader is sure", func() bool { return members[next].surelyLeads() })
+		members[next].pulse.stand()
+		until(t, "the new leader is sure", members[next].lease.surelyLeads)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
 		if !members[far].Touch(7, nil) {

@@ -3,61 +3,97 @@ package cluster
 import (
 	"errors"
 	"io"
-	"sync/atomic"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
 
 // transport is Raft's network transport with some methods replaced.
 type transport struct {
-	*raft.NetworkTransport
-	m    *Member
-	rpcs chan raft.RPC // for Raft's main goroutine
+	*raft.NetworkTransport // nil before open
+	raft                   *node
+	peers                  *peerPort
+	rpcs                   chan raft.RPC  // for Raft's main goroutine
+	wg                     sync.WaitGroup // of the transport's goroutines
+	now                    func() moment
+	followed               func(id uint64, asked moment) // called for a vote that this member gets
 }
 
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(m *Member, layer raft.StreamLayer) transport {
-	t := transport{m: m, rpcs: make(chan raft.RPC), NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: layer, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(m.cfg.Log), MsgpackUseNewTimeFormat: true,
-	})}
-	m.wg.Go(func() {
+func newTransport(n *node, peers *peerPort, now func() moment, followed func(id uint64, asked moment)) *transport {
+	return &transport{raft: n, peers: peers, rpcs: make(chan raft.RPC), now: now, followed: followed}
+}
+
+// open starts passing messages on, until the peer port is closed. The peer port must
+// be open.
+func (t *transport) open() {
+	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: raftLayer{t.peers}, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
+	})
+	t.wg.Go(func() {
 		for {
 			select {
 			case rpc := <-t.NetworkTransport.Consumer():
 				t.pass(rpc)
-			case <-m.peers.ctx.Done():
+			case <-t.peers.ctx.Done():
 				return
 			}
 		}
 	})
-	return t
+}
+
+// header returns the header for Raft messages sent by this member.
+func (t *transport) header() raft.RPCHeader {
+	id := serverID(t.raft.id)
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
 // pass gives a message to Raft's main goroutine.
-func (t transport) pass(rpc raft.RPC) {
+func (t *transport) pass(rpc raft.RPC) {
 	select {
 	case t.rpcs <- rpc:
-	case <-t.m.peers.ctx.Done():
+	case <-t.peers.ctx.Done():
 		rpc.Respond(nil, ErrClosed)
 	}
 }
 
+// give has Raft handle a message as if another member had sent it. It gives up after
+// patience.
+func (t *transport) give(message any, patience time.Duration) {
+	answered := make(chan raft.RPCResponse, 1)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case t.rpcs <- raft.RPC{Command: message, RespChan: answered}:
+	case <-late.C:
+		return
+	case <-t.peers.ctx.Done():
+		return
+	}
+	select {
+	case <-answered:
+	case <-late.C:
+	case <-t.peers.ctx.Done():
+	}
+}
+
 // Consumer implements raft.Transport.
-func (t transport) Consumer() <-chan raft.RPC { return t.rpcs }
+func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
 // SetHeartbeatHandler implements raft.Transport. Raft handles all heartbeats in a
 // goroutine of their own, so that they need not wait for the disk. But a heartbeat that
 // changes the term could then set an earlier term than the main goroutine has just
 // begun, and may even lead in (hashicorp/raft, issue 695). So only heartbeats that
 // change nothing are handled like this; the others go to the main goroutine.
-func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
+func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && t.m.terms.during(q.Term, func() bool {
-			if q.Term != t.m.raft.CurrentTerm() || t.m.raft.State() != raft.Follower {
+		if ok && t.raft.terms.during(q.Term, func() bool {
+			if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
 				return false
 			}
 			handle(rpc)
@@ -67,33 +103,6 @@ func (t transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 		}
 		t.pass(rpc)
 	})
-}
-
-// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
-// handled in another goroutine.
-type terms struct {
-	newest atomic.Uint64 // the newest term that Raft has begun
-	turn   turn          // held while a heartbeat is handled or newest is advanced
-}
-
-func newTerms() terms { return terms{turn: newTurn()} }
-
-// during calls f, with no new term beginning meanwhile, and returns its result. It
-// returns false without calling f if term is not the newest.
-func (t *terms) during(term uint64, f func() bool) bool {
-	t.turn.take()
-	defer t.turn.give()
-	return term == t.newest.Load() && f()
-}
-
-// begin is called before Raft stores a term.
-func (t *terms) begin(term uint64) {
-	if term <= t.newest.Load() { // has begun already
-		return
-	}
-	t.turn.take()
-	t.newest.Store(term)
-	t.turn.give()
 }
 
 // renewed retries a call that failed because the other side had closed the
@@ -110,28 +119,28 @@ func renewed(call func() error) (err error) {
 }
 
 // AppendEntries implements raft.Transport.
-func (t transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
 }
 
 // RequestVote implements raft.Transport. It counts a vote for this member as
 // accepting it as the leader, in case it is elected.
-func (t transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	asked := t.m.moment()
+func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	asked := t.now()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
 	if err == nil && resp.Granted {
-		t.m.contacts.followed(memberID(id), asked)
+		t.followed(memberID(id), asked)
 	}
 	return err
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (t transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	return renewed(func() error { return t.NetworkTransport.RequestPreVote(id, target, args, resp) })
 }
 
 // TimeoutNow implements raft.Transport.
-func (t transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
 	return renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, resp) })
 }
 
@@ -140,7 +149,7 @@ func (t transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args 
 // receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would
 // refuse everything that follows, and be sent the snapshot again and again.
-func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil || !r.Success {
 		return err
@@ -157,12 +166,12 @@ func (t transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, 
 // deadlock in Raft: its replication stops reading answers at the first refusal. If it
 // is sending at that time, and the pipeline is full, it blocks: this leader would
 // never send to that member again, and Raft's shutdown would hang.
-func (t transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
 		return nil, err
 	}
 	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
-	t.m.wg.Go(p.forward)
+	t.wg.Go(p.forward)
 	return p, nil
 }

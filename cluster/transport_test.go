@@ -49,7 +49,7 @@ func TestVotesFollow(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			net := memnet.New()
 			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
-			sent := candidate.moment()
+			sent := candidate.now()
 			go func() {
 				rpc := <-voter.transport.Consumer()
 				time.Sleep(50 * time.Millisecond)

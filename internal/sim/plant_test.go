@@ -75,7 +75,7 @@ var plants = []plant{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
-		{"cluster/cluster.go", "func (m *Member) nowMs() int64 { return time.Since(m.start).Milliseconds() }", "func (m *Member) nowMs() int64 { return m.timeOfDay() }"},
+		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return time.Since(c.start).Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{
@@ -89,8 +89,8 @@ var plants = []plant{
 		{"internal/server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
 	}, []string{"session order"}},
 	{"requests after a lost one are not lost", []edit{
-		{"cluster/propose.go", "\t\t\tm.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
-		{"cluster/propose.go", "\t\t\tm.batcher.lose() // it may be", "\t\t\tsuspended = m.leader.get().suspended // it may be"},
+		{"cluster/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
+		{"cluster/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.leader.get().suspended // it may be"},
 	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
@@ -105,13 +105,13 @@ var plants = []plant{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
 	}, []string{"availability"}},
 	{"a member that has lost its leader continues to serve", []edit{
-		{"cluster/serving.go", "giveUp, gaveUp = time.After(grace), ran()", "giveUp, gaveUp = time.After(20*grace), ran()"},
+		{"cluster/serving.go", "giveUp = countdown{length: s.contacts.silence,", "giveUp = countdown{length: 20 * s.contacts.silence,"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
-		{"cluster/serving.go", "late, lateSince = time.After(unheard-ago), ran()-ago", "_ = ago"},
-		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "late.start(ago)", "_ = ago"},
+		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case serving && n != m.cfg.ID && m.peers != nil && m.contacts.behind(m.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.index[u.rec.Path].rec.Version != u.rec.Version {\n\t\t\t\tcontinue\n\t\t\t}\n"},

@@ -1,0 +1,41 @@
+package cluster
+
+import "sync/atomic"
+
+// lease is what this member knows about its own leadership. It has no goroutine. Its
+// methods are safe for concurrent use.
+type lease struct {
+	*clock
+	raft     *node
+	contacts *contacts
+
+	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
+	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
+	gained   signal        // for service.run: this member has begun to lead
+}
+
+func newLease(clock *clock, n *node, contacts *contacts) *lease {
+	l := &lease{clock: clock, raft: n, contacts: contacts, gained: newSignal()}
+	l.followed.Store(never)
+	return l
+}
+
+// surelyLeads reports whether this member leads and a majority has accepted it as
+// the leader within the last [times.sure], so that it was not replaced before then.
+// Raft's own state is not enough: Raft notices late that it was replaced if the disk
+// blocks it or this process was paused.
+func (l *lease) surelyLeads() bool {
+	// Entries that earlier leaders left in the log may close sessions, so they must
+	// have been applied.
+	if term, leads := l.raft.term(); !leads || l.begun.Load() != term {
+		return false
+	}
+	if l.since(l.followed.Load()) > l.contacts.sure {
+		members, err := l.raft.members()
+		if err != nil {
+			return false
+		}
+		l.followed.Store(l.contacts.lastFollowed(l.nowMs(), members))
+	}
+	return l.since(l.followed.Load()) <= l.contacts.sure
+}

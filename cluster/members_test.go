@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+func (b *base) membership() *membership {
+	return newMembership(b.cfg, b.replica, b.leader, b.pulse)
+}
+
+// TestChangeRefused: each change that is not possible is refused with its code, and
+// changes nothing.
+func TestChangeRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := []MemberInfo{{1, "a:1", true}, {2, "b:1", false}}
+		b := newBase(t, all...)
+		m := b.membership()
+		nobody := uint64(0)
+		for name, x := range map[string]struct {
+			q    Request
+			code proto.Code
+		}{
+			"remove a stranger":             {Request{Remove: 9}, proto.BadArguments},
+			"an id that is too large":       {Request{Add: &MemberInfo{255, "c:1", true}}, proto.BadArguments},
+			"an address without a port":     {Request{Add: &MemberInfo{3, "c", true}}, proto.BadArguments},
+			"an address that is taken":      {Request{Add: &MemberInfo{3, "b:1", false}}, proto.BadArguments},
+			"a voter that is down":          {Request{Add: &MemberInfo{3, "c:1", true}}, proto.NewConfigNoQuorum},
+			"a moved member that is down":   {Request{Add: &MemberInfo{2, "c:1", false}}, proto.BadArguments},
+			"remove the only voter":         {Request{Remove: 1}, proto.BadArguments},
+			"hand over to an observer":      {Request{Transfer: &all[1].ID}, proto.BadArguments},
+			"hand over to nobody":           {Request{Transfer: &nobody}, proto.BadArguments},
+			"a reconfig of another version": {Request{Reconfig: &Reconfig{Version: 77}}, proto.BadVersion},
+			"a reconfig with one voter":     {Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{2}}}, proto.BadArguments},
+		} {
+			_, err := m.change(x.q)
+			var refused *refusal
+			if !errors.As(err, &refused) || refused.code != x.code {
+				t.Errorf("%s: %v, want code %v", name, err, x.code)
+			}
+		}
+		if now, err := b.pulse.raft.members(); err != nil || !slices.Equal(now, all) {
+			t.Errorf("members %v, %v", now, err)
+		}
+	})
+}
+
+// TestChange: the leader adds an observer, even one that is down, removes it, and knows
+// who is a member. A member that does not lead refuses.
+func TestChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		m := b.membership()
+		two := MemberInfo{2, "b:1", false}
+		r, err := m.change(Request{Add: &two})
+		if err != nil || find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
+			t.Fatalf("%+v, %v", r.Status, err)
+		}
+		if r, err := m.change(Request{Knows: 2}); err != nil || !r.Known {
+			t.Errorf("member 2 is known: %v, %v", r.Known, err)
+		}
+		if r, err = m.change(Request{Remove: 2}); err != nil || find(r.Status.Members, 2) != nil {
+			t.Fatalf("%+v, %v", r.Status, err)
+		}
+		if r, err := m.change(Request{Knows: 2}); err != nil || r.Known {
+			t.Errorf("member 2 is known: %v, %v", r.Known, err)
+		}
+		b.leader.set(2, "b:1")
+		if _, err := m.change(Request{Add: &two}); err != ErrNotLeader {
+			t.Errorf("while another member leads: %v", err)
+		}
+	})
+}
+
+// TestReconfigInProgress: a client's change is refused while another is under way; an
+// operator's waits for it.
+func TestReconfigInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		m := b.membership()
+		m.changing.take()
+		_, err := m.change(Request{Reconfig: &Reconfig{Version: -1}})
+		var refused *refusal
+		if !errors.As(err, &refused) || refused.code != proto.ReconfigInProgress {
+			t.Errorf("a client's: %v", err)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := m.change(Request{Add: &MemberInfo{2, "b:1", false}})
+			done <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("an operator's did not wait: %v", err)
+		default:
+			m.changing.give()
+			if err := receive(t, "the change", done); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestHandOverNobody: handing over fails, and this member leads on, if no other voter
+// has the log.
+func TestHandOverNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		if err := newHandover(b.pulse, b.leader).to(0); err == nil || !strings.Contains(err.Error(), "no other member") {
+			t.Errorf("%v", err)
+		}
+		if _, leads := b.pulse.raft.term(); !leads {
+			t.Error("it no longer leads")
+		}
+	})
+}
+
+// TestForm: a member whose storage is empty forms the cluster once most of its members
+// are new too, and only then lifts its gate.
+func TestForm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		m := b.membership()
+		b.wg.Go(func() { m.form(b.cfg.first()) })
+		time.Sleep(5 * time.Second)
+		if m.gate.lifted() || m.raft.LastIndex() != 0 {
+			t.Fatal("it has formed a cluster by itself")
+		}
+		b.answerRequests(t, "b", func(Request) Reply {
+			return Reply{Status: &Status{ID: 2, Configured: m.configured}}
+		})
+		time.Sleep(5 * time.Second)
+		if members, err := m.raft.members(); err != nil || !m.gate.lifted() || !slices.Equal(members, m.configured) {
+			t.Errorf("members %v, %v; gate lifted: %v", members, err, m.gate.lifted())
+		}
+	})
+}
+
+// TestFormOtherMembers: a member forms no cluster with one that was started with another
+// list of members.
+func TestFormOtherMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		m := b.membership()
+		b.answerRequests(t, "b", func(Request) Reply {
+			return Reply{Status: &Status{ID: 2, Configured: m.configured[:2]}}
+		})
+		b.wg.Go(func() { m.form(b.cfg.first()) })
+		time.Sleep(5 * time.Second)
+		if m.gate.lifted() || m.raft.LastIndex() != 0 {
+			t.Error("it has formed a cluster")
+		}
+	})
+}
+
+// TestFormStranger: a member whose storage is empty ends with a fault if the cluster
+// that is running does not have it, and forms no other.
+func TestFormStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		b.answerRequests(t, "b", func(q Request) Reply {
+			if q.Status {
+				return Reply{Status: &Status{ID: 2, Formed: true}}
+			}
+			return Reply{} // it does not know member 1
+		})
+		m := b.membership()
+		b.wg.Go(func() { m.form(b.cfg.first()) })
+		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is no member") {
+			t.Error(err)
+		}
+		if m.gate.lifted() || m.raft.LastIndex() != 0 {
+			t.Error("it takes part in a cluster")
+		}
+	})
+}
+
+// TestWatchRemoved: a member without a leader asks the others whether it was removed.
+// Only the answer of the leader counts.
+func TestWatchRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", true}, MemberInfo{3, "c:1", true})
+		m := b.membership()
+		m.leader.set(2, "b:1")
+		var asked, leads atomic.Bool
+		b.answerRequests(t, "b", func(Request) Reply {
+			asked.Store(true)
+			if leads.Load() {
+				return Reply{} // it does not know member 1
+			}
+			return Reply{Error: "not the leader", Lead: true}
+		})
+		b.wg.Go(m.watch)
+		time.Sleep(10 * time.Second)
+		if asked.Load() {
+			t.Error("it asks while it has a leader")
+		}
+		m.leader.set(0, "")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		select {
+		case err := <-b.errs:
+			t.Fatal(err)
+		default:
+		}
+		if !asked.Load() {
+			t.Error("it has not asked")
+		}
+		leads.Store(true)
+		if err := receive(t, "a fault", b.errs); !errors.Is(err, ErrRemoved) {
+			t.Error(err)
+		}
+	})
+}

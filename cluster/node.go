@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"reflect"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+// node is this server's Raft with its storage, and what this package observes of the
+// two. Its methods are safe for concurrent use once Member.Start has set the fields.
+type node struct {
+	*raft.Raft // nil until Member.Start has started it
+	id         uint64
+	storage    *storage.Storage
+	terms      terms
+	stall      stall
+	down       chan struct{} // closed when Raft has shut down
+}
+
+func newNode(id uint64) *node {
+	return &node{id: id, terms: newTerms(), down: make(chan struct{})}
+}
+
+// serverID is Raft's id for a server.
+func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
+
+// memberID is the inverse of serverID; it returns 0 for an empty id.
+func memberID(id raft.ServerID) uint64 {
+	n, _ := strconv.ParseUint(string(id), 10, 64)
+	return n
+}
+
+// term returns the term in which this member leads; the result is false if it does
+// not lead.
+func (n *node) term() (uint64, bool) {
+	term := n.CurrentTerm()
+	leads := n.State() == raft.Leader
+	return term, leads && n.CurrentTerm() == term // terms only rise, so it led in between
+}
+
+// members returns the members in the newest configuration in this member's log,
+// committed or not, sorted by id.
+func (n *node) members() ([]MemberInfo, error) {
+	f := n.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, err
+	}
+	return infos(f.Configuration()), nil
+}
+
+// logEnd returns the index and term of the last entry in this member's log, or of its
+// newest snapshot if the log ends before that. It is slow: Raft gives the term only as
+// one of its statistics.
+func (n *node) logEnd() (index, term uint64) {
+	stats := n.Stats()
+	number := func(key string) uint64 {
+		n, _ := strconv.ParseUint(stats[key], 10, 64)
+		return n
+	}
+	index, term = number("last_log_index"), number("last_log_term")
+	if snapshot := number("last_snapshot_index"); snapshot > index {
+		index, term = snapshot, number("last_snapshot_term")
+	}
+	return index, term
+}
+
+// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
+// shuts down first.
+func (n *node) answer(f raft.Future) error {
+	endWith(f, n.down)
+	err := f.Error()
+	if err == raft.ErrRaftShutdown {
+		return ErrClosed
+	}
+	return err
+}
+
+// endWith makes a future fail when down is closed. Raft never completes the
+// futures of entries that are committed but not applied when it shuts down. They
+// have a field for a shutdown channel, but Raft leaves it unset, so endWith sets it.
+func endWith(f raft.Future, down chan struct{}) {
+	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
+		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
+			end.Set(reflect.ValueOf(down))
+		}
+	}
+}
+
+// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
+// handled in another goroutine.
+type terms struct {
+	newest atomic.Uint64 // the newest term that Raft has begun
+	turn   turn          // held while a heartbeat is handled or newest is advanced
+}
+
+func newTerms() terms { return terms{turn: newTurn()} }
+
+// during calls f, with no new term beginning meanwhile, and returns its result. It
+// returns false without calling f if term is not the newest.
+func (t *terms) during(term uint64, f func() bool) bool {
+	t.turn.take()
+	defer t.turn.give()
+	return term == t.newest.Load() && f()
+}
+
+// begin is called before Raft stores a term.
+func (t *terms) begin(term uint64) {
+	if term <= t.newest.Load() { // has begun already
+		return
+	}
+	t.turn.take()
+	t.newest.Store(term)
+	t.turn.give()
+}
+
+// stall measures how long the current disk write has been taking, in running time
+// (see contacts).
+type stall struct {
+	since atomic.Int64 // moment.ran when the write began, plus 1; 0 if there is no write
+}
+
+// write runs f, which writes to the disk and begins at the given moment.
+func (s *stall) write(at moment, f func() error) error {
+	s.since.Store(at.ran + 1)
+	defer s.since.Store(0)
+	return f()
+}
+
+// length returns how long the current write has been taking, 0 if there is none.
+func (s *stall) length(at moment) time.Duration {
+	since := s.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Duration(at.ran+1-since) * time.Millisecond
+}

@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+func (b *base) proposer() *proposer {
+	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, b.pulse.peers, func() {})
+}
+
+// TestCountdown: a countdown ends when enough time has passed in which the process was
+// not paused.
+func TestCountdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, paused := time.Now(), 300*time.Millisecond
+		c := countdown{length: time.Second, ran: func() time.Duration { return time.Since(began) }}
+		c.start(200 * time.Millisecond)
+		c.ran = func() time.Duration { return time.Since(began) - paused }
+		<-c.timer
+		if took := time.Since(began); took != 800*time.Millisecond || c.ended() {
+			t.Errorf("it ended after %v, of which %v were a pause", took, paused)
+		}
+		<-c.timer
+		if took := time.Since(began); took != 1100*time.Millisecond || !c.ended() {
+			t.Errorf("it has not ended after %v, of which %v were a pause", took, paused)
+		}
+		c.start(time.Minute) // longer ago than it takes
+		if <-c.timer; !c.ended() {
+			t.Error("it has not ended, and began a minute ago")
+		}
+	})
+}
+
+// tick keeps running time going, as a pulse does that runs, until the test ends.
+func (b *base) tick() {
+	c := b.pulse.contacts
+	b.wg.Go(func() {
+		for {
+			c.mu.Lock()
+			c.tick(b.pulse.nowMs())
+			c.mu.Unlock()
+			select {
+			case <-time.After(c.beat):
+			case <-b.stop:
+				return
+			}
+		}
+	})
+}
+
+// TestServiceFollowsVerdict: a service serves once this member has begun to lead, stops
+// while no majority can be reached, and gives up what waits for the leader then.
+func TestServiceFollowsVerdict(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
+		proposer := b.proposer()
+		b.replica.Complete(proposer.complete)
+		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, proposer)
+		see := func(v verdict) {
+			p.verdict.Store(&v)
+			p.changed.raise()
+			synctest.Wait()
+		}
+		see(verdict{leads: true})
+		b.tick()
+		b.wg.Go(proposer.run)
+		b.wg.Go(s.run)
+		synctest.Wait()
+		select {
+		case serves := <-s.changes:
+			t.Fatalf("serves: %v, before what earlier leaders left is applied", serves)
+		default:
+		}
+		l.gained.raise()
+		if !receive(t, "serving", s.changes) {
+			t.Fatal("it does not serve, and leads")
+		}
+		receive(t, "ready", s.ready)
+		suspended := b.leader.get().suspended
+		see(verdict{leads: true, noMajority: true})
+		if receive(t, "no majority", s.changes) {
+			t.Error("it serves without a majority")
+		}
+		receive(t, "giving up", suspended)
+		see(verdict{leads: true})
+		time.Sleep(time.Second)
+		if !receive(t, "serving again", s.changes) {
+			t.Error("it does not serve again")
+		}
+		see(verdict{lost: true})
+		if id := b.leader.get().id; id != 0 {
+			t.Errorf("member %d leads, and the leader is lost", id)
+		}
+		began := time.Now()
+		if receive(t, "no leader", s.changes) {
+			t.Error("it serves without a leader")
+		}
+		if took := time.Since(began); took < p.contacts.silence || took > p.contacts.silence+2*p.contacts.beat {
+			t.Errorf("it served for %v without a leader, want %v", took, p.contacts.silence)
+		}
+	})
+}
+
+// TestServiceUnheard: a service of a follower stops serving when the leader has not
+// received its touches for two election timeouts.
+func TestServiceUnheard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p := b.pulse
+		proposer := b.proposer()
+		b.replica.Complete(proposer.complete)
+		b.cfg.ID = 2 // for the service, so that member 1 is another one
+		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, newLease(p.clock, p.raft, p.contacts), proposer)
+		b.tick()
+		b.wg.Go(proposer.run)
+		b.wg.Go(s.run)
+		if !receive(t, "serving", s.changes) {
+			t.Fatal("it does not serve, with a leader")
+		}
+		p.contacts.caughtUp(math.MaxInt64 / 2) // so that this is not the reason
+		s.unheard <- p.nowMs()
+		time.Sleep(p.contacts.silence)
+		s.unheard <- allHeard
+		time.Sleep(10 * time.Second)
+		select {
+		case <-s.changes:
+			t.Fatal("it does not serve, and the leader has heard all")
+		default:
+		}
+		began := time.Now()
+		s.unheard <- p.nowMs()
+		if receive(t, "the end of serving", s.changes) {
+			t.Fatal("it serves again")
+		}
+		if took := time.Since(began); took < unheardLimit*p.contacts.silence || took > unheardLimit*p.contacts.silence+2*p.contacts.beat {
+			t.Errorf("it stops after %v", took)
+		}
+	})
+}
+
+// TestLease: a leader is sure to lead once all entries of earlier terms are applied, and
+// as long as a majority has followed it recently.
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p := b.pulse
+		l := newLease(p.clock, p.raft, p.contacts)
+		if l.surelyLeads() {
+			t.Error("sure, before what earlier leaders left is applied")
+		}
+		term, _ := p.raft.term()
+		l.begun.Store(term)
+		time.Sleep(time.Hour)
+		if !l.surelyLeads() {
+			t.Error("unsure, and the only voter")
+		}
+		l.begun.Store(term - 1)
+		if l.surelyLeads() {
+			t.Error("sure, by what it knew in an earlier term")
+		}
+	})
+}
+
+// TestProposer: a proposer reports what becomes of each command, and those proposed
+// after it has stopped are lost.
+func TestProposer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p := b.proposer()
+		b.replica.Complete(p.complete)
+		w := make(result, 1)
+		p.propose(fsm.Nothing(), w, nil)
+		b.wg.Go(p.run)
+		if err := receive[error](t, "the outcome", w); err != nil {
+			t.Error(err)
+		}
+		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
+			t.Errorf("the entry had %d bytes", p.sizes.last)
+		}
+		b.leader.set(0, "")
+		p.propose(fsm.Nothing(), w, nil)
+		synctest.Wait()
+		b.leader.suspend()
+		if err := receive[error](t, "the outcome", w); err == nil {
+			t.Error("a command without a leader was done")
+		}
+		p.batcher.close()
+		p.propose(fsm.Nothing(), w, nil)
+		if err := receive[error](t, "the outcome", w); err == nil {
+			t.Error("a command was done after the end")
+		}
+	})
+}
