@@ -36,7 +36,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
 	}
 	switch {
-	case !isAuth(frame) && c.turnAway(&q):
+	case !isAuth(frame) && c.refuseUnauthenticated(&q):
 		return false, nil
 	case q.op == nil:
 		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
