@@ -72,7 +72,7 @@ func TestConformUsage(t *testing.T) {
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
 		{"127.0.0.1:1 --run (", "missing closing )"},
-		{"127.0.0.1:1 --like new", `"new" is no version`},
+		{"127.0.0.1:1 --like new", `"new" is not a version`},
 	} {
 		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(x.args)...)...)
 		if code != exitUsage {
