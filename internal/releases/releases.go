@@ -16,8 +16,8 @@ const (
 	ExistsNeedsRead    = ">=3.8.4 <3.9 | >=3.9.2"
 	ExistsNeedsNothing = ">=3.0 <3.8.4 | >=3.9 <3.9.2"
 
-	// A connection is told of a change only if it may READ the znode (CVE-2024-23944).
-	X
+	// A connection gets an event only if it has READ on the znode (CVE-2024-23944).
+	// Debian's 3.8.0 has this, but not the change above.
 	EventsNeedRead    = ">=3.8.4 <3.9 | >=3.9.2 | debian"
 	EventsNeedNothing = ">=3.6 <3.8.4 !debian | >=3.9 <3.9.2"
 
