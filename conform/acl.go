@@ -8,19 +8,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// protect creates a znode with that ACL, below the check's own.
+// protect creates a znode with that ACL below the check's own znode.
 func (k *conn) protect(name string, acl ...proto.ACL) string {
 	return k.createACL(k.t.path(name), nil, acl, 0)
 }
 
-// as is a new connection of that user.
+// as returns a new connection that is authenticated as that user.
 func (t *trial) as(user string) *conn {
 	k := t.connect()
 	k.auth("digest", user+":"+user)
 	return k
 }
 
-// refused makes sure that a list of ACL entries is InvalidACL, in create and in setACL.
+// refused checks that create and setACL with that ACL fail with InvalidACL.
 func (k *conn) refused(acl ...proto.ACL) {
 	k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: k.t.path("refused"), ACL: acl})
 	k.want(proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: k.t.path(""), ACL: acl, Version: -1})
@@ -31,7 +31,7 @@ func aclEntry(perms int32, scheme, id string) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: scheme, ID: id}}
 }
 
-// ids are the connection's identities, as whoAmI tells them, sorted.
+// ids returns the connection's identities as whoAmI shows them, sorted.
 func (k *conn) ids() []proto.ID {
 	ids := k.do(proto.OpWhoAmI, nil).Body.(*proto.WhoAmIReply).IDs
 	slices.SortFunc(ids, func(a, b proto.ID) int {
@@ -40,7 +40,7 @@ func (k *conn) ids() []proto.ID {
 	return ids
 }
 
-// address is the connection's address as the endpoint sees it.
+// address returns the connection's address as the endpoint sees it.
 func (k *conn) address() netip.Addr {
 	for _, id := range k.ids() {
 		if id.Scheme == proto.SchemeIP {
@@ -49,16 +49,17 @@ func (k *conn) address() netip.Addr {
 			return a
 		}
 	}
-	k.t.failf("whoAmI tells no address")
+	k.t.failf("whoAmI shows no address")
 	panic("unreachable")
 }
 
-// everyPerm is each permission.
+// everyPerm lists all permissions.
 var everyPerm = []int32{proto.PermRead, proto.PermWrite, proto.PermCreate, proto.PermDelete, proto.PermAdmin}
 
-// needs makes sure that ask is refused without any of the permissions that are
-// enough, and done with each of them. The znode has a child "c".
-func needs(t *trial, enough []int32, op proto.OpCode, ask func(path string) proto.Record) {
+// needs checks an operation on znodes that each grant one permission: it must succeed
+// with those in enough, and fail with NoAuth with the others. request makes the
+// request for a path. The znode has a child "c".
+func needs(t *trial, enough []int32, op proto.OpCode, request func(path string) proto.Record) {
 	k := t.connect()
 	for i, perms := range everyPerm {
 		name := string(rune('a' + i))
@@ -66,9 +67,9 @@ func needs(t *trial, enough []int32, op proto.OpCode, ask func(path string) prot
 		k.create(n+"/c", nil, 0)
 		k.setACL(n, []proto.ACL{allowAll(perms)}, -1)
 		if slices.Contains(enough, perms) {
-			k.do(op, ask(n))
+			k.do(op, request(n))
 		} else {
-			k.want(proto.NoAuth, op, ask(n))
+			k.want(proto.NoAuth, op, request(n))
 		}
 	}
 }
@@ -76,7 +77,7 @@ func needs(t *trial, enough []int32, op proto.OpCode, ask func(path string) prot
 var aclChecks = []Check{
 	{
 		Name: "acl/reads",
-		Says: "getData, getChildren and getChildren2 need READ on the znode, and no other permission is enough.",
+		Says: "getData, getChildren and getChildren2 need READ on the znode; no other permission suffices.",
 		In:   ">=3.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -90,7 +91,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/getAllChildrenNumber",
-		Says: "getAllChildrenNumber needs READ on the znode, and on those below it nothing.",
+		Says: "getAllChildrenNumber needs READ on the znode, but no permission on the znodes below it.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermRead}, proto.OpGetAllChildrenNumber, func(p string) proto.Record { return &proto.Path{Path: p} })
@@ -102,7 +103,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/setData",
-		Says: "setData needs WRITE on the znode, and no other permission is enough.",
+		Says: "setData needs WRITE on the znode; no other permission suffices.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermWrite}, proto.OpSetData, func(p string) proto.Record { return &proto.SetDataRequest{Path: p, Version: -1} })
@@ -110,7 +111,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/create",
-		Says: "create needs CREATE on the parent, and no other permission is enough.",
+		Says: "create needs CREATE on the parent; no other permission suffices.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermCreate}, proto.OpCreate, func(p string) proto.Record {
@@ -120,7 +121,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/delete",
-		Says: "delete needs DELETE on the parent, and no other permission is enough.",
+		Says: "delete needs DELETE on the parent; no other permission suffices.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermDelete}, proto.OpDelete, func(p string) proto.Record { return &proto.PathVersion{Path: p + "/c", Version: -1} })
@@ -128,7 +129,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/delete, own ACL",
-		Says: "The ACL of the znode itself does not matter to its deletion.",
+		Says: "The ACL of the znode itself does not matter when it is deleted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -138,7 +139,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/setACL",
-		Says: "setACL needs ADMIN on the znode, and no other permission is enough.",
+		Says: "setACL needs ADMIN on the znode; no other permission suffices.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			needs(t, []int32{proto.PermAdmin}, proto.OpSetACL, func(p string) proto.Record {
@@ -177,7 +178,7 @@ var aclChecks = []Check{
 		},
 	},
 	{
-		Name: "acl/what needs nothing",
+		Name: "acl/no permission needed",
 		Says: "sync, getEphemerals, addWatch, checkWatches and setWatches need no permission.",
 		In:   ">=3.6",
 		run: func(t *trial) {
@@ -192,7 +193,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/not inherited",
-		Says: "A znode's ACL is its own: its parent's does not matter to it, nor to its children.",
+		Says: "A znode's ACL is not inherited: its parent's ACL does not apply to it, and its own does not apply to its children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
@@ -205,7 +206,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/entries add up",
-		Says: "Any entry that names the connection is enough, and each gives its own permissions.",
+		Says: "One entry that matches the connection suffices, and each matching entry adds its permissions.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.as(alice)
@@ -219,7 +220,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/digest",
-		Says: "An entry of scheme digest names who proved that user and password: USER:BASE64(SHA1(USER:PASSWORD)).",
+		Says: "An entry of scheme digest matches a connection that authenticated with that user and password: USER:BASE64(SHA1(USER:PASSWORD)).",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.as(alice)
@@ -234,8 +235,8 @@ var aclChecks = []Check{
 		},
 	},
 	{
-		Name: "acl/at once",
-		Says: "A new ACL holds from the next request on, for whoever set it too.",
+		Name: "acl/takes effect at once",
+		Says: "A new ACL applies from the next request on, including requests of the connection that set it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -245,14 +246,14 @@ var aclChecks = []Check{
 			k.flush()
 			k.judge(k.answer(set, proto.OpSetACL), proto.OK)
 			k.judge(k.answer(get, proto.OpGetData), proto.NoAuth)
-			// A real server may check a write against the old ACL until setACL is answered.
+			// ZooKeeper may check a write against the old ACL until setACL is answered.
 			k.want(proto.NoAuth, proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
 			k.want(proto.NoAuth, proto.OpSetACL, &proto.SetACLRequest{Path: n, ACL: proto.OpenACL, Version: 1})
 		},
 	},
 	{
 		Name: "acl/getACL's list",
-		Says: "getACL gives the entries as they were set, in their order, and the Stat.",
+		Says: "getACL returns the entries as they were set, in that order, and the Stat.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -265,7 +266,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/masked",
-		Says: "Who has no ADMIN sees the digests in getACL as x, and all else as it is.",
+		Says: "A connection without ADMIN sees digests in getACL replaced by x, and everything else unchanged.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -273,23 +274,23 @@ var aclChecks = []Check{
 			got, _ := k.getACL(n)
 			t.equal("the ACL", got, []proto.ACL{allowAll(proto.PermRead), aclEntry(31, "digest", "alice:x"), aclEntry(1, "digest", ":x"), aclEntry(1, "ip", "10.1.2.3")})
 			got, _ = t.as(alice).getACL(n)
-			t.equal("the ACL for who has ADMIN", got[1], allow(alice, proto.PermAll))
+			t.equal("the entry as a connection with ADMIN sees it", got[1], allow(alice, proto.PermAll))
 		},
 	},
 	{
 		Name: "acl/ip",
-		Says: "An entry of scheme ip names the connections from that IPv4 address, or from a network ADDRESS/BITS.",
+		Says: "An entry of scheme ip matches connections from that IPv4 address, or from a network ADDRESS/BITS.",
 		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			own := k.address()
 			if !own.Is4() {
-				return // before 3.9.4 no entry can name it
+				return // before 3.9.4 no entry can match an IPv6 address
 			}
 			other := netip.AddrFrom4([4]byte{own.As4()[0] ^ 128, 1, 2, 3})
 			for i, x := range []struct {
 				id    string
-				named bool
+				match bool
 			}{
 				{own.String(), true}, {own.String() + "/32", true}, {own.String() + "/24", true}, {own.String() + "/1", true},
 				{netip.PrefixFrom(own, 8).Masked().String(), true}, {other.String() + "/0", true},
@@ -297,7 +298,7 @@ var aclChecks = []Check{
 			} {
 				n := k.protect(string(rune('a'+i)), aclEntry(proto.PermAll, "ip", x.id))
 				code := proto.NoAuth
-				if x.named {
+				if x.match {
 					code = proto.OK
 				}
 				k.want(code, proto.OpGetData, &proto.PathWatch{Path: n})
@@ -306,7 +307,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/invalid ip",
-		Says: "An entry of scheme ip that is no IPv4 address or network is InvalidACL, host names among them.",
+		Says: "An entry of scheme ip that is not an IPv4 address or network, such as a host name, fails with InvalidACL.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -317,7 +318,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/IPv6 refused",
-		Says: "An entry of scheme ip with an IPv6 address is InvalidACL.",
+		Says: "An entry of scheme ip with an IPv6 address fails with InvalidACL.",
 		In:   releases.NoIPv6InACL,
 		run: func(t *trial) {
 			k := t.connect()
@@ -328,7 +329,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/IPv6",
-		Says: "An entry of scheme ip may be an IPv6 address or network; longer prefixes than 128 are InvalidACL.",
+		Says: "An entry of scheme ip may be an IPv6 address or network; a prefix longer than 128 bits fails with InvalidACL.",
 		In:   releases.IPv6InACL,
 		run: func(t *trial) {
 			k := t.connect()
@@ -345,7 +346,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/auth scheme",
-		Says: "An entry of scheme auth becomes one entry for each digest identity of the connection, with its permissions; what its id is does not matter.",
+		Says: "An entry of scheme auth is replaced by one entry with the same permissions for each digest identity of the connection; its id is ignored.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.as(alice)
@@ -354,8 +355,8 @@ var aclChecks = []Check{
 			acl, _ := k.getACL(n)
 			t.equal("the number of entries", len(acl), 3)
 			t.equal("the first entry", acl[0], allowAll(proto.PermRead))
-			for _, user := range users { // their order is nobody's business
-				t.ensure(slices.Contains(acl, allow(user, proto.PermAll)), "%s is not among the entries", user)
+			for _, user := range users { // in any order
+				t.ensure(slices.Contains(acl, allow(user, proto.PermAll)), "no entry for %s", user)
 			}
 			k.setACL(n, []proto.ACL{aclEntry(proto.PermAdmin, "auth", "")}, -1)
 			acl, _ = k.getACL(n)
@@ -375,7 +376,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/auth scheme without identity",
-		Says: "An entry of scheme auth is InvalidACL if the connection has proved nothing; its address does not count.",
+		Says: "An entry of scheme auth fails with InvalidACL if the connection has no digest identity; its address does not count.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -387,7 +388,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/duplicates",
-		Says: "An entry that is there already is dropped; the same one with other permissions stays.",
+		Says: "A duplicate entry is dropped; an entry with the same id but other permissions stays.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -399,7 +400,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/duplicates by expansion",
-		Says: "An entry that comes from one of scheme auth stays even if it is there already.",
+		Says: "An entry that results from one of scheme auth stays even if it is a duplicate.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.as(alice)
@@ -410,7 +411,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/empty",
-		Says: "An empty list, and a null one, is InvalidACL.",
+		Says: "An empty list fails with InvalidACL, and so does a null one.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -423,7 +424,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/invalid ids",
-		Says: "An id that its scheme does not know is InvalidACL: world has anyone alone, and digest USER:DIGEST with one colon.",
+		Says: "An id that its scheme does not allow fails with InvalidACL: world allows only anyone, and digest only USER:DIGEST with one colon.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -439,7 +440,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/unknown schemes",
-		Says: "An entry of a scheme that is unknown, or that nobody may use in a list, such as super, is InvalidACL.",
+		Says: "An entry of an unknown scheme, or of one that is not allowed in a list, such as super, fails with InvalidACL.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -451,7 +452,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/any bits",
-		Says: "The permissions are kept as they are given, those that mean nothing too.",
+		Says: "The permission bits are stored as they were given, including bits without a meaning.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -467,7 +468,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/aversion",
-		Says: "setACL compares its version with aversion, -1 fits all, and raises it by one; nothing else in the Stat changes.",
+		Says: "setACL compares its version with aversion, where -1 matches any, and increments aversion; nothing else in the Stat changes.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -487,7 +488,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/precedence in create",
-		Says: "In create a bad list comes before a missing parent, which comes before a missing permission, which comes before a znode that exists.",
+		Says: "create reports an invalid list before a missing parent, that before a missing permission, and that before an existing znode.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -503,7 +504,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/precedence in others",
-		Says: "A missing permission comes before a wrong version, before a missing znode in delete, and after a bad list in setACL.",
+		Says: "A missing permission is reported before a wrong version and, in delete, before a missing znode, but in setACL after an invalid list.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -523,7 +524,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/events need READ",
-		Says: "A connection is told of a change only if it may READ the znode, but its one-shot watch is used up.",
+		Says: "A connection gets an event only if it has READ on the znode, but its one-shot watch is used up either way.",
 		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
@@ -540,8 +541,8 @@ var aclChecks = []Check{
 		},
 	},
 	{
-		Name: "acl/events, whose ACL",
-		Says: "The znode's ACL decides who is told that it was created or deleted, the last one it had, and the parent's who is told of its children.",
+		Name: "acl/events, which ACL decides",
+		Says: "The znode's ACL decides who gets the event of its creation or its deletion, in the latter case its last ACL. The parent's ACL decides who gets NodeChildrenChanged.",
 		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
@@ -563,7 +564,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/events, identities",
-		Says: "Identities that a connection has proved count for its events.",
+		Says: "The identities of a connection count when the server decides whether it gets an event.",
 		In:   releases.EventsNeedRead,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
@@ -577,8 +578,8 @@ var aclChecks = []Check{
 		},
 	},
 	{
-		Name: "acl/events for anybody",
-		Says: "Who watches is told of changes, whether it may READ the znode or not.",
+		Name: "acl/events without READ",
+		Says: "A connection gets the events of its watches whether it has READ on the znode or not.",
 		In:   releases.EventsNeedNothing,
 		run: func(t *trial) {
 			k, w := t.connect(), t.as(alice)
@@ -613,7 +614,7 @@ var aclChecks = []Check{
 	},
 	{
 		Name:  "acl/super's limits",
-		Says:  "The super user is refused what is refused for other reasons than permissions: wrong versions, children that are left, system znodes.",
+		Says:  "The super user's requests fail for reasons other than permissions: wrong versions, remaining children, system znodes.",
 		In:    ">=3.5",
 		Needs: []Feature{Super},
 		run: func(t *trial) {

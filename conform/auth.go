@@ -5,27 +5,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// opSASL is the operation sasl, which needs no row in the table of operations here.
+// opSASL is the operation sasl.
 const opSASL proto.OpCode = 102
 
-// prove sends an auth request and returns its reply, whatever it is.
-func (k *conn) prove(scheme string, auth []byte) *wire.Frame {
+// tryAuth sends an auth request and returns its reply, whatever its code.
+func (k *conn) tryAuth(scheme string, auth []byte) *wire.Frame {
 	k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: auth})
 	k.flush()
 	return k.answer(proto.XidAuth, proto.OpAuth)
 }
 
-// turnedAway makes sure that f refuses an auth request and that the connection
-// ends, and gives the session another.
-func (k *conn) turnedAway(f *wire.Frame) *conn {
+// authRefused checks that f refuses an auth request and that the connection ends. It
+// returns a new connection of the session.
+func (k *conn) authRefused(f *wire.Frame) *conn {
 	k.judge(f, proto.AuthFailed)
 	k.t.equal("the refusal's zxid", f.Zxid, int64(0))
 	k.closed()
 	return k.t.resume(k.Session)
 }
 
-// proved are the connection's identities, but for its address, sorted.
-func (k *conn) proved() (ids []proto.ID) {
+// authIDs returns the connection's identities except its address, sorted.
+func (k *conn) authIDs() (ids []proto.ID) {
 	for _, id := range k.ids() {
 		if id.Scheme != proto.SchemeIP {
 			ids = append(ids, id)
@@ -39,7 +39,7 @@ func digest(user string) proto.ID { return proto.ID{Scheme: proto.SchemeDigest, 
 var authChecks = []Check{
 	{
 		Name: "auth/reply",
-		Says: "auth with xid -4 is answered with xid -4, the zxid 0 and no body.",
+		Says: "auth with xid -4 is answered with xid -4, zxid 0 and no body.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			f := t.connect().auth("digest", alice+":"+alice)
@@ -49,18 +49,18 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/any xid",
-		Says: "auth with another xid is answered with that one, as some clients expect.",
+		Says: "auth with another xid is answered with that xid, as some clients expect.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
 			f := k.do(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)})
 			t.equal("the zxid", f.Zxid, int64(0))
-			t.equal("the identities", k.proved(), []proto.ID{digest(alice)})
+			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice)})
 		},
 	},
 	{
 		Name: "auth/type",
-		Says: "The type in an auth request means nothing.",
+		Says: "The field type of an auth request is ignored.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -95,19 +95,19 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/digest of anything",
-		Says: "digest never refuses: a text without a colon is a user's name, and an empty one is a name too.",
+		Says: "Scheme digest accepts everything: a text without a colon is a user name, and so is an empty one.",
 		In:   ">=3.7",
 		run: func(t *trial) {
 			for _, auth := range []string{"nocolon", ""} {
 				k := t.connect()
-				k.judge(k.prove("digest", []byte(auth)), proto.OK)
-				t.equal("the identities", k.proved(), []proto.ID{digest(auth)})
+				k.judge(k.tryAuth("digest", []byte(auth)), proto.OK)
+				t.equal("the identities", k.authIDs(), []proto.ID{digest(auth)})
 			}
 		},
 	},
 	{
 		Name: "auth/wrong password",
-		Says: "A wrong password proves another identity: it is accepted and opens nothing.",
+		Says: "A wrong password gives another identity: it is accepted, but grants no access.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -120,23 +120,23 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/ip",
-		Says: "auth of scheme ip is accepted and adds nothing, whatever it says.",
+		Says: "auth of scheme ip is accepted and adds no identity, whatever its content.",
 		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			before := k.ids()
-			k.judge(k.prove("ip", []byte("10.9.8.7")), proto.OK)
+			k.judge(k.tryAuth("ip", []byte("10.9.8.7")), proto.OK)
 			t.equal("the identities", k.ids(), before)
 		},
 	},
 	{
 		Name: "auth/refused schemes",
-		Says: "A scheme that nobody can prove, or that is unknown, is answered AuthFailed with the zxid 0, and the connection is closed.",
+		Says: "A scheme that is unknown, or that clients cannot use, is answered AuthFailed with zxid 0, and the connection is closed.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			for _, scheme := range []string{"world", "auth", "super", "nobody", "Digest", ""} {
 				k := t.connect()
-				k.turnedAway(k.prove(scheme, []byte("anyone")))
+				k.authRefused(k.tryAuth(scheme, []byte("anyone")))
 			}
 		},
 	},
@@ -146,17 +146,17 @@ var authChecks = []Check{
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
-			k.turnedAway(k.callRaw(proto.OpAuth, body(0, -1, "u:p")))
+			k.authRefused(k.callRaw(proto.OpAuth, body(0, -1, "u:p")))
 		},
 	},
 	{
 		Name: "auth/session after a refusal",
-		Says: "A refused auth ends the connection and not the session, which can be resumed.",
+		Says: "A refused auth ends the connection but not the session, which can be resumed.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
-			k = k.turnedAway(k.prove("nobody", nil))
+			k = k.authRefused(k.tryAuth("nobody", nil))
 			t.equal("the owner", k.stat(t.path("n")).EphemeralOwner, k.Session.SessionID)
 		},
 	},
@@ -175,8 +175,8 @@ var authChecks = []Check{
 		},
 	},
 	{
-		Name: "auth/from then on",
-		Says: "An identity counts for the requests behind its auth and not for those before it.",
+		Name: "auth/later requests only",
+		Says: "An identity applies to the requests after its auth and not to those before it.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -187,7 +187,7 @@ var authChecks = []Check{
 			after := k.queue(proto.OpGetData, read)
 			k.flush()
 			got := map[int32]proto.Code{}
-			for range 3 { // the reply to auth may overtake
+			for range 3 { // the reply to auth may come earlier
 				f := k.reply()
 				got[f.Xid] = f.Code
 			}
@@ -196,21 +196,21 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/several",
-		Says: "Identities add up; each that was proved can be used, and proving one again changes nothing.",
+		Says: "Identities add up: each one can be used, and authenticating again with the same one changes nothing.",
 		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			for _, user := range []string{alice, bob, alice} {
 				k.auth("digest", user+":"+user)
 			}
-			t.equal("the identities", k.proved(), []proto.ID{digest(alice), digest(bob)})
+			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice), digest(bob)})
 			k.get(k.protect("a", allow(alice, proto.PermAll)))
 			k.get(k.protect("b", allow(bob, proto.PermAll)))
 		},
 	},
 	{
 		Name: "auth/own connection",
-		Says: "An identity belongs to the connection that proved it and to no other.",
+		Says: "An identity belongs to the connection that authenticated and to no other.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k, other := t.as(alice), t.connect()
@@ -220,7 +220,7 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/lost at reconnect",
-		Says: "A session that is resumed has lost its identities until they are proved again.",
+		Says: "After a reconnect, a session has no identities until the client authenticates again.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.as(alice)
@@ -234,7 +234,7 @@ var authChecks = []Check{
 	},
 	{
 		Name:  "auth/zxid",
-		Says:  "auth consumes no zxid, refused or not.",
+		Says:  "auth consumes no zxid, whether it is accepted or refused.",
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
@@ -242,33 +242,33 @@ var authChecks = []Check{
 				k, other := t.connect(), t.connect()
 				before := k.ping().Zxid
 				k.auth("digest", alice+":"+alice)
-				other.turnedAway(other.prove("nobody", nil))
+				other.authRefused(other.tryAuth("nobody", nil))
 				t.equal("the zxid afterwards", k.ping().Zxid, before)
 			})
 		},
 	},
 	{
 		Name: "auth/whoAmI",
-		Says: "whoAmI tells the address of the connection, and of digest the user without the digest.",
+		Says: "whoAmI returns the address of the connection, and for digest the user without the digest.",
 		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			t.equal("the number of identities", len(k.ids()), 1)
 			k.address()
 			k.auth("digest", alice+":"+alice)
-			t.equal("the identities", k.proved(), []proto.ID{digest(alice)})
+			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice)})
 			t.equal("the number of identities", len(k.ids()), 2)
 		},
 	},
 	{
 		Name:  "auth/super",
-		Says:  "The super user has two identities, that of digest and super, which whoAmI shows without a user; auth in an ACL stands for the first alone.",
+		Says:  "The super user has two identities, digest and super, and whoAmI shows the latter without a user; in an ACL, auth stands only for the former.",
 		In:    ">=3.7",
 		Needs: []Feature{Super},
 		run: func(t *trial) {
 			k := t.connect()
 			k.auth("digest", t.s.o.Super)
-			ids := k.proved()
+			ids := k.authIDs()
 			t.equal("the number of identities", len(ids), 2)
 			t.equal("the second identity", ids[1], proto.ID{Scheme: proto.SchemeSuper})
 			n := k.protect("n", aclEntry(proto.PermAll, "auth", ""))
@@ -279,7 +279,7 @@ var authChecks = []Check{
 	},
 	{
 		Name: "auth/sasl not configured",
-		Says: "Where SASL is not configured the operation sasl is answered with a null token and the zxid 0, whatever it says, and the connection goes on.",
+		Says: "If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -290,9 +290,9 @@ var authChecks = []Check{
 				k.judge(f, proto.OK)
 				t.equal("the xid", f.Xid, xid)
 				t.equal("the zxid", f.Zxid, int64(0))
-				t.equal("the reply behind its header", f.Payload[16:], body(-1))
+				t.equal("the reply after its header", f.Payload[16:], body(-1))
 			}
-			t.equal("the identities", len(k.proved()), 0)
+			t.equal("the identities", len(k.authIDs()), 0)
 			k.ping()
 		},
 	},

@@ -14,13 +14,13 @@ import (
 var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	{
 		Name: "bad frames/empty",
-		Says: "A frame of no bytes closes the connection without a reply; the session lives on.",
+		Says: "An empty frame closes the connection without a reply; the session continues.",
 		In:   ">=3.0",
 		run:  closesOn(nil),
 	},
 	{
 		Name: "bad frames/half a header",
-		Says: "A frame that is shorter than a header closes the connection without a reply; the session lives on.",
+		Says: "A frame that is shorter than a header closes the connection without a reply; the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for _, n := range []int{1, 4, 7} {
@@ -30,7 +30,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/truncated auth",
-		Says: "An auth packet that cannot be read closes the connection without a reply; the session lives on.",
+		Says: "An auth request that cannot be decoded closes the connection without a reply; the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			whole := body(-4, int(proto.OpAuth), &proto.AuthRequest{Scheme: "digest", Auth: []byte("a:b")})
@@ -41,7 +41,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/unknown operation",
-		Says: "A request of an unknown type is answered Unimplemented with zxid -1, and the connection is closed; the session lives on.",
+		Says: "A request of an unknown type is answered Unimplemented with zxid -1, and the connection is closed; the session continues.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			for _, op := range []proto.OpCode{0, 10, 23, 50, 99, 108, 500, math.MaxInt32, -2, -12, math.MinInt32} {
@@ -58,7 +58,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/unknown operation with a body",
-		Says: "The body of a request of an unknown type is not looked at.",
+		Says: "The body of a request of an unknown type is ignored.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			for _, b := range [][]byte{{1}, body(t.path("x"), true), repeat(1000)} {
@@ -70,7 +70,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/check alone",
-		Says: "check is an operation of multi only: alone it is Unimplemented, and the connection is closed.",
+		Says: "check is allowed only in a multi: on its own it is answered Unimplemented, and the connection is closed.",
 		In:   releases.CheckAloneRefused,
 		run: func(t *trial) {
 			k := t.connect()
@@ -80,7 +80,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/null path of setData",
-		Says: "A null path in setData or setACL is a bad one, BadArguments, as the empty path is.",
+		Says: "A null path in setData or setACL fails with BadArguments, as an empty path does.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -93,7 +93,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/null path of a write",
-		Says: "A null path in a create or a delete is MarshallingError.",
+		Says: "A null path in a create or a delete fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -106,7 +106,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/null path of a read",
-		Says: "A null path in a read is MarshallingError.",
+		Says: "A null path in a read fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -120,7 +120,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/string length",
-		Says: "A string whose length is below -1 or beyond the frame is MarshallingError.",
+		Says: "A string whose length is below -1 or exceeds the frame fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -134,7 +134,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/buffer length",
-		Says: "Data whose length is below -1 or beyond the frame is MarshallingError.",
+		Says: "Data whose length is below -1 or exceeds the frame fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -149,7 +149,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/list length",
-		Says: "A list that is said to be longer than the frame is MarshallingError.",
+		Says: "A list whose length exceeds the frame fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -163,7 +163,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/negative list length",
-		Says: "A list with a length below -1 is an empty one; a null ACL, of length -1, too.",
+		Says: "A list with a length below -1 is treated as empty, and so is a null ACL, whose length is -1.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -176,7 +176,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/null list",
-		Says: "A null list of paths in setWatches is MarshallingError.",
+		Says: "A null list of paths in setWatches fails with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -188,7 +188,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/multi",
-		Says: "A multi with an operation that it may not carry, or without its end, is MarshallingError as a whole, and nothing of it is done.",
+		Says: "A multi that contains an operation that is not allowed in it, or that lacks its end, fails with MarshallingError as a whole and changes nothing.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -213,7 +213,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/multiRead",
-		Says: "A multiRead with an operation that it may not carry, or without its end, is MarshallingError.",
+		Says: "A multiRead that contains an operation that is not allowed in it, or that lacks its end, fails with MarshallingError.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -230,7 +230,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/trailing bytes",
-		Says: "Bytes behind a request's record are ignored, in writes, reads and pings.",
+		Says: "Bytes after a request's record are ignored, in writes, reads and pings.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -250,7 +250,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/boolean",
-		Says: "Any byte but 0 is true.",
+		Says: "Any byte other than 0 is true.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -267,7 +267,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/not UTF-8",
-		Says: "Bytes of a path that are not UTF-8 do not keep it from being read: no znode is found there, and none can be made.",
+		Says: "A path that is not valid UTF-8 can still be decoded: reads find no znode there, and setData refuses the path.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -280,7 +280,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 	{
 		Name: "bad frames/xids",
-		Says: "An xid is any number and comes back as it was: 0, negative ones, large ones, and one twice.",
+		Says: "An xid may be any number, and the reply repeats it: 0, negative and large numbers, and the same number again.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -295,8 +295,8 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 		},
 	},
 	{
-		Name: "bad frames/good ones around",
-		Says: "A body that cannot be read spoils neither the request before it nor the one behind, and is answered in its turn.",
+		Name: "bad frames/among good ones",
+		Says: "A request whose body cannot be decoded is answered in its turn, and affects neither the request before it nor the one after it.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -313,8 +313,8 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	},
 })
 
-// closesOn is a check that a frame closes the connection without a reply, and
-// that the session can be resumed.
+// closesOn returns a check that a frame closes the connection without a reply and that
+// the session can then be resumed.
 func closesOn(payload []byte) func(*trial) {
 	return func(t *trial) {
 		k := t.connect()
@@ -324,7 +324,7 @@ func closesOn(payload []byte) func(*trial) {
 	}
 }
 
-// truncatedChecks are one check for each operation that has a body.
+// truncatedChecks returns a check for each operation that has a body.
 func truncatedChecks() (checks []Check) {
 	for _, x := range []struct {
 		op proto.OpCode
@@ -369,7 +369,7 @@ func truncatedChecks() (checks []Check) {
 		name := wire.OpName(x.op)
 		checks = append(checks, Check{
 			Name: "bad frames/truncated " + name,
-			Says: fmt.Sprintf("The body of a %s that ends anywhere too soon is MarshallingError; nothing is done, and the connection goes on.", name),
+			Says: fmt.Sprintf("%s with a body that is cut off anywhere fails with MarshallingError and changes nothing, and the connection stays open.", name),
 			In:   x.in,
 			run: func(t *trial) {
 				k := t.connect()

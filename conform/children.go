@@ -10,7 +10,7 @@ import (
 var childrenChecks = []Check{
 	{
 		Name: "children/names",
-		Says: "getChildren is answered with the names of the direct children, without their path, in any order.",
+		Says: "getChildren returns the names of the direct children, without their path, in any order.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -24,7 +24,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/none",
-		Says: "A znode without children has an empty list, not a null one.",
+		Says: "For a znode without children the list is empty, not null.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -37,7 +37,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/getChildren2",
-		Says: "getChildren2 is answered with the names and the parent's Stat.",
+		Says: "getChildren2 returns the names and the parent's Stat.",
 		In:   ">=3.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -53,7 +53,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/missing",
-		Says: "The children of a znode that does not exist are NoNode.",
+		Says: "getChildren and getChildren2 of a znode that does not exist fail with NoNode.",
 		In:   ">=3.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -66,7 +66,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/permission",
-		Says: "getChildren and getChildren2 need READ on the znode, and none on the children.",
+		Says: "getChildren and getChildren2 need READ on the znode, but no permission on the children.",
 		In:   ">=3.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -85,7 +85,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/root",
-		Says: "The root has the child zookeeper, which has config and quota; the empty path is the root too.",
+		Says: "The root has the child zookeeper, which has the children config and quota; the empty path means the root too.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -97,7 +97,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/cversion",
-		Says: "cversion is the number of creates and deletes of direct children, and numChildren is how many there are.",
+		Says: "cversion counts the creates and deletes of direct children, and numChildren is the number of children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -120,7 +120,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/cversion starts anew",
-		Says: "A znode that is made again has cversion 0.",
+		Says: "A znode that is deleted and created again has cversion 0.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -136,7 +136,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/pzxid",
-		Says: "pzxid is the zxid of the last create or delete of a direct child; neither their data, nor their children, nor the znode's own data or ACL move it.",
+		Says: "pzxid is the zxid of the last create or delete of a direct child. Changes to a child's data or children, or to the znode's own data or ACL, do not affect it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -156,8 +156,8 @@ var childrenChecks = []Check{
 		},
 	},
 	{
-		Name: "children/of sessions that end",
-		Says: "Ephemeral znodes that go with their session count as deletes in their parents' cversion and pzxid.",
+		Name: "children/end of a session",
+		Says: "Ephemeral znodes deleted at the end of their session count as deletes in their parents' cversion and pzxid.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -173,8 +173,8 @@ var childrenChecks = []Check{
 		},
 	},
 	{
-		Name: "children/all children's number",
-		Says: "getAllChildrenNumber counts all znodes below one, at any depth.",
+		Name: "children/getAllChildrenNumber",
+		Says: "getAllChildrenNumber counts all znodes below a znode, at any depth.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -193,8 +193,8 @@ var childrenChecks = []Check{
 		},
 	},
 	{
-		Name: "children/all children's number refused",
-		Says: "getAllChildrenNumber of a znode that does not exist is NoNode, and it needs READ on the znode.",
+		Name: "children/getAllChildrenNumber refused",
+		Says: "getAllChildrenNumber of a znode that does not exist fails with NoNode; without READ on the znode it fails with NoAuth.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -205,8 +205,8 @@ var childrenChecks = []Check{
 		},
 	},
 	{
-		Name:  "children/all children's number of the root",
-		Says:  "getAllChildrenNumber of the root counts every znode but the root.",
+		Name:  "children/getAllChildrenNumber of the root",
+		Says:  "getAllChildrenNumber of the root counts every znode except the root.",
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
@@ -221,12 +221,12 @@ var childrenChecks = []Check{
 				}
 				t.equal("the number after four creates", number(), before+4)
 			})
-			t.ensure(number() >= 4+5, "the number is %d", number()) // config, quota and their parent, the suite's root, the check's
+			t.ensure(number() >= 4+5, "the number is %d", number()) // config, quota, /zookeeper, the suite's root and the check's znode
 		},
 	},
 	{
 		Name: "children/getEphemerals",
-		Says: "getEphemerals is answered with the paths of the session's own ephemeral znodes, in any order.",
+		Says: "getEphemerals returns the paths of the session's own ephemeral znodes, in any order.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -243,7 +243,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/getEphemerals by prefix",
-		Says: "getEphemerals takes a prefix of text, which need not end where a name does; null, blank and / mean all.",
+		Says: "getEphemerals filters by a text prefix, which need not end at a name boundary; null, blank and / mean all.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -262,7 +262,7 @@ var childrenChecks = []Check{
 	},
 	{
 		Name: "children/getEphemerals after a resumption",
-		Says: "getEphemerals goes by the session, not by the connection, and asks for no permission.",
+		Says: "getEphemerals depends on the session, not on the connection, and needs no permission.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			a := t.connect()
@@ -274,7 +274,7 @@ var childrenChecks = []Check{
 	},
 }
 
-// ephemerals are the paths of the session's ephemeral znodes, sorted, or nil.
+// ephemerals returns the paths of the session's ephemeral znodes, sorted, or nil.
 func (k *conn) ephemerals(prefix *proto.Path) []string {
 	names := slices.Clone(k.do(proto.OpGetEphemerals, prefix).Body.(*proto.StringsReply).Names)
 	slices.Sort(names)

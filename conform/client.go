@@ -22,14 +22,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// maxReply is the longest frame that is read. A server does not bound replies.
+// maxReply limits the frames that are read. It is generous: servers do not limit replies.
 const maxReply = 64 << 20
 
-// maxFrame is the longest frame that a server takes (jute.maxbuffer's default).
+// maxFrame is the longest frame that a server accepts by default (jute.maxbuffer).
 const maxFrame = 1<<20 - 1
 
-// trial is what a check works with. All of it belongs to the check's goroutine. Its
-// methods end the check when something is not as it should be.
+// trial is the state of one running check. Only the check's goroutine may use it. Its
+// methods end the check if something is not as expected.
 type trial struct {
 	ctx   context.Context
 	s     *state
@@ -38,17 +38,17 @@ type trial struct {
 	log   []entry
 }
 
-// entry is a frame or another thing that happened, for the report of a failure.
+// entry is a line of the log in a failure report: a frame, or a note on another event.
 type entry struct {
 	conn  string
-	frame *wire.Frame // or
+	frame *wire.Frame // or nil
 	note  string
 }
 
-// failure ends a check.
+// failure is the panic value that ends a check.
 type failure struct{ why string }
 
-// protect runs f and returns why it failed, or "".
+// protect runs f and returns why it failed, or "" if it did not.
 func (t *trial) protect(f func()) (why string) {
 	defer func() {
 		switch r := recover().(type) {
@@ -56,7 +56,7 @@ func (t *trial) protect(f func()) (why string) {
 		case failure:
 			why = r.why
 		default:
-			why = fmt.Sprintf("the check broke: %v\n%s", r, debug.Stack())
+			why = fmt.Sprintf("the check panicked: %v\n%s", r, debug.Stack())
 		}
 	}()
 	f()
@@ -66,7 +66,7 @@ func (t *trial) protect(f func()) (why string) {
 // failf ends the check.
 func (t *trial) failf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
 
-// equal ends the check unless got is want.
+// equal ends the check unless got equals want.
 func (t *trial) equal(what string, got, want any) {
 	if !reflect.DeepEqual(got, want) {
 		t.failf("%s is %s, expected %s", what, show(got), show(want))
@@ -87,7 +87,7 @@ func show(v any) string {
 	return wire.Text(v)
 }
 
-// path is a path below the check's own znode; path("") is that znode.
+// path returns a path below the check's own znode; path("") is that znode.
 func (t *trial) path(rel string) string {
 	p := t.s.root + "/" + strings.ReplaceAll(t.name, "/", ":")
 	if rel != "" {
@@ -103,14 +103,14 @@ func (t *trial) makeRoot() {
 	t.conns, t.log = nil, nil
 }
 
-// end closes what the check left open.
+// end closes the sessions and connections that the check left open.
 func (t *trial) end() {
 	for _, k := range t.conns {
 		if k.nc != nil && k.Session.SessionID != 0 {
 			t.protect(func() {
 				k.timeout = min(k.timeout, 2*time.Second)
 				k.send(proto.OpCloseSession, nil)
-				for { // up to its end, so that the next check finds no ephemerals
+				for { // until the server closes it, so that the next check finds no ephemerals
 					k.next()
 				}
 			})
@@ -119,12 +119,12 @@ func (t *trial) end() {
 	}
 }
 
-// exchange is the log in words.
+// exchange returns the log as text.
 func (t *trial) exchange() (lines []string) {
 	const most = 200
 	log := t.log
 	if len(log) > most {
-		lines = append(lines, fmt.Sprintf("… %d lines before", len(log)-most))
+		lines = append(lines, fmt.Sprintf("… %d earlier lines", len(log)-most))
 		log = log[len(log)-most:]
 	}
 	for _, e := range log {
@@ -140,7 +140,7 @@ func (t *trial) exchange() (lines []string) {
 	return lines
 }
 
-// ops lists the operations that were asked for, those in a multi too.
+// ops returns the operations that were requested, including those in a multi.
 func (t *trial) ops() (names []string) {
 	for _, e := range t.log {
 		if e.frame == nil || e.frame.Kind != wire.Request {
@@ -157,7 +157,7 @@ func (t *trial) ops() (names []string) {
 	return slices.Compact(names)
 }
 
-// wait lets time pass.
+// wait sleeps for d, or ends the check when the context ends.
 func (t *trial) wait(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -168,18 +168,18 @@ func (t *trial) wait(d time.Duration) {
 	}
 }
 
-// eventually tries until f is true, for as long as a frame may take and d.
+// eventually calls f until it returns true, for at most d plus the timeout of a frame.
 func (t *trial) eventually(d time.Duration, what string, f func() bool) {
 	for end := time.Now().Add(d + t.s.o.Timeout); !f(); t.wait(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.failf("%s: not within %v", what, d+t.s.o.Timeout)
+			t.failf("%s: not true within %v", what, d+t.s.o.Timeout)
 		}
 	}
 }
 
-// undisturbed tries a few times until f passes, each time with another path to
-// work below. It is for what the end of an old session or a reaped container
-// could spoil by chance.
+// undisturbed runs f up to four times until it passes, each time with another path to
+// work below. It is for checks that may fail by chance, because an old session ends or
+// a container is reaped at the same time.
 func (t *trial) undisturbed(f func(root string)) {
 	const tries = 4
 	for try := range tries {
@@ -195,7 +195,7 @@ func (t *trial) undisturbed(f func(root string)) {
 	}
 }
 
-// word asks a four-letter word on a connection of its own and returns the answer.
+// word sends a four-letter word on a connection of its own and returns the answer.
 func (t *trial) word(w string) string {
 	k := t.dial()
 	k.write([]byte(w), "word "+w)
@@ -209,8 +209,8 @@ func (t *trial) word(w string) string {
 	return string(b)
 }
 
-// conn is one connection. It is no rawclient.Client, since its methods end the check at
-// the first surprise, and all that was said goes into the report.
+// conn is one connection. It is not a rawclient.Client, because its methods end the
+// check if a reply is not as expected, and log every frame for the report.
 type conn struct {
 	t       *trial
 	name    string
@@ -220,7 +220,7 @@ type conn struct {
 	xid     int32
 	out     []byte
 	outLog  []entry
-	events  []*wire.Frame // met while a reply was waited for
+	events  []*wire.Frame // received while waiting for a reply
 	timeout time.Duration
 	Session proto.ConnectReply
 }
@@ -238,7 +238,7 @@ func (t *trial) dial() *conn {
 	return k
 }
 
-// connect opens a session of 30 s, or of what the server makes of it.
+// connect opens a session with a timeout of 30 s, or the nearest that the server allows.
 func (t *trial) connect() *conn { return t.connectFor(30 * time.Second) }
 
 // connectFor opens a session.
@@ -250,17 +250,17 @@ func (t *trial) connectFor(timeout time.Duration) *conn {
 	return k
 }
 
-// newSession asks for a session as the Java client does.
+// newSession returns the request for a new session, as the Java client sends it.
 func newSession(timeout time.Duration) *proto.ConnectRequest {
 	return &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
 }
 
-// resumption asks for a session that exists.
+// resumption returns the request to resume a session.
 func resumption(s proto.ConnectReply) *proto.ConnectRequest {
 	return &proto.ConnectRequest{Timeout: s.Timeout, SessionID: s.SessionID, Password: s.Password, HasReadOnly: true}
 }
 
-// resume takes a session over on a new connection.
+// resume resumes a session on a new connection.
 func (t *trial) resume(s proto.ConnectReply) *conn {
 	k := t.dial()
 	r := k.handshake(resumption(s))
@@ -271,11 +271,11 @@ func (t *trial) resume(s proto.ConnectReply) *conn {
 // handshake sends q and returns the answer.
 func (k *conn) handshake(q *proto.ConnectRequest) proto.ConnectReply {
 	k.sendFrame(q.Append(nil))
-	return k.shaken()
+	return k.readHandshake()
 }
 
-// shaken reads the answer to a handshake.
-func (k *conn) shaken() proto.ConnectReply {
+// readHandshake reads the answer to a handshake.
+func (k *conn) readHandshake() proto.ConnectReply {
 	r, ok := k.next().Body.(*proto.ConnectReply)
 	if !ok {
 		k.t.failf("%s: the answer to the handshake is unreadable", k.name)
@@ -286,7 +286,7 @@ func (k *conn) shaken() proto.ConnectReply {
 
 func (k *conn) deadline() time.Time { return time.Now().Add(k.timeout) }
 
-// write sends bytes that are no frame of the conversation.
+// write sends bytes that are not a well-formed frame. The note describes them in the log.
 func (k *conn) write(b []byte, note string) {
 	k.t.log = append(k.t.log, entry{conn: k.name, note: "sent " + note})
 	k.push(b)
@@ -297,32 +297,32 @@ func (k *conn) push(b []byte) {
 		k.t.failf("%s is closed", k.name)
 	}
 	k.nc.SetWriteDeadline(k.deadline())
-	// A server that closes on a bad frame need not read it all; what it did is
-	// for the next read to say.
+	// Ignore errors: a server may close the connection at a bad frame before it has read
+	// all of it. The next read shows what happened.
 	k.nc.Write(b)
 }
 
-// queuePayload adds a frame to what flush sends.
+// queuePayload queues a frame for flush.
 func (k *conn) queuePayload(payload []byte) {
 	f := k.talk.FromClient(payload)
 	k.outLog = append(k.outLog, entry{conn: k.name, frame: &f})
 	k.out = append(jute.AppendInt(k.out, int32(len(payload))), payload...)
 }
 
-// sendFrame sends a frame, whatever is in it.
+// sendFrame sends a frame with any payload.
 func (k *conn) sendFrame(payload []byte) {
 	k.queuePayload(payload)
 	k.flush()
 }
 
-// queue adds a request to what flush sends.
+// queue queues a request for flush and returns its xid.
 func (k *conn) queue(op proto.OpCode, body proto.Record) int32 {
 	k.xid++
 	k.queueXid(k.xid, op, body)
 	return k.xid
 }
 
-// queueXid is queue with an xid of the check's choice.
+// queueXid is like queue, with a given xid.
 func (k *conn) queueXid(xid int32, op proto.OpCode, body proto.Record) {
 	h := proto.RequestHeader{Xid: xid, Op: op}
 	b := h.Append(nil)
@@ -332,7 +332,7 @@ func (k *conn) queueXid(xid int32, op proto.OpCode, body proto.Record) {
 	k.queuePayload(b)
 }
 
-// queueRaw is queue with a body of any bytes.
+// queueRaw is like queue, with any bytes as the body.
 func (k *conn) queueRaw(op proto.OpCode, body []byte) int32 {
 	k.xid++
 	h := proto.RequestHeader{Xid: k.xid, Op: op}
@@ -340,21 +340,21 @@ func (k *conn) queueRaw(op proto.OpCode, body []byte) int32 {
 	return k.xid
 }
 
-// flush sends what is queued, in one write.
+// flush sends everything queued in one write.
 func (k *conn) flush() {
 	k.t.log = append(k.t.log, k.outLog...)
 	k.push(k.out)
 	k.out, k.outLog = nil, nil
 }
 
-// send sends a request and waits for nothing.
+// send sends a request without waiting for its reply.
 func (k *conn) send(op proto.OpCode, body proto.Record) int32 {
 	xid := k.queue(op, body)
 	k.flush()
 	return xid
 }
 
-// next is the next frame, reply or event.
+// next reads the next frame, a reply or an event.
 func (k *conn) next() *wire.Frame {
 	if k.nc == nil {
 		k.t.failf("%s is closed", k.name)
@@ -371,7 +371,7 @@ func (k *conn) next() *wire.Frame {
 	f := k.talk.FromServer(payload)
 	k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
 	if f.Err != nil {
-		k.t.failf("%s: a frame that cannot be read: %v", k.name, f.Err)
+		k.t.failf("%s: a frame cannot be decoded: %v", k.name, f.Err)
 	}
 	return &f
 }
@@ -384,7 +384,7 @@ func ended(err error) bool {
 	return !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
-// bytes reads n bytes, whatever they are.
+// bytes reads n bytes.
 func (k *conn) bytes(n int) string {
 	b := make([]byte, n)
 	k.nc.SetReadDeadline(k.deadline())
@@ -399,7 +399,7 @@ func (k *conn) note(format string, args ...any) {
 	k.t.log = append(k.t.log, entry{conn: k.name, note: fmt.Sprintf(format, args...)})
 }
 
-// reply is the next frame that is no event; events before it wait for event.
+// reply reads frames up to the next reply. It keeps the events before it for event.
 func (k *conn) reply() *wire.Frame {
 	for {
 		f := k.next()
@@ -415,14 +415,14 @@ func (k *conn) call(op proto.OpCode, body proto.Record) *wire.Frame {
 	return k.answer(k.send(op, body), op)
 }
 
-// callRaw is call with a body of any bytes.
+// callRaw is like call, with any bytes as the body.
 func (k *conn) callRaw(op proto.OpCode, body []byte) *wire.Frame {
 	xid := k.queueRaw(op, body)
 	k.flush()
 	return k.answer(xid, op)
 }
 
-// answer reads the reply to the request with that xid.
+// answer reads the next reply, which must have that xid.
 func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
 	if op == proto.OpPing {
 		xid = proto.XidPing
@@ -432,20 +432,19 @@ func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
 		k.t.failf("%s: the reply has xid %d, expected %d", k.name, f.Xid, xid)
 	}
 	if f.Code == proto.OK && f.Known && len(f.Rest) > 0 {
-		k.t.failf("%s: %d bytes behind the reply's record", k.name, len(f.Rest))
+		k.t.failf("%s: %d bytes after the reply's record", k.name, len(f.Rest))
 	}
 	return f
 }
 
-// want is call, and the reply must have that code. A reply with an error must
-// have no body.
+// want is like call, but the reply must have that code, and no body if it is an error.
 func (k *conn) want(code proto.Code, op proto.OpCode, body proto.Record) *wire.Frame {
 	f := k.call(op, body)
 	k.judge(f, code)
 	return f
 }
 
-// wantRaw is want with a body of any bytes.
+// wantRaw is like want, with any bytes as the body.
 func (k *conn) wantRaw(code proto.Code, op proto.OpCode, body []byte) *wire.Frame {
 	f := k.callRaw(op, body)
 	k.judge(f, code)
@@ -461,22 +460,22 @@ func (k *conn) judge(f *wire.Frame, code proto.Code) {
 	}
 }
 
-// doRaw is wantRaw with OK.
+// doRaw is wantRaw with code OK.
 func (k *conn) doRaw(op proto.OpCode, body []byte) *wire.Frame {
 	return k.wantRaw(proto.OK, op, body)
 }
 
-// do is want with OK.
+// do is want with code OK.
 func (k *conn) do(op proto.OpCode, body proto.Record) *wire.Frame { return k.want(proto.OK, op, body) }
 
-// closed waits until the server closes the connection, and nothing may come before.
+// closed waits until the server closes the connection. No frame may come before that.
 func (k *conn) closed() {
 	if f := k.nextOrEnd(); f != nil {
-		k.t.failf("%s: a frame came, expected the end of the connection", k.name)
+		k.t.failf("%s: received a frame, expected the end of the connection", k.name)
 	}
 }
 
-// nextOrEnd is the next frame, or nil if the server closes the connection.
+// nextOrEnd reads the next frame. It returns nil if the server closes the connection.
 func (k *conn) nextOrEnd() *wire.Frame {
 	k.nc.SetReadDeadline(k.deadline())
 	payload, err := jute.ReadFrame(k.r, maxReply, nil)
@@ -486,14 +485,14 @@ func (k *conn) nextOrEnd() *wire.Frame {
 		k.t.log = append(k.t.log, entry{conn: k.name, frame: &f})
 		return &f
 	case !ended(err):
-		k.t.failf("%s is still open, expected its end: %v", k.name, err)
+		k.t.failf("%s is still open, expected the server to close it: %v", k.name, err)
 	}
 	k.note("closed by the server")
 	k.hangUp()
 	return nil
 }
 
-// hangUp closes the connection; a session on it lives on.
+// hangUp closes the connection without closing its session.
 func (k *conn) hangUp() {
 	if k.nc != nil {
 		k.nc.Close()
@@ -509,38 +508,38 @@ func (k *conn) closeSession() *wire.Frame {
 	return f
 }
 
-// ping sends one and waits for its reply.
+// ping sends a ping and waits for its reply.
 func (k *conn) ping() *wire.Frame { return k.do(proto.OpPing, nil) }
 
-// event is the next event, which must be this one. Those that came before
-// the last reply are taken first.
+// event returns the next event, which must be the given one. Events that came before
+// the last reply are returned first.
 func (k *conn) event(t proto.EventType, path string) *wire.Frame {
 	var f *wire.Frame
 	if len(k.events) > 0 {
 		f, k.events = k.events[0], k.events[1:]
 	} else if f = k.next(); f.Kind != wire.Event {
-		k.t.failf("%s: a reply came, expected the event %s of %s", k.name, t, path)
+		k.t.failf("%s: received a reply, expected the event %s of %s", k.name, t, path)
 	}
 	want := &proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
 	k.t.equal(k.name+": the event", f.Body, proto.Record(want))
 	return f
 }
 
-// noEvent makes sure that no event is left, by a ping: what happened before it
-// is told before its reply.
+// noEvent checks that no event is pending. It sends a ping, because events of earlier
+// changes come before its reply.
 func (k *conn) noEvent() {
 	k.ping()
 	if len(k.events) > 0 {
-		k.t.failf("%s: an event came, expected none: %s", k.name, k.events[0])
+		k.t.failf("%s: received an event, expected none: %s", k.name, k.events[0])
 	}
 }
 
-// newZnode asks for a znode that anybody may do anything with.
+// newZnode returns the request for a znode with an open ACL.
 func newZnode(path string, flags int32) *proto.CreateRequest {
 	return &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
 }
 
-// create makes a znode that anybody may do anything with, and returns its path.
+// create creates a znode with an open ACL and returns its path.
 func (k *conn) create(path string, data []byte, flags int32) string {
 	return k.createACL(path, data, proto.OpenACL, flags)
 }
@@ -550,25 +549,25 @@ func (k *conn) createACL(path string, data []byte, acl []proto.ACL, flags int32)
 	return f.Body.(*proto.PathReply).Path
 }
 
-// create2 is create that tells the Stat too.
+// create2 is like create, but also returns the Stat.
 func (k *conn) create2(path string, data []byte, flags int32) (string, proto.Stat) {
 	f := k.do(proto.OpCreate2, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags})
 	r := f.Body.(*proto.PathStatReply)
 	return r.Path, r.Stat
 }
 
-// stat is a znode's Stat; it must exist.
+// stat returns the Stat of a znode, which must exist.
 func (k *conn) stat(path string) proto.Stat {
 	return *k.do(proto.OpExists, &proto.PathWatch{Path: path}).Body.(*proto.Stat)
 }
 
-// missing makes sure that a znode does not exist.
+// missing checks that a znode does not exist.
 func (k *conn) missing(path string) {
 	k.want(proto.NoNode, proto.OpExists, &proto.PathWatch{Path: path})
 }
 
-// watchExists, watchData and watchChildren set a watch; the read must succeed
-// but that of exists, which may not find the znode.
+// watchExists, watchData and watchChildren set a watch. The read must succeed, except
+// that of watchExists, where the znode may be missing.
 func (k *conn) watchExists(path string) {
 	k.call(proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
 }
@@ -598,7 +597,7 @@ func (k *conn) delete(path string, version int32) *wire.Frame {
 	return k.do(proto.OpDelete, &proto.PathVersion{Path: path, Version: version})
 }
 
-// children are the names of a znode's children, sorted.
+// children returns the names of a znode's children, sorted.
 func (k *conn) children(path string) []string {
 	names := k.do(proto.OpGetChildren, &proto.PathWatch{Path: path}).Body.(*proto.ChildrenReply).Names
 	slices.Sort(names)
@@ -615,12 +614,12 @@ func (k *conn) setACL(path string, acl []proto.ACL, version int32) proto.Stat {
 	return *f.Body.(*proto.Stat)
 }
 
-// multi sends a multi; its header must be good, whatever the results are.
+// multi sends a multi. The reply's header must have no error; the results may.
 func (k *conn) multi(ops ...proto.MultiOp) []proto.MultiResult {
 	return k.do(proto.OpMulti, &proto.MultiRequest{Ops: ops}).Body.(*proto.MultiReply).Results
 }
 
-// The operations of a multi.
+// opCreate and the following functions make the operations of a multi.
 func opCreate(path string, data []byte, flags int32) proto.MultiOp {
 	return proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
 }
@@ -637,12 +636,12 @@ func opTTL(path string, flags int32, ttl int64) proto.MultiOp {
 	return proto.MultiOp{Op: proto.OpCreateTTL, Request: ttlRequest(path, flags, ttl)}
 }
 
-// ttlRequest is the body of a createTTL.
+// ttlRequest returns the body of a createTTL.
 func ttlRequest(path string, flags int32, ttl int64) *proto.CreateTTLRequest {
 	return &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, TTL: ttl}
 }
 
-// auth proves an identity, which must be accepted.
+// auth authenticates the connection, which must be accepted.
 func (k *conn) auth(scheme, auth string) *wire.Frame {
 	k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(auth)})
 	k.flush()
@@ -651,8 +650,8 @@ func (k *conn) auth(scheme, auth string) *wire.Frame {
 	return f
 }
 
-// The users of the suite; each has its name for a password. Checks use no
-// others, so that the suite can delete what they protected.
+// The users of the suite. The password of each is its name. Checks must protect znodes
+// for no other users, so that the suite can delete them at the end.
 const (
 	alice = "alice"
 	bob   = "bob"
@@ -660,23 +659,23 @@ const (
 
 var users = []string{alice, bob}
 
-// digestID is what a user's name and password come to in an ACL.
+// digestID returns the id of scheme digest for a user and password.
 func digestID(user, password string) string {
 	sum := sha1.Sum([]byte(user + ":" + password))
 	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// allow is an ACL entry for one of the users.
+// allow returns an ACL entry for one of the users.
 func allow(user string, perms int32) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeDigest, ID: digestID(user, user)}}
 }
 
-// allowAll is an ACL entry for anybody.
+// allowAll returns an ACL entry for everyone.
 func allowAll(perms int32) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeWorld, ID: proto.Anyone}}
 }
 
-// quota sets the limits of the tree at path, as zkCli does.
+// quota sets a quota on the tree at path, as zkCli does.
 func (k *conn) quota(path, limits string) {
 	p := "/zookeeper/quota"
 	for name := range strings.SplitSeq(path[1:], "/") {
@@ -687,7 +686,7 @@ func (k *conn) quota(path, limits string) {
 	k.create(p+"/zookeeper_stats", []byte("count=0,bytes=0"), 0)
 }
 
-// deleteAll deletes a tree as far as it may, and says what it could not delete.
+// deleteAll deletes as much of a tree as it can, and returns why it could not delete the rest.
 func (k *conn) deleteAll(path string) (why string) {
 	k.call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: proto.OpenACL, Version: proto.AnyVersion})
 	f := k.call(proto.OpGetChildren, &proto.PathWatch{Path: path})
@@ -705,7 +704,8 @@ func (k *conn) deleteAll(path string) (why string) {
 	return why
 }
 
-// body is a request's body made of parts, for those that are wrong on purpose.
+// body encodes the parts of a request's body one after the other. It can make bodies
+// that are invalid.
 func body(parts ...any) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -729,5 +729,5 @@ func body(parts ...any) []byte {
 	return b
 }
 
-// repeat is data of n bytes.
+// repeat returns n bytes of data.
 func repeat(n int) []byte { return bytes.Repeat([]byte("x"), n) }

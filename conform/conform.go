@@ -73,7 +73,7 @@ const NoReconfig Setting = "reconfigEnabled=false"
 // Checks returns all checks, in the order of the report.
 func Checks() []Check { return slices.Clone(suite) }
 
-// suite is all checks, in the order of the report.
+// suite lists all checks, in the order of the report.
 var suite = slices.Concat(
 	handshakeChecks,
 	sessionChecks,
@@ -215,24 +215,24 @@ type state struct {
 	root    string
 	version Version
 	claims  string             // what the endpoint calls itself
-	missing map[Feature]string // why
+	missing map[Feature]string // the features that the endpoint lacks, and why it seems so
 
-	otherwise map[Setting]string // how it shows that the endpoint is configured otherwise
+	otherwise map[Setting]string // the settings that the endpoint does not have, and how that shows
 
 	mu          sync.Mutex
 	done, total int
 }
 
-// prepare learns the endpoint's version and features, and makes the root.
+// prepare finds out the endpoint's version, features and settings, and creates the root.
 func (s *state) prepare(ctx context.Context) error {
 	for _, f := range s.o.Without {
-		s.missing[f] = "said to be missing"
+		s.missing[f] = "listed in Options.Without"
 	}
 	if s.o.Super == "" {
-		s.missing[Super] = "no password of a super user was given"
+		s.missing[Super] = "no super user's password was given"
 	}
 	if s.o.ReapWithin == 0 {
-		s.missing[Reaper] = "it was not said how soon containers are reaped"
+		s.missing[Reaper] = "the time after which containers are reaped was not given"
 	}
 	var err error
 	s.version = Newest
@@ -299,7 +299,7 @@ func (s *state) probe(ctx context.Context, f Feature, try func(*trial) string) {
 	}
 }
 
-// attempt runs something that is no check of the suite.
+// attempt runs a function that is not a check of the suite.
 func (s *state) attempt(ctx context.Context, name string, run func(*trial)) Result {
 	t := &trial{ctx: ctx, s: s, name: "prepare/" + name}
 	defer t.end()
@@ -312,16 +312,16 @@ func (s *state) attempt(ctx context.Context, name string, run func(*trial)) Resu
 	return Result{Why: why}
 }
 
-// check runs one check and reports it.
+// check runs one check, unless it does not apply, and reports its result.
 func (s *state) check(ctx context.Context, k *Check) Result {
 	r := Result{Name: k.Name, Group: k.Group(), Says: k.Says, In: k.In, Status: Passed}
 	switch why := s.leaveOut(k); {
 	case why != "":
 		r.Status, r.Why = Unsupported, why
 	case s.otherwise[k.With] != "":
-		r.Status, r.Why = NotApplicable, fmt.Sprintf("is about %s, but here %s", k.With, s.otherwise[k.With])
+		r.Status, r.Why = NotApplicable, fmt.Sprintf("requires %s, but %s", k.With, s.otherwise[k.With])
 	case !s.version.In(k.In):
-		r.Status, r.Why = OtherVersion, fmt.Sprintf("ZooKeeper %s is not in %s", s.version, k.In)
+		r.Status, r.Why = OtherVersion, fmt.Sprintf("applies to ZooKeeper %s, not to %s", k.In, s.version)
 	case ctx.Err() != nil:
 		r.Status, r.Why = Failed, "not run: "+ctx.Err().Error()
 	default:
@@ -356,8 +356,8 @@ func (s *state) leaveOut(k *Check) string {
 	return ""
 }
 
-// tidy deletes what the run left behind, also when ctx has ended, and says what
-// it could not delete and why.
+// tidy deletes everything that the run created, even if ctx has ended. It returns what
+// it could not delete and why, or "".
 func (s *state) tidy(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
@@ -373,7 +373,7 @@ func (s *state) tidy(ctx context.Context) string {
 		}
 		why := cmp.Or(k.deleteAll("/zookeeper/quota"+s.root), k.deleteAll(s.root))
 		if why != "" && s.o.Super == "" {
-			why += ". Some checks make znodes that only the server's super user can delete; with its password (--super USER:PASSWORD, or Options.Super) nothing is left"
+			why += ". Some checks create znodes that only the super user can delete; give its password (--super USER:PASSWORD, or Options.Super) so that nothing is left behind"
 		}
 		t.ensure(why == "", "%s", why)
 	})
@@ -383,7 +383,7 @@ func (s *state) tidy(ctx context.Context) string {
 	return s.root + ": " + why
 }
 
-// claimed is the version in the answer to srvr, or "".
+// claimed returns the version in the answer to srvr, or "".
 func claimed(srvr string) string {
 	_, v, ok := strings.Cut(srvr, "Zookeeper version: ")
 	v, _, ok2 := strings.Cut(v, ",")

@@ -15,20 +15,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// everything gives a server what the suite looks at.
+// everything enables the features that the suite checks.
 var everything = lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 	c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
 	c.EnforceQuota = true
 	c.ContainerCheckInterval = 100 * time.Millisecond
 })
 
-// TestLockkeeper runs the whole suite against a server in this process, in
-// virtual time: every check must pass, and every operation have one.
+// TestLockkeeper runs the whole suite against a server in this process, in virtual
+// time. Every check must pass, and the checks must use every operation.
 func TestLockkeeper(t *testing.T) {
 	whole(t, func(t *testing.T) *lockkeepertest.Server { return lockkeepertest.Start(t, everything) })
 }
 
-// TestMembers runs it against a leader, and against a follower.
+// TestMembers runs the whole suite against a leader and against a follower.
 func TestMembers(t *testing.T) {
 	for i, role := range []string{"leader", "follower"} {
 		t.Run(role, func(t *testing.T) {
@@ -73,7 +73,7 @@ func whole(t *testing.T, start func(t *testing.T) *lockkeepertest.Server) {
 	t.Log(r.Summary())
 }
 
-// TestTest is what a user's test does.
+// TestTest calls Test as a user's test does.
 func TestTest(t *testing.T) {
 	s := lockkeepertest.Start(t, everything, lockkeepertest.WithTCP())
 	groups := []string{"delete", "multi"}

@@ -6,28 +6,28 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// container makes a container.
+// container creates a container and returns its Stat.
 func (k *conn) container(path string) proto.Stat {
 	f := k.do(proto.OpCreateContainer, &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: proto.FlagContainer})
 	return f.Body.(*proto.PathStatReply).Stat
 }
 
-// ttl makes a TTL znode; the duration is whole milliseconds.
+// ttl creates a TTL znode. The TTL is rounded down to milliseconds.
 func (k *conn) ttl(path string, flags int32, ttl time.Duration) (string, proto.Stat) {
 	r := k.do(proto.OpCreateTTL, ttlRequest(path, flags, ttl.Milliseconds())).Body.(*proto.PathStatReply)
 	return r.Path, r.Stat
 }
 
-// used gives a container its child and takes it away again, so that it can be reaped.
+// used creates and deletes a child of a container, so that the container can be reaped.
 func (k *conn) used(path string) {
 	k.create(path+"/child", nil, 0)
 	k.delete(path+"/child", -1)
 }
 
-// reaped waits until a znode is gone: for d, and as long as the reaper may take.
+// reaped waits until a znode is deleted, for at most d plus the time of the reaper.
 func (k *conn) reaped(path string, d time.Duration) {
 	if f := k.call(proto.OpExists, &proto.PathWatch{Path: path, Watch: true}); f.Code == proto.NoNode {
-		return // before anybody could look
+		return // already
 	}
 	was := k.timeout
 	k.timeout += d + k.t.s.o.ReapWithin
@@ -36,7 +36,8 @@ func (k *conn) reaped(path string, d time.Duration) {
 	k.missing(path)
 }
 
-// sweep waits for the reaper to look once more: a container that is empty now is gone.
+// sweep waits for a run of the reaper. Afterwards every container that was empty when
+// sweep was called is gone.
 func (k *conn) sweep() {
 	k.container(k.t.path("swept"))
 	k.used(k.t.path("swept"))
@@ -46,7 +47,7 @@ func (k *conn) sweep() {
 var containerChecks = []Check{
 	{
 		Name: "containers and ttl/container",
-		Says: "createContainer answers with path and Stat; a container looks like a persistent znode, without an owner.",
+		Says: "createContainer returns the path and the Stat, which is that of a persistent znode, without an owner.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -60,7 +61,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name: "containers and ttl/container's flags",
-		Says: "createContainer makes a container whatever its flags say; those of sequential znodes add a number, and ephemeral it is not.",
+		Says: "createContainer creates a container whatever its flags are; a sequential flag adds a number, and an ephemeral flag has no effect.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -81,7 +82,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name: "containers and ttl/container's children",
-		Says: "A container may have children of every kind, containers and ephemeral ones too.",
+		Says: "A container may have children of every kind, including containers and ephemeral znodes.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -95,7 +96,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/unknown flags",
-		Says:  "createContainer with flags that do not exist, or with those of a TTL znode, is BadArguments.",
+		Says:  "createContainer with unknown flags, or with those of a TTL znode, fails with BadArguments.",
 		In:    ">=3.5.3",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -107,7 +108,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/TTL znode",
-		Says:  "createTTL answers with path and Stat; a TTL znode looks like a persistent one, without an owner.",
+		Says:  "createTTL returns the path and the Stat, which is that of a persistent znode, without an owner.",
 		In:    ">=3.5.3",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -141,7 +142,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/TTL bounds",
-		Says:  "A TTL is 1 to 2^40-1 milliseconds; anything else is BadArguments.",
+		Says:  "A TTL is between 1 and 2^40-1 milliseconds; anything else fails with BadArguments.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -151,13 +152,13 @@ var containerChecks = []Check{
 			}
 			k.missing(t.path("n"))
 			k.do(proto.OpCreateTTL, ttlRequest(t.path("n"), proto.FlagTTL, 1))
-			k.call(proto.OpDelete, &proto.PathVersion{Path: t.path("n"), Version: -1}) // or the reaper may, beside another check
+			k.call(proto.OpDelete, &proto.PathVersion{Path: t.path("n"), Version: -1}) // unless the reaper was faster
 			k.do(proto.OpCreateTTL, ttlRequest(t.path("m"), proto.FlagTTL, 1<<40-1))
 		},
 	},
 	{
 		Name:  "containers and ttl/TTL without the flag",
-		Says:  "createTTL with a TTL but another flag than 5 and 6 is BadArguments.",
+		Says:  "createTTL with a TTL but with flags other than 5 and 6 fails with BadArguments.",
 		In:    ">=3.5.3",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -170,7 +171,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/flag without the TTL",
-		Says:  "create and create2 with flag 5 or 6 are BadArguments: they carry no TTL.",
+		Says:  "create and create2 with flag 5 or 6 fail with BadArguments, because they carry no TTL.",
 		In:    ">=3.5.3",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -207,7 +208,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/reaped",
-		Says:  "A container whose last child is gone is deleted after a while, like any znode: with NodeDeleted, and NodeChildrenChanged for its parent.",
+		Says:  "A container whose last child is deleted is itself deleted after a while, with NodeDeleted and with NodeChildrenChanged for its parent.",
 		In:    ">=3.5.3",
 		Needs: []Feature{Reaper},
 		run: func(t *trial) {
@@ -232,7 +233,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/never used",
-		Says:  "A container that never had a child stays, and so does one that has some.",
+		Says:  "A container that never had a child stays, and so does one that has children.",
 		In:    ">=3.5.3",
 		Needs: []Feature{Reaper},
 		run: func(t *trial) {
@@ -248,7 +249,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/only containers",
-		Says:  "Other znodes stay when their last child is gone, even one that create made with a container's flag.",
+		Says:  "Other znodes stay when their last child is deleted, even one made by create with the flag of a container.",
 		In:    ">=3.5.3",
 		Needs: []Feature{Reaper},
 		run: func(t *trial) {
@@ -264,7 +265,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/reaped by layers",
-		Says:  "Containers in containers are deleted one after the other, and the end of a session empties one like a delete.",
+		Says:  "Nested containers are deleted one after the other. A container that is emptied by the end of a session is deleted too.",
 		In:    ">=3.5.3",
 		Needs: []Feature{Reaper},
 		run: func(t *trial) {
@@ -283,7 +284,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/reaped without permission",
-		Says:  "The reaper needs no permission of the parent.",
+		Says:  "The reaper needs no permission on the parent.",
 		In:    ">=3.5.3",
 		Needs: []Feature{Reaper},
 		run: func(t *trial) {
@@ -299,7 +300,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/TTL by mtime",
-		Says:  "A TTL znode without children is deleted when its TTL has passed since its data was last set, and not before.",
+		Says:  "A TTL znode without children is deleted when its TTL has passed since its data was last set, and not earlier.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL, Reaper},
 		run: func(t *trial) {
@@ -307,7 +308,7 @@ var containerChecks = []Check{
 			k := t.connect()
 			n, s := k.ttl(t.path("n"), proto.FlagTTL, ttl)
 			t.wait(ttl / 2)
-			// On a slow machine it may be gone already, and rightly.
+			// On a slow machine it may have been deleted already, which is correct.
 			f := k.call(proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
 			if f.Code == proto.OK {
 				s = *f.Body.(*proto.Stat)
@@ -316,12 +317,12 @@ var containerChecks = []Check{
 				k.judge(f, proto.NoNode)
 			}
 			now := k.container(t.path("now")).Ctime
-			t.ensure(now-s.Mtime > ttl.Milliseconds(), "it was gone %d ms after it was set, with a TTL of %v", now-s.Mtime, ttl)
+			t.ensure(now-s.Mtime > ttl.Milliseconds(), "it was deleted %d ms after it was set, with a TTL of %v", now-s.Mtime, ttl)
 		},
 	},
 	{
 		Name:  "containers and ttl/TTL and children",
-		Says:  "A TTL znode with children stays; when they are gone it goes, however recently that was.",
+		Says:  "A TTL znode with children stays; without them it is deleted, however recently the last child was deleted.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL, Reaper},
 		run: func(t *trial) {
@@ -338,7 +339,7 @@ var containerChecks = []Check{
 	},
 	{
 		Name:  "containers and ttl/TTL not yet",
-		Says:  "A TTL znode whose time has not come stays.",
+		Says:  "A TTL znode whose TTL has not passed stays.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL, Reaper},
 		run: func(t *trial) {

@@ -11,7 +11,7 @@ import (
 var createChecks = []Check{
 	{
 		Name: "create/persistent",
-		Says: "create is answered with the path alone, and the Stat of a new znode has czxid, mzxid and pzxid of its creation, one time twice, and zeros.",
+		Says: "create returns only the path. The Stat of the new znode has the zxid of its creation as czxid, mzxid and pzxid, the same time as ctime and mtime, and zeros.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -26,7 +26,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/ephemeral",
-		Says: "An ephemeral znode has its session's id for ephemeralOwner.",
+		Says: "An ephemeral znode has its session's id as ephemeralOwner.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -39,7 +39,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/sequential",
-		Says: "A sequential znode's path ends in the number of creates below its parent so far, in ten digits, and the reply has the whole path.",
+		Says: "A sequential znode's path ends in ten digits, the number of creates below its parent so far, and the reply has the whole path.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -53,7 +53,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/ephemeral sequential",
-		Says: "A znode can be ephemeral and sequential, as the lock recipe wants it.",
+		Says: "A znode can be both ephemeral and sequential, as the lock recipe needs it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -66,7 +66,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/container",
-		Says: "createContainer is answered with path and Stat, in which nothing tells a container from a persistent znode.",
+		Says: "createContainer returns the path and the Stat, which does not differ from that of a persistent znode.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -76,7 +76,7 @@ var createChecks = []Check{
 	},
 	{
 		Name:  "create/ttl",
-		Says:  "createTTL is answered with path and Stat, in which nothing tells a TTL znode from a persistent one.",
+		Says:  "createTTL returns the path and the Stat, which does not differ from that of a persistent znode.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -97,7 +97,7 @@ var createChecks = []Check{
 	},
 	{
 		Name:  "create/ttl bounds",
-		Says:  "A TTL of 1 ms and one of 2^40-1 ms are the bounds; 0, negative and longer ones are BadArguments.",
+		Says:  "A TTL of 1 ms and one of 2^40-1 ms are accepted; 0, negative and longer ones fail with BadArguments.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -108,17 +108,17 @@ var createChecks = []Check{
 			k.missing(t.path("x"))
 			k.do(proto.OpCreateTTL, newTTL(t.path("x"), proto.FlagTTL, proto.MaxTTL))
 			k.do(proto.OpCreateTTL, newTTL(t.path("y"), proto.FlagTTL, 1))
-			k.call(proto.OpDelete, &proto.PathVersion{Path: t.path("y"), Version: -1}) // or the reaper does
+			k.call(proto.OpDelete, &proto.PathVersion{Path: t.path("y"), Version: -1}) // unless the reaper was faster
 		},
 	},
 	{
 		Name:  "create/ttl without TTL mode",
-		Says:  "createTTL with a TTL and the flags of another mode is BadArguments.",
+		Says:  "createTTL with a TTL and the flags of another mode fails with BadArguments.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
 			k := t.connect()
-			// With a TTL of -1 ZooKeeper takes it, and dies.
+			// Not with a TTL of -1: ZooKeeper would accept it and then crash.
 			for flags := proto.FlagPersistent; flags <= proto.FlagContainer; flags++ {
 				k.want(proto.BadArguments, proto.OpCreateTTL, newTTL(t.path("x"), flags, 1000))
 			}
@@ -127,7 +127,7 @@ var createChecks = []Check{
 	},
 	{
 		Name:  "create/TTL mode without ttl",
-		Says:  "The flags of TTL znodes are BadArguments in the operations that carry no TTL.",
+		Says:  "The flags of TTL znodes fail with BadArguments in operations that carry no TTL.",
 		In:    ">=3.5.4",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -140,7 +140,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/create2",
-		Says: "create2 is create that is answered with the Stat too.",
+		Says: "create2 is like create, but also returns the Stat.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -153,7 +153,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/container flag in create",
-		Says: "The operation decides the kind: create and create2 with the flag of containers make a persistent znode.",
+		Says: "The operation decides the kind: create and create2 with the flag of a container make a persistent znode.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -164,7 +164,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/other flags in createContainer",
-		Says: "The operation decides the kind: createContainer with the flag of ephemerals makes no ephemeral znode, but a sequential one is numbered.",
+		Says: "The operation decides the kind: createContainer with the ephemeral flag does not make an ephemeral znode, but the sequential flag adds a number.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -177,7 +177,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/flags",
-		Says: "Flags beyond those of the known modes are BadArguments.",
+		Says: "Flags that belong to no known mode fail with BadArguments.",
 		In:   ">=3.5.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -191,7 +191,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/no parent",
-		Says: "A znode whose parent does not exist cannot be created: NoNode.",
+		Says: "A create whose parent does not exist fails with NoNode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -203,7 +203,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/exists",
-		Says: "A path that is taken is NodeExists, whatever the kind of either znode, and the one there stays as it is.",
+		Says: "A create of an existing path fails with NodeExists, whatever the kinds of the znodes, and the existing znode stays unchanged.",
 		In:   ">=3.5.3",
 		run: func(t *trial) {
 			k := t.connect()
@@ -222,7 +222,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/below an ephemeral",
-		Says: "An ephemeral znode can have no children, ephemeral or not: NoChildrenForEphemerals.",
+		Says: "An ephemeral znode can have no children, ephemeral or not: create fails with NoChildrenForEphemerals.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -253,7 +253,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/no slash",
-		Says: "A path without a slash, and the empty path, are BadArguments.",
+		Says: "A path that does not start with a slash, and the empty path, fail with BadArguments.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -265,7 +265,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/root",
-		Says: "The root exists: NodeExists.",
+		Says: "A create of the root fails with NodeExists.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -275,7 +275,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/dots",
-		Says: "The names . and .. are BadArguments, other names with dots are good.",
+		Says: "The names . and .. fail with BadArguments; other names with dots are allowed.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -290,7 +290,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/slash at the end",
-		Says: "A path that ends in a slash has the znode before the slash for its parent, and no name: NoNode without that parent, else BadArguments; but a sequential znode's name may be its number alone.",
+		Says: "A path that ends in a slash has an empty name: create fails with NoNode if the parent before the slash does not exist, and otherwise with BadArguments. The name of a sequential znode may consist of just its number.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -303,7 +303,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/slashes in a row",
-		Says: "An empty name inside a path is looked up like any other: NoNode, for it cannot exist; right below the root it is BadArguments.",
+		Says: "An empty name inside a path is looked up like any other and never exists, so create fails with NoNode; directly below the root it fails with BadArguments.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -317,7 +317,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/NUL",
-		Says: "A path with the character NUL is BadArguments, wherever it is.",
+		Says: "A path that contains the character NUL fails with BadArguments, wherever it is.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -328,7 +328,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/forbidden characters",
-		Says: "Names with control characters, characters of private use, surrogates or specials are BadArguments.",
+		Says: "Names with control characters, private use characters, surrogates or specials fail with BadArguments.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -343,7 +343,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/allowed characters",
-		Says: "Names may have spaces, punctuation and letters of all scripts, and come back as they were.",
+		Says: "Names may contain spaces, punctuation and letters of all scripts, and are returned unchanged.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -355,7 +355,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/not UTF-8",
-		Says: "A path that is not UTF-8 is BadArguments.",
+		Says: "A path that is not valid UTF-8 fails with BadArguments.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -379,7 +379,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/ACL",
-		Says: "A znode has the ACL of its create, entry by entry, and not its parent's.",
+		Says: "A znode has the ACL given to its create, entry by entry, and not its parent's.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -396,7 +396,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/empty ACL",
-		Says: "An ACL that is empty or null is InvalidACL.",
+		Says: "An empty or null ACL fails with InvalidACL.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -407,7 +407,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/flags before all else",
-		Says: "Bad flags are found before a bad path, a bad ACL and a missing parent.",
+		Says: "Invalid flags are reported before an invalid path, an invalid ACL and a missing parent.",
 		In:   ">=3.5.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -418,7 +418,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/slash before ACL",
-		Says: "A path without a slash, or with NUL, is found before a bad ACL.",
+		Says: "A path without a leading slash, or with NUL, is reported before an invalid ACL.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -428,7 +428,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/ACL before the rest",
-		Says: "A bad ACL is found before a missing parent, a missing permission, a bad name, an existing znode and an ephemeral parent.",
+		Says: "An invalid ACL is reported before a missing parent, a missing permission, an invalid name, an existing znode and an ephemeral parent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -443,7 +443,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/parent before name",
-		Says: "A missing parent is found before a bad name.",
+		Says: "A missing parent is reported before an invalid name.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -453,7 +453,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/permission before name and existence",
-		Says: "A missing permission to create below the parent is found before a bad name and before an existing znode.",
+		Says: "A missing permission to create below the parent is reported before an invalid name and before an existing znode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -471,7 +471,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/permission before ephemeral parent",
-		Says: "A missing permission to create is found before it is found that the parent is ephemeral; a bad name too.",
+		Says: "A missing permission to create, and an invalid name, are reported before an ephemeral parent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -484,7 +484,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/permission of the parent",
-		Says: "CREATE on the parent is all that a create needs; what the grandparent allows does not matter.",
+		Says: "create needs only CREATE on the parent; the grandparent's ACL does not matter.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -498,7 +498,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/sequence counts creates",
-		Says: "The number of a sequential znode counts all creates below the parent, plain ones and those of other prefixes too, and is not lowered by deletes.",
+		Says: "The number of a sequential znode counts all creates below the parent, including non-sequential ones and those with other prefixes, and deletes do not lower it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -514,7 +514,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/sequence and failures",
-		Says: "A create that fails uses up no number, and neither does one below a child.",
+		Says: "A create that fails uses up no number, and neither does a create below a child.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -528,7 +528,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/sequence of each parent",
-		Says: "Each parent has its own count, which starts at 0 again when the parent is made anew.",
+		Says: "Each parent has its own count, which starts at 0 again when the parent is deleted and created again.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -544,8 +544,8 @@ var createChecks = []Check{
 		},
 	},
 	{
-		Name: "create/sequence is taken",
-		Says: "A sequential znode whose name exists already is NodeExists.",
+		Name: "create/sequence number taken",
+		Says: "A sequential create whose numbered name already exists fails with NodeExists.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -557,7 +557,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/sequence of two sessions",
-		Says: "The sequential creates of several sessions are numbered by one count.",
+		Says: "Sequential creates of several sessions share one count.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -572,7 +572,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/parent's Stat",
-		Says: "A create raises its parent's cversion and numChildren by one and sets its pzxid; all else of the parent, and all of the grandparent, stays.",
+		Says: "A create increments its parent's cversion and numChildren and sets its pzxid; nothing else in the parent changes, and nothing in the grandparent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -590,7 +590,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/failure leaves the parent",
-		Says: "A create that fails changes nothing of the parent's Stat.",
+		Says: "A create that fails does not change the parent's Stat.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -605,7 +605,7 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/seen by others",
-		Says: "When a create is answered, other sessions see the znode, with the same Stat and data.",
+		Says: "Once a create is answered, other sessions see the znode after a sync, with the same Stat and data.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -620,18 +620,18 @@ var createChecks = []Check{
 	},
 }
 
-// newTTL asks for a TTL znode.
+// newTTL returns the request for a TTL znode.
 func newTTL(path string, flags int32, ttl int64) *proto.CreateTTLRequest {
 	return &proto.CreateTTLRequest{CreateRequest: *newZnode(path, flags), TTL: ttl}
 }
 
-// newStat is the Stat of a persistent znode that was just made.
+// newStat returns the Stat of a new persistent znode.
 func newStat(zxid, ctime int64, length int32) proto.Stat {
 	return proto.Stat{Czxid: zxid, Mzxid: zxid, Pzxid: zxid, Ctime: ctime, Mtime: ctime, DataLength: length}
 }
 
-// isNew makes sure that f tells the path and the Stat of a new persistent
-// znode, and that exists tells the same.
+// isNew checks that f has the path and the Stat of a new persistent znode, and that
+// exists returns the same Stat.
 func (k *conn) isNew(f *wire.Frame, path string, length int32) {
 	r := f.Body.(*proto.PathStatReply)
 	k.t.equal("the path", r.Path, path)

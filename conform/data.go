@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// sloppy are paths that reads look up as they are, and do not find. "x" is a
-// znode of the check.
+// sloppy returns invalid paths. Reads look them up as they are and do not find them.
+// The check must have created "x".
 func (t *trial) sloppy() []string {
 	return []string{"conform", "//", t.path("x/"), t.path("/x"), t.path("."), t.path("x/../x"), t.path("x\n"), t.path("\xff")}
 }
@@ -17,7 +17,7 @@ func (t *trial) sloppy() []string {
 var dataChecks = []Check{
 	{
 		Name: "data/get",
-		Says: "getData is answered with the data and with the Stat that exists tells.",
+		Says: "getData returns the data, and the same Stat as exists.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -30,7 +30,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/any bytes",
-		Says: "Data is bytes, of any values, and comes back as it was.",
+		Says: "Data may consist of any bytes and is returned unchanged.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			all := make([]byte, 1024)
@@ -49,7 +49,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/null in create",
-		Says: "Null data is kept as null, of length 0.",
+		Says: "Null data is stored as null, with length 0.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -61,7 +61,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/empty in create",
-		Says: "Empty data is not null: it is kept empty.",
+		Says: "Empty data is stored as empty, not as null.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -73,7 +73,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/null and empty in setData",
-		Says: "setData sets null and empty data as they are, and either counts as a change.",
+		Says: "setData stores null and empty data as given, and both count as changes.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -89,7 +89,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/set's Stat",
-		Says: "setData raises the version, sets mzxid to its zxid and mtime to its time, and dataLength; all else stays, and the reply has the new Stat.",
+		Says: "setData increments the version and sets mzxid, mtime and dataLength; nothing else changes, and the reply has the new Stat.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -109,7 +109,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/set the same",
-		Says: "A setData of the bytes that are there already counts like any other.",
+		Says: "setData counts as a change even if the data is the same.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -121,7 +121,7 @@ var dataChecks = []Check{
 		},
 	},
 	{
-		Name: "data/set touches no relatives",
+		Name: "data/set leaves parent and children",
 		Says: "setData changes the Stat of neither the parent nor the children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
@@ -136,7 +136,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/version",
-		Says: "setData with the znode's version succeeds, once; with another one it is BadVersion.",
+		Says: "setData with the znode's version succeeds, once; with another version it fails with BadVersion.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -168,7 +168,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/set a missing znode",
-		Says: "setData does not create: NoNode, whatever the version.",
+		Says: "setData of a znode that does not exist fails with NoNode, whatever the version.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -181,7 +181,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/set's path",
-		Says: "setData refuses a path that no znode can have: BadArguments.",
+		Says: "setData of a path that no znode can have fails with BadArguments.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -195,7 +195,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/permission to set",
-		Says: "setData needs WRITE on the znode, which is looked at before the version.",
+		Says: "setData needs WRITE on the znode, which is checked before the version.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -236,7 +236,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/get a missing znode",
-		Says: "getData of a znode that does not exist is NoNode.",
+		Says: "getData of a znode that does not exist fails with NoNode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -246,7 +246,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/exists",
-		Says: "exists is answered with the Stat, or NoNode without a body.",
+		Says: "exists returns the Stat, or fails with NoNode and without a body.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -284,7 +284,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/sloppy paths",
-		Says: "Reads look up any path as it is: one that no znode can have is NoNode.",
+		Says: "Reads look up any path as it is: one that no znode can have fails with NoNode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -298,7 +298,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/empty path",
-		Says: "For reads the empty path is the root.",
+		Says: "In reads, the empty path means the root.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -311,7 +311,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/NUL",
-		Says: "exists refuses a path with NUL, BadArguments; getData looks it up, NoNode.",
+		Says: "For a path with NUL, exists fails with BadArguments, and getData with NoNode.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -321,7 +321,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/times",
-		Says: "ctime and mtime are milliseconds of the server's clock, so that mtime moves on and ctime stays.",
+		Says: "ctime and mtime are in milliseconds of the server's clock; setData changes mtime but not ctime.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -332,13 +332,13 @@ var dataChecks = []Check{
 			t.equal("ctime", second.Ctime, first.Ctime)
 			moved := second.Mtime - first.Mtime
 			t.ensure(moved >= 10, "mtime moved by %d ms, expected about 15 or more", moved)
-			// 2000 in ms is beyond 2262 in s, and before 1971 in µs.
-			t.ensure(first.Ctime > 946_684_800_000 && first.Ctime < 33_000_000_000_000, "ctime %d is no time in milliseconds", first.Ctime)
+			// The bounds are 2000 and 3015 in ms. A time in s would be below, one in µs above.
+			t.ensure(first.Ctime > 946_684_800_000 && first.Ctime < 33_000_000_000_000, "ctime %d is not a time in milliseconds", first.Ctime)
 		},
 	},
 	{
 		Name: "data/system znodes",
-		Says: "/zookeeper, /zookeeper/quota and /zookeeper/config are there for anybody to read, and config for nobody to write.",
+		Says: "/zookeeper, /zookeeper/quota and /zookeeper/config always exist and can be read by everyone; config can be written by no one.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -351,7 +351,7 @@ var dataChecks = []Check{
 	},
 	{
 		Name: "data/ephemerals",
-		Says: "The data of an ephemeral znode can be read and set by all sessions, and stays the owner's.",
+		Says: "The data of an ephemeral znode can be read and set by every session, and the znode keeps its owner.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()

@@ -6,8 +6,8 @@ import (
 
 var deleteChecks = []Check{
 	{
-		Name: "delete/it is gone",
-		Says: "delete is answered without a body, and the znode is gone for all.",
+		Name: "delete/simple",
+		Says: "delete is answered without a body, and then no session sees the znode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -25,7 +25,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/version",
-		Says: "delete with the znode's version succeeds; with another one it is BadVersion, and the znode stays as it is.",
+		Says: "delete with the znode's version succeeds; with another version it fails with BadVersion, and the znode stays unchanged.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -57,7 +57,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/missing",
-		Says: "A znode that does not exist, or whose parent does not, is NoNode whatever the version.",
+		Says: "delete of a znode that does not exist, or whose parent does not, fails with NoNode, whatever the version.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -70,7 +70,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/not empty",
-		Says: "A znode with children is NotEmpty, also if they are ephemeral, until the last one is gone.",
+		Says: "delete of a znode with children, ephemeral or not, fails with NotEmpty until the last child is deleted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -86,7 +86,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/version before children",
-		Says: "A wrong version is found before the children.",
+		Says: "A wrong version is reported before remaining children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -98,7 +98,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/root",
-		Says: "The root and /zookeeper cannot be deleted: BadArguments.",
+		Says: "delete of the root or of /zookeeper fails with BadArguments.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -112,7 +112,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/quota and config",
-		Says: "/zookeeper/quota and /zookeeper/config cannot be deleted: BadArguments.",
+		Says: "delete of /zookeeper/quota or /zookeeper/config fails with BadArguments.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -124,7 +124,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/no slash",
-		Says: "A path without a slash, or with NUL, is BadArguments.",
+		Says: "A path without a leading slash, or with NUL, fails with BadArguments.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -135,7 +135,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/sloppy paths",
-		Says: "Other paths that no znode can have are looked up, and are NoNode.",
+		Says: "Other paths that no znode can have are looked up, and fail with NoNode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -163,7 +163,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/own ACL",
-		Says: "The znode's own ACL does not matter to its deletion.",
+		Says: "The ACL of the znode itself does not matter when it is deleted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -175,7 +175,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/permission before existence",
-		Says: "A missing permission on the parent is found before the znode is found to be missing, of another version or not empty.",
+		Says: "A missing permission on the parent is reported before a missing znode, a wrong version and remaining children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -192,7 +192,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/parent's Stat",
-		Says: "A delete raises its parent's cversion, lowers its numChildren and sets its pzxid; all else of the parent, and all of the grandparent, stays.",
+		Says: "A delete increments its parent's cversion, decrements its numChildren and sets its pzxid; nothing else in the parent changes, and nothing in the grandparent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -213,7 +213,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/failure leaves the parent",
-		Says: "A delete that fails changes nothing of the parent's Stat.",
+		Says: "A delete that fails does not change the parent's Stat.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -226,8 +226,8 @@ var deleteChecks = []Check{
 		},
 	},
 	{
-		Name: "delete/and create again",
-		Says: "A znode that is made again under a path has nothing of the one before: its versions start at 0 and its zxids are its own.",
+		Name: "delete/create again",
+		Says: "A znode that is created again keeps nothing of the deleted one: its versions start at 0, and its zxids are its own.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -244,7 +244,7 @@ var deleteChecks = []Check{
 	},
 	{
 		Name: "delete/another's ephemeral",
-		Says: "An ephemeral znode can be deleted by another session, and its name is free for that one then; the owner's end does not touch it.",
+		Says: "Another session can delete an ephemeral znode and then create its own of that name, which stays when the first owner's session ends.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/conform"
 )
 
-// A program looks at a part of how a server behaves, here one in the same process.
+// A program checks a part of a server's behaviour, here that of a server in the same process.
 func Example() {
 	server, err := lockkeeper.Open(lockkeeper.Config{})
 	if err != nil {

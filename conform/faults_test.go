@@ -20,23 +20,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// fault makes of a frame of the server those that the client gets; it may keep
-// frames in c.held.
+// fault turns a frame from the server into the frames that the client receives. It may
+// keep frames in c.held for later.
 type fault func(c *faultyConn, f *wire.Frame) [][]byte
 
-// faultyConn is a client's connection on which frames from the server pass
-// through a fault.
+// faultyConn is a client's connection that passes the server's frames through a fault.
 type faultyConn struct {
 	net.Conn
 	fault    fault
 	deadline time.Time
 	talk     wire.Conversation
-	word     bool // a four-letter word, not frames
+	word     bool // the client has sent a four-letter word
 	sent     []byte
 	r        *bufio.Reader
 	got      []byte
 	held     [][]byte
-	mute     bool // hides the end of the connection
+	mute     bool // hide the end of the connection from the client
 }
 
 func (c *faultyConn) SetReadDeadline(t time.Time) error {
@@ -83,7 +82,7 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// encoded is a frame whose fields were changed.
+// encoded encodes a frame again after its fields were changed.
 func encoded(f *wire.Frame) []byte {
 	if f.Kind == wire.ConnectReply {
 		return f.Body.Append(nil)
@@ -96,8 +95,8 @@ func encoded(f *wire.Frame) []byte {
 	return b
 }
 
-// change is a fault that changes a frame in place, if it is of that operation.
-// 0 is any frame.
+// change returns a fault that changes replies of an operation in place, or every frame
+// if op is 0.
 func change(op proto.OpCode, f func(*wire.Frame)) fault {
 	return func(_ *faultyConn, frame *wire.Frame) [][]byte {
 		if op == 0 || frame.Kind == wire.Reply && frame.Op == op {
@@ -108,7 +107,7 @@ func change(op proto.OpCode, f func(*wire.Frame)) fault {
 	}
 }
 
-// body calls f with the body of a good reply.
+// body returns a fault that changes the bodies of an operation's successful replies.
 func body[T any](op proto.OpCode, f func(*T)) fault {
 	return change(op, func(frame *wire.Frame) {
 		if r, ok := any(frame.Body).(*T); ok {
@@ -119,7 +118,7 @@ func body[T any](op proto.OpCode, f func(*T)) fault {
 
 var faults = []struct {
 	name  string
-	check string // that must find it
+	check string // the check that must find it
 	fault fault
 }{
 	{"a wrong code", "create/exists", change(proto.OpCreate, func(f *wire.Frame) {
@@ -132,7 +131,7 @@ var faults = []struct {
 			f.Rest = make([]byte, 4)
 		}
 	})},
-	{"bytes behind a reply", "children/names", change(proto.OpGetChildren, func(f *wire.Frame) { f.Rest = []byte{0} })},
+	{"bytes after a reply", "children/names", change(proto.OpGetChildren, func(f *wire.Frame) { f.Rest = []byte{0} })},
 	{"a lost event", "order/event before the own reply", func(_ *faultyConn, f *wire.Frame) [][]byte {
 		if f.Kind == wire.Event {
 			return nil
@@ -246,7 +245,7 @@ var faults = []struct {
 		c.held = nil
 		return out
 	}},
-	{"any watch is there", "watches/checkWatches", change(proto.OpCheckWatches, func(f *wire.Frame) { f.Code = proto.OK })},
+	{"every watch exists", "watches/checkWatches", change(proto.OpCheckWatches, func(f *wire.Frame) { f.Code = proto.OK })},
 	{"children of a recursive watch", "persistent watches/mode 1", func(_ *faultyConn, f *wire.Frame) [][]byte {
 		e, ok := f.Body.(*proto.WatcherEvent)
 		if !ok || e.Type != proto.EventNodeCreated || !strings.HasSuffix(e.Path, "/c") {
@@ -261,7 +260,7 @@ var faults = []struct {
 			r.ACL[i].ID.ID = strings.Replace(r.ACL[i].ID.ID, ":x", ":digest", 1)
 		}
 	})},
-	{"forbidden is missing", "acl/reads", change(0, func(f *wire.Frame) {
+	{"NoNode in place of NoAuth", "acl/reads", change(0, func(f *wire.Frame) {
 		if f.Code == proto.NoAuth {
 			f.Code = proto.NoNode
 		}
@@ -273,9 +272,8 @@ var faults = []struct {
 	{"a config for all", "system nodes/config", body(proto.OpGetACL, func(r *proto.ACLReply) { r.ACL = proto.OpenACL })},
 }
 
-// TestFaults plants faults between the suite and a good server: the check that
-// is there for each must fail, with a reason and what was said, and must pass
-// without the fault.
+// TestFaults puts faults between the suite and a correct server. For each of them, one
+// check must fail with a reason and the exchange, and must pass without the fault.
 func TestFaults(t *testing.T) {
 	run := func(t *testing.T, s *lockkeepertest.Server, check string, f fault, timeout time.Duration) *conform.Result {
 		t.Helper()
@@ -305,7 +303,7 @@ func TestFaults(t *testing.T) {
 				switch r := run(t, s, x.check, x.fault, 2*time.Second); {
 				case r.Status != conform.Failed:
 					t.Errorf("%s did not find it: %s %s", x.check, r.Status, r.Why)
-				case r.Why == "" || strings.Contains(r.Why, "broke") || len(r.Exchange) == 0:
+				case r.Why == "" || strings.Contains(r.Why, "panicked") || len(r.Exchange) == 0:
 					t.Errorf("%s does not say what it found: %q, %d lines", x.check, r.Why, len(r.Exchange))
 				default:
 					t.Log(r.Why)

@@ -14,7 +14,7 @@ import (
 var handshakeChecks = []Check{
 	{
 		Name: "handshake/new session",
-		Says: "A ConnectRequest with session id 0 is answered with a fresh id that is not 0, protocol version 0 and a password of 16 bytes.",
+		Says: "A ConnectRequest with session id 0 is answered with a new id other than 0, protocol version 0 and a password of 16 bytes.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
@@ -52,8 +52,8 @@ var handshakeChecks = []Check{
 		},
 	},
 	{
-		Name: "handshake/readOnly asked",
-		Says: "A client that would take a read-only server is told readOnly=false by one that is none.",
+		Name: "handshake/readOnly requested",
+		Says: "A client that accepts read-only mode gets readOnly=false from a server that is not in that mode.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
@@ -82,7 +82,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/two sessions",
-		Says: "Two sessions have two ids and two passwords.",
+		Says: "Two sessions have different ids and different passwords.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect().Session, t.connect().Session
@@ -92,7 +92,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/timeout 0",
-		Says: "A timeout of 0 is raised to the least that the server allows, as one of 1 ms is.",
+		Says: "A timeout of 0 is raised to the minimum that the server allows, just like one of 1 ms.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			least := t.timeoutFor(1)
@@ -102,7 +102,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/timeout negative",
-		Says: "A negative timeout is raised to the least that the server allows.",
+		Says: "A negative timeout is raised to the minimum that the server allows.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			least := t.timeoutFor(1)
@@ -112,7 +112,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/timeout too long",
-		Says: "A timeout above the longest that the server allows is lowered to that.",
+		Says: "A timeout above the maximum that the server allows is lowered to it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
@@ -121,8 +121,8 @@ var handshakeChecks = []Check{
 		},
 	},
 	{
-		Name: "handshake/timeout taken",
-		Says: "A timeout between the two bounds, and each bound itself, is taken to the millisecond.",
+		Name: "handshake/timeout accepted",
+		Says: "A timeout between the two bounds, or equal to one of them, is accepted to the millisecond.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
@@ -133,7 +133,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/zxid ahead",
-		Says: "A client that has seen a later zxid than the server is closed without a reply, so that it tries another server.",
+		Says: "The connection of a client that has seen a later zxid than the server is closed without a reply, so that the client tries another server.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
@@ -145,7 +145,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/zxid seen",
-		Says: "A client that has seen the server's last zxid, an older one, 0 or a negative number is let in.",
+		Says: "A client that has seen the server's last zxid, an older one, 0 or a negative number is accepted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			zxid := t.connect().ping().Zxid
@@ -158,8 +158,8 @@ var handshakeChecks = []Check{
 		},
 	},
 	{
-		Name: "handshake/zxid ahead spares the session",
-		Says: "A resumption that is turned away for its zxid leaves the session as it is.",
+		Name: "handshake/zxid ahead keeps the session",
+		Says: "A resumption that is refused because of its zxid does not affect the session.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -175,7 +175,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/unknown session",
-		Says: "The resumption of a session that never was is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
+		Says: "Resuming a session that never existed is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
@@ -185,7 +185,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/session -1",
-		Says: "Session id -1 is no session, and is refused.",
+		Says: "Resuming session id -1 is refused, because no session has that id.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
@@ -195,7 +195,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/refusal without readOnly byte",
-		Says: "A refusal too is 36 bytes long if the request had no readOnly byte.",
+		Says: "A refusal is 36 bytes long, too, if the request had no readOnly byte.",
 		In:   releases.ShortHandshake,
 		run: func(t *trial) {
 			q := newSession(30 * time.Second)
@@ -206,7 +206,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/wrong password",
-		Says: "A resumption with a wrong password is refused like that of an unknown session, and the session lives on.",
+		Says: "A resumption with a wrong password is refused like that of an unknown session, and the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -236,7 +236,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/password of a new session",
-		Says: "The password of a request for a new session is ignored, whatever its length, null too.",
+		Says: "The password in a request for a new session is ignored, even if it is null or has the wrong length.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for _, password := range [][]byte{nil, {}, []byte("short"), repeat(16), repeat(1000)} {
@@ -250,19 +250,19 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/trailing bytes",
-		Says: "Bytes behind the readOnly byte are ignored.",
+		Says: "Bytes after the readOnly byte are ignored.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.dial()
 			k.sendFrame(append(newSession(30*time.Second).Append(nil), "something"...))
-			r := k.shaken()
+			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
 			k.ping()
 		},
 	},
 	{
-		Name: "handshake/requests behind it",
-		Says: "Requests that come right behind the ConnectRequest are answered once the session is there.",
+		Name: "handshake/requests after it",
+		Says: "Requests sent right after the ConnectRequest are answered once the session is open.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
@@ -270,7 +270,7 @@ var handshakeChecks = []Check{
 			create := k.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
 			stat := k.queue(proto.OpExists, &proto.PathWatch{Path: t.path("x")})
 			k.flush()
-			r := k.shaken()
+			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
 			k.judge(k.answer(create, proto.OpCreate), proto.OK)
 			f := k.answer(stat, proto.OpExists)
@@ -280,7 +280,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/in pieces",
-		Says: "A ConnectRequest may come in pieces of one byte.",
+		Says: "A ConnectRequest may arrive one byte at a time.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
@@ -290,7 +290,7 @@ var handshakeChecks = []Check{
 			for i, b := range append(jute.AppendInt(nil, int32(len(payload))), payload...) {
 				k.write([]byte{b}, fmt.Sprintf("byte %d of a ConnectRequest", i))
 			}
-			r := k.shaken()
+			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
 		},
 	},
@@ -311,7 +311,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/empty frame",
-		Says: "A frame of no bytes in the place of the ConnectRequest closes the connection without a reply.",
+		Says: "An empty frame in place of the ConnectRequest closes the connection without a reply.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
@@ -333,7 +333,7 @@ var handshakeChecks = []Check{
 	},
 	{
 		Name: "handshake/password length",
-		Says: "A password whose length is below -1 or beyond the frame closes the connection without a reply.",
+		Says: "A password whose length is below -1 or exceeds the frame closes the connection without a reply.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for _, n := range []int{-2, math.MinInt32, 17, math.MaxInt32} {
@@ -345,7 +345,7 @@ var handshakeChecks = []Check{
 	},
 }
 
-// timeoutFor is the timeout, in ms, that the server gives when asked for ms.
+// timeoutFor returns the timeout, in ms, that the server gives for a requested one.
 func (t *trial) timeoutFor(ms int32) int32 {
 	q := newSession(0)
 	q.Timeout = ms
@@ -356,7 +356,7 @@ func (t *trial) timeoutFor(ms int32) int32 {
 	return r.Timeout
 }
 
-// refused sends q, which must be answered with a refusal and the end.
+// refused sends q. The server must refuse it and close the connection.
 func (t *trial) refused(q *proto.ConnectRequest) *proto.ConnectReply {
 	k := t.dial()
 	r := k.handshake(q)

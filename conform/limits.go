@@ -14,7 +14,7 @@ import (
 var limitChecks = []Check{
 	{
 		Name: "limits/largest frame",
-		Says: "A frame of 1,048,575 bytes, jute.maxbuffer's default, is taken.",
+		Says: "A frame of 1,048,575 bytes, the default of jute.maxbuffer, is accepted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -26,7 +26,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/frame too large",
-		Says: "A frame that is one byte longer closes the connection without a reply, and what it asks for is not done; the session lives on.",
+		Says: "A frame that is one byte longer closes the connection without a reply and without any effect; the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -40,7 +40,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/frame length",
-		Says: "A frame's length that is negative or above the limit closes the connection at once, before the rest of the frame.",
+		Says: "A frame length that is negative or above the limit closes the connection at once, before the rest of the frame arrives.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for _, n := range []int32{-1, -2, math.MinInt32, maxFrame + 1, math.MaxInt32} {
@@ -53,7 +53,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/largest reply",
-		Says: "A reply may be longer than a request: the data of the largest frame is given back with its Stat.",
+		Says: "A reply may be longer than any request: the data of the largest frame is returned together with its Stat.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -73,7 +73,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/many children",
-		Says: "A znode may have thousands of children, and all their names come in one reply.",
+		Says: "A znode may have thousands of children, and one reply returns all their names.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			const n = 3000
@@ -96,7 +96,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/large multi",
-		Says: "A multi may have thousands of operations, which all have its zxid.",
+		Says: "A multi may have thousands of operations, which all share its zxid.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			const n = 2000
@@ -116,7 +116,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/deep tree",
-		Says: "Znodes may be nested hundreds deep.",
+		Says: "Znodes may be nested hundreds of levels deep.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			const n = 300
@@ -142,7 +142,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/long path",
-		Says: "A path has no limit but the frame's, in reads too.",
+		Says: "Only the length of a frame limits that of a path, in reads too.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -155,7 +155,7 @@ var limitChecks = []Check{
 	},
 	{
 		Name: "limits/frames in pieces",
-		Says: "Frames may come in any pieces, several in one and one in several.",
+		Says: "A packet may contain several frames or a part of one.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -197,7 +197,7 @@ var limitChecks = []Check{
 	},
 }
 
-// fill is data that makes a setData request n bytes long.
+// fill returns the data that makes a setData request n bytes long.
 func fill(q *proto.SetDataRequest, n int) []byte {
 	q.Data = []byte{}
 	return repeat(n - 8 - len(q.Append(nil)))

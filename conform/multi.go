@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// codes are what the results of a multi come to: the code of each. All must be
-// without a reply, as those of a multi that failed are.
+// rolledBack checks that a multi failed: its results must have those codes and no
+// replies.
 func (t *trial) rolledBack(results []proto.MultiResult, codes ...proto.Code) {
 	var got []proto.Code
 	for _, r := range results {
@@ -21,7 +21,7 @@ func (t *trial) rolledBack(results []proto.MultiResult, codes ...proto.Code) {
 	t.equal("the codes of the results", got, codes)
 }
 
-// applied makes sure that a multi was good, with results of those types.
+// applied checks that a multi succeeded, with results of those types.
 func (t *trial) applied(results []proto.MultiResult, types ...proto.OpCode) {
 	var got []proto.OpCode
 	for _, r := range results {
@@ -35,13 +35,13 @@ func opMake(op proto.OpCode, path string, data []byte, flags int32) proto.MultiO
 	return proto.MultiOp{Op: op, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
 }
 
-// sequence is the number that the next sequential child of a znode gets, by its Stat.
+// sequence returns the number of the next sequential child of the znode with that Stat.
 func sequence(s proto.Stat) string { return fmt.Sprintf("%010d", (s.Cversion+s.NumChildren)/2) }
 
 var multiChecks = []Check{
 	{
 		Name: "multi/results",
-		Says: "The results of a good multi have the types of its operations; that of create has the path, that of setData the Stat, and those of check and delete nothing.",
+		Says: "The results of a successful multi have the types of its operations; that of create has the path, that of setData the Stat, and those of check and delete nothing.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -57,7 +57,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name:  "multi/one zxid",
-		Says:  "A multi is one transaction: it takes one zxid, which is its reply's and that of all that it did.",
+		Says:  "A multi is one transaction: it consumes one zxid, which its reply and all its changes have.",
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
@@ -78,7 +78,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/create2",
-		Says: "create2 in a multi is answered as create2, with path and Stat.",
+		Says: "create2 in a multi has a result of type create2, with the path and the Stat.",
 		In:   releases.Create2InMulti,
 		run: func(t *trial) {
 			k := t.connect()
@@ -91,7 +91,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/create2 as create",
-		Says: "create2 in a multi is answered as create, with the path alone.",
+		Says: "create2 in a multi has a result of type create, with only the path.",
 		In:   releases.Create2AsCreate,
 		run: func(t *trial) {
 			r := t.connect().multi(opMake(proto.OpCreate2, t.path("a"), nil, 0))
@@ -101,7 +101,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/createContainer",
-		Says: "createContainer in a multi is answered as create2, with path and Stat.",
+		Says: "createContainer in a multi has a result of type create2, with the path and the Stat.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -114,7 +114,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name:  "multi/createTTL",
-		Says:  "createTTL in a multi is answered as create2, with path and Stat.",
+		Says:  "createTTL in a multi has a result of type create2, with the path and the Stat.",
 		In:    ">=3.6",
 		Needs: []Feature{TTL},
 		run: func(t *trial) {
@@ -128,7 +128,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/fails in the middle",
-		Says: "When an operation of a multi fails the reply's header is good, the result of that one has the code, those before it Ok and those behind it RuntimeInconsistency, all without a reply.",
+		Says: "If an operation of a multi fails, the reply's header has no error. The result of that operation has its code, those before it have Ok and those after it RuntimeInconsistency, all without a reply.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			r := t.connect().multi(opCreate(t.path("a"), nil, 0), opCheck(t.path("a"), 0), opDelete(t.path("nope"), -1), opCreate(t.path("b"), nil, 0), opDelete(t.path("also"), -1))
@@ -137,7 +137,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/fails at the ends",
-		Says: "The first failure alone counts, be it that of the first operation or of the last.",
+		Says: "Only the first failure counts, even if it is that of the first or the last operation.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -149,7 +149,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/nothing applied",
-		Says: "A multi that failed has changed nothing.",
+		Says: "A multi that fails changes nothing.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -168,7 +168,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name:  "multi/failed one's zxid",
-		Says:  "A multi that failed has consumed one zxid, which its reply shows.",
+		Says:  "A multi that fails consumes one zxid, which its reply has.",
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
@@ -183,7 +183,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name:  "multi/empty",
-		Says:  "A multi of no operations is good, has no results and consumes a zxid.",
+		Says:  "A multi without operations succeeds, has no results and consumes a zxid.",
 		In:    ">=3.4",
 		Alone: true,
 		run: func(t *trial) {
@@ -198,7 +198,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/undecodable",
-		Says: "A multi that cannot be decoded is answered MarshallingError as a whole, applies nothing, and leaves the connection open.",
+		Says: "A multi that cannot be decoded fails with MarshallingError as a whole, changes nothing, and leaves the connection open.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -211,7 +211,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name:  "multi/undecodable one's zxid",
-		Says:  "A multi that cannot be decoded consumes a zxid all the same.",
+		Says:  "Even a multi that cannot be decoded consumes a zxid.",
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
@@ -225,8 +225,8 @@ var multiChecks = []Check{
 		},
 	},
 	{
-		Name: "multi/what it may not carry",
-		Says: "A multi with an operation that it may not carry, such as exists, getACL, setACL, another multi or an unknown one, is answered MarshallingError as a whole.",
+		Name: "multi/operations not allowed",
+		Says: "A multi with an operation that is not allowed in it, such as exists, getACL, setACL, another multi or an unknown one, fails with MarshallingError as a whole.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -243,7 +243,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/reads among writes",
-		Says: "A multi that mixes getData or getChildren with writes is answered MarshallingError as a whole.",
+		Says: "A multi that mixes getData or getChildren with writes fails with MarshallingError as a whole.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -257,7 +257,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/header's error",
-		Says: "The error in the header of a request's operation means nothing, and what follows the end of the list is not read.",
+		Says: "The error in the header of a request's operation is ignored, and so is everything after the end of the list.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -267,7 +267,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/sees itself",
-		Says: "An operation of a multi finds what those before it did.",
+		Says: "An operation of a multi sees the effects of the operations before it.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -287,7 +287,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/sequence numbers",
-		Says: "Sequential znodes of one multi get consecutive numbers, and plain creates among them count.",
+		Says: "Sequential znodes of one multi get consecutive numbers, and the other creates in it count too.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -303,7 +303,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/sequence numbers of a failed one",
-		Says: "A multi that failed uses up no sequence numbers.",
+		Says: "A multi that fails uses up no sequence numbers.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -315,7 +315,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/check",
-		Says: "check compares the data's version; -1 fits every version, but the znode must exist.",
+		Says: "check compares the version of the data; -1 matches every version, but the znode must exist.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -334,7 +334,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/check changes nothing",
-		Says: "A check changes nothing in the znode and fires no watch.",
+		Says: "check changes nothing in the znode and fires no watch.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -360,7 +360,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/codes",
-		Says: "An operation in a multi fails with the code that it has on its own.",
+		Says: "An operation in a multi fails with the same code as on its own.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -393,7 +393,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/flags decide",
-		Says: "In a multi the flags decide what kind of znode a create makes: create with a container's flag makes a container and is answered as such, and createTTL with flag 0 is a create.",
+		Says: "In a multi the flags decide what kind of znode a create makes: create with the flag of a container makes a container and has a result of type create2, and createTTL with flag 0 is a create.",
 		In:   releases.MultiReadsModes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -403,7 +403,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/unknown flags",
-		Says: "A create in a multi with flags that do not exist, or with those of a TTL znode, makes the whole multi a MarshallingError.",
+		Says: "A create in a multi with unknown flags, or with those of a TTL znode, makes the whole multi fail with MarshallingError.",
 		In:   releases.MultiReadsModes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -417,8 +417,8 @@ var multiChecks = []Check{
 		},
 	},
 	{
-		Name: "multi/unknown flags fail alone",
-		Says: "A create in a multi with flags that do not exist fails with BadArguments.",
+		Name: "multi/unknown flags fail one operation",
+		Says: "A create in a multi with unknown flags fails with BadArguments.",
 		In:   releases.MultiChecksModes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -429,7 +429,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/ACL",
-		Says: "Permissions inside a multi are those of the connection, and hold for znodes that the multi itself made.",
+		Says: "The connection's identities decide about permissions inside a multi, including those on znodes that the multi itself created.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -443,7 +443,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/auth scheme",
-		Says: "The ACL auth:: of a create in a multi stands for the connection's identities, and is InvalidACL if there are none.",
+		Says: "The ACL auth:: of a create in a multi stands for the connection's identities, and fails with InvalidACL if there are none.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -457,7 +457,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/events",
-		Says: "A multi fires its watches in the order of its operations, for each the znode's before its parent's, and before the reply.",
+		Says: "A multi fires its watches in the order of its operations, for each of them the znode's before its parent's, and all before the reply.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -479,7 +479,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/one-shot watches",
-		Says: "A watch fires once in a multi, whatever happens to its znode after that.",
+		Says: "A one-shot watch fires once in a multi, whatever later operations do to its znode.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -492,7 +492,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/events of a failed one",
-		Says: "A multi that failed fires no watch and uses none up.",
+		Says: "A multi that fails fires no watch and uses none up.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -508,7 +508,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/seen at once",
-		Says: "Other connections see all of a multi or nothing of it.",
+		Says: "Other connections see either all changes of a multi or none.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			w, r := t.connect(), t.connect()
@@ -520,13 +520,13 @@ var multiChecks = []Check{
 				w.queue(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opSet(a, nil, -1), opSet(b, nil, -1)}})
 			}
 			w.flush()
-			// Whichever is read first, the other may not be behind it.
+			// Whichever znode is read first, the other must not have a lower version.
 			var last int32
 			began := time.Now()
 			for turn := 0; last < rounds; turn++ {
-				t.ensure(time.Since(began) < t.s.o.Timeout, "%d multis are not applied", rounds)
+				t.ensure(time.Since(began) < t.s.o.Timeout, "not all %d multis are applied", rounds)
 				if turn > 1000 {
-					t.wait(time.Millisecond) // or a server in virtual time waits for ever
+					t.wait(time.Millisecond) // in virtual time the server's clock moves only while every goroutine waits
 				}
 				for _, p := range []string{a, b, a} {
 					r.queue(proto.OpExists, &proto.PathWatch{Path: p})
@@ -547,7 +547,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/event after all of it",
-		Says: "Who is told of the first change of a multi finds the last one done.",
+		Says: "A client that receives the event of a multi's first change sees the last change, too.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			w, r := t.connect(), t.connect()
@@ -565,7 +565,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/in order with others",
-		Says: "A multi takes its turn among the requests of its connection.",
+		Says: "A multi is processed in its turn among the requests of its connection.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -588,7 +588,7 @@ var multiChecks = []Check{
 	},
 	{
 		Name: "multi/ephemerals",
-		Says: "Ephemeral znodes of a multi belong to its session and go with it.",
+		Says: "Ephemeral znodes that a multi creates belong to its session and are deleted with it.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -602,7 +602,7 @@ var multiChecks = []Check{
 	},
 }
 
-// multiRead is a multiRead's operations.
+// multiRead returns the request for a multiRead.
 func multiRead(ops ...proto.MultiOp) *proto.MultiReadRequest {
 	return &proto.MultiReadRequest{Ops: ops}
 }
@@ -617,7 +617,7 @@ func opChildren(path string) proto.MultiOp {
 var multiReadChecks = []Check{
 	{
 		Name: "multi/multiRead, results",
-		Says: "multiRead answers getData with data and Stat and getChildren with the names, in the order of the request.",
+		Says: "multiRead returns data and Stat for getData and the names for getChildren, in the order of the request.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -636,7 +636,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name: "multi/multiRead, failures",
-		Says: "Each read of a multiRead fails alone: its result has its code, the others are good, and so is the header.",
+		Says: "Each read of a multiRead fails on its own: its result has its code, the other results are unaffected, and the header has no error.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -653,7 +653,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name: "multi/multiRead, watches",
-		Says: "A multiRead sets no watches, whatever it asks for.",
+		Says: "A multiRead sets no watches, even if its reads ask for them.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -669,7 +669,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name:  "multi/multiRead, zxid",
-		Says:  "A multiRead consumes no zxid; its reply shows the last one.",
+		Says:  "A multiRead consumes no zxid; its reply has the last one.",
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
@@ -684,7 +684,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name: "multi/multiRead, empty",
-		Says: "A multiRead of nothing is good and has no results.",
+		Says: "A multiRead without operations succeeds and has no results.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			f := t.connect().do(proto.OpMultiRead, multiRead())
@@ -692,8 +692,8 @@ var multiReadChecks = []Check{
 		},
 	},
 	{
-		Name: "multi/multiRead, what it may not carry",
-		Says: "A multiRead with a write or with another read than getData and getChildren is answered MarshallingError, and applies nothing.",
+		Name: "multi/multiRead, operations not allowed",
+		Says: "A multiRead with a write, or with a read other than getData and getChildren, fails with MarshallingError and changes nothing.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -704,7 +704,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name: "multi/multiRead, undecodable",
-		Says: "A multiRead that cannot be decoded is answered MarshallingError and leaves the connection open.",
+		Says: "A multiRead that cannot be decoded fails with MarshallingError and leaves the connection open.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -717,7 +717,7 @@ var multiReadChecks = []Check{
 	},
 	{
 		Name: "multi/multiRead, same order",
-		Says: "A multiRead finds the earlier writes of its connection, and not the later ones.",
+		Says: "A multiRead sees the earlier writes of its connection, and not the later ones.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()

@@ -11,7 +11,7 @@ import (
 var orderChecks = []Check{
 	{
 		Name: "order/replies",
-		Says: "Replies come in the order of the requests, reads and writes, good and bad ones.",
+		Says: "Replies come in the order of the requests: reads and writes, successful and failed ones.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -66,7 +66,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/read your writes",
-		Says: "A read sent behind a write, without a wait for its reply, sees it, and none that is sent later.",
+		Says: "A read sent after a write, without waiting for its reply, sees that write and no later one.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -95,7 +95,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/children of pipelined creates",
-		Says: "Each list of children shows the creates and deletes sent before it, and no others.",
+		Says: "Each list of children shows the creates sent before it, and no others.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -115,7 +115,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/sequential creates",
-		Says: "Sequential creates that are sent at once are numbered in their order.",
+		Says: "Sequential creates sent without waiting for replies are numbered in the order in which they were sent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -149,7 +149,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/event after the watch's reply",
-		Says: "An event comes after the reply to the read that set the watch, and before the reply to the write that fired it, though all is sent at once.",
+		Says: "An event comes after the reply to the read that set the watch and before the reply to the write that fired it, even if both requests were sent at once.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -171,7 +171,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/event before new data",
-		Says: "A client is told of a change that it watches before it is shown anything that another session changed later.",
+		Says: "A client receives the event of a change before it can see anything that another session changed later.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -197,7 +197,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/events",
-		Says: "Events come in the order of the changes, whoever made them.",
+		Says: "Events come in the order of the changes, whichever sessions made them.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			watcher, a, b := t.connect(), t.connect(), t.connect()
@@ -221,7 +221,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/events of one change",
-		Says: "Of one create, or one delete, the event of the znode comes before that of its parent's children.",
+		Says: "For one create or delete, the event of the znode comes before that of its parent's children.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, other := t.connect(), t.connect()
@@ -240,7 +240,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/zxids of writes",
-		Says: "The zxids of a connection's writes rise from one to the next, those of failed ones too.",
+		Says: "The zxids of a connection's writes increase from one to the next, including those of failed writes.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, other := t.connect(), t.connect()
@@ -261,7 +261,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/zxids of replies",
-		Says: "The zxids of a connection's replies never go back, and a read's is at least that of what it shows.",
+		Says: "The zxids in a connection's replies never decrease, and a read's is at least that of the data that it returns.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -285,7 +285,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/identities",
-		Says: "An identity counts for the requests behind the auth packet, and not for those before it, though all are sent at once.",
+		Says: "An identity applies to the requests after the auth request and not to those before it, even if all are sent at once.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			owner := t.connect()
@@ -298,7 +298,7 @@ var orderChecks = []Check{
 			after := k.queue(proto.OpGetData, &proto.PathWatch{Path: t.path("x")})
 			last := k.queue(proto.OpSetData, &proto.SetDataRequest{Path: t.path("x"), Version: 0})
 			k.flush()
-			// The reply to auth may overtake those of the requests before it.
+			// The reply to auth may come before those of earlier requests.
 			codes := map[int32]proto.Code{}
 			for range 5 {
 				f := k.reply()
@@ -311,7 +311,7 @@ var orderChecks = []Check{
 	},
 	{
 		Name: "order/two connections",
-		Says: "What one session's write did is seen by a read that another sends after the write's reply and a sync.",
+		Says: "A read that follows the reply of another session's write, and a sync, sees that write.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -327,11 +327,11 @@ var orderChecks = []Check{
 	},
 }
 
-// reads is answer for a next frame that must be no event.
+// reads is like answer, but no event may come before the reply.
 func (k *conn) reads(xid int32, op proto.OpCode) {
 	before := len(k.events)
 	k.judge(k.answer(xid, op), proto.OK)
 	if len(k.events) > before {
-		k.t.failf("%s: an event came before the reply to %s, expected it later", k.name, wire.OpName(op))
+		k.t.failf("%s: received an event before the reply to %s, expected it later", k.name, wire.OpName(op))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// life makes a znode, sets it, gives it a child and takes both away again.
+// life creates a znode, sets it, creates and sets a child, and deletes both.
 func (k *conn) life(path string) {
 	k.create(path, nil, 0)
 	k.set(path, nil, -1)
@@ -32,7 +32,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/wrong modes",
-		Says: "addWatch with another mode than 0 and 1 is answered MarshallingError and adds nothing.",
+		Says: "addWatch with a mode other than 0 and 1 fails with MarshallingError and adds nothing.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -45,7 +45,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/mode 0",
-		Says: "A persistent watch is told of the znode's creation, data, children and deletion, again and again, and of its children's data nothing.",
+		Says: "A persistent watch reports changes of the znode's existence, data and children, again and again, but not changes of its children's data.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -64,7 +64,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/mode 1",
-		Says: "A recursive watch is told of the creation, data and deletion of the znode and of all below it, and never NodeChildrenChanged.",
+		Says: "A recursive watch reports changes of the existence and data of the znode and of all znodes below it, and never NodeChildrenChanged.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -84,7 +84,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/depth",
-		Says: "A recursive watch reaches down to any depth, and no znode whose name only begins alike.",
+		Says: "A recursive watch covers any depth, but not a sibling whose name merely starts with the same characters.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -106,7 +106,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name:  "persistent watches/root",
-		Says:  "A recursive watch on the root is told of every znode.",
+		Says:  "A recursive watch on the root reports changes of every znode.",
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
@@ -124,7 +124,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/overlap",
-		Says: "A connection with several watches that a change concerns is told of it once.",
+		Says: "If several watches of a connection match a change, the connection gets one event.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -161,7 +161,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/setACL",
-		Says: "Persistent watches are not told of setACL.",
+		Says: "setACL does not fire persistent watches.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -173,7 +173,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/before the own reply",
-		Says: "The events of persistent watches come before the reply of the own write, too.",
+		Says: "The events of persistent watches, too, come before the reply to the connection's own write.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -185,7 +185,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/multi",
-		Says: "A persistent watch is told of each change in a multi, in order.",
+		Says: "A persistent watch reports each change in a multi, in order.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -200,7 +200,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/side by side",
-		Says: "A persistent watch and one-shot watches of the same znode stand side by side: a change is told once, and the persistent watch stays.",
+		Says: "A persistent watch and one-shot watches of the same znode coexist: a change gives one event, and the persistent watch stays.",
 		In:   releases.WatchesSideBySide,
 		run: func(t *trial) {
 			k := t.connect()
@@ -225,7 +225,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/overwritten by one-shot",
-		Says: "A one-shot watch on a znode takes the place of the connection's persistent one, and is then used up.",
+		Says: "A one-shot watch on a znode replaces the connection's persistent one, and is then used up.",
 		In:   releases.WatchesOverwrite,
 		run: func(t *trial) {
 			k := t.connect()
@@ -237,7 +237,7 @@ var persistentChecks = []Check{
 			k.event(proto.EventNodeDataChanged, n)
 			k.set(n, nil, -1)
 			k.noEvent()
-			k.create(n+"/c", nil, 0) // that of the children is still there
+			k.create(n+"/c", nil, 0) // the watch on the children remains
 			k.event(proto.EventNodeChildrenChanged, n)
 			k.delete(n+"/c", -1)
 			k.event(proto.EventNodeChildrenChanged, n)
@@ -245,7 +245,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/overwrites one-shot",
-		Says: "A persistent watch takes the place of the connection's one-shot watches of the znode.",
+		Says: "A persistent watch replaces the connection's one-shot watches on the znode.",
 		In:   releases.WatchesOverwrite,
 		run: func(t *trial) {
 			k := t.connect()
@@ -262,7 +262,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/both modes",
-		Says: "A persistent and a recursive watch of one znode stand side by side: changes are told once, those of the children by NodeChildrenChanged too, and each can be removed alone.",
+		Says: "A persistent and a recursive watch on one znode coexist: each change gives one event, a child's change also NodeChildrenChanged, and each watch can be removed on its own.",
 		In:   releases.WatchesSideBySide,
 		run: func(t *trial) {
 			k := t.connect()
@@ -291,7 +291,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/types",
-		Says: "checkWatches and removeWatches know persistent watches as type 4 and recursive ones as type 5; types 1 and 2 are one-shot watches alone, and 3 is any.",
+		Says: "In checkWatches and removeWatches, type 4 is a persistent and type 5 a recursive watch; types 1 and 2 are only one-shot watches, and 3 is any watch.",
 		In:   releases.PersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -325,7 +325,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/no types",
-		Says: "checkWatches and removeWatches do not know the types 4 and 5: MarshallingError.",
+		Says: "checkWatches and removeWatches of types 4 and 5 fail with MarshallingError.",
 		In:   releases.NoPersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -338,7 +338,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/removed by halves",
-		Says: "removeWatches of type 1 takes a persistent watch's children events away, and that of type 2 the rest.",
+		Says: "removeWatches of type 1 removes the children events of a persistent watch, and that of type 2 the others.",
 		In:   releases.NoPersistentTypes,
 		run: func(t *trial) {
 			k := t.connect()
@@ -357,7 +357,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/removed by any",
-		Says: "removeWatches of type 3 removes persistent watches as well as the others.",
+		Says: "removeWatches of type 3 removes persistent watches as well as one-shot ones.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -392,7 +392,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/setWatches2",
-		Says: "setWatches2 sets persistent and recursive watches again without telling what happened meanwhile.",
+		Says: "setWatches2 sets persistent and recursive watches again, without events for changes in the meantime.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -422,7 +422,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/setWatches2, one-shot lists",
-		Says: "setWatches2 takes the lists of one-shot watches as setWatches does.",
+		Says: "setWatches2 handles the lists of one-shot watches as setWatches does.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -452,7 +452,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/end of a session",
-		Says: "A recursive watch is told of every ephemeral znode that goes with its session.",
+		Says: "A recursive watch reports every ephemeral znode that is deleted with its session.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k, owner := t.connect(), t.connect()
@@ -475,7 +475,7 @@ var persistentChecks = []Check{
 	},
 	{
 		Name: "persistent watches/own connection",
-		Says: "Each connection's persistent watches are its own: another one's stay when they are removed.",
+		Says: "Persistent watches belong to their connection: removing those of another connection does not affect them.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()

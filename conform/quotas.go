@@ -6,19 +6,19 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Limits as zkCli writes them.
+// soft and hard return the data of zookeeper_limits as zkCli writes it.
 func soft(count, bytes int) string { return fmt.Sprintf("count=%d,bytes=%d", count, bytes) }
 func hard(count, bytes int) string {
 	return fmt.Sprintf("count=-1,bytes=-1=;byteHardLimit=%d;countHardLimit=%d", bytes, count)
 }
 
-// usage makes sure of what the stats of a quota say.
+// usage checks the stats of a quota.
 func (k *conn) usage(path string, count, bytes int) {
 	data, _ := k.get("/zookeeper/quota" + path + "/zookeeper_stats")
 	k.t.equal("the stats of the quota", string(data), soft(count, bytes))
 }
 
-// tooMuch makes sure that a create and a setData are refused or not.
+// tryCreate and trySet check the code of a create and a setData with that much data.
 func (k *conn) tryCreate(code proto.Code, path string, bytes int) {
 	k.want(code, proto.OpCreate, &proto.CreateRequest{Path: path, Data: repeat(bytes), ACL: proto.OpenACL})
 }
@@ -29,7 +29,7 @@ func (k *conn) trySet(code proto.Code, path string, bytes int) {
 var quotaChecks = []Check{
 	{
 		Name: "quotas/first stats",
-		Says: "When the znode zookeeper_stats of a quota is created it gets what is true, whatever was written: the number of znodes, the one with the quota among them, and the sum of their data.",
+		Says: "When the znode zookeeper_stats of a quota is created, it gets the true numbers, whatever data was given: the number of znodes, including the one with the quota, and the total size of their data.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -42,7 +42,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/stats follow",
-		Says: "Create, setData and delete of any znode below keep the stats true.",
+		Says: "create, setData and delete of any znode below the quota update the stats.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -67,7 +67,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/stats and sessions",
-		Says: "The end of a session takes its ephemeral znodes out of the stats.",
+		Says: "When a session ends, its ephemeral znodes are subtracted from the stats.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k, owner := t.connect(), t.connect()
@@ -82,7 +82,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/stats and multi",
-		Says: "A multi changes the stats as its operations would, and one that fails not at all.",
+		Says: "A multi changes the stats as its operations would; one that fails does not change them.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -96,7 +96,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/stats fire nothing",
-		Says: "That the stats follow fires no watch and changes no version, time or zxid of zookeeper_stats.",
+		Says: "Updates of the stats fire no watch, and change no version, time or zxid of zookeeper_stats.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -117,7 +117,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/nearest",
-		Says: "Of several quotas above a znode the nearest one counts it, and that one alone.",
+		Says: "If a znode is below several quotas, only the nearest one counts it.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -136,7 +136,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name: "quotas/soft limits",
-		Says: "A soft limit refuses nothing.",
+		Says: "A soft limit refuses no request.",
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.connect()
@@ -149,7 +149,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/hard count",
-		Says:  "A create that would make more znodes than countHardLimit is QuotaExceeded and makes none; a delete makes room again.",
+		Says:  "A create that would exceed countHardLimit fails with QuotaExceeded; after a delete there is room again.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -170,7 +170,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/hard bytes, create",
-		Says:  "A create that would bring the data above byteHardLimit is QuotaExceeded; up to the limit and without data it is done.",
+		Says:  "A create whose data would exceed byteHardLimit fails with QuotaExceeded; one that just reaches the limit, or has no data, succeeds.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -186,7 +186,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/hard bytes, setData",
-		Says:  "A setData that would bring the data above byteHardLimit is QuotaExceeded and changes nothing.",
+		Says:  "A setData that would exceed byteHardLimit fails with QuotaExceeded and changes nothing.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -207,7 +207,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/above the limit",
-		Says:  "What is above byteHardLimit already may keep its size, and must come below the limit to change it.",
+		Says:  "Data that already exceeds byteHardLimit may be set to the same size, but to any other only within the limit.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -222,7 +222,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/precedence",
-		Says:  "QuotaExceeded comes after all other refusals of create, and in setData before that of the version alone.",
+		Says:  "create reports QuotaExceeded after all other errors; setData reports it before a wrong version, but after all others.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -247,7 +247,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/in multi",
-		Says:  "A hard limit refuses a create and a setData in a multi too, and with it the multi.",
+		Says:  "A hard limit applies to create and setData in a multi, too, and makes the whole multi fail.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -262,7 +262,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/every create",
-		Says:  "A hard limit holds for every kind of create.",
+		Says:  "A hard limit applies to every kind of create.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -280,7 +280,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/new limits",
-		Says:  "New limits in zookeeper_limits hold at once, and none are left when it is deleted.",
+		Says:  "New limits in zookeeper_limits apply at once, and deleting it removes them.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		run: func(t *trial) {
@@ -302,7 +302,7 @@ var quotaChecks = []Check{
 	},
 	{
 		Name:  "quotas/zxid",
-		Says:  "A write that is QuotaExceeded has consumed a zxid, like one that is refused for another reason.",
+		Says:  "A write that fails with QuotaExceeded consumes a zxid, like one that fails for another reason.",
 		In:    ">=3.7",
 		Needs: []Feature{Quotas},
 		Alone: true,

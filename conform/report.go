@@ -18,7 +18,7 @@ const (
 	Failed       Status = "failed"
 	Unsupported  Status = "unsupported"   // the endpoint lacks a feature that the check needs
 	OtherVersion Status = "other version" // the expected version of ZooKeeper behaves otherwise
-	// NotApplicable: the check is for an endpoint that is configured otherwise.
+	// NotApplicable means that the endpoint is not configured as the check requires.
 	NotApplicable Status = "not applicable"
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// short is the timeout of sessions that are to expire: long enough for a slow
-// machine, and the server may make it longer.
+// short is the timeout requested for sessions that are to expire. It is long enough
+// for a slow machine. The server may raise it.
 const short = time.Second
 
 var sessionChecks = []Check{
@@ -27,7 +27,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume keeps ephemerals",
-		Says: "Ephemeral znodes outlive their session's connection, and still are the session's after a resumption.",
+		Says: "Ephemeral znodes outlive their session's connection, and still belong to the session after it is resumed.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -42,7 +42,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume loses watches",
-		Says: "Watches end with their connection, though the session goes on.",
+		Says: "Watches end with their connection, even though the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -61,7 +61,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume loses identities",
-		Says: "Proven identities end with their connection, though the session goes on.",
+		Says: "Identities end with their connection, even though the session continues.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -77,7 +77,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume closes the old connection",
-		Says: "A resumption while the session's connection is open takes over, and the old connection is closed.",
+		Says: "If a session is resumed while its old connection is still open, the new connection takes over and the old one is closed.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -91,7 +91,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume with another timeout",
-		Says: "A resumption negotiates the timeout anew.",
+		Says: "A resumption negotiates the timeout again.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			least := t.timeoutFor(1)
@@ -110,7 +110,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume shortens the life",
-		Says: "The timeout of a resumption rules when the session expires.",
+		Says: "The timeout negotiated by a resumption decides when the session expires.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -129,7 +129,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/resume lengthens the life",
-		Says: "A session that was resumed in time for a longer timeout does not expire after the shorter one.",
+		Says: "A session that was resumed with a longer timeout does not expire after the shorter one.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			began := time.Now()
@@ -156,7 +156,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/hanging up",
-		Says: "A connection that ends without closeSession leaves the session, and others neither see nor hear of it.",
+		Says: "A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -171,7 +171,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/expiry",
-		Says: "A session that is silent for its timeout expires: its connection is closed without a frame and its ephemeral znodes are deleted with all their events.",
+		Says: "A session that is silent for its timeout expires: its connection is closed without a frame, and its ephemeral znodes are deleted with all their events.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			b := t.connect()
@@ -189,7 +189,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/expiry in one transaction",
-		Says: "All ephemeral znodes of a session that expires go in one transaction, so that their parents get the same pzxid.",
+		Says: "All ephemeral znodes of a session that expires are deleted in one transaction, so their parents get the same pzxid.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			b := t.connect()
@@ -228,7 +228,7 @@ var sessionChecks = []Check{
 			})
 			a.hangUp()
 			b.expires(a.Session, began, t.path("x"))
-			b.missing(t.path("x")) // ZooKeeper closes the session's connections behind the event, also one that is new
+			b.missing(t.path("x")) // by now ZooKeeper has closed the session's connections, which it does after the event, even to a new one
 			t.refused(resumption(a.Session))
 		},
 	},
@@ -240,13 +240,13 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/reads keep it",
-		Says: "Requests of any kind keep a session alive, those that fail too.",
+		Says: "Requests of any kind keep a session alive, including requests that fail.",
 		In:   ">=3.0",
 		run:  keeps(func(k *conn) { k.missing(k.t.path("missing")) }),
 	},
 	{
 		Name: "sessions/resuming keeps it",
-		Says: "A session that is resumed before its time is up starts a whole timeout anew.",
+		Says: "Resuming a session before it expires gives it a full timeout again.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			watcher := t.connect()
@@ -267,7 +267,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/auth does not keep it",
-		Says: "Auth packets alone do not keep a session alive.",
+		Says: "auth requests alone do not keep a session alive.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			watcher := t.connect()
@@ -292,7 +292,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/close deletes ephemerals",
-		Says: "closeSession deletes the session's ephemeral znodes in its own transaction, whose zxid is in the reply, and no other's.",
+		Says: "closeSession deletes the session's ephemeral znodes, and no others, in one transaction, whose zxid is in the reply.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -310,8 +310,8 @@ var sessionChecks = []Check{
 		},
 	},
 	{
-		Name: "sessions/close behind a create",
-		Says: "An ephemeral znode whose create is sent right before closeSession is gone too.",
+		Name: "sessions/close after a create",
+		Says: "An ephemeral znode whose create is sent right before closeSession is deleted, too.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -327,8 +327,8 @@ var sessionChecks = []Check{
 		},
 	},
 	{
-		Name: "sessions/requests behind a close",
-		Says: "Requests sent behind closeSession are not carried out; one that is answered before the connection ends is told SessionExpired or UnknownSession.",
+		Name: "sessions/requests after a close",
+		Says: "Requests sent after closeSession have no effect; if one is answered before the connection ends, the code is SessionExpired or UnknownSession.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a := t.connect()
@@ -339,7 +339,7 @@ var sessionChecks = []Check{
 			a.flush()
 			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
 			for f := a.nextOrEnd(); f != nil; f = a.nextOrEnd() {
-				t.ensure(f.Code == proto.SessionExpired || f.Code == proto.UnknownSession, "a request behind closeSession is answered %s", f.Code)
+				t.ensure(f.Code == proto.SessionExpired || f.Code == proto.UnknownSession, "a request after closeSession is answered %s", f.Code)
 			}
 			b := t.connect()
 			b.missing(t.path("x"))
@@ -358,7 +358,7 @@ var sessionChecks = []Check{
 	},
 	{
 		Name: "sessions/after a close",
-		Says: "When closeSession is answered, a new session sees no ephemeral znode of the one before and can make its own of the same name.",
+		Says: "Once closeSession is answered, a new session sees no ephemeral znode of the closed one and can create its own with the same name.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for range 5 {
@@ -370,8 +370,8 @@ var sessionChecks = []Check{
 		},
 	},
 	{
-		Name: "sessions/two on one client",
-		Says: "Sessions know nothing of each other: one that closes leaves another's znodes and connection alone.",
+		Name: "sessions/two sessions",
+		Says: "Sessions are independent: closing one does not affect another's znodes and connection.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -383,13 +383,13 @@ var sessionChecks = []Check{
 		},
 	},
 	{
-		Name: "sessions/wrong password spares ephemerals",
-		Says: "Somebody who does not know a session's password can neither take it over nor end it.",
+		Name: "sessions/wrong password keeps ephemerals",
+		Says: "A client that does not know a session's password can neither take the session over nor end it.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
-			a.hangUp() // since ZooKeeper closes the connection before it looks at the password
+			a.hangUp() // because ZooKeeper closes it before it checks the password
 			q := resumption(a.Session)
 			q.Password = bytes.Repeat([]byte{7}, proto.PasswordLen)
 			for range 3 {
@@ -401,9 +401,9 @@ var sessionChecks = []Check{
 	},
 }
 
-// shortLived opens a session that is to expire; it was last heard of after
-// began. setup may make ephemeral znodes; it is run again if it took so
-// long that the session may have ended on the way.
+// shortLived opens a session that is to expire. The client's last request was sent
+// after began. setup may create ephemeral znodes; it is run again, with a new session,
+// if it took so long that the session may have expired meanwhile.
 func (t *trial) shortLived(setup func(*conn)) (k *conn, began time.Time) {
 	const tries = 5
 	for try := range tries {
@@ -420,13 +420,13 @@ func (t *trial) shortLived(setup func(*conn)) (k *conn, began time.Time) {
 		if time.Since(start) < time.Duration(k.Session.Timeout)*time.Millisecond || try == tries-1 {
 			t.failf("%s", why)
 		}
-		t.protect(func() { t.resume(k.Session).closeSession() }) // unless it has expired
+		t.protect(func() { t.resume(k.Session).closeSession() }) // fails if the session has expired
 	}
 	return k, began
 }
 
-// expires waits for the event that tells of the end of a silent session, by
-// the deletion of its znode. The session was last heard of after began.
+// expires waits until a session has expired, which k learns from the deletion of its
+// ephemeral znode at path. The session's last request was sent after began.
 func (k *conn) expires(s proto.ConnectReply, began time.Time, path string) {
 	usual := k.timeout
 	k.timeout += 2 * time.Duration(s.Timeout) * time.Millisecond
@@ -435,15 +435,15 @@ func (k *conn) expires(s proto.ConnectReply, began time.Time, path string) {
 	k.t.notBefore(s, began)
 }
 
-// notBefore makes sure that a session which ended by now and was last heard of
-// after began had its time.
+// notBefore checks that a session that has just expired lived for its whole timeout.
+// Its last request was sent after began.
 func (t *trial) notBefore(s proto.ConnectReply, began time.Time) {
 	if lived := time.Since(began); lived < time.Duration(s.Timeout)*time.Millisecond {
-		t.failf("the session expired after %v, its timeout is %d ms", lived, s.Timeout)
+		t.failf("the session expired after %v, but its timeout is %d ms", lived, s.Timeout)
 	}
 }
 
-// keeps is a check that a session lives on while it does something.
+// keeps returns a check that a session does not expire while it keeps doing something.
 func keeps(something func(*conn)) func(*trial) {
 	return func(t *trial) {
 		const tries = 5
@@ -464,7 +464,7 @@ func keeps(something func(*conn)) func(*trial) {
 			if why == "" {
 				return
 			}
-			// A machine that is too slow is no proof against the server.
+			// On a slow machine the session may expire through no fault of the server.
 			if !late || try == tries-1 {
 				t.failf("%s", why)
 			}

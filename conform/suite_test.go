@@ -19,20 +19,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestRows looks at the form of every check.
+// TestRows checks the fields of every check.
 func TestRows(t *testing.T) {
 	seen := map[string]bool{}
 	form := regexp.MustCompile(`^[a-z0-9 -]+/[^/]+$`)
 	for _, k := range suite {
 		if !form.MatchString(k.Name) || seen[k.Name] {
-			t.Errorf("%q: a name is GROUP/WHAT, and there is one of each", k.Name)
+			t.Errorf("%q: a name must have the form GROUP/WHAT and be unique", k.Name)
 		}
 		seen[k.Name] = true
 		if len(k.Says) < 20 || !strings.HasSuffix(k.Says, ".") {
-			t.Errorf("%s: %q is no sentence", k.Name, k.Says)
+			t.Errorf("%s: %q is not a sentence", k.Name, k.Says)
 		}
 		if !Newest.In(k.In) && !(Version{3, 8, 0, true}).In(k.In) && !(Version{3, 8, 0, false}).In(k.In) {
-			t.Errorf("%s: no version that the suite is run against is in %q", k.Name, k.In)
+			t.Errorf("%s: the suite is never run against a version in %q", k.Name, k.In)
 		}
 		if k.run == nil {
 			t.Errorf("%s: does nothing", k.Name)
@@ -62,15 +62,15 @@ func TestVersion(t *testing.T) {
 			t.Errorf("%s (%s) in %q: %v, %v", x.version, v, x.in, !x.want, err)
 		}
 		if again, err := ParseVersion(v.String()); err != nil || again != v {
-			t.Errorf("%s does not read back: %v, %v", v, again, err)
+			t.Errorf("%s cannot be parsed again: %v, %v", v, again, err)
 		}
 	}
 	if _, err := ParseVersion("newest"); err == nil {
-		t.Error("a word is taken for a version")
+		t.Error("a word is accepted as a version")
 	}
 }
 
-// withSuite runs f with other checks than the real ones.
+// withSuite runs f with the given checks in place of the real ones.
 func withSuite(t *testing.T, checks []Check, f func()) {
 	t.Helper()
 	was := suite
@@ -79,7 +79,7 @@ func withSuite(t *testing.T, checks []Check, f func()) {
 	f()
 }
 
-// TestReport runs checks of which each ends in its own way.
+// TestReport runs checks that each have another result.
 func TestReport(t *testing.T) {
 	s := lockkeepertest.Start(t)
 	checks := []Check{
@@ -88,8 +88,8 @@ func TestReport(t *testing.T) {
 			t.connect().want(proto.NodeExists, proto.OpExists, &proto.PathWatch{Path: "/zookeeper"})
 		}},
 		{Name: "a/broken", Says: "It has a bug.", In: ">=3.0", run: func(*trial) { panic("bug") }},
-		{Name: "b/old", Says: "It is of old.", In: "<3.5", run: func(*trial) { panic("run") }},
-		{Name: "b/needy", Says: "It needs what is not there.", In: ">=3.0", Needs: []Feature{Reaper}, run: func(*trial) { panic("run") }},
+		{Name: "b/old", Says: "It applies only to old versions.", In: "<3.5", run: func(*trial) { panic("run") }},
+		{Name: "b/needy", Says: "It needs a missing feature.", In: ">=3.0", Needs: []Feature{Reaper}, run: func(*trial) { panic("run") }},
 	}
 	var r *Report
 	var err error
@@ -109,7 +109,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	if r.OK() || calls != len(checks) || r.Left != "" {
-		t.Errorf("OK %v, progress told %d times, left %q", r.OK(), calls, r.Left)
+		t.Errorf("OK %v, %d calls of Progress, left %q", r.OK(), calls, r.Left)
 	}
 	text, xmlText := new(bytes.Buffer), new(bytes.Buffer)
 	if err := errors.Join(r.WriteText(text), r.WriteJUnit(xmlText)); err != nil {
@@ -117,11 +117,11 @@ func TestReport(t *testing.T) {
 	}
 	for _, want := range []string{
 		"a                          1       2            0               0              0\n",
-		"unsupported: b/needy: needs reaper: it was not said how soon containers are reaped\n",
+		"unsupported: b/needy: needs reaper: the time after which containers are reaped was not given\n",
 		"FAILED a/wrong code (ZooKeeper >=3.0)\n  It fails.\n    A > connect {",
 		"    A > exists xid=1 {path=\"/zookeeper\" watch=false}\n    A < exists xid=1 zxid=",
 		"  A: exists is answered Ok, expected NodeExists\n",
-		"the check broke: bug",
+		"the check panicked: bug",
 		"5 checks as of ZooKeeper 3.9.5: 1 passed, 2 failed, 1 unsupported, 0 not applicable, 1 of other versions",
 	} {
 		if !strings.Contains(text.String(), want) {
@@ -139,7 +139,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestNoServer runs the suite where nothing, or something else, answers.
+// TestNoServer runs the suite against endpoints that do not speak ZooKeeper's protocol.
 func TestNoServer(t *testing.T) {
 	for name, dial := range map[string]func(context.Context) (net.Conn, error){
 		"refused": func(context.Context) (net.Conn, error) { return nil, errors.New("refused") },
@@ -180,9 +180,9 @@ func TestNoServer(t *testing.T) {
 	}
 }
 
-// TestLeft ends a run while a check is under way, which leaves a znode that only
-// the super user may delete: the rest is deleted all the same, and the report
-// says what is left, and how to avoid that.
+// TestLeft cancels a run during a check that has created a znode that only the super
+// user can delete. The suite must still delete everything else, and the report must say
+// what is left and how to avoid that.
 func TestLeft(t *testing.T) {
 	for super, wantLeft := range map[string]bool{"": true, "super:secret": false} {
 		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }))
@@ -214,14 +214,14 @@ func TestLeft(t *testing.T) {
 		c := s.Connect(t, time.Minute)
 		for path, want := range map[string]bool{path.Dir(locked): wantLeft, path.Dir(locked) + "/other": false} {
 			if there, _, err := c.Exists(path); err != nil || there != want {
-				t.Errorf("with the super user %q, %s is there: %v, %v", super, path, there, err)
+				t.Errorf("with the super user %q, %s exists: %v, %v", super, path, there, err)
 			}
 		}
 	}
 }
 
-// TestReconfigEnabled runs the checks that need reconfigEnabled=false on servers
-// that have it true: they are not applicable, and no member is changed.
+// TestReconfigEnabled runs the checks that require reconfigEnabled=false on servers with
+// reconfigEnabled=true. They must be NotApplicable and change no member.
 func TestReconfigEnabled(t *testing.T) {
 	enabled := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Reconfig = true })
 	for name, x := range map[string]struct {
@@ -239,7 +239,7 @@ func TestReconfigEnabled(t *testing.T) {
 			t.Fatalf("%s: %v, %+v", name, err, r)
 		}
 		var text strings.Builder
-		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "not applicable: system nodes/reconfig: is about reconfigEnabled=false, but here reconfig is answered "+x.why) {
+		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "not applicable: system nodes/reconfig: requires reconfigEnabled=false, but reconfig is answered "+x.why) {
 			t.Errorf("%s: %v\n%s", name, err, &text)
 		}
 	}

@@ -37,7 +37,7 @@ var syncChecks = []Check{
 	},
 	{
 		Name: "sync and ping/sync",
-		Says: "sync is answered with the path that it was sent, which need not exist nor be one.",
+		Says: "sync returns the path that was sent, which need neither exist nor be valid.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -49,7 +49,7 @@ var syncChecks = []Check{
 	},
 	{
 		Name: "sync and ping/sync of a null path",
-		Says: "sync of a null path, as kazoo sends the empty one, is answered with null.",
+		Says: "sync of a null path, which kazoo sends for the empty one, returns null.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			f := t.connect().do(proto.OpSync, &proto.Path{Null: true})
@@ -58,7 +58,7 @@ var syncChecks = []Check{
 	},
 	{
 		Name: "sync and ping/sync without permission",
-		Says: "sync asks for no permission.",
+		Says: "sync needs no permission.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -68,7 +68,7 @@ var syncChecks = []Check{
 	},
 	{
 		Name: "sync and ping/sync after another's write",
-		Says: "The reply to sync has at least the zxid of every write that was answered before it was sent.",
+		Says: "The reply to sync has at least the zxid of every write that was answered before the sync was sent.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()

@@ -7,8 +7,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// builtIn looks at a znode that every server starts with: one that was never
-// created and is open to all. Some of its Stat depends on what was done to it.
+// builtIn checks a znode that every server starts with: it was never created and is
+// open to everyone. It does not check the fields of its Stat that change with use.
 func builtIn(t *trial, k *conn, path string) (children []string) {
 	s := k.stat(path)
 	t.equal("czxid, ctime and owner of "+path, []int64{s.Czxid, s.Ctime, s.EphemeralOwner}, []int64{0, 0, 0})
@@ -22,7 +22,7 @@ func builtIn(t *trial, k *conn, path string) (children []string) {
 var systemChecks = []Check{
 	{
 		Name:  "system nodes/root",
-		Says:  "The root is there from the start, with czxid 0 and ctime 0, open to anybody, and has the child zookeeper.",
+		Says:  "The root always exists, with czxid 0 and ctime 0, is open to everyone, and has the child zookeeper.",
 		In:    ">=3.0",
 		Alone: true,
 		run: func(t *trial) {
@@ -32,14 +32,14 @@ var systemChecks = []Check{
 	},
 	{
 		Name:  "system nodes/root's numbers",
-		Says:  "The child that the root was born with was never counted: the next sequential znode in the root has half the sum of cversion and the number of children for a number.",
+		Says:  "The child that the root starts with was never counted: the next sequential znode in the root gets half the sum of cversion and numChildren as its number.",
 		In:    ">=3.0",
 		Alone: true,
-		run:   func(t *trial) { bornWith(t, "/", "") },
+		run:   func(t *trial) { numbersIn(t, "/", "") },
 	},
 	{
 		Name:  "system nodes/zookeeper",
-		Says:  "/zookeeper is there from the start, never set, open to anybody, and has the children config and quota.",
+		Says:  "/zookeeper always exists, was never set, is open to everyone, and has the children config and quota.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -54,14 +54,14 @@ var systemChecks = []Check{
 	},
 	{
 		Name:  "system nodes/zookeeper's numbers",
-		Says:  "Anybody may create znodes in /zookeeper; the two that it was born with were never counted, so that its cversion began at -2.",
+		Says:  "Everyone may create znodes in /zookeeper. The two children that it starts with were never counted, so its cversion starts at -2.",
 		In:    ">=3.5",
 		Alone: true,
-		run:   func(t *trial) { bornWith(t, "/zookeeper", "/zookeeper") },
+		run:   func(t *trial) { numbersIn(t, "/zookeeper", "/zookeeper") },
 	},
 	{
 		Name:  "system nodes/quota",
-		Says:  "/zookeeper/quota is there from the start, without data and open to anybody.",
+		Says:  "/zookeeper/quota always exists, without data and open to everyone.",
 		In:    ">=3.0",
 		Alone: true,
 		run: func(t *trial) {
@@ -69,12 +69,12 @@ var systemChecks = []Check{
 			builtIn(t, k, "/zookeeper/quota")
 			data, _ := k.get("/zookeeper/quota")
 			t.equal("the data's length", len(data), 0)
-			bornWith(t, "/zookeeper/quota", "/zookeeper/quota")
+			numbersIn(t, "/zookeeper/quota", "/zookeeper/quota")
 		},
 	},
 	{
 		Name: "system nodes/config",
-		Says: "/zookeeper/config has the members' addresses, or nothing in a server that stands alone; anybody may read and watch it, and its aversion is -1.",
+		Says: "/zookeeper/config has the members' addresses, or no data on a standalone server; everyone may read and watch it, and its aversion is -1.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -90,7 +90,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/config is read-only",
-		Says: "/zookeeper/config can be neither set, nor opened, nor have children: NoAuth.",
+		Says: "setData and setACL of /zookeeper/config, and create below it, fail with NoAuth.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -102,7 +102,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/cannot be deleted",
-		Says: "The root, /zookeeper, /zookeeper/quota and /zookeeper/config cannot be deleted, in a multi neither: BadArguments, whatever the version.",
+		Says: "delete of the root, /zookeeper, /zookeeper/quota or /zookeeper/config fails with BadArguments, whatever the version, and in a multi too.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -115,7 +115,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/cannot be created",
-		Says: "The system's znodes exist already for create.",
+		Says: "create of a system znode fails with NodeExists.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -126,7 +126,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/empty path",
-		Says: "An empty path is the root to those who read, and nothing to those who write.",
+		Says: "The empty path means the root in reads and is invalid in writes.",
 		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
@@ -139,7 +139,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name: "system nodes/reconfig",
-		Says: "Without reconfigEnabled, reconfig is answered ReconfigDisabled, before its servers are looked at.",
+		Says: "Without reconfigEnabled, reconfig fails with ReconfigDisabled before its servers are checked.",
 		In:   ">=3.5.3",
 		With: NoReconfig,
 		run: func(t *trial) {
@@ -153,7 +153,7 @@ var systemChecks = []Check{
 	},
 	{
 		Name:  "system nodes/reconfig's zxid",
-		Says:  "A reconfig that is refused has consumed a zxid.",
+		Says:  "A reconfig that is refused consumes a zxid.",
 		In:    ">=3.5.3",
 		With:  NoReconfig,
 		Alone: true,
@@ -168,8 +168,8 @@ var systemChecks = []Check{
 	},
 }
 
-// bornWith makes a sequential znode in one that was born with children.
-func bornWith(t *trial, path, prefix string) {
+// numbersIn creates a sequential znode in one that had children from the start.
+func numbersIn(t *trial, path, prefix string) {
 	k := t.connect()
 	s := k.stat(path)
 	made := k.create(prefix+t.s.root+"-numbered-", nil, proto.FlagSequential)

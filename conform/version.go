@@ -16,7 +16,7 @@ type Version struct {
 // Newest is the newest release that the suite knows.
 var Newest = Version(releases.Newest)
 
-// ParseVersion reads a version as srvr gives it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
+// ParseVersion parses a version as srvr shows it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
 // or as a person writes it ("3.8.4", "3.8.0+debian").
 func ParseVersion(s string) (Version, error) {
 	v, err := releases.Parse(s)
@@ -26,10 +26,10 @@ func ParseVersion(s string) (Version, error) {
 	return Version(v), err
 }
 
-// String is the version as ParseVersion reads it.
+// String returns the version in a form that ParseVersion accepts.
 func (v Version) String() string { return releases.Version(v).String() }
 
-// In reports whether the version is in a range: alternatives divided by "|",
-// each a list of conditions that must all hold. A condition is ">=3.9.2",
-// "<3.9", or "debian" or "!debian" for Debian's patched 3.8.0 and all others.
+// In reports whether the version is in a range: alternatives separated by "|", each a
+// list of conditions that must all hold. A condition is ">=3.9.2", "<3.9", "debian" for
+// Debian's patched 3.8.0, or "!debian" for every other version.
 func (v Version) In(r string) bool { return releases.Version(v).In(r) }

@@ -23,8 +23,8 @@ const (
 	modeRecursive  int32 = 1
 )
 
-// restored sends setWatches in a frame with xid -8, as clients do when they
-// come back, and waits for its reply; the events before it wait for event.
+// restored sends setWatches with xid -8, as clients do when they reconnect, and waits
+// for its reply. It keeps the events before the reply for event.
 func (k *conn) restored(op proto.OpCode, q proto.Record) {
 	k.queueXid(proto.XidSetWatches, op, q)
 	k.flush()
@@ -44,8 +44,8 @@ func (k *conn) removeWatches(path string, watcher int32) {
 	k.do(proto.OpRemoveWatches, &proto.PathType{Path: path, Type: watcher})
 }
 
-// A watched znode, what is done, and the events of it. The znode is t.path("n")
-// and has a child "c"; its parent is the check's own.
+// fired is a check of the events that a change gives. It creates the znode t.path("n"),
+// sets a watch on it and changes it from another connection.
 type fired struct {
 	watch func(k *conn, path string)
 	do    func(k *conn, path string)
@@ -64,7 +64,7 @@ func (x fired) run(t *trial) {
 	k.noEvent()
 }
 
-// What may be done to a znode.
+// Changes of a znode.
 func doSet(k *conn, p string)    { k.set(p, []byte("2"), -1) }
 func doSame(k *conn, p string)   { k.set(p, []byte("1"), -1) }
 func doDelete(k *conn, p string) { k.delete(p, -1) }
@@ -80,25 +80,25 @@ var (
 var watchChecks = []Check{
 	{
 		Name: "watches/data, setData",
-		Says: "A watch of getData is told NodeDataChanged when the data is set.",
+		Says: "A watch of getData fires NodeDataChanged when the data is set.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchData, doSet, dataChanged}.run,
 	},
 	{
 		Name: "watches/data, same data",
-		Says: "Setting the data that is there already is a change and is told.",
+		Says: "Setting the same data again counts as a change and fires the watch.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchData, doSame, dataChanged}.run,
 	},
 	{
 		Name: "watches/data, delete",
-		Says: "A watch of getData is told NodeDeleted when the znode is deleted.",
+		Says: "A watch of getData fires NodeDeleted when the znode is deleted.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchData, doDelete, deleted}.run,
 	},
 	{
 		Name: "watches/data, children",
-		Says: "A watch of getData is not told of the znode's children.",
+		Says: "Changes of the znode's children do not fire a watch of getData.",
 		In:   ">=3.0",
 		run: fired{(*conn).watchData, func(k *conn, p string) {
 			k.create(p+"/c", nil, 0)
@@ -108,19 +108,19 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/exists, setData",
-		Says: "A watch of exists on a znode that exists is told NodeDataChanged when the data is set.",
+		Says: "A watch of exists on an existing znode fires NodeDataChanged when the data is set.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchExists, doSet, dataChanged}.run,
 	},
 	{
 		Name: "watches/exists, delete",
-		Says: "A watch of exists is told NodeDeleted when the znode is deleted.",
+		Says: "A watch of exists fires NodeDeleted when the znode is deleted.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchExists, doDelete, deleted}.run,
 	},
 	{
 		Name: "watches/exists, create",
-		Says: "A watch of exists on a znode that is missing, which is answered NoNode, is told NodeCreated when it is created.",
+		Says: "exists of a missing znode fails with NoNode but sets a watch, which fires NodeCreated when the znode is created.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -134,7 +134,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/exists, sequential create",
-		Says: "A watch of exists waits for the whole name of a sequential znode.",
+		Says: "A watch of exists matches only the full name of a sequential znode.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -149,13 +149,13 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/children, create",
-		Says: "A watch of getChildren is told NodeChildrenChanged, with the parent's path, when a child is created.",
+		Says: "A watch of getChildren fires NodeChildrenChanged, with the parent's path, when a child is created.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchChildren, doChild, childrenChanged}.run,
 	},
 	{
 		Name: "watches/children, delete of a child",
-		Says: "A watch of getChildren is told NodeChildrenChanged when a child is deleted.",
+		Says: "A watch of getChildren fires NodeChildrenChanged when a child is deleted.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -168,13 +168,13 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/children, delete",
-		Says: "A watch of getChildren is told NodeDeleted when the znode itself is deleted.",
+		Says: "A watch of getChildren fires NodeDeleted when the znode itself is deleted.",
 		In:   ">=3.0",
 		run:  fired{(*conn).watchChildren, doDelete, deleted}.run,
 	},
 	{
 		Name: "watches/children, data",
-		Says: "A watch of getChildren is not told of data, neither the znode's own nor a child's, nor of its children's children.",
+		Says: "Changes of data, the znode's own or a child's, and of grandchildren do not fire a watch of getChildren.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -199,7 +199,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setACL",
-		Says: "No watch is told of setACL.",
+		Says: "setACL fires no watch.",
 		In:   ">=3.0",
 		run: fired{func(k *conn, p string) {
 			k.watchData(p)
@@ -209,7 +209,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/failed writes",
-		Says: "A write that fails fires nothing and uses no watch up.",
+		Says: "A write that fails fires no watch and uses none up.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -230,7 +230,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/one-shot",
-		Says: "A watch fires once; a second change is told only after it was set again.",
+		Says: "A watch fires once; a second change fires it only if it was set again.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -252,7 +252,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/set twice",
-		Says: "Watches of the same kind that one connection sets on one znode are one watch: getData and exists twice each give one event.",
+		Says: "Watches of the same kind that one connection sets on one znode are one watch: getData and exists, each called twice, give one event.",
 		In:   ">=3.0",
 		run: fired{func(k *conn, p string) {
 			k.watchData(p)
@@ -263,7 +263,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/two connections",
-		Says: "Every connection that watches is told, whoever made the change.",
+		Says: "Every connection that watches gets the event, whichever connection made the change.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -280,7 +280,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/data and children, delete",
-		Says: "A connection that watches data and children of a znode is told of its deletion once, and both watches are used up.",
+		Says: "A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -317,7 +317,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/without the flag",
-		Says: "A read that does not ask for a watch sets none.",
+		Says: "A read without the watch flag sets no watch.",
 		In:   ">=3.0",
 		run: fired{func(k *conn, p string) {
 			k.stat(p)
@@ -354,7 +354,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/no permission",
-		Says: "getData and getChildren that are answered NoAuth set no watch.",
+		Says: "getData and getChildren that fail with NoAuth set no watch.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -383,8 +383,8 @@ var watchChecks = []Check{
 		},
 	},
 	{
-		Name: "watches/before what shows the change",
-		Says: "A connection that watches is told of a change before it can read it.",
+		Name: "watches/before the change is visible",
+		Says: "A connection that watches gets the event of a change before it can read the change.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -408,13 +408,13 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/header",
-		Says: "An event has xid -1, error 0 and the zxid -1.",
+		Says: "An event has xid -1, error 0 and zxid -1.",
 		In:   releases.NoEventZxid,
 		run:  func(t *trial) { eventHeader(t, func(*wire.Frame) int64 { return -1 }) },
 	},
 	{
 		Name: "watches/header with zxid",
-		Says: "An event has xid -1, error 0 and the zxid of the change that it tells.",
+		Says: "An event has xid -1, error 0 and the zxid of the change that it reports.",
 		In:   releases.EventZxid,
 		run:  func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) },
 	},
@@ -437,7 +437,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/kept while others go",
-		Says: "A watch stays when another connection that has the same one goes.",
+		Says: "A watch stays when another connection that has the same watch ends.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -452,7 +452,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/end of a session",
-		Says: "The end of a session is told as the deletion of its ephemeral znodes: NodeDeleted of each, and NodeChildrenChanged of the parent once.",
+		Says: "The end of a session fires the watches on its ephemeral znodes: NodeDeleted for each, and NodeChildrenChanged for the parent once.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, owner := t.connect(), t.connect()
@@ -468,7 +468,7 @@ var watchChecks = []Check{
 				e := k.next().Body.(*proto.WatcherEvent)
 				if e.Type == proto.EventNodeChildrenChanged {
 					t.equal("the path", e.Path, t.path(""))
-					t.ensure(len(want) == 2, "the parent's event must come behind that of the first child that was deleted")
+					t.ensure(len(want) == 2, "the parent's event must come after that of the first child that was deleted")
 					continue
 				}
 				t.equal("the event of "+e.Path, e.Type, proto.EventNodeDeleted)
@@ -480,7 +480,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/own end",
-		Says: "A session that closes is told of its own ephemeral znodes before the reply.",
+		Says: "A session that closes gets the events of its own ephemeral znodes before the reply.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -492,7 +492,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/expiry",
-		Says: "The expiry of a session is told as the deletion of its ephemeral znodes.",
+		Says: "The expiry of a session fires the watches on its ephemeral znodes.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, owner := t.connect(), t.connectFor(time.Millisecond)
@@ -508,7 +508,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name:  "watches/root",
-		Says:  "The root's children can be watched like any other's.",
+		Says:  "The root's children can be watched like those of any other znode.",
 		In:    ">=3.0",
 		Alone: true,
 		run: func(t *trial) {
@@ -522,7 +522,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, data",
-		Says: "setWatches tells at once of each znode in the data list that is gone (NodeDeleted) or was set after the zxid (NodeDataChanged), and sets the others' watches.",
+		Says: "For each znode in the data list that is gone (NodeDeleted) or was set after the zxid (NodeDataChanged), setWatches sends an event at once; for the others it sets a watch.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -552,7 +552,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, exist",
-		Says: "setWatches tells NodeCreated of each znode in the exist list that is there, even if it was so before the zxid, and sets the watches of those that are missing.",
+		Says: "For each znode in the exist list that exists, even if it did before the zxid, setWatches sends NodeCreated; for the others it sets a watch.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -571,7 +571,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, children",
-		Says: "setWatches tells at once of each znode in the children list that is gone (NodeDeleted) or whose children changed after the zxid (NodeChildrenChanged), and sets the others' watches.",
+		Says: "For each znode in the children list that is gone (NodeDeleted) or whose children changed after the zxid (NodeChildrenChanged), setWatches sends an event at once; for the others it sets a watch.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k, w := t.connect(), t.connect()
@@ -598,7 +598,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, order",
-		Says: "The events of setWatches come before its reply, in the order of the lists data, exist and children, and have the zxid -1.",
+		Says: "The events of setWatches come before its reply, in the order of the lists data, exist and children, and have zxid -1.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -621,7 +621,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, frames",
-		Says: "Several setWatches in a row, all with xid -8 or with xids of their own, are each answered in turn and add up.",
+		Says: "Several setWatches in a row, all with xid -8 or with xids of their own, are answered in turn, and their watches add up.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -646,7 +646,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/setWatches, undecodable",
-		Says: "A setWatches that cannot be decoded is answered MarshallingError, and the connection stays open.",
+		Says: "A setWatches that cannot be decoded fails with MarshallingError, and the connection stays open.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
@@ -656,7 +656,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/checkWatches",
-		Says: "checkWatches of type 1 finds a watch of children, 2 one of data or existence, 3 any; NoWatcher says that there is none. It changes nothing.",
+		Says: "checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -685,19 +685,19 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/checkWatches, others'",
-		Says: "checkWatches sees the watches of its own connection only.",
+		Says: "checkWatches finds only the watches of its own connection.",
 		In:   releases.CheckOwnWatches,
 		run:  func(t *trial) { checkOthers(t, false) },
 	},
 	{
-		Name: "watches/checkWatches, anybody's",
+		Name: "watches/checkWatches, all connections'",
 		Says: "checkWatches finds the watches of other connections too.",
 		In:   releases.CheckAnyWatches,
 		run:  func(t *trial) { checkOthers(t, true) },
 	},
 	{
 		Name: "watches/removeWatches",
-		Says: "removeWatches of type 1 removes a watch of children, 2 one of data or existence; none is left behind and no event is sent.",
+		Says: "removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -726,7 +726,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/removeWatches, any",
-		Says: "removeWatches of type 3 removes the watches of both kinds, or the one there is.",
+		Says: "removeWatches of type 3 removes the watches of both kinds, or the only one.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -747,7 +747,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/removeWatches, others'",
-		Says: "removeWatches leaves the watches of other connections alone.",
+		Says: "removeWatches does not affect the watches of other connections.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			a, b := t.connect(), t.connect()
@@ -763,7 +763,7 @@ var watchChecks = []Check{
 	},
 	{
 		Name: "watches/wrong types",
-		Says: "checkWatches and removeWatches of a type that does not exist are answered MarshallingError.",
+		Says: "checkWatches and removeWatches of a type that does not exist fail with MarshallingError.",
 		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
@@ -785,7 +785,7 @@ func eventHeader(t *trial, zxid func(change *wire.Frame) int64) {
 	t.equal("the xid", e.Xid, proto.XidEvent)
 	t.equal("the error", e.Code, proto.OK)
 	t.equal("the zxid", e.Zxid, zxid(change))
-	t.equal("the bytes behind the record", len(e.Rest), 0)
+	t.equal("the bytes after the record", len(e.Rest), 0)
 }
 
 func checkOthers(t *trial, found bool) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A four-letter word's answer: expressions of its lines.
+// Regular expressions for lines of the answers.
 const (
 	versionText = `\d+\.\d+\.\d+\S*, built on \d{4}-\d\d-\d\d \d\d:\d\d UTC`
 	clientText  = `/\S+\[[0-9a-f]+\]\(queued=\d+,recved=\d+,sent=\d+`
@@ -28,15 +28,16 @@ var srvrLines = []string{
 	`Zxid: 0x[0-9a-f]+`,
 	`Mode: (standalone|leader|follower|observer)`,
 	`Node count: \d+`,
-	`(Proposal sizes last/min/max: -?\d+/-?\d+/-?\d+)?`, // a leader's
+	`(Proposal sizes last/min/max: -?\d+/-?\d+/-?\d+)?`, // only a leader shows it
 }
 
-// matches reports whether all of line is as the expression says.
+// matches reports whether the expression matches the whole line.
 func matches(expr, line string) bool {
 	return regexp.MustCompile(`^(?:` + expr + `)$`).MatchString(line)
 }
 
-// lines asks a word and gives the lines of its answer, the last of which must be complete.
+// lines sends a word and returns the lines of its answer, which must end with a line
+// feed.
 func (t *trial) lines(word string) []string {
 	answer := t.word(word)
 	rest, ok := strings.CutSuffix(answer, "\n")
@@ -44,33 +45,33 @@ func (t *trial) lines(word string) []string {
 	return strings.Split(rest, "\n")
 }
 
-// form makes sure that the lines are as the expressions say, one by one. An
-// expression that fits the empty line may have none.
+// form checks that the lines match the expressions, one by one. The line of an
+// expression that matches the empty string may be missing.
 func (t *trial) form(lines []string, exprs ...string) {
 	for _, e := range exprs {
 		switch {
 		case len(lines) > 0 && matches(e, lines[0]):
 			lines = lines[1:]
 		case !matches(e, ""):
-			t.failf("the line %q is expected to be %q", slices.Concat(lines, []string{""})[0], e)
+			t.failf("the line is %q, expected %q", slices.Concat(lines, []string{""})[0], e)
 		}
 	}
 	t.equal("the lines left over", len(lines), 0)
 }
 
-// every makes sure that each line is as one of the expressions says.
+// every checks that each line matches one of the expressions.
 func (t *trial) every(lines []string, exprs ...string) {
 	for _, line := range lines {
 		t.ensure(slices.ContainsFunc(exprs, func(e string) bool { return matches(e, line) }), "the line %q is unexpected", line)
 	}
 }
 
-// number is the number behind a prefix, in the one line that has it.
+// number returns the number after a prefix, in the first line that has the prefix.
 func (t *trial) number(lines []string, prefix string) int64 {
 	for _, line := range lines {
 		if s, ok := strings.CutPrefix(line, prefix); ok {
 			n, err := strconv.ParseInt(strings.TrimSpace(s), 0, 64)
-			t.ensure(err == nil, "the line %q is expected to have a number", line)
+			t.ensure(err == nil, "the line %q has no number", line)
 			return n
 		}
 	}
@@ -78,8 +79,8 @@ func (t *trial) number(lines []string, prefix string) int64 {
 	return 0
 }
 
-// becomes waits until a number of a word's answer is want. Some numbers are a
-// moment late, as a connection that has ended may still be counted.
+// becomes waits until a number in a word's answer is want. Some numbers are a moment
+// late: a connection that has ended may still be counted.
 func (t *trial) becomes(word, prefix string, want int64) {
 	var got int64
 	t.eventually(0, fmt.Sprintf("%q in %s becomes %d", prefix, word, want), func() bool {
@@ -88,8 +89,8 @@ func (t *trial) becomes(word, prefix string, want int64) {
 	})
 }
 
-// settled is a number once it stands still: the ends of other checks'
-// connections have been seen.
+// settled waits until a number no longer changes, because the connections of earlier
+// checks have ended, and returns it.
 func (t *trial) settled(word, prefix string) int64 {
 	was := t.number(t.lines(word), prefix)
 	for same := 0; same < 3; {
@@ -103,7 +104,7 @@ func (t *trial) settled(word, prefix string) int64 {
 	return was
 }
 
-// cons is the line of cons that has the connection's session.
+// cons returns the line of cons that has the connection's session.
 func (t *trial) cons(k *conn) string {
 	for _, line := range t.lines("cons") {
 		if strings.Contains(line, fmt.Sprintf(",sid=%#x,", uint64(k.Session.SessionID))) {
@@ -114,10 +115,10 @@ func (t *trial) cons(k *conn) string {
 	return ""
 }
 
-// hex is a session's id as the words write it.
+// hex returns the session's id as words write it.
 func (k *conn) hex() string { return fmt.Sprintf("%#x", uint64(k.Session.SessionID)) }
 
-// section is the lines from one on up to another, without either.
+// section returns the lines between two lines. If to is empty, it returns all lines after from.
 func (t *trial) section(lines []string, from, to string) []string {
 	fits := func(expr string) int { return slices.IndexFunc(lines, func(s string) bool { return matches(expr, s) }) }
 	i := fits(from)
@@ -141,21 +142,21 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/isro",
-		Says:  "isro is answered rw, without a line feed, by a server that takes writes.",
+		Says:  "isro is answered rw, without a line feed, by a server that accepts writes.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		run:   func(t *trial) { t.equal("the answer", t.word("isro"), "rw") },
 	},
 	{
 		Name:  "four-letter words/srvr",
-		Says:  "srvr tells version, latency, packets, connections, outstanding requests, zxid, mode and the number of znodes, a line each.",
+		Says:  "srvr shows version, latency, packets, connections, outstanding requests, zxid, mode and number of znodes, one per line.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		run:   func(t *trial) { t.form(t.lines("srvr"), srvrLines...) },
 	},
 	{
 		Name:  "four-letter words/srvr's zxid",
-		Says:  "The zxid in srvr is the last one, in hexadecimal; words consume none.",
+		Says:  "The zxid in srvr is the last one, in hexadecimal; words consume no zxid.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -174,7 +175,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/node count",
-		Says:  "The number of znodes in srvr, stat and mntr grows by one with each znode and shrinks with each deletion.",
+		Says:  "The number of znodes in srvr, stat and mntr increases by one with each create and decreases by one with each delete.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -199,7 +200,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/connections",
-		Says:  "The number of connections in srvr and mntr has those of sessions and the asking one.",
+		Says:  "The number of connections in srvr and mntr includes the one that sent the word.",
 		In:    ">=3.5",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -216,7 +217,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/packets",
-		Says:  "Received and Sent in srvr count requests and replies; srst begins anew.",
+		Says:  "Received and Sent in srvr count requests and replies; srst resets them.",
 		In:    ">=3.5",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -239,7 +240,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/latency",
-		Says:  "The latencies in srvr and mntr are in order and the same.",
+		Says:  "The minimum, average and maximum latency in srvr are in ascending order.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -253,7 +254,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/stat",
-		Says:  "stat is srvr with a line for each connection behind the version.",
+		Says:  "stat is like srvr, with a line for each connection after the version.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -273,10 +274,10 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/cons",
-		Says:  "cons tells of each connection its address and packets, and of its session the id, the last operation, when it began, the timeout, the last zxid and latencies.",
+		Says:  "cons shows for each connection its address and packets, and for its session the id, the last operation, the start, the timeout, the last zxid and latencies.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
-		Alone: true, // a session that is being opened has no operation yet
+		Alone: true, // in cons, a session that is being opened has no operation yet
 		run: func(t *trial) {
 			k := t.connect()
 			k.create(t.path("n"), nil, 0)
@@ -287,13 +288,13 @@ var wordChecks = []Check{
 				}
 			}
 			t.every(lines, ` `+clientText+`\)`, ` `+clientText+sessionText+`\)`)
-			t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(` `+clientText+`\)`, s) }), "the asking connection is not among them")
+			t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(` `+clientText+`\)`, s) }), "the connection that sent the word is missing")
 			t.ensure(matches(` `+clientText+sessionText+`\)`, t.cons(k)), "the session's line is wrong")
 		},
 	},
 	{
 		Name:  "four-letter words/cons of a session",
-		Says:  "The line of a session has its timeout, the last operation, and that one's xid and zxid.",
+		Says:  "The line of a session has its timeout, and the last operation with its xid and zxid.",
 		In:    ">=3.5",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -328,7 +329,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/crst",
-		Says:  "crst sets the numbers of each connection to zero.",
+		Says:  "crst resets the numbers of each connection.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -346,13 +347,13 @@ var wordChecks = []Check{
 			n := counted()
 			t.ensure(n[0] > 15 && n[1] > 15, "cons has counted %v of 20", n)
 			t.equal("the answer", t.word("crst"), "Connection stats reset.\n")
-			n = counted() // a packet may be counted a moment after it was sent
+			n = counted() // a packet may be counted a moment late
 			t.ensure(n[0] <= 1 && n[1] <= 1, "cons counts %v after crst", n)
 		},
 	},
 	{
 		Name:  "four-letter words/mntr",
-		Says:  "mntr has a line zk_KEY, tab, value for each of its numbers, the version and the state first.",
+		Says:  "mntr has a line zk_KEY, tab, value for each of its numbers, with version and state first.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -366,20 +367,20 @@ var wordChecks = []Check{
 				"open_file_descriptor_count", "max_file_descriptor_count", "uptime", "last_client_response_size", "min_client_response_size",
 				"max_client_response_size", "connection_drop_probability", "auth_failed_count",
 			} {
-				t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(`zk_`+key+`\t-?\d+(\.\d+)?`, s) }), "zk_%s is missing, or no number", key)
+				t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(`zk_`+key+`\t-?\d+(\.\d+)?`, s) }), "zk_%s is missing or not a number", key)
 			}
 			t.ensure(t.number(lines, "zk_global_sessions\t") > 0, "there is no session")
 			seen := map[string]bool{}
 			for _, line := range lines {
 				key, _, _ := strings.Cut(line, "\t")
-				t.ensure(!seen[key], "%s is there twice", key)
+				t.ensure(!seen[key], "%s appears more than once", key)
 				seen[key] = true
 			}
 		},
 	},
 	{
 		Name:  "four-letter words/mntr's numbers",
-		Says:  "The sessions, ephemeral znodes, watches of both kinds and sizes of data and paths in mntr are what they are.",
+		Says:  "The numbers of sessions, ephemeral znodes and watches and the size of data and paths in mntr are correct.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -408,11 +409,11 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/conf",
-		Says:  "conf tells the configuration, KEY=VALUE; the bounds of session timeouts in it are those that are kept.",
+		Says:  "conf shows the configuration as KEY=VALUE, including the bounds of session timeouts that the server applies.",
 		In:    ">=3.6",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
-			lines := strings.Split(strings.TrimSuffix(t.word("conf"), "\n"), "\n") // a member's ends without a line feed
+			lines := strings.Split(strings.TrimSuffix(t.word("conf"), "\n"), "\n") // that of a cluster member ends without a line feed
 			t.ensure(len(lines) >= 12, "conf has %d lines, expected 12 or more", len(lines))
 			t.form(lines[:12], `clientPort=-?\d+`, `secureClientPort=-?\d+`, `dataDir=.*`, `dataDirSize=\d+`, `dataLogDir=.*`, `dataLogSize=\d+`,
 				`tickTime=\d+`, `maxClientCnxns=\d+`, `minSessionTimeout=\d+`, `maxSessionTimeout=\d+`, `clientPortListenBacklog=-?\d+`, `serverId=\d+`)
@@ -422,7 +423,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/envi",
-		Says:  "envi tells the environment, KEY=VALUE, where zookeeper.version is what srvr says.",
+		Says:  "envi shows the environment as KEY=VALUE, where zookeeper.version is the version that srvr shows.",
 		In:    ">=3.7",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -438,14 +439,14 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/dirs",
-		Says:  "dirs tells the sizes of the directories of data and log.",
+		Says:  "dirs shows the sizes of the data directory and the log directory.",
 		In:    ">=3.6",
 		Needs: []Feature{Words},
 		run:   func(t *trial) { t.form(t.lines("dirs"), `datadir_size: \d+`, `logdir_size: \d+`) },
 	},
 	{
 		Name:  "four-letter words/wchs",
-		Says:  "wchs counts connections that watch, watched paths and watches.",
+		Says:  "wchs counts the connections that watch, the watched paths and the watches.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -472,7 +473,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/wchc",
-		Says:  "wchc lists the sessions that watch, each with its paths below it behind a tab.",
+		Says:  "wchc lists the sessions that watch, each followed by its paths, each on a line that starts with a tab.",
 		In:    ">=3.5",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -489,7 +490,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/wchp",
-		Says:  "wchp lists the watched paths, each with the sessions below it behind a tab.",
+		Says:  "wchp lists the watched paths, each followed by its sessions, each on a line that starts with a tab.",
 		In:    ">=3.5",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -506,7 +507,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/dump",
-		Says:  "dump lists sessions by when they expire, ephemeral znodes by session, and connections.",
+		Says:  "dump lists sessions by expiry time, ephemeral znodes by session, and connections.",
 		In:    ">=3.6",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -570,7 +571,7 @@ var wordChecks = []Check{
 						continue
 					}
 					t.equal("the first number in "+line, m[1], strconv.Itoa(sets))
-					if len(m) > 2 { // 3.9 goes on counting some connections that ended
+					if len(m) > 2 { // ZooKeeper 3.9 keeps counting some connections that have ended
 						n, _ := strconv.Atoi(m[2])
 						t.ensure(n == members || n > members && strings.HasPrefix(line, "Connections"), "%d are listed below %q", members, line)
 					}
@@ -580,7 +581,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/gtmk and stmk",
-		Says:  "gtmk is answered with the mask of traces, a decimal number without a line feed, and stmk, which has eight bytes more, sets it.",
+		Says:  "gtmk is answered with the trace mask, a decimal number without a line feed; stmk, followed by eight bytes, sets it.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		Alone: true,
@@ -596,11 +597,11 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/hash",
-		Says:  "hash lists digests of the tree, each behind the zxid that it is of in hexadecimal.",
+		Says:  "hash lists digests of the tree, each preceded by its zxid in hexadecimal.",
 		In:    ">=3.6",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
-			if answer := t.word("hash"); answer != "" { // as long as little has happened
+			if answer := t.word("hash"); answer != "" { // empty after few transactions
 				rest, ok := strings.CutSuffix(answer, "\n")
 				t.ensure(ok, "the answer ends without a line feed")
 				t.every(strings.Split(rest, "\n"), `[0-9a-f]+: -?\d+`)
@@ -608,15 +609,15 @@ var wordChecks = []Check{
 		},
 	},
 	{
-		Name:  "four-letter words/and more bytes",
-		Says:  "What follows a word is ignored, and it may come in pieces.",
+		Name:  "four-letter words/trailing bytes",
+		Says:  "Bytes after a word are ignored, and a word may arrive in pieces.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
 			t.equal("the answer", t.word("ruok\r\n"), "imok")
 			k := t.dial()
 			k.write([]byte("is"), "is")
-			t.wait(10 * time.Millisecond) // most likely a packet of its own
+			t.wait(10 * time.Millisecond) // so that it is most likely a packet of its own
 			k.write([]byte("ro"), "ro")
 			t.equal("the answer", k.bytes(2), "rw")
 			k.closed()
@@ -624,7 +625,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/unknown",
-		Says:  "Four letters that are no word are the length of a frame that is too long: the connection is closed without an answer.",
+		Says:  "Four letters that are not a word are read as the length of a frame, which is too long: the connection is closed without an answer.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -637,7 +638,7 @@ var wordChecks = []Check{
 	},
 	{
 		Name:  "four-letter words/not in a session",
-		Says:  "A word counts at the start of a connection alone; behind the handshake it is a frame that is too long.",
+		Says:  "A word is recognized only at the start of a connection; after the handshake it is read as the length of a frame, which is too long.",
 		In:    ">=3.4",
 		Needs: []Feature{Words},
 		run: func(t *trial) {
@@ -649,8 +650,8 @@ var wordChecks = []Check{
 	},
 }
 
-// learner reports whether a dump is that of a follower, which does not know
-// when sessions expire.
+// learner reports whether a dump comes from a follower or observer, which does not
+// know when sessions expire.
 func learner(dump []string) bool {
 	return slices.ContainsFunc(dump, func(s string) bool { return strings.HasPrefix(s, "Global Sessions(") })
 }

@@ -12,7 +12,7 @@ import (
 var zxidChecks = []Check{
 	{
 		Name:  "zxid/writes",
-		Says:  "A write that succeeds takes one zxid, the next one, which its reply and the Stats have.",
+		Says:  "A write that succeeds consumes one zxid, the next one, which its reply and the Stats have.",
 		In:    ">=3.5.3",
 		Alone: true,
 		run: func(t *trial) {
@@ -47,7 +47,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/failed writes",
-		Says:  "A write that any check refuses takes one zxid too, which its reply has.",
+		Says:  "A write that fails a check consumes one zxid, too, which its reply has.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -85,8 +85,8 @@ var zxidChecks = []Check{
 		},
 	},
 	{
-		Name:  "zxid/unreadable writes",
-		Says:  "A write whose body cannot be read takes no zxid, but a multi does.",
+		Name:  "zxid/undecodable writes",
+		Says:  "A write whose body cannot be decoded consumes no zxid, except a multi.",
 		In:    releases.UnreadableTakesNone,
 		Alone: true,
 		run: func(t *trial) {
@@ -101,8 +101,8 @@ var zxidChecks = []Check{
 		},
 	},
 	{
-		Name:  "zxid/unreadable writes of old",
-		Says:  "A write whose body cannot be read takes a zxid.",
+		Name:  "zxid/undecodable writes, older versions",
+		Says:  "A write whose body cannot be decoded consumes a zxid.",
 		In:    releases.UnreadableTakesZxid,
 		Alone: true,
 		run: func(t *trial) {
@@ -117,7 +117,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/reads",
-		Says:  "Reads take none, whether they succeed or not, and show the last one taken.",
+		Says:  "Reads consume no zxid, whether they succeed or not, and return the last one consumed.",
 		In:    ">=3.7",
 		Alone: true,
 		run: func(t *trial) {
@@ -146,7 +146,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/connection's requests",
-		Says:  "ping, sync, auth and all requests about watches take none; the reply to auth has zxid 0.",
+		Says:  "ping, sync, auth and all requests about watches consume no zxid; the reply to auth has zxid 0.",
 		In:    ">=3.6",
 		Alone: true,
 		run: func(t *trial) {
@@ -166,7 +166,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/multi",
-		Says:  "A multi takes one zxid for all of its operations, also if it fails, and an empty one too.",
+		Says:  "A multi consumes one zxid for all its operations, even if it fails or is empty.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -187,7 +187,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/sessions",
-		Says:  "The start of a session takes one zxid and its end another, with all its ephemeral znodes.",
+		Says:  "The start of a session consumes one zxid, and its end another, together with the deletion of its ephemeral znodes.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -206,7 +206,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/expiry",
-		Says:  "The expiry of a session takes one zxid, with all its ephemeral znodes.",
+		Says:  "The expiry of a session consumes one zxid, together with the deletion of its ephemeral znodes.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -226,7 +226,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/resumption",
-		Says:  "A resumption takes none, and neither does one that is refused.",
+		Says:  "A resumption consumes no zxid, whether it succeeds or is refused.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -245,7 +245,7 @@ var zxidChecks = []Check{
 	},
 	{
 		Name:  "zxid/bad frames",
-		Says:  "A frame that closes its connection takes none, and neither does a read that cannot be read nor an unknown operation.",
+		Says:  "A frame that closes its connection consumes no zxid, and neither does a read that cannot be decoded or an unknown operation.",
 		In:    ">=3.5",
 		Alone: true,
 		run: func(t *trial) {
@@ -267,11 +267,11 @@ var zxidChecks = []Check{
 	},
 }
 
-// takes makes sure that f takes n zxids. f may run more than once.
+// takes checks that f consumes n zxids. f may run more than once.
 func (k *conn) takes(n int64, f func(root string)) {
 	k.t.undisturbed(func(root string) {
 		before := k.ping().Zxid
 		f(root)
-		k.t.equal("the number of zxids taken", k.ping().Zxid-before, n)
+		k.t.equal("the number of zxids consumed", k.ping().Zxid-before, n)
 	})
 }

@@ -28,24 +28,24 @@ const (
 	besideRest    = 10 * time.Second
 )
 
-// subject is one of the servers that are measured beside each other.
+// subject is one of the servers to measure.
 type subject struct {
 	name string
-	// start starts a server on an empty directory of the same disk. It returns
-	// as soon as the address is known and accepts clients.
+	// start starts a server with an empty directory on the same disk. It returns as soon
+	// as the server accepts clients.
 	start func(t testing.TB) (addr string, pid int)
 
 	addr    string
 	pid     int
-	figures map[string][]float64 // by the name of the row, one for each round
+	figures map[string][]float64 // by row, one for each round
 }
 
 func (s *subject) note(row string, v float64) { s.figures[row] = append(s.figures[row], v) }
 
-// TestBeside measures lockkeeper and a real ZooKeeper in one run on the same
-// machine and disk, in turns, both durable and with their default settings,
-// and prints a table. It takes about two minutes, and the machine should have
-// nothing else to do: hence the environment variable.
+// TestBeside measures lockkeeper and ZooKeeper alternately on the same machine and disk,
+// both durable and with their default settings, and prints a table. It takes about two
+// minutes and needs an otherwise idle machine, so it runs only if the environment
+// variable is set.
 func TestBeside(t *testing.T) {
 	if os.Getenv(envBench) != "1" {
 		t.Skipf("set %s=1 to measure", envBench)
@@ -67,7 +67,7 @@ func TestBeside(t *testing.T) {
 	}
 
 	if load, err := os.ReadFile("/proc/loadavg"); err == nil {
-		t.Logf("load average before: %s", load) // above 0.5 something else disturbs
+		t.Logf("load average before: %s", load) // above 0.5, other processes disturb the measurement
 	}
 	for range besideStarts {
 		for _, s := range subjects {
@@ -78,7 +78,7 @@ func TestBeside(t *testing.T) {
 	for _, s := range subjects {
 		s.addr, s.pid = s.start(t)
 	}
-	time.Sleep(2 * time.Second) // what a start leaves to do is not rest
+	time.Sleep(2 * time.Second) // until work left over from the start is done
 	before := map[*subject]time.Duration{}
 	for _, s := range subjects {
 		before[s] = cpuTime(t, s.pid)
@@ -100,11 +100,11 @@ func TestBeside(t *testing.T) {
 			return loadMix(addr, conns, outstanding, total, 10)
 		}},
 	}
-	// One round warms the compiler of the JVM and is not counted.
+	// The first round warms up the JVM and is not counted.
 	for round := range 1 + besideRounds {
 		for _, l := range loads {
 			for i := range subjects {
-				s := subjects[(i+round)%len(subjects)] // nobody is always first
+				s := subjects[(i+round)%len(subjects)] // so that none is always first
 				before := cpuTime(t, s.pid)
 				rate, err := l.run(s.addr, besideConns, besideWindow, l.total)
 				if err != nil {
@@ -125,7 +125,7 @@ func TestBeside(t *testing.T) {
 		besideConns, besideWindow, besideRounds, besideTable(subjects))
 }
 
-// The rows of the table.
+// Rows of the table.
 const (
 	rowCreates   = "creates/s"
 	rowReads     = "reads/s"
@@ -170,7 +170,7 @@ func median(v []float64) float64 {
 	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
-// spread shows the median, and the range where there is one.
+// spread formats the median and, if there are several values, the range.
 func spread(v []float64) string {
 	if len(v) == 0 {
 		return "-"
@@ -189,7 +189,7 @@ func spread(v []float64) string {
 // firstLock measures from the start of a server on an empty directory until a
 // stock client holds a lock, and stops the server again.
 func firstLock(t *testing.T, s *subject) (took time.Duration) {
-	t.Run("first lock on "+s.name, func(t *testing.T) { // its end runs the cleanups
+	t.Run("first lock on "+s.name, func(t *testing.T) { // its end runs the cleanups, which stop the server
 		begin := time.Now()
 		addr, _ := s.start(t)
 		conn, _, err := zk.Connect([]string{addr}, 10*time.Second, zk.WithLogInfo(false))
@@ -208,7 +208,8 @@ func firstLock(t *testing.T, s *subject) (took time.Duration) {
 	return took
 }
 
-// cpuTime is what all threads of a process have used, in user and system mode.
+// cpuTime returns the processor time that all threads of a process have used, in user and
+// system mode.
 func cpuTime(t testing.TB, pid int) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -228,7 +229,7 @@ func cpuTime(t testing.TB, pid int) time.Duration {
 	return time.Duration(ticks) * time.Second / 100 // USER_HZ is 100 on every Linux Go runs on
 }
 
-// residentMiB is the resident memory of a process.
+// residentMiB returns the resident memory of a process.
 func residentMiB(t testing.TB, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

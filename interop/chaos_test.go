@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// envChaos is how long TestClusterLocks and TestClusterNetwork go on.
+// envChaos sets how long TestClusterLocks and TestClusterNetwork run.
 const envChaos = "LOCKKEEPER_INTEROP_CHAOS"
 
 const (
@@ -24,28 +24,28 @@ const (
 	chaosTick    = 500 * time.Millisecond
 )
 
-// TestClusterLocks kills, ends and stops three servers and thirty clients at
-// random, while the clients add to a counter under the cluster's lock and its
-// token, and a stream of creates goes on. Then
+// TestClusterLocks kills, terminates and stops three servers and thirty clients at
+// random, while the clients increment a counter under the cluster's lock with a fencing
+// token, and other clients create znodes. It checks that
 //
-//   - the counter is exactly the number of writes that Redis has taken;
-//   - nobody's znode was there when somebody behind it in line had the lock, no
-//     token was given twice, and a create that was tried again made one znode;
-//   - every acknowledged create is there, with its data and its zxid, and none
-//     that was not sent; what is there of a connection's creates is their
-//     beginning; and no server served a client that had seen more than it had;
-//   - the members have the same state, and their files are good;
-//   - nobody waits for ever, and nothing stays in line.
+//   - the counter equals the number of writes that Redis accepted;
+//   - when a client held the lock, no znode before its own in the queue existed; no token
+//     was used twice; and a create that was retried made only one znode;
+//   - every acknowledged create exists, with its data and its zxid, and none that was not
+//     sent; of each connection's creates a prefix exists; and no server served a client
+//     that had seen a later state;
+//   - the members have the same state, and their files are valid;
+//   - no client waits forever, and no znode is left in the queue.
 func TestClusterLocks(t *testing.T) {
 	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
-	c.strike(holderStopped) // once for sure
+	c.strike(holderStopped) // at least once
 	for end := c.began.Add(chaosLength(t, chaosTime)); time.Now().Before(end); {
 		c.strike("")
 	}
 	c.end()
 }
 
-// chaosLength is how long it goes on, by default in CI.
+// chaosLength returns how long the test runs: length, unless envChaos is set.
 func chaosLength(t *testing.T, length time.Duration) time.Duration {
 	t.Helper()
 	if s := os.Getenv(envChaos); s != "" {
@@ -57,13 +57,13 @@ func chaosLength(t *testing.T, length time.Duration) time.Duration {
 	return length
 }
 
-// blow is a bad thing that happens. It is over when do returns.
+// blow is a fault to inject. The fault is over when do returns.
 type blow struct {
 	name string
 	do   func()
 }
 
-// chaos is a cluster under load, to which bad things happen.
+// chaos is a cluster under load into which faults are injected.
 type chaos struct {
 	*ensemble
 	random  *rand.Rand
@@ -71,10 +71,10 @@ type chaos struct {
 	redis   *redis.Client
 	lockers []*lockerProcess
 	streams []*stream
-	started int // lockers
+	started int // number of lockers started
 	blows   []blow
 	struck  map[string]int
-	stopped sync.WaitGroup // lockers that will be continued
+	stopped sync.WaitGroup // lockers that are stopped and will be continued
 }
 
 func newChaos(t *testing.T, e *ensemble, lockers int) *chaos {
@@ -96,12 +96,12 @@ func (c *chaos) startLocker(i int) {
 	c.lockers[i] = startLocker(c.t, fmt.Sprintf("%08d", c.started), c.addrs(), c.redis.Options().Addr)
 }
 
-// moment is a random time up to limit.
+// moment returns a random duration up to limit.
 func (c *chaos) moment(limit time.Duration) time.Duration {
 	return time.Duration(c.random.Int64N(int64(limit)))
 }
 
-// server picks one, the leader half of the time.
+// server picks a server, in half of the cases the leader.
 func (c *chaos) server() int {
 	if i := c.random.IntN(2 * len(c.procs)); i < len(c.procs) {
 		return i
@@ -111,7 +111,7 @@ func (c *chaos) server() int {
 
 const holderStopped = "holder SIGSTOP"
 
-// processBlows are what happens to processes.
+// processBlows returns the faults of processes.
 func (c *chaos) processBlows() []blow {
 	return []blow{
 		{"kill -9", func() {
@@ -151,7 +151,7 @@ func (c *chaos) processBlows() []blow {
 			c.signal(i, syscall.SIGCONT)
 		}},
 		{"transfer", func() {
-			// Without a leader, or with one that is on its way out, it fails.
+			// This fails if there is no leader, or if the leader is stopping.
 			_, err := c.cluster(c.random.IntN(len(c.procs)), "transfer")
 			if err != nil {
 				c.t.Log(err)
@@ -170,13 +170,12 @@ func (c *chaos) processBlows() []blow {
 			}
 		}},
 		{holderStopped, func() {
-			// The lock may be between two holders, or wait for the end of a dead one.
+			// Maybe no client holds the lock now, or a dead one holds it until its session expires.
 			for late := time.Now().Add(10 * time.Second); time.Now().Before(late); {
 				if p := c.holder(); p != nil {
 					p.cmd.Process.Signal(syscall.SIGSTOP)
-					if c.holder() == p { // in the middle of its turn
-						// Nothing else happens: each new leader would give its session
-						// the whole time again.
+					if c.holder() == p { // still during its turn
+						// Inject no other fault: each new leader would extend the session.
 						time.Sleep(lockerSession + 2*chaosTick + c.moment(time.Second))
 						p.cmd.Process.Signal(syscall.SIGCONT)
 						return
@@ -189,7 +188,7 @@ func (c *chaos) processBlows() []blow {
 	}
 }
 
-// strike has a bad thing happen, a random one without a name.
+// strike injects the fault of that name, or a random one if name is empty.
 func (c *chaos) strike(name string) {
 	c.t.Helper()
 	b := c.blows[c.random.IntN(len(c.blows))]
@@ -206,7 +205,7 @@ func (c *chaos) strike(name string) {
 	time.Sleep(c.moment(700 * time.Millisecond))
 }
 
-// holder is the client that is in the middle of its turn, if one is.
+// holder returns the client that is in its turn now, or nil.
 func (c *chaos) holder() *lockerProcess {
 	name := c.redis.Get(context.Background(), holderKey).Val()
 	for _, p := range c.lockers {
@@ -217,7 +216,7 @@ func (c *chaos) holder() *lockerProcess {
 	return nil
 }
 
-// suspend stops a client for a while, and does not wait for that.
+// suspend stops a client for a while. It does not wait until the client continues.
 func (c *chaos) suspend(p *lockerProcess, long time.Duration) {
 	p.cmd.Process.Signal(syscall.SIGSTOP) // an error means that it was killed
 	c.stopped.Go(func() {
@@ -226,7 +225,7 @@ func (c *chaos) suspend(p *lockerProcess, long time.Duration) {
 	})
 }
 
-// count is a number in Redis, 0 if there is none.
+// count returns a number in Redis, or 0 if it does not exist.
 func (c *chaos) count(key string) int {
 	c.t.Helper()
 	n, err := c.redis.Get(context.Background(), key).Int()
@@ -236,11 +235,11 @@ func (c *chaos) count(key string) int {
 	return n
 }
 
-// end lets everything come to rest, and judges.
+// end waits until everything has settled, and checks the result.
 func (c *chaos) end() {
 	t := c.t
 	t.Helper()
-	// An election may have given a stopped holder the time that it needed.
+	// An election extends sessions, so a stopped holder may have kept its lock.
 	for tries := 0; c.count(refusedKey) == 0 && tries < 10; tries++ {
 		c.await()
 		c.strike(holderStopped)

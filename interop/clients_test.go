@@ -20,34 +20,32 @@ import (
 	"time"
 )
 
-// Programs in other languages, in the folder clients, use stock clients and
-// check what they get. A program prints a line for each of its cases, "ok NAME"
-// or "FAIL NAME: why". What it cannot do to its server and its connections
-// itself it asks for with a line "do WHAT", and reads "done" from its standard
-// input when that has been done; WHAT is one of
+// The programs in the directory clients are written in other languages and use
+// unmodified clients. A program prints a line for each of its cases, "ok NAME" or "FAIL
+// NAME: why". If the test is to do something to the server or the connections, the
+// program prints "do WHAT", and reads "done" from its standard input when that is done.
+// WHAT is one of
 //
-//	cut      hang up every connection of the wire
-//	block    the same, and let nobody through until open
-//	open     let connections through again
-//	stop     end the server, and block the wire
-//	start    start it again, with its data and its address, and open the wire
+//	cut      close every connection through the proxy
+//	block    the same, and accept no connections until open
+//	open     accept connections again
+//	stop     stop the server, and block the proxy
+//	start    start it again, with its data and its address, and open the proxy
 //	restart  stop and start
 //
-// Its arguments are two addresses of the server: the wire's, which can be cut,
-// and its own.
+// The arguments of a program are two addresses: that of the proxy and that of the server.
 
-// clientTick is the servers' tick: sessions last 1 s to 10 s.
+// clientTick is the servers' tick time. Session timeouts are between 1 s and 10 s.
 const clientTick = 500 * time.Millisecond
 
-// clientDeadline is when a program counts as stuck.
+// clientDeadline is how long a program may run.
 const clientDeadline = 6 * time.Minute
 
-// clientSuper is super:secret, as superDigest wants it.
+// clientSuper is super:secret in the form of superDigest.
 const clientSuper = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
 
-// testClient runs a program against lockkeeper and against ZooKeeper, which
-// shows that the program expects the right things. cases are all the names that
-// it must print.
+// testClient runs a program against lockkeeper and, to check that its expectations are
+// correct, against ZooKeeper. cases are the names of all cases that it must print.
 func testClient(t *testing.T, command func(t *testing.T) *exec.Cmd, cases ...string) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) restartable{
@@ -76,21 +74,20 @@ func testClient(t *testing.T, command func(t *testing.T) *exec.Cmd, cases ...str
 	}
 }
 
-// restartable is a server under a program.
+// restartable is a server that runClient can restart.
 type restartable interface {
 	address() string
 	stop()
 	start()
 }
 
-// runClient runs a program to its end. The outcome of a case is why it failed,
-// "" if it did not.
+// runClient runs a program until it ends. It returns by case why the case failed, or "".
 func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) map[string]string {
 	t.Helper()
 	cmd.Args = append(cmd.Args, wire.addr, server.address())
 	log := &tail{}
 	cmd.Stderr = log
-	// The whole family is killed when the program is stuck.
+	// If the program is stuck, all processes of its group are killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -110,8 +107,8 @@ func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) ma
 		}
 	})
 
-	// A ZooKeeper that starts may leave a handshake without an answer for good,
-	// which not every client can bear: the wire is blocked until it is ready.
+	// While ZooKeeper starts, it may never answer a handshake, which not every client can
+	// handle. So the proxy is blocked until the server is ready.
 	stop := func() { wire.block(); server.stop() }
 	start := func() { server.start(); wire.open() }
 	do := map[string]func(){
@@ -208,7 +205,7 @@ func (c *clientZooKeeper) start() {
 	}).pid
 }
 
-// stop kills the server. Its port is free when nobody answers there.
+// stop kills the server and waits until its port is free.
 func (c *clientZooKeeper) stop() {
 	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
 		c.t.Errorf("kill ZooKeeper: %v", err)
@@ -223,7 +220,7 @@ func (c *clientZooKeeper) stop() {
 	c.t.Errorf("the killed ZooKeeper still answers at %s", c.addr)
 }
 
-// cutter is a wire to a server that can be cut.
+// cutter is a proxy to a server that can close its connections.
 type cutter struct {
 	addr, server string
 
@@ -255,7 +252,7 @@ func startCutter(t *testing.T, server string) *cutter {
 	return w
 }
 
-// carry joins a client to the server, until either hangs up or the wire is cut.
+// carry forwards a client's connection until one side closes it or cut is called.
 func (w *cutter) carry(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", w.server)
@@ -313,7 +310,7 @@ func (w *cutter) open() {
 	w.blocked = false
 }
 
-// clientCache is where setup.sh puts the clients: what is named must be there.
+// clientCache returns the path of a client that setup.sh has installed, which must exist.
 func clientCache(t *testing.T, name string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()
@@ -333,7 +330,7 @@ func clientCommand(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestKazoo runs Python programs with kazoo, whose recipes are in wide use.
+// TestKazoo runs a Python program with kazoo.
 func TestKazoo(t *testing.T) {
 	testClient(t, func(t *testing.T) *exec.Cmd {
 		return clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/program.py")
@@ -379,7 +376,7 @@ func TestKazoo(t *testing.T) {
 	)
 }
 
-// TestC runs a program with the C client, on which those of many languages stand.
+// TestC runs a program with the C client, on which clients in many languages are based.
 func TestC(t *testing.T) {
 	testClient(t, func(t *testing.T) *exec.Cmd {
 		program := filepath.Join(t.TempDir(), "program")

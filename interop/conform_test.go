@@ -32,17 +32,16 @@ var conformSettings = map[string]string{
 	"DigestAuthenticationProvider.superDigest": "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
 }
 
-// conformReaper has containers and TTL znodes reaped soon. For ZooKeeper these
-// are system properties.
+// conformReaper makes the reaper of containers and TTL znodes run often. In ZooKeeper
+// these are system properties.
 var conformReaper = map[string]string{
 	"znode.container.checkIntervalMs": "300",
 	"znode.container.maxPerMinute":    "100000",
 }
 
-// TestConform runs the conformance suite, by its command, against both real
-// ZooKeepers and lockkeeper: every check must pass on each of them whose
-// version has the behaviour. The table of operations in docs/compatibility.md
-// is what came of it.
+// TestConform runs 'lockkeeper conform' against both versions of ZooKeeper and against
+// lockkeeper. Every check must pass on each server to whose version it applies. The table
+// of operations in docs/compatibility.md shows the result.
 func TestConform(t *testing.T) {
 	var (
 		mu      sync.Mutex
@@ -82,7 +81,7 @@ func startConfigured(t *testing.T, settings map[string]string) *lockkeeper {
 	return startLockkeeper(t, "--config", file)
 }
 
-// runConform runs the command and fails the test for every check that did not pass.
+// runConform runs the command. The test fails for every check that does not pass.
 func runConform(t *testing.T, addr string) *conform.Report {
 	t.Helper()
 	cmd := exec.Command(lockkeeperBinary(t), "conform", "--json", "--super", "super:secret", "--reap-within", "3s", "--timeout", "20s", addr)
@@ -109,8 +108,8 @@ func runConform(t *testing.T, addr string) *conform.Report {
 	return r
 }
 
-// operationsTable says of each operation how many checks that use it passed on
-// each of the servers.
+// operationsTable returns a table with the number of passed checks on each server for
+// each operation that they use.
 func operationsTable(reports map[string]*conform.Report) string {
 	servers := []string{"ZooKeeper 3.8", "ZooKeeper 3.9", "lockkeeper"}
 	var b strings.Builder

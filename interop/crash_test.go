@@ -18,9 +18,9 @@ import (
 
 const (
 	defaultKills = 200
-	killsTime    = 90 * time.Second // is enough, on a machine where so many take longer
+	killsTime    = 90 * time.Second // limit of the test's time on a slow machine
 	leastKills   = 50
-	crashLanes   = 4 // connections that create at a time
+	crashLanes   = 4 // connections that create at the same time
 	crashWindow  = 16
 	crashRoot    = "/crash"
 	crashAlive   = crashRoot + "/alive"
@@ -29,17 +29,16 @@ const (
 // TestKilledServer kills the server with kill -9 in the middle of a stream of
 // creates, again and again, on one data directory. After each restart
 //
-//   - every acknowledged znode is there, with its data and the zxid that the
-//     acknowledgement named;
-//   - no znode is there that was not sent, and those of one connection have no
-//     gap: what survived of a stream is its beginning;
-//   - nothing that earlier rounds left has changed;
-//   - no zxid that a client was shown is ever given again, and srvr agrees;
-//   - a session that was there before the first kill can still be resumed, and
-//     owns its ephemeral znode.
+//   - every acknowledged znode exists, with its data and the zxid in the reply;
+//   - no znode exists that was not sent, and those of one connection have no gap: a
+//     prefix of each stream has survived;
+//   - nothing of earlier rounds has changed;
+//   - no zxid that a client has seen is used again, and srvr agrees;
+//   - a session from before the first kill can still be resumed, and owns its ephemeral
+//     znode.
 //
-// While the server is down, `lockkeeper check` finds nothing wrong. Some rounds
-// kill the server once more while it starts.
+// While the server is down, `lockkeeper check` must succeed. In some rounds the server is
+// killed again while it starts.
 func TestKilledServer(t *testing.T) {
 	kills := defaultKills
 	if s := os.Getenv(envKills); s != "" {
@@ -69,9 +68,9 @@ type crash struct {
 	began  time.Time
 
 	server     *lockkeeper
-	keeper     rawSession // lives through all kills
+	keeper     rawSession // survives all kills
 	conn       *rawConn   // the keeper's connection to this server
-	shown      int64      // the highest zxid that any client was shown
+	shown      int64      // the highest zxid that any client has seen
 	rounds     []*crashRound
 	startKills int
 }
@@ -88,7 +87,7 @@ func newCrash(t *testing.T) *crash {
 	return c
 }
 
-// finish looks at everything once more.
+// finish checks everything once more.
 func (c *crash) finish() {
 	c.t.Helper()
 	c.start()
@@ -105,11 +104,11 @@ func (c *crash) finish() {
 	c.t.Logf("%d kills in streams and %d in starts: %d creates sent, %d acknowledged, %d kept; %v",
 		len(c.rounds), c.startKills, sent, acked, kept, time.Since(c.began).Round(time.Millisecond))
 	if acked == 0 || sent == acked {
-		c.t.Error("no kill came in the middle of a stream: this run shows nothing")
+		c.t.Error("no kill happened during a stream: this run tests nothing")
 	}
 }
 
-// crashRound is one stream of creates, ended by a kill.
+// crashRound is one stream of creates that a kill ended.
 type crashRound struct {
 	number int
 	dir    string
@@ -117,13 +116,13 @@ type crashRound struct {
 	lanes  []*lane
 }
 
-// lane is one connection's creates in a round: names count up from 0.
+// lane is the creates of one connection in a round. Their names are numbered from 0.
 type lane struct {
 	dir    string
 	number int
-	sent   int           // creates of which at least one byte may have left
+	sent   int           // creates that may have been sent, even partly
 	acked  []int64       // the zxids of the acknowledged ones, which are the first
-	err    error         // an answer that should not have been
+	err    error         // a wrong answer
 	pause  time.Duration // before each create
 
 	seen bool
@@ -132,8 +131,8 @@ type lane struct {
 
 func (l *lane) path(i int) string { return fmt.Sprintf("%s/%d-%08d", l.dir, l.number, i) }
 
-// crashData is what a znode holds: usually a few dozen bytes, at times enough
-// to need several disk blocks.
+// crashData returns the data of a znode: usually a few dozen bytes, sometimes several
+// disk blocks.
 func crashData(path string) []byte {
 	h := fnv.New32a()
 	h.Write([]byte(path))
@@ -149,8 +148,8 @@ func (c *crash) fatalf(format string, args ...any) {
 	c.t.Fatalf("round %d: %s", len(c.rounds), fmt.Sprintf(format, args...))
 }
 
-// start starts the server on the directory, now and then after a start that is
-// killed before it is through.
+// start starts the server on the directory. Sometimes it first starts it and kills it
+// before it is ready.
 func (c *crash) start() {
 	c.t.Helper()
 	previous := c.server
@@ -176,10 +175,10 @@ func (c *crash) moment(limit time.Duration) time.Duration {
 	return time.Duration(c.random.Int64N(int64(limit)))
 }
 
-// show notes a zxid that a client has seen.
+// show records a zxid that a client has seen.
 func (c *crash) show(zxid int64) { c.shown = max(c.shown, zxid) }
 
-// verify looks at the tree after a restart, through the keeper's session.
+// verify checks the tree after a restart, in the keeper's session.
 func (c *crash) verify() {
 	c.t.Helper()
 	if zxid := serverZxid(c.t, c.server.addr); zxid < c.shown {
@@ -213,7 +212,7 @@ func (c *crash) verify() {
 	}
 }
 
-// ask sends a request that must succeed and gives the body of its answer.
+// ask sends a request that must succeed and returns the body of its reply.
 func (c *crash) ask(m message) *reader {
 	c.t.Helper()
 	r, err := c.conn.call(m)
@@ -235,8 +234,8 @@ func (c *crash) answer(r reply) *reader {
 	return r.body
 }
 
-// verifyRound compares the znodes of a round with what its lanes sent and were
-// told. It reads every znode the first time, and when asked to.
+// verifyRound compares the znodes of a round with the requests and replies of its lanes.
+// It reads the data of every znode the first time, and if read is set.
 func (c *crash) verifyRound(r *crashRound, read bool) {
 	c.t.Helper()
 	names := c.childrenOf(r)
@@ -272,7 +271,7 @@ func (c *crash) verifyRound(r *crashRound, read bool) {
 	}
 }
 
-// childrenOf lists a round's directory, sorted.
+// childrenOf returns the znodes of a round, sorted.
 func (c *crash) childrenOf(r *crashRound) []string {
 	c.t.Helper()
 	body := c.ask(readRequest(1, opGetChildren, r.dir))
@@ -334,7 +333,7 @@ func (c *crash) readLane(r *crashRound, l *lane, count int) {
 	l.kept, l.seen = kept, true
 }
 
-// stream lets all lanes create, and kills the server when until returns.
+// stream runs all lanes, and kills the server when until returns.
 func (c *crash) stream(until func()) {
 	c.t.Helper()
 	r := &crashRound{number: len(c.rounds), dir: fmt.Sprintf("%s/%04d", crashRoot, len(c.rounds))}
@@ -357,7 +356,7 @@ func (c *crash) stream(until func()) {
 	c.server.Kill()
 	lanes.Wait()
 
-	// One zxid, one transaction: no two creates may name the same.
+	// No two creates may have the same zxid.
 	used := make(map[int64]string)
 	for _, l := range r.lanes {
 		if l.err != nil {
@@ -376,8 +375,7 @@ func (c *crash) stream(until func()) {
 	}
 }
 
-// run creates znodes until the connection breaks, with up to window of them
-// unanswered.
+// run creates znodes until the connection ends, with up to window outstanding requests.
 func (l *lane) run(conn *rawConn, window int) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(rawTimeout))
@@ -424,7 +422,7 @@ func (l *lane) run(conn *rawConn, window int) {
 	}
 }
 
-// check lets the operator's tool look at the files of the dead server.
+// check runs 'lockkeeper check' on the files of the dead server.
 func (c *crash) check() {
 	c.t.Helper()
 	checkDir(c.t, c.dir)

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
 
-// differSettings give a server all that is compared, and keep it from deleting
-// containers when it pleases.
+// differSettings enable every feature that is compared, and prevent the reaper from
+// running during a test.
 var differSettings = map[string]string{
 	"tickTime":                                 "2000",
 	"extendedTypesEnabled":                     "true",
@@ -22,9 +22,9 @@ var differSettings = map[string]string{
 	"DigestAuthenticationProvider.superDigest": "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
 }
 
-// TestDiffer sends the same random requests to lockkeeper and to a real
-// ZooKeeper, by the command, and finds no difference but those that have a name
-// and a reason. LOCKKEEPER_INTEROP_DIFFER is how many requests to send to each.
+// TestDiffer runs 'lockkeeper conform --against', which sends the same random requests to
+// lockkeeper and to ZooKeeper. It must find no difference except the known ones.
+// LOCKKEEPER_INTEROP_DIFFER is the number of requests.
 func TestDiffer(t *testing.T) {
 	ops := 10_000
 	if s := os.Getenv("LOCKKEEPER_INTEROP_DIFFER"); s != "" {

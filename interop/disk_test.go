@@ -15,40 +15,40 @@ import (
 	"strings"
 )
 
-// disk is a directory as its processes see it, and what of it is durable. It
-// promises no more than POSIX does: what was written to a file is durable after
-// an fsync of the file that began later, and names after an fsync of their
-// directory. Until then any part of it may be, in any order.
+// disk models a directory as its processes see it, and which part of it is durable. It
+// assumes no more than POSIX promises: data written to a file is durable after an fsync
+// of the file that starts later, and a name after an fsync of its directory. Before
+// that, any part may be durable, in any order.
 type disk struct {
 	root    *node
-	pending []*change         // what need not be durable, in order
-	syncs   map[int][]*change // by call: what a sync that is under way makes durable
-	touched map[*node]bool    // files that were being changed when their process ended
-	halfway bool              // names were being changed when a process ended
+	pending []*change         // changes that need not be durable, in order
+	syncs   map[int][]*change // by call: the changes that a running sync makes durable
+	touched map[*node]bool    // files that a process was writing when it ended
+	halfway bool              // a process was changing names when it ended
 }
 
 // node is a file or a directory.
 type node struct {
-	top       string           // the name below the root that it is under
-	names     map[string]*node // nil is a file
+	top       string           // the name directly below the root that contains it
+	names     map[string]*node // nil for a file
 	data      []byte
-	at        int64 // where the next write without an offset goes
+	at        int64 // offset of the next write without one
 	keptNames map[string]*node
 	keptData  []byte
 }
 
-// change is one that need not be durable: of a directory's names, of a file's
-// data, or else of its size.
+// change is a change that need not be durable: of a directory's names, a file's data or a
+// file's size.
 type change struct {
 	node     *node
 	del, add string // names
-	child    *node  // that add stands for
+	child    *node  // the file or directory of the name add
 	off      int64
-	data     []byte // nil is a change of the size
+	data     []byte // nil for a change of the size
 	size     int64
-	grow     bool      // the size is at least that
-	parts    []*change // of a write that is torn
-	doomed   bool      // a sync of it failed: no later one makes it durable
+	grow     bool      // the size only increases to this one
+	parts    []*change // of a torn write
+	doomed   bool      // a sync failed, so no later sync makes it durable
 	what     string
 }
 
@@ -62,10 +62,10 @@ func newNode(top string, dir bool) *node {
 	return n
 }
 
-// image is what a directory holds: the data of files by path, nil for directories.
+// image is the contents of a directory: the data of files by path, and nil for directories.
 type image map[string][]byte
 
-// readImage reads a directory; paths begin below it.
+// readImage reads a directory. Paths are relative to it.
 func readImage(dir string) (image, error) {
 	m := image{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -84,9 +84,9 @@ func readImage(dir string) (image, error) {
 	return m, err
 }
 
-// write makes dir, which is there, hold the image.
+// write writes the image into dir, which must exist.
 func (m image) write(dir string) error {
-	for _, path := range slices.Sorted(maps.Keys(m)) { // a directory comes before what is in it
+	for _, path := range slices.Sorted(maps.Keys(m)) { // a directory comes before its contents
 		var err error
 		if data := m[path]; data == nil {
 			err = os.Mkdir(filepath.Join(dir, path), 0o700)
@@ -100,7 +100,7 @@ func (m image) write(dir string) error {
 	return nil
 }
 
-// newDisk has all of the image durable.
+// newDisk returns a disk on which the whole image is durable.
 func newDisk(m image) *disk {
 	d := &disk{root: newNode("", true), syncs: map[int][]*change{}, touched: map[*node]bool{}}
 	for _, path := range slices.Sorted(maps.Keys(m)) {
@@ -117,7 +117,7 @@ func top(path string) string {
 	return name
 }
 
-// parent is the directory of a path below the root, and the name in it.
+// parent returns the directory of a path below the root, and the name in it.
 func (d *disk) parent(path string) (*node, string, error) {
 	n := d.root
 	dir, name := filepath.Split(path)
@@ -148,7 +148,7 @@ func (d *disk) find(path string) (*node, error) {
 
 func (d *disk) change(c *change) { d.pending = append(d.pending, c) }
 
-// setData makes a file's data what a change of data or size makes of it.
+// setData applies a change of data or size to a file's data.
 func (c *change) setData(data []byte) []byte {
 	if c.parts != nil {
 		for _, p := range c.parts {
@@ -170,8 +170,8 @@ func (c *change) setData(data []byte) []byte {
 	return data
 }
 
-// overwrite has a change that no sync makes durable hold what a later one, which
-// is durable, has put in its place.
+// overwrite updates a change that no sync makes durable with the data that a later,
+// durable change has written over it.
 func (c *change) overwrite(later *change) {
 	from, to := max(c.off, later.off), min(c.off+int64(len(c.data)), later.off+int64(len(later.data)))
 	if c.doomed && c.node == later.node && from < to {
@@ -187,7 +187,7 @@ func (c *change) setNames(names map[string]*node) {
 	}
 }
 
-// do does what a process did. Paths of the event are below root.
+// do applies an event of a process. The paths in the event are below root.
 func (d *disk) do(e *event, root string) error {
 	below := func(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, root), "/") }
 	path := below(e.path)
@@ -195,7 +195,7 @@ func (d *disk) do(e *event, root string) error {
 	case evReply:
 		return nil
 	case evDied:
-		clear(d.syncs) // those that were under way
+		clear(d.syncs) // the running ones
 		return nil
 	case evCreate, evMkdir:
 		dir, name, err := d.parent(path)
@@ -239,7 +239,7 @@ func (d *disk) do(e *event, root string) error {
 		return nil
 	case evUnfinished:
 		d.halfway = d.halfway || e.names
-		if n, err := d.find(path); err == nil { // an open may have cut it
+		if n, err := d.find(path); err == nil { // an open may have truncated it
 			d.touched[n] = true
 		}
 		return nil
@@ -308,9 +308,9 @@ func (d *disk) synced(e *event) {
 	d.pending = slices.DeleteFunc(d.pending, func(c *change) bool { return done[c] })
 }
 
-// reconcile compares the disk with the directory that it stands for, after its
-// processes have ended, and returns what the writes did that were under way then.
-// It is an error if the events do not explain what else is there.
+// reconcile compares the disk with the real directory after the processes have ended, and
+// returns the effects of writes that were running then. It is an error if the events do
+// not explain all other differences.
 func (d *disk) reconcile(dir string) ([]event, error) {
 	there, err := readImage(dir)
 	if err != nil {
@@ -324,7 +324,7 @@ func (d *disk) reconcile(dir string) ([]event, error) {
 			data, ok := there[p]
 			switch {
 			case !ok && !d.halfway, ok && child.names == nil && !bytes.Equal(data, child.data) && !d.touched[child]:
-				return fmt.Errorf("the trace does not explain what became of %s", p)
+				return fmt.Errorf("the trace does not explain what happened to %s", p)
 			case !ok:
 				late = append(late, event{kind: evRemove, path: filepath.Join(dir, p)})
 				continue
@@ -365,9 +365,9 @@ func (d *disk) reconcile(dir string) ([]event, error) {
 	return late, nil
 }
 
-// lost is what a directory may hold after the power is lost now. keep says what
-// becomes of each change that need not be durable: it stays, another takes its
-// place, or, with nil, it never was.
+// lost returns what the directory may contain if the power fails now. keep decides about
+// each change that need not be durable: it returns the change, another one that replaces
+// it, or nil if it is lost.
 func (d *disk) lost(keep func(*change) *change) image {
 	names, data := map[*node]map[string]*node{}, map[*node][]byte{}
 	for _, c := range d.pending {
@@ -413,7 +413,7 @@ func (d *disk) lost(keep func(*change) *change) image {
 
 const sector = 512
 
-// torn is a write of which only some sectors reach the disk: the first ones, or any.
+// torn returns a write of which only some sectors reach the disk: the first ones, or any.
 func torn(c *change, r *rand.Rand) *change {
 	if c.data == nil || c.ofNames() {
 		return c
@@ -435,10 +435,10 @@ func torn(c *change, r *rand.Rand) *change {
 	return t
 }
 
-// losses are ways in which power is lost.
+// losses are the ways in which a power failure may treat pending changes.
 var losses = []string{"nothing", "nothing", "nothing", "everything", "the first", "the first", "any", "any", "any", "names", "data"}
 
-// loss draws a way, and what becomes of the changes then.
+// loss picks one of the ways at random, and returns it with a function for lost.
 func (d *disk) loss(r *rand.Rand, losses []string) (string, func(*change) *change) {
 	name := losses[r.IntN(len(losses))]
 	n := len(d.pending)
@@ -464,7 +464,7 @@ func (d *disk) loss(r *rand.Rand, losses []string) (string, func(*change) *chang
 				return c
 			case x < p:
 				return torn(c, r)
-			case c.data != nil && r.IntN(4) == 0: // the file is longer, and zero there
+			case c.data != nil && r.IntN(4) == 0: // the file grows, but has zeros there
 				return &change{node: c.node, size: c.off + int64(len(c.data)), grow: true}
 			}
 			return nil

@@ -1,7 +1,7 @@
-// Package interop runs lockkeeper as its users do: the binary in a process of
-// its own, stock clients, a real Redis behind the lock, kill -9, and real
-// ZooKeeper servers to compare with. It holds tests only, built with the tag
-// interop; without it the package is empty. It is a module of its own, so that
-// whoever embeds lockkeeper sees nothing of what only they import. What they need is installed by
-// setup.sh; what is missing fails a test and never skips one.
+// Package interop tests lockkeeper as its users run it: the binary in a process of its
+// own, unmodified clients, a real Redis guarded by the lock, kill -9, and ZooKeeper
+// servers to compare with. It contains only tests, which need the build tag interop. It
+// is a module of its own, so that its dependencies do not appear in the go.mod of an
+// embedder. setup.sh installs the programs that the tests need; a missing one fails a
+// test.
 package interop

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestEmbedOutside builds and runs a program of another module that has nothing
-// but this one in its go.mod: embedders inherit no replace and no pin.
+// TestEmbedOutside builds and runs a program in another module whose go.mod requires only
+// lockkeeper, because an embedder inherits no replace directives.
 func TestEmbedOutside(t *testing.T) {
 	root, err := filepath.Abs("..")
 	if err != nil {
@@ -65,7 +65,7 @@ func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute)
 	}
 	run("mod", "tidy")
 	if out := run("run", "."); out != "served" {
-		t.Errorf("the program said %q", out)
+		t.Errorf("the program printed %q", out)
 	}
 	run("test", ".")
 }

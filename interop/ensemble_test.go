@@ -16,8 +16,7 @@ import (
 	"time"
 )
 
-// ensemble is a cluster of processes, each with its ports and its data
-// directory for good.
+// ensemble is a cluster of processes. Each member keeps its ports and its data directory.
 type ensemble struct {
 	t      *testing.T
 	dir    string
@@ -25,11 +24,11 @@ type ensemble struct {
 	listen []string // client addresses
 	peers  []string // addresses of the peer ports
 	procs  []*lockkeeper
-	served []bool     // whether the process has said so
-	by     [][]string // what starts the process, if something does: ip netns exec NAME
+	served []bool     // whether the process has reported that it serves
+	by     [][]string // a command to start the process with, if any: ip netns exec NAME
 }
 
-// startEnsemble starts n servers and waits until all of them serve.
+// startEnsemble starts n servers and waits until all of them serve clients.
 func startEnsemble(t *testing.T, n int, args ...string) *ensemble {
 	t.Helper()
 	e := newEnsemble(t, n, args...)
@@ -55,7 +54,7 @@ func (e *ensemble) data(i int) string { return filepath.Join(e.dir, strconv.Itoa
 
 func (e *ensemble) addrs() string { return strings.Join(e.listen, ",") }
 
-// launch starts member i and does not wait for it.
+// launch starts member i without waiting until it serves.
 func (e *ensemble) launch(i int) {
 	e.t.Helper()
 	members := make([]string, len(e.peers))
@@ -66,7 +65,7 @@ func (e *ensemble) launch(i int) {
 	e.procs[i], e.served[i] = execLockkeeperBy(e.t, e.by[i], args...), false
 }
 
-// await waits until the members that run serve clients.
+// await waits until all running members serve clients.
 func (e *ensemble) await() {
 	e.t.Helper()
 	for i, p := range e.procs {
@@ -84,7 +83,7 @@ func (e *ensemble) await() {
 	}
 }
 
-// up checks that a member has not ended by itself.
+// up checks that a member is still running.
 func (e *ensemble) up(i int) *lockkeeper {
 	e.t.Helper()
 	p := e.procs[i]
@@ -96,7 +95,7 @@ func (e *ensemble) up(i int) *lockkeeper {
 	return p
 }
 
-// kill ends member i by kill -9.
+// kill kills member i with SIGKILL.
 func (e *ensemble) kill(i int) {
 	e.t.Helper()
 	p := e.up(i)
@@ -104,7 +103,7 @@ func (e *ensemble) kill(i int) {
 	p.quiet = true
 }
 
-// stop ends member i by SIGTERM.
+// stop stops member i with SIGTERM.
 func (e *ensemble) stop(i int) {
 	e.t.Helper()
 	p := e.up(i)
@@ -119,7 +118,7 @@ func (e *ensemble) signal(i int, s syscall.Signal) {
 	}
 }
 
-// mode is what srvr says of member i; "" if it does not answer.
+// mode returns the mode in the answer of member i to srvr, or "" if it does not answer.
 func (e *ensemble) mode(i int) string {
 	answer, err := fourLetterWord(e.listen[i], "srvr", 5*time.Second)
 	if err != nil {
@@ -130,7 +129,7 @@ func (e *ensemble) mode(i int) string {
 	return strings.TrimSpace(mode)
 }
 
-// leader waits until a running member says that it leads, and gives its place.
+// leader waits until a running member reports that it leads, and returns its index.
 func (e *ensemble) leader() int {
 	e.t.Helper()
 	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
@@ -145,11 +144,11 @@ func (e *ensemble) leader() int {
 			}
 		}
 	}
-	e.t.Fatalf("nobody leads within %v", startDeadline)
+	e.t.Fatalf("no leader within %v", startDeadline)
 	return -1
 }
 
-// memberStatus is what lockkeeper cluster status --json says.
+// memberStatus is the output of 'lockkeeper cluster status --json'.
 type memberStatus struct {
 	ID     uint64
 	Leader uint64
@@ -159,7 +158,7 @@ type memberStatus struct {
 	Digest string
 }
 
-// cluster runs lockkeeper cluster, asking member i.
+// cluster runs a 'lockkeeper cluster' command with member i.
 func (e *ensemble) cluster(i int, args ...string) (s memberStatus, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
@@ -173,8 +172,8 @@ func (e *ensemble) cluster(i int, args ...string) (s memberStatus, err error) {
 	return s, json.Unmarshal(out, &s)
 }
 
-// agree waits until all members have applied the same entries, and demands the
-// same digest of each. Nobody may write meanwhile.
+// agree waits until all members have applied the same entries, and checks that they have
+// the same digest. No client may write meanwhile.
 func (e *ensemble) agree() {
 	e.t.Helper()
 	var last []memberStatus
@@ -203,8 +202,8 @@ next:
 	e.t.Fatalf("the members do not come to the same index: %+v, %v", last, err)
 }
 
-// finish demands equal digests, stops all members with SIGTERM, and has the
-// operator's tool look at their files.
+// finish checks that all members have the same digest, stops them with SIGTERM, and runs
+// 'lockkeeper check' on their files.
 func (e *ensemble) finish() {
 	e.t.Helper()
 	e.agree()
@@ -216,7 +215,7 @@ func (e *ensemble) finish() {
 	}
 }
 
-// checkDir lets the operator's tool look at the files of a dead server.
+// checkDir runs 'lockkeeper check' on the files of a dead server.
 func checkDir(t testing.TB, dir string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// envFailovers is how often TestClusterFailover does each thing.
+// envFailovers sets how often TestClusterFailover replaces the leader in each way.
 const envFailovers = "LOCKKEEPER_INTEROP_FAILOVERS"
 
 const defaultFailovers = 8
 
-// The most that the median may be, beside what so many ordinary writes take just
-// then: that is little on a machine at rest, and more on a slow or busy one.
+// Limits of the median, in addition to the time of some ordinary writes, which take
+// longer on a slow or busy machine.
 const (
 	killedMedian = time.Second
 	handedMedian = 200 * time.Millisecond
 	writesMedian = 50
 )
 
-// TestClusterFailover takes the leader away, with default settings, while a
-// client of another member writes: by kill -9, by SIGTERM, and by handing over.
-// The client keeps its connection, unless two elections in a row have no winner,
-// and its session; all it sends is answered, and it does not wait long.
+// TestClusterFailover replaces the leader, with default settings, while a client of
+// another member writes: by kill -9, by SIGTERM, and by a transfer. The client keeps its
+// session and, unless two elections in a row have no winner, its connection. All its
+// requests are answered, and none of them waits long.
 func TestClusterFailover(t *testing.T) {
 	times := defaultFailovers
 	if s := os.Getenv(envFailovers); s != "" {
@@ -52,7 +52,7 @@ func TestClusterFailover(t *testing.T) {
 			return func() { e.launch(lead) }
 		}},
 		{"transfer", handedMedian, func(lead int) func() {
-			// It is given up when it takes too long, as on a busy machine.
+			// On a busy machine, a transfer may take too long and fail.
 			for deadline := time.Now().Add(startDeadline); ; {
 				_, err := e.cluster(lead, "transfer")
 				if err == nil || e.leader() != lead {
@@ -75,7 +75,7 @@ func TestClusterFailover(t *testing.T) {
 				began := time.Now()
 				usual = append(usual, w.mean())
 				back := way.do(lead)
-				w.answers(20) // the first of which may have been under way
+				w.answers(20) // the first one may have been sent before
 				for e.leader() == lead {
 					w.answers(1)
 				}
@@ -101,13 +101,13 @@ func TestClusterFailover(t *testing.T) {
 	e.finish()
 }
 
-// writer writes in one session, one write at a time, through one connection for
-// as long as the server keeps it.
+// writer writes in one session, one write at a time. It reconnects if its connection
+// ends.
 type writer struct {
 	t    *testing.T
 	addr string
 	conn *rawConn
-	cuts int // connections that ended; to be read after end
+	cuts int // number of connections that ended; read only after end
 	stop chan struct{}
 	done chan struct{}
 
@@ -116,7 +116,7 @@ type writer struct {
 	spans []span
 }
 
-// span is a write from its sending to its answer.
+// span is the time of a write from the request to the reply.
 type span struct{ sent, answered time.Time }
 
 func startWriter(t *testing.T, addr string) *writer {
@@ -149,7 +149,7 @@ func (w *writer) run() {
 	}
 }
 
-// write writes once, and again if the connection ended and nobody knows.
+// write writes once, and again if the connection ended and the outcome is unknown.
 func (w *writer) write(i int32) error {
 	const nodeExists = -110
 	for again := false; ; again = true {
@@ -177,7 +177,7 @@ func (w *writer) write(i int32) error {
 	}
 }
 
-// mean is how long the writes took that were answered, in the mean.
+// mean returns the mean time of the answered writes.
 func (w *writer) mean() (d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +187,7 @@ func (w *writer) mean() (d time.Duration) {
 	return d / time.Duration(len(w.spans))
 }
 
-// answers waits for n more.
+// answers waits until n more writes are answered.
 func (w *writer) answers(n int) {
 	w.t.Helper()
 	w.mu.Lock()
@@ -211,7 +211,7 @@ func (w *writer) answers(n int) {
 	}
 }
 
-// longest is the longest that a write answered since then has waited since then.
+// longest returns the longest time after since that a write waited for its reply.
 func (w *writer) longest(since time.Time) (longest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// TestSnapshotIsSynced watches the system calls of a server that takes a
-// snapshot: its files must be on the disk before the snapshot gets its name, and
-// the directory with the name right after, or a power cut could take it away
-// when the log that it replaces is gone.
+// TestSnapshotIsSynced traces the system calls of a server that takes a snapshot. The
+// files must be synced before the snapshot gets its name, and the directory with the name
+// right after. Otherwise a power failure could remove the snapshot after the log that it
+// replaces has been deleted.
 func TestSnapshotIsSynced(t *testing.T) {
 	dir := t.TempDir()
 	trace := filepath.Join(dir, "trace")
@@ -39,21 +39,21 @@ func TestSnapshotIsSynced(t *testing.T) {
 		addr = strings.TrimSpace(line[strings.Index(line, servingLine)+len(servingLine):])
 	case err := <-exited:
 		if strings.Contains(stderr.String(), "ptrace") {
-			t.Skipf("this kernel lets nobody be watched: %s", stderr)
+			t.Skipf("this kernel does not allow strace: %s", stderr)
 		}
 		t.Fatalf("the server ended: %v\n%s", err, stderr)
 	case <-time.After(startDeadline):
 		t.Fatalf("the server does not start\n%s", stderr)
 	}
 	conn := connect(t, addr, 10*time.Second)
-	data := make([]byte, 500_000) // more than the 16 MiB of log that a snapshot is taken after
+	data := make([]byte, 500_000) // written often enough for 16 MiB of log, after which the server takes a snapshot
 	for i := range 40 {
 		if _, err := conn.Create(fmt.Sprintf("/n%d", i), data, 0, openACL); err != nil {
 			t.Fatal(err)
 		}
 	}
 	conn.Close()
-	// Strace hands the signal on to nobody: the server is its child.
+	// Strace does not forward signals to the server, which is its child.
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +81,8 @@ func TestSnapshotIsSynced(t *testing.T) {
 	synced := regexp.MustCompile(`f(?:data)?sync\([0-9]+<([^>]+)>`)
 	renamed := regexp.MustCompile(`rename.*"([^"]+)\.tmp", .*"([^"]+)"`)
 	snapshots := 0
-	done := map[string]bool{} // what was synced
-	var waiting string        // a directory whose new name is not on the disk yet
+	done := map[string]bool{} // synced files
+	var waiting string        // a directory with a new name that is not synced yet
 	for line := range strings.Lines(string(text)) {
 		if m := synced.FindStringSubmatch(line); m != nil {
 			done[m[1]] = true

@@ -11,8 +11,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/releases"
 )
 
-// recorded are the server configurations of the golden exchanges, by the name
-// that the files give them.
+// recorded are the server configurations of the golden exchanges, by their names in the
+// files.
 var recorded = map[string]struct{ props, cfg map[string]string }{
 	"ext": {
 		props: merged(withTTL, withSuper),
@@ -26,10 +26,10 @@ var recorded = map[string]struct{ props, cfg map[string]string }{
 	},
 }
 
-// TestGoldenAgainstZooKeeper plays every recorded exchange against real
-// servers, the recorded release and the newest: what fails here is wrong in the
-// player or in the file, not in lockkeeper. The scenarios of one configuration
-// run one after another, as they were recorded.
+// TestGoldenAgainstZooKeeper replays every recorded exchange against ZooKeeper, the
+// recorded release and the newest one. A failure is a bug in the replay or in the file,
+// not in lockkeeper. The scenarios of one configuration run one after another, in the
+// order in which they were recorded.
 func TestGoldenAgainstZooKeeper(t *testing.T) {
 	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"testing"
 )
 
-// goZK is the client whose own tests run here. The module proxy has it; nothing
-// of it is kept in this repository.
+// goZK is the client whose own tests run here. It is downloaded from the module proxy;
+// this repository contains no part of it.
 const goZK = "github.com/go-zookeeper/zk@v1.0.4"
 
 // goZKServers are the files of goZK that start Java servers, which the file
@@ -36,7 +36,7 @@ func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
 	tests := goZKList(t, dir)
 	outcomes, err := goZKRun(t, dir, ".")
-	for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
+	for range 2 { // some tests depend on an idle machine: run those that failed again, one by one
 		var failed []string
 		for _, name := range tests {
 			if o := outcomes[name]; o == nil || o.action != "pass" {
@@ -63,7 +63,7 @@ func TestGoZooKeeper(t *testing.T) {
 	}
 }
 
-// goZKCopy gives a writable copy of goZK, with the servers replaced.
+// goZKCopy returns the directory of a writable copy of goZK with goZKServers replaced.
 func goZKCopy(t *testing.T) string {
 	t.Helper()
 	download := exec.Command("go", "mod", "download", "-json", goZK)
@@ -113,7 +113,7 @@ func goZKList(t *testing.T, dir string) []string {
 	return tests
 }
 
-// outcome is how a test ended, and what it printed until then.
+// outcome is the result of a test and its output.
 type outcome struct {
 	action string
 	output bytes.Buffer
@@ -138,7 +138,7 @@ func (o *outcome) text() string {
 	return o.output.String()
 }
 
-// goZKRun runs the tests of a pattern and gives the outcome of each.
+// goZKRun runs the tests that match a pattern and returns the outcome of each.
 func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 	t.Helper()
 	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
@@ -151,7 +151,7 @@ func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	outcomes := make(map[string]*outcome) // "" is the package
+	outcomes := make(map[string]*outcome) // by test; "" for the package
 	lines := bufio.NewReader(stdout)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -163,7 +163,7 @@ func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
 		}
 		var event struct{ Action, Test, Output string }
 		if err := json.Unmarshal(line, &event); err != nil {
-			stderr.Write(line) // not from the test, then
+			stderr.Write(line) // not an event of a test
 			continue
 		}
 		top, _, isSub := strings.Cut(event.Test, "/")

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestHalfOpen opens 10,000 connections that never come to a handshake: half of
-// them say nothing, half claim a frame of a megabyte and send no byte of it. A
-// client that comes then is served, memory stays bounded, and all of them are
-// gone after the time that a handshake may take.
+// TestHalfOpen opens 10,000 connections without a handshake: half of them send nothing,
+// and half send only the length of a frame of one megabyte. Other clients must be served
+// meanwhile, the server must use little memory, and it must close the connections after
+// the time limit of a handshake.
 func TestHalfOpen(t *testing.T) {
 	const (
 		conns   = 10_000
@@ -24,7 +24,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if files.Cur = files.Max; files.Cur < conns+1000 {
-		t.Fatalf("at most %d files may be open, and this needs %d: raise ulimit -n", files.Max, conns+1000)
+		t.Fatalf("the limit on open files is %d, but this test needs %d: raise ulimit -n", files.Max, conns+1000)
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)

@@ -18,10 +18,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// A holder is a lock holder in a process of its own: this test binary once more,
-// with a stock client. It says "held" on standard output when it has the lock,
-// and "expired" when its client learns that the session is over. A line on its
-// standard input makes it close the session, which it reports with "closed".
+// A holder is a lock holder in a process of its own, which runs this test binary with an
+// unmodified client. It prints "held" when it has the lock, and "expired" when its client
+// learns that the session has expired. A line on its standard input makes it close the
+// session and print "closed".
 
 const (
 	envHolderAddr    = "LOCKKEEPER_INTEROP_HOLDER_ADDR"
@@ -29,7 +29,7 @@ const (
 	envHolderTimeout = "LOCKKEEPER_INTEROP_HOLDER_TIMEOUT"
 )
 
-// play is main for the processes that the tests start of this binary.
+// play is the main function of processes that the tests start from this binary.
 func play(role string) int {
 	part := map[string]func() error{"holder": playHolder, "locker": playLocker}[role]
 	if part == nil {
@@ -69,7 +69,7 @@ func playHolder() error {
 			}
 		case err := <-told:
 			if err != nil {
-				return err // the test is gone
+				return err // the test has ended
 			}
 			conn.Close()
 			fmt.Println("closed")
@@ -86,7 +86,7 @@ type holder struct {
 	gone  chan struct{}
 }
 
-// startHolder starts a holder and returns when it has the lock.
+// startHolder starts a holder and waits until it has the lock.
 func startHolder(t testing.TB, addr, dir string, timeout time.Duration) *holder {
 	t.Helper()
 	self, err := os.Executable()
@@ -127,7 +127,7 @@ func startHolder(t testing.TB, addr, dir string, timeout time.Duration) *holder 
 	return h
 }
 
-// expect waits for the holder's next line and fails unless it is want.
+// expect waits for the holder's next line, which must be want.
 func (h *holder) expect(want string) {
 	h.t.Helper()
 	if !h.said.Scan() {
@@ -138,14 +138,14 @@ func (h *holder) expect(want string) {
 	}
 }
 
-// kill ends the holder as kill -9 does, and returns when it is gone.
+// kill kills the holder with SIGKILL and waits until it has ended.
 func (h *holder) kill() {
 	h.cmd.Process.Kill()
 	<-h.gone
 }
 
-// next queues for the lock behind the holder, in this process. The channel gets
-// the moment at which it has the lock.
+// next waits for the lock behind the holder, in this process. It sends the time at which
+// it gets the lock to the channel.
 func next(t testing.TB, addr, dir string) <-chan time.Time {
 	t.Helper()
 	conn := connect(t, addr, 10*time.Second)
@@ -174,23 +174,22 @@ const (
 	holderTimeout = 8 * time.Second // 16 ticks, within the 2 to 20 that a server grants
 )
 
-// TestSilentHolder takes the lock from a holder that went silent, and checks when
-// the next in line gets it.
+// TestSilentHolder silences a lock holder and checks when the next client gets the lock.
 //
-// The holder talks through a tap, so both ends are known. Let h be the moment
-// when the server last heard the holder: the tap had it later than "after" and,
-// but for scheduling, earlier than "before".
+// The holder is connected through a tap, which knows two times: the server last heard
+// from the holder after "after" and, apart from scheduling delays, before "before".
 //
-//   - Not early: the session lives for its timeout after h, so nobody may have
-//     the lock before after + timeout. One millisecond is granted to servers
-//     that count in whole milliseconds.
-//   - Not late: the server rounds the end of the session up to a tick (1 tick)
-//     and may look only once a tick (1 more). The rest is the way of the event
-//     and two processors: latencySlack, and more where the server is seen to
-//     answer late. How exact it is by itself TestExpiry shows in virtual time.
+//   - Not too early: the session lives for its timeout after the server last heard from
+//     the holder, so no client may get the lock before after + timeout. One millisecond
+//     is allowed for servers that count whole milliseconds.
+//   - Not too late: the server rounds the end of the session up to a tick (1 tick), and
+//     may check only once per tick (1 more). latencySlack allows for the event's way on
+//     two processors, and more is allowed if the server is seen to answer late.
+//     TestExpiry checks the exact time in virtual time.
 //
-// The signal itself does not matter: what counts is the last word heard, up to a
-// third of the timeout before the kill, since the client pings that often.
+// The time of the signal does not matter, only when the server last heard from the
+// holder. That is up to a third of the timeout before the kill, because the client pings
+// that often.
 func TestSilentHolder(t *testing.T) {
 	const latencySlack = 2 * time.Second
 	for _, silence := range []struct {
@@ -199,7 +198,7 @@ func TestSilentHolder(t *testing.T) {
 		rise func(*testing.T, *holder)
 	}{
 		{
-			// The connection ends at once, the session does not.
+			// The connection ends at once, but the session does not.
 			name: "kill -9",
 			fall: func(t *testing.T, h *holder, w *tap) {
 				h.kill()
@@ -211,8 +210,8 @@ func TestSilentHolder(t *testing.T) {
 			},
 		},
 		{
-			// The connection stays open and silent. Awake again, the holder
-			// must be told by its client that it has lost the lock.
+			// The connection stays open and silent. When the holder continues, its client
+			// must report that the session has expired.
 			name: "SIGSTOP",
 			fall: func(t *testing.T, h *holder, _ *tap) {
 				if err := h.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -239,11 +238,10 @@ func TestSilentHolder(t *testing.T) {
 			}
 			got := next(t, server.addr, dir)
 
-			// While it pings, the holder keeps the lock for longer than its
-			// timeout.
+			// While the holder pings, it keeps the lock for longer than its timeout.
 			select {
 			case <-got:
-				t.Fatal("the next in line got the lock from a holder that is well")
+				t.Fatal("the next client got the lock although the holder is alive")
 			case <-time.After(holderTimeout + 2*holderTick):
 			}
 			late := startLag(t, server.addr)
@@ -254,7 +252,7 @@ func TestSilentHolder(t *testing.T) {
 			select {
 			case at = <-got:
 			case <-limit:
-				t.Fatalf("nobody has the lock %v after the holder went silent", startDeadline)
+				t.Fatalf("no client has the lock %v after the holder went silent", startDeadline)
 			}
 			after, before := wire.lastHeard()
 			earliest := after.Add(holderTimeout - time.Millisecond)
@@ -274,8 +272,8 @@ func TestSilentHolder(t *testing.T) {
 	}
 }
 
-// startLag asks a server for a sign of life again and again until late is called,
-// and tells the longest that one took, with what this process was late itself.
+// startLag measures how long a server takes to answer ruok until late is called. late
+// returns the longest time, including delays of this process.
 func startLag(t *testing.T, addr string) (late func() time.Duration) {
 	const every = 5 * time.Millisecond
 	stop, most := make(chan struct{}), make(chan time.Duration, 1)
@@ -301,7 +299,7 @@ func startLag(t *testing.T, addr string) (late func() time.Duration) {
 	return late
 }
 
-// TestClosingHolder has a holder that closes its session: the next in line gets
+// TestClosingHolder checks that when a holder closes its session, the next client gets
 // the lock at once, long before any timeout.
 func TestClosingHolder(t *testing.T) {
 	addr, base := endpoint(t)

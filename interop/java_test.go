@@ -18,15 +18,14 @@ import (
 	"time"
 )
 
-// The Java programs in clients use stock clients and check what they get. They
-// print a line for each case, "ok NAME" or "FAIL NAME: why", and ask the test
-// with "do WHAT" for what they cannot do themselves, which "done" on their
-// standard input answers.
+// The Java programs in clients use unmodified clients. They print a line for each case,
+// "ok NAME" or "FAIL NAME: why". To make the test do something, they print "do WHAT", and
+// read "done" from their standard input.
 
-// javaLimit is when a program counts as stuck.
+// javaLimit is how long a program may run.
 const javaLimit = 6 * time.Minute
 
-// compileJava compiles sources into a folder of the run's scratch folder.
+// compileJava compiles sources into a subdirectory of scratch.
 func compileJava(name, jars string, sources ...string) (string, error) {
 	dir := filepath.Join(scratch, "classes", name)
 	javac := exec.Command("javac", append([]string{"-proc:none", "-d", dir, "-cp", jars}, sources...)...)
@@ -36,7 +35,7 @@ func compileJava(name, jars string, sources ...string) (string, error) {
 	return dir, nil
 }
 
-// javaClients is the class path of the programs in clients/java.
+// javaClients returns the class path of the programs in clients/java.
 var javaClients = sync.OnceValues(func() (string, error) {
 	jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
 	if err != nil {
@@ -50,16 +49,16 @@ var javaClients = sync.OnceValues(func() (string, error) {
 	return classes + ":" + jars, err
 })
 
-// javaServer is a server that a program can have restarted.
+// javaServer is a server that a program can ask to be restarted.
 type javaServer struct {
 	name    string
 	addr    string
 	restart func(t testing.TB)
 }
 
-// javaServers are lockkeeper and a real ZooKeeper, with the same settings: short
-// ticks, TTL znodes, and containers that are soon gone when they are empty. What
-// fails on ZooKeeper is wrong in the program.
+// javaServers start lockkeeper and ZooKeeper with the same settings: short ticks, TTL
+// znodes, and a reaper that runs often. A case that fails on ZooKeeper is a bug in the
+// program.
 var javaServers = map[string]func(t testing.TB) *javaServer{
 	"lockkeeper": func(t testing.TB) *javaServer {
 		conf := filepath.Join(t.TempDir(), "zoo.cfg")
@@ -89,14 +88,14 @@ var javaServers = map[string]func(t testing.TB) *javaServer{
 func eachJavaServer(t *testing.T, test func(*testing.T, *javaServer)) {
 	for name, start := range javaServers {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // with the other server: most of the time is waiting
+			t.Parallel() // with the other server, because the tests mostly wait
 			test(t, start(t))
 		})
 	}
 }
 
-// testJava runs a program of clients/java against both servers. Its cases are
-// those with these names.
+// testJava runs a program of clients/java against both servers. cases are the names of
+// its cases.
 func testJava(t *testing.T, class string, cases ...string) {
 	classpath, err := javaClients()
 	if err != nil {
@@ -108,8 +107,7 @@ func testJava(t *testing.T, class string, cases ...string) {
 	})
 }
 
-// checkCases demands that all of these cases ended well and that there are no
-// others.
+// checkCases checks that all of these cases passed and that there are no others.
 func checkCases(t *testing.T, outcomes map[string]string, cases ...string) {
 	t.Helper()
 	for _, name := range cases {
@@ -127,8 +125,8 @@ func checkCases(t *testing.T, outcomes map[string]string, cases ...string) {
 	}
 }
 
-// runJava runs a program to its end and returns, by the names of its cases, why
-// they failed, "" if they did not. do is what the program may ask for.
+// runJava runs a program until it ends. It returns by case why the case failed, or "". do
+// has the actions that the program may ask for.
 func runJava(t *testing.T, classpath, class string, do map[string]func(), args ...string) map[string]string {
 	t.Helper()
 	cmd := exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1",
@@ -148,7 +146,7 @@ func runJava(t *testing.T, classpath, class string, do map[string]func(), args .
 		t.Fatal(err)
 	}
 	stuck := time.AfterFunc(javaLimit, func() {
-		cmd.Process.Signal(syscall.SIGQUIT) // a JVM then prints what its threads do
+		cmd.Process.Signal(syscall.SIGQUIT) // a JVM then prints the stacks of its threads
 		time.Sleep(time.Second)
 		cmd.Process.Kill()
 	})
@@ -203,7 +201,7 @@ func TestCurator(t *testing.T) {
 		"container-parents", "protected-create", "transaction", "namespace", "background", "watchers")
 }
 
-// TestJavaClient goes through ZooKeeper's own client.
+// TestJavaClient tests ZooKeeper's own client.
 func TestJavaClient(t *testing.T) {
 	testJava(t, "ClientCases",
 		"create-modes", "create-errors", "set-get", "delete", "parent-stat", "large-data", "children",
@@ -215,8 +213,8 @@ func TestJavaClient(t *testing.T) {
 		"reconnect", "many-watches", "restart", "delete-recursive", "netty")
 }
 
-// TestClusterJava has Curator's lock and ZooKeeper's own client go on while the
-// leader of three servers is killed.
+// TestClusterJava runs Curator's lock and ZooKeeper's own client while the leader of
+// three servers is killed.
 func TestClusterJava(t *testing.T) {
 	classpath, err := javaClients()
 	if err != nil {

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// TestKafka puts a Kafka broker in front of the server. It keeps its topics and
-// settings there and elects its controller; both are restarted in turn, and
-// together, while records pass.
+// TestKafka runs a Kafka broker that keeps its topics and settings on the server and
+// elects its controller there. Both are restarted, separately and together, while
+// records are transferred.
 func TestKafka(t *testing.T) {
 	jars, err := jarsOf("kafka", "clients/kafka/pom.xml")
 	if err != nil {
@@ -36,7 +36,7 @@ func TestKafka(t *testing.T) {
 		checkCases(t, outcomes, "broker", "create-topic", "produce-consume", "alter-config", "more-partitions",
 			"broker-restart", "server-restart", "both-restart", "delete-topic")
 		conn := connect(t, server.addr, 10*time.Second)
-		// The broker deletes a topic after it has said that it is deleted.
+		// The broker reports that a topic is deleted before it deletes the znode.
 		for deadline := time.Now().Add(startDeadline); ; time.Sleep(10 * time.Millisecond) {
 			if ok, _, err := conn.Exists("/brokers/topics/second"); err != nil || time.Now().After(deadline) {
 				t.Fatalf("the deleted topic stays: %v", err)
@@ -45,7 +45,7 @@ func TestKafka(t *testing.T) {
 			}
 		}
 		if ids, _, err := conn.Children("/brokers/ids"); err != nil || len(ids) != 1 {
-			t.Errorf("brokers that say they are there: %v, %v", ids, err)
+			t.Errorf("registered brokers: %v, %v", ids, err)
 		}
 		b.stop()
 		if ids, _, err := conn.Children("/brokers/ids"); err != nil || len(ids) != 0 {
@@ -111,7 +111,7 @@ log4j.appender.out.layout.ConversionPattern=%d{ABSOLUTE} %p %c: %m%n
 	return b
 }
 
-// start starts the broker and does not wait until it serves: its clients do.
+// start starts the broker. It does not wait until the broker is ready, because its clients do.
 func (b *kafka) start() {
 	log, err := os.OpenFile(filepath.Join(b.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -129,11 +129,11 @@ func (b *kafka) start() {
 	}
 }
 
-// stop ends the broker with SIGTERM; it must say that it shut down in order.
+// stop stops the broker with SIGTERM, after which it must log an orderly shutdown.
 func (b *kafka) stop() {
 	b.cmd.Process.Signal(syscall.SIGTERM)
 	stuck := time.AfterFunc(javaLimit, func() { b.cmd.Process.Kill() })
-	b.cmd.Wait() // a JVM that SIGTERM ended never exits with 0
+	b.cmd.Wait() // the exit code of a JVM is never 0 after SIGTERM
 	if !stuck.Stop() {
 		b.t.Errorf("the broker did not stop within %v", javaLimit)
 	}

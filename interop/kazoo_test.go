@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// kazooModules are kazoo's own tests that need a server, in groups that run side
-// by side: most of their time they wait.
+// kazooModules are kazoo's own tests that need a server, in groups that run in parallel,
+// because the tests mostly wait.
 var kazooModules = [][]string{
 	{"partitioner", "barrier", "counter", "election", "lease", "party", "queue"},
 	{"watchers", "cache"},
@@ -22,13 +22,13 @@ var kazooModules = [][]string{
 	{"lock"},
 }
 
-// kazooWaiting names the tests of kazoo that lockkeeper cannot pass yet, and why.
-// A test that is not named here must pass; a name without a test is an error.
+// kazooWaiting lists the tests of kazoo that do not pass yet, and why. All others must
+// pass, and each listed test must exist.
 var kazooWaiting = map[string]string{
 	"test_client.TestSSLClient.test_create": "needs TLS",
 }
 
-// TestKazooOwn runs kazoo's own tests, which its package carries.
+// TestKazooOwn runs kazoo's own tests, which are part of its package.
 func TestKazooOwn(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -75,7 +75,7 @@ func TestKazooOwn(t *testing.T) {
 					if err := cmd.Start(); err != nil {
 						t.Fatal(err)
 					}
-					// Its servers are of the same group.
+					// Its servers are in the same process group.
 					t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 					stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 					defer stuck.Stop()
@@ -83,7 +83,7 @@ func TestKazooOwn(t *testing.T) {
 					if err != nil {
 						t.Logf("pytest: %v\n%s", err, log)
 					}
-					const testsFailed = 1 // which the report tells
+					const testsFailed = 1 // the report has the details
 					if code := cmd.ProcessState.ExitCode(); code != 0 && code != testsFailed {
 						t.Errorf("pytest: %v", err)
 					}

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	latencyWrites    = 300 // alone, one by one
+	latencyWrites    = 300 // one at a time
 	latencyPause     = 3 * time.Millisecond
 	latencyRounds    = 3
 	latencyFailovers = 10
 )
 
-// trio is a cluster of three that is measured.
+// trio is a cluster of three servers to measure.
 type trio interface {
 	addresses() []string
 	leader() int
@@ -32,7 +32,7 @@ type trio interface {
 	launch(i int)
 	await()
 	signal(i int, s syscall.Signal)
-	cpu() time.Duration // that all have used so far
+	cpu() time.Duration // used by all servers so far
 }
 
 func (e *ensemble) addresses() []string { return e.listen }
@@ -44,12 +44,12 @@ func (e *ensemble) cpu() (sum time.Duration) {
 	return sum
 }
 
-// zooEnsemble is a cluster of real ZooKeepers.
+// zooEnsemble is a cluster of ZooKeeper servers.
 type zooEnsemble struct {
 	t      *testing.T
 	listen []string
 	procs  []*realZooKeeper
-	down   int // -1 is none
+	down   int // index of the server that is down; -1 if none
 }
 
 func startZooEnsemble(t *testing.T, version zkVersion, n int) *zooEnsemble {
@@ -57,8 +57,8 @@ func startZooEnsemble(t *testing.T, version zkVersion, n int) *zooEnsemble {
 	return startZooEnsembleOn(t, version, slices.Repeat([]zooHost{{ip: "127.0.0.1"}}, n))
 }
 
-// zooHost is where a ZooKeeper listens, and the program that starts it there, if
-// one is needed.
+// zooHost is the address at which a ZooKeeper server listens, and the command that starts
+// it there, if one is needed.
 type zooHost struct {
 	ip string
 	by []string
@@ -110,7 +110,7 @@ func (z *zooEnsemble) leader() int {
 			}
 		}
 	}
-	z.t.Fatal("nobody leads")
+	z.t.Fatal("there is no leader")
 	return -1
 }
 
@@ -138,7 +138,7 @@ func (z *zooEnsemble) cpu() (sum time.Duration) {
 	return sum
 }
 
-// The rows of the table.
+// Rows of the table.
 const (
 	rowLeaderWrite   = "lone write through the leader, µs"
 	rowFollowerWrite = "lone write through a follower, µs"
@@ -181,7 +181,7 @@ func TestClusterLatency(t *testing.T) {
 
 func measureTrio(t *testing.T, c trio, s *subject) {
 	addrs := c.addresses()
-	// What a JVM compiles while it warms up is not measured.
+	// Let the JVM warm up before the measurement.
 	const warm = 50_000
 	all := strings.Join(addrs, ",")
 	if _, err := loadCreates(all, 16, 16, warm); err != nil {
@@ -232,7 +232,7 @@ func callOK(t *testing.T, c *rawConn, m message) {
 	}
 }
 
-// loneWrites gives the median of writes that have the cluster for themselves.
+// loneWrites returns the median time of single writes without any other load.
 func loneWrites(t *testing.T, addr string) (microseconds float64) {
 	t.Helper()
 	c := dialNew(t, addr)
@@ -249,7 +249,7 @@ func loneWrites(t *testing.T, addr string) (microseconds float64) {
 	return median(took)
 }
 
-// loneEvents is loneWrites for the way to a watch on another server.
+// loneEvents returns the median time from a write to the event of a watch on another server.
 func loneEvents(t *testing.T, from, to string) (microseconds float64) {
 	t.Helper()
 	w, r := dialNew(t, from), dialNew(t, to)
@@ -276,7 +276,7 @@ func loneEvents(t *testing.T, from, to string) (microseconds float64) {
 	return median(took)
 }
 
-// reconnecting is a client that keeps its session, and comes back at once.
+// reconnecting is a client that reconnects at once and keeps its session.
 type reconnecting struct {
 	t    *testing.T
 	addr string
@@ -284,7 +284,7 @@ type reconnecting struct {
 	xid  int32
 }
 
-// write returns when a write was acknowledged.
+// write writes until a write is acknowledged.
 func (w *reconnecting) write() {
 	w.t.Helper()
 	for late := time.Now().Add(time.Minute); time.Now().Before(late); time.Sleep(5 * time.Millisecond) {

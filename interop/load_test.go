@@ -15,25 +15,25 @@ import (
 	"time"
 )
 
-// This load client knows four requests and writes them by hand: a stock
-// client's own costs (a lock, a map and two goroutines a request) would be
-// measured along with the server's, on the same cores.
+// This load client knows only four requests and encodes them itself, because the costs of
+// an ordinary client (a lock, a map and two goroutines per request) would be measured
+// together with those of the server, on the same cores.
 
 const (
-	loadParents   = 8                // the creates are spread over so many parents
+	loadParents   = 8                // number of parents of the created znodes
 	loadDataBytes = 100              // in each znode
-	loadNodes     = 1000             // that the reads go to
-	loadDeadline  = 10 * time.Minute // for a whole run; only decides when it gives up
+	loadNodes     = 1000             // number of znodes that are read
+	loadDeadline  = 10 * time.Minute // after which a run is given up
 )
 
 // loadOp is one request of a load.
 type loadOp struct {
-	read bool // getData; else create
+	read bool // getData; otherwise create
 	path string
 }
 
-// loadCreates makes total znodes of 100 bytes under a few new parents, over so
-// many connections with so many requests outstanding on each.
+// loadCreates creates total znodes of 100 bytes below a few new parents, on conns
+// connections with that many outstanding requests each.
 func loadCreates(addr string, conns, outstanding, total int) (opsPerSecond float64, err error) {
 	root, err := loadRoot(addr)
 	if err != nil {
@@ -44,13 +44,13 @@ func loadCreates(addr string, conns, outstanding, total int) (opsPerSecond float
 	})
 }
 
-// loadReads makes total getData requests to a thousand new znodes.
+// loadReads sends total getData requests for a thousand new znodes.
 func loadReads(addr string, conns, outstanding, total int) (opsPerSecond float64, err error) {
 	return loadMix(addr, conns, outstanding, total, 0)
 }
 
-// loadMix reads like loadReads, but one request in every is a create. With
-// every 0 there are reads only.
+// loadMix is like loadReads, but every n-th request is a create, where n is every. If
+// every is 0, there are only reads.
 func loadMix(addr string, conns, outstanding, total, every int) (opsPerSecond float64, err error) {
 	root, err := loadRoot(addr)
 	if err != nil {
@@ -89,9 +89,9 @@ func loadRoot(addr string) (string, error) {
 	return root, err
 }
 
-// runLoad opens the connections and their sessions, spread over the servers if
-// addr names several, then measures how long they take for total requests. The requests of worker w are op(w, 0), op(w,
-// 1) and so on.
+// runLoad opens connections with sessions, spread over the servers in addr, and then
+// measures how long they take for total requests. The requests of worker w are op(w, 0),
+// op(w, 1) and so on.
 func runLoad(addr string, conns, outstanding, total int, op func(worker, i int) loadOp) (opsPerSecond float64, err error) {
 	clients := make([]*loadClient, 0, conns)
 	defer func() {
@@ -141,7 +141,7 @@ type loadClient struct {
 	in  []byte // the last reply, without its length
 }
 
-// dialLoad connects and makes a session.
+// dialLoad connects and opens a session.
 func dialLoad(addr string) (*loadClient, error) {
 	nc, err := net.DialTimeout("tcp", addr, rawTimeout)
 	if err != nil {
@@ -166,8 +166,8 @@ func dialLoad(addr string) (*loadClient, error) {
 	return c, nil
 }
 
-// run plays n requests with so many outstanding, and checks each reply. What
-// can be sent at one time leaves in one write.
+// run sends n requests with up to outstanding of them unanswered, and checks each reply.
+// Requests that can be sent at the same time are sent in one write.
 func (c *loadClient) run(outstanding, n int, op func(i int) loadOp) error {
 	sent, done := 0, 0
 	window := make([]loadOp, outstanding) // request i is at i%outstanding until its reply
@@ -200,7 +200,7 @@ func (c *loadClient) run(outstanding, n int, op func(i int) loadOp) error {
 
 var loadData = make([]byte, loadDataBytes)
 
-// add appends a request to what is sent next.
+// add appends a request to those that are sent next.
 func (c *loadClient) add(xid int32, o loadOp) {
 	at := len(c.out)
 	b := append(c.out, 0, 0, 0, 0)
@@ -266,15 +266,15 @@ func (c *loadClient) check(xid int32, o loadOp) error {
 	return nil
 }
 
-// endSession closes the session and waits until the server has closed the
-// connection, so that the next measurement is alone.
+// endSession closes the session and waits until the server has closed the connection, so
+// that it does not disturb the next measurement.
 func (c *loadClient) endSession() {
 	c.nc.SetDeadline(time.Now().Add(10 * time.Second))
 	c.nc.Write([]byte{0, 0, 0, 8, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xf5})
 	io.Copy(io.Discard, c.r)
 }
 
-// TestLoad makes sure that the load client counts only what has happened.
+// TestLoad checks that the load client counts only requests that succeeded.
 func TestLoad(t *testing.T) {
 	addr := startZooKeeper(t, zk38, nil, merged(withWords, anyClients)).addr
 	before := countNodes(t, addr)

@@ -15,14 +15,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// programDeadline is when a lock program counts as stuck.
+// programDeadline is how long a lock program may run.
 const programDeadline = 3 * time.Minute
 
-// turn is what one goroutine of a lock program does: get the lock of dir, call
-// work while it holds it, release it. seq is the place in line it held, or -1.
+// turn takes the lock of dir, calls work while it holds the lock, and releases it. seq is
+// its position in the queue, or -1.
 type turn func(ctx context.Context, conn *zk.Conn, dir string, work func(seq int64) error) error
 
-// byRecipe is the lock recipe as applications write it.
+// byRecipe uses the lock recipe as applications write it.
 func byRecipe(ctx context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
 	t, err := lock(ctx, conn, dir)
 	if err != nil {
@@ -31,7 +31,7 @@ func byRecipe(ctx context.Context, conn *zk.Conn, dir string, work func(int64) e
 	return errors.Join(work(t.seq), unlock(conn, t))
 }
 
-// byNewLock is the lock that comes with go-zookeeper.
+// byNewLock uses the lock of go-zookeeper.
 func byNewLock(_ context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
 	l := zk.NewLock(conn, dir, openACL)
 	if err := l.Lock(); err != nil {
@@ -40,8 +40,8 @@ func byNewLock(_ context.Context, conn *zk.Conn, dir string, work func(int64) er
 	return errors.Join(work(-1), l.Unlock())
 }
 
-// byOneZnode is the simplest recipe: who creates the one ephemeral znode holds
-// the lock, everybody else watches it, and the whole herd runs when it is gone.
+// byOneZnode uses the simplest recipe: the client that creates a certain ephemeral znode
+// holds the lock. All others watch it, and try again when it is deleted.
 func byOneZnode(ctx context.Context, conn *zk.Conn, dir string, work func(int64) error) error {
 	holder := dir + "/holder"
 	for {
@@ -70,8 +70,8 @@ func byOneZnode(ctx context.Context, conn *zk.Conn, dir string, work func(int64)
 	}
 }
 
-// TestLockProgram runs many goroutines that add one to a counter in Redis, with
-// nothing but the lock to keep them apart. Every addition must count.
+// TestLockProgram runs many goroutines that increment a counter in Redis, protected only
+// by the lock. No increment may be lost.
 func TestLockProgram(t *testing.T) {
 	client := startRedis(t)
 	for _, program := range []struct {
@@ -108,18 +108,18 @@ func runLockProgram(t *testing.T, client *redis.Client, turn turn, dir string, c
 	defer cancel()
 
 	var (
-		holders atomic.Int32 // who is inside, at most one
-		last    atomic.Int64 // the place in line of the last holder
+		holders atomic.Int32 // number of current holders, at most one
+		last    atomic.Int64 // position in the queue of the last holder
 		wg      sync.WaitGroup
 	)
 	last.Store(-1)
 	work := func(seq int64) error {
 		if n := holders.Add(1); n != 1 {
-			t.Errorf("%d hold the lock at a time", n)
+			t.Errorf("%d hold the lock at the same time", n)
 		}
 		defer holders.Add(-1)
 		if before := last.Swap(seq); seq >= 0 && before >= seq {
-			t.Errorf("place %d got the lock after place %d", seq, before)
+			t.Errorf("position %d got the lock after position %d", seq, before)
 		}
 		return addOne(ctx, client)
 	}
@@ -138,7 +138,7 @@ func runLockProgram(t *testing.T, client *redis.Client, turn turn, dir string, c
 	select {
 	case <-done:
 	case <-ctx.Done():
-		// zk.Lock takes no context: closing the connections lets it go.
+		// zk.Lock accepts no context: closing the connections ends it.
 		for _, conn := range conns {
 			conn.Close()
 		}
@@ -152,8 +152,8 @@ func runLockProgram(t *testing.T, client *redis.Client, turn turn, dir string, c
 	t.Logf("%d turns in %v", want, time.Since(began).Round(time.Millisecond))
 }
 
-// TestTryLock has waiters that give up. They leave no znode behind, and the line
-// behind them closes up.
+// TestTryLock checks that waiters that give up leave no znode behind, and that those
+// behind them in the queue move up.
 func TestTryLock(t *testing.T) {
 	addr, base := endpoint(t)
 	dir := base + "/lock"
@@ -181,7 +181,7 @@ func TestTryLock(t *testing.T) {
 		t.Errorf("after a tryLock that gave up: %q, want only the holder's", queue)
 	}
 
-	// A line of twenty with little patience, and one at its end with a lot.
+	// Twenty waiters with little patience, and a last one with a lot.
 	var line []ticket
 	for range 20 {
 		next, err := enqueue(other, dir)

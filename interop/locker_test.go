@@ -23,14 +23,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// A locker is a client in a process of its own: this test binary once more. It
-// takes the lock of a cluster, adds one to a counter in Redis with the lock's
-// token, and lets go, again and again until its standard input ends. What it
-// sees that must not be it adds to a list in Redis.
+// A locker is a client in a process of its own, which runs this test binary. It takes the
+// lock of a cluster, increments a counter in Redis with the lock's fencing token, and
+// releases the lock, again and again until its standard input ends. It adds violations
+// that it observes to a list in Redis.
 //
-// The token is the czxid of the lock's znode. Redis refuses one that is below
-// the highest it has seen, so that a holder that has lost the lock without
-// knowing it spoils nothing: what a lock service cannot do, the token does.
+// The token is the czxid of the lock's znode. Redis refuses a token that is lower than
+// the highest one so far. So a holder that has lost the lock without knowing it does no
+// harm, which a lock service alone cannot guarantee.
 
 const (
 	envLockerAddrs = "LOCKKEEPER_INTEROP_LOCKER_ADDRS"
@@ -39,13 +39,13 @@ const (
 
 	lockerDir     = "/locks"
 	lockerSession = 2 * time.Second
-	lockerWork    = 20 * time.Millisecond // at most, between the counter's reading and writing
+	lockerWork    = 20 * time.Millisecond // longest time between reading and writing the counter
 
-	// What is in Redis, besides the counter and the highest token.
-	holderKey     = "holder"     // who is between reading and writing
-	writesKey     = "writes"     // how many were taken
-	refusedKey    = "refused"    // how many tokens were stale
-	violationsKey = "violations" // what must not be
+	// Keys in Redis, besides the counter and the highest token.
+	holderKey     = "holder"     // the client between reading and writing
+	writesKey     = "writes"     // number of accepted writes
+	refusedKey    = "refused"    // number of stale tokens
+	violationsKey = "violations" // list of violations
 )
 
 // enterScript begins a turn with a token and reads the counter.
@@ -57,7 +57,7 @@ redis.call('SET', 'token', ARGV[1])
 redis.call('SET', 'holder', ARGV[2])
 return redis.call('GET', 'counter')`)
 
-// writeScript writes the counter, and counts for itself that it has.
+// writeScript writes the counter, and counts the write separately.
 var writeScript = redis.NewScript(`
 if redis.call('GET', 'token') ~= ARGV[1] then redis.call('INCR', 'refused') return 'stale' end
 redis.call('SET', 'counter', ARGV[2])
@@ -71,18 +71,18 @@ type locker struct {
 	redis *redis.Client
 
 	conn    *zk.Conn
-	session int64 // of conn, while it is the same
+	session int64 // session of conn
 	turns   int
 }
 
-// errSessionOver ends a turn: its znode is gone, or soon will be.
+// errSessionOver ends a turn because its znode is deleted, or soon will be.
 var errSessionOver = errors.New("the session is over")
 
 func playLocker() error {
 	l := &locker{name: os.Getenv(envLockerName), addrs: strings.Split(os.Getenv(envLockerAddrs), ",")}
 	l.redis = redis.NewClient(&redis.Options{
 		Addr: os.Getenv(envLockerRedis),
-		// A command that was sent is never sent again: it would count twice.
+		// Never repeat a command that was sent, because it could count twice.
 		MaxRetries: -1, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
@@ -102,8 +102,8 @@ func playLocker() error {
 		}
 		if err := l.turn(); err != nil {
 			fmt.Fprintf(os.Stderr, "turn %d: %v\n", l.turns, err)
-			// Close ends the session if it can. Else its znode lives on for the
-			// session's timeout, and is not waited for.
+			// Close closes the session if it can. Otherwise the znode exists until the
+			// session expires.
 			l.conn.Close()
 			l.conn = nil
 		}
@@ -119,7 +119,7 @@ func (l *locker) violation(format string, args ...any) {
 	}
 }
 
-// connect makes a connection with a session, unless there is one.
+// connect opens a connection with a session, unless there already is one.
 func (l *locker) connect() error {
 	if l.conn != nil {
 		return nil
@@ -135,15 +135,15 @@ func (l *locker) connect() error {
 		}
 	}
 	go func() {
-		for range events { // it must be read
+		for range events { // the client needs a reader
 		}
 	}()
 	l.session = conn.SessionID()
 	return nil
 }
 
-// retry repeats what a broken connection has spoilt, for as long as the session
-// lives. f must bear that it was done before.
+// retry repeats f while it fails because of a lost connection, until the session ends. f
+// must tolerate that an earlier attempt has succeeded.
 func (l *locker) retry(f func() error) error {
 	for {
 		err := f()
@@ -158,7 +158,7 @@ func (l *locker) retry(f func() error) error {
 	}
 }
 
-// turn takes the lock once. One in three is go-zookeeper's own.
+// turn takes the lock once, in one of three turns with go-zookeeper's own lock.
 func (l *locker) turn() error {
 	if err := l.connect(); err != nil {
 		return err
@@ -208,7 +208,7 @@ func (l *locker) turn() error {
 	return err
 }
 
-// place is a znode's number in the line.
+// place returns a znode's number in the queue.
 func place(name string) int64 {
 	n, _ := strconv.ParseInt(name[strings.LastIndexByte(name, '-')+1:], 10, 64)
 	return n
@@ -223,7 +223,7 @@ func (l *locker) line() (names []string, err error) {
 	return names, err
 }
 
-// first finds the znode that zk.Lock has made: it must be the first in line.
+// first finds the znode that zk.Lock has created, which must be the first in the queue.
 func (l *locker) first() (own string, token int64, err error) {
 	names, err := l.line()
 	if err != nil {
@@ -246,10 +246,10 @@ func (l *locker) first() (own string, token int64, err error) {
 	return own, token, err
 }
 
-// enqueue makes a znode at the end of the line. If the answer is lost, it looks
-// for the znode by its name.
+// enqueue creates a znode at the end of the queue. If the reply is lost, it looks for the
+// znode by its name.
 func (l *locker) enqueue() (own string, err error) {
-	mark := fmt.Sprintf("_c_%s%024d", l.name, l.turns) // as long as zk.Lock's, which demands it
+	mark := fmt.Sprintf("_c_%s%024d", l.name, l.turns) // as long as that of zk.Lock, which requires this
 	unknown := false
 	err = l.retry(func() error {
 		if unknown {
@@ -262,7 +262,7 @@ func (l *locker) enqueue() (own string, err error) {
 		return err
 	})
 	if err == nil && unknown {
-		// Nothing of a connection may be applied after the session has moved.
+		// No request of a connection may be applied after the session has moved.
 		if one, err := l.find(mark); err == nil && one != own {
 			l.violation("created %s, and there is %q", own, one)
 		}
@@ -270,7 +270,7 @@ func (l *locker) enqueue() (own string, err error) {
 	return own, err
 }
 
-// find gives the znodes with a mark: none or one.
+// find returns the znode whose name contains mark, or "".
 func (l *locker) find(mark string) (string, error) {
 	names, _, err := l.conn.Children(lockerDir)
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, mark+"-") })
@@ -284,7 +284,7 @@ func (l *locker) find(mark string) (string, error) {
 	return "", errSessionOver
 }
 
-// await waits until own is the first in line.
+// await waits until own is the first in the queue.
 func (l *locker) await(own string) error {
 	for {
 		names, err := l.line()
@@ -310,12 +310,12 @@ func (l *locker) await(own string) error {
 			return err
 		}
 		if gone != nil {
-			<-gone // an error of the session shows in the next request
+			<-gone // the next request returns an error of the session
 		}
 	}
 }
 
-// work adds one to the counter, which was read and is written under the token.
+// work increments the counter, which it reads and writes with the token.
 func (l *locker) work(own string, token int64) error {
 	ctx, text := context.Background(), strconv.FormatInt(token, 10)
 	got, err := enterScript.Run(ctx, l.redis, nil, text, l.name).Text()
@@ -338,8 +338,7 @@ func (l *locker) work(own string, token int64) error {
 	case "twice":
 		l.violation("%s: somebody else has token %#x", own, token)
 	}
-	// Somebody who is behind this one in line had the lock. Then this znode must
-	// be gone.
+	// A later client in the queue already had the lock. Then this znode must be deleted.
 	err = l.retry(func() error {
 		if _, err := l.conn.Sync(own); err != nil {
 			return err

@@ -18,21 +18,21 @@ import (
 	"time"
 )
 
-// The environment of these tests; README.md explains it to people.
+// Environment variables of these tests; README.md describes them.
 const (
 	envBinary = "LOCKKEEPER_INTEROP_BINARY" // test this binary instead of building one
 	envAddr   = "LOCKKEEPER_INTEROP_ADDR"   // test this endpoint where no server must be started or killed
 	envSeed   = "LOCKKEEPER_INTEROP_SEED"   // repeat the random choices of an earlier run
 	envKills  = "LOCKKEEPER_INTEROP_KILLS"  // how often TestKilledServer kills
 	envKeep   = "LOCKKEEPER_INTEROP_KEEP"   // keep the crash tests' data directories here
-	envRole   = "LOCKKEEPER_INTEROP_ROLE"   // set by the tests: this process is a part in one of them
+	envRole   = "LOCKKEEPER_INTEROP_ROLE"   // set by the tests: the role of this process in a test
 )
 
-// startDeadline is how long a server may take to say that it serves. It is far
-// above what a start takes, since it only decides when a test gives up.
+// startDeadline is how long a server may take to start. It is much longer than a start
+// takes, because it only decides when a test gives up.
 const startDeadline = time.Minute
 
-// scratch is the temporary folder of the whole run; it holds the binary.
+// scratch is the temporary directory of the whole run. It contains the binary.
 var scratch string
 
 func TestMain(m *testing.M) {
@@ -52,8 +52,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// built is the binary under test. The first test that needs it builds it, so that
-// a package that does not build fails the tests that need it and no others.
+// built returns the path of the binary under test. The first test that needs the binary
+// builds it, so that a failing build fails only tests that need it.
 var built = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(envBinary); path != "" {
 		return filepath.Abs(path)
@@ -86,14 +86,14 @@ type lockkeeper struct {
 	quiet  bool // do not show its standard error, even if the test failed
 	cmd    *exec.Cmd
 	stderr *tail
-	exited chan struct{} // closed when the process is gone; then state is set
+	exited chan struct{} // closed when the process has ended and state is set
 	state  *os.ProcessState
 }
 
-// startLockkeeper starts `lockkeeper serve` on a free loopback port and waits
-// until it says that it serves clients. Without --data or --memory among the
-// arguments it gets a data directory of its own. The process is killed when the
-// test ends, and its standard error is shown if the test failed.
+// startLockkeeper starts `lockkeeper serve` on a free loopback port and waits until it
+// serves clients. Without --data or --memory in args, it gets a data directory of its
+// own. The process is killed at the end of the test, and its standard error is logged if
+// the test failed.
 func startLockkeeper(t testing.TB, args ...string) *lockkeeper {
 	t.Helper()
 	l := execLockkeeper(t, args...)
@@ -110,13 +110,13 @@ func startLockkeeper(t testing.TB, args ...string) *lockkeeper {
 
 const servingLine = "lockkeeper: serving ZooKeeper clients on "
 
-// execLockkeeper starts the process and does not wait for it to serve.
+// execLockkeeper starts the process without waiting until it serves.
 func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 	t.Helper()
 	return execLockkeeperBy(t, nil, args...)
 }
 
-// execLockkeeperBy has another program, which becomes it, start the process.
+// execLockkeeperBy is like execLockkeeper, but starts the process with the command by, which must exec it.
 func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
 	t.Helper()
 	l := &lockkeeper{t: t, exited: make(chan struct{})}
@@ -137,13 +137,13 @@ func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	l.stderr = &tail{want: servingLine, match: make(chan string, 1)}
 	l.cmd.Stderr = l.stderr
-	l.cmd.WaitDelay = 10 * time.Second // for a child of its own that keeps standard error open
+	l.cmd.WaitDelay = 10 * time.Second // in case a child process keeps standard error open
 	if err := l.cmd.Start(); err != nil {
 		t.Fatalf("lockkeeper does not start: %v", err)
 	}
 	l.pid = l.cmd.Process.Pid
 	go func() {
-		l.cmd.Wait() // the state tells all, the error only repeats it
+		l.cmd.Wait() // the error only repeats what is in the state
 		l.state = l.cmd.ProcessState
 		close(l.exited)
 	}()
@@ -156,13 +156,13 @@ func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
 	return l
 }
 
-// Kill ends the process with SIGKILL and waits until it is gone.
+// Kill kills the process with SIGKILL and waits until it has ended.
 func (l *lockkeeper) Kill() {
-	l.cmd.Process.Kill() // an error means that it is gone already
+	l.cmd.Process.Kill() // an error means that it has already ended
 	<-l.exited
 }
 
-// Stop ends the process with SIGTERM and fails the test unless it exits with 0.
+// Stop stops the process with SIGTERM, after which it must exit with code 0.
 func (l *lockkeeper) Stop() {
 	l.t.Helper()
 	if err := l.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -192,21 +192,21 @@ func flagValue(args []string, name string) (string, bool) {
 	return "", false
 }
 
-// cleanEnv is the environment without LOCKKEEPER_ variables, which are flags to
-// the server: a developer's own settings must not change what is tested.
+// cleanEnv returns the environment without LOCKKEEPER_ variables, so that a developer's
+// settings do not configure the servers under test.
 func cleanEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "LOCKKEEPER_") })
 }
 
-// tail keeps the end of what a process prints, and hands out the first line that
-// contains want.
+// tail keeps the end of a process's output, and sends the first line that contains want
+// to match.
 type tail struct {
 	want  string
 	match chan string // capacity 1
 
 	mu   sync.Mutex
 	text bytes.Buffer
-	line []byte // the last line, while it has no end
+	line []byte // the last line, if it is incomplete
 }
 
 const tailBytes = 64 << 10
@@ -241,7 +241,7 @@ func (l *tail) String() string {
 	return l.text.String()
 }
 
-// seeded gives the test's source of random choices and prints its seed.
+// seeded returns a random number generator for the test and logs its seed.
 func seeded(t testing.TB) *rand.Rand {
 	t.Helper()
 	seed := rand.Uint64()
@@ -255,8 +255,8 @@ func seeded(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestServe is the shortest life of a server: start, one znode, SIGTERM, start
-// again on the same directory, and the znode is there.
+// TestServe starts a server, creates a znode, stops the server with SIGTERM and starts it
+// again on the same directory. The znode must still exist.
 func TestServe(t *testing.T) {
 	first := startLockkeeper(t)
 	conn := connect(t, first.addr, 10*time.Second)
@@ -272,7 +272,7 @@ func TestServe(t *testing.T) {
 		t.Fatalf("get /kept after the restart: %q, %v", data, err)
 	}
 
-	// A second process on the same directory must be refused, in one line.
+	// A second process on the same directory must be refused, with a one-line message.
 	third := execLockkeeper(t, "--data", first.dir)
 	select {
 	case <-third.exited:

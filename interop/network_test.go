@@ -17,9 +17,9 @@ const (
 	networkLockers = 12
 )
 
-// TestClusterNetwork is TestClusterLocks on a network of its own, in which each
-// server has a namespace. Links are cut, in one direction or both, are slow, and
-// fail. It is skipped where the kernel has no such network.
+// TestClusterNetwork is like TestClusterLocks, but each server runs in a network
+// namespace of its own, and links fail in one or both directions, or are slow. It is
+// skipped if network namespaces cannot be created.
 func TestClusterNetwork(t *testing.T) {
 	n := newNetwork(t, 3)
 	e := startEnsembleOn(t, n, "--tick-time", chaosTick.String())
@@ -33,7 +33,7 @@ func TestClusterNetwork(t *testing.T) {
 	c.end()
 }
 
-// networkBlows are what happens to the network.
+// networkBlows returns the faults of the network.
 func (c *chaos) networkBlows(n *network) []blow {
 	return []blow{
 		{"one way from one member to another", func() {
@@ -82,9 +82,9 @@ func (c *chaos) networkBlows(n *network) []blow {
 	}
 }
 
-// network is a bridge with a host, a network namespace, at each of its ports.
-// This process is at the bridge. Its addresses are of 198.18.0.0/15, which is
-// for tests of networks.
+// network is a bridge with a host (a network namespace) at each of its ports. This
+// process runs on the bridge's side. Its addresses are in 198.18.0.0/15, which is
+// reserved for network tests.
 type network struct {
 	t      *testing.T
 	subnet string
@@ -97,7 +97,7 @@ func newNetwork(t *testing.T, hosts int) *network {
 	t.Helper()
 	for _, program := range []string{"ip", "tc"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Fatalf("this test takes iproute2: %v (interop/setup.sh installs it)", err)
+			t.Fatalf("this test needs iproute2: %v (interop/setup.sh installs it)", err)
 		}
 	}
 	id := rand.IntN(250)
@@ -105,7 +105,7 @@ func newNetwork(t *testing.T, hosts int) *network {
 	try := func(args ...string) {
 		t.Helper()
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
-			t.Skipf("skipped, since this kernel gives no network for the test: ip %s: %v: %s", strings.Join(args, " "), err, out)
+			t.Skipf("cannot create network namespaces: ip %s: %v: %s", strings.Join(args, " "), err, out)
 		}
 	}
 	try("link", "add", n.bridge, "type", "bridge")
@@ -115,7 +115,7 @@ func newNetwork(t *testing.T, hosts int) *network {
 	for i := range hosts {
 		host, port := fmt.Sprintf("lk%d-%d", id, i+1), n.port(i)
 		try("netns", "add", host)
-		t.Cleanup(func() { n.run("ip", "netns", "delete", host) }) // and its end of the link
+		t.Cleanup(func() { n.run("ip", "netns", "delete", host) }) // which deletes its end of the link, too
 		try("netns", "exec", host, "true")
 		try("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
 		try("link", "set", port, "master", n.bridge, "up")
@@ -133,7 +133,7 @@ func newNetwork(t *testing.T, hosts int) *network {
 	return n
 }
 
-// startEnsembleOn is startEnsemble with a server on each host.
+// startEnsembleOn is like startEnsemble, with one server on each host.
 func startEnsembleOn(t *testing.T, n *network, args ...string) *ensemble {
 	t.Helper()
 	e := newEnsemble(t, len(n.hosts), args...)
@@ -151,7 +151,7 @@ func (n *network) ip(i int) string   { return fmt.Sprintf("%s.%d", n.subnet, i+1
 func (n *network) mac(i int) string  { return fmt.Sprintf("02:6c:6b:00:00:%02x", i+1) }
 func (n *network) port(i int) string { return fmt.Sprintf("%sp%d", n.bridge, i+1) }
 
-// by is what starts a process on a host.
+// by returns the command that starts a process on a host.
 func (n *network) by(i int) []string { return []string{"ip", "netns", "exec", n.hosts[i]} }
 
 func (n *network) run(command ...string) {
@@ -161,8 +161,8 @@ func (n *network) run(command ...string) {
 	}
 }
 
-// cut loses all that one host sends to another: it goes to an address that
-// nobody has. What is sent back arrives.
+// cut drops or restores packets from one host to another, by sending them to an unused
+// address. It does not affect the other direction.
 func (n *network) cut(from, to int, cut bool) {
 	n.t.Helper()
 	mac := n.mac(to)
@@ -172,13 +172,13 @@ func (n *network) cut(from, to int, cut bool) {
 	n.run("ip", "-n", n.hosts[from], "neighbour", "replace", n.ip(to), "lladdr", mac, "dev", "eth0", "nud", "permanent")
 }
 
-// link takes a host's cable out, or puts it in again.
+// link sets a host's link up or down.
 func (n *network) link(i int, up bool) {
 	n.t.Helper()
 	n.run("ip", "link", "set", n.port(i), map[bool]string{true: "up", false: "down"}[up])
 }
 
-// slow delays and loses what is sent to a host.
+// slow delays and drops packets to a host.
 func (n *network) slow(i int, slow bool) {
 	n.t.Helper()
 	switch {

@@ -12,9 +12,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestPausedServer stops the process of the only server for a little longer than a
-// session lives. Its client, which the server could not hear, speaks a second after the
-// server goes on, and has its session.
+// TestPausedServer stops the process of a standalone server for a little longer than a
+// session's timeout. The client, which the server could not hear, sends a request one
+// second after the server continues, and must still have its session.
 func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	const timeout = 8 * time.Second

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestPipelinedReads sends many small requests with large answers in one write,
-// as a client does whose goroutines share a connection. All answers must come,
-// in order, though they do not fit any buffer on the way.
+// TestPipelinedReads sends many small requests with large replies in one write, as a
+// client whose goroutines share a connection does. All replies must arrive in order,
+// although they do not fit into any buffer.
 func TestPipelinedReads(t *testing.T) {
 	addr, base := endpoint(t)
 	conn, err := dialRaw(addr, 20*time.Second, 0, rawSession{})

@@ -33,25 +33,25 @@ import (
 )
 
 const (
-	// envPower is how long TestPowerLoss looks at each kind of cluster.
+	// envPower sets how long TestPowerLoss tests each kind of cluster.
 	envPower = "LOCKKEEPER_INTEROP_POWER"
 
 	powerTime    = 4 * time.Second
 	powerLanes   = 3
 	powerOps     = 60
 	powerTick    = 10 * time.Second
-	powerSession = 200 * time.Second // longer than a life
+	powerSession = 200 * time.Second // longer than a life (see power)
 	powerRoot    = "/power"
 )
 
-// smallSnapshots has a server take snapshots that a short test gets to see.
+// smallSnapshots makes a server take snapshots so often that a short test has some.
 var smallSnapshots = edit{"config.go", "setDefault(&c.SnapshotBytes, 16<<20)", "setDefault(&c.SnapshotBytes, 32<<10)"}
 
-// noSync leaves out what makes the log durable.
+// noSync removes the syncs of the log.
 var noSync = edit{"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"}
 
-// neededSyncs are what is synced, below the folder of the data directory, and
-// must be: where files end up, and in which order they get there.
+// neededSyncs are the files and directories that must be synced, relative to the data
+// directory.
 var neededSyncs = []string{
 	"", "/1", "/1/meta.json.tmp", "/1/raft", "/1/raft/raft.db", "/1/raft/snapshots",
 	"/1/raft/snapshots/[^/]*", "/1/raft/snapshots/[^/]*/state.bin", "/1/raft/snapshots/[^/]*/meta.json",
@@ -60,8 +60,8 @@ var neededSyncs = []string{
 // edit is a change of a source file.
 type edit struct{ file, old, new string }
 
-// buildEdited builds lockkeeper with source files that differ from the
-// repository's, which knows nothing of it.
+// buildEdited builds lockkeeper with edited source files. It does not modify the
+// repository.
 func buildEdited(dir string, edits ...edit) (binary string, err error) {
 	if dir, err = os.MkdirTemp(dir, "edited-"); err != nil {
 		return "", err
@@ -77,7 +77,7 @@ func buildEdited(dir string, edits ...edit) (binary string, err error) {
 			return "", err
 		}
 		if n := strings.Count(string(text), e.old); n != 1 {
-			return "", fmt.Errorf("%s has %q %d times, should be once: write the edit anew", e.file, e.old, n)
+			return "", fmt.Errorf("%s contains %q %d times instead of once: adapt the edit", e.file, e.old, n)
 		}
 		to := filepath.Join(dir, fmt.Sprintf("%d.go", i))
 		if err := os.WriteFile(to, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
@@ -102,7 +102,7 @@ func buildEdited(dir string, edits ...edit) (binary string, err error) {
 	return binary, nil
 }
 
-// powerBinary is what these tests run.
+// powerBinary returns the binary that these tests run.
 var powerBinary = sync.OnceValues(func() (string, error) { return buildEdited(scratch, smallSnapshots) })
 
 func check(t testing.TB, err error) {
@@ -112,29 +112,29 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// powerOp is a request of a lane, and what it changes.
+// powerOp is a request of a lane, and the change that it makes.
 type powerOp struct {
 	code  proto.OpCode
 	path  string
 	data  []byte
 	flags int32
-	saw   map[*powerLane]counted // of a read: what it has shown of other lanes' requests
+	saw   map[*powerLane]counted // of a read: how many requests of other lanes it has shown
 }
 
-// powerLane is a client with a session and a directory of its own. Its requests
-// are done in order, so what is left of them is always some first part.
+// powerLane is a client with a session and a directory of its own. Its requests are done
+// in order, so a prefix of them survives.
 type powerLane struct {
 	dir     string
 	session proto.ConnectReply
 	ops     []powerOp
 	sent    int
-	kept    int  // of those sent in an earlier life: what was left of them
-	open    bool // likewise, whether the session was acknowledged
+	kept    int  // how many requests sent in an earlier life have survived
+	open    bool // whether the session was acknowledged in an earlier life
 	err     error
 }
 
-// drawOps draws a lane's requests: creates, also of ephemeral znodes, overwrites
-// of one znode, deletes, and maybe the end of the session.
+// drawOps chooses a lane's requests at random: creates, also of ephemeral znodes, writes
+// to one znode, deletes, and sometimes a closeSession.
 func (l *powerLane) drawOps(r *rand.Rand) {
 	register := l.dir + "/register"
 	l.ops = []powerOp{{code: proto.OpCreate, path: l.dir}, {code: proto.OpCreate, path: register, data: []byte("first")}}
@@ -168,8 +168,8 @@ func (l *powerLane) drawOps(r *rand.Rand) {
 	}
 }
 
-// run sends the requests, up to window of them ahead of the answers, until all
-// are answered or the connection breaks.
+// run sends the requests, with up to window of them outstanding, until all are answered
+// or the connection ends.
 func (l *powerLane) run(c *rawclient.Client, window int) {
 	defer c.Close()
 	for answered := 0; answered < len(l.ops); answered++ {
@@ -203,13 +203,13 @@ func (op *powerOp) body() proto.Record {
 	return nil
 }
 
-// powerZnode is what is compared of a znode.
+// powerZnode is the compared part of a znode.
 type powerZnode struct {
 	data  string
 	owner int64
 }
 
-// do changes the lane's znodes as the request does.
+// do applies a request to the lane's znodes.
 func (l *powerLane) do(op *powerOp, znodes map[string]powerZnode) {
 	switch op.code {
 	case proto.OpCreate:
@@ -251,9 +251,9 @@ func (l *powerLane) look(c *rawclient.Client) (map[string]powerZnode, error) {
 	return znodes, err
 }
 
-// count is how many of the lane's requests lead to these znodes, from the fewest
-// to the most: the end of a session may take back what was before it. It is an
-// error if these are fewer than were acknowledged.
+// count returns after how many of the lane's requests these znodes exist, as a range,
+// because the end of a session may undo earlier requests. It is an error if fewer
+// requests are done than were acknowledged.
 func (l *powerLane) count(found map[string]powerZnode, acked int) (c counted, err error) {
 	znodes := map[string]powerZnode{}
 	lost := -1
@@ -278,18 +278,18 @@ func (l *powerLane) count(found map[string]powerZnode, acked int) (c counted, er
 	case ok:
 		return c, nil
 	case lost >= 0:
-		return c, fmt.Errorf("lost: of %s the first %d requests are done, and %d were acknowledged", l.dir, lost, acked)
+		return c, fmt.Errorf("lost: of the requests of %s only the first %d are done, but %d were acknowledged", l.dir, lost, acked)
 	}
-	return c, fmt.Errorf("%s is as after no first part of its %d requests, of which %d were acknowledged", l.dir, l.sent, acked)
+	return c, fmt.Errorf("the znodes of %s do not match any prefix of its %d requests, of which %d were acknowledged", l.dir, l.sent, acked)
 }
 
 type counted struct{ fewest, most int }
 
-// layout is a kind of cluster whose power is lost.
+// layout is a kind of cluster to test.
 type layout struct {
 	name    string
 	members int
-	peers   bool // it has peer ports
+	peers   bool // the members have peer ports
 }
 
 var (
@@ -298,7 +298,7 @@ var (
 	three = layout{"cluster of three", 3, true}
 )
 
-// power is one life after the other of a cluster, each of which ends with the power.
+// power is a cluster that goes through several lives, each of which ends with a power failure.
 type power struct {
 	t      *testing.T
 	random *rand.Rand
@@ -307,15 +307,15 @@ type power struct {
 	peers  map[uint64]string
 
 	lanes  []*powerLane
-	made   int   // lanes, also those of which nothing was left
-	base   image // what the directories hold when a life begins
+	made   int   // number of lanes so far, including those of which nothing survived
+	base   image // the directories at the start of this life
 	dir    string
-	now    *disk // after all processes of this life
+	now    *disk // the disk after all processes of this life
 	events []event
 	inject []string // flags for strace
-	losses []string // ways in which the power is lost
+	losses []string // ways of a power failure to choose from
 	states int
-	snaps  int // states with a snapshot that the log begins behind
+	snaps  int // number of states whose log starts after a snapshot
 }
 
 func newPower(t *testing.T, r *rand.Rand, l layout) *power {
@@ -329,7 +329,7 @@ func newPower(t *testing.T, r *rand.Rand, l layout) *power {
 	return p
 }
 
-// newDir names the directory of a new lane.
+// newDir returns the directory of a new lane.
 func (p *power) newDir() string {
 	p.made++
 	return fmt.Sprintf("%s-%d", powerRoot, p.made)
@@ -337,7 +337,7 @@ func (p *power) newDir() string {
 
 func (p *power) data(dir string, i int) string { return filepath.Join(dir, fmt.Sprint(i+1)) }
 
-// begin begins a life.
+// begin starts a life.
 func (p *power) begin() {
 	p.t.Helper()
 	p.dir = p.t.TempDir()
@@ -346,8 +346,8 @@ func (p *power) begin() {
 	check(p.t, p.base.write(p.dir))
 }
 
-// start starts the cluster, and returns where its clients connect: nowhere, if
-// it ended at once.
+// start starts the cluster and returns the addresses for its clients, or none if it ended
+// at once.
 func (p *power) start() (*traced, []string) {
 	p.t.Helper()
 	var peers []string
@@ -375,7 +375,7 @@ func (p *power) start() (*traced, []string) {
 		}
 		return s, nil
 	}
-	// All under one strace, so that there is one order of all that they do.
+	// One strace traces all members, which gives one order of all their calls.
 	for i := range p.members {
 		fmt.Fprintf(&script, "%s &\n", strings.Join(command(i), " "))
 	}
@@ -404,8 +404,8 @@ func (p *power) connect(addrs []string) (*rawclient.Client, error) {
 	}
 }
 
-// process is the life of a process, or of all members': clients see what is there
-// of what they wrote before, and write. Then all members are killed, or stop by themselves.
+// process runs the members once: clients check what survived of their earlier writes, and
+// write. Then all members are killed, or they stop by themselves.
 func (p *power) process() *traced {
 	t := p.t
 	t.Helper()
@@ -428,7 +428,7 @@ func (p *power) process() *traced {
 			window := 1 + p.random.IntN(8)
 			running.Go(func() { l.run(c, window) })
 		}
-		if p.inject == nil && p.random.IntN(3) > 0 { // else all is answered before
+		if p.inject == nil && p.random.IntN(3) > 0 { // otherwise wait for all replies
 			time.Sleep(time.Duration(p.random.Int64N(int64(600 * time.Millisecond))))
 		} else {
 			running.Wait()
@@ -443,7 +443,7 @@ func (p *power) process() *traced {
 	return s
 }
 
-// ended takes in what processes have done that are gone.
+// ended applies the events of processes that have ended.
 func (p *power) ended(s *traced) {
 	p.t.Helper()
 	for _, l := range p.lanes {
@@ -463,8 +463,8 @@ func (p *power) ended(s *traced) {
 	p.events = slices.Concat(p.events, events, late)
 }
 
-// reader looks at what the lanes of this life left, and takes that for
-// acknowledged: clients have seen it.
+// reader reads the znodes of this life's lanes. What it reads counts as acknowledged,
+// because a client has seen it.
 func (p *power) reader(addrs []string) {
 	t := p.t
 	t.Helper()
@@ -497,26 +497,26 @@ func (p *power) reader(addrs []string) {
 	p.lanes = append(p.lanes, r)
 }
 
-// moment is a moment of a life.
+// moment is a point in a life.
 type moment struct {
 	*disk
 	p       *power
-	next    int                // the event that is next
-	acked   map[*powerLane]int // requests that were acknowledged
-	sent    map[*powerLane]int // requests that may be done
+	next    int                // index of the next event
+	acked   map[*powerLane]int // number of acknowledged requests
+	sent    map[*powerLane]int // number of requests that may be done
 	open    map[*powerLane]bool
 	streams map[string]*replies
 }
 
-// replies is what a server sends on a connection.
+// replies is the data that a server sends on a connection.
 type replies struct {
 	data   []byte
 	parsed int
 	lane   *powerLane
-	other  bool // it is no client's
+	other  bool // not a client's connection
 }
 
-// first is the moment at which a life begins.
+// first returns the moment at the start of a life.
 func (p *power) first() *moment {
 	m := &moment{disk: newDisk(p.base), p: p, acked: map[*powerLane]int{}, sent: map[*powerLane]int{}, open: map[*powerLane]bool{}, streams: map[string]*replies{}}
 	for _, l := range p.lanes {
@@ -525,7 +525,7 @@ func (p *power) first() *moment {
 	return m
 }
 
-// forward goes on to the moment before event i.
+// forward advances to the moment before event i.
 func (m *moment) forward(i int) {
 	for ; m.next < i; m.next++ {
 		e := &m.p.events[m.next]
@@ -538,7 +538,7 @@ func (m *moment) forward(i int) {
 	}
 }
 
-// reply takes a part of a server's replies.
+// reply processes a part of a server's replies.
 func (m *moment) reply(e *event) {
 	r := m.streams[e.socket]
 	if r == nil {
@@ -589,14 +589,15 @@ func (m *moment) reply(e *event) {
 	}
 }
 
-// verdict is what a directory holds after the power was lost.
+// verdict describes the directories after a power failure.
 type verdict struct {
 	kept      map[*powerLane]int
-	snapshots int // members whose log begins behind a snapshot
+	snapshots int // number of members whose log starts after a snapshot
 }
 
-// judge starts the cluster on what a loss of power left in dir: it starts, what
-// was acknowledged is there, and what was not is there in order and without a gap.
+// judge starts the cluster with the directories in dir, as a power failure has left them.
+// It must start, have everything that was acknowledged, and of the other requests a
+// prefix.
 func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 	v = &verdict{kept: map[*powerLane]int{}}
 	for i := range p.members {
@@ -639,7 +640,7 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 		}
 	}
 	for end := time.Now().Add(startDeadline); ; time.Sleep(20 * time.Millisecond) {
-		// A busy machine may have a member of three close its clients' connections.
+		// On a busy machine, a cluster member may close its clients' connections.
 		err := p.examine(servers[0], m, v)
 		if err == nil {
 			return v, nil
@@ -651,7 +652,7 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 	}
 }
 
-// examine is judge's client.
+// examine checks the state of a running server for judge.
 func (p *power) examine(server *library.Server, m *judged, v *verdict) error {
 	nc, err := server.Dial("", "", 0)
 	if err != nil {
@@ -672,7 +673,7 @@ func (p *power) examine(server *library.Server, m *judged, v *verdict) error {
 			return err
 		}
 		if n.fewest > l.sent {
-			return fmt.Errorf("of %s %d requests are done, of which clients saw only %d after an earlier end", l.lane.dir, n.fewest, l.sent)
+			return fmt.Errorf("%[2]d requests of %[1]s are done, but after an earlier power failure clients saw only %[3]d", l.lane.dir, n.fewest, l.sent)
 		}
 		v.kept[l.lane] = n.fewest
 		if !l.open {
@@ -689,7 +690,7 @@ func (p *power) examine(server *library.Server, m *judged, v *verdict) error {
 		closes := l.sent > last && l.lane.ops[last].code == proto.OpCloseSession
 		switch {
 		case closes && l.acked > last && err != rawclient.ErrRefused:
-			return fmt.Errorf("the session of %s was closed, and comes back: %v", l.lane.dir, err)
+			return fmt.Errorf("the closed session of %s can be resumed: %v", l.lane.dir, err)
 		case closes && n.most > last && err == rawclient.ErrRefused:
 			v.kept[l.lane] = last + 1
 		case err != nil:
@@ -702,10 +703,10 @@ func (p *power) examine(server *library.Server, m *judged, v *verdict) error {
 	return nil
 }
 
-// judged is a moment as judge needs it.
+// judged is the part of a moment that judge needs.
 type judged struct {
 	lanes    []laneMoment
-	complete bool // somebody was answered, so the directories are whole
+	complete bool // a client got a reply, so the directories must be complete
 	when     string
 }
 
@@ -730,14 +731,14 @@ func (m *moment) judged(how string) *judged {
 	return j
 }
 
-// search loses the power at random moments, event from or later, of this life until the time is over,
-// and returns the first fault.
+// search simulates power failures at random moments of this life, at event from or later,
+// until the time is over. It returns the first fault.
 func (p *power) search(from int, until time.Time) error {
 	p.t.Helper()
 	var mu sync.Mutex
 	var fault error
 	var judges sync.WaitGroup
-	places := make(chan struct{}, 4*p.members-2) // three members mostly wait for their election
+	places := make(chan struct{}, 4*p.members-2) // three members mostly wait for an election
 	for fault == nil && time.Now().Before(until) {
 		m := p.first()
 		var moments []int
@@ -776,8 +777,8 @@ func (p *power) search(from int, until time.Time) error {
 	return fault
 }
 
-// searchStart loses the power at each moment of the first start, which makes all
-// files: what was done last is torn, what was done before is kept.
+// searchStart simulates a power failure at each moment of the first start, which creates
+// all files. The last change is torn, and earlier changes survive.
 func (p *power) searchStart() error {
 	m := p.first()
 	for i := 0; i < len(p.events) && !m.judged("").complete; i++ {
@@ -799,7 +800,7 @@ func (p *power) searchStart() error {
 	return nil
 }
 
-// try judges what is left in a folder of its own.
+// try calls judge with an image in a temporary directory.
 func (p *power) try(left image, j *judged) (*verdict, error) {
 	dir, err := os.MkdirTemp(memoryDir(), "lockkeeper-power-")
 	if err != nil {
@@ -818,12 +819,12 @@ func (p *power) try(left image, j *judged) (*verdict, error) {
 		if e == nil {
 			e = left.write(kept)
 		}
-		err = fmt.Errorf("%w (what was left is in %s: %v)", err, kept, e)
+		err = fmt.Errorf("%w (the directories are in %s: %v)", err, kept, e)
 	}
-	return nil, fmt.Errorf("the power is lost %s: %w", j.when, err)
+	return nil, fmt.Errorf("power failure %s: %w", j.when, err)
 }
 
-// memoryDir is a folder in memory, where there is one: what is judged need not be durable.
+// memoryDir returns a directory in memory, if there is one, because what is judged need not be durable.
 func memoryDir() string {
 	const shm = "/dev/shm"
 	if info, err := os.Stat(shm); err == nil && info.IsDir() {
@@ -832,7 +833,7 @@ func memoryDir() string {
 	return scratch
 }
 
-// lose ends a life in its last third: what is left then is what the next one begins with.
+// lose ends a life with a power failure in its last third. The next life starts with what survives.
 func (p *power) lose() error {
 	m := p.first()
 	n := len(p.events)
@@ -851,8 +852,8 @@ func (p *power) lose() error {
 	return nil
 }
 
-// run goes through some lives of some processes each, and returns the first fault
-// that it finds. Of the searches each life has its part of the time.
+// run runs several lives of several processes each, and returns the first fault. The
+// searches share the time equally.
 func (p *power) run(lives, processes int, long time.Duration) error {
 	p.t.Helper()
 	for life := range lives {
@@ -877,14 +878,13 @@ func (p *power) run(lives, processes int, long time.Duration) error {
 	return nil
 }
 
-// TestPowerLoss records, in their order, all that servers do to their files and
-// all that they answer, and works out what their directories may hold if the power
-// is lost at any moment of it: what was synced, and of the rest any part, with
-// writes torn between sectors. On each such directory the servers start again,
-// every request that was acknowledged by then is done, the others are done in
-// order and without a gap, and sessions can be resumed or are closed. The servers
-// are killed and started again in between, take snapshots, and go on with what a
-// loss of power left.
+// TestPowerLoss records in one order all changes that servers make to their files and all
+// their replies. From that it computes what the directories may contain if the power
+// fails at any moment: everything that was synced, and any part of the rest, with writes
+// torn between sectors. With each such directory, the servers must start, every request
+// that was acknowledged by then must be done, of the others a prefix, and sessions must
+// be resumable unless they were closed. In between, the servers are killed and restarted,
+// take snapshots, and continue with what a power failure has left.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	long := powerLength(t)
@@ -893,7 +893,7 @@ func TestPowerLoss(t *testing.T) {
 		lives, processes int
 	}{{alone, 2, 3}, {one, 1, 2}, {three, 1, 2}} {
 		t.Run(l.name, func(t *testing.T) {
-			t.Parallel() // they wait for the disk, and for elections
+			t.Parallel() // the tests mostly wait for the disk and for elections
 			r := seeded(t)
 			states, snapshots := 0, 0
 			for end := time.Now().Add(long); ; {
@@ -905,16 +905,16 @@ func TestPowerLoss(t *testing.T) {
 					break
 				}
 			}
-			t.Logf("%d states, %d of them with a log that was cut behind a snapshot", states, snapshots)
+			t.Logf("%d states, %d of them with a log that was compacted after a snapshot", states, snapshots)
 			if snapshots == 0 {
-				t.Error("no log was cut behind a snapshot: this run shows less than it should")
+				t.Error("no log was compacted after a snapshot: this run tests less than it should")
 			}
 		})
 	}
 }
 
-// TestPowerLossIsFound sees that the check can fail: it runs a server that does
-// not sync its log, and takes out of a good server's trace each kind of sync.
+// TestPowerLossIsFound checks that TestPowerLoss can fail: with a server that does not
+// sync its log, and without each kind of sync in the trace of a correct server.
 func TestPowerLossIsFound(t *testing.T) {
 	t.Parallel()
 	t.Run("the log is not synced", func(t *testing.T) {
@@ -928,9 +928,9 @@ func TestPowerLossIsFound(t *testing.T) {
 			p.process()
 		}
 		for end := time.Now().Add(time.Minute); ; {
-			// Most of what it finds is a directory on which nothing starts.
+			// Most faults are directories with which no server starts.
 			if err = p.search(0, end); err == nil {
-				t.Fatalf("in %d states it did not find a lost write", p.states)
+				t.Fatalf("no lost write in %d states", p.states)
 			}
 			if strings.Contains(err.Error(), "lost: ") {
 				break
@@ -953,10 +953,10 @@ func TestPowerLossIsFound(t *testing.T) {
 				return (e.kind == evSync || e.kind == evSynced) && needed.MatchString(e.path)
 			})
 			if len(p.events) == len(events) {
-				t.Fatal("nothing like that was synced")
+				t.Fatal("there was no such sync")
 			}
 			if err := p.search(0, time.Now().Add(time.Minute)); err == nil {
-				t.Errorf("in %d states it was not missed", p.states)
+				t.Errorf("the missing sync made no difference in %d states", p.states)
 			} else {
 				t.Logf("found: %v", err)
 			}
@@ -964,10 +964,10 @@ func TestPowerLossIsFound(t *testing.T) {
 	}
 }
 
-// TestSyncFails has one sync of a server fail. The server stops and names the
-// fault, unless it was a snapshot, which it can do without. All that it
-// acknowledged is there when it starts again, also if the power is lost then, or
-// was lost since.
+// TestSyncFails makes one sync of a server fail. The server must stop and report the
+// fault, except if the sync was that of a snapshot, which it can do without. After a
+// restart it must have everything that it acknowledged, even if the power fails then or
+// has failed since.
 func TestSyncFails(t *testing.T) {
 	t.Parallel()
 	r := seeded(t)
@@ -980,7 +980,7 @@ func TestSyncFails(t *testing.T) {
 			p.process()
 		}
 		before := len(p.events)
-		// Strace counts the calls of each thread by themselves.
+		// Strace counts the calls of each thread separately.
 		p.inject = []string{"-e", fmt.Sprintf("inject=fsync,fdatasync:error=EIO:when=%d", 1+r.IntN(40))}
 		s := p.process()
 		killed := false
@@ -1021,7 +1021,7 @@ func TestSyncFails(t *testing.T) {
 	}
 	t.Logf("%d syncs failed, %d servers ended", failures, ended)
 	if ended == 0 {
-		t.Error("no sync failed that ends a server: this run shows nothing")
+		t.Error("no failed sync stopped a server: this run tests nothing")
 	}
 }
 

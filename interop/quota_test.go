@@ -19,12 +19,12 @@ const (
 	opCloseSession = -11
 )
 
-// quotaStep is one request of a story about quotas.
+// quotaStep is one request of a sequence about quotas.
 type quotaStep struct {
 	op    int32
 	path  string
-	data  string // "<null>" is null
-	flags int32  // of creates; of setData and delete the version
+	data  string // "<null>" means null
+	flags int32  // of a create; for setData and delete the version
 	parts []quotaStep
 }
 
@@ -68,9 +68,9 @@ func (s quotaStep) body(m message) message {
 	return m
 }
 
-// quotaPlayer plays steps on one server and gives the answers without what
-// differs from server to server: zxids count from that of the first session, and
-// times are zero.
+// quotaPlayer sends steps to one server. It returns the replies without values that
+// differ between servers: zxids are relative to that of the first session, and times are
+// zero.
 type quotaPlayer struct {
 	t    *testing.T
 	addr string
@@ -79,7 +79,7 @@ type quotaPlayer struct {
 	xid  int32
 }
 
-// play returns the bytes of an answer. A close of the session opens another.
+// play returns the bytes of a reply. After a closeSession it opens a new session.
 func (p *quotaPlayer) play(s quotaStep) []byte {
 	p.t.Helper()
 	if p.conn == nil {
@@ -90,7 +90,7 @@ func (p *quotaPlayer) play(s quotaStep) []byte {
 		p.t.Cleanup(func() { conn.Close() })
 		p.conn, p.xid = conn, 0
 		if p.base == 0 {
-			// A first read tells the zxid of the session.
+			// The reply to a first read has the zxid of the session.
 			r, err := conn.call(readRequest(1, opExists, "/"))
 			if err != nil {
 				p.t.Fatal(err)
@@ -144,7 +144,7 @@ func (p *quotaPlayer) result(out *message, s quotaStep, b *reader, code int32) {
 				out.int(b.int())
 			default:
 				part := s.parts[i]
-				if part.op == opCreate2 && op == opCreate { // as early 3.8 answers it
+				if part.op == opCreate2 && op == opCreate { // as early releases of 3.8 reply
 					part.op = opCreate
 				}
 				p.result(out, part, b, 0)
@@ -167,7 +167,7 @@ func (p *quotaPlayer) stat(out *message, b *reader) {
 	for range 3 {
 		out.int(b.int())
 	}
-	if owner := b.long(); owner != 0 { // a session's id
+	if owner := b.long(); owner != 0 { // a session id
 		owner = 1
 		out.long(owner)
 	} else {
@@ -176,9 +176,9 @@ func (p *quotaPlayer) stat(out *message, b *reader) {
 	out.int(b.int()).int(b.int()).long(p.zxid(b.long()))
 }
 
-// TestQuotaAgainstZooKeeper plays the same requests on a real ZooKeeper and on
-// lockkeeper, both with enforceQuota. All answers must have the same bytes. First a
-// written story, then random ones.
+// TestQuotaAgainstZooKeeper sends the same requests to ZooKeeper and to lockkeeper, both
+// with enforceQuota: first a fixed sequence, then random requests. All replies must have
+// the same bytes.
 func TestQuotaAgainstZooKeeper(t *testing.T) {
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { quotaAgainst(t, version) })
@@ -206,7 +206,7 @@ func quotaAgainst(t *testing.T, version zkVersion) {
 		both(s)
 	}
 	if t.Failed() || refused < 8 {
-		t.Fatalf("%d refusals in the story", refused)
+		t.Fatalf("%d refusals in the fixed sequence", refused)
 	}
 	r := seeded(t)
 	refused = 0
@@ -216,7 +216,7 @@ func quotaAgainst(t *testing.T, version zkVersion) {
 		both(quotaStep{op: opGetData, path: "/zookeeper/quota" + randomQuotaPath(r) + "/zookeeper_stats"})
 	}
 	if refused < 20 || len(counts) < 50 {
-		t.Errorf("%d refusals and %d different counts: the random part shows little", refused, len(counts))
+		t.Errorf("%d refusals and %d different counts: the random part tests too little", refused, len(counts))
 	}
 }
 
@@ -236,7 +236,7 @@ func randomQuotaStep(r *rand.Rand, whole bool) quotaStep {
 	if r.IntN(6) == 0 {
 		data = "<null>"
 	}
-	version := int32(r.IntN(4)/3*2 - 1) // mostly any
+	version := int32(r.IntN(4)/3*2 - 1) // mostly -1, any version
 	switch n := r.IntN(34); {
 	case n < 8:
 		return quotaStep{op: opCreate, path: path, data: data, flags: int32(r.IntN(4) / 3)}
@@ -269,15 +269,15 @@ func randomQuotaStep(r *rand.Rand, whole bool) quotaStep {
 	for range r.IntN(5) {
 		s := randomQuotaStep(r, false)
 		if s.op == opCreate2 {
-			s.op = opCreate // 3.8.0 answers it otherwise than later ones
+			s.op = opCreate // 3.8.0 replies to create2 differently from later releases
 		}
 		parts = append(parts, s)
 	}
 	return quotaStep{op: opMulti, parts: parts}
 }
 
-// quotaStory is what people do with quotas, and what they should not. It leaves
-// out what a real server does not survive.
+// quotaStory returns a sequence of correct and incorrect uses of quotas. It omits
+// requests that crash ZooKeeper.
 func quotaStory() (steps []quotaStep) {
 	const q = "/zookeeper/quota"
 	do := func(op int32, path, data string, flags int32) {
@@ -299,7 +299,7 @@ func quotaStory() (steps []quotaStep) {
 		get(at + "/zookeeper_stats")
 	}
 
-	// The system's own znodes.
+	// System znodes.
 	for _, path := range []string{"/", "/zookeeper", q, "/zookeeper/config"} {
 		get(path)
 		del(path)
@@ -321,23 +321,23 @@ func quotaStory() (steps []quotaStep) {
 	do(opCreate, "/a/e", "", 1)
 	create("/a/d", "")                 // the count
 	create("/a/c", "")                 // exists, which comes first
-	create("/a/e/f", "")               // below an ephemeral, likewise
+	create("/a/e/f", "")               // below an ephemeral, which comes first, too
 	create("/a/none/f", "")            // no parent
 	do(opCreate, "/a/s-", "", 2)       // sequential
 	set("/a", "12345678")              // the bytes
 	do(opSetData, "/a", "12345678", 7) // the quota before the version
 	do(opSetData, "/a", "123", 7)      // within it, the version
-	set("/a", "1234567")               // just so
+	set("/a", "1234567")               // exactly the limit
 	set("/a", "7654321")               // no more bytes than before
 	set("/a", "<null>")
 	get(stats)
-	do(opCloseSession, "", "", 0) // takes /a/e
+	do(opCloseSession, "", "", 0) // deletes /a/e
 	get(stats)
 	get("/a")
 	del("/a/b")
 	get(stats)
 
-	// A multi is checked against what was there before it.
+	// The limits in a multi are checked against the state before it.
 	part := func(op int32, path, data string, flags int32) quotaStep {
 		return quotaStep{op: op, path: path, data: data, flags: flags}
 	}
@@ -387,7 +387,7 @@ func quotaStory() (steps []quotaStep) {
 	do(opCreate2, stats, "<null>", 0)
 	get(stats)
 
-	// Stats that a client wrote.
+	// Stats written by a client.
 	for _, odd := range []string{"count=99,bytes=5", "", "bytes=1", "zzz=1;count=5;aaa=7", "count=5,bytes=6=;countHardLimit=3", "count=-100,bytes=-100", "count=9223372036854775807"} {
 		set(stats, odd)
 		get(stats)
@@ -402,7 +402,7 @@ func quotaStory() (steps []quotaStep) {
 	create(stats, "x")
 	get(stats)
 
-	// A quota on what is not there, on one's own znode below it, and on one next to it.
+	// Quotas on znodes that do not exist, on nested znodes and on adjacent ones.
 	quota("/none/x", "count=1,bytes=1")
 	create("/none", "1")
 	create("/none/x", "12")
@@ -419,7 +419,7 @@ func quotaStory() (steps []quotaStep) {
 	get(q + "/a/b/zookeeper_stats")
 	get(stats)
 
-	// Stats without limits, names like those of quotas elsewhere, the whole tree.
+	// Stats without limits, the names of quota znodes in other places, the whole tree.
 	create(q+"/a/b/c", "")
 	create(q+"/a/b/c/zookeeper_stats", "")
 	get(q + "/a/b/c/zookeeper_stats")
@@ -448,7 +448,7 @@ func quotaStory() (steps []quotaStep) {
 	del(q + "/zookeeper/quota/zookeeper_limits")
 	del(q + "/zookeeper/zookeeper_limits")
 
-	// The limits and stats may be of any kind.
+	// The znodes of limits and stats may be of any kind.
 	create(q+"/k", "")
 	do(opCreate2, q+"/k/zookeeper_limits", "countHardLimit=1", 1)
 	do(opCreate2, q+"/k/zookeeper_stats", "countHardLimit=1", 1)

@@ -14,9 +14,8 @@ import (
 	"time"
 )
 
-// A client of a few lines, for tests that must know each byte they sent and each
-// answer they got. It shares no code with the server on purpose: what both got
-// wrong in the same way would go unseen.
+// A minimal client, for tests that must know each byte that they send and receive. It
+// shares no code with the server on purpose, so that a common mistake cannot go unnoticed.
 
 const (
 	opCreate      = 1
@@ -28,7 +27,7 @@ const (
 
 const flagEphemeral = 1
 
-// rawTimeout bounds every wait for the server on a raw connection.
+// rawTimeout limits every wait for the server on a raw connection.
 const rawTimeout = time.Minute
 
 // rawConn is a connection with a session. One goroutine may send while another
@@ -40,15 +39,14 @@ type rawConn struct {
 	passwd  []byte
 }
 
-// rawSession is what a client must remember to come back.
+// rawSession is what a client needs to resume its session.
 type rawSession struct {
 	id     int64
 	passwd []byte
 }
 
-// dialRaw connects and makes a session, or resumes one when it is given.
-// lastZxid is the highest zxid the client has seen: a server that is behind it
-// must hang up.
+// dialRaw connects and opens a session, or resumes the given one. lastZxid is the highest
+// zxid that the client has seen: a server that is behind it must close the connection.
 func dialRaw(addr string, timeout time.Duration, lastZxid int64, resume rawSession) (*rawConn, error) {
 	conn, err := net.DialTimeout("tcp", addr, rawTimeout)
 	if err != nil {
@@ -81,8 +79,8 @@ func dialRaw(addr string, timeout time.Duration, lastZxid int64, resume rawSessi
 	return c, nil
 }
 
-// dialRawSoon is dialRaw, again and again: a member of a cluster hangs up while
-// it knows no leader, and when it is behind.
+// dialRawSoon is like dialRaw, but retries, because a cluster member closes the
+// connection while it knows no leader or is behind.
 func dialRawSoon(t testing.TB, addr string, timeout time.Duration, lastZxid int64) *rawConn {
 	t.Helper()
 	for deadline := time.Now().Add(startDeadline); ; time.Sleep(5 * time.Millisecond) {
@@ -114,7 +112,7 @@ func (c *rawConn) frame() (*reader, error) {
 	return &reader{rest: body}, err
 }
 
-// reply is the answer to one request.
+// reply is the reply to a request.
 type reply struct {
 	xid  int32
 	zxid int64
@@ -134,7 +132,7 @@ func (c *rawConn) receive() (reply, error) {
 	return r, nil
 }
 
-// call sends one request and receives its answer.
+// call sends one request and receives its reply.
 func (c *rawConn) call(m message) (reply, error) {
 	c.SetDeadline(time.Now().Add(rawTimeout))
 	defer c.SetDeadline(time.Time{})
@@ -156,13 +154,13 @@ func setDataRequest(xid int32, path string, data []byte) message {
 	return *m.int(xid).int(opSetData).text(path).bytes(data).int(-1)
 }
 
-// readRequest is exists, getData or getChildren, without a watch.
+// readRequest returns a request exists, getData or getChildren without a watch.
 func readRequest(xid, op int32, path string) message {
 	var m message
 	return append(*m.int(xid).int(op).text(path), 0)
 }
 
-// stat is the part of a Stat that these tests look at.
+// stat is the part of a Stat that these tests check.
 type stat struct {
 	czxid   int64
 	version int32
@@ -190,7 +188,7 @@ func (m *message) bytes(v []byte) *message {
 
 func (m *message) text(v string) *message { return m.bytes([]byte(v)) }
 
-// reader takes an answer apart. After the end it gives zeros and is short.
+// reader decodes a reply. After its end, it returns zeros and sets short.
 type reader struct {
 	rest  []byte
 	short bool
@@ -232,7 +230,7 @@ func (r *reader) stat() stat {
 
 var zxidLine = regexp.MustCompile(`(?m)^Zxid: 0x([0-9a-f]+)$`)
 
-// serverZxid asks the server for its last zxid, with the four letters srvr.
+// serverZxid asks the server for its last zxid, with the four-letter word srvr.
 func serverZxid(t testing.TB, addr string) int64 {
 	t.Helper()
 	conn, err := net.DialTimeout("tcp", addr, rawTimeout)

@@ -19,17 +19,17 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// The lock recipe, over the primitives of the stock client only.
+// The lock recipe, with only the primitives of go-zookeeper.
 
 var openACL = zk.WorldACL(zk.PermAll)
 
-// ticket is a place in the queue of a lock.
+// ticket is a position in the queue of a lock.
 type ticket struct {
 	path string
 	seq  int64
 }
 
-// enqueue takes a ticket: an ephemeral sequential child of dir.
+// enqueue creates a ticket: an ephemeral sequential child of dir.
 func enqueue(conn *zk.Conn, dir string) (ticket, error) {
 	p, err := conn.Create(dir+"/n-", nil, zk.FlagEphemeral|zk.FlagSequence, openACL)
 	if err != nil {
@@ -39,7 +39,7 @@ func enqueue(conn *zk.Conn, dir string) (ticket, error) {
 	return ticket{p, seq}, err
 }
 
-// sequence is the number at the end of a sequential znode's name.
+// sequence returns the number at the end of a sequential znode's name.
 func sequence(name string) (int64, error) {
 	i := strings.LastIndexByte(name, '-')
 	seq, err := strconv.ParseInt(name[i+1:], 10, 64)
@@ -51,8 +51,8 @@ func sequence(name string) (int64, error) {
 
 var errTicketGone = errors.New("own znode is gone")
 
-// await blocks until the ticket is first in line. It watches the one before it
-// and lists again when that is gone, be it before or after the watch was set.
+// await blocks until the ticket is the first in the queue. It watches the previous znode,
+// and lists the queue again when that is deleted, before or after the watch was set.
 func await(ctx context.Context, conn *zk.Conn, t ticket) error {
 	dir := path.Dir(t.path)
 	for {
@@ -95,7 +95,7 @@ func await(ctx context.Context, conn *zk.Conn, t ticket) error {
 	}
 }
 
-// lock takes a ticket and waits until it is first.
+// lock creates a ticket and waits until it is the first.
 func lock(ctx context.Context, conn *zk.Conn, dir string) (ticket, error) {
 	t, err := enqueue(conn, dir)
 	if err != nil {
@@ -104,8 +104,8 @@ func lock(ctx context.Context, conn *zk.Conn, dir string) (ticket, error) {
 	return t, await(ctx, conn, t)
 }
 
-// tryLock is lock with patience: when the lock is not ours in time it takes the
-// ticket back and says false.
+// tryLock is like lock with a time limit. If it does not get the lock in time, it deletes
+// the ticket and returns false.
 func tryLock(conn *zk.Conn, dir string, patience time.Duration) (ticket, bool, error) {
 	t, err := enqueue(conn, dir)
 	if err != nil {
@@ -115,7 +115,7 @@ func tryLock(conn *zk.Conn, dir string, patience time.Duration) (ticket, bool, e
 	return t, ok, err
 }
 
-// awaitFor is await with patience: out of it, the ticket is taken back.
+// awaitFor is like await with a time limit, after which it deletes the ticket.
 func awaitFor(conn *zk.Conn, t ticket, patience time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -133,7 +133,7 @@ func unlock(conn *zk.Conn, t ticket) error {
 	return nil
 }
 
-// connect gives a stock client with a session, closed when the test ends.
+// connect returns a go-zookeeper client with a session. It is closed at the end of the test.
 func connect(t testing.TB, addr string, timeout time.Duration) *zk.Conn {
 	t.Helper()
 	log := &clientLog{t: t}
@@ -159,7 +159,7 @@ func connect(t testing.TB, addr string, timeout time.Duration) *zk.Conn {
 	}
 }
 
-// clientLog sends what a client logs to its test, for as long as that runs.
+// clientLog forwards a client's log to its test while the test runs.
 type clientLog struct {
 	mu sync.Mutex
 	t  testing.TB
@@ -179,9 +179,8 @@ func (l *clientLog) end() {
 	l.t = nil
 }
 
-// endpoint is a server for tests that neither kill it nor depend on its
-// settings: one of its own, or the one that LOCKKEEPER_INTEROP_ADDR names. All
-// znodes belong below base.
+// endpoint returns a server for tests that neither kill it nor depend on its settings: a
+// new one, or the one that LOCKKEEPER_INTEROP_ADDR names. All znodes must be below base.
 func endpoint(t testing.TB) (addr, base string) {
 	t.Helper()
 	addr = os.Getenv(envAddr)
@@ -193,7 +192,7 @@ func endpoint(t testing.TB) (addr, base string) {
 	return addr, base
 }
 
-// create makes a plain znode.
+// create creates a persistent znode.
 func create(t testing.TB, conn *zk.Conn, path string) {
 	t.Helper()
 	if _, err := conn.Create(path, nil, 0, openACL); err != nil {
@@ -201,7 +200,7 @@ func create(t testing.TB, conn *zk.Conn, path string) {
 	}
 }
 
-// children lists a znode and fails the test when it cannot.
+// children returns the children of a znode. It ends the test if there is an error.
 func children(t testing.TB, conn *zk.Conn, path string) []string {
 	t.Helper()
 	names, _, err := conn.Children(path)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestClusterReconfig changes the members by ZooKeeper's shell, through a follower.
+// TestClusterReconfig changes the members with ZooKeeper's shell, through a follower.
 func TestClusterReconfig(t *testing.T) {
 	enabled := []string{"--reconfig", "--super-digest", clientSuper}
 	e := startEnsemble(t, 3, enabled...)
@@ -36,7 +36,7 @@ func TestClusterReconfig(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
-	out, _ := cmd.CombinedOutput() // it exits with the failure of some command
+	out, _ := cmd.CombinedOutput() // its exit code is that of a command that fails
 	text := string(out)
 	for _, want := range []string{
 		"server.1=", "Insufficient permission", "type:NodeDataChanged path:/zookeeper/config",
@@ -44,7 +44,7 @@ func TestClusterReconfig(t *testing.T) {
 	} {
 		_, rest, ok := strings.Cut(text, want)
 		if !ok {
-			t.Fatalf("no %q, where it was expected, in\n%s", want, out)
+			t.Fatalf("%q is missing or in the wrong place in\n%s", want, out)
 		}
 		text = rest
 	}
@@ -54,7 +54,7 @@ func TestClusterReconfig(t *testing.T) {
 	select {
 	case <-fourth.stderr.match:
 	case <-time.After(startDeadline):
-		t.Error("who was added does not serve")
+		t.Error("the added server does not serve")
 	}
 	gone := e.procs[leaves]
 	gone.quiet = true
@@ -64,12 +64,12 @@ func TestClusterReconfig(t *testing.T) {
 			t.Errorf("exit code %d: %s", gone.state.ExitCode(), text)
 		}
 	case <-time.After(startDeadline):
-		t.Error("who was removed goes on")
+		t.Error("the removed server is still running")
 	}
 }
 
-// TestClusterReadOnly has ZooKeeper's own client read from a server that lost the
-// majority, and come back with its session when there is one.
+// TestClusterReadOnly checks that ZooKeeper's own client can read from a server without a
+// majority, and gets its session back when there is a majority again.
 func TestClusterReadOnly(t *testing.T) {
 	classpath, err := javaClients()
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// startRedis starts Debian's redis-server on a free loopback port, keeping
-// nothing on disk, and gives a client of it. Both end with the test.
+// startRedis starts Debian's redis-server on a free loopback port, without files on disk,
+// and returns a client. Both end with the test.
 func startRedis(t testing.TB) *redis.Client {
 	t.Helper()
 	program, err := exec.LookPath("redis-server")
@@ -50,7 +50,7 @@ func startRedis(t testing.TB) *redis.Client {
 		<-exited
 	})
 	for deadline := time.Now().Add(startDeadline); ; {
-		// Ask who answers: the port may belong to another Redis.
+		// Check which process answers: the port may belong to another Redis.
 		info, err := client.Info(context.Background(), "server").Result()
 		if err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r\n", cmd.Process.Pid)) {
 			return client
@@ -68,8 +68,8 @@ func startRedis(t testing.TB) *redis.Client {
 
 const counterKey = "counter"
 
-// addOne reads the counter, adds one and writes it back, in two commands: two
-// callers at a time lose an addition, so only the lock makes the sum right.
+// addOne increments the counter with two commands, a read and a write. Concurrent calls
+// would lose an increment, so the sum is correct only if the lock works.
 func addOne(ctx context.Context, client *redis.Client) error {
 	n, err := client.Get(ctx, counterKey).Int()
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// TestClusterRolling takes the members away in turn while clients write. No
-// client loses its session, and no write is lost, by SIGTERM nor by kill -9.
-// Then a member stays away for longer than the others' log reaches, and one
-// comes back without its data directory: both have the state again.
+// TestClusterRolling restarts the members one after the other while clients write, with
+// SIGTERM and with kill -9. No client may lose its session, and no write may be lost.
+// Then one member stays down for longer than the others' log reaches back, and one comes
+// back without its data directory. Both must get the state again.
 func TestClusterRolling(t *testing.T) {
 	e := startEnsemble(t, 3)
 	streams := startStreams(t, e.listen, seeded(t))
@@ -47,7 +47,7 @@ func TestClusterRolling(t *testing.T) {
 		t.Logf("%s of all members, one by one: %v", way.name, time.Since(began).Round(time.Millisecond))
 	}
 
-	// Away for longer than the log.
+	// Down for longer than the log reaches back.
 	away := (e.leader() + 1) % 3
 	e.kill(away)
 	before := checkDir(t, e.data(away))
@@ -62,10 +62,10 @@ func TestClusterRolling(t *testing.T) {
 	if !strings.Contains(strings.ToLower(e.procs[away].stderr.String()), "installed remote snapshot") {
 		t.Error("the member got no snapshot: this run shows less than it should")
 	}
-	w.answers(20) // those who were there have served all the time
+	w.answers(20) // the others have served all the time
 	w.end()
 
-	// Without its data.
+	// Back without its data directory.
 	wiped := (e.leader() + 1) % 3
 	e.kill(wiped)
 	if err := os.RemoveAll(e.data(wiped)); err != nil {
@@ -86,7 +86,7 @@ func TestClusterRolling(t *testing.T) {
 	e.finish()
 }
 
-// rewrite overwrites one znode until that many bytes were written.
+// rewrite overwrites one znode until it has written total bytes.
 func rewrite(t *testing.T, addr, path string, total int) {
 	t.Helper()
 	conn := connect(t, addr, 40*time.Second)
@@ -106,8 +106,8 @@ func rewrite(t *testing.T, addr, path string, total int) {
 	}
 }
 
-// stayer is a stock client of all members that must keep its session. It writes
-// to an ephemeral znode of its own all the time.
+// stayer is a go-zookeeper client of all members that must keep its session. It writes to
+// an ephemeral znode of its own all the time.
 type stayer struct {
 	t       *testing.T
 	conn    *zk.Conn
@@ -140,7 +140,7 @@ func (discard) Printf(string, ...any) {}
 
 func (s *stayer) run() {
 	defer close(s.done)
-	version := int32(0) // of the znode, as far as it is known
+	version := int32(0) // the znode's last known version
 	for n := 1; ; {
 		select {
 		case <-s.stop:
@@ -157,7 +157,7 @@ func (s *stayer) run() {
 			n++
 			s.writes.Add(1)
 		case errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrNoServer):
-			// It may have been done. What is read in the same session tells.
+			// The outcome is unknown. A read in the same session shows it.
 			data, st, err := s.conn.Get(s.path)
 			for errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) {
 				data, st, err = s.conn.Get(s.path)
@@ -180,7 +180,7 @@ func (s *stayer) run() {
 	}
 }
 
-// progress waits until a write that begins from now on is answered.
+// progress waits until a write that starts from now on is answered.
 func (s *stayer) progress() {
 	s.t.Helper()
 	want := s.writes.Load() + 2
@@ -196,7 +196,7 @@ func (s *stayer) progress() {
 	}
 }
 
-// end ends the client, and tells how often it has written.
+// end stops the client and returns how often it has written.
 func (s *stayer) end() int {
 	s.t.Helper()
 	close(s.stop)

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs what the tests behind the build tag interop need, on Debian, as root:
-# a real Redis, a real ZooKeeper with its jars, Java, newer jars from Maven
-# Central, clients of other languages, and the Go modules. What is fetched goes
-# below ${XDG_CACHE_HOME:-$HOME/.cache}. It can run any number of times and is
-# quick when all is there. The packages' own services are not started.
+# Installs what the tests with the build tag interop need, on Debian, as root: Redis,
+# ZooKeeper with its jars, Java, newer jars from Maven Central, clients in other
+# languages, and the Go modules. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The
+# script can be run again, and is quick if everything is installed. It does not start the
+# services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 packages=(redis-server zookeeper libslf4j-java strace iproute2 libzookeeper-mt-dev gcc libc6-dev)
-# Those that a machine may have from elsewhere. Debian's cargo itself is too old.
+# Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
@@ -23,10 +23,10 @@ done
 
 if ((${#missing[@]})); then
 	if [[ $(id -u) != 0 ]]; then
-		echo "interop/setup.sh: ${missing[*]} must be installed, which takes root" >&2
+		echo "interop/setup.sh: ${missing[*]} must be installed, which needs root" >&2
 		exit 1
 	fi
-	# A policy that says no keeps the packages from starting their services.
+	# A policy that refuses everything keeps the packages from starting their services.
 	policy=/usr/sbin/policy-rc.d
 	if [[ ! -e $policy ]]; then
 		printf '#!/bin/sh\nexit 101\n' >"$policy"
@@ -38,7 +38,7 @@ if ((${#missing[@]})); then
 	apt-get install --quiet=2 --yes --no-install-recommends "${missing[@]}"
 fi
 
-# The clients, as their lock files have them.
+# Install the clients in the versions of their lock files.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
 mkdir -p "$cache"/{kazoo,node,rust}
@@ -46,9 +46,9 @@ mkdir -p "$cache"/{kazoo,node,rust}
 cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
 rust=$!
 
-# jars POM NAME fetches the jars that a pom.xml pins, with all that they depend
-# on, into a folder of the cache that is named after NAME and the file's content.
-# A folder that is there is whole.
+# jars POM NAME downloads the jars that a pom.xml pins, with their dependencies, into a
+# cache directory that is named after NAME and a hash of the file. If the directory
+# exists, it is complete.
 jars() {
 	local pom=$1 dir
 	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)

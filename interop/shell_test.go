@@ -18,10 +18,10 @@ import (
 type shellCase struct {
 	name     string
 	commands string
-	sorted   bool // the order of the lines is that of a Java hash set
+	sorted   bool // sort the lines, whose order is that of a Java hash set
 }
 
-// shellScript is the whole session, which begins with an empty tree.
+// shellScript is the whole session, which starts with an empty tree.
 var shellScript = []shellCase{
 	{name: "empty", commands: `
 		ls /
@@ -225,8 +225,8 @@ var shellScript = []shellCase{
 		ls -R /zookeeper`},
 }
 
-// TestShell plays one script with ZooKeeper's shell against lockkeeper and
-// against a real ZooKeeper. Both must print the same, but for what varies.
+// TestShell runs one script with ZooKeeper's shell against lockkeeper and against
+// ZooKeeper. The output must be the same, except for values that vary.
 func TestShell(t *testing.T) {
 	outputs := map[string]map[string]string{}
 	for name, start := range javaServers {
@@ -248,12 +248,11 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// shellEvents is the name under which the events of the whole session stand.
-// Another thread of the shell prints them, at any place.
+// shellEvents is the key of the events of the whole session. Another thread of the shell
+// prints them, so they may appear anywhere.
 const shellEvents = "events"
 
-// shellOutputs plays the script and returns what the cases print, by their
-// names.
+// shellOutputs runs the script and returns the output of each case by its name.
 func shellOutputs(t *testing.T, addr string) map[string]string {
 	t.Helper()
 	var script strings.Builder
@@ -263,7 +262,7 @@ func shellOutputs(t *testing.T, addr string) map[string]string {
 				script.WriteString(line + "\n")
 			}
 		}
-		// The failure of this is printed after all that the case prints.
+		// The error of this command marks the end of the case's output.
 		fmt.Fprintf(&script, "get /end-of/%s\n", c.name)
 	}
 	script.WriteString("quit\n")
@@ -278,7 +277,7 @@ func shellOutputs(t *testing.T, addr string) map[string]string {
 	if !stuck.Stop() {
 		t.Fatalf("the shell was stuck after %s", out)
 	}
-	// It exits with the failure of the last command.
+	// The exit code is that of the last command, which fails.
 	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() != 1) {
 		t.Fatalf("the shell: %v\n%s", err, out)
 	}
@@ -307,9 +306,8 @@ var (
 	shellSession = regexp.MustCompile(`(?m)^(ephemeralOwner = )0x[0-9a-f]{2,}$`)
 )
 
-// maskShell puts the same in place of what varies: times, the session's id, and
-// zxids, which are counted from the first that is printed. The system's own
-// znodes have zxid 0 everywhere.
+// maskShell masks values that vary: times and the session id, and it makes zxids relative
+// to the first one printed. System znodes have zxid 0 on every server.
 func maskShell(text string) string {
 	var base uint64
 	zxid := func(s string, radix int) string {
@@ -333,14 +331,14 @@ func maskShell(text string) string {
 	text = shellTime.ReplaceAllStringFunc(text, func(s string) string {
 		name, value, _ := strings.Cut(s, " = ")
 		if strings.HasPrefix(value, "Thu Jan 01 00:00:00") {
-			return s // the system's own znodes
+			return s // a system znode
 		}
 		return name + " = TIME"
 	})
 	return shellSession.ReplaceAllString(text, "${1}SESSION")
 }
 
-// takeEvents takes the events out of a text, and leaves empty lines out.
+// takeEvents separates the events from the rest of a text, without empty lines.
 func takeEvents(text string) (without, events string) {
 	var rest, taken strings.Builder
 	for line := range strings.Lines(text) {
@@ -359,7 +357,7 @@ func sortedLines(text string) string {
 	return strings.Join(slices.Sorted(strings.Lines(text)), "")
 }
 
-// lineDiff shows the lines of both texts from the first that differs.
+// lineDiff returns the lines of both texts, starting with the first one that differs.
 func lineDiff(want, got string) string {
 	w, g := slices.Collect(strings.Lines(want)), slices.Collect(strings.Lines(got))
 	i := 0

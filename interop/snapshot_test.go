@@ -13,11 +13,9 @@ import (
 	"time"
 )
 
-// TestKilledInSnapshot kills the server while it writes a snapshot or cuts its
-// log. A steady overwriting of the same znodes makes it do so: the log must not
-// grow for ever under that, so a snapshot has to come. What the other crash test
-// demands after a restart holds here too, and each overwritten znode must hold
-// the last acknowledged data, or later.
+// TestKilledInSnapshot kills the server while it writes a snapshot or compacts its log.
+// Constant writes to the same znodes make it do so. After a restart it checks the same as
+// TestKilledServer, and that each znode has the last acknowledged data, or later data.
 func TestKilledInSnapshot(t *testing.T) {
 	const kills = 8
 	c := newCrash(t)
@@ -38,8 +36,8 @@ const (
 	floodSize   = 512 << 10 // of each znode
 	floodWindow = 4
 
-	// floodLimit is how much may be written with no snapshot, several times
-	// what the server lets its log grow by.
+	// floodLimit is how much may be written without a snapshot: several times the
+	// size of the log at which the server takes one.
 	floodLimit = 512 << 20
 )
 
@@ -54,13 +52,13 @@ type flood struct {
 
 func (f *flood) path(i int) string { return fmt.Sprintf("%s/big-%d", crashRoot, i) }
 
-// data is what version v of znode i holds.
+// data returns the data of version v of znode i.
 func (f *flood) data(i int, v int32) []byte {
 	word := fmt.Sprintf("%s@%d;", f.path(i), v)
 	return bytes.Repeat([]byte(word), floodSize/len(word))
 }
 
-// verify reads the znodes, or makes them the first time.
+// verify checks the znodes. The first time, it creates them.
 func (f *flood) verify() {
 	f.c.t.Helper()
 	for i := range f.versions {
@@ -82,9 +80,9 @@ func (f *flood) verify() {
 	f.made = true
 }
 
-// untilSnapshot overwrites until the server writes a snapshot, and kills it a
-// random moment later with the overwriting going on: every other time as soon as
-// the snapshot is begun, else when it is complete and the log is being cut.
+// untilSnapshot writes until the server writes a snapshot, and kills it a random moment
+// later while the writes continue: every other time after the snapshot is started, and
+// otherwise when it is complete and the log is being compacted.
 func (f *flood) untilSnapshot() {
 	c := f.c
 	c.t.Helper()
@@ -117,8 +115,8 @@ func (f *flood) untilSnapshot() {
 	}
 }
 
-// newSnapshot looks for a snapshot that was not there before. One that is being
-// written has a name of its own.
+// newSnapshot reports whether there is a new snapshot. An incomplete one is recognized by
+// its name.
 func (c *crash) newSnapshot(before map[string]bool, complete bool) bool {
 	c.t.Helper()
 	for name := range c.snapshots() {
@@ -129,8 +127,8 @@ func (c *crash) newSnapshot(before map[string]bool, complete bool) bool {
 	return false
 }
 
-// run overwrites the znodes in turn until the connection breaks. It gives an
-// error only for an answer that should not have been.
+// run writes to the znodes in turn until the connection ends. It returns an error only
+// for a wrong reply.
 func (f *flood) run(conn *rawConn) error {
 	defer conn.Close()
 	unanswered := make(chan struct{}, floodWindow)
@@ -185,7 +183,7 @@ func (f *flood) run(conn *rawConn) error {
 	return wrong
 }
 
-// snapshots names the snapshots that the server has, or is writing.
+// snapshots returns the names of the snapshots that the server has or is writing.
 func (c *crash) snapshots() map[string]bool {
 	c.t.Helper()
 	entries, err := os.ReadDir(filepath.Join(c.dir, "raft", "snapshots"))

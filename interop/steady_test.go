@@ -23,25 +23,25 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// envSteady is how often TestClusterSteady and TestClusterCutOff do each thing.
-// When it is set, they also run long, and beside three real ZooKeepers.
+// envSteady sets how often TestClusterSteady and TestClusterCutOff repeat each scenario.
+// If it is set, scenarios are also longer, and run with three ZooKeeper servers, too.
 const envSteady = "LOCKKEEPER_INTEROP_STEADY"
 
 const (
 	defaultSteady = 2
-	steadyShort   = 5 * time.Second // of the scenarios that are a length of time
+	steadyShort   = 5 * time.Second // length of the scenarios that last for a certain time
 	steadyLong    = time.Minute
 	steadyClients = 16
-	// A stock client gives up a connection without an answer after two thirds of
-	// its session timeout, which must be far above the time that servers are stopped.
+	// A client closes its connection after two thirds of its session timeout without a
+	// reply. That must be much longer than servers are stopped.
 	steadySession = 10 * time.Second
-	steadyPause   = 20 * time.Millisecond // of a client between two requests
-	// How long the clients go on after a stop: a server may close a connection
-	// some time after it runs again.
+	steadyPause   = 20 * time.Millisecond // between two requests of a client
+	// How long the clients continue after a stop, because a server may close a connection
+	// only some time after it continues.
 	steadyRest = time.Second
 )
 
-// steadyTimes is how often each thing is done, and whether also to ZooKeepers.
+// steadyTimes returns how often to repeat each scenario, and whether to test ZooKeeper, too.
 func steadyTimes(t *testing.T) (times int, beside bool) {
 	t.Helper()
 	s := os.Getenv(envSteady)
@@ -55,10 +55,10 @@ func steadyTimes(t *testing.T) (times int, beside bool) {
 	return times, true
 }
 
-// TestClusterSteady stops servers of a cluster for up to 1.5 s, keeps their machine
-// busy, and loads them, with default settings: no client may lose its connection.
-// With LOCKKEEPER_INTEROP_STEADY it does the same to three real ZooKeepers, in
-// turns, and prints a table of both. Times are only printed.
+// TestClusterSteady stops servers of a cluster for up to 1.5 s, keeps their machine busy,
+// and puts load on them, with default settings. No client may lose its connection. With
+// LOCKKEEPER_INTEROP_STEADY it does the same with three ZooKeeper servers and prints a
+// table of both. It does not check times.
 func TestClusterSteady(t *testing.T) {
 	times, beside := steadyTimes(t)
 	length := steadyShort
@@ -107,7 +107,7 @@ func TestClusterSteady(t *testing.T) {
 			for _, s := range subjects {
 				t.Run(s.name, func(t *testing.T) {
 					r := &steadyRun{t: t, c: s.start(t)}
-					if beside { // what a JVM compiles while it warms up is not measured
+					if beside { // let the JVM warm up before the measurement
 						if _, err := loadCreates(strings.Join(r.c.addresses(), ","), 16, 16, 50_000); err != nil {
 							t.Fatal(err)
 						}
@@ -134,24 +134,24 @@ func TestClusterSteady(t *testing.T) {
 	}
 }
 
-// steadyRun is one scenario with one cluster, and what its clients saw.
+// steadyRun is one scenario with one cluster, and its measurements.
 type steadyRun struct {
 	t       *testing.T
 	c       trio
 	clients []*steadyClient
-	epoch   int64         // in which the measurement began
-	late    time.Duration // the most by which a stop was longer than it should
+	epoch   int64         // at the start of the measurement
+	late    time.Duration // the most by which a stop was longer than intended
 
 	mu      sync.Mutex
 	began   time.Time
 	ended   time.Time
-	acked   time.Time     // the last write
-	gap     time.Duration // the longest without an acknowledged write of any client
-	writes  int           // that were acknowledged
-	lost    int           // connections that served a session and ended
-	failed  int           // requests without an answer
-	expired int           // sessions
-	terms   int64         // that began: elections, also those without a winner
+	acked   time.Time     // when the last write was acknowledged
+	gap     time.Duration // the longest time without an acknowledged write of any client
+	writes  int           // number of acknowledged writes
+	lost    int           // number of connections with a session that ended
+	failed  int           // number of requests without a reply
+	expired int           // number of expired sessions
+	terms   int64         // number of new terms: elections, including those without a winner
 }
 
 func (r *steadyRun) String() string {
@@ -163,7 +163,7 @@ func (r *steadyRun) String() string {
 	return text
 }
 
-// begin begins the measurement.
+// begin starts the measurement.
 func (r *steadyRun) begin() {
 	r.t.Helper()
 	r.epoch = r.currentEpoch()
@@ -188,11 +188,11 @@ func (r *steadyRun) end() {
 	}
 	ends.Wait()
 	if r.late > 0 {
-		r.t.Logf("the servers were stopped for up to %v longer than they should", r.late)
+		r.t.Logf("the servers were stopped for up to %v longer than intended", r.late)
 	}
 }
 
-// currentEpoch is that of the leader's zxids. It is the term in lockkeeper.
+// currentEpoch returns the epoch of the leader's zxids, which is the term in lockkeeper.
 func (r *steadyRun) currentEpoch() int64 {
 	r.t.Helper()
 	return serverZxid(r.t, r.c.addresses()[r.c.leader()]) >> 32
@@ -215,7 +215,7 @@ func (r *steadyRun) count(counter *int) {
 	*counter++
 }
 
-// startClients starts the clients, an equal share at each server, and begins the
+// startClients starts the clients, the same number at each server, and starts the
 // measurement when all of them write.
 func (r *steadyRun) startClients() {
 	r.t.Helper()
@@ -227,14 +227,14 @@ func (r *steadyRun) startClients() {
 	r.begin()
 }
 
-// settle waits until every client had a write acknowledged that it began after
-// this call, and lets the clients go on for a moment.
+// settle waits until every client has an acknowledged write that it started after this
+// call, and then a moment longer.
 func (r *steadyRun) settle() {
 	r.t.Helper()
 	deadline := time.Now().Add(startDeadline)
 	want := make([]int64, len(r.clients))
 	for i, c := range r.clients {
-		want[i] = c.writes.Load() + 2 // the first may have begun before
+		want[i] = c.writes.Load() + 2 // the first one may have started before
 	}
 	for i, c := range r.clients {
 		for c.writes.Load() < want[i] {
@@ -247,8 +247,8 @@ func (r *steadyRun) settle() {
 	time.Sleep(steadyRest)
 }
 
-// stop stops servers together, lets them go on together, and waits until all
-// clients write again.
+// stop stops servers at the same time, lets them continue at the same time, and waits
+// until all clients write again.
 func (r *steadyRun) stop(servers []int, long time.Duration) {
 	r.t.Helper()
 	r.mu.Lock()
@@ -316,7 +316,7 @@ func (r *steadyRun) besideWork(length time.Duration) {
 					return
 				default:
 				}
-				// A file that grows and shrinks keeps the file system's journal busy too.
+				// A file that grows and shrinks keeps the file system's journal busy, too.
 				_, err := f.Write(block)
 				if n%256 == 0 {
 					_, seek := f.Seek(0, io.SeekStart)
@@ -336,17 +336,17 @@ func (r *steadyRun) besideWork(length time.Duration) {
 	r.settle()
 }
 
-// creates makes znodes on 64 connections with 16 requests under way on each.
-// Whoever loses its connection opens the next.
+// creates creates znodes on 64 connections with 16 outstanding requests each. A
+// connection that ends is replaced by a new one.
 func (r *steadyRun) creates(length time.Duration) {
 	r.t.Helper()
-	const batch = 1000 // after which a connection looks at the time
+	const batch = 1000 // requests after which a connection checks the time
 	addrs := r.c.addresses()
 	root, err := loadRoot(addrs[0])
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	// worker opens one connection and returns whether it lost that.
+	// worker opens one connection and reports whether it was lost.
 	worker := func(addr string, number int) (bool, error) {
 		c, err := dialLoad(addr)
 		for late := r.began.Add(length + startDeadline); err != nil && time.Now().Before(late); time.Sleep(5 * time.Millisecond) {
@@ -358,7 +358,7 @@ func (r *steadyRun) creates(length time.Duration) {
 		defer c.nc.Close()
 		for from := 0; time.Since(r.began) < length; from += batch {
 			err := c.run(besideWindow, batch, func(i int) loadOp {
-				if i >= besideWindow { // it takes the place of one that is answered
+				if i >= besideWindow { // wait for a reply before the next request
 					r.acknowledged()
 				}
 				return loadOp{path: loadPath(root, number, from+i)}
@@ -392,16 +392,16 @@ func (r *steadyRun) creates(length time.Duration) {
 	workers.Wait()
 }
 
-// steadyClient is a stock client of one server, with a little of everything to do.
+// steadyClient is a go-zookeeper client of one server that sends various requests.
 type steadyClient struct {
 	run    *steadyRun
 	addr   string
-	dir    string // its own znode
+	dir    string // the client's own znode
 	conn   *zk.Conn
 	writes atomic.Int64 // acknowledged
 
 	serving atomic.Bool // the connection has a session
-	ending  atomic.Bool // it is closed by the client itself
+	ending  atomic.Bool // the client itself closes the connection
 	stop    chan struct{}
 	done    sync.WaitGroup
 	end     func()
@@ -418,7 +418,7 @@ func startSteadyClient(r *steadyRun, addr, dir string) *steadyClient {
 	c.end = sync.OnceFunc(func() {
 		close(c.stop)
 		if !r.t.Failed() {
-			c.done.Wait() // a request that is under way is answered first
+			c.done.Wait() // wait for the reply to an outstanding request
 		}
 		c.ending.Store(true)
 		conn.Close()
@@ -429,7 +429,7 @@ func startSteadyClient(r *steadyRun, addr, dir string) *steadyClient {
 	return c
 }
 
-// event counts what happens to the connection.
+// event counts events of the connection.
 func (c *steadyClient) event(ev zk.Event) {
 	switch {
 	case ev.Type != zk.EventSession || c.ending.Load():
@@ -447,7 +447,7 @@ func (c *steadyClient) event(ev zk.Event) {
 // work writes and reads until the client ends.
 func (c *steadyClient) work() {
 	data := make([]byte, 32)
-	for { // nothing is measured yet
+	for { // before the measurement
 		_, err := c.conn.Create(c.dir, data, 0, openACL)
 		if err == nil || errors.Is(err, zk.ErrNodeExists) {
 			break
@@ -460,7 +460,7 @@ func (c *steadyClient) work() {
 	}
 	for i := 0; ; i++ {
 		path := fmt.Sprintf("%s/%d", c.dir, i)
-		unsure := false // whether path is there
+		unsure := false // whether path exists is unknown
 		for _, request := range []struct {
 			write bool
 			do    func() error
@@ -511,10 +511,9 @@ func (c *steadyClient) work() {
 	}
 }
 
-// TestClusterCutOff cuts the leader off from the other members, on a network of
-// namespaces. It prints how long the next write through one of the others takes,
-// and how long the leader keeps a client. It is skipped where the kernel has no
-// such network.
+// TestClusterCutOff isolates the leader from the other members in a network of
+// namespaces. It prints how long the next write through another member takes, and how
+// long the leader keeps a client. It is skipped if network namespaces cannot be created.
 func TestClusterCutOff(t *testing.T) {
 	times, beside := steadyTimes(t)
 	rows := []string{
@@ -546,8 +545,8 @@ func TestClusterCutOff(t *testing.T) {
 	t.Logf("\n%s |", strings.Join(rows, " |\n"))
 }
 
-// cutOff cuts the leader off so many times, and gives the median and the worst of
-// how long a write waited and of how long the leader kept its client.
+// cutOff isolates the leader that many times. It returns the median and the maximum of
+// how long a write waited, and of how long the leader kept its client.
 func cutOff(t *testing.T, n *network, c trio, times int) (write, client string) {
 	t.Helper()
 	addrs := c.addresses()
@@ -579,7 +578,7 @@ func cutOff(t *testing.T, n *network, c trio, times int) (write, client string) 
 		w.conn.Close()
 		of := <-ended
 		if of.err == nil || errors.Is(of.err, os.ErrDeadlineExceeded) {
-			t.Fatalf("the leader that was cut off keeps its client: %v", of.err)
+			t.Fatalf("the isolated leader keeps its client: %v", of.err)
 		}
 		kept = append(kept, of.after)
 		idle.Close()
@@ -589,7 +588,7 @@ func cutOff(t *testing.T, n *network, c trio, times int) (write, client string) 
 				n.cut(lead, i, false)
 			}
 		}
-		for _, addr := range addrs { // all are together again
+		for _, addr := range addrs { // wait until all members serve again
 			w := reconnecting{t: t, addr: addr}
 			w.write()
 			w.conn.Close()

@@ -15,13 +15,13 @@ const (
 	streamCount = 3
 )
 
-// stream is a client that creates znodes, on one connection after the other,
-// each to any member.
+// stream is a client that creates znodes on one connection after another, each to a
+// random member.
 type stream struct {
 	number   int
 	addrs    []string
 	random   *rand.Rand
-	shown    int64 // the highest zxid that it was shown
+	shown    int64 // the highest zxid that the client has seen
 	segments []*crashRound
 	err      error
 	stop     chan struct{}
@@ -29,7 +29,7 @@ type stream struct {
 	done     chan struct{}
 }
 
-// startStreams starts some, which go on until endStreams.
+// startStreams starts some streams, which run until endStreams.
 func startStreams(t *testing.T, addrs []string, random *rand.Rand) (streams []*stream) {
 	t.Helper()
 	conn := connect(t, addrs[0], 10*time.Second)
@@ -44,7 +44,7 @@ func startStreams(t *testing.T, addrs []string, random *rand.Rand) (streams []*s
 	return streams
 }
 
-// endStreams ends them and looks for every create at addr.
+// endStreams stops the streams and checks every create on the server at addr.
 func endStreams(t *testing.T, addr string, streams []*stream) (sent, acked, segments int) {
 	t.Helper()
 	all := &crash{t: t}
@@ -86,13 +86,13 @@ func (s *stream) run() {
 		}
 		conn, err := dialRaw(s.addrs[s.random.IntN(len(s.addrs))], 10*time.Second, s.shown, rawSession{})
 		if err != nil {
-			continue // it is down, or behind what this client has seen
+			continue // the server is down, or behind what this client has seen
 		}
 		s.segment(conn, fmt.Sprintf("%s/%d-%d", streamRoot, s.number, n))
 	}
 }
 
-// segment is one connection.
+// segment runs one connection of the stream.
 func (s *stream) segment(conn *rawConn, dir string) {
 	watch := make(chan struct{})
 	defer close(watch)
@@ -106,7 +106,7 @@ func (s *stream) segment(conn *rawConn, dir string) {
 	}()
 	reply, err := conn.call(createRequest(1, dir, nil, 0))
 	if err != nil {
-		return // nothing is known of the directory, and nothing is in it
+		return // whether the directory exists is unknown; it is empty
 	}
 	if reply.code != 0 || reply.zxid <= s.shown {
 		s.err = fmt.Errorf("create %s: code %d, zxid %#x after %#x", dir, reply.code, reply.zxid, s.shown)

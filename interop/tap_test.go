@@ -11,16 +11,15 @@ import (
 	"time"
 )
 
-// tap is a wire between one client and a server that keeps the time: it knows
-// when the server can last have heard of the client, and reads the negotiated
-// session timeout off the handshake.
+// tap is a proxy between one client and a server. It records when the server can last
+// have heard from the client, and the session timeout negotiated in the handshake.
 type tap struct {
 	addr   string
 	server string
-	hungUp chan struct{} // gets a value when the client's end of a connection is gone
+	hungUp chan struct{} // gets a value when the client's side of a connection has ended
 
 	mu                      sync.Mutex
-	heardAfter, heardBefore time.Time // around the last bytes handed to the server
+	heardAfter, heardBefore time.Time // before and after the last write to the server
 	timeout                 time.Duration
 }
 
@@ -44,7 +43,7 @@ func startTap(t testing.TB, server string) *tap {
 	return w
 }
 
-// carry joins a client to the server, until either hangs up.
+// carry forwards a client's connection until one side closes it.
 func (w *tap) carry(client net.Conn) {
 	defer client.Close()
 	upstream, err := net.Dial("tcp", w.server)
@@ -63,7 +62,7 @@ func (w *tap) carry(client net.Conn) {
 	}
 }
 
-// up carries what the client says, and notes when.
+// up forwards data from the client and records the time.
 func (w *tap) up(upstream io.Writer, client io.Reader) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -83,7 +82,7 @@ func (w *tap) up(upstream io.Writer, client io.Reader) {
 	}
 }
 
-// down carries what the server says. The handshake's answer comes first: frame
+// down forwards data from the server. It starts with the answer to the handshake: frame
 // length, protocol version and session timeout in milliseconds, 4 bytes each.
 func (w *tap) down(client io.Writer, upstream io.Reader) {
 	head := make([]byte, 12)
@@ -99,15 +98,15 @@ func (w *tap) down(client io.Writer, upstream io.Reader) {
 	io.Copy(client, upstream)
 }
 
-// lastHeard gives two moments: the server has heard the client after the first
-// and, scheduling aside, before the second, and never since.
+// lastHeard returns two times: the server last heard from the client after the first one
+// and, apart from scheduling delays, before the second one.
 func (w *tap) lastHeard() (after, before time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.heardAfter, w.heardBefore
 }
 
-// negotiated is the session timeout that the server granted.
+// negotiated returns the session timeout that the server granted.
 func (w *tap) negotiated() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 
 const withTLSLine = "lockkeeper: serving ZooKeeper clients with TLS on "
 
-// TestTLS does the same with TLS to a real ZooKeeper and to lockkeeper, both with
-// one configuration: who a client is by its certificate, and what ACLs take,
-// must be the same. Then ZooKeeper's own Java client talks to lockkeeper so.
+// TestTLS sends the same requests over TLS to ZooKeeper and to lockkeeper, with the same
+// configuration. Both must derive the same identities from certificates and accept the
+// same ACLs. Then ZooKeeper's own Java client connects to lockkeeper over TLS.
 func TestTLS(t *testing.T) {
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { compareTLS(t, version) })
@@ -44,7 +44,7 @@ func compareTLS(t *testing.T, version zkVersion) {
 	l := startLockkeeper(t, "--tls-listen", freeAddr(t), "--tls-cert", store, "--tls-ca", authority, "--tls-client-auth", "want",
 		"--x509-super-user", "CN=root,O=Example")
 	theirs, ours := net.JoinHostPort("127.0.0.1", port), secureAddr(t, l)
-	// It opens this port after the other one.
+	// ZooKeeper opens this port after the other one.
 	waitZooKeeper(t, theirs, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1"})
 
 	subjects := []pkix.Name{
@@ -124,7 +124,7 @@ func compareTLS(t *testing.T, version zkVersion) {
 	}
 }
 
-// secureAddr is where a lockkeeper that has started serves clients with TLS.
+// secureAddr returns the address for clients with TLS of a lockkeeper that has started.
 func secureAddr(t testing.TB, l *lockkeeper) string {
 	t.Helper()
 	for line := range strings.Lines(l.stderr.String()) {
@@ -132,6 +132,6 @@ func secureAddr(t testing.TB, l *lockkeeper) string {
 			return strings.TrimSpace(addr)
 		}
 	}
-	t.Fatalf("it does not say where it speaks TLS: %s", l.stderr)
+	t.Fatalf("the server does not print its address for TLS: %s", l.stderr)
 	return ""
 }

@@ -19,13 +19,13 @@ import (
 	"time"
 )
 
-// tracedCalls are the system calls by which a process changes files, makes them
-// durable or answers clients. Those with a question mark do not exist everywhere.
+// tracedCalls are the system calls with which a process changes files, syncs them or
+// replies to clients. Those with a question mark do not exist on every system.
 const tracedCalls = "trace=?open,openat,?creat,write,pwrite64,writev,pwritev,?pwritev2,ftruncate,?truncate,fallocate," +
 	"?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,?mkdir,mkdirat,?link,linkat,?symlink,symlinkat," +
 	"fsync,fdatasync,sync,syncfs,msync,mmap,lseek,copy_file_range,?sendfile,splice,?io_uring_setup"
 
-// traced is a command that strace watches.
+// traced is a command that runs under strace.
 type traced struct {
 	t      *testing.T
 	cmd    *exec.Cmd // strace
@@ -34,11 +34,11 @@ type traced struct {
 	exited chan struct{}
 }
 
-// startTraced starts a command. Each of flags goes to strace.
+// startTraced starts a command under strace with additional flags.
 func startTraced(t *testing.T, flags []string, command ...string) *traced {
 	t.Helper()
 	p := &traced{t: t, file: filepath.Join(t.TempDir(), "trace"), exited: make(chan struct{})}
-	// With -xx every byte is \xNN: nothing in a line can be mistaken for syntax.
+	// With -xx every byte is written as \xNN, so that no data looks like syntax.
 	args := slices.Concat([]string{"-f", "-y", "-xx", "-s", "100000000", "-qq", "--seccomp-bpf", "-e", tracedCalls, "-o", p.file}, flags, command)
 	p.cmd = exec.Command("strace", args...)
 	p.cmd.Env = cleanEnv()
@@ -64,8 +64,8 @@ func startTraced(t *testing.T, flags []string, command ...string) *traced {
 	return p
 }
 
-// serving waits until the command says that it serves clients, and returns where;
-// "" if it ends before.
+// serving waits until the command serves clients and returns the address, or "" if the
+// command ends before.
 func (p *traced) serving() string {
 	p.t.Helper()
 	select {
@@ -81,7 +81,7 @@ func (p *traced) serving() string {
 	return ""
 }
 
-// signal sends a signal to what strace watches, without strace itself.
+// signal sends a signal to the traced processes, but not to strace.
 func (p *traced) signal(s syscall.Signal) {
 	var below func(pid int)
 	below = func(pid int) {
@@ -99,7 +99,7 @@ func (p *traced) signal(s syscall.Signal) {
 	below(p.cmd.Process.Pid)
 }
 
-// end waits until the command is gone, and returns what it did to the files below root.
+// end waits until the command has ended, and returns the events of the files below root.
 func (p *traced) end(root string) []event {
 	p.t.Helper()
 	select {
@@ -125,11 +125,11 @@ func (p *traced) end(root string) []event {
 type eventKind int
 
 const (
-	evCreate     eventKind = iota // a file is opened that need not exist before
+	evCreate     eventKind = iota // a file is opened and created if it does not exist
 	evOpen                        // a file is opened
 	evMkdir                       //
 	evRename                      // from path to other
-	evLink                        // other is a name of path too
+	evLink                        // other becomes another name of path
 	evRemove                      //
 	evWrite                       // data at offset, or where the last write ended if that is -1
 	evSeek                        // to offset
@@ -138,11 +138,11 @@ const (
 	evSync                        // of the file or directory begins; its evSynced has the same call
 	evSynced                      // has ended, or failed
 	evReply                       // data is being written to socket, or size bytes of it were not
-	evUnfinished                  // a write was under way when the process ended
-	evDied                        // a process is gone
+	evUnfinished                  // a write was running when the process ended
+	evDied                        // a process has ended
 )
 
-// event is a step of a traced process. Times are places in the list of events.
+// event is a step of a traced process. Times are indexes in the list of events.
 type event struct {
 	kind        eventKind
 	path, other string
@@ -150,7 +150,7 @@ type event struct {
 	offset      int64
 	size        int64
 	truncate    bool // of evCreate and evOpen
-	names       bool // of evUnfinished: names may have changed too
+	names       bool // of evUnfinished: names may have changed, too
 	failed      bool // of evSynced
 	call        int  // of evSync and evSynced
 	socket      string
@@ -176,7 +176,7 @@ func (e *event) String() string {
 	return s
 }
 
-// call is a line of the trace, or the two that a call takes while others go on.
+// call is a system call: one line of the trace, or two if other calls come in between.
 type call struct {
 	name   string
 	args   []string
@@ -184,9 +184,8 @@ type call struct {
 	number int
 }
 
-// readTrace reads what strace wrote. What has to do with no file below root and
-// with no socket is left out. It is an error if a file below root is changed in
-// a way that is not known here.
+// readTrace parses the output of strace. It omits calls that concern neither a file below
+// root nor a socket. A call that changes a file below root in an unknown way is an error.
 func readTrace(r io.Reader, root string) ([]event, error) {
 	t := &traceReader{root: root, open: map[string]*call{}}
 	in := bufio.NewReaderSize(r, 1<<20)
@@ -214,7 +213,7 @@ func readTrace(r io.Reader, root string) ([]event, error) {
 
 type traceReader struct {
 	root   string
-	open   map[string]*call // by thread: calls that have begun
+	open   map[string]*call // unfinished calls by thread
 	events []event
 	err    error
 }
@@ -235,7 +234,7 @@ func (t *traceReader) line(line string, number int) error {
 	var c *call
 	if strings.HasPrefix(rest, "<... ") {
 		if c = t.open[thread]; c == nil {
-			return fmt.Errorf("a call ends that did not begin")
+			return fmt.Errorf("the end of a call that did not start")
 		}
 		delete(t.open, thread)
 		_, rest, _ = strings.Cut(rest, " resumed>")
@@ -253,7 +252,7 @@ func (t *traceReader) line(line string, number int) error {
 		t.begins(c)
 		return t.err
 	}
-	// The result stands behind the last " = ", which is in no string.
+	// The result comes after the last " = ", which cannot be part of a string.
 	at := strings.LastIndex(rest, " = ")
 	if at < 0 {
 		return fmt.Errorf("no result")
@@ -266,7 +265,7 @@ func (t *traceReader) line(line string, number int) error {
 	}
 	switch {
 	case t.err != nil:
-	case strings.HasPrefix(c.result, "?"): // it was killed meanwhile
+	case strings.HasPrefix(c.result, "?"): // the process was killed meanwhile
 		t.died(c)
 	default:
 		t.ends(c)
@@ -292,7 +291,7 @@ func text(s string) []byte {
 	return b
 }
 
-// behind is what a descriptor, 3<...>, stands for. A file without a name is "".
+// behind returns the path of a descriptor, written 3<...>, or "" for a file without a name.
 func behind(fd string) string {
 	_, name, _ := strings.Cut(fd, "<")
 	name, rest, _ := strings.Cut(name, ">")
@@ -306,7 +305,7 @@ func (t *traceReader) ours(path string) bool {
 	return path == t.root || strings.HasPrefix(path, t.root+"/")
 }
 
-// at is the path that a call names, given the directory that it starts from.
+// at returns the path that a call names, given the directory to which it is relative.
 func at(dir, path string) string {
 	p := string(text(path))
 	if !filepath.IsAbs(p) {
@@ -324,9 +323,8 @@ func (c *call) arg(i int) string {
 
 func (t *traceReader) add(e event) { t.events = append(t.events, e) }
 
-// begins notes what counts from the beginning of a call: what was written
-// before a sync began is durable after it, and whoever begins to send a reply
-// has acknowledged.
+// begins handles effects of the start of a call: what was written before a sync started
+// is durable after it, and a request counts as acknowledged when its reply is being sent.
 func (t *traceReader) begins(c *call) {
 	fd := behind(c.arg(0))
 	switch c.name {
@@ -351,7 +349,7 @@ func (t *traceReader) begins(c *call) {
 	}
 }
 
-// died has a call that its process did not live to see the end of.
+// died handles a call that was not finished when its process ended.
 func (t *traceReader) died(c *call) {
 	switch c.name {
 	case "write", "pwrite64", "ftruncate", "fallocate":

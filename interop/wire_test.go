@@ -16,9 +16,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// TestWire records stock clients that contend for a lock on a real ZooKeeper,
-// give up waiting, and end without a word, and replays the recording on
-// lockkeeper, which must do the same, frame by frame.
+// TestWire records go-zookeeper clients that contend for a lock on ZooKeeper, give up
+// waiting, or disappear. Replayed on lockkeeper, no frame may differ.
 func TestWire(t *testing.T) {
 	zookeeper := startZooKeeper(t, zk38, nil, map[string]string{"tickTime": "500"}).addr
 	file := filepath.Join(t.TempDir(), "lock.txt")
@@ -60,7 +59,7 @@ func TestWire(t *testing.T) {
 		t.Errorf("srvr gives %q, %v", answer, err)
 	}
 
-	// A holder that is gone without a word: the lock is passed on when its session expires.
+	// A holder disappears without closing its session: the lock is free when the session expires.
 	gone, err := dialRaw(addr, 3*time.Second, 0, rawSession{})
 	if err != nil {
 		t.Fatal(err)
@@ -97,8 +96,8 @@ func TestWire(t *testing.T) {
 	t.Logf("%s in %v", strings.TrimSpace(string(out)), time.Since(began).Round(time.Millisecond))
 }
 
-// startWire starts `lockkeeper wire` before a server. stop ends it, and returns
-// what it printed.
+// startWire starts `lockkeeper wire` as a proxy to a server. stop stops it and returns its
+// output.
 func startWire(t *testing.T, server string, args ...string) (addr string, stop func() string) {
 	t.Helper()
 	const line = "lockkeeper: proxying "

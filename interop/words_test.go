@@ -18,14 +18,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// notHere are the lines of ZooKeeper's answers that lockkeeper leaves out on
-// purpose, and those that it has instead, after numbers and values are masked.
+// notHere lists lines of ZooKeeper's answers that lockkeeper omits on purpose, and lines
+// that it has instead. Numbers and values are masked.
 var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
 	// Java's environment and its memory.
 	"envi": {regexp.MustCompile(`^(java\.|os\.version|os\.memory\.)`), regexp.MustCompile(`^go\.version=`)},
-	// What mntr tells of the stages of ZooKeeper's pipeline, its queues and
-	// caches, of what its watch and quorum code does, and all its summaries (of
-	// times mostly) but those that TestFourLetterWords asks for.
+	// The lines of mntr about the stages of ZooKeeper's pipeline, its queues and caches,
+	// its watch and quorum code, and all its summaries (mostly of times) except those that
+	// TestFourLetterWords checks.
 	"mntr": {regexp.MustCompile(`^zk_(` + strings.Join([]string{
 		`(avg|min|max|cnt|sum|pN)_\w+`, `outstanding_changes_\w+`, `\w*_processor_\w+`, `(prep|sync|request|response_packet|requests)_\w+`,
 		`proposal_count`, `commit_count`, `learner_\w+`, `looking_count`, `quit_leading_\w+`, `diff_count`, `snap_count`, `revalidate_count`,
@@ -36,9 +36,9 @@ var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
 
 var versions = regexp.MustCompile(`\d+\.\d+\.\d+\S*, built on`)
 
-// TestWords asks a real ZooKeeper and lockkeeper every four-letter word, after
-// the same has been done to both: line by line the answers must be the same but
-// for their numbers, or the difference must be in the list above.
+// TestWords sends every four-letter word to ZooKeeper and to lockkeeper, after the same
+// requests to both. Line by line, the answers must be the same except for numbers, or the
+// difference must be in the list above.
 func TestWords(t *testing.T) {
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { compareWords(t, version) })
@@ -103,9 +103,9 @@ func compareWords(t *testing.T, version zkVersion) {
 		}
 		for _, line := range slices.Sorted(maps.Keys(got)) {
 			if want[line] == 0 && (allowed.lockkeeper == nil || !allowed.lockkeeper.MatchString(line)) {
-				t.Errorf("%s: %q is nothing that ZooKeeper says", word, line)
+				t.Errorf("%s: ZooKeeper has no line %q", word, line)
 			}
 		}
-		t.Logf("%s: %d different lines, %d of them left out", word, len(want), left)
+		t.Logf("%s: %d different lines, %d of them omitted", word, len(want), left)
 	}
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// zkVersion is one of the real ZooKeepers to compare with.
+// zkVersion is a version of ZooKeeper to compare with.
 type zkVersion string
 
 const (
@@ -31,7 +31,7 @@ const (
 	zk39 zkVersion = "3.9" // Maven Central's, pinned in clients/java/pom.xml
 )
 
-// classpath is what java needs to run the server, the client and the shell.
+// classpath returns the class path of the server, the client and the shell.
 func (v zkVersion) classpath(t testing.TB) string {
 	t.Helper()
 	if v == zk39 {
@@ -41,9 +41,8 @@ func (v zkVersion) classpath(t testing.TB) string {
 		}
 		return jars
 	}
-	// Where the packages zookeeper and libslf4j-java put their jars. The
-	// manifest of the first names what else it needs, but for the parts of Netty
-	// that TLS takes.
+	// The packages zookeeper and libslf4j-java install their jars here. The manifest of
+	// the first names all other jars except the parts of Netty that TLS needs.
 	const zookeeperJar, slf4jJar = "/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar"
 	const nettyJars = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar"
 	if _, err := os.Stat(zookeeperJar); err != nil {
@@ -52,7 +51,7 @@ func (v zkVersion) classpath(t testing.TB) string {
 	return zookeeperJar + ":" + slf4jJar + ":" + nettyJars
 }
 
-// jarsOf is the class path of the jars that setup.sh fetched for a pom.xml.
+// jarsOf returns the class path of the jars that setup.sh has downloaded for a pom.xml.
 func jarsOf(name, pom string) (string, error) {
 	cache, err := os.UserCacheDir() // $XDG_CACHE_HOME or ~/.cache, as in setup.sh
 	if err != nil {
@@ -75,14 +74,13 @@ type realZooKeeper struct {
 	pid  int
 
 	cmd     *exec.Cmd
-	dir     string // of its zoo.cfg, its data and its log
+	dir     string // contains its zoo.cfg, its data and its log
 	command []string
 }
 
-// startZooKeeper starts a standalone ZooKeeper on a port of its own with an
-// empty data directory, and kills it when the test ends. props are JVM system
-// properties, cfg is what zoo.cfg has beyond the defaults or instead of them;
-// the settings below are among both.
+// startZooKeeper starts a standalone ZooKeeper on a port of its own with an empty data
+// directory, and kills it at the end of the test. props are JVM system properties, and cfg
+// are settings in zoo.cfg that add to or replace the defaults. Some common ones are below.
 func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
 	z := launchZooKeeperBy(t, nil, version, props, cfg)
@@ -90,8 +88,9 @@ func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]strin
 	return z
 }
 
-// launchZooKeeperBy is startZooKeeper without the wait until it serves. If by is
-// not nil, that program starts the process and becomes it, as ip netns exec does.
+// launchZooKeeperBy is like startZooKeeper, but does not wait until the server is ready.
+// If by is not nil, it is a command that starts the process and must exec it, such as ip
+// netns exec.
 func launchZooKeeperBy(t testing.TB, by []string, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
 	z := &realZooKeeper{dir: t.TempDir()}
@@ -114,7 +113,7 @@ func launchZooKeeperBy(t testing.TB, by []string, version zkVersion, props, cfg 
 	}
 	z.command = slices.Concat(by, []string{
 		"java",
-		"-Xmx1000m", // the heap that zkServer.sh gives
+		"-Xmx1000m", // the heap size in zkServer.sh
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 	})
 	for _, k := range slices.Sorted(maps.Keys(props)) {
@@ -152,21 +151,21 @@ func (z *realZooKeeper) launch(t testing.TB) {
 	z.pid = z.cmd.Process.Pid
 }
 
-// Kill ends the server with SIGKILL and waits until it is gone.
+// Kill kills the server with SIGKILL and waits until it has ended.
 func (z *realZooKeeper) Kill() {
-	z.cmd.Process.Kill() // an error means that it is gone already
+	z.cmd.Process.Kill() // an error means that it has already ended
 	z.cmd.Wait()
 }
 
-// Restart starts a killed server again, on its data and port, and waits until
-// it serves.
+// Restart starts a killed server again, with its data and port, and waits until it is
+// ready.
 func (z *realZooKeeper) Restart(t testing.TB) {
 	t.Helper()
 	z.launch(t)
 	waitZooKeeper(t, z.addr, nil)
 }
 
-// Settings of a real ZooKeeper that tests share; merged puts some together.
+// Settings of ZooKeeper that several tests use; merged combines them.
 var (
 	// JVM properties
 	withTTL   = map[string]string{"zookeeper.extendedTypesEnabled": "true"}
@@ -179,7 +178,7 @@ var (
 	anyClients = map[string]string{"maxClientCnxns": "0"}
 )
 
-// merged is all settings in one map.
+// merged returns all settings in one map.
 func merged(settings ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, s := range settings {
@@ -195,8 +194,8 @@ func waitZooKeeper(t testing.TB, addr string, secure *tls.Config) {
 	var last string
 	patience := 20 * time.Millisecond
 	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		// ZooKeeper fails on a word that comes while it loads its tree, and then
-		// neither answers nor closes: ask again soon, but let a slow one answer.
+		// ZooKeeper never answers a word that it gets while it loads its tree, and does
+		// not close the connection, so try again soon. But give a slow server enough time.
 		answer, err := askWord(addr, secure, "srvr", patience)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			patience = min(2*patience, 5*time.Second)
@@ -209,12 +208,12 @@ func waitZooKeeper(t testing.TB, addr string, secure *tls.Config) {
 	t.Fatalf("ZooKeeper at %s does not serve; srvr gives %s", addr, last)
 }
 
-// fourLetterWord sends one and returns the whole answer.
+// fourLetterWord sends a four-letter word and returns the whole answer.
 func fourLetterWord(addr, word string, timeout time.Duration) (string, error) {
 	return askWord(addr, nil, word, timeout)
 }
 
-// askWord is fourLetterWord, with TLS if secure is not nil.
+// askWord is like fourLetterWord, with TLS if secure is not nil.
 func askWord(addr string, secure *tls.Config, word string, timeout time.Duration) (string, error) {
 	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
@@ -232,7 +231,7 @@ func askWord(addr string, secure *tls.Config, word string, timeout time.Duration
 	return string(answer), err
 }
 
-// freeAddr is a loopback address that is kept for the test's servers.
+// freeAddr returns a loopback address whose port is reserved for servers of the test.
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))

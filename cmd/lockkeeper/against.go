@@ -17,7 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
 
-// against is 'conform --against': the comparison with another server.
+// against has the flags of 'conform --against', which compares two servers.
 type against struct {
 	addr    string
 	ops     int
@@ -27,10 +27,10 @@ type against struct {
 }
 
 func (a *against) define(f *pflag.FlagSet) {
-	f.StringVar(&a.addr, "against", "", "compare with the server at `HOST:PORT` by random requests, instead of running the checks")
+	f.StringVar(&a.addr, "against", "", "send random requests to this server and the one at `HOST:PORT` and compare them, instead of running the checks")
 	f.IntVar(&a.ops, "ops", 10_000, "`NUMBER` of requests to send")
-	f.Uint64Var(&a.seed, "seed", 0, "`SEED` of the random requests; 0 draws one")
-	f.StringVar(&a.masks, "mask", "", "`NAMES` of differences to allow, separated by commas, besides those known between the two versions")
+	f.Uint64Var(&a.seed, "seed", 0, "`SEED` of the random requests; 0 picks one")
+	f.StringVar(&a.masks, "mask", "", "`NAMES` of differences to allow, separated by commas, in addition to those known between the two versions")
 	f.BoolVar(&a.noMasks, "no-masks", false, "allow none of the known differences")
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
-// TestAgainst compares two servers that are alike, and two that are not.
+// TestAgainst compares two servers that behave alike, and two that do not.
 func TestAgainst(t *testing.T) {
 	start := func(change func(*lockkeeper.Config)) string {
 		s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(2*time.Second), lockkeepertest.WithConfig(change))

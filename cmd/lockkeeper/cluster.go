@@ -24,7 +24,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// clusterOptions are the flags of all commands about the members.
+// clusterOptions are the flags of all cluster commands.
 type clusterOptions struct {
 	servers, peer string
 	json          bool
@@ -41,15 +41,15 @@ func clusterCommand() *cobra.Command {
 members when it is done.
 
 The command asks a server at its client port (--server) for the peer ports of all
-members, and goes on at a peer port. So it has to run where the peer ports can be
-reached. A member that serves no clients, because it has no majority, can be
-asked at its peer port (--peer).`,
+members, and then connects to a peer port. So it has to run where it can reach the
+peer ports. For a member that does not serve clients, because it has no majority,
+give its peer port instead (--peer).`,
 		Example: `  lockkeeper cluster status --server a:2181,b:2181,c:2181
   lockkeeper cluster add 4=d:7000 --server a:2181`,
 	}
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, `HOST:PORT,...`; the first that answers is asked")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, `HOST:PORT,...`; the first one that answers is used")
 		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
 		o.tls.define(f)
 		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
@@ -59,10 +59,11 @@ asked at its peer port (--peer).`,
 		must(c.MarkPersistentFlagFilename(flag))
 	}
 	observer := false
-	add := o.command("add ID=HOST:PORT", "Add a server, which has to run already",
-		`Add a server to the cluster, by its id and its peer port. It has to run, with
---peer-listen. It gets a vote as soon as it has caught up. For a server that is a
-member already, add changes its address, or with --observer takes its vote.`,
+	add := o.command("add ID=HOST:PORT", "Add a running server",
+		`Add a server to the cluster, given its id and its peer port. The server must be
+running, with --peer-listen. It gets a vote as soon as it has caught up. If the
+server is already a member, add changes its address or, with --observer, takes its
+vote away.`,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
 		func(args []string) (q cluster.Request, err error) {
 			peers, observers, err := parsePeers(args[0])
@@ -80,15 +81,15 @@ member already, add changes its address, or with --observer takes its vote.`,
 			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
 		add,
 		o.command("remove ID", "Remove a member",
-			`Remove a member for good. If it runs, it ends with a line that says so. The last
-member that votes cannot be removed.`,
+			`Remove a member permanently. If it is running, it exits with a message that says
+so. The last voting member cannot be removed.`,
 			"  lockkeeper cluster remove 2", 1, 1,
 			func(args []string) (q cluster.Request, err error) {
 				q.Remove, err = parseID(args[0])
 				return q, err
 			}),
 		o.command("transfer [ID]", "Hand leadership over to another member",
-			"Hand leadership over to the member with this id, or to any other that votes.",
+			"Hand leadership over to the member with this id, or to any other voting member.",
 			"  lockkeeper cluster transfer\n  lockkeeper cluster transfer 3", 0, 1,
 			func(args []string) (q cluster.Request, err error) {
 				q.Transfer = new(uint64)
@@ -101,8 +102,8 @@ member that votes cannot be removed.`,
 	return c
 }
 
-// command is a command about the members, with at least and at most so many
-// arguments, from which request makes what to ask.
+// command returns a cluster command that takes between least and most arguments.
+// request turns the arguments into the request to send.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, request func(args []string) (cluster.Request, error)) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example, ValidArgsFunction: cobra.NoFileCompletions,
@@ -132,7 +133,7 @@ func parseID(text string) (uint64, error) {
 	return id, nil
 }
 
-// ask has a member do what q says, and prints its answer.
+// ask sends q to a member and prints the answer.
 func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
 	config, err := o.tls.load(flags)
 	if err != nil {
@@ -143,7 +144,7 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	byPeer := peerSource > serverSource
 	switch err := checkPeer(o.peer); {
 	case peerSource != byDefault && peerSource == serverSource:
-		return badFlag(flags, "peer", "it is given together with %s, which it replaces", server)
+		return badFlag(flags, "peer", "it cannot be combined with %s", server)
 	case byPeer && err != nil:
 		return badFlag(flags, "peer", "%w", err)
 	}
@@ -184,8 +185,8 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	return nil
 }
 
-// peersOf asks servers at their client ports for the peer ports of all members,
-// until one answers. Its own comes first.
+// peersOf asks servers at their client ports for the peer ports of all members, until
+// one answers. The peer port of that server comes first.
 func peersOf(ctx context.Context, servers string) (peers []string, err error) {
 	for addr := range strings.SplitSeq(servers, ",") {
 		if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil {
@@ -195,7 +196,7 @@ func peersOf(ctx context.Context, servers string) (peers []string, err error) {
 	return nil, err
 }
 
-// peersBy reads /zookeeper/config, which everybody may, also in read-only mode.
+// peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
 func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -216,7 +217,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 		c.Call(proto.OpCloseSession, nil, nil)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s does not tell the members: %w", addr, cmp.Or(ctx.Err(), err))
+		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}
 	members, err := proto.ParseServers(string(config.Data))
 	switch {
@@ -225,7 +226,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	case len(members) == 0:
 		return nil, fmt.Errorf("%s is a standalone server, not a member of a cluster", addr)
 	}
-	self := uint64(c.Session.SessionID) >> 56 // who gave the id
+	self := uint64(c.Session.SessionID) >> 56 // the id of the server that opened the session
 	for _, m := range members {
 		if m.ID == self {
 			peers = slices.Insert(peers, 0, m.Addr)

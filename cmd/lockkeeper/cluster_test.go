@@ -14,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// freePorts takes ports for servers that the test starts.
+// freePorts reserves ports for servers that the test starts.
 func freePorts(t *testing.T, n int) (ports []int) {
 	t.Helper()
 	for range n {
@@ -23,17 +23,17 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	return ports
 }
 
-// waitFor waits until ok.
+// waitFor waits until ok returns true.
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
 
-// ask runs a command about the cluster, with --json, and expects it to succeed.
+// ask runs a cluster command with --json, which must succeed.
 func ask(t *testing.T, args ...string) cluster.Status {
 	t.Helper()
 	code, stdout, stderr := call(nil, append([]string{"cluster", "--json"}, args...)...)
@@ -47,7 +47,7 @@ func ask(t *testing.T, args ...string) cluster.Status {
 	return s
 }
 
-// TestClusterByClientPort does all about members by way of their client ports.
+// TestClusterByClientPort runs the cluster commands with the client ports of members.
 func TestClusterByClientPort(t *testing.T) {
 	var addrs, members, clients []string
 	for i, port := range freePorts(t, 7) {
@@ -71,8 +71,8 @@ func TestClusterByClientPort(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	nobody := clients[3]
-	all := nobody + ", " + strings.Join(clients[:3], ",")
+	closed := clients[3]
+	all := closed + ", " + strings.Join(clients[:3], ",")
 	to := ask(t, "status", "--server", all).Leader%3 + 1
 	ask(t, "transfer", fmt.Sprint(to), "--server", all)
 	waitFor(t, "another leader", func() bool { return ask(t, "status", "--server", all).Leader == to })
@@ -81,7 +81,7 @@ func TestClusterByClientPort(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
-	// Who holds the one vote goes; the other one still tells who was there.
+	// Without the only voter, the observer still knows the members.
 	check1(t, procs[0].Process.Kill())
 	<-procs[0].done
 	waitFor(t, "read-only mode", func() bool {
@@ -90,7 +90,7 @@ func TestClusterByClientPort(t *testing.T) {
 	})
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 	for server, says := range map[string]string{
-		nobody: "refused", alone.addr: "standalone", addrs[1]: "does not tell the members", "x": "missing port",
+		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members", "x": "missing port",
 	} {
 		code, _, stderr := call(nil, "cluster", "status", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {
@@ -99,8 +99,8 @@ func TestClusterByClientPort(t *testing.T) {
 	}
 }
 
-// TestCluster grows a server to a cluster of three and an observer, hands over,
-// and removes one after the other, while a client works.
+// TestCluster grows a server to a cluster of three and an observer, hands leadership
+// over, and removes members one after the other, while a client works.
 func TestCluster(t *testing.T) {
 	var addrs []string
 	for _, port := range freePorts(t, 4) {
@@ -114,7 +114,7 @@ func TestCluster(t *testing.T) {
 		t.Helper()
 		waitFor(t, path, func() bool {
 			_, err := c.Create(path, nil, 0)
-			if closedEarly(err) { // it is sent away while nobody leads, and may have written
+			if closedEarly(err) { // there is no leader; the write may have been stored
 				c = one.connect()
 				return false
 			}
@@ -153,7 +153,7 @@ func TestCluster(t *testing.T) {
 			return true
 		}
 		t.Logf("%d %q", code, stdout)
-		call(nil, "cluster", "transfer", "1", "--peer", addrs[0]) // if another leads after an election
+		call(nil, "cluster", "transfer", "1", "--peer", addrs[0]) // in case an election has made another one the leader
 		return false
 	})
 
@@ -184,7 +184,7 @@ func TestCluster(t *testing.T) {
 	} else {
 		oneError(t, stderr, addrs[2])
 	}
-	joined(3, "--join", addrs[0]).waitReady() // as it was started first
+	joined(3, "--join", addrs[0]).waitReady() // with the same flags as before
 	four.connect()
 	ask(t, "remove", "4", "--peer", addrs[0])
 	fails2(four, 4)
@@ -194,18 +194,18 @@ func TestCluster(t *testing.T) {
 	}
 	write("/at-last")
 
-	// The way of a server that is added by hand.
+	// A server without --join is added by hand.
 	check1(t, os.RemoveAll(data(4)))
 	four = joined(4)
-	waitFor(t, "a place", func() bool {
+	waitFor(t, "the server to be added", func() bool {
 		code, _, _ := call(nil, "cluster", "add", "4="+addrs[3], "--observer", "--peer", addrs[0])
 		return code == exitOK
 	})
 	four.waitReady()
 }
 
-// TestClusterZooCfg serves a cluster by three files as ZooKeeper has them, one
-// of them with its servers in another, with TLS between the members.
+// TestClusterZooCfg configures a cluster with three zoo.cfg files and TLS between the
+// members. One of the files has its servers in a dynamic configuration file.
 func TestClusterZooCfg(t *testing.T) {
 	dir, ports, ca := t.TempDir(), freePorts(t, 6), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
@@ -255,7 +255,7 @@ func TestClusterZooCfg(t *testing.T) {
 	for _, without := range [][]string{nil, {"--peer-tls-cert", pem, "--peer-tls-ca", testkit.NewCA(t).WriteCA(t, dir, "other.pem")}} {
 		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
-			t.Errorf("a stranger: exit code %d", code)
+			t.Errorf("without a valid certificate: exit code %d", code)
 		}
 	}
 }

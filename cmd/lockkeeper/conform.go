@@ -22,7 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
 
-// errDiffers ends the command with exit 1: what differs has been printed.
+// errDiffers ends the command with exit code 1. The differences have been printed.
 var errDiffers = errors.New("the endpoint differs")
 
 // conformOptions are the flags of conform.
@@ -39,23 +39,23 @@ func conformCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "conform HOST:PORT",
 		Short: "Compare a server's behaviour with ZooKeeper's, or with another server's",
-		Long: `Check to the byte whether a server behaves as ZooKeeper does, and print each
+		Long: `Check byte by byte whether a server behaves as ZooKeeper does, and print each
 difference with the exchange that shows it. The exit code is 1 if there is one.
 
-The checks work below a znode of their own, /conform-XXXXXXXX, and for moments
-beside it, and delete what they made when they are done. Some of it only the
-super user can delete, and stays without --super. Nobody else should write to the
-server at the same time, since some checks count transactions.
+The checks work below a znode of their own, /conform-XXXXXXXX, and briefly outside
+of it, and delete everything that they create. Some of it can be deleted only by
+the super user, and stays without --super. No other client should write to the
+server at the same time, because some checks count transactions.
 
-With --against, no checks are run. Instead the same random requests go to two
-servers, and every reply, Stat, event and zxid is compared. The first difference
-is printed with a short sequence of requests that shows it.`,
+With --against, no checks are run. Instead, the same random requests are sent to
+two servers, and every reply, Stat, event and zxid is compared. The first
+difference is printed with a short sequence of requests that shows it.`,
 		Example: `  lockkeeper conform 127.0.0.1:2181
 
-  # Everything that there is to check
+  # All checks
   lockkeeper conform 127.0.0.1:2181 --super super:secret --reap-within 3s
 
-  # Two groups of checks, as ZooKeeper 3.8.4 would pass them
+  # Two groups of checks, with the behaviour of ZooKeeper 3.8.4
   lockkeeper conform 127.0.0.1:2181 --group create,delete --like 3.8.4
 
   # Two servers
@@ -72,12 +72,12 @@ is printed with a short sequence of requests that shows it.`,
 	all := c.Flags()
 	all.SortFlags = false
 	group(all, "Checks", func(f *pflag.FlagSet) {
-		f.BoolVar(&o.list, "list", false, "list the checks and run none")
+		f.BoolVar(&o.list, "list", false, "list the checks without running them")
 		f.StringVar(&o.groups, "group", "", "`GROUPS` of checks to run, separated by commas")
 		f.StringVar(&o.pattern, "run", "", "run the checks whose names match this regular `EXPRESSION`")
-		f.StringVar(&o.Version, "like", "", "the `VERSION` of ZooKeeper to expect, such as 3.8.4; by default what the server says it is")
-		f.DurationVar(&o.ReapWithin, "reap-within", 0, "how long the server takes at most to delete an empty container; without it the checks of that are left out")
-		f.IntVar(&o.Parallel, "parallel", 8, "`NUMBER` of checks that run at a time")
+		f.StringVar(&o.Version, "like", "", "the `VERSION` of ZooKeeper to expect, such as 3.8.4; by default the one that the server reports")
+		f.DurationVar(&o.ReapWithin, "reap-within", 0, "how long the server may take to delete an empty container; without it, checks that need this are skipped")
+		f.IntVar(&o.Parallel, "parallel", 8, "`NUMBER` of checks to run at the same time")
 		f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "how long to wait for one frame")
 	})
 	group(all, "Comparison of two servers", func(f *pflag.FlagSet) { o.against.define(f) })
@@ -160,7 +160,7 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// choose reads a list from a flag; each item must be one of those that are known.
+// choose parses the list in a flag. Each item must be one of known.
 func choose[T ~string](flags *pflag.FlagSet, name string, known []T) (chosen []T, err error) {
 	for _, s := range list(flags.Lookup(name).Value.String()) {
 		if !slices.Contains(known, T(s)) {
@@ -196,19 +196,19 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return errors.Join(write(file), file.Close())
 }
 
-// progress shows how far a command is: on a terminal by one line that is written
-// over again and again, elsewhere by a line now and then.
+// progress shows how far a command is. On a terminal it uses one line, which it
+// overwrites; elsewhere it writes a line from time to time.
 type progress struct {
 	w        io.Writer
 	terminal bool
-	width    int // of what is on the line
+	width    int // of the text on the line
 }
 
-// show shows text. Only what matters is for those who read it later.
+// show shows text. If it does not matter, it is shown only on a terminal.
 func (p *progress) show(text string, matters bool) {
 	switch {
 	case p.terminal:
-		text = fmt.Sprintf("%.79s", text) // a longer line would break, and could not be written over
+		text = fmt.Sprintf("%.79s", text) // a longer line would wrap and could not be overwritten
 		fmt.Fprintf(p.w, "\r%-*s", p.width, text)
 		p.width = utf8.RuneCountInString(text)
 	case matters:
@@ -216,7 +216,7 @@ func (p *progress) show(text string, matters bool) {
 	}
 }
 
-// clear takes the line off the terminal.
+// clear removes the line from the terminal.
 func (p *progress) clear() {
 	if p.width > 0 {
 		fmt.Fprintf(p.w, "\r%*s\r", p.width, "")

@@ -12,8 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestConform runs the command against a server that conforms, and as one that
-// does not.
+// TestConform runs the command against a server that conforms.
 func TestConform(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
 	junit := filepath.Join(t.TempDir(), "junit.xml")
@@ -31,7 +30,7 @@ func TestConform(t *testing.T) {
 		t.Errorf("exit %d, %v\n%s", code, err, stdout)
 	}
 
-	// Nothing that 3.4 cannot do is expected of one that is like it.
+	// Checks for newer versions do not run with an old one.
 	code, stdout, _ = call(nil, "conform", "--like", "3.0.0", "--run", "readOnly byte", "--without", "words,ttl", s.Addr())
 	if code != exitOK || !strings.Contains(stdout, "1 of other versions") {
 		t.Errorf("exit %d\n%s", code, stdout)
@@ -54,7 +53,7 @@ func mustList(t *testing.T) string {
 // TestConformDiffers asks for a behaviour that the server does not have.
 func TestConformDiffers(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
-	// Another version than the server's, so that it must differ.
+	// The server does not behave like this version.
 	code, stdout, stderr := call(nil, "conform", s.Addr(), "--like", "3.8.0", "--group", "persistent watches")
 	if code != exitFault || !strings.Contains(stdout, "\nFAILED persistent watches/") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
@@ -72,7 +71,7 @@ func TestConformUsage(t *testing.T) {
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
 		{"127.0.0.1:1 --run (", "missing closing )"},
-		{"127.0.0.1:1 --like new", `"new" is no version`},
+		{"127.0.0.1:1 --like new", `"new" is not a version`},
 	} {
 		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(x.args)...)...)
 		if code != exitUsage {
@@ -87,8 +86,8 @@ func TestConformUsage(t *testing.T) {
 	oneError(t, stderr, "the endpoint cannot be used")
 }
 
-// TestConformInterrupted: a signal ends the command with one line, and nothing is
-// left on the server.
+// TestConformInterrupted checks that a signal ends the command with a one-line message,
+// and that it leaves nothing on the server.
 func TestConformInterrupted(t *testing.T) {
 	server := memoryServer(t)
 	p := start(t, nil, "conform", server.addr, "--group", "create,delete,data,children,watches,multi", "--parallel", "1")
@@ -106,8 +105,9 @@ func TestConformInterrupted(t *testing.T) {
 	}
 }
 
-// TestProgress: on a terminal progress is one line, which a shorter one replaces
-// wholly and which is gone in the end; elsewhere it is lines, of what matters.
+// TestProgress checks that on a terminal progress is one line, which a shorter text
+// overwrites completely and which is removed at the end. Elsewhere it is separate lines
+// of the texts that matter.
 func TestProgress(t *testing.T) {
 	var b strings.Builder
 	long := strings.Repeat("é", 100)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestFullDisk fills the disk under the server: it says so in one line and ends
-// with 1, and what it acknowledged is there when it is started again with room.
+// TestFullDisk fills the server's disk. The server must exit with code 1 and a one-line
+// message and, started again with more space, have everything that it acknowledged.
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
 	mount := func(flags uintptr, size string) error {
@@ -32,13 +32,13 @@ func TestFullDisk(t *testing.T) {
 	if code := p.exit(); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
-	var said []string
+	var messages []string
 	for _, line := range p.lines() {
 		if strings.HasPrefix(line, "lockkeeper: ") && !readyLine.MatchString(line) {
-			said = append(said, line)
+			messages = append(messages, line)
 		}
 	}
-	if len(said) != 1 || !strings.Contains(said[0], dir) || !strings.Contains(said[0], "no space left") {
+	if len(messages) != 1 || !strings.Contains(messages[0], dir) || !strings.Contains(messages[0], "no space left") {
 		t.Errorf("it says %q", p.lines())
 	}
 	t.Logf("%d writes; %q", written, p.lines())

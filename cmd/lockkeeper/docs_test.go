@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// TestDocs holds docs/cli.md and the pages in docs/man to the commands. With
-// -rewrite they are brought up to date.
+// TestDocs checks that docs/cli.md and the pages in docs/man match the commands. With
+// -rewrite it updates them.
 func TestDocs(t *testing.T) {
 	testkit.Generated(t, "../../docs/cli.md", "commands", cliMarkdown())
 	pages := map[string]bool{}
@@ -32,8 +32,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// documented lists the commands in the order of help, each before its
-// subcommands. The scripts for shells explain themselves.
+// documented returns the commands in the order of help, each before its subcommands. It
+// omits the subcommands of completion, which cobra documents.
 func documented() (all []*cobra.Command) {
 	var add func(c *cobra.Command)
 	add = func(c *cobra.Command) {
@@ -48,7 +48,7 @@ func documented() (all []*cobra.Command) {
 	return all
 }
 
-// cliMarkdown is a section for each command.
+// cliMarkdown returns the text of docs/cli.md, with a section for each command.
 func cliMarkdown() string {
 	var b strings.Builder
 	for _, c := range documented() {
@@ -70,7 +70,7 @@ func cliMarkdown() string {
 	return b.String()
 }
 
-// indent puts a prefix before each line that is not empty.
+// indent inserts a prefix before each line that is not blank.
 func indent(text, by string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -82,7 +82,7 @@ func indent(text, by string) string {
 	return b.String()
 }
 
-// manPage is the page of a command in the language of man.
+// manPage returns the man page of a command.
 func manPage(c *cobra.Command) string {
 	var b strings.Builder
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-")
@@ -122,7 +122,7 @@ func manPage(c *cobra.Command) string {
 		})
 	}
 	if len(groups) > 0 {
-		fmt.Fprint(&b, ".SH ENVIRONMENT\nA variable can stand in for each flag, which wins over it.\n.PP\n.nf\n")
+		fmt.Fprint(&b, ".SH ENVIRONMENT\nEach flag can also be set by an environment variable; the flag takes precedence.\n.PP\n.nf\n")
 		for _, g := range groups {
 			g.VisitAll(func(f *pflag.Flag) { fmt.Fprintf(&b, "%s\n", roff(variable(c, f))) })
 		}
@@ -147,7 +147,7 @@ func manPage(c *cobra.Command) string {
 	return b.String()
 }
 
-// roff quotes text for man.
+// roff quotes text for roff, the format of man pages.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`).Replace(text)
 	var b strings.Builder

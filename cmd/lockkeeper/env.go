@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// source says where the value of a flag comes from. The higher one wins.
+// source is where the value of a flag comes from. The highest one takes precedence.
 type source int
 
 const (
@@ -18,12 +18,12 @@ const (
 	byFlag
 )
 
-// setBy are the annotations of flags that the environment or a file has set.
-// Their value is the name of the variable or the key.
+// setBy has the names of the annotations of flags that the environment or a file has
+// set. An annotation's value is the name of the variable or the key.
 var setBy = map[source]string{byFile: "set by file", byEnvironment: "set by environment"}
 
-// sourceOf says where the value of f comes from, and what messages should call f:
-// what the user wrote.
+// sourceOf returns where the value of f comes from, and the name to use in messages: the
+// one that the user has written.
 func sourceOf(f *pflag.Flag) (from source, name string) {
 	if f.Changed {
 		return byFlag, "--" + f.Name
@@ -36,7 +36,7 @@ func sourceOf(f *pflag.Flag) (from source, name string) {
 	return byDefault, "--" + f.Name
 }
 
-// setFrom gives f a value that does not come from the command line.
+// setFrom sets f to a value that does not come from the command line.
 func setFrom(f *pflag.Flag, by source, name, value string) error {
 	if err := f.Value.Set(value); err != nil {
 		return err
@@ -52,7 +52,7 @@ func annotate(f *pflag.Flag, key, value string) {
 	f.Annotations[key] = []string{value}
 }
 
-// readEnvironment sets those flags of c that the command line does not.
+// readEnvironment sets the flags of c that the command line does not set.
 func readEnvironment(c *cobra.Command, getenv func(string) string) (err error) {
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		name := variable(c, f)
@@ -67,13 +67,13 @@ func readEnvironment(c *cobra.Command, getenv func(string) string) (err error) {
 	return err
 }
 
-// shared are the flags that mean the same to every command that has them. Their
-// variables hold for all of these.
+// shared are the flags that mean the same in every command that has them. Their
+// variables apply to all these commands.
 var shared = []string{"server", "json", "peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
 
-// variable is the environment variable for a flag of c: LOCKKEEPER_TICK_TIME for
-// --tick-time of serve, and LOCKKEEPER_WIRE_LISTEN for --listen of wire. A flag
-// that c has from its parent is the parent's.
+// variable returns the environment variable for a flag of c: LOCKKEEPER_TICK_TIME for
+// --tick-time of serve, and LOCKKEEPER_WIRE_LISTEN for --listen of wire. For a flag that
+// c inherits, it is the variable of the parent.
 func variable(c *cobra.Command, f *pflag.Flag) string {
 	for p := c.Parent(); p != nil; p = p.Parent() {
 		if p.PersistentFlags().Lookup(f.Name) == f {

@@ -14,7 +14,7 @@ import (
 // TestEnvironmentOfOthers sets variables that belong to one command and runs
 // another, which must not read them.
 func TestEnvironmentOfOthers(t *testing.T) {
-	closed := func() string { // an address at which nobody listens
+	closed := func() string { // an address where no server listens
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		check1(t, err)
 		defer l.Close()
@@ -42,8 +42,8 @@ func TestEnvironmentOfOthers(t *testing.T) {
 	}
 }
 
-// TestPeerOverServer: what stands on the command line wins over the
-// environment, also between two flags that exclude each other.
+// TestPeerOverServer checks that the command line takes precedence over the environment,
+// even between two flags that exclude each other.
 func TestPeerOverServer(t *testing.T) {
 	for _, x := range []struct {
 		env  map[string]string
@@ -54,8 +54,8 @@ func TestPeerOverServer(t *testing.T) {
 		{map[string]string{"LOCKKEEPER_SERVER": "server.invalid:1"}, "--peer 127.0.0.1:1", exitFault, "127.0.0.1:1"},
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "peer.invalid:1"}, "--server 127.0.0.1:1", exitFault, "127.0.0.1:1"},
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "127.0.0.1:1"}, "", exitFault, "127.0.0.1:1"},
-		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "LOCKKEEPER_CLUSTER_PEER: it is given together with LOCKKEEPER_SERVER"},
-		{nil, "--peer a:1 --server b:1", exitUsage, "--peer: it is given together with --server"},
+		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "LOCKKEEPER_CLUSTER_PEER: it cannot be combined with LOCKKEEPER_SERVER"},
+		{nil, "--peer a:1 --server b:1", exitUsage, "--peer: it cannot be combined with --server"},
 	} {
 		code, _, stderr := call(x.env, append([]string{"cluster", "status"}, strings.Fields(x.args)...)...)
 		if oneError(t, stderr, x.says); code != x.code {
@@ -64,7 +64,7 @@ func TestPeerOverServer(t *testing.T) {
 	}
 }
 
-// TestVariables: no variable is for flags of two commands, except for the shared ones.
+// TestVariables checks that only shared flags of several commands have the same variable.
 func TestVariables(t *testing.T) {
 	users := map[string]string{}
 	var visit func(c *cobra.Command)
@@ -74,7 +74,7 @@ func TestVariables(t *testing.T) {
 		own.VisitAll(func(f *pflag.Flag) {
 			name := variable(c, f)
 			if other := users[name]; other != "" && !slices.Contains(shared, f.Name) {
-				t.Errorf("%s is for %s, and for %s", name, other, words(c))
+				t.Errorf("both %[2]s and %[3]s read %[1]s", name, other, words(c))
 			}
 			users[name] = words(c)
 		})

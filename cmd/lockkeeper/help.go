@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// inGroup is the annotation of a flag that help lists below a title.
+// inGroup is the annotation that holds the title below which help lists a flag.
 const inGroup = "group"
 
-// group defines flags that help lists below a title.
+// group defines flags that help lists below a common title.
 func group(flags *pflag.FlagSet, title string, define func(f *pflag.FlagSet)) {
 	f := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	f.SortFlags = false
@@ -24,7 +24,6 @@ func group(flags *pflag.FlagSet, title string, define func(f *pflag.FlagSet)) {
 }
 
 // groupsOfFlags returns c's flags by group, in the order of their definition.
-// The name of each set is its title.
 func groupsOfFlags(c *cobra.Command) (groups []*flagGroup) {
 	add := func(f *pflag.Flag) {
 		if f.Hidden || f.Name == "help" {
@@ -47,7 +46,7 @@ func groupsOfFlags(c *cobra.Command) (groups []*flagGroup) {
 	}
 	c.LocalFlags().VisitAll(add)
 	for p := c.Parent(); p != nil; p = p.Parent() {
-		p.PersistentFlags().VisitAll(add) // InheritedFlags would have another order
+		p.PersistentFlags().VisitAll(add) // InheritedFlags would change the order
 	}
 	return groups
 }
@@ -57,7 +56,7 @@ type flagGroup struct {
 	*pflag.FlagSet
 }
 
-// writeHelp writes what -h prints.
+// writeHelp writes the help of a command.
 func writeHelp(w io.Writer, c *cobra.Command) {
 	fmt.Fprintf(w, "Usage: %s\n\n%s\n", c.UseLine(), description(c))
 	if c.Example != "" {
@@ -91,7 +90,7 @@ func subcommands(c *cobra.Command) (subs []*cobra.Command) {
 	return subs
 }
 
-// footer says which environment variables c reads, or where to read on.
+// footer returns the last lines of c's help: its environment variables, or where to find more help.
 func footer(c *cobra.Command) string {
 	if !c.HasParent() {
 		return "'lockkeeper help COMMAND' explains a command and lists its flags."
@@ -107,10 +106,10 @@ func footer(c *cobra.Command) string {
 	if example == "" {
 		return "'lockkeeper help' lists the other commands."
 	}
-	return "An environment variable can stand in for each flag, which wins over it.\nFor example, " + example + "."
+	return "Each flag can also be set by an environment variable; the flag takes precedence.\nFor example, " + example + "."
 }
 
-// Completions of the shell for flags: the names of files, and fixed words.
+// completeFiles and completeWith define the shell completion of flags: file names, and fixed words.
 
 func completeFiles(c *cobra.Command, flags ...string) {
 	for _, name := range flags {
@@ -122,7 +121,7 @@ func completeWith(c *cobra.Command, flag string, words ...string) {
 	must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 }
 
-// must is for errors that only a mistake in this program can cause.
+// must panics if there is an error. It is for errors that only a bug can cause.
 func must(err error) {
 	if err != nil {
 		panic(err)

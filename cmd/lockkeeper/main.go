@@ -27,8 +27,8 @@ const (
 
 func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
 
-// run is the whole program: its arguments and environment in, its exit code out.
-// An error is one line on stderr.
+// run runs the program and returns its exit code. It writes an error as one line to
+// stderr.
 func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	root := newRoot(stdout, stderr)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
@@ -54,9 +54,9 @@ func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	cobra.EnableCommandSorting = false // help lists them in the order below
 	root := &cobra.Command{
 		Use: "lockkeeper COMMAND",
-		Long: `Lockkeeper is a lock coordinator that speaks ZooKeeper's protocol: a server on
-which ZooKeeper clients run their lock recipes as they are, and tools for any
-server of that protocol.`,
+		Long: `Lockkeeper is a lock coordinator that speaks ZooKeeper's protocol: a server for
+unchanged ZooKeeper clients and their lock recipes, and tools that work with any
+server that speaks that protocol.`,
 		Example: `  lockkeeper serve
   lockkeeper help serve`,
 		DisableFlagsInUseLine: true,
@@ -76,7 +76,7 @@ server of that protocol.`,
 		if c.Name() == "completion" {
 			c.Use, c.Short = "completion SHELL", "Print a script for completions in a shell"
 			c.Long = `Print a script that makes a shell complete commands, flags and their values.
-'lockkeeper completion SHELL --help' says how to load it for good.`
+'lockkeeper completion SHELL --help' explains how to load it in every new shell.`
 			c.Example = `  source <(lockkeeper completion bash)
   lockkeeper completion zsh > "${fpath[1]}/_lockkeeper"
   lockkeeper completion fish | source`
@@ -89,19 +89,19 @@ server of that protocol.`,
 	return root
 }
 
-// usageError is a mistake in the arguments, the environment or a file that they
-// name. Whatever goes wrong before a command starts is one too.
+// usageError is an error in the arguments, the environment or the configuration file. An
+// error before a command starts counts as one, too.
 type usageError struct{ error }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// words is a command's name without the program's: "wire replay".
+// words returns a command's name without that of the program: "wire replay".
 func words(c *cobra.Command) string {
 	_, name, _ := strings.Cut(c.CommandPath(), " ")
 	return name
 }
 
-// takesSubcommand has c, which does nothing itself, refuse anything but its
+// takesSubcommand makes c, which does nothing by itself, refuse everything except its
 // subcommands.
 func takesSubcommand(c *cobra.Command) {
 	c.Args = func(c *cobra.Command, args []string) error {
@@ -121,10 +121,10 @@ func unknownCommand(c *cobra.Command, name string) error {
 	return usageError{fmt.Errorf("unknown command %q%s", strings.TrimSpace(words(c)+" "+name), advice)}
 }
 
-// noArgs is for commands without arguments.
+// noArgs is the cobra.PositionalArgs of commands without arguments.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes no arguments, but there is %q%s", words(c), args[0], similar(c, args[0]))
+		return fmt.Errorf("%s takes no arguments, but got %q%s", words(c), args[0], similar(c, args[0]))
 	}
 	return nil
 }
@@ -139,18 +139,18 @@ func similar(c *cobra.Command, name string) string {
 	return fmt.Sprintf("; did you mean %s?", strings.Join(names, " or "))
 }
 
-// flagError says in one line what is wrong with a flag of c.
+// flagError returns a one-line error about a flag of c.
 func flagError(c *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
 	switch {
 	case errors.As(err, &unknown):
 		name, typed := unknown.GetSpecifiedName(), "--"+unknown.GetSpecifiedName()
-		if short := unknown.GetSpecifiedShortnames(); short != "" { // -listen, as Go programs have it
+		if short := unknown.GetSpecifiedShortnames(); short != "" { // -listen, as Go programs write it
 			typed = "-" + short
 			name, _, _ = strings.Cut(short, "=")
 		}
-		all := &cobra.Command{} // cobra compares the names of commands only, so make flags some
+		all := &cobra.Command{} // cobra suggests only commands, so turn the flags into commands
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if len(name) > 1 { // everything is similar to a single letter
 				all.AddCommand(&cobra.Command{Use: "--" + f.Name, Run: func(*cobra.Command, []string) {}})
@@ -163,7 +163,7 @@ func flagError(c *cobra.Command, err error) error {
 	return err
 }
 
-// invalidValue says that what a flag or a variable is set to cannot be.
+// invalidValue returns the error for an invalid value of a flag or a variable.
 func invalidValue(name, value string, why error) error {
 	if number := (*strconv.NumError)(nil); errors.As(why, &number) {
 		why = number.Err // without the name of a Go function
@@ -222,8 +222,8 @@ func checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Verify the data directory of a server that is not running",
-		Long: `Read the data directory of a server that is not running and verify all of it:
-the log, the snapshots, and that they lead to a good state. It changes nothing.
+		Long: `Verify the data directory of a server that is not running: the log, the snapshots,
+and that together they give a valid state. The directory is not changed.
 The exit code is 0 if the directory is good and 1 if it is not.`,
 		Example: `  lockkeeper check lockkeeper-data
   lockkeeper check --json /var/lib/lockkeeper`,

@@ -32,7 +32,7 @@ var binary string
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "lockkeeper")
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // other users run it too
+		err = os.Chmod(dir, 0o755) // a test runs it as another user
 	}
 	if err == nil {
 		binary = filepath.Join(dir, "lockkeeper")
@@ -59,14 +59,14 @@ func check1(t testing.TB, err error) {
 	}
 }
 
-// call calls run with an environment, and returns what it wrote.
+// call calls run with an environment and returns its exit code and output.
 func call(env map[string]string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, func(k string) string { return env[k] }, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-// oneError fails the test unless stderr is one line that says all of the words.
+// oneError checks that stderr is one line that contains all the texts.
 func oneError(t *testing.T, stderr string, says ...string) {
 	t.Helper()
 	if !strings.HasPrefix(stderr, "lockkeeper: ") || strings.Index(stderr, "\n") != len(stderr)-1 {
@@ -127,7 +127,7 @@ func TestUsage(t *testing.T) {
 		{"serve --tls-cert x", nil, []string{"--tls-listen: ", "--tls-cert"}},
 		{"serve --x509-super-user CN=x", nil, []string{"--x509-super-user: "}},
 		{"serve --peers 1", nil, []string{"-peers", `"1"`}},
-		{"serve --peers 1=a:1,1=b:1", nil, []string{"-peers", "server 1 is in the list twice"}},
+		{"serve --peers 1=a:1,1=b:1", nil, []string{"-peers", "server 1 is listed more than once"}},
 		{"serve --peers 1=a:1,2=a:1", nil, []string{"-peers", "servers 1 and 2 have the same address"}},
 		{"serve --peers 1=0.0.0.0:1", nil, []string{"-peers", "as other members reach it"}},
 		{"serve --peers 2=a:1,3=b:1", nil, []string{"--id: server 1 is not among the members"}},
@@ -208,7 +208,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// TestCompletion makes the scripts for the shells, and asks what one would ask.
+// TestCompletion prints the scripts for the shells, and requests completions as a shell does.
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish"} {
 		code, stdout, stderr := call(nil, "completion", shell)
@@ -233,10 +233,10 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestFieldsHaveFlags: for every field that a ConfigError can name there is a
-// flag, or a key of a zoo.cfg.
+// TestFieldsHaveFlags checks that every field that a ConfigError can name has a flag or a
+// key in zoo.cfg.
 func TestFieldsHaveFlags(t *testing.T) {
-	embedders := []string{"Memory", "Network", "TimeOfDay", "Logger", "Tap"}                                               // the command does not set them to anything wrong
+	embedders := []string{"Memory", "Network", "TimeOfDay", "Logger", "Tap"}                                               // the command never sets them to an invalid value
 	none := []string{"MaxSessions", "MaxWatches", "MaxTLSHandshakes", "MaxOutstanding", "MaxOutboxBytes", "SnapshotBytes"} // they keep their defaults
 	flags := serveCommand().Flags()
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[lockkeeper.Config]()) {
@@ -259,21 +259,21 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// process is the running command.
+// process is a running lockkeeper command.
 type process struct {
 	*exec.Cmd
 	t      *testing.T
-	addr   string // of the client port, once ready
+	addr   string // of the client port, set when ready
 	ready  chan struct{}
 	mu     sync.Mutex
 	stderr []string
 	done   chan struct{} // closed when it has ended
-	err    error         // of Wait; once it has ended
+	err    error         // of Wait, set when it has ended
 }
 
 var readyLine = regexp.MustCompile(`^lockkeeper: (?:serving ZooKeeper clients on|proxying) (\S+:[1-9]\d*)(?: to \S+)?$`)
 
-// start starts the command, whose end the test waits for.
+// start starts the command. It is killed at the end of the test.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
@@ -319,27 +319,27 @@ func (p *process) waitReady() *process {
 	select {
 	case <-p.ready:
 	case <-p.done:
-		p.t.Fatalf("it ended: %v: %q", p.err, p.lines())
+		p.t.Fatalf("the process has ended: %v: %q", p.err, p.lines())
 	case <-time.After(time.Minute):
 		p.t.Fatalf("not ready: %q", p.lines())
 	}
 	return p
 }
 
-// exit waits for the end and returns the code.
+// exit waits until the process ends and returns its exit code.
 func (p *process) exit() int {
 	p.t.Helper()
 	select {
 	case <-p.done:
 		return p.ProcessState.ExitCode()
 	case <-time.After(time.Minute):
-		p.t.Fatalf("it does not end: %q", p.lines())
+		p.t.Fatalf("the process does not end: %q", p.lines())
 		return 0
 	}
 }
 
-// connect opens a session, as soon as the server has one to give: a member of a
-// cluster closes connections while it knows no leader.
+// connect opens a session. It retries, because a cluster member closes connections while
+// it knows no leader.
 func (p *process) connect() (c *rawclient.Client) {
 	p.t.Helper()
 	waitFor(p.t, "a session", func() bool {
@@ -355,12 +355,12 @@ func (p *process) connect() (c *rawclient.Client) {
 	return c
 }
 
-// closedEarly reports whether a connection ended in place of an answer.
+// closedEarly reports whether the server closed a connection without an answer.
 func closedEarly(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// conf is the answer to the word conf.
+// conf returns the answer to the four-letter word conf.
 func (p *process) conf() string {
 	p.t.Helper()
 	nc, err := net.DialTimeout("tcp", p.addr, time.Minute)
@@ -374,7 +374,7 @@ func (p *process) conf() string {
 	return string(b)
 }
 
-// fails runs the command to its end and expects one line and exit code 1.
+// fails waits until the process ends, and expects exit code 1 and one line.
 func fails(t *testing.T, p *process, says ...string) {
 	t.Helper()
 	if code := p.exit(); code != exitFault {
@@ -398,7 +398,7 @@ func TestServeAndStop(t *testing.T) {
 			if code := p.exit(); code != exitOK {
 				t.Errorf("exit code %d: %q", code, p.lines())
 			}
-			if d := time.Since(begin); d > 30*time.Second { // the client is there for longer
+			if d := time.Since(begin); d > 30*time.Second { // the server must not wait for the client
 				t.Errorf("it took %v to stop", d)
 			}
 			if lines := p.lines(); len(lines) != 1 {
@@ -421,7 +421,7 @@ func TestServeAndStop(t *testing.T) {
 	}
 }
 
-// TestKill kills the server in the middle of writes: what it acknowledged is there.
+// TestKill kills the server during writes. No acknowledged write may be lost.
 func TestKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	written := 0
@@ -443,7 +443,7 @@ func TestKill(t *testing.T) {
 				break
 			}
 			written = int(s.Version)
-			if n == 5+10*round { // meanwhile it goes on
+			if n == 5+10*round { // while the writes continue
 				go p.Process.Kill()
 			}
 		}
@@ -508,13 +508,13 @@ func TestPortTaken(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), l.Addr().String(), "in use")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it made its directory: %v", err)
+		t.Errorf("it created its directory: %v", err)
 	}
 	fails(t, start(t, nil, "serve", "--memory", "--listen", "nonsense"), "nonsense")
 	fails(t, start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:99999"), "99999")
 }
 
-// filled makes a data directory with something in it.
+// filled creates a data directory with some znodes.
 func filled(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -543,7 +543,7 @@ func TestDirectoryInUse(t *testing.T) {
 	}
 	_, err := p.connect().Get("/n1", false)
 	check1(t, err)
-	check1(t, p.Process.Kill()) // what it leaves is no lock
+	check1(t, p.Process.Kill()) // which releases the lock on the directory
 	p.exit()
 	start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
 }
@@ -594,15 +594,15 @@ func TestBadDirectory(t *testing.T) {
 			}
 			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), c.says...)
 			if name == "another server's" {
-				return // nothing is wrong with it, but for who asks
+				return // the directory itself is good
 			}
 			fails(t, start(t, nil, "check", dir), dir)
 		})
 	}
 }
 
-// TestDirectoryNotWritable runs the command on a directory that it may only
-// read. Root may always write, and so runs it as nobody.
+// TestDirectoryNotWritable runs the command on a read-only directory. Root could write
+// anyway, so it runs the command as the user nobody.
 func TestDirectoryNotWritable(t *testing.T) {
 	for name, data := range map[string]func(root string) string{
 		"new":      func(root string) string { return filepath.Join(root, "new") },
@@ -674,7 +674,7 @@ func TestCheck(t *testing.T) {
 		oneError(t, stderr, missing)
 	}
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("check made the directory: %v", err)
+		t.Errorf("check created the directory: %v", err)
 	}
 }
 
@@ -709,6 +709,6 @@ func TestLogFormat(t *testing.T) {
 		found = found || entry.Level == "WARN" && entry.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))
 	}
 	if !found {
-		t.Errorf("no warning of the bad frame: %q", p.lines())
+		t.Errorf("no warning about the bad frame: %q", p.lines())
 	}
 }

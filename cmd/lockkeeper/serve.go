@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// serveOptions are the flags of serve that are not fields of the configuration
-// as they are.
+// serveOptions are the configuration, and the flags of serve that are not simply fields
+// of it.
 type serveOptions struct {
 	config             lockkeeper.Config
 	file               string
@@ -50,7 +50,7 @@ variable or the configuration file is wrong.`,
 		Example: `  # One durable server
   lockkeeper serve
 
-  # One server for tests, which keeps nothing
+  # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
 
   # The first of three servers; the others have --id 2 and --id 3
@@ -74,25 +74,25 @@ func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
 	all.SortFlags = false
 	group(all, "Clients", func(f *pflag.FlagSet) {
-		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty no such port is opened, and there must be one in --tls-listen")
-		f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that ask for no more, as with ZooKeeper's readonlymode.enabled")
+		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
+		f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
 		f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
-		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * is all")
+		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * means all")
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
-		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` to keep the state in")
+		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
-		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables win over it")
+		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
 	group(all, "Cluster", func(f *pflag.FlagSet) {
 		f.Uint64Var(&cfg.ID, "id", 1, "this server's `ID`, from 1 to 254")
-		f.StringVar(&o.peers, "peers", "", "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. An observer has :observer at its end")
+		f.StringVar(&o.peers, "peers", "", "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer")
 		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join the server waits until 'lockkeeper cluster add' adds it")
 		f.StringVar(&cfg.Join, "join", "", "join a running cluster: the peer port, `HOST:PORT`, of any of its members")
 		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")
-		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections of members on all addresses of this host")
+		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
-		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect another, at least 100ms; ZooKeeper's syncLimit, as a time. When the leader's process ends, nobody waits that long")
+		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
 		f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
 		f.BoolVar(&cfg.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
 	})
@@ -102,13 +102,13 @@ func (o *serveOptions) define(c *cobra.Command) {
 	group(all, "Security", func(f *pflag.FlagSet) {
 		o.tls.define(f, cfg)
 		f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
-		f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`HASH` of the identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
-		f.BoolVar(&cfg.NoDigest, "no-digest", false, "turn the scheme digest off, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
-		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas, with one of which a client has to authenticate first, as with ZooKeeper's enforce.auth.schemes")
+		f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
+		f.BoolVar(&cfg.NoDigest, "no-digest", false, "disable the scheme digest, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
+		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
 	})
 	group(all, "Limits", func(f *pflag.FlagSet) {
-		f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 is any number")
-		f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes over the hard limits of a quota, and log those over its soft limits")
+		f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 means no limit")
+		f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes that exceed the hard limits of a quota, and log those that exceed its soft limits")
 	})
 	group(all, "Logging", func(f *pflag.FlagSet) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
@@ -137,7 +137,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return err
 		}
 	}
-	// To Config these would be the default.
+	// In Config, these values would mean the default.
 	for _, name := range []string{"id", "tick-time", "election-timeout", "digest-algorithm"} {
 		if value := flags.Lookup(name).Value.String(); value == "0" || value == "0s" || value == "" {
 			return badFlag(flags, name, "it cannot be %q", value)
@@ -173,11 +173,11 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		cfg.DataDir = ""
 	}
 	cfg.EnforceAuth = list(o.enforceAuth)
-	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would be all
+	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would mean all
 	return serveUntilSignal(flags, *cfg, stderr)
 }
 
-// serveUntilSignal runs a server. flags are those that cfg is made of.
+// serveUntilSignal runs a server until a signal or a fault. flags are the flags from which cfg was made.
 func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
@@ -204,8 +204,8 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Wri
 	}
 }
 
-// fieldFlags are the flags for fields of the configuration. zooTable has the keys
-// of a zoo.cfg for the others.
+// fieldFlags maps fields of the configuration to their flags. Fields without a flag have
+// a key in zooTable.
 var fieldFlags = map[string]string{
 	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "ID": "id",
 	"Peers": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
@@ -216,7 +216,7 @@ var fieldFlags = map[string]string{
 	"ReadOnly": "read-only", "MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
-// badField says which flag is wrong, or which key of a zoo.cfg.
+// badField turns an error about a field into one about its flag or its key in zoo.cfg.
 func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 	if name, ok := fieldFlags[err.Field]; ok {
 		return badFlag(flags, name, "%s", err.Reason)
@@ -224,14 +224,14 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 	return usageError{fmt.Errorf("%s in %s: %s", zooKeyOf(err.Field), flags.Lookup("config").Value, err.Reason)}
 }
 
-// badFlag is the error for a flag that has a wrong value, by the name of what
-// gave it that value.
+// badFlag returns the error for a flag with an invalid value. It names the flag, variable
+// or key that set the value.
 func badFlag(flags *pflag.FlagSet, name, why string, args ...any) error {
 	_, by := sourceOf(flags.Lookup(name))
 	return usageError{fmt.Errorf("%s: %w", by, fmt.Errorf(why, args...))}
 }
 
-// list splits a list that is divided by commas.
+// list splits a comma-separated list.
 func list(text string) (items []string) {
 	for item := range strings.SplitSeq(text, ",") {
 		if item = strings.TrimSpace(item); item != "" {
@@ -241,7 +241,7 @@ func list(text string) (items []string) {
 	return items
 }
 
-// parsePeers reads ID=HOST:PORT,ID=HOST:PORT:observer,…
+// parsePeers parses ID=HOST:PORT,ID=HOST:PORT:observer,…
 func parsePeers(list string) (peers map[uint64]string, observers []uint64, err error) {
 	peers = map[uint64]string{}
 	for p := range strings.SplitSeq(list, ",") {
@@ -251,7 +251,7 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 		case !ok || err != nil || id == 0 || id > 254:
 			return nil, nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
 		case peers[id] != "":
-			return nil, nil, fmt.Errorf("server %d is in the list twice", id)
+			return nil, nil, fmt.Errorf("server %d is listed more than once", id)
 		}
 		addr, observer := strings.CutSuffix(addr, ":observer")
 		if err := checkPeer(addr); err != nil {

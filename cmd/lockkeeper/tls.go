@@ -13,15 +13,14 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 )
 
-// tlsFlags are the flags about TLS with clients that name files, or whether to
-// ask for certificates.
+// tlsFlags are the flags for TLS with clients that are not fields of the configuration.
 type tlsFlags struct{ cert, key, ca, clientAuth string }
 
 func (t *tlsFlags) define(f *pflag.FlagSet, cfg *lockkeeper.Config) {
 	f.StringVar(&cfg.SecureAddr, "tls-listen", "", "`ADDRESS` for clients that speak TLS; port 0 picks a free one")
-	f.StringVar(&t.cert, "tls-cert", "", "PEM `FILE` with the server's certificate, and those between it and its authority")
+	f.StringVar(&t.cert, "tls-cert", "", "PEM `FILE` with the server's certificate and intermediate certificates")
 	f.StringVar(&t.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
-	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities whose client certificates are accepted")
+	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities of client certificates")
 	f.StringVar(&t.clientAuth, "tls-client-auth", "need", "`MODE` for client certificates: need, want or none")
 	f.StringVar(&cfg.X509SuperUser, "x509-super-user", "", "the super user, as the `SUBJECT` of a client certificate, such as CN=admin,O=Example")
 }
@@ -37,7 +36,7 @@ func (t *tlsFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) error {
 	switch {
 	case !ok:
 		return badFlag(flags, "tls-client-auth", "%q is not need, want or none", t.clientAuth)
-	case t.cert == "": // without TLS, or an error of the configuration
+	case t.cert == "": // no TLS, or Config reports the missing certificate
 		return nil
 	case auth != tls.NoClientCert && t.ca == "":
 		return badFlag(flags, "tls-ca", "it must say whose client certificates to accept, with --tls-client-auth %s", strings.ToLower(t.clientAuth))
@@ -59,7 +58,7 @@ func loadPair(cert, key string) (tls.Certificate, error) {
 		key = cert
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil && !errors.As(err, new(*os.PathError)) { // which names its file
+	if err != nil && !errors.As(err, new(*os.PathError)) { // a PathError names its file
 		err = fmt.Errorf("%s, %s: %w", cert, key, err)
 	}
 	return pair, err
@@ -77,14 +76,13 @@ func loadAuthorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// peerTLSFlags are the flags about TLS between members, which prove themselves
-// to each other.
+// peerTLSFlags are the flags for TLS between members, which authenticate each other.
 type peerTLSFlags struct{ cert, key, ca string }
 
 func (t *peerTLSFlags) define(f *pflag.FlagSet) {
-	f.StringVar(&t.cert, "peer-tls-cert", "", "PEM `FILE` with the certificate that is shown to members; with it all connections between members speak TLS")
+	f.StringVar(&t.cert, "peer-tls-cert", "", "PEM `FILE` with the certificate to present to members; with it, all connections between members use TLS")
 	f.StringVar(&t.key, "peer-tls-key", "", "PEM `FILE` with its key; by default that of --peer-tls-cert")
-	f.StringVar(&t.ca, "peer-tls-ca", "", "PEM `FILE` with the authorities whose certificates of members are accepted")
+	f.StringVar(&t.ca, "peer-tls-ca", "", "PEM `FILE` with the authorities of members' certificates")
 }
 
 // load returns nil if no flag is given.

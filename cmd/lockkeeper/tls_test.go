@@ -17,7 +17,7 @@ import (
 
 const secureLine = "lockkeeper: serving ZooKeeper clients with TLS on "
 
-// secureAddr waits until clients with TLS are served, and returns where.
+// secureAddr waits until the server is ready for clients with TLS, and returns its address.
 func (p *process) secureAddr() string {
 	p.t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -31,7 +31,7 @@ func (p *process) secureAddr() string {
 	return ""
 }
 
-// identities opens a session with TLS and asks who it is.
+// identities opens a session with TLS and returns its identities.
 func identities(t *testing.T, addr string, ca *testkit.CA, certificates ...tls.Certificate) (ids []proto.ID, err error) {
 	nc, err := tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", addr, &tls.Config{RootCAs: ca.Pool, Certificates: certificates})
 	if err != nil {
@@ -51,7 +51,7 @@ func isAnn(ids []proto.ID) bool {
 	return len(ids) == 2 && ids[0] == proto.ID{Scheme: "x509", ID: "CN=ann"}
 }
 
-// TestServeTLS serves with TLS by flags: beside the plain port, and alone.
+// TestServeTLS configures TLS by flags, with and without a plain port.
 func TestServeTLS(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
@@ -78,7 +78,7 @@ func TestServeTLS(t *testing.T) {
 		t.Error(conf)
 	}
 
-	// One file for both, no plain port, and no certificates of clients.
+	// One file for certificate and key, no plain port, and no client certificates.
 	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	p = start(t, []string{"LOCKKEEPER_TLS_CERT=" + both, "LOCKKEEPER_TLS_CLIENT_AUTH=NONE"}, "serve", "--memory", "--listen=", "--tls-listen", "127.0.0.1:0")
 	if ids, err := identities(t, p.secureAddr(), ca, ann); err != nil || len(ids) != 1 {
@@ -95,7 +95,7 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
-// TestServeTLSFiles: a file that is not what it should be stops the start, by its name.
+// TestServeTLSFiles checks that the server does not start with a missing or wrong file, and names it.
 func TestServeTLSFiles(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
@@ -119,7 +119,7 @@ func TestServeTLSFiles(t *testing.T) {
 	}
 }
 
-// TestZooCfgTLS serves with TLS by the keys that ZooKeeper has for it.
+// TestZooCfgTLS configures TLS with ZooKeeper's keys.
 func TestZooCfgTLS(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.crt")

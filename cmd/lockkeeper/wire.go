@@ -32,14 +32,15 @@ func wireCommand() *cobra.Command {
 	var o wireOptions
 	c := &cobra.Command{
 		Use:   "wire --to HOST:PORT",
-		Short: "Print and record what ZooKeeper clients and a server say",
-		Long: `A proxy between ZooKeeper clients and a server, which prints a line for each
-frame. It works with any server of the protocol, and passes on bytes as they are.
+		Short: "Print and record the traffic between ZooKeeper clients and a server",
+		Long: `Run a proxy between ZooKeeper clients and a server that prints a line for each
+frame. It works with any server that speaks the protocol, and forwards all bytes
+unchanged.
 
-With --record it also writes a file that 'lockkeeper wire replay' plays. Then the
-requests of several connections wait for each other, since what several clients
-ask at once can be replayed in one order only.`,
-		Example: `  # Between a client and the server, until Ctrl-C
+With --record it also writes a file for 'lockkeeper wire replay'. Then it forwards
+the requests of several connections one after the other, because a replay needs a
+definite order.`,
+		Example: `  # Between clients and a server, until Ctrl-C
   lockkeeper wire --listen 127.0.0.1:2182 --to 127.0.0.1:2181
 
   # Only creates and watch events, and a recording of everything
@@ -53,7 +54,7 @@ ask at once can be replayed in one order only.`,
 	f.StringVar(&o.to, "to", "", "the server, `HOST:PORT`")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`ADDRESS` for clients; port 0 picks a free one")
 	f.StringVar(&o.record, "record", "", "`FILE` to write a recording to")
-	f.StringVar(&o.only, "only", "", "print these `OPERATIONS` only, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
+	f.StringVar(&o.only, "only", "", "print only these `OPERATIONS`, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
 	f.BoolVar(&o.printer.JSON, "json", false, "print JSON, one object per line")
 	f.BoolVar(&o.printer.Hex, "hex", false, "print the bytes too")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing")
@@ -93,14 +94,14 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 		recorder = wiretap.NewRecorder(file, o.to)
 		defer func() { err = errors.Join(err, recorder.Err(), file.Close()) }()
 		if recorder.Err() != nil {
-			return nil // the deferred function tells
+			return nil // the deferred function returns the error
 		}
 		proxy.InTurn = true
 	}
 	proxy.Handle = func(e wiretap.Event) {
 		if recorder != nil {
 			if recorder.Handle(e); recorder.Err() != nil {
-				cancel() // a proxy that cannot record has nothing to do
+				cancel() // stop if the recording cannot be written
 			}
 		}
 		if !o.quiet {
@@ -111,10 +112,10 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 	o.printer.Start = time.Now()
 	err = proxy.Serve(ctx, l)
 	if recorder != nil && recorder.Lost() > 0 {
-		fmt.Fprintf(stderr, "lockkeeper: %d connections could not be recorded to their end, since something was too long or no frame\n", recorder.Lost())
+		fmt.Fprintf(stderr, "lockkeeper: %d connections could not be recorded to their end, because a frame was too long or the server sent something else\n", recorder.Lost())
 	}
 	if n := proxy.Late(); n > 0 {
-		fmt.Fprintf(stderr, "lockkeeper: %d requests did not wait for others that were not answered: a replay may see another order\n", n)
+		fmt.Fprintf(stderr, "lockkeeper: %d requests were forwarded before earlier ones were answered: a replay may see another order\n", n)
 	}
 	return err
 }
@@ -124,11 +125,11 @@ func replayCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "replay FILE|DIR HOST:PORT",
-		Short: "Play recordings against a server and report what differs",
-		Long: `Play a recording, or all recordings of a directory, against a server, and report
-in which field of which frame its answers first differ. Zxids, sessions,
-passwords and times are those of the run, and the order of names in a list does
-not matter. The exit code is 1 if something differs.
+		Short: "Replay recordings against a server and report what differs",
+		Long: `Replay a recording, or all recordings in a directory, against a server, and report
+the first field of the first frame that differs. Zxids, session ids, passwords and
+times may have other values, and the order of names in a list does not matter. The
+exit code is 1 if something differs.
 
 To compare two servers, record one client on the first and replay it on the
 second.`,
@@ -147,12 +148,12 @@ second.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for each frame")
-	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept any zxid in watch events: ZooKeeper 3.8 sends -1, 3.9 that of the change")
+	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept any zxid in watch events: ZooKeeper 3.8 sends -1, and 3.9 the zxid of the change")
 	f.BoolVar(&asJSON, "json", false, "print JSON, one object per recording")
 	return c
 }
 
-// wireReplay plays recordings against the server at addr.
+// wireReplay replays recordings against the server at addr.
 func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Command) error {
 	if _, _, err := net.SplitHostPort(addr); err != nil {
 		return usageError{fmt.Errorf("%q is not HOST:PORT", addr)}
@@ -181,7 +182,7 @@ func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Co
 	return report(c.OutOrStdout(), played, isDir, asJSON)
 }
 
-// recordings loads a file, or those of a directory.
+// recordings loads a recording, or all recordings in a directory.
 func recordings(path string) (all []*golden.Scenario, isDir bool, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -195,14 +196,14 @@ func recordings(path string) (all []*golden.Scenario, isDir bool, err error) {
 	return []*golden.Scenario{s}, false, err
 }
 
-// replayed is a recording with what came of it.
+// replayed is a recording with the result of its replay.
 type replayed struct {
 	*golden.Scenario
 	took time.Duration
 	err  error
 }
 
-// report prints what came of recordings. Its error says how many differ.
+// report prints the results of replays. It returns an error if any of them differ.
 func report(w io.Writer, played []replayed, table, asJSON bool) error {
 	bad := 0
 	out := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -247,7 +248,7 @@ func report(w io.Writer, played []replayed, table, asJSON bool) error {
 	return fmt.Errorf("%d of %d recordings differ", bad, len(played))
 }
 
-// object is the outcome as JSON. d is nil without a difference.
+// object returns the result as a JSON object. d is nil if there is no difference.
 func (r *replayed) object(d *wiretap.Difference) map[string]any {
 	o := map[string]any{"recording": r.Name, "title": r.Title, "steps": len(r.Steps), "seconds": r.took.Seconds(), "same": r.err == nil}
 	if d != nil {

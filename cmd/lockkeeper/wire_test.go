@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// startWire starts a proxy to p, and returns it with what it prints, which may
-// be read when it has ended.
+// startWire starts a proxy to p. It returns the process and its output, which may be read
+// only after the process has ended.
 func startWire(t *testing.T, p *process, args ...string) (*process, *bytes.Buffer) {
 	t.Helper()
 	var stdout bytes.Buffer
@@ -28,7 +28,7 @@ func memoryServer(t *testing.T) *process {
 	return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 }
 
-// interrupt ends the proxy while clients are connected.
+// interrupt stops the proxy while clients are connected.
 func (p *process) interrupt(signal syscall.Signal) {
 	p.t.Helper()
 	check1(p.t, p.Process.Signal(signal))
@@ -37,7 +37,7 @@ func (p *process) interrupt(signal syscall.Signal) {
 	}
 }
 
-// session does something through the proxy p.
+// session sends some requests through the proxy p.
 func session(t *testing.T, p *process) {
 	t.Helper()
 	c := p.connect()
@@ -78,7 +78,7 @@ func TestWire(t *testing.T) {
 		at += i
 	}
 
-	// A fresh server behaves alike, one that has the znode does not.
+	// A new server behaves the same; one where the znode already exists does not.
 	fresh := memoryServer(t)
 	code, out, errs := call(nil, "wire", "replay", file, fresh.addr)
 	if code != exitOK || errs != "" || !strings.HasPrefix(out, "it: the same in all ") {

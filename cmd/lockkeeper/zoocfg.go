@@ -23,7 +23,7 @@ import (
 // zooFile is a zoo.cfg that is being read into flags and a configuration.
 type zooFile struct {
 	path    string
-	keys    map[string]string // as they are written: some may begin with "zookeeper."
+	keys    map[string]string // as written in the file: some may start with "zookeeper."
 	flags   *pflag.FlagSet
 	cfg     *lockkeeper.Config
 	servers []proto.QuorumServer
@@ -31,22 +31,22 @@ type zooFile struct {
 
 const zooPrefix = "zookeeper." // of system properties
 
-// value is the value of a key, or "".
+// value returns the value of a key, or "".
 func (z *zooFile) value(key string) string { return cmp.Or(z.keys[key], z.keys[zooPrefix+key]) }
 
-// given reports whether the user has set a flag in a way that wins over the file.
+// given reports whether a flag has been set by something that takes precedence over the file.
 func (z *zooFile) given(flag string) bool {
 	by, _ := sourceOf(z.flags.Lookup(flag))
 	return by > byFile
 }
 
-// set sets a flag. by is what messages name if its value is wrong.
+// set sets a flag. by is the name to use in messages about an invalid value.
 func (z *zooFile) set(flag, by, value string) error {
 	return setFrom(z.flags.Lookup(flag), byFile, by+" in "+z.path, value)
 }
 
-// readZooCfg reads a zoo.cfg into flags that the user has not set, and into cfg
-// where there is no flag. Unknown keys are logged.
+// readZooCfg reads a zoo.cfg. It sets flags that the user has not set and, for keys
+// without a flag, fields of cfg. It logs unknown keys.
 func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error {
 	keys, err := zooKeys(path)
 	if err != nil {
@@ -65,7 +65,7 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 			switch {
 			case name != row.key && !(row.prefix() && strings.HasPrefix(name, row.key)):
 				others = append(others, key)
-			case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // of a port that speaks no TLS
+			case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // the peer port does not use TLS
 			default:
 				if err := row.read(z, name, keys[key]); err != nil {
 					return bad(key, err)
@@ -86,10 +86,10 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 	return z.members()
 }
 
-// members makes this server a member of a cluster if the file lists one. A
-// single server that votes is standalone, unless standaloneEnabled=false
-// (QuorumPeerConfig.parseDynamicConfig). The file myid of the data directory
-// says which of the servers this is.
+// members makes this server a cluster member if the file lists the servers of a cluster.
+// A single voting server is standalone, unless standaloneEnabled=false
+// (QuorumPeerConfig.parseDynamicConfig). The file myid in the data directory has the id
+// of this server.
 func (z *zooFile) members() error {
 	voters := 0
 	var peers []string
@@ -105,11 +105,11 @@ func (z *zooFile) members() error {
 	standalone := z.value("standaloneEnabled") != "false" && voters < 2
 	switch {
 	case voters == 0 && !standalone:
-		return z.fail("it lists no server that votes, which standaloneEnabled=false needs")
+		return z.fail("it lists no voting server, which standaloneEnabled=false needs")
 	case voters == 0 && len(z.servers) > 0:
-		return z.fail("it lists no server that votes")
+		return z.fail("it lists no voting server")
 	case standalone && voters < len(z.servers):
-		return z.fail("it lists observers and only one server that votes, which needs standaloneEnabled=false")
+		return z.fail("it lists observers and only one voting server, which needs standaloneEnabled=false")
 	case len(z.servers) == 0:
 		return nil
 	}
@@ -143,8 +143,8 @@ func (z *zooFile) members() error {
 	return nil
 }
 
-// self is the id of this server: the user's, or that in the file myid, which a
-// standalone server does not need. It keeps its default id.
+// self returns the id of this server: the one that the user has given, or the one in the
+// file myid. A standalone server does not need either.
 func (z *zooFile) self(standalone bool) (id string, err error) {
 	if z.given("id") {
 		return z.flags.Lookup("id").Value.String(), nil
@@ -155,7 +155,7 @@ func (z *zooFile) self(standalone bool) (id string, err error) {
 	case errors.Is(err, fs.ErrNotExist) && standalone:
 		return "", nil
 	case errors.Is(err, fs.ErrNotExist):
-		return "", z.fail("it lists %d servers, and %s, which says which of them this is, does not exist: write it, or give --id", len(z.servers), file)
+		return "", z.fail("it lists %d servers, but %s, which has the id of this server, does not exist: create it, or give --id", len(z.servers), file)
 	case err != nil:
 		return "", z.fail("%w", err)
 	case standalone:
@@ -167,13 +167,12 @@ func (z *zooFile) self(standalone bool) (id string, err error) {
 	return id, nil
 }
 
-// fail is the error for what is wrong with the file as a whole.
+// fail returns an error about the file as a whole.
 func (z *zooFile) fail(format string, args ...any) error {
 	return usageError{fmt.Errorf("%s: %w", z.path, fmt.Errorf(format, args...))}
 }
 
-// zooKeys reads the keys of a zoo.cfg, and of the file that it may have its
-// servers in.
+// zooKeys reads the keys of a zoo.cfg, including those of its dynamic configuration file.
 func zooKeys(path string) (map[string]string, error) {
 	keys, err := zooLines(path)
 	if err != nil {
@@ -228,8 +227,8 @@ func zooLines(path string) (map[string]string, error) {
 	return keys, nil
 }
 
-// onlyPEM refuses a store of keys or certificates that is not in PEM form. Without
-// a type the name of the file decides (KeyStoreFileType).
+// onlyPEM refuses a store of keys or certificates that is not in PEM format. If kind is
+// empty, the name of the file decides (KeyStoreFileType).
 func onlyPEM(location, kind string) error {
 	if kind == "" {
 		kind = map[string]string{".pem": "PEM", ".jks": "JKS", ".p12": "PKCS12", ".bcfks": "BCFKS"}[filepath.Ext(location)]
@@ -238,16 +237,16 @@ func onlyPEM(location, kind string) error {
 	case "PEM":
 		return nil
 	case "":
-		return errors.New("neither the name of the store nor a key gives its type, which must be PEM")
+		return errors.New("neither the name of the store nor another key gives its type, which must be PEM")
 	}
 	return fmt.Errorf("a store of type %s cannot be read, only PEM; keytool and openssl convert it", kind)
 }
 
-// notZooKeepers refuses a directory that holds ZooKeeper's own data: to its
-// clients, a server that started there without the data would have lost it.
+// notZooKeepers refuses a directory that holds ZooKeeper's data. A server that started
+// there could not read it, and to its clients the data would be lost.
 func notZooKeepers(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "version-2")); !errors.Is(err, fs.ErrNotExist) {
-		return errors.New("this directory holds ZooKeeper's own data, which lockkeeper cannot read; give another with --data")
+		return errors.New("this directory holds ZooKeeper's own data, which lockkeeper cannot read; give another one with --data")
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func zooCfg(t *testing.T, lines ...string) string {
 	return path
 }
 
-// TestZooCfg serves with a file as people have it, and shows what came of it.
+// TestZooCfg starts a server with a typical file and checks its configuration.
 func TestZooCfg(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	path := zooCfg(t,
@@ -55,17 +55,17 @@ func TestZooCfg(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 
-	// Flags win over the file, and so does the environment.
+	// Flags and the environment take precedence over the file.
 	p = start(t, []string{"LOCKKEEPER_MAX_CLIENT_CNXNS=18"}, "serve", "--config", path, "--tick-time", "250ms", "--memory").waitReady()
 	says(p, "dataDir=", "tickTime=250", "maxClientCnxns=18")
 
 	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "clientPort=2181", "nonsense=1")).waitReady()
-	if said := strings.Join(p.lines(), "\n"); !strings.Contains(said, "key=nonsense") {
-		t.Errorf("an unknown key is not logged: %s", said)
+	if log := strings.Join(p.lines(), "\n"); !strings.Contains(log, "key=nonsense") {
+		t.Errorf("an unknown key is not logged: %s", log)
 	}
 }
 
-// TestZooCfgSyncLimit: syncLimit is the election timeout, in ticks.
+// TestZooCfgSyncLimit checks that syncLimit sets the election timeout, in ticks.
 func TestZooCfgSyncLimit(t *testing.T) {
 	for _, x := range []struct {
 		lines, args []string
@@ -87,7 +87,7 @@ func TestZooCfgSyncLimit(t *testing.T) {
 	}
 }
 
-// TestZooCfgQuota: enforceQuota is enforced, and no is said as Java says it.
+// TestZooCfgQuota checks that enforceQuota is true only for the values that Java accepts.
 func TestZooCfgQuota(t *testing.T) {
 	for value, want := range map[string]error{"true": proto.QuotaExceeded, "TRUE": proto.QuotaExceeded, "false": nil, "yes": nil} {
 		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforceQuota="+value)).waitReady()
@@ -103,7 +103,7 @@ func TestZooCfgQuota(t *testing.T) {
 	}
 }
 
-// TestZooCfgDigest: the super user of a file with a digestAlg has a hash of that kind.
+// TestZooCfgDigest checks that superDigest has a hash of the kind that digestAlg names.
 func TestZooCfgDigest(t *testing.T) {
 	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t,
 		"DigestAuthenticationProvider.digestAlg=SHA-256",
@@ -115,8 +115,8 @@ func TestZooCfgDigest(t *testing.T) {
 	check1(t, err)
 }
 
-// TestZooCfgAuth: a file may turn the scheme digest off, and want an identity of
-// some scheme of every client.
+// TestZooCfgAuth checks the keys that disable the scheme digest and that enforce
+// authentication.
 func TestZooCfgAuth(t *testing.T) {
 	for _, x := range []struct {
 		name    string
@@ -145,7 +145,7 @@ func TestZooCfgAuth(t *testing.T) {
 	}
 }
 
-// TestZooCfgSilentClient: nio.sessionlessCnxnTimeout is how long a client may say nothing.
+// TestZooCfgSilentClient checks that nio.sessionlessCnxnTimeout limits how long a client may be silent.
 func TestZooCfgSilentClient(t *testing.T) {
 	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
 		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, key+"=300")).waitReady()
@@ -184,8 +184,8 @@ func TestBadZooCfg(t *testing.T) {
 		"ssl.trustStore.location=/a/store.p12": "of type PKCS12",
 		"ssl.keyStore.location=/a/store":       "must be PEM",
 		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
-		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM form needs no password",
-		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM form needs no password",
+		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM format needs no password",
+		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM format needs no password",
 		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
 		"ssl.crl=true":                                     "not supported",
 		"ssl.ciphersuites=x":                               "not supported",
@@ -194,14 +194,14 @@ func TestBadZooCfg(t *testing.T) {
 		"authProvider.x509=com.example.Mine":               "not supported",
 		"zookeeper.skipACL=yes":                            "not supported",
 		"authProvider.1=x.SASL":                            "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which says which of them this is, does not exist",
+		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which has the id of this server, does not exist",
 		"server.1=a:1:2\nstandaloneEnabled=false":          "myid",
-		"standaloneEnabled=false":                          "no server that votes, which standaloneEnabled=false needs",
-		"server.1=a:1:2:observer":                          "no server that votes",
-		"server.1=a:1:2:observer\nstandaloneEnabled=false": "no server that votes",
-		"server.1=a:1:2:observer\nserver.2=b:1:2:observer": "no server that votes",
-		"server.1=a:1:2\nserver.2=b:1:2:observer":          "observers and only one server that votes",
-		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one server that votes",
+		"standaloneEnabled=false":                          "no voting server, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                          "no voting server",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false": "no voting server",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer": "no voting server",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":          "observers and only one voting server",
+		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
 		"server.1=0.0.0.0:1:2\nserver.2=b:1:2":                                                     "as other members reach it",
@@ -240,9 +240,9 @@ func TestBadZooCfg(t *testing.T) {
 	}
 }
 
-// TestZooCfgOneServer: a single server.N line makes a standalone server, which
-// takes its client port from there if there is no clientPort. Whose line it is
-// does not matter then, as in ZooKeeper, and a myid need not exist.
+// TestZooCfgOneServer checks that a single server.N line makes a standalone server, which
+// takes its client port from that line if there is no clientPort. As in ZooKeeper, N does
+// not matter then, and no myid is needed.
 func TestZooCfgOneServer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check1(t, err)
@@ -277,8 +277,8 @@ func TestZooCfgOneServer(t *testing.T) {
 	}
 }
 
-// TestZooCfgMyID: which server this is stands in myid or is given, and has to be
-// one of those that the file lists.
+// TestZooCfgMyID checks that the id in myid, or the given one, must be that of a server
+// in the file.
 func TestZooCfgMyID(t *testing.T) {
 	dir := t.TempDir()
 	lines := func(more ...string) []string {
@@ -304,8 +304,8 @@ func TestZooCfgMyID(t *testing.T) {
 	}
 }
 
-// TestZooTable reads each row's key: what is ignored and the one value that is
-// accepted pass, other values and what is refused do not.
+// TestZooTable reads a file with the key of each row. Ignored keys and the only accepted
+// value of a key must pass; other values and refused keys must fail.
 func TestZooTable(t *testing.T) {
 	read := func(key, value string) error {
 		t.Helper()
@@ -315,7 +315,7 @@ func TestZooTable(t *testing.T) {
 		o.define(&c)
 		o.config.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 		lines := []string{key + "=" + value}
-		if strings.Contains(key, "ssl.quorum.") { // which nobody looks at otherwise
+		if strings.Contains(key, "ssl.quorum.") { // ignored without sslQuorum
 			check1(t, c.ParseFlags([]string{"--peer-tls-cert=x.pem", "--peer-tls-ca=x.pem"}))
 			lines = append(lines, "sslQuorum=true")
 		}
@@ -328,7 +328,7 @@ func TestZooTable(t *testing.T) {
 	for i, row := range zooTable {
 		for _, earlier := range zooTable[:i] {
 			if row.key == earlier.key || earlier.prefix() && strings.HasPrefix(row.key, earlier.key) {
-				t.Errorf("no key gets to the row %s past that of %s", row.key, earlier.key)
+				t.Errorf("the row %s is never used, because that of %s comes first", row.key, earlier.key)
 			}
 		}
 		key := row.key
@@ -338,7 +338,7 @@ func TestZooTable(t *testing.T) {
 		switch row.kind {
 		case used:
 			if row.what == "" && row.note == "" {
-				t.Errorf("%s: what it does is not said", key)
+				t.Errorf("%s: the row does not say what the key does", key)
 			}
 		case onlyValue:
 			if err := read(key, row.what); err != nil {
@@ -359,12 +359,12 @@ func TestZooTable(t *testing.T) {
 	}
 }
 
-// TestZooDocs holds docs/zoo.cfg.md to the table of keys. With -rewrite it is
-// brought up to date.
+// TestZooDocs checks that docs/zoo.cfg.md matches the table of keys. With -rewrite it
+// updates the file.
 func TestZooDocs(t *testing.T) {
 	heads := map[zooKind]string{
 		used:      "| key | sets | |\n|---|---|---|\n",
-		onlyValue: "| key | its one value | |\n|---|---|---|\n",
+		onlyValue: "| key | only value | |\n|---|---|---|\n",
 		ignored:   "| key | why |\n|---|---|\n",
 		refused:   "| key | why |\n|---|---|\n",
 	}

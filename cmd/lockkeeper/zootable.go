@@ -13,16 +13,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// zooTable says what is done with each key of a zoo.cfg, ZooKeeper's
-// configuration file. The rows are read in their order, and each key by the
-// first row that it fits. docs/zoo.cfg.md is made from it.
+// zooTable lists the keys of zoo.cfg, ZooKeeper's configuration file, and what each of
+// them does. Rows are applied in their order; for each key, the first row that matches
+// counts. docs/zoo.cfg.md is generated from the table.
 var zooTable = []zooRow{
 	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds)},
 	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks)},
 	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir)},
 	{"clientPort", toFlag("listen", "with clientPortAddress", clientPort)},
 	{"clientPortAddress", readWith("clientPort")},
-	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort there is no other port", securePort)},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port", securePort)},
 	{"secureClientPortAddress", readWith("secureClientPort")},
 	{"ssl.keyStore.location", toFlag("tls-cert", "a PEM file, with the key in it", pem)},
 	{"ssl.keyStore.type", readWith("ssl.keyStore.location")},
@@ -46,23 +46,23 @@ var zooTable = []zooRow{
 	{"jute.maxbuffer", toField("MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxFrameBytes) })},
 	{"minSessionTimeout", toField("MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MinSessionTimeout) })},
 	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) })},
-	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take until its first request, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) })},
-	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often empty containers are looked for, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) })},
+	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) })},
+	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) })},
 
-	{"server.", zooRule{used, "`--peers`", "and the file myid in dataDir, `--id`; of the two ports the first is used. A single server that votes is standalone, unless standaloneEnabled=false", serverLine}},
+	{"server.", zooRule{used, "`--peers`", "and the file myid in dataDir, `--id`; only the first of the two ports is used. A single voting server is standalone, unless standaloneEnabled=false", serverLine}},
 	{"dynamicConfigFile", zooRule{used, "", "a file with the lines server.N", nil}},
 	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", func(_ *zooFile, _, value string) (string, error) {
 		return strconv.FormatBool(value == "false"), boolean(value)
 	})},
 	{"reconfigEnabled", toFlag("reconfig", "", isTrue)},
 	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", isTrue)},
-	{"peerType", zooRule{used, "", "observer or participant; what the server's own line says counts", func(_ *zooFile, _, value string) error {
+	{"peerType", zooRule{used, "", "observer or participant; the server's own line server.N decides", func(_ *zooFile, _, value string) error {
 		if value != "observer" && value != "participant" {
 			return errors.New("neither observer nor participant")
 		}
 		return nil
 	}}},
-	{"sslQuorum", zooRule{used, "", "whether members speak TLS with each other; without it the keys ssl.quorum.* are ignored", func(_ *zooFile, _, value string) error {
+	{"sslQuorum", zooRule{used, "", "whether members use TLS with each other; without it the keys ssl.quorum.* are ignored", func(_ *zooFile, _, value string) error {
 		return boolean(value)
 	}}},
 	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", "a PEM file, with the key in it", pem)},
@@ -107,34 +107,34 @@ var zooTable = []zooRow{
 	{"localSessionsUpgradingEnabled", ignore("likewise")},
 	{"dataLogDir", ignore("the log is in dataDir")},
 	{"snapCount", ignore("snapshots are taken by the size of the log")},
-	{"preAllocSize", ignore("it is about ZooKeeper's log files")},
+	{"preAllocSize", ignore("it concerns ZooKeeper's log files")},
 	{"txnLogSizeLimitInKb", ignore("likewise")},
 	{"fsync.warningthresholdms", ignore("likewise")},
-	{"autopurge.", ignore("the log is cut and old snapshots are deleted anyway")},
-	{"globalOutstandingLimit", ignore("requests are bounded for each connection")},
+	{"autopurge.", ignore("the log is compacted and old snapshots are deleted anyway")},
+	{"globalOutstandingLimit", ignore("the limit on requests is per connection")},
 	{"serverCnxnFactory", ignore("it names a Java class")},
 	{"clientPortListenBacklog", ignore("the system's value is used")},
 	{"tcpKeepAlive", ignore("keep-alives are on")},
 	{"clientTcpKeepAlive", ignore("likewise")},
 	{"admin.", ignore("there is no admin server")},
 	{"metricsProvider.", ignore("there are no metrics providers")},
-	{"ssl.hostnameVerification", ignore("it is about clients, whose names are not checked")},
+	{"ssl.hostnameVerification", ignore("it concerns the host names of clients, which are not checked")},
 	{"digest.enabled", ignore("every entry of the log is checked anyway")},
-	{"closeSessionTxn.enabled", ignore("it is about ZooKeeper's log")},
-	{"znode.container.maxPerMinute", ignore("containers are deleted at any rate")},
+	{"closeSessionTxn.enabled", ignore("it concerns ZooKeeper's log")},
+	{"znode.container.maxPerMinute", ignore("the rate at which containers are deleted is not limited")},
 
 	{"group.", refuse("every member that votes has one vote")},
 	{"weight.", refuse("every member that votes has one vote")},
-	{"authProvider", refuse("there are no other providers than those of digest, ip and x509")},
+	{"authProvider", refuse("the only providers are those of digest, ip and x509")},
 	{"requireClientAuthScheme", refuse("there is no SASL")},
-	{"quorum.auth.", refuse("there is no SASL between members; TLS can stand in")},
+	{"quorum.auth.", refuse("there is no SASL between members; use TLS instead")},
 	{"ssl.", refuse("TLS has no other settings")},
 }
 
-const noPassword = "a store in PEM form needs no password, and a key that has one cannot be read"
+const noPassword = "a store in PEM format needs no password, and a key with a password cannot be read"
 
-// zooRow is a key of a zoo.cfg. A key with a dot at its end, or that is no whole
-// key, stands for all keys that begin so.
+// zooRow is a row of zooTable. A key that ends with a dot, and authProvider, stand for all
+// keys with that prefix.
 type zooRow struct {
 	key string
 	zooRule
@@ -143,11 +143,11 @@ type zooRow struct {
 // prefix reports whether the row is for several keys.
 func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") || r.key == "authProvider" }
 
-// zooRule is what is done with a key.
+// zooRule is what a key does.
 type zooRule struct {
 	kind zooKind
 	what string // the flag or field that is set, or the only value
-	note string // the rest of the story
+	note string // for the documentation
 	read func(z *zooFile, key, value string) error
 }
 
@@ -160,7 +160,7 @@ const (
 	refused
 )
 
-// toFlag is for a key that sets a flag, unless the user has set it already.
+// toFlag returns the rule of a key that sets a flag, unless the user has set the flag.
 func toFlag(flag, note string, convert func(z *zooFile, key, value string) (string, error)) zooRule {
 	return zooRule{used, "`--" + flag + "`", note, func(z *zooFile, key, value string) error {
 		text, err := convert(z, key, value)
@@ -171,12 +171,12 @@ func toFlag(flag, note string, convert func(z *zooFile, key, value string) (stri
 	}}
 }
 
-// toField is for a key that sets a field of the configuration that has no flag.
+// toField returns the rule of a key that sets a field of the configuration without a flag.
 func toField(field, note string, set func(c *lockkeeper.Config, value string) error) zooRule {
 	return zooRule{used, "`Config." + field + "`", note, func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
 }
 
-// readWith is for a key that another one looks at.
+// readWith returns the rule of a key that is read together with another key.
 func readWith(other string) zooRule {
 	return zooRule{used, "", "with " + other, func(z *zooFile, _, _ string) error {
 		if other == "secureClientPort" && z.value(other) == "" {
@@ -203,7 +203,7 @@ func refuse(why string) zooRule {
 	return zooRule{refused, "", why, func(*zooFile, string, string) error { return errors.New("not supported: " + why) }}
 }
 
-// zooKeyOf is the key for a field of the configuration, or "".
+// zooKeyOf returns the key for a field of the configuration, or "".
 func zooKeyOf(field string) string {
 	for _, row := range zooTable {
 		if row.what == "`Config."+field+"`" {
@@ -213,7 +213,7 @@ func zooKeyOf(field string) string {
 	return ""
 }
 
-// Values of keys, as flags have them.
+// The following functions convert values of keys to values of flags.
 
 func same(_ *zooFile, _, value string) (string, error)         { return value, nil }
 func milliseconds(_ *zooFile, _, value string) (string, error) { return value + "ms", nil }
@@ -265,7 +265,7 @@ func securePort(z *zooFile, key, value string) (string, error) {
 	return address, err
 }
 
-// pem is for the location of a store of keys or certificates.
+// pem converts the location of a store of keys or certificates.
 func pem(z *zooFile, key, value string) (string, error) {
 	flag := map[string]string{
 		"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca",
@@ -297,7 +297,7 @@ func serverLine(z *zooFile, key, value string) error {
 	return err
 }
 
-// number reads a number, which may be hexadecimal as in Java.
+// number parses a number, which may be hexadecimal, as in Java.
 func number(value string, to *int) error {
 	n, err := strconv.ParseUint(value, 0, 31)
 	if err == nil {
@@ -306,7 +306,7 @@ func number(value string, to *int) error {
 	return err
 }
 
-// duration reads milliseconds; -1 leaves the default, as in ZooKeeper.
+// duration parses milliseconds; -1 keeps the default, as in ZooKeeper.
 func duration(value string, to *time.Duration) error {
 	var n int
 	if value == "-1" {

@@ -1,12 +1,11 @@
-// Package differ sends the same random sequence of requests to two ZooKeeper
-// servers and compares all that comes back: every reply, Stat, event and
-// closed connection, and every step of the zxid. At the first difference it
-// looks for the shortest sequence that shows it.
+// Package differ sends the same random sequence of requests to two ZooKeeper servers and
+// compares everything that they send: every reply, Stat, event and closed connection,
+// and every step of the zxid. At the first difference it searches for a short sequence
+// that shows it.
 //
-// The work is done in rounds, each under a new znode of its own, which is
-// cleared away again. The two servers must be standalone and otherwise idle.
-// Nothing in the package runs concurrently: a request is sent to both servers,
-// and then both are waited for.
+// A run consists of rounds. Each round works below a znode of its own and deletes it at
+// the end. The two servers must be standalone and otherwise idle. The package runs
+// nothing concurrently: it sends a request to both servers and then waits for both.
 package differ
 
 import (
@@ -23,66 +22,66 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Options says what to compare and how.
+// Options configure a run.
 type Options struct {
 	// A and B connect to the two servers.
 	A, B Dial
-	// Seed decides all random choices, and Ops is how many requests to send.
+	// Seed determines all random choices. Ops is the number of requests to send.
 	Seed uint64
 	Ops  int
-	// Round is how many requests a round has. The default is 2500.
+	// Round is the number of requests in a round. The default is 2500.
 	Round int
-	// Masks are turned on besides those that apply to the two versions, and
-	// NoMasks turns off those that apply.
+	// Masks are masks to use in addition to those that apply to the two versions.
+	// NoMasks turns the latter off.
 	Masks   []string
 	NoMasks bool
-	// Without leaves features out: "quotas".
+	// Without lists features that the requests do not use: "quotas".
 	Without []string
-	// Super is USER:PASSWORD of the super user of both servers, if there is one.
+	// Super is USER:PASSWORD of both servers' super user, or empty.
 	Super string
-	// Patience is how long a server may take to answer. The default is 10 s.
+	// Patience limits the wait for an answer. The default is 10 s.
 	Patience time.Duration
-	// Minimize bounds the search for the shortest sequence. The default is 60 s.
+	// Minimize limits the time of the search for a short sequence. The default is 60 s.
 	Minimize time.Duration
-	// Progress, if it is set, is called after every round.
+	// Progress, if not nil, is called after every round.
 	Progress func(*Report)
 }
 
-// Features can be left out, by [Options.Without].
+// Features are the features that [Options.Without] may list.
 var Features = []string{"quotas"}
 
-// ErrOptions marks options that make no sense.
+// ErrOptions is wrapped by errors about invalid options.
 var ErrOptions = errors.New("differ")
 
-// Report is what a run came to.
+// Report is the result of a run.
 type Report struct {
-	A          string         `json:"a"` // the versions, as the servers say them
+	A          string         `json:"a"` // the versions, as the servers report them
 	B          string         `json:"b"`
 	Seed       uint64         `json:"seed"`
-	Ops        int            `json:"ops"` // requests sent, without those of the search for the shortest sequence
+	Ops        int            `json:"ops"` // requests sent, without those of the search for a short sequence
 	Rounds     int            `json:"rounds"`
 	Seconds    float64        `json:"seconds"`
 	Sent       map[string]int `json:"sent"`    // requests by operation
 	Replies    map[string]int `json:"replies"` // replies by code
 	Events     int            `json:"events"`
-	Masks      map[string]int `json:"masks"` // how often each mask that is on hid something, or kept a request from being made
+	Masks      map[string]int `json:"masks"` // how often each mask in use hid a difference, or prevented a request
 	Difference *Difference    `json:"difference,omitempty"`
 
-	quiet bool // nothing is counted
+	quiet bool // count nothing
 }
 
-// Difference is the first one found.
+// Difference is the first difference found.
 type Difference struct {
 	What       string     `json:"what"`
-	Seed       uint64     `json:"seed"` // the seed whose first round shows it
-	Ops        int        `json:"ops"`  // how many requests it takes then
+	Seed       uint64     `json:"seed"` // the seed of a run whose first round shows it
+	Ops        int        `json:"ops"`  // the number of requests that such a run needs
 	Where      Exchange   `json:"where"`
-	Reproduced bool       `json:"reproduced"` // it was there again when the same was sent again
+	Reproduced bool       `json:"reproduced"` // sending the same requests again showed it again
 	Minimal    []Exchange `json:"minimal,omitempty"`
-	Steps      int        `json:"steps"` // of the minimal sequence
+	Steps      int        `json:"steps"` // in Minimal
 }
 
-// Exchange is what was sent on a connection, and what both servers sent on it.
+// Exchange is what the client and both servers sent on a connection.
 type Exchange struct {
 	Conn int      `json:"conn"`
 	Sent []string `json:"sent"`
@@ -120,7 +119,7 @@ func (r *Report) got(f *wire.Frame) {
 	}
 }
 
-// Run compares. The error says why it could not; a difference is in the report.
+// Run compares the two servers. A difference is in the report and is not an error.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Round == 0 {
 		o.Round = 2500
@@ -133,7 +132,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	for _, w := range o.Without {
 		if !slices.Contains(Features, w) {
-			return nil, fmt.Errorf("%w: there is no feature %q to leave out", ErrOptions, w)
+			return nil, fmt.Errorf("%w: unknown feature %q", ErrOptions, w)
 		}
 	}
 	start := time.Now()
@@ -181,9 +180,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return report, nil
 }
 
-// attempt plays steps under a new root and clears up. It returns how many
-// steps were begun. The error is a *mismatch if the sides differ. A story that
-// is not nil gets what happened.
+// attempt plays steps below a new root and then deletes it. It returns how many steps it
+// started. The error is a *mismatch if the servers differ. If story is not nil, attempt
+// stores the exchanges in it.
 func attempt(ctx context.Context, o *Options, masks map[string]bool, report *Report, steps []step, closely bool, story *[]Exchange) (n int, err error) {
 	r := newRun(o, masks, report, fmt.Sprintf("/differ-%08x", rand.Uint32()))
 	r.closely, r.telling = closely, story != nil
@@ -204,8 +203,8 @@ func attempt(ctx context.Context, o *Options, masks map[string]bool, report *Rep
 	return r.steps, r.survey(ctx)
 }
 
-// minimize looks for a short part of steps that still shows a difference in
-// the same thing, and fills d in.
+// minimize searches for a short part of steps that still shows a difference of the same
+// kind, and stores it in d.
 func minimize(ctx context.Context, o *Options, masks map[string]bool, steps []step, d *Difference) error {
 	quick := *o
 	quick.Patience = min(o.Patience, 3*time.Second)
@@ -213,7 +212,7 @@ func minimize(ctx context.Context, o *Options, masks map[string]bool, steps []st
 	var failure error
 	var story []Exchange
 	closely := true
-	what := "" // differs; closely watched it may be something else than before
+	what := "" // the kind of difference, which may change when played closely
 	fails := func(steps []step) bool {
 		if failure != nil || time.Now().After(deadline) {
 			return false
@@ -235,12 +234,12 @@ func minimize(ctx context.Context, o *Options, masks map[string]bool, steps []st
 		return true
 	}
 	if d.Reproduced = fails(steps); !d.Reproduced {
-		closely = false // it may come of what is under way at once
+		closely = false // it may need several requests in progress at once
 		if d.Reproduced = fails(steps); !d.Reproduced {
 			return failure
 		}
 	}
-	// Its end is where it shows. Few steps before it matter, mostly.
+	// The difference shows at the end, and usually only a few steps before it matter.
 	for n := 8; n < len(steps); n *= 4 {
 		if part := tail(steps, n); fails(part) {
 			steps = part
@@ -251,7 +250,7 @@ func minimize(ctx context.Context, o *Options, masks map[string]bool, steps []st
 		n = len(steps)
 		steps = join(shrink(steps, fails), fails)
 	}
-	for i := range steps { // and then within each burst
+	for i := range steps { // then shrink the frames of each step
 		if len(steps[i].Frames) < 2 {
 			continue
 		}
@@ -272,7 +271,7 @@ func minimize(ctx context.Context, o *Options, masks map[string]bool, steps []st
 	return failure
 }
 
-// tail is the last n steps, and those before them that open their connections.
+// tail returns the last n steps, and earlier steps that open their connections.
 func tail(steps []step, n int) []step {
 	last := steps[max(0, len(steps)-n):]
 	need := map[int]bool{}
@@ -294,7 +293,7 @@ func tail(steps []step, n int) []step {
 	return append(part, last...)
 }
 
-// join does on one connection what was done on several, as far as fails stays true.
+// join moves steps from several connections to one, as long as fails remains true.
 func join(steps []step, fails func([]step) bool) []step {
 	first := slices.IndexFunc(steps, func(s step) bool { return s.Kind == open })
 	for i := len(steps) - 1; i > first && first >= 0; i-- {
@@ -314,8 +313,8 @@ func join(steps []step, fails func([]step) bool) []step {
 	return steps
 }
 
-// shrink leaves out what can be left out while fails stays true: halves first,
-// then smaller and smaller pieces.
+// shrink removes elements as long as fails remains true: halves first, then smaller and
+// smaller pieces.
 func shrink[T any](all []T, fails func([]T) bool) []T {
 	for size := (len(all) + 1) / 2; size > 0; {
 		removed := false
@@ -336,7 +335,7 @@ func shrink[T any](all []T, fails func([]T) bool) []T {
 	return all
 }
 
-// String is the report in words.
+// String formats the report as text.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "A is %s, B is %s\n", r.A, r.B)
@@ -353,9 +352,9 @@ func (r *Report) String() string {
 	table("masks", r.Masks)
 	if d := r.Difference; d != nil {
 		fmt.Fprintf(&b, "DIFFERENCE: %s\n%s", d.What, d.Where.text())
-		fmt.Fprintf(&b, "to see it again: --seed %d --ops %d\n", d.Seed, d.Ops)
+		fmt.Fprintf(&b, "to reproduce it: --seed %d --ops %d\n", d.Seed, d.Ops)
 		if !d.Reproduced {
-			b.WriteString("it was not there when the same was sent again\n")
+			b.WriteString("sending the same requests again did not show it\n")
 		} else {
 			fmt.Fprintf(&b, "the shortest sequence found, %d steps; zxids count from the run's start, sessions from 1:\n", d.Steps)
 			for _, x := range d.Minimal {
@@ -368,7 +367,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// text is an exchange in lines; what both sides sent is there once.
+// text formats an exchange. A line that both servers sent is shown once.
 func (x *Exchange) text() string {
 	var b strings.Builder
 	for _, s := range x.Sent {

@@ -23,7 +23,7 @@ import (
 
 const superDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
 
-// server starts lockkeeper as a ZooKeeper with default settings would be.
+// server starts lockkeeper with the default settings of ZooKeeper.
 func server(t *testing.T) differ.Dial {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(2*time.Second), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 		c.SuperDigest, c.MaxSessionTimeout, c.ContainerCheckInterval = superDigest, 0, time.Hour
@@ -31,7 +31,7 @@ func server(t *testing.T) differ.Dial {
 	return func(context.Context) (net.Conn, error) { return s.Dial("", "", 10*time.Second) }
 }
 
-// TestAlike compares lockkeeper with itself: there is no difference, without any mask.
+// TestAlike compares lockkeeper with itself, without masks. There must be no difference.
 func TestAlike(t *testing.T) {
 	a, b := server(t), server(t)
 	for seed, ops := range map[uint64]int{1: 10_000, testkit.Seed(t): 2500} {
@@ -40,7 +40,7 @@ func TestAlike(t *testing.T) {
 			t.Fatalf("%v\n%s", err, r)
 		}
 		if r.Ops < ops || r.Events < ops/50 {
-			t.Errorf("the run shows little:\n%s", r)
+			t.Errorf("too few requests or events:\n%s", r)
 		}
 		if seed != 1 {
 			continue
@@ -59,7 +59,8 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestPlantedFaults: whatever a server does otherwise is found, and shown in few steps.
+// TestPlantedFaults compares lockkeeper with a faulty lockkeeper. Each fault must be
+// found and shown in a few steps.
 func TestPlantedFaults(t *testing.T) {
 	header := func(frame []byte) (xid int32, zxid int64, code proto.Code) {
 		d := jute.NewDecoder(frame)
@@ -75,7 +76,7 @@ func TestPlantedFaults(t *testing.T) {
 		name  string
 		fault func(op proto.OpCode, frame []byte) [][]byte // what the client gets instead
 		ends  func(op proto.OpCode) bool                   // the connection ends instead of an answer
-		what  string                                       // is found
+		what  string                                       // part of Difference.What
 		steps int                                          // at most
 	}{
 		{"a code", func(op proto.OpCode, f []byte) [][]byte {
@@ -132,12 +133,12 @@ func TestPlantedFaults(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { // where a search has all the time that it needs
+			synctest.Test(t, func(t *testing.T) { // in virtual time, so that the search has enough time
 				a, b := server(t), server(t)
 				asked := false
 				faulty := func(ctx context.Context) (net.Conn, error) {
 					nc, err := b(ctx)
-					if err != nil || !asked { // the first one asks for the version
+					if err != nil || !asked { // the first connection asks for the version
 						asked = true
 						return nc, err
 					}
@@ -170,7 +171,7 @@ func TestPlantedFaults(t *testing.T) {
 	}
 }
 
-// proxy is a wire with a fault in it.
+// proxy forwards frames between a client and a server, and adds a fault.
 type proxy struct {
 	mu    sync.Mutex
 	ops   map[int32]proto.OpCode // by xid
@@ -185,7 +186,7 @@ func (p *proxy) run(server, client net.Conn, replies bool) {
 	}
 	for first := true; ; first = false {
 		f, err := jute.ReadFrame(from, limit, nil)
-		if errors.Is(err, jute.ErrFrame) { // the server is to see it too
+		if errors.Is(err, jute.ErrFrame) { // let the server see it, too
 			to.Write([]byte{0xff, 0xff, 0xff, 0xff})
 			io.Copy(io.Discard, from)
 		}
@@ -217,7 +218,7 @@ func (p *proxy) run(server, client net.Conn, replies bool) {
 	}
 }
 
-// TestOptions: what makes no sense is said so.
+// TestOptions checks the errors for invalid options and unreachable endpoints.
 func TestOptions(t *testing.T) {
 	a := server(t)
 	for _, o := range []differ.Options{{Masks: []string{"nope"}}, {Without: []string{"nope"}}} {
@@ -229,12 +230,12 @@ func TestOptions(t *testing.T) {
 	broken := errors.New("no network today")
 	o := differ.Options{A: a, B: func(context.Context) (net.Conn, error) { return nil, broken }, Ops: 1}
 	if _, err := differ.Run(t.Context(), o); !errors.Is(err, broken) || !strings.Contains(fmt.Sprint(err), "endpoint B: ") {
-		t.Errorf("an endpoint that is not there: %v", err)
+		t.Errorf("an endpoint that cannot be reached: %v", err)
 	}
 }
 
-// TestMaskTable: each row can be told from others, says why it is there, and is
-// in the page on compatibility. With -rewrite that is brought up to date.
+// TestMaskTable checks that each mask has a unique name and a reason, and that
+// docs/compatibility.md lists it. With -rewrite it updates that page.
 func TestMaskTable(t *testing.T) {
 	seen := map[string]bool{}
 	table := "| name | difference |\n|---|---|\n"

@@ -19,15 +19,15 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// maxReply is the longest frame that is taken for a reply.
+// maxReply is the length of the longest reply that is accepted.
 const maxReply = 64 << 20
 
 // Dial connects to an endpoint.
 type Dial func(ctx context.Context) (net.Conn, error)
 
-// Version is what an endpoint says that it is, in answer to srvr.
+// Version is the version that an endpoint reports in its answer to srvr.
 type Version struct {
-	Text string // as it says it; "" if it did not say
+	Text string // as reported; "" if the endpoint did not report any
 	releases.Version
 	Lockkeeper bool
 }
@@ -46,7 +46,7 @@ func parseVersion(srvr string) (v Version) {
 	return Version{text, number, strings.Contains(text, "lockkeeper")}
 }
 
-// askVersion asks an endpoint what it is. One that does not want to say is no error.
+// askVersion asks an endpoint for its version. It is not an error if the endpoint does not report one.
 func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version, error) {
 	nc, err := dial(ctx)
 	if err != nil {
@@ -61,27 +61,27 @@ func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version
 	return parseVersion(string(answer)), err
 }
 
-// endpoint is one of the two servers, as one run sees it.
+// endpoint is the state of one of the two servers during a run.
 type endpoint struct {
 	dial     Dial
 	patience time.Duration
 	conns    map[int]*conn
 	sessions map[int]proto.ConnectReply
-	numbers  map[int64]int   // of the sessions, by their ids
-	base     int64           // the zxid at which the run began
-	skipped  []int64         // zxids that this endpoint alone took, where a mask allows it
-	last     int64           // the highest zxid that a reply showed
-	times    map[int64]int64 // of transactions, as Stats showed them
+	numbers  map[int64]int   // numbers of the sessions, by id
+	base     int64           // the zxid at the start of the run
+	skipped  []int64         // zxids that only this endpoint consumed, which a mask allows
+	last     int64           // the highest zxid in a reply so far
+	times    map[int64]int64 // times in Stats, by the zxid of the transaction
 	buf      []byte
 }
 
-// conn is one connection of an endpoint. It is no rawclient.Client, since what is sent
-// may be no request, and the replies to that belong to no call.
+// conn is one connection of an endpoint. It is not a rawclient.Client, because it sends
+// bytes that are not requests and reads frames of any kind.
 type conn struct {
 	nc   net.Conn
 	r    *bufio.Reader
 	talk wire.Conversation
-	end  string // how it ended, "" as long as it has not
+	end  string // how the connection ended; "" while it is open
 }
 
 const (
@@ -114,7 +114,7 @@ func (e *endpoint) blanks(r *run) *blanks {
 	}}
 }
 
-// send writes frames, all at once, and returns what they were.
+// send sends frames in one write and returns them decoded.
 func (e *endpoint) send(c *conn, frames []frame, b *blanks) (sent []wire.Frame) {
 	e.buf = e.buf[:0]
 	for i := range frames {
@@ -125,11 +125,11 @@ func (e *endpoint) send(c *conn, frames []frame, b *blanks) (sent []wire.Frame) 
 		}
 	}
 	c.nc.SetWriteDeadline(time.Now().Add(e.patience))
-	c.nc.Write(e.buf) // if it is closed, reading tells
+	c.nc.Write(e.buf) // receive notices errors
 	return sent
 }
 
-// receive reads until so many replies have come, or, if want is negative, until
+// receive reads frames until it has read that many replies or, if want is negative, until
 // the server closes the connection.
 func (e *endpoint) receive(c *conn, want int) (frames []wire.Frame) {
 	c.nc.SetReadDeadline(time.Now().Add(e.patience))
@@ -159,7 +159,7 @@ func (e *endpoint) receive(c *conn, want int) (frames []wire.Frame) {
 	return frames
 }
 
-// over reports whether the server closes the connection behind a reply.
+// over reports whether the server closes the connection after a reply.
 func over(f *wire.Frame) bool {
 	switch {
 	case f.Kind == wire.ConnectReply:
@@ -171,7 +171,7 @@ func over(f *wire.Frame) bool {
 	return f.Code == proto.AuthFailed || f.Code == proto.Unimplemented && f.Zxid == -1
 }
 
-// note keeps what later steps depend on.
+// note remembers zxids and sessions, on which later steps depend.
 func (e *endpoint) note(session int, frames []wire.Frame) {
 	for i := range frames {
 		f := &frames[i]
@@ -187,7 +187,7 @@ func (e *endpoint) note(session int, frames []wire.Frame) {
 	}
 }
 
-// step is a zxid as the number of steps since the run began.
+// step converts a zxid to the number of transactions since the start of the run.
 func (e *endpoint) step(z int64) int64 {
 	switch {
 	case z <= 0:
@@ -214,8 +214,8 @@ func (e *endpoint) skip(z int64) {
 	e.skipped = slices.Insert(e.skipped, i, z)
 }
 
-// stat makes a Stat comparable: zxids are steps, and times say only whether
-// they make sense.
+// stat makes a Stat comparable: it converts zxids to steps, and replaces times by 0 if
+// they are plausible and by -1 otherwise.
 func (e *endpoint) stat(s *proto.Stat) {
 	ctime, mtime := int64(0), int64(0)
 	if !e.sameTime(s.Czxid, s.Ctime) {
@@ -238,7 +238,7 @@ func (e *endpoint) number(id int64) int64 {
 	return -1
 }
 
-// sameTime reports whether a transaction has the time that it had before.
+// sameTime reports whether a transaction has the same time as in earlier Stats.
 func (e *endpoint) sameTime(z, ms int64) bool {
 	if z < e.base {
 		return true
@@ -250,12 +250,12 @@ func (e *endpoint) sameTime(z, ms int64) bool {
 	return !ok && ms > 0 || was == ms
 }
 
-// errOdd marks a body whose bytes are not those that its record is written as,
-// such as text that is no UTF-8.
-var errOdd = errors.New("not as it is written")
+// errOdd marks a body that has other bytes when it is encoded again, for example because
+// its text is not valid UTF-8.
+var errOdd = errors.New("encoded unusually")
 
-// comparable is a frame without what must differ: ids, passwords, clocks, and
-// where zxids began. The frame's body is changed.
+// comparable replaces everything in a frame that must differ between servers: ids,
+// passwords, times and absolute zxids. It modifies the frame's body.
 func (e *endpoint) comparable(f wire.Frame) wire.Frame {
 	f.Zxid = e.step(f.Zxid)
 	if f.Body != nil && f.Err == nil && f.Payload != nil && !bytes.HasSuffix(f.Payload, append(f.Body.Append(nil), f.Rest...)) {

@@ -16,8 +16,8 @@ import (
 
 func request(xid int32, op proto.OpCode) *frame { return (&frame{Op: op}).int(xid).int(int32(op)) }
 
-// connect is a handshake that asks for a new session; readOnly nil leaves the
-// last byte out.
+// connect returns a handshake for a new session. If readOnly is nil, the handshake has
+// no readOnly byte.
 func connect(lastZxid int64, timeout int32, readOnly *bool) *frame {
 	f := (&frame{}).int(0).long(lastZxid).int(timeout).long(0).buffer(make([]byte, proto.PasswordLen))
 	if readOnly != nil {
@@ -44,41 +44,41 @@ func entry(perms int32, scheme, id string) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: scheme, ID: id}}
 }
 
-// digestID is the id that scheme digest makes of user:password.
+// digestID returns the id of scheme digest for user:password.
 func digestID(user string) string {
 	sum := sha1.Sum([]byte(user))
 	name, _, _ := strings.Cut(user, ":")
 	return name + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// cleaner grants the run's own connection all, so that everything can be cleared away.
+// cleaner gives the run's control connection all permissions, so that it can delete everything.
 var cleaner = entry(proto.PermAll, proto.SchemeDigest, digestID(controlUser))
 
 func openACL() part { return aclList(proto.OpenACL...) }
 
-// generator makes the steps of one round. It knows the state of the endpoints
-// only as far as it follows from what it asked for.
+// generator makes the steps of one round. It does not see replies; it knows the state of
+// the endpoints only as far as its own steps determine it.
 type generator struct {
 	*rand.Rand
-	avoid    map[string]bool // masks that are on
+	avoid    map[string]bool // masks in use
 	avoided  map[string]int
 	without  map[string]bool
 	super    string
 	steps    []step
 	frames   int
-	conns    int // that were ever made
+	conns    int // number of connections opened so far
 	sessions []*genSession
-	numbered int // sessions that were ever made
+	numbered int // number of sessions opened so far
 }
 
 type genSession struct {
 	n     int
-	conn  int // 0 if it has none
+	conn  int // 0 if the session has none
 	since int // the step at which it lost its connection
 	xid   int32
 }
 
-// generate makes the steps of one round: about so many frames.
+// generate returns the steps of one round, with about that many frames.
 func generate(seed uint64, frames int, masks map[string]bool, avoided map[string]int, without map[string]bool, super string) []step {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x6c6f636b)), avoid: masks, avoided: avoided, without: without, super: super}
 	for range 3 {
@@ -90,7 +90,7 @@ func generate(seed uint64, frames int, masks map[string]bool, avoided map[string
 	return g.steps
 }
 
-// may reports whether requests that a mask forbids may be made.
+// may reports whether requests that a mask prevents may be made, and counts if not.
 func (g *generator) may(mask string) bool {
 	if g.avoid[mask] {
 		g.avoided[mask]++
@@ -109,7 +109,7 @@ func (g *generator) add(s step) {
 }
 
 func (g *generator) step() {
-	for _, s := range g.sessions { // none is away for so long that it could expire
+	for _, s := range g.sessions { // reconnect before a session could expire
 		if s.conn == 0 && len(g.steps)-s.since > 100 {
 			g.resume(s)
 			return
@@ -153,13 +153,13 @@ func (g *generator) step() {
 	}
 }
 
-// last reports whether nothing may come right behind the last request of a step.
+// last reports whether no request may follow right after the last request of a step.
 func (g *generator) last(st *step) bool {
 	f := &st.Frames[len(st.Frames)-1]
 	return (f.Op == proto.OpSetACL || f.Odd) && !g.may("pipelined")
 }
 
-// life opens, cuts, resumes and closes sessions.
+// life opens, resumes or closes a session, or closes its connection.
 func (g *generator) life() {
 	if len(g.sessions) < 2 || len(g.sessions) < 6 && g.chance(25) {
 		g.openSession()
@@ -173,7 +173,7 @@ func (g *generator) life() {
 		g.add(step{Kind: cut, Conn: s.conn})
 		s.conn, s.since = 0, len(g.steps)
 	case g.chance(40):
-		g.resume(s) // from under the old connection
+		g.resume(s) // while the old connection is open
 	case g.chance(50):
 		g.closeSession(s)
 	case g.chance(30):
@@ -196,7 +196,7 @@ func (g *generator) openSession() {
 	g.numbered++
 	s := &genSession{n: g.numbered, conn: g.newConn()}
 	f := connect(0, g.timeout(), g.readOnly())
-	if g.chance(10) { // anything goes for a password, and for the protocol's version
+	if g.chance(10) { // any password and any protocol version are allowed
 		f = (&frame{}).int(pick[int32](g, 0, 1, -7)).long(0).int(g.timeout()).long(0).buffer(pick(g, nil, []byte{}, []byte("x"), make([]byte, 100)))
 	}
 	g.behind(s, step{Kind: open, Conn: s.conn, Session: s.n, Frames: []frame{*f}})
@@ -211,7 +211,7 @@ func (g *generator) readOnly() *bool {
 	return &v
 }
 
-// behind adds a step of a handshake, and at times requests right behind it.
+// behind adds a step with a handshake, sometimes with requests right after it.
 func (g *generator) behind(s *genSession, st step) {
 	if g.chance(20) {
 		for range 1 + g.IntN(3) {
@@ -245,8 +245,8 @@ func (g *generator) resume(s *genSession) {
 	g.behind(s, step{Kind: open, Conn: s.conn, Session: s.n, Frames: []frame{*g.handshake(s, -g.IntN(3), false)}})
 }
 
-// closeSession closes a session, at times with requests before it. Whether
-// requests behind it are answered is up to chance.
+// closeSession closes a session, sometimes with requests before it in the same step. It
+// adds none after it, because whether they are answered is up to chance.
 func (g *generator) closeSession(s *genSession) {
 	st := step{Kind: send, Conn: s.conn, Closes: true}
 	for g.chance(30) && (len(st.Frames) == 0 || !g.last(&st)) {
@@ -263,7 +263,7 @@ func (g *generator) closeSession(s *genSession) {
 	}
 }
 
-// wrong tries to resume a session and must fail.
+// wrong tries to resume a session with a wrong password.
 func (g *generator) wrong(s *genSession) {
 	st := step{Kind: open, Conn: g.newConn(), Session: s.n, Frames: []frame{*g.handshake(s, 0, true)}}
 	if !g.may("wrong-password") {
@@ -276,7 +276,7 @@ func (g *generator) wrong(s *genSession) {
 	}
 }
 
-// oddHandshake opens connections that come to nothing, or to a session that is closed at once.
+// oddHandshake opens a connection whose handshake fails, or a session that is closed at once.
 func (g *generator) oddHandshake() {
 	c := g.newConn()
 	g.numbered++
@@ -288,10 +288,10 @@ func (g *generator) oddHandshake() {
 		f := connect(0, 30000, nil)
 		f.Cut = 1 + g.IntN(40)
 		g.add(step{Kind: open, Conn: c, Session: g.numbered, Frames: []frame{*f}, Ends: true})
-	case 2: // a length that cannot be
+	case 2: // an impossible length
 		f := (&frame{Raw: true}).int(pick[int32](g, -1, -2, 1<<20, 1<<30)).bytes(make([]byte, 40))
 		g.add(step{Kind: open, Conn: c, Session: g.numbered, Frames: []frame{*f}, Ends: true})
-	case 3: // a session that nobody has
+	case 3: // a session that does not exist
 		f := (&frame{}).int(0).long(0).int(30000).long(pick[int64](g, 1, -1, 1<<60)).buffer(pick(g, make([]byte, 16), nil, []byte("short"))).bool(false)
 		g.add(step{Kind: open, Conn: c, Session: g.numbered, Frames: []frame{*f}})
 	default:
@@ -301,17 +301,17 @@ func (g *generator) oddHandshake() {
 	}
 }
 
-// ending sends what ends a connection.
+// ending sends something that ends the connection.
 func (g *generator) ending(s *genSession) {
 	st := step{Kind: send, Conn: s.conn}
 	switch g.IntN(5) {
-	case 0: // over the limit, or below nothing
+	case 0: // a length above the limit, or a negative one
 		st.Ends = true
 		st.Frames = []frame{*(&frame{Raw: true}).int(pick[int32](g, -1, -100, -1<<31, 0x100000, 1<<31-1, 0x73727672)).bytes(make([]byte, 12))}
 	case 1: // shorter than a header
 		st.Ends = true
 		st.Frames = []frame{*(&frame{}).bytes(make([]byte, g.IntN(8)))}
-	case 2: // of no known type
+	case 2: // of an unknown type
 		op := pick[int32](g, 0, -1, 10, 23, 50, 99, 108, 200, 1000, -12, -100, 1<<31-1)
 		st.Frames = []frame{*request(g.xid(s), proto.OpCode(op)).bytes(make([]byte, g.IntN(20)))}
 	case 3:
@@ -325,7 +325,7 @@ func (g *generator) ending(s *genSession) {
 		default:
 			return
 		}
-	default: // who cannot be
+	default: // an identity that cannot be
 		f := auth(g.xid(s), pick(g, "world", "auth", "super", "x509", "sasl", "nope", "", "Digest"), []byte("u:p"))
 		switch g.IntN(6) {
 		case 0:
@@ -341,8 +341,8 @@ func (g *generator) ending(s *genSession) {
 
 var users = []string{"u:p", "u:p", "bob:pw", "bob:pw", "eve:x:y", "nocolon", "", "\xff\xfe:p", "ü:\x00", "\U0001f600:p"}
 
-// user is one that a mask does not keep from being made: ZooKeeper cannot store
-// one above U+FFFF in a multi.
+// user returns a user. It has a character above U+FFFF only if the mask for that is off,
+// because ZooKeeper cannot store one in a multi.
 func (g *generator) user() string {
 	user := pick(g, users...)
 	if strings.ContainsRune(user, '\U0001f600') && !g.may("astral") {
@@ -360,7 +360,7 @@ func (g *generator) authStep(s *genSession) {
 	switch {
 	case g.chance(10):
 		f = auth(g.xid(s), "ip", pick(g, nil, []byte("1.2.3.4")))
-	case g.chance(3): // null is nobody
+	case g.chance(3): // null is refused
 		st := step{Kind: send, Conn: s.conn, Frames: []frame{*auth(g.xid(s), "digest", nil)}}
 		g.add(st)
 		s.conn, s.since = 0, len(g.steps)
@@ -371,7 +371,7 @@ func (g *generator) authStep(s *genSession) {
 	g.add(step{Kind: send, Conn: s.conn, Frames: []frame{*f}})
 }
 
-// xid is mostly the next one. -1 is an event's.
+// xid returns mostly the next xid. It never returns -1, the xid of events.
 func (g *generator) xid(s *genSession) int32 {
 	if g.chance(3) {
 		return pick[int32](g, 0, -2, -4, -8, -100, 7, 1<<31-1)
@@ -382,8 +382,8 @@ func (g *generator) xid(s *genSession) int32 {
 
 var names = []string{"a", "b", "c", "p", "pq"}
 
-// path is that of a znode, mostly a good one. Names that begin with p are for
-// znodes that not everybody may read.
+// path returns a path, mostly a valid one. Names that start with p are for znodes that
+// not everyone may read.
 func (g *generator) path() part {
 	switch x := g.Float64() * 100; {
 	case x < 2:
@@ -404,13 +404,13 @@ func (g *generator) path() part {
 
 func (g *generator) badPath() part {
 	if g.chance(10) {
-		return part{Bytes: jute.AppendInt(nil, pick[int32](g, -1, -1, -2, -1<<31, 1<<30))} // null, or a length that cannot be
+		return part{Bytes: jute.AppendInt(nil, pick[int32](g, -1, -1, -2, -1<<31, 1<<30))} // null, or an impossible length
 	}
 	return part{Kind: path, Path: pick(g, "", "a", "~/", "~//a", "~/a/", "~/a//b", "~/.", "~/..", "~/./a", "~/a/../b", "~/a\x00b", "~/\x01", "~/a\x1fb", "~/\x7f",
 		"~/\u0085", "~/\ud7ff", "~/\uf8ff", "~/\ufff0", "~/\uffff", "~/\U0001f600", "~/\xff\xfe", "~/a\xc3", "~/\xed\xa0\x80", "/zookeeper//quota", "//", "~/"+strings.Repeat("x", 300))}
 }
 
-// mode is the one mode of watches on a path, where several would be told apart.
+// mode returns the only mode of watches to use on a path while the mask watch-modes is on.
 func (g *generator) mode(p part) int {
 	if p.Kind != path {
 		return 0
@@ -430,7 +430,7 @@ func (g *generator) watch(p part, op proto.OpCode) bool {
 	return op != proto.OpExists || !secret(p) || g.may("exists-watch")
 }
 
-// secret reports whether a path is for znodes that not everybody may read.
+// secret reports whether a path is for znodes that not everyone may read.
 func secret(p part) bool {
 	return p.Kind != path || strings.Contains(p.Path, "/p")
 }
@@ -466,7 +466,8 @@ func (g *generator) perms() int32 {
 		proto.PermAll&^proto.PermCreate, proto.PermAll&^proto.PermDelete, proto.PermAdmin, 0, -1, 32, 63)
 }
 
-// acl is a list that may be bad. Whatever it grants, the run's own connection may do all.
+// acl returns an ACL that may be invalid. It always gives the control connection all
+// permissions.
 func (g *generator) acl(p part) part {
 	if g.chance(65) {
 		return openACL()
@@ -516,7 +517,7 @@ func (g *generator) acl(p part) part {
 	return list
 }
 
-// odd makes some requests too short, by so many bytes at most, or too long.
+// odd makes some requests too short, by at most cutMost bytes, or too long.
 func (g *generator) odd(f *frame, cutMost int) *frame {
 	switch {
 	case cutMost > 0 && g.chance(1.5):
@@ -527,7 +528,7 @@ func (g *generator) odd(f *frame, cutMost int) *frame {
 	return f
 }
 
-// creation is the body of a create behind its header, and its opcode.
+// creation returns the opcode of a create and a function that appends its body.
 func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame) *frame) {
 	p := g.path()
 	flags := pick[int32](g, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4)
@@ -538,7 +539,7 @@ func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame)
 	if g.chance(3) {
 		flags = pick[int32](g, 5, 6, 7, -1, 100, 1<<31-1)
 	}
-	if p.Path == "~" { // a sequential one would be outside
+	if p.Path == "~" { // a sequential znode would be outside the run's root
 		p.Path = "~/a"
 	}
 	data, acl := g.data(), g.acl(p)
@@ -559,7 +560,7 @@ func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame)
 		if g.chance(20) {
 			v = pick[int64](g, 0, -1, -2, proto.MaxTTL, proto.MaxTTL+1, 1<<62)
 		}
-		if g.chance(10) { // with a TTL of -1 this kills a real server for good
+		if g.chance(10) { // not with a TTL of -1: ZooKeeper would crash and could not start again
 			flags, v = pick[int32](g, 0, 1, 2, 3, 4, 7), pick[int64](g, 0, 1, 1000, 1<<62)
 		}
 		ttl = &v
@@ -577,7 +578,7 @@ func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame)
 	}
 }
 
-// request is one request with exactly one reply behind which the connection goes on.
+// request returns a request that has exactly one reply and does not end the connection.
 func (g *generator) request(s *genSession) *frame {
 	xid := g.xid(s)
 	begin := func(op proto.OpCode) *frame { return request(xid, op) }
@@ -649,7 +650,7 @@ func (g *generator) request(s *genSession) *frame {
 	return g.odd(begin(proto.OpPing), 0)
 }
 
-// deletable is a path that may be deleted: of the system's own only those that cannot be.
+// deletable returns a path for a delete. Among system znodes it chooses only those that cannot be deleted.
 func (g *generator) deletable() part {
 	if g.chance(2) {
 		return part{Kind: path, Path: pick(g, "/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config")}
@@ -661,7 +662,7 @@ func (g *generator) deletable() part {
 	return p
 }
 
-// inMulti is a path of an operation in a multi.
+// inMulti returns p, or another path if the mask multi-create does not allow p in a multi.
 func (g *generator) inMulti(p part) part {
 	if p.Kind == literal && !g.may("multi-create") {
 		return part{Kind: path, Path: "~/a"}
@@ -685,7 +686,7 @@ func (g *generator) multi(f *frame) *frame {
 			multiHeader(f, proto.OpSetData).part(g.inMulti(g.path())).buffer(g.data()).int(g.version())
 		case x < 98:
 			multiHeader(f, proto.OpCheck).part(g.inMulti(g.path())).int(g.version())
-		default: // what no multi may carry
+		default: // an operation that is not allowed in a multi
 			op := pick(g, proto.OpGetData, proto.OpMulti, proto.OpSetACL, proto.OpSync, proto.OpPing, 0, 1000, proto.OpCloseSession)
 			multiHeader(f, op).part(g.path()).int(0)
 		}
@@ -759,7 +760,7 @@ func (g *generator) setWatches(begin func(proto.OpCode) *frame) *frame {
 	return g.odd(f, 20)
 }
 
-// quota makes, changes and deletes quotas of the run's znodes.
+// quota returns a request that creates, changes, deletes or reads a quota.
 func (g *generator) quota(begin func(proto.OpCode) *frame) *frame {
 	at := "^" + pick(g, "", "/a", "/a", "/a/b", "/b")
 	p := part{Kind: path, Path: at + pick(g, "", "/zookeeper_limits", "/zookeeper_stats", "/zookeeper_stats")}
@@ -779,7 +780,7 @@ func plain(f *frame, p part, data []byte) *frame {
 	return f.part(p).buffer(data).bytes(openACL().Bytes).int(0)
 }
 
-// outside reads what is not the run's own.
+// outside returns a request about a znode outside the run's root, which must not change it.
 func (g *generator) outside(begin func(proto.OpCode) *frame) *frame {
 	p := part{Kind: path, Path: pick(g, "/", "/zookeeper", "/zookeeper/config", "/zookeeper/quota", "/zookeeper/nope")}
 	switch g.IntN(6) {
@@ -791,7 +792,7 @@ func (g *generator) outside(begin func(proto.OpCode) *frame) *frame {
 		return begin(proto.OpGetACL).part(p)
 	case 3:
 		return begin(proto.OpGetChildren2).part(p).bool(false)
-	case 4: // the configuration is nobody's to write but the super user's
+	case 4: // only the super user may write the configuration
 		if g.super != "" {
 			p.Path = "/zookeeper//"
 		} else {

@@ -11,28 +11,27 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Mask is a difference that is known, has a reason, and is not reported. It
-// hides what it names and nothing else, or, where the two sides would go apart
-// for good, keeps the requests that show it from being made.
+// Mask is a known difference that is not reported. It hides only that difference or, if
+// the states of the two servers would diverge, prevents the requests that show it.
 type Mask struct {
 	Name   string
 	Reason string
-	// applies says between which versions the difference is known.
+	// applies reports whether the difference is known between two versions.
 	applies func(a, b Version) bool
-	// hide makes two frames alike as far as the difference goes; nil if the
-	// requests are not made. q is the request, or nil. It may be called with frames
-	// to which it does not apply.
+	// hide removes the difference from two frames; it is nil if the mask prevents
+	// requests. q is the request, or nil. hide may be called with frames that do not have
+	// the difference.
 	hide func(r *run, q, a, b *wire.Frame)
 }
 
 func always(Version, Version) bool { return true }
 
-// either says that one of the two, or both, is so.
+// either reports whether is holds for at least one of the two versions.
 func either(is func(Version) bool) func(a, b Version) bool {
 	return func(a, b Version) bool { return is(a) || is(b) }
 }
 
-// one says that one is so and the other is not.
+// one reports whether is holds for exactly one of the two versions.
 func one(is func(Version) bool) func(a, b Version) bool {
 	return func(a, b Version) bool { return is(a) != is(b) }
 }
@@ -40,21 +39,20 @@ func one(is func(Version) bool) func(a, b Version) bool {
 func isLockkeeper(v Version) bool { return v.Lockkeeper }
 func isZooKeeper(v Version) bool  { return !v.Lockkeeper }
 
-// lacks says that the version is known and has not what those of a range have (see
-// package releases).
+// lacks reports whether the version is known and outside a range of package releases.
 func lacks(have string) func(Version) bool {
 	return func(v Version) bool { return v.Text != "" && !v.In(have) }
 }
 
-// Masks is the table of all known differences.
+// Masks lists all known differences.
 var Masks = []Mask{
-	// What ZooKeeper leaves open.
-	{"children-order", "the names in getChildren, getChildren2 and getEphemerals come in no promised order", always,
+	// Behaviour that ZooKeeper does not define.
+	{"children-order", "the order of the names in getChildren, getChildren2 and getEphemerals is undefined", always,
 		func(_ *run, _, a, b *wire.Frame) {
 			sortNames(a)
 			sortNames(b)
 		}},
-	{"identities-order", "the identities in whoAmI come in no promised order", always,
+	{"identities-order", "the order of the identities in whoAmI is undefined", always,
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, f := range []*wire.Frame{a, b} {
 				if r, ok := f.Body.(*proto.WhoAmIReply); ok {
@@ -62,7 +60,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"acl-order", "scheme auth stands for a connection's identities in no promised order", always,
+	{"acl-order", "the order of the entries that replace one of scheme auth is undefined", always,
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, f := range []*wire.Frame{a, b} {
 				if r, ok := f.Body.(*proto.ACLReply); ok {
@@ -70,8 +68,8 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"close-order", "the ephemeral znodes of a session that is closed go in no promised order", always, nil},
-	{"outside", "znodes that are not the run's own have a history of their own", always,
+	{"close-order", "the order in which the ephemeral znodes of a closed session are deleted is undefined", always, nil},
+	{"outside", "znodes outside the run's root have other contents and zxids on each server", always,
 		func(r *run, q, a, b *wire.Frame) {
 			forgetHistory(r, q, a)
 			forgetHistory(r, q, b)
@@ -84,7 +82,7 @@ var Masks = []Mask{
 				a.Zxid, b.Zxid = -1, -1
 			}
 		}},
-	{"create2-in-multi", "a create2 in a multi is answered as a create before 3.8.2", one(lacks(releases.Create2InMulti)),
+	{"create2-in-multi", "before 3.8.2, a create2 in a multi has a result of type create", one(lacks(releases.Create2InMulti)),
 		func(_ *run, _, a, b *wire.Frame) {
 			x, ok := a.Body.(*proto.MultiReply)
 			y, ok2 := b.Body.(*proto.MultiReply)
@@ -103,9 +101,9 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"exists-watch", "exists watches a znode without READ before 3.8.4 and 3.9.2", one(lacks(releases.ExistsNeedsRead)), nil},
+	{"exists-watch", "before 3.8.4 and 3.9.2, exists sets a watch on a znode without READ", one(lacks(releases.ExistsNeedsRead)), nil},
 	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(lacks(releases.EventsNeedRead)), nil},
-	{"check-anybody", "checkWatches is content with anybody's watch before 3.9", one(lacks(releases.CheckOwnWatches)),
+	{"check-anybody", "before 3.9, checkWatches finds the watches of other connections", one(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.OK && x[1].Code == proto.NoWatcher {
@@ -113,7 +111,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"check-odd-path", "checkWatches of what is no path is malformed before 3.9, and a path without a watch since", one(lacks(releases.CheckOwnWatches)),
+	{"check-odd-path", "checkWatches of an invalid path fails with MarshallingError before 3.9, and with NoWatcher since", one(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.MarshallingError && x[1].Code == proto.NoWatcher {
@@ -121,26 +119,26 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"watch-modes", "watches of several modes on one znode overwrite each other before 3.9", one(lacks(releases.WatchesSideBySide)), nil},
-	{"watcher-types", "checkWatches and removeWatches know no persistent watches before 3.9", one(lacks(releases.PersistentTypes)), nil},
-	{"malformed-zxid", "a write that cannot be read takes a zxid before 3.9", one(lacks(releases.UnreadableTakesNone)),
+	{"watch-modes", "before 3.9, watches of several modes on one znode replace each other", one(lacks(releases.WatchesSideBySide)), nil},
+	{"watcher-types", "before 3.9, checkWatches and removeWatches do not know persistent watches", one(lacks(releases.PersistentTypes)), nil},
+	{"malformed-zxid", "before 3.9, a write that cannot be decoded consumes a zxid", one(lacks(releases.UnreadableTakesNone)),
 		func(r *run, _, a, b *wire.Frame) { oneSkips(r, a, b) }},
-	{"multi-create", "a multi looks at modes, null ACLs and null paths while it is read since 3.8.2, and at opcodes instead of modes before", one(lacks(releases.MultiReadsModes)), nil},
-	{"ip6-acl", "an ACL of scheme ip takes IPv6 since 3.9.4", one(lacks(releases.IPv6InACL)), nil},
-	{"check-alone", "a check outside of a multi may hang the connection before 3.8.5 and 3.9.3", either(lacks(releases.CheckAloneRefused)), nil},
-	{"create-session", "ZooKeeper answers a client's createSession with a handshake in mid-session", either(isZooKeeper), nil},
-	{"delete-container", "a client's deleteContainer is refused before 3.9, carried out since, and unknown to lockkeeper",
+	{"multi-create", "since 3.8.2, a multi checks modes, null ACLs and null paths while it is decoded; before, it goes by opcodes instead of modes", one(lacks(releases.MultiReadsModes)), nil},
+	{"ip6-acl", "since 3.9.4, ACL entries of scheme ip may have IPv6 addresses", one(lacks(releases.IPv6InACL)), nil},
+	{"check-alone", "before 3.8.5 and 3.9.3, a check outside of a multi may hang the connection", either(lacks(releases.CheckAloneRefused)), nil},
+	{"create-session", "ZooKeeper answers a createSession from a client with the answer to a handshake", either(isZooKeeper), nil},
+	{"delete-container", "a deleteContainer from a client is refused before 3.9 and carried out since; lockkeeper does not know it",
 		func(a, b Version) bool {
 			return a.Lockkeeper != b.Lockkeeper || one(lacks(releases.ClientsDeleteContainers))(a, b)
 		}, nil},
 
-	// Faults of ZooKeeper.
-	{"pipelined", "a write right behind a setACL may be checked against the old ACL, and one behind a createContainer of an ephemeral mode against an ephemeral znode", either(isZooKeeper), nil},
+	// Bugs of ZooKeeper.
+	{"pipelined", "ZooKeeper may check a write right after a setACL against the old ACL, and one right after a createContainer with the ephemeral flag against an ephemeral znode", either(isZooKeeper), nil},
 
-	// What lockkeeper does otherwise on purpose.
-	{"overtaking", "ZooKeeper's replies to auth, sasl and unknown operations overtake those before them", either(isZooKeeper), nil},
-	{"wrong-password", "a resume with a wrong password cuts the session's healthy connection in ZooKeeper", one(isLockkeeper), nil},
-	{"astral", "ZooKeeper writes a character above U+FFFF as two surrogates, which is no UTF-8, to clients and to its log", one(isLockkeeper),
+	// What lockkeeper does differently on purpose.
+	{"overtaking", "ZooKeeper may send the replies to auth, sasl and unknown operations before earlier replies", either(isZooKeeper), nil},
+	{"wrong-password", "in ZooKeeper, resuming a session with a wrong password closes its working connection", one(isLockkeeper), nil},
+	{"astral", "ZooKeeper encodes a character above U+FFFF as two surrogates, which is not valid UTF-8, for clients and in its log", one(isLockkeeper),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, f := range []*wire.Frame{a, b} {
 				switch r := f.Body.(type) {
@@ -164,7 +162,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"multiread-body", "behind ZooKeeper's refusal of a multiRead come the results so far, which no client reads", either(isZooKeeper),
+	{"multiread-body", "ZooKeeper's reply to a multiRead that it refuses ends with the results so far, which no client reads", either(isZooKeeper),
 		func(_ *run, _, a, b *wire.Frame) {
 			if a.Op == proto.OpMultiRead && a.Code == proto.MarshallingError && b.Code == a.Code {
 				a.Rest, b.Rest = nil, nil
@@ -173,7 +171,7 @@ var Masks = []Mask{
 	{"null-in-setwatches", "a null path or list stops ZooKeeper's setWatches halfway; lockkeeper refuses it whole", one(isLockkeeper), nil},
 }
 
-// forgetHistory leaves of a reply about a znode that is not the run's own only that it is one.
+// forgetHistory removes the bodies of replies about znodes outside the run's root.
 func forgetHistory(r *run, q, f *wire.Frame) {
 	if q == nil {
 		return
@@ -193,8 +191,8 @@ func forgetHistory(r *run, q, f *wire.Frame) {
 	}
 }
 
-// oneSkips allows that a write that could not be read has taken a zxid on one
-// side alone.
+// oneSkips allows that a write that cannot be decoded has consumed a zxid on only one
+// server.
 func oneSkips(r *run, a, b *wire.Frame) {
 	if a.Code != proto.MarshallingError || b.Code != proto.MarshallingError || a.Op != b.Op {
 		return
@@ -211,7 +209,7 @@ func oneSkips(r *run, a, b *wire.Frame) {
 	}
 }
 
-// noAstral has what surrogates decode to for each character above U+FFFF.
+// noAstral replaces each character above U+FFFF by what its two surrogates are decoded to.
 func noAstral(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -239,7 +237,7 @@ func sortNames(f *wire.Frame) {
 	}
 }
 
-// sortDigests sorts neighbours of scheme digest with the same permissions.
+// sortDigests sorts adjacent entries of scheme digest with the same permissions.
 func sortDigests(acl []proto.ACL) {
 	for i := 0; i < len(acl); {
 		j := i
@@ -251,8 +249,8 @@ func sortDigests(acl []proto.ACL) {
 	}
 }
 
-// downgrade makes the result of a create2 that of a create, if that is what
-// the other side has.
+// downgrade turns the result of a create2 into one of a create, if the other server sent
+// such a result.
 func downgrade(x, other *proto.MultiResult) {
 	r, ok := x.Reply.(*proto.PathStatReply)
 	if ok && other.Op == proto.OpCreate && x.Op != proto.OpError {
@@ -260,7 +258,7 @@ func downgrade(x, other *proto.MultiResult) {
 	}
 }
 
-// MaskNames are the names of all masks.
+// MaskNames returns the names of all masks.
 func MaskNames() (names []string) {
 	for i := range Masks {
 		names = append(names, Masks[i].Name)
@@ -268,7 +266,7 @@ func MaskNames() (names []string) {
 	return names
 }
 
-// choose says which masks are on: those that apply and those asked for.
+// choose returns the masks to use: those that apply, unless none is set, and those asked for.
 func choose(a, b Version, asked []string, none bool) (on map[string]bool, err error) {
 	on = map[string]bool{}
 	for _, m := range Masks {
@@ -278,7 +276,7 @@ func choose(a, b Version, asked []string, none bool) (on map[string]bool, err er
 	}
 	for _, name := range asked {
 		if !slices.ContainsFunc(Masks, func(m Mask) bool { return m.Name == name }) {
-			return nil, fmt.Errorf("%w: there is no mask %q", ErrOptions, name)
+			return nil, fmt.Errorf("%w: unknown mask %q", ErrOptions, name)
 		}
 		on[name] = true
 	}

@@ -2,8 +2,8 @@ package differ
 
 import "testing"
 
-// TestMasksByVersion: which differences are allowed depends on what the two endpoints
-// are, and an endpoint that does not say is taken for a new one.
+// TestMasksByVersion checks which masks apply between two versions. An endpoint that does
+// not report its version counts as a new one.
 func TestMasksByVersion(t *testing.T) {
 	const debian, newest = "3.8.0-${mvngit.commit.id}", "3.9.5-abc"
 	for _, x := range []struct {

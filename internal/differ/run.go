@@ -15,23 +15,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// run plays one sequence of steps under a root of its own.
+// run plays one sequence of steps below a root znode of its own.
 type run struct {
 	opts   *Options
-	masks  map[string]bool // which are on
+	masks  map[string]bool // masks in use
 	report *Report
 	ends   [2]*endpoint
 	root   string
-	newest []string    // paths of sequential znodes, as A made them
+	newest []string    // paths of sequential znodes, as server A created them
 	holder map[int]int // of each session, the connection that it was last opened on
-	zxids  [2]int64    // of the frames at hand, as they came
-	steps  int         // that were begun
-	frames int         // that were sent in steps
+	zxids  [2]int64    // of the frames being compared, as received
+	steps  int         // number of steps started
+	frames int         // number of frames sent in steps
 
-	// closely says to wait for all that is under way after every step, so that an
-	// event is seen where it was caused.
+	// closely makes the run wait for everything in transit after every step, so that an
+	// event is reported at the step that caused it.
 	closely bool
-	// telling says to keep what happens.
+	// telling makes the run store its exchanges in story.
 	telling bool
 	story   []Exchange
 }
@@ -44,8 +44,8 @@ type mismatch struct {
 
 func (m *mismatch) Error() string { return m.what }
 
-// The run's own connection and session make the root and clear it away. All
-// that is created grants everything to its user.
+// The control connection and its session create and delete the root. Every znode of the
+// run gives its user all permissions.
 const (
 	control     = 0
 	controlUser = "differ:differ"
@@ -68,7 +68,7 @@ func (r *run) close() {
 	}
 }
 
-// begin creates the root, from which on zxids count.
+// begin creates the root. Zxids are counted from that transaction on.
 func (r *run) begin(ctx context.Context) error {
 	first := []step{
 		{Kind: open, Conn: control, Session: control, Frames: []frame{*connect(0, 30000, nil)}},
@@ -85,7 +85,7 @@ func (r *run) begin(ctx context.Context) error {
 		}
 		for side, fs := range got {
 			if len(fs) == 0 || fs[len(fs)-1].Code != proto.OK || r.ends[side].sessions[control].SessionID == 0 {
-				return fmt.Errorf("endpoint %s makes no session, or no znode %s", sideName[side], r.root)
+				return fmt.Errorf("endpoint %s cannot open a session or create %s", sideName[side], r.root)
 			}
 			r.ends[side].base = fs[len(fs)-1].Zxid
 		}
@@ -95,7 +95,7 @@ func (r *run) begin(ctx context.Context) error {
 
 var sideName = [2]string{"A", "B"}
 
-// talk does a step on both sides and returns what was sent and what came on its connection.
+// talk plays a step on both servers and returns the frames sent and received on its connection.
 func (r *run) talk(ctx context.Context, s *step) (sent, got [2][]wire.Frame, err error) {
 	want := 0
 	for i := range s.Frames {
@@ -123,14 +123,14 @@ func (r *run) talk(ctx context.Context, s *step) (sent, got [2][]wire.Frame, err
 	return sent, got, nil
 }
 
-// alive reports whether a connection is open on both sides.
+// alive reports whether a connection is open to both servers.
 func (r *run) alive(n int) bool {
 	a, b := r.ends[0].conns[n], r.ends[1].conns[n]
 	return a != nil && b != nil && a.end == "" && b.end == ""
 }
 
-// play does the steps one after the other. The error is a *mismatch where the
-// two sides differ.
+// play plays the steps one after the other. The error is a *mismatch if the two servers
+// differ.
 func (r *run) play(ctx context.Context, steps []step) error {
 	for i := range steps {
 		if err := ctx.Err(); err != nil {
@@ -156,7 +156,7 @@ func (r *run) step(ctx context.Context, s *step) error {
 	switch {
 	case s.Kind == open && r.ends[0].conns[s.Conn] != nil, s.Kind != open && !r.alive(s.Conn):
 		return nil
-	case resumes: // what is under way to the old connection goes there first
+	case resumes: // first receive everything in transit on the old connection
 		before = r.settle(nil, old)
 	case s.Closes:
 		before = r.settle(nil)
@@ -211,8 +211,8 @@ func (r *run) cut(n int) {
 	r.tell(Exchange{Conn: n, Sent: []string{"(closes the connection)"}})
 }
 
-// settle waits until all that is under way on connections has come, by a ping
-// on each; on all connections if none is named.
+// settle receives everything in transit on the given connections, or on all of them if
+// none are given. It sends a ping on each and waits for the reply.
 func (r *run) settle(s *step, conns ...int) error {
 	if len(conns) == 0 {
 		conns = slices.Sorted(maps.Keys(r.ends[0].conns))
@@ -237,15 +237,15 @@ func (r *run) settle(s *step, conns ...int) error {
 	return nil
 }
 
-// tell adds to the story, if one is told.
+// tell adds an exchange to the story, if telling is set.
 func (r *run) tell(x Exchange) {
 	if r.telling && (len(x.Sent) > 0 || len(x.A) > 0 || len(x.B) > 0) {
 		r.story = append(r.story, x)
 	}
 }
 
-// compare compares what came on a connection. s is the step that it came in,
-// or nil for what came in between.
+// compare compares the frames that both servers sent on a connection. s is the step to
+// which they belong, or nil if they were received between steps.
 func (r *run) compare(s *step, n int, sent, got [2][]wire.Frame) error {
 	var what string
 	if s != nil && s.Closes {
@@ -273,7 +273,7 @@ func (r *run) compare(s *step, n int, sent, got [2][]wire.Frame) error {
 	}
 	ends := [2]string{r.ends[0].conns[n].end, r.ends[1].conns[n].end}
 	if what == "" && ends[0] != ends[1] {
-		what = "only one side ends the connection"
+		what = "only one server closes the connection"
 	}
 	if what == "" && len(got[0]) != len(got[1]) {
 		for i := range got {
@@ -283,7 +283,7 @@ func (r *run) compare(s *step, n int, sent, got [2][]wire.Frame) error {
 		}
 	}
 	if what == "" && ends[0] == silent {
-		what = "neither side answers"
+		what = "neither server answers"
 	}
 	if what == "" && !r.telling {
 		return nil
@@ -297,7 +297,7 @@ func (r *run) compare(s *step, n int, sent, got [2][]wire.Frame) error {
 			if j >= seen {
 				got[i][j] = r.ends[i].comparable(got[i][j])
 			}
-			if len(sent[0]) > 0 || got[i][j].Kind == wire.Event || what != "" { // no answers to pings
+			if len(sent[0]) > 0 || got[i][j].Kind == wire.Event || what != "" { // without replies to the pings of settle
 				*lines = append(*lines, got[i][j].String())
 			}
 		}
@@ -329,8 +329,8 @@ func same(a, b *wire.Frame) bool {
 		(a.Body == nil || bytes.Equal(a.Body.Append(nil), b.Body.Append(nil)))
 }
 
-// hide applies the masks that are on, one after the other, until the frames
-// are alike. It counts those that did it.
+// hide applies the masks in use, one after the other, until the frames are equal. If they
+// become equal, it counts the masks that changed a frame.
 func (r *run) hide(q, a, b *wire.Frame) bool {
 	var used []string
 	for i := range Masks {
@@ -353,7 +353,7 @@ func (r *run) hide(q, a, b *wire.Frame) bool {
 	return false
 }
 
-// closeOrder sorts the events of the transaction that closed a session.
+// closeOrder sorts the events of a step that closes a session.
 func (r *run) closeOrder(got [2][]wire.Frame) {
 	if !r.masks["close-order"] {
 		return
@@ -384,7 +384,7 @@ func (r *run) closeOrder(got [2][]wire.Frame) {
 	}
 }
 
-// remember keeps the paths of sequential znodes, for requests to come.
+// remember keeps the paths of sequential znodes for later requests.
 func (r *run) remember(f *wire.Frame) {
 	keep := func(path string) {
 		if n := len(path); n > 10 && strings.Trim(path[n-10:], "0123456789") == "" {
@@ -403,8 +403,8 @@ func (r *run) remember(f *wire.Frame) {
 	}
 }
 
-// owns reports whether a request is about a znode of the run, which has no
-// history but the run's. A request without a path is.
+// owns reports whether a request is about a znode below the run's root. A request without
+// a path counts as such.
 func (r *run) owns(q proto.Record) bool {
 	path := ""
 	switch b := q.(type) {
@@ -418,14 +418,14 @@ func (r *run) owns(q proto.Record) bool {
 	return strings.HasPrefix(path, r.root) || strings.HasPrefix(path, quotaRoot(r.root))
 }
 
-// survey compares all znodes of the run, as the control connection sees them.
+// survey reads all znodes of the run on the control connection and compares them.
 func (r *run) survey(ctx context.Context) error {
 	told := len(r.story)
 	for paths := []string{r.root, quotaRoot(r.root)}; len(paths) > 0; {
 		s := step{Kind: send, Conn: control}
 		now := paths
 		if r.telling {
-			now = paths[:1] // shows that one alone, if it differs
+			now = paths[:1] // so that a difference shows only one znode
 		}
 		for _, p := range now {
 			for _, op := range []proto.OpCode{proto.OpGetChildren2, proto.OpGetData, proto.OpGetACL} {
@@ -456,13 +456,13 @@ func (r *run) survey(ctx context.Context) error {
 	return nil
 }
 
-// clear ends all sessions of the run and deletes its znodes, on each side by
-// itself, since the two may have gone apart.
+// clear closes all sessions of the run and deletes its znodes. It handles each server on
+// its own, because their states may differ.
 func (r *run) clear(ctx context.Context) error {
 	r.close()
 	for i, e := range r.ends {
 		if err := e.clear(ctx, r); err != nil {
-			return fmt.Errorf("endpoint %s: clearing %s away: %w", sideName[i], r.root, err)
+			return fmt.Errorf("endpoint %s: cannot delete %s: %w", sideName[i], r.root, err)
 		}
 	}
 	return nil

@@ -9,44 +9,43 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// kind says what a step does.
+// kind is the kind of a step.
 type kind int
 
 const (
 	open kind = iota // connect, and open the session or resume it
 	send             // send requests in one write
-	cut              // close the connection; the session lives on
+	cut              // close the connection without closing the session
 )
 
-// step is one thing that is done to both endpoints. It is pure data, so that a
-// sequence can be repeated in part: a step on a connection that is not open does
-// nothing.
+// step is an action on both endpoints. It is pure data, so that a part of a sequence can
+// be repeated; a step on a connection that is not open does nothing.
 type step struct {
 	Kind    kind
 	Conn    int // open makes it
 	Session int // of open
 	Frames  []frame
-	// Ends says that the server closes the connection without a word, which
-	// would race with events that it has not written yet.
+	// Ends means that the server closes the connection without a reply. Pending events
+	// must be received before, because the server might not send them any more.
 	Ends bool
-	// Alone says of open that a connection that the session has is cut before.
+	// Alone means, for open, that the session's current connection is closed before.
 	Alone bool
-	// Closes says that the step closes the session, whose ephemerals go in no
-	// defined order: their events are kept apart from all others.
+	// Closes means that the step closes the session. The order in which its ephemerals
+	// are deleted is undefined, so their events are kept apart from all others.
 	Closes bool
 }
 
-// frame is one frame in parts, most of which are literal bytes.
+// frame is a frame as a list of parts, most of which are literal bytes.
 type frame struct {
 	Op    proto.OpCode // for the report
 	Parts []part
-	Cut   int  // so many bytes are missing at the end
-	Raw   bool // no length stands before it
-	Odd   bool // it creates a container of an ephemeral mode
+	Cut   int  // number of bytes to remove at the end
+	Raw   bool // without a length prefix
+	Odd   bool // a createContainer with the ephemeral flag
 }
 
-// part is a piece of a frame. What depends on the endpoint or on the run is
-// filled in when the frame is sent.
+// part is a part of a frame. Values that depend on the endpoint or the run are filled in
+// when the frame is sent.
 type part struct {
 	Kind  partKind
 	Bytes []byte // literal
@@ -82,15 +81,15 @@ func (f *frame) str(v string) *frame    { return f.bytes(jute.AppendString(nil, 
 func (f *frame) buffer(v []byte) *frame { return f.bytes(jute.AppendBuffer(nil, v)) }
 func (f *frame) part(p part) *frame     { f.Parts = append(f.Parts, p); return f }
 
-// blanks is what parts are filled in from.
+// blanks has the values to fill in.
 type blanks struct {
 	root    string
-	newest  []string          // paths of sequential znodes, the last one at the end
+	newest  []string          // paths of sequential znodes, the latest last
 	zxid    func(n int) int64 // the highest zxid seen plus n
 	session func(n int) (id int64, password []byte)
 }
 
-// quotaRoot is where quotas of the run's znodes are.
+// quotaRoot returns the root of the quotas of the run's znodes.
 func quotaRoot(root string) string { return "/zookeeper/quota" + root }
 
 // append encodes the frame.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// bindings are the values that the symbols of a scenario have in this run.
+// bindings holds the values of a scenario's symbols in this replay.
 type bindings struct {
 	base   int64 // last zxid before the scenario
 	based  bool  // base is known
@@ -17,7 +17,7 @@ func newBindings() *bindings {
 	return &bindings{values: map[string][]byte{}, times: map[int64]int64{}}
 }
 
-// request gives the bytes to send for a recorded request.
+// request returns the bytes to send for a recorded request.
 func (b *bindings) request(st *Step) ([]byte, error) {
 	out := append([]byte(nil), st.Bytes...)
 	for i := range st.Fields {
@@ -34,10 +34,10 @@ func (b *bindings) request(st *Step) ([]byte, error) {
 	return out, nil
 }
 
-// value is what a symbol is bound to.
+// value returns the value of a field's symbol, and false if it has none yet.
 func (b *bindings) value(f *Field) ([]byte, bool) {
 	switch {
-	case f.old(): // of a request: the latest that this server can have had, or 0
+	case f.old(): // in a request: the last zxid before the scenario, or 0
 		return binary.BigEndian.AppendUint64(nil, uint64(b.base)), true
 	case f.Kind == Zxid:
 		return binary.BigEndian.AppendUint64(nil, uint64(b.base+f.n)), b.based
@@ -49,8 +49,8 @@ func (b *bindings) value(f *Field) ([]byte, bool) {
 	return v, ok
 }
 
-// reply compares what came with the recorded frame, binding the symbols met
-// for the first time to the values that came. It returns nil when they agree.
+// reply compares a received frame with the recorded one. It binds symbols that have no
+// value yet to the received values. It returns nil if the frames match.
 func (b *bindings) reply(st *Step, got []byte, eventZxid bool) *Diff {
 	d := &Diff{Step: st, Got: got, Want: append([]byte(nil), st.Bytes...), Offset: -1}
 	eventZxid = eventZxid && event(st.Bytes) && event(got)
@@ -95,7 +95,7 @@ func (b *bindings) reply(st *Step, got []byte, eventZxid bool) *Diff {
 	return d
 }
 
-// bind gives a symbol its value; the answer says why that cannot be.
+// bind binds a field's symbol to a value. It returns why the value is impossible, or "".
 func (b *bindings) bind(f *Field, v []byte) string {
 	switch f.Kind {
 	case Zxid:
@@ -125,7 +125,7 @@ func (b *bindings) bind(f *Field, v []byte) string {
 	return ""
 }
 
-// describe names what stands at the first difference.
+// describe describes the first difference.
 func (b *bindings) describe(st *Step, want, got []byte, at int) string {
 	if len(want) != len(got) {
 		return fmt.Sprintf("a frame of %d bytes where %d were recorded", len(got), len(want))

@@ -10,8 +10,7 @@ import (
 	"time"
 )
 
-// maxFrame bounds the frames that are waited for; a length above it, or a
-// negative one, is no frame.
+// maxFrame is the length of the longest frame; a greater or negative length is an error.
 const maxFrame = 16 << 20
 
 var (
@@ -20,12 +19,12 @@ var (
 	errNoFrame    = errors.New("the length prefix is absurd")
 )
 
-// conn is a connection whose bytes are compared as they come, also those of a frame
-// that is cut short; so it is no rawclient.Client. It is read all the time, so that
-// a peer which writes while it is written to never waits for us.
+// conn is a connection whose bytes are compared as they arrive, including those of a
+// truncated frame; therefore it is not a rawclient.Client. A goroutine reads it all the
+// time, so that a peer that writes before it reads is never blocked.
 type conn struct {
 	nc   net.Conn
-	more chan struct{} // holds one token when in or err changed
+	more chan struct{} // holds one element when in or err has changed
 	done chan struct{} // closed when the reader has ended
 
 	mu  sync.Mutex // guards in and err, which the reader goroutine fills
@@ -34,9 +33,9 @@ type conn struct {
 
 	// The fields below belong to the player.
 	werr    error    // the first failed write
-	shaken  bool     // the handshake answer has come
-	session *session // what the handshake made or resumed
-	judged  bool     // its leftover was looked at
+	shaken  bool     // the answer to the handshake has been received
+	session *session // opened or resumed by the handshake
+	judged  bool     // leftover has checked it
 }
 
 func newConn(nc net.Conn) *conn {
@@ -45,7 +44,7 @@ func newConn(nc net.Conn) *conn {
 	return c
 }
 
-// read collects what comes until the connection ends. It is ended by close.
+// read collects received bytes until the connection ends or close is called.
 func (c *conn) read() {
 	defer close(c.done)
 	buf := make([]byte, 16<<10)
@@ -71,7 +70,7 @@ func (c *conn) close() {
 	<-c.done
 }
 
-// write sends bytes, and keeps the first error.
+// write sends bytes. It stores the first error in werr.
 func (c *conn) write(b []byte, timeout time.Duration) {
 	c.nc.SetWriteDeadline(time.Now().Add(timeout))
 	if _, err := c.nc.Write(b); err != nil && c.werr == nil {
@@ -79,8 +78,8 @@ func (c *conn) write(b []byte, timeout time.Duration) {
 	}
 }
 
-// await waits until n bytes have come, and returns all that have come without
-// taking them. Its error says why there are fewer than n.
+// await waits until n bytes are available, and returns all available bytes without
+// consuming them. The error says why there are fewer than n.
 func (c *conn) await(ctx context.Context, timeout time.Duration, n int) ([]byte, error) {
 	t := time.NewTimer(timeout)
 	defer t.Stop()
@@ -104,8 +103,8 @@ func (c *conn) await(ctx context.Context, timeout time.Duration, n int) ([]byte,
 	}
 }
 
-// frame takes the next frame. With an error it returns, and takes, what there
-// is of it.
+// frame consumes and returns the next frame. If there is an error, it consumes and
+// returns the part of the frame that has arrived.
 func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error) {
 	deadline := time.Now().Add(timeout)
 	in, err := c.await(ctx, timeout, 4)
@@ -126,8 +125,7 @@ func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error)
 	return in[:n:n], err
 }
 
-// because joins the reason why reading failed with the write that failed
-// before it, if one did.
+// because formats a read error, together with an earlier write error if there was one.
 func (c *conn) because(err error) string {
 	if c.werr != nil {
 		return fmt.Sprintf("%v (a write failed before: %v)", err, c.werr)

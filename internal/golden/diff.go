@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Diff is the error of a replay: the first point where the endpoint did not
-// do what the recorded server did.
+// Diff is the error of a replay: the first point where the endpoint behaved differently
+// from the recorded server.
 type Diff struct {
 	Scenario string
 	Step     *Step
 	Why      string
 	Want     []byte // the recorded bytes, with this run's values where they vary
-	Got      []byte // what came instead, as far as it came
-	Offset   int    // the first byte that differs, -1 when the bytes are not what is wrong
+	Got      []byte // the received bytes, as far as they arrived
+	Offset   int    // of the first byte that differs; -1 if the difference is not in the bytes
 }
 
-// Error tells where the difference is, and shows both sides in hex.
+// Error returns where the difference is, and both sides in hex.
 func (d *Diff) Error() string {
 	var b strings.Builder
 	if d.Scenario != "" {
@@ -47,8 +47,8 @@ func (d *Diff) Error() string {
 	return b.String()
 }
 
-// header decodes the header of a reply. Handshake answers have none, and are
-// told by their protocol version 0, which no reply has as its xid here.
+// header decodes the header of a reply. The answer to a handshake has none; it is
+// recognized by its protocol version 0, which is not the xid of any recorded reply.
 func header(frame []byte) string {
 	if len(frame) < headerEnd || binary.BigEndian.Uint32(frame[xidAt:]) == 0 {
 		return ""
@@ -57,8 +57,8 @@ func header(frame []byte) string {
 		binary.BigEndian.Uint64(frame[zxidAt:]), int32(binary.BigEndian.Uint32(frame[headerEnd-4:])))
 }
 
-// firstDiff is the offset of the first byte in which two byte strings differ,
-// or -1 when they are equal.
+// firstDiff returns the offset of the first byte at which a and b differ, or -1 if they
+// are equal.
 func firstDiff(a, b []byte) int {
 	n := min(len(a), len(b))
 	for i := range n {

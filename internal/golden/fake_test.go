@@ -11,19 +11,18 @@ import (
 	"time"
 )
 
-// fake plays the server's half of a scenario, with values of its own where
-// they vary. It plays the steps in file order, which is the order that the
-// client plays them in, too.
+// fake plays the server's half of a scenario, with values of its own for the fields that
+// vary. It plays the steps in the order of the file, as the client does.
 type fake struct {
-	s       *Scenario
-	frame   func(st *Step, frame []byte) []byte // what to send for a Receive; nil for nothing
-	deaf    func(st *Step) bool                 // Closed steps that are left out
-	split   bool                                // write byte by byte
-	accept  chan net.Conn
-	quit    chan struct{}
-	running sync.WaitGroup
+	s         *Scenario
+	frame     func(st *Step, frame []byte) []byte // what to send for a Receive; nil for nothing
+	skipClose func(st *Step) bool                 // Closed steps to skip
+	split     bool                                // write byte by byte
+	accept    chan net.Conn
+	quit      chan struct{}
+	running   sync.WaitGroup
 
-	conns map[string]net.Conn // belongs to the script until it ends
+	conns map[string]net.Conn // used only by the script until it ends
 	err   error               // why the script stopped early; read after stop
 
 	mu    sync.Mutex
@@ -62,7 +61,7 @@ func (f *fake) start() {
 	})
 }
 
-// stop ends the fake when the client is done.
+// stop ends the fake. The client must be done.
 func (f *fake) stop() {
 	close(f.quit)
 	f.running.Wait()
@@ -120,7 +119,7 @@ func (f *fake) script() (err error) {
 			}
 			delete(f.conns, st.Conn)
 		case Closed:
-			if f.deaf == nil || !f.deaf(st) {
+			if f.skipClose == nil || !f.skipClose(st) {
 				c.Close()
 				delete(f.conns, st.Conn)
 			}
@@ -156,8 +155,8 @@ func (f *fake) write(c net.Conn, b []byte) (err error) {
 	return err
 }
 
-// serve does what is left when the script has ended: it resumes sessions and
-// closes them.
+// serve answers the requests that come after the script: those that resume and close
+// sessions.
 func (f *fake) serve(c net.Conn) {
 	defer c.Close()
 	for {
@@ -182,7 +181,7 @@ func (f *fake) serve(c net.Conn) {
 	}
 }
 
-// render is a recorded frame with the fake's values.
+// render returns a recorded frame with the fake's values.
 func render(st *Step) []byte {
 	b := bytes.Clone(st.Bytes)
 	for _, f := range st.Fields {

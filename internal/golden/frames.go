@@ -17,12 +17,12 @@ type Frame struct {
 	Comment    string // decoded form
 }
 
-// Frames lists the frames of the scenario in file order. Bytes sent that are
-// no frame, because their length prefix lies, are left out.
+// Frames returns the frames of the scenario in the order of the file. It omits bytes
+// that are not a frame because their length prefix is wrong.
 func (s *Scenario) Frames() []Frame {
 	var frames []Frame
 	type state struct {
-		asked, answered bool // the handshake has been
+		asked, answered bool // the handshake's request and answer
 		waiting         xid.Waiting
 	}
 	conns := map[string]*state{}

@@ -1,15 +1,14 @@
-// Package golden reads captured exchanges between a ZooKeeper client and
-// server, and plays the client's half of them against any endpoint.
+// Package golden reads captured exchanges between a ZooKeeper client and server, and
+// plays the client's half of them against any endpoint.
 //
-// An exchange (a Scenario) is one text file: which connections are opened,
-// which bytes the client sends and which bytes the server answers, in order.
-// The fields that differ from run to run (transaction ids, session ids,
-// passwords, times) are marked in the file and bound to symbols at replay;
-// every other byte must be the same. testdata/golden/README.md at the top of
-// the module describes the format.
+// An exchange (a Scenario) is one text file. It lists in order which connections are
+// opened, which bytes the client sends and which bytes the server answers. Fields that
+// vary from run to run (zxids, session ids, passwords, times) are marked in the file,
+// and are bound to symbols during a replay; every other byte must be the same.
+// testdata/golden/README.md at the top of the module describes the format.
 //
-// The package promises that a replay ends: each wait has a deadline, every
-// session it made is closed again, and no goroutine stays behind.
+// A replay always ends: each wait has a deadline. It closes every session that it
+// opened and leaves no goroutine behind.
 package golden
 
 import (
@@ -21,13 +20,13 @@ import (
 type Scenario struct {
 	Name   string   // file name without ".txt"; empty when parsed from a reader
 	Title  string   // what the exchange shows
-	Server string   // the recorded server, as the file has it
+	Server string   // the recorded server, as the file describes it
 	Config string   // the name after "config" in Server: ext, default or admin
-	Notes  []string // remarks of the recorder, defects that are not worth copying among them
+	Notes  []string // remarks, for example on defects that should not be copied
 	Steps  []Step
 }
 
-// Kind says what a Step does.
+// Kind is the kind of a Step.
 type Kind int
 
 // The kinds of steps.
@@ -48,7 +47,7 @@ var kindNames = [...]string{
 	Silence: "silence", Wait: "wait", Word: "4LW", HTTP: "HTTP",
 }
 
-// String gives the word or sign that the file has for the kind.
+// String returns the word or sign for the kind in a file.
 func (k Kind) String() string {
 	if k < 0 || int(k) >= len(kindNames) {
 		return "unknown"
@@ -56,20 +55,20 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Step is one line of a scenario with what belongs to it.
+// Step is one step of a scenario: a line of its file and the indented lines after it.
 type Step struct {
 	Line    int // line number in the file, from 1
 	Kind    Kind
 	Conn    string        // connection, such as "C1"; empty for Wait, Word and HTTP
 	Bytes   []byte        // Send and Receive: the recorded bytes, length prefix included
-	Comment string        // the decoded form of Bytes, for people
-	Fields  []Field       // Send and Receive: which of Bytes vary
+	Comment string        // the decoded form of Bytes, for readers of the file
+	Fields  []Field       // Send and Receive: the fields in Bytes that vary
 	Pause   time.Duration // Silence and Wait
 	Request string        // Word: the word; HTTP: method and path
 	Text    string        // Word and HTTP: the recorded answer
 }
 
-// FieldKind is the rule by which a varying field is compared.
+// FieldKind decides how a varying field is compared.
 type FieldKind string
 
 // The kinds of varying fields.
@@ -80,7 +79,7 @@ const (
 	Time   FieldKind = "time"   // the time of a transaction, in ms since the epoch
 )
 
-// size is the number of bytes of a field of this kind, 0 for an unknown kind.
+// size returns the length in bytes of a field of this kind, or 0 for an unknown kind.
 func (k FieldKind) size() int {
 	switch k {
 	case Zxid, Sid, Time:
@@ -96,22 +95,22 @@ type Field struct {
 	Offset int // from the frame's first byte, the length prefix included
 	Length int
 	Kind   FieldKind
-	Symbol string // what equal values are called: "base+3", "old", "S1", "P1", "T+3"
-	Name   string // the record's field, for people
+	Symbol string // the same for equal values: "base+3", "old", "S1", "P1", "T+3"
+	Name   string // the record's field, for readers of the file
 
 	n int64 // the number in "base+N" and "T+N"
 }
 
-// old tells whether the value was set before the scenario began and is not
+// old reports whether the value was set before the scenario started. Such a value is not
 // compared.
 func (f *Field) old() bool { return f.Symbol == "old" }
 
-// event tells whether the frame is a notification, the only frame with xid -1.
+// event reports whether the frame is a watch event, the only kind of frame with xid -1.
 func event(frame []byte) bool {
 	return len(frame) >= headerEnd && int32(binary.BigEndian.Uint32(frame[4:])) == -1
 }
 
-// Where things stand in a frame, its length prefix included.
+// Offsets in a frame, including its length prefix.
 const (
 	xidAt     = 4
 	opAt      = 8  // in a request

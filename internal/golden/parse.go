@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Load parses the named file of fsys and gives the scenario its name.
+// Load parses the named file of fsys and sets the scenario's name.
 func Load(fsys fs.FS, name string) (*Scenario, error) {
 	f, err := fsys.Open(name)
 	if err != nil {
@@ -29,8 +29,8 @@ func Load(fsys fs.FS, name string) (*Scenario, error) {
 	return s, nil
 }
 
-// LoadAll loads every scenario (*.txt) at the top of fsys, in the order of
-// their names, which is the order they were recorded in.
+// LoadAll loads every scenario (*.txt) at the top of fsys, in the order of their names,
+// in which they were recorded.
 func LoadAll(fsys fs.FS) ([]*Scenario, error) {
 	names, err := fs.Glob(fsys, "*.txt")
 	if err != nil {
@@ -83,7 +83,7 @@ type parser struct {
 	line int
 	open map[string]bool // the connections that are open at this line
 
-	asked  bool // the last step is a Word or HTTP whose "<" line has not come yet
+	asked  bool // the last step is a Word or HTTP without its "<" line yet
 	answer bool // "  | " lines belong to the last step
 	begun  bool // the answer has its first line
 }
@@ -115,7 +115,7 @@ func (p *parser) header(text string) error {
 	return nil
 }
 
-// finish checks what only the end of the file shows.
+// finish checks what can be checked only at the end of the file.
 func (p *parser) finish() error {
 	switch {
 	case p.line == 0:
@@ -128,7 +128,7 @@ func (p *parser) finish() error {
 	return nil
 }
 
-// last is the step that indented lines belong to.
+// last returns the step that indented lines belong to, or nil.
 func (p *parser) last() *Step {
 	if len(p.s.Steps) == 0 {
 		return nil
@@ -170,7 +170,7 @@ func (p *parser) step(text string) error {
 func (p *parser) connStep(st *Step, verb, arg string) (err error) {
 	if verb == "open" {
 		if p.open[st.Conn] {
-			return fmt.Errorf("%s is open already", st.Conn)
+			return fmt.Errorf("%s is already open", st.Conn)
 		}
 		p.open[st.Conn] = true
 		st.Kind = Open
@@ -224,12 +224,12 @@ func (p *parser) talk(who, verb, arg string) error {
 	return nil
 }
 
-// detail parses an indented line: a comment, a varying field, or a line of an
-// answer in text form.
+// detail parses an indented line: a comment, a varying field, or a line of a text
+// answer.
 func (p *parser) detail(text string) error {
 	st := p.last()
 	if st == nil {
-		return errors.New("no step that this line could belong to")
+		return errors.New("there is no step that this line could belong to")
 	}
 	framed := st.Kind == Send || st.Kind == Receive
 	sign, rest, _ := strings.Cut(text, " ")

@@ -46,8 +46,8 @@ func TestFilesParse(t *testing.T) {
 	}
 }
 
-// A recording must satisfy its own rules: bound to the recorded values, every
-// symbol stands for one value, and times are in order.
+// TestFilesAreConsistent checks that in each file every symbol stands for one value, and
+// that times are in order.
 func TestFilesAreConsistent(t *testing.T) {
 	for _, s := range loadAll(t) {
 		b := newBindings()
@@ -159,7 +159,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// The comments of the files name the request that a frame is, or answers.
+// TestFramesKnowTheirOpcode compares opcodes with the comments in the files, which name the request that a frame is or answers.
 func TestFramesKnowTheirOpcode(t *testing.T) {
 	ops := map[string]int32{}
 	total := 0
@@ -177,7 +177,7 @@ func TestFramesKnowTheirOpcode(t *testing.T) {
 				if !f.Handshake || f.Op != 0 || f.FromClient != (name == "ConnectRequest") {
 					t.Errorf("%s: line %d: %+v", s.Name, f.Line, f)
 				}
-			case name == "op": // not a known one
+			case name == "op": // an unknown one
 			case name == "event":
 				if f.Handshake || f.Op != 0 || f.FromClient {
 					t.Errorf("%s: line %d: %+v", s.Name, f.Line, f)

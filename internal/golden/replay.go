@@ -11,41 +11,39 @@ import (
 	"time"
 )
 
-// Options change what a replay accepts. The zero value accepts exactly what
-// the recorded server did.
+// Options change what a replay accepts. With the zero value, the endpoint must behave
+// exactly like the recorded server.
 type Options struct {
-	// Timeout bounds each wait for the endpoint; 0 means five seconds.
+	// Timeout limits each wait for the endpoint; 0 means five seconds.
 	Timeout time.Duration
 
-	// EventZxid is for an endpoint of another age than the recorded server:
-	// since 3.9 the header of a notification holds the zxid of the change
-	// instead of -1, and either is accepted.
+	// EventZxid accepts both -1 and the zxid of the change in the header of an event.
+	// ZooKeeper sends the zxid since 3.9.
 	EventZxid bool
 
-	// Mask, if set, names the steps in which the endpoint differs on purpose.
-	// A masked Receive still takes one frame, of any content; a masked
-	// Silence is waited out; a masked Closed, Word or HTTP is left out.
+	// Mask, if set, selects steps at which the endpoint may differ. A masked Receive
+	// still reads one frame, with any content. A masked Silence waits without checking.
+	// A masked Closed, Word or HTTP is skipped.
 	Mask func(s *Scenario, st *Step) bool
 
-	// Equal, if set, judges frames that are not the same bytes: want is the
-	// recorded one, with this run's values where they vary.
+	// Equal, if set, decides whether frames with different bytes count as equal. want is
+	// the recorded frame with the values of this replay.
 	Equal func(st *Step, want, got []byte) bool
 
-	// Text, if set, judges the answer to a four letter word in place of
-	// comparing it byte by byte with st.Text.
+	// Text, if set, checks the answer to a four-letter word. Otherwise the answer must
+	// be equal to st.Text.
 	Text func(st *Step, got string) error
 }
 
 const defaultTimeout = 5 * time.Second
 
-// Replay plays the client's half of the scenario against the endpoint that
-// dial connects to, and compares what comes back. The first difference is
-// returned as a *Diff. Whatever the outcome, the sessions that it made are
-// closed as far as the endpoint lets it, so that their end takes no zxid from
-// the next scenario.
+// Replay plays the client's half of the scenario against the endpoint that dial
+// connects to, and compares what the endpoint sends. It returns the first difference as
+// a *Diff. In any case it tries to close the sessions that it opened, so that they do
+// not consume a zxid during the next scenario when they expire.
 //
-// HTTP steps are not played: a scenario that has one which is not masked
-// fails with errors.ErrUnsupported before anything is sent.
+// Replay cannot play HTTP steps: if a scenario has one that is not masked, Replay
+// returns errors.ErrUnsupported before it sends anything.
 func (s *Scenario) Replay(ctx context.Context, dial func() (net.Conn, error), opts Options) error {
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout
@@ -69,26 +67,26 @@ func (s *Scenario) Replay(ctx context.Context, dial func() (net.Conn, error), op
 		d.Scenario = s.Name
 	}
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", ctx.Err(), err) // the wait that was cut short is not the endpoint's fault
+		return fmt.Errorf("%w: %w", ctx.Err(), err) // the endpoint did not cause the error
 	}
 	return err
 }
 
-// player is one replay. All of it belongs to the goroutine that called Replay.
+// player is one replay. Only the goroutine that called Replay uses it.
 type player struct {
 	s        *Scenario
 	ctx      context.Context
 	dial     func() (net.Conn, error)
 	opts     Options
-	conns    map[string]*conn    // the connections that are open
-	bound    *bindings           // what the symbols stand for
+	conns    map[string]*conn    // the open connections
+	bound    *bindings           // the values of the symbols
 	sessions map[string]*session // by the symbol of their id
 }
 
-// session is one that the replay made and has to end.
+// session is a session that the replay has opened and must close.
 type session struct {
 	id, passwd []byte
-	ended      bool // its end was asked for
+	ended      bool // closeSession was sent
 }
 
 func (p *player) masked(st *Step) bool {
@@ -112,8 +110,8 @@ func (p *player) play() error {
 	return p.leftover()
 }
 
-// step plays one step, or several requests that follow each other on one
-// connection: those leave in one write, as a pipelining client sends them.
+// step plays one step, or several consecutive requests on one connection, which it
+// sends in one write, as a pipelining client does.
 func (p *player) step(steps []Step) error {
 	st := &steps[0]
 	c := p.conns[st.Conn]
@@ -121,15 +119,15 @@ func (p *player) step(steps []Step) error {
 	case Open:
 		nc, err := p.dial()
 		if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-			// A server over its limit of connections accepts and resets, which
-			// connect itself sees when it is slow. The steps that follow judge it.
+			// A server at its limit of connections accepts and resets the connection, and
+			// connect may already see that. The following steps decide whether it is correct.
 			var far net.Conn
 			nc, far = net.Pipe()
 			far.Close()
 		} else if err != nil {
 			return fmt.Errorf("%s: line %d: %s open: %w", p.s.Name, st.Line, st.Conn, err)
 		}
-		if c != nil { // still open, since its Closed step was masked
+		if c != nil { // still open, because its Closed step was masked
 			c.close()
 		}
 		p.conns[st.Conn] = newConn(nc)
@@ -158,9 +156,9 @@ func (p *player) step(steps []Step) error {
 	return nil
 }
 
-// send writes requests. A failure to write is kept and not returned, since a
-// server that closes on a bad frame need not read all of it; what the server
-// did is judged by the steps that follow.
+// send writes requests. It does not return write errors, because a server may close the
+// connection at a bad frame before it has read all of it; the following steps check
+// what the server did.
 func (p *player) send(c *conn, steps []Step) error {
 	var out []byte
 	for i := range steps {
@@ -199,7 +197,7 @@ func (p *player) receive(c *conn, st *Step) error {
 	return nil
 }
 
-// noteSession remembers the session that a handshake answer made or resumed.
+// noteSession remembers the session that a handshake has opened or resumed.
 func (p *player) noteSession(c *conn, st *Step) {
 	var id, passwd, symbol = []byte(nil), []byte(nil), ""
 	for i := range st.Fields {
@@ -249,7 +247,7 @@ func (p *player) silence(c *conn, st *Step) error {
 	return &Diff{Step: st, Why: c.because(err), Offset: -1}
 }
 
-// word plays a four letter word on a connection of its own.
+// word sends a four-letter word on a connection of its own.
 func (p *player) word(st *Step) error {
 	nc, err := p.dial()
 	if err != nil {
@@ -276,7 +274,7 @@ func (p *player) word(st *Step) error {
 	return nil
 }
 
-// leftover reports what the server sent and the scenario does not have.
+// leftover reports frames that the server sent and that the scenario does not have.
 func (p *player) leftover() error {
 	for i := len(p.s.Steps) - 1; i >= 0; i-- {
 		st := &p.s.Steps[i]
@@ -305,10 +303,9 @@ func (p *player) sleep(d time.Duration) error {
 	}
 }
 
-// endSessions closes the sessions that the scenario left behind: on their own
-// connection where it still answers, else by resuming them on a new one. It
-// is given one timeout in all, and failing is no error: the endpoint may be
-// the one that fails.
+// endSessions closes the sessions that the scenario left open: on their own connection
+// if that still works, and otherwise on a new one. All of this must happen within one
+// timeout. It ignores errors, because the endpoint may be faulty.
 func (p *player) endSessions() {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timeout)
 	defer cancel()
@@ -328,7 +325,7 @@ func (p *player) endSessions() {
 		c := newConn(nc)
 		c.write(resumeRequest(s), p.opts.Timeout)
 		if answer, err := c.frame(ctx, p.opts.Timeout); err == nil && len(answer) >= 12 &&
-			binary.BigEndian.Uint32(answer[8:]) != 0 { // timeout 0 tells that the session is gone
+			binary.BigEndian.Uint32(answer[8:]) != 0 { // timeout 0 means that the session has expired
 			c.endSession(ctx, p.opts.Timeout)
 		}
 		c.close()
@@ -338,8 +335,8 @@ func (p *player) endSessions() {
 // opCloseSession is the request type that ends a session.
 const opCloseSession = -11
 
-// opcode is the request type of a frame from the client that has a request
-// header, and 0 for anything shorter.
+// opcode returns the request type of a frame from the client, or 0 if the frame is too
+// short to have a request header.
 func opcode(frame []byte) int32 {
 	if len(frame) < opAt+4 {
 		return 0
@@ -347,12 +344,12 @@ func opcode(frame []byte) int32 {
 	return int32(binary.BigEndian.Uint32(frame[opAt:]))
 }
 
-// lastXid is the xid of the closeSession requests that no scenario contains.
+// lastXid is the xid of the closeSession requests that are not part of a scenario.
 const lastXid = 0x7ffffffe
 
-// endSession asks for the end of the connection's session and tells whether
-// the server answered. It waits for the server to close the connection too,
-// so that it no longer counts among the connections of this address.
+// endSession closes the connection's session and reports whether the server answered.
+// It then waits until the server has closed the connection, so that it no longer counts
+// towards the limit of connections from this address.
 func (c *conn) endSession(ctx context.Context, timeout time.Duration) (ended bool) {
 	op := int32(opCloseSession)
 	frame := binary.BigEndian.AppendUint32(nil, 8)
@@ -370,7 +367,7 @@ func (c *conn) endSession(ctx context.Context, timeout time.Duration) (ended boo
 	}
 }
 
-// resumeRequest is the handshake that takes over a session.
+// resumeRequest returns the handshake that resumes a session.
 func resumeRequest(s *session) []byte {
 	b := binary.BigEndian.AppendUint32(nil, 44)
 	b = append(b, make([]byte, 12)...)           // protocol version, last zxid seen

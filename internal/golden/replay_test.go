@@ -13,9 +13,8 @@ import (
 	"time"
 )
 
-// against replays s against a fake that change has been made to. It runs in a
-// bubble, so that waiting costs nothing and a goroutine left behind fails the
-// test.
+// against replays s against a fake that change has modified. It runs in virtual time, so
+// that waiting takes no time and a goroutine that is left behind fails the test.
 func against(t *testing.T, s *Scenario, opts Options, change func(*fake)) (err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,13 +26,13 @@ func against(t *testing.T, s *Scenario, opts Options, change func(*fake)) (err e
 		err = s.Replay(t.Context(), f.dial, opts)
 		f.stop()
 		if err == nil && f.err != nil {
-			t.Errorf("%s: nothing was found, but the fake says: %v", s.Name, f.err)
+			t.Errorf("%s: no difference was found, but the fake failed: %v", s.Name, f.err)
 		}
 	})
 	return err
 }
 
-// wantDiff checks that err is a difference found at step st, at offset.
+// wantDiff checks that err is a difference at that offset of step st.
 func wantDiff(t *testing.T, s *Scenario, err error, st *Step, offset int) {
 	t.Helper()
 	var d *Diff
@@ -61,7 +60,7 @@ func TestReplaySplitReads(t *testing.T) {
 	}
 }
 
-// varies tells whether the byte of a recorded frame may differ in some run.
+// varies reports whether a byte of a recorded frame belongs to a field that varies.
 func varies(st *Step, at int) bool {
 	for _, f := range st.Fields {
 		if at >= f.Offset && at < f.Offset+f.Length {
@@ -83,7 +82,7 @@ func replacing(st *Step, edit func(frame []byte) []byte) func(*fake) {
 	}
 }
 
-// One wrong byte in any frame of any file is found, where it is.
+// TestReplayFindsWrongByte changes one byte in each frame of each file, which must be found at its offset.
 func TestReplayFindsWrongByte(t *testing.T) {
 	n := 0
 	for _, s := range loadAll(t) {
@@ -92,7 +91,7 @@ func TestReplayFindsWrongByte(t *testing.T) {
 			if st.Kind != Receive {
 				continue
 			}
-			// Another place in each frame, behind the length prefix.
+			// Choose another offset after the length prefix in each frame.
 			at := 4 + n*7%(len(st.Bytes)-4)
 			for varies(st, at) {
 				at = 4 + (at-3)%(len(st.Bytes)-4)
@@ -153,14 +152,14 @@ func TestReplayFindsMissingClose(t *testing.T) {
 			if st.Kind != Closed {
 				continue
 			}
-			deaf := func(f *fake) { f.deaf = func(at *Step) bool { return at == st } }
-			wantDiff(t, s, against(t, s, Options{}, deaf), st, -1)
+			keepOpen := func(f *fake) { f.skipClose = func(at *Step) bool { return at == st } }
+			wantDiff(t, s, against(t, s, Options{}, keepOpen), st, -1)
 		}
 	}
 }
 
-// A write that takes one transaction id too many, or none, is found at the
-// first field that shows it.
+// TestReplayFindsWrongZxid increases and decreases each zxid by one, which must be found
+// in that field.
 func TestReplayFindsWrongZxid(t *testing.T) {
 	for _, s := range loadAll(t) {
 		based := false
@@ -170,7 +169,7 @@ func TestReplayFindsWrongZxid(t *testing.T) {
 				if st.Kind != Receive || f.Kind != Zxid {
 					continue
 				}
-				if !based { // any value will do for the first
+				if !based { // the first zxid may have any value
 					based = true
 					continue
 				}
@@ -279,7 +278,7 @@ func TestReplayMask(t *testing.T) {
 			}
 			change = replacing(st, func([]byte) []byte { return []byte{0, 0, 0, 2, 1, 2} })
 		case Closed:
-			change = func(f *fake) { f.deaf = func(at *Step) bool { return at == st } }
+			change = func(f *fake) { f.skipClose = func(at *Step) bool { return at == st } }
 		default:
 			continue
 		}
@@ -334,7 +333,8 @@ func TestReplayRefusesHTTP(t *testing.T) {
 	}
 }
 
-// Every session that a scenario makes is ended, by the scenario or after it.
+// TestReplayEndsSessions checks that every session that a scenario opens is closed, by
+// the scenario or after it.
 func TestReplayEndsSessions(t *testing.T) {
 	for _, name := range []string{"03-connect-timeouts", "05-connect-resume", "42-watches-die-with-connection", "51-session-expiry"} {
 		s := load(t, name)
@@ -391,7 +391,7 @@ func TestReplayDialErrors(t *testing.T) {
 	}
 }
 
-// On real sockets a server that closes with unread bytes resets the connection.
+// TestReplayOverTCP uses real sockets, where a server that closes a connection with unread bytes resets it.
 func TestReplayOverTCP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -440,8 +440,8 @@ C1 closed
 	// Output:
 }
 
-// What was set before a recording began is not compared, and an old zxid in a
-// request is replaced by one that the endpoint can know.
+// TestReplayOld checks that values from before the recording are not compared, and that
+// an old zxid in a request is replaced by one that the endpoint knows.
 func TestReplayOld(t *testing.T) {
 	s, err := Parse(strings.NewReader(`zk-golden 1
 title: t
@@ -494,7 +494,7 @@ C1 < 00000018000000030000000000000007000000000000000000000004
 	}
 }
 
-// A recording of 3.9 has the zxid of a notification; 3.8 sends none.
+// TestReplayEventZxidRecorded replays a recording that has the zxid of events, as one of 3.9, against a server that sends -1.
 func TestReplayEventZxidRecorded(t *testing.T) {
 	s := load(t, "38-watch-recursive")
 	for i := range s.Steps {

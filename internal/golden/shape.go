@@ -15,10 +15,10 @@ var (
 	value      = regexp.MustCompile(`(?m)^([\w.]+=|Zookeeper version:|zk_version\t).*$`)
 )
 
-// SameShape compares the answer to a four letter word without its values:
-// numbers, what follows "key=", and the order of the lines. It fits
-// Options.Text. Which namespaces were written to depends on what was done to the
-// server before, and on the time in how many buckets sessions expire.
+// SameShape compares the answer to a four-letter word with the recorded one. It ignores
+// numbers, values after "key=" and the order of the lines. It also ignores the lines
+// for namespaces, which depend on earlier writes, and the number of expiry buckets,
+// which depends on the time. It can serve as Options.Text.
 func SameShape(st *Step, got string) error {
 	w, g := Shape(st.Text), Shape(got)
 	for line, n := range w {
@@ -32,13 +32,13 @@ func SameShape(st *Step, got string) error {
 		}
 	}
 	if strings.HasSuffix(got, "\n") != strings.HasSuffix(st.Text, "\n") {
-		return errors.New("the line end at the end differs")
+		return errors.New("only one of the answers ends with a line feed")
 	}
 	return nil
 }
 
-// Shape counts the lines of an answer that are equal but for their values. The
-// lines about expiry buckets count as one.
+// Shape counts the lines of an answer that are equal except for their values. All lines
+// about expiry buckets count as one.
 func Shape(text string) map[string]int {
 	const bucket = "N expire at D:\n"
 	text = incidental.ReplaceAllString(text, "")

@@ -2,8 +2,8 @@ package golden
 
 import "testing"
 
-// TestSameShape: what an answer says is its shape, not when it was given, or in
-// how many buckets sessions expire.
+// TestSameShape checks that dates and the number of expiry buckets do not matter, but
+// the numbers of sessions and lines do.
 func TestSameShape(t *testing.T) {
 	const recorded = "Session Sets (1)/(2):\n2 expire at Sat Nov 21 03:11:14 UTC 2026:\n\t0x100\n\t0x101\n"
 	for _, x := range []struct {

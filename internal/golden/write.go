@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// AppendHeader appends the lines of a file that stand before its steps.
+// AppendHeader appends the lines of a file before its steps.
 func (s *Scenario) AppendHeader(b []byte) []byte {
 	b = fmt.Appendf(b, "zk-golden 1\ntitle: %s\nserver: %s\n", s.Title, s.Server)
 	for _, note := range s.Notes {

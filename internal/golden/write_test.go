@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestAppend writes every file again: it must be the same, byte for byte.
+// TestAppend encodes every file again, which must give the same bytes.
 func TestAppend(t *testing.T) {
 	for _, s := range loadAll(t) {
 		want, err := os.ReadFile("../../testdata/golden/" + s.Name + ".txt")

@@ -1,10 +1,9 @@
-// Package memnet is a network in memory, for clusters in one process: with
-// delays, cut links and lost hosts on command, and in virtual time under
-// testing/synctest.
+// Package memnet is a network in memory for clusters in one process. It can delay
+// bytes, cut links and kill hosts, and it runs in virtual time under testing/synctest.
 //
-// It behaves as TCP does: bytes arrive in order or not at all. What is sent into
-// a cut link stays on its way until the link heals or the connection ends, and
-// to connect through one takes until the caller gives up.
+// It behaves like TCP: bytes arrive in order or not at all. Bytes sent over a cut link
+// arrive when the link is healed, unless the connection ends first. Dial over a cut
+// link blocks until the link is healed or its context ends.
 package memnet
 
 import (
@@ -17,7 +16,7 @@ import (
 	"time"
 )
 
-// Network is a network of named hosts. Its methods may be called at any time.
+// Network is a network of named hosts. Its methods are safe for concurrent use.
 type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener // by address
@@ -43,15 +42,15 @@ type Host struct {
 // Host returns the host of that name.
 func (n *Network) Host(name string) Host { return Host{n, name} }
 
-// SetDelay has every chunk of bytes take as long as f says. f may be random; it
-// is called with the network locked.
+// SetDelay makes every write take as long to arrive as f returns. f may return random
+// values. It is called while the network is locked.
 func (n *Network) SetDelay(f func(from, to string) time.Duration) {
 	n.mu.Lock()
 	n.delay = f
 	n.mu.Unlock()
 }
 
-// Cut cuts or heals the way from one host to another, and not the way back.
+// Cut cuts or heals the link from one host to another, but not the link back.
 func (n *Network) Cut(from, to string, cut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -73,7 +72,7 @@ func (n *Network) Heal() {
 	n.changed = make(chan struct{})
 }
 
-// Kill ends all connections of a host, as the end of its process does.
+// Kill ends all connections and listeners of a host, as when its process is killed.
 func (n *Network) Kill(host string) {
 	n.mu.Lock()
 	var ends []*conn
@@ -114,7 +113,7 @@ type listener struct {
 	once  sync.Once
 }
 
-// Listen opens a port of this host.
+// Listen listens on an address of this host.
 func (h Host) Listen(addr string) (net.Listener, error) {
 	h.n.mu.Lock()
 	defer h.n.mu.Unlock()
@@ -154,7 +153,7 @@ type address string
 func (address) Network() string  { return "memnet" }
 func (a address) String() string { return string(a) }
 
-// Dial connects to a port of another host.
+// Dial connects to an address of another host.
 func (h Host) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	to := hostOf(addr)
 	fail := func(err error) (net.Conn, error) {
@@ -199,7 +198,7 @@ func (h Host) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 }
 
-// maxBuffered is how much may be on its way in one direction.
+// maxBuffered limits the bytes in transit in one direction; beyond it, writes block.
 const maxBuffered = 1 << 20
 
 // half is one direction of a connection.
@@ -210,9 +209,9 @@ type half struct {
 	mu       sync.Mutex
 	chunks   []chunk
 	buffered int
-	err      error         // what a reader gets when nothing is left, and a writer at once
-	changed  chan struct{} // closed when anything of this changes; nil if nobody waits for that
-	timer    *time.Timer   // for whoever waits next
+	err      error         // readers get it once all chunks are read; writers fail at once
+	changed  chan struct{} // closed on any change; nil if no goroutine waits
+	timer    *time.Timer   // for reuse by the next wait
 	readBy   time.Time     // deadlines; zero is none
 	writeBy  time.Time
 }
@@ -231,8 +230,8 @@ func (h *half) change() {
 	}
 }
 
-// end ends the direction: what is on its way still arrives after io.EOF, and is
-// lost with any other error.
+// end ends the direction. With io.EOF, bytes in transit still arrive; with any other
+// error they are lost.
 func (h *half) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,8 +244,8 @@ func (h *half) end(err error) {
 	}
 }
 
-// wait unlocks the half and waits until it changes, or links do, if they are not
-// nil, or until then, if that is not zero. It leaves the half unlocked.
+// wait unlocks h and blocks until h changes, links is closed (if not nil) or the time
+// then is reached (if not zero). h is unlocked when wait returns.
 func (h *half) wait(then time.Time, links <-chan struct{}) {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
@@ -304,7 +303,7 @@ func (h *half) read(p []byte) (int, error) {
 		case cut:
 			h.wait(until, links)
 		case !now.Before(at):
-			n := 0 // all that has arrived, as far as there is room
+			n := 0
 			for n < len(p) && len(h.chunks) > 0 && !now.Before(h.chunks[0].at) {
 				c := &h.chunks[0]
 				m := copy(p[n:], c.data)

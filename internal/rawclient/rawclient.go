@@ -1,15 +1,15 @@
-// Package rawclient speaks ZooKeeper's protocol with nothing hidden: frames go
-// out when the caller says, many at once without waiting, and come back one by
-// one as they were sent. It is for tests that a well-mannered client cannot make,
-// and for the command, which needs no more.
+// Package rawclient is a client that hides nothing of ZooKeeper's protocol: the caller
+// decides when frames are sent, can send several without waiting for replies, and reads
+// the server's frames one by one. It is for tests that an ordinary client does not
+// allow, and for the command, which needs no more.
 //
-// Three packages have a connection of their own, each for what this one hides or
-// does not do: conform ends a check at the first surprise and keeps all frames for its
-// report, differ sends bytes that are no requests and reads frames of any kind, and
-// golden compares bytes, of frames that are cut short too. They share package wire,
-// which tells what a frame is, and jute.ReadFrame.
+// Three packages have connections of their own instead. conform ends a check at the
+// first unexpected reply and keeps all frames for its report, differ sends bytes that
+// are not requests and reads frames of any kind, and golden compares bytes, even of
+// truncated frames. They share package wire, which decodes frames, and jute.ReadFrame.
 //
-// It starts no goroutine. A [Client] may be written by one and read by another.
+// The package starts no goroutines. One goroutine may write to a [Client] while another
+// reads from it.
 package rawclient
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// maxFrame is the longest frame that is taken for one.
+// maxFrame is the length of the longest frame that a Client accepts.
 const maxFrame = 64 << 20
 
-// ErrRefused says that the server answered a handshake with session 0.
+// ErrRefused means that the server answered a handshake with session 0.
 var ErrRefused = errors.New("rawclient: session refused")
 
 // Client is one connection.
 type Client struct {
 	Conn    net.Conn
-	Session proto.ConnectReply // what the handshake came to
-	Events  []Event            // those that Call met, in order
+	Session proto.ConnectReply // the answer to the handshake
+	Events  []Event            // the events that Call has read, in order
 	Timeout time.Duration      // of every read and write; 0 is a minute
 
 	r       *bufio.Reader
@@ -53,20 +53,20 @@ type Frame struct {
 	Body []byte
 }
 
-// New wraps a connection, on which nothing has been sent.
+// New wraps a connection on which nothing has been sent yet.
 func New(nc net.Conn) *Client { return &Client{Conn: nc, r: bufio.NewReader(nc)} }
 
 // Open wraps a connection and opens a session.
 func Open(nc net.Conn, timeout time.Duration) (*Client, error) {
-	return shake(nc, &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true})
+	return connect(nc, &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true})
 }
 
 // Resume wraps a connection and resumes a session on it.
 func Resume(nc net.Conn, session proto.ConnectReply) (*Client, error) {
-	return shake(nc, &proto.ConnectRequest{Timeout: session.Timeout, SessionID: session.SessionID, Password: session.Password, HasReadOnly: true})
+	return connect(nc, &proto.ConnectRequest{Timeout: session.Timeout, SessionID: session.SessionID, Password: session.Password, HasReadOnly: true})
 }
 
-func shake(nc net.Conn, q *proto.ConnectRequest) (*Client, error) {
+func connect(nc net.Conn, q *proto.ConnectRequest) (*Client, error) {
 	c := New(nc)
 	if err := c.Handshake(q); err != nil {
 		nc.Close()
@@ -75,7 +75,7 @@ func shake(nc net.Conn, q *proto.ConnectRequest) (*Client, error) {
 	return c, nil
 }
 
-// Handshake sends q and reads the answer into c.Session. A refusal is ErrRefused.
+// Handshake sends q and reads the answer into c.Session. It returns ErrRefused if the server refuses the session.
 func (c *Client) Handshake(q *proto.ConnectRequest) error {
 	b, start := jute.BeginFrame(nil)
 	b = q.Append(b)
@@ -133,30 +133,30 @@ func Request(b []byte, xid int32, op proto.OpCode, body proto.Record) []byte {
 	return b
 }
 
-// Queue adds a request to what the next Flush sends, and returns its xid.
+// Queue queues a request for the next Flush and returns its xid.
 func (c *Client) Queue(op proto.OpCode, body proto.Record) int32 {
 	c.lastXid++
 	c.out = Request(c.out, c.lastXid, op, body)
 	return c.lastXid
 }
 
-// Queued is the number of bytes that wait for Flush.
+// Queued returns the number of bytes that wait for Flush.
 func (c *Client) Queued() int { return len(c.out) }
 
-// Flush sends what is queued, in one write.
+// Flush sends everything queued in one write.
 func (c *Client) Flush() error {
 	err := c.Write(c.out)
 	c.out = c.out[:0]
 	return err
 }
 
-// Send sends a request and does not wait for its reply.
+// Send sends a request without waiting for its reply.
 func (c *Client) Send(op proto.OpCode, body proto.Record) (xid int32, err error) {
 	xid = c.Queue(op, body)
 	return xid, c.Flush()
 }
 
-// Read reads the next frame, reply or event. io.EOF is the server's end of the connection.
+// Read reads the next frame, a reply or an event. It returns io.EOF if the server has closed the connection.
 func (c *Client) Read() (Frame, error) {
 	payload, err := c.payload()
 	if err != nil {
@@ -180,21 +180,21 @@ func (f *Frame) Event() (e Event, ok bool) {
 	return e, d.Err() == nil
 }
 
-// Decode decodes the body, all of it, into r.
+// Decode decodes the body into r. It is an error if bytes are left.
 func (f *Frame) Decode(r proto.Record) error {
 	d := jute.NewDecoder(f.Body)
 	if r.Decode(&d); d.Err() != nil {
 		return d.Err()
 	}
 	if n := len(d.Rest()); n > 0 {
-		return fmt.Errorf("%d bytes behind the record", n)
+		return fmt.Errorf("%d bytes after the record", n)
 	}
 	return nil
 }
 
-// Call sends a request and reads up to its reply. Events on the way go to
-// c.Events. The error is the reply's code, if that is not OK; a reply body is
-// decoded into reply unless that is nil.
+// Call sends a request and reads up to its reply. It appends events that come before
+// the reply to c.Events. If the reply's code is not OK, the code is the error.
+// Otherwise Call decodes the body into reply, unless reply is nil.
 func (c *Client) Call(op proto.OpCode, body, reply proto.Record) (Frame, error) {
 	xid, err := c.Send(op, body)
 	if err != nil {
@@ -214,7 +214,7 @@ func (c *Client) Call(op proto.OpCode, body, reply proto.Record) (Frame, error) 
 		}
 		switch {
 		case f.Xid != xid:
-			return f, fmt.Errorf("reply to request %d while %d was awaited", f.Xid, xid)
+			return f, fmt.Errorf("reply to request %d, expected one to %d", f.Xid, xid)
 		case f.Code != proto.OK:
 			return f, f.Code
 		case reply != nil:
@@ -224,7 +224,7 @@ func (c *Client) Call(op proto.OpCode, body, reply proto.Record) (Frame, error) 
 	}
 }
 
-// Create creates a znode that anybody may do anything with, and returns its path.
+// Create creates a znode with an open ACL and returns its path.
 func (c *Client) Create(path string, data []byte, flags int32) (string, error) {
 	var r proto.PathReply
 	_, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}, &r)
@@ -258,11 +258,11 @@ func (c *Client) Delete(path string) error {
 	return err
 }
 
-// Ping asks for a sign of life.
+// Ping sends a ping and waits for its reply.
 func (c *Client) Ping() error {
 	_, err := c.Call(proto.OpPing, nil, nil)
 	return err
 }
 
-// Close closes the connection; the session lives on.
+// Close closes the connection. It does not close the session.
 func (c *Client) Close() error { return c.Conn.Close() }

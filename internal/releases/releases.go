@@ -1,10 +1,10 @@
-// Package releases knows which releases of ZooKeeper do what, where that has changed
-// since 3.8.0 and a client can see it. The checks of package conform, the differences
-// that package differ allows, and the recordings of package golden, which are of
-// Debian's 3.8.0, all go by it. What is older, such as the release that brought an
-// operation, is said by each check itself.
+// Package releases lists the changes in ZooKeeper since 3.8.0 that a client can see, and
+// the releases that have each of them. The checks of package conform, the differences
+// that package differ allows and the recordings of package golden, which are of Debian's
+// 3.8.0, depend on it. For older changes, such as the release that introduced an
+// operation, each check states the versions itself.
 //
-// A constant is a range of versions as [Version.In] reads it.
+// A constant is a range of versions in the syntax of [Version.In].
 package releases
 
 const (
@@ -16,33 +16,32 @@ const (
 	ExistsNeedsRead    = ">=3.8.4 <3.9 | >=3.9.2"
 	ExistsNeedsNothing = ">=3.0 <3.8.4 | >=3.9 <3.9.2"
 
-	// A connection is told of a change only if it may READ the znode (CVE-2024-23944).
-	// Debian's 3.8.0 has this without the row above.
+	// A connection gets an event only if it has READ on the znode (CVE-2024-23944).
+	// Debian's 3.8.0 has this, but not the change above.
 	EventsNeedRead    = ">=3.8.4 <3.9 | >=3.9.2 | debian"
 	EventsNeedNothing = ">=3.6 <3.8.4 !debian | >=3.9 <3.9.2"
 
-	// A create2 in a multi is answered as such. Before that it is answered as a create.
+	// A create2 in a multi has a result of type create2. Before that, its type is create.
 	Create2InMulti  = ">=3.8.2"
 	Create2AsCreate = ">=3.6 <3.8.2"
 
-	// In a multi the mode of a create decides what it makes, whatever its opcode; a
-	// mode that does not exist, a null ACL and a null path make the whole multi
-	// unreadable (ZOOKEEPER-4026). Before that they fail one by one.
+	// In a multi the mode of a create decides what kind of znode it creates, whatever its
+	// opcode. An unknown mode, a null ACL or a null path makes the whole multi undecodable
+	// (ZOOKEEPER-4026). Before that, only the operation fails.
 	MultiReadsModes  = ">=3.8.2"
 	MultiChecksModes = ">=3.6 <3.8.2"
 
-	// A check outside of a multi is refused. Before that it may hang the connection.
+	// A check outside of a multi is refused. Before that, the connection may hang.
 	CheckAloneRefused = ">=3.8.5 <3.9 | >=3.9.3"
 
-	// A handshake without the readOnly byte is answered without it.
+	// The answer to a handshake without the readOnly byte has no such byte, either.
 	ShortHandshake = ">=3.0 <3.9 | >=3.9.3"
 
-	// An ACL of scheme ip takes IPv6.
+	// ACL entries of scheme ip may have IPv6 addresses.
 	IPv6InACL   = ">=3.9.4"
 	NoIPv6InACL = ">=3.5 <3.9.4"
 
-	// Watches of several modes on one znode stand side by side. Before that one
-	// overwrites the other.
+	// Watches of several modes on one znode coexist. Before that, one replaces the other.
 	WatchesSideBySide = ">=3.9"
 	WatchesOverwrite  = ">=3.6 <3.9"
 
@@ -50,15 +49,15 @@ const (
 	PersistentTypes   = ">=3.9"
 	NoPersistentTypes = ">=3.6 <3.9"
 
-	// checkWatches looks at its own connection's watches only, and answers
-	// NoWatcher for what is no path.
+	// checkWatches finds only the watches of its own connection, and answers NoWatcher for
+	// an invalid path.
 	CheckOwnWatches = ">=3.9"
 	CheckAnyWatches = ">=3.5 <3.9"
 
-	// A write that cannot be read takes no zxid.
+	// A write that cannot be decoded consumes no zxid.
 	UnreadableTakesNone = ">=3.9"
 	UnreadableTakesZxid = "<3.9"
 
-	// A client's deleteContainer is carried out. Before that it is refused.
+	// A deleteContainer from a client is carried out. Before that, it is refused.
 	ClientsDeleteContainers = ">=3.9"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// known are the releases since 3.8.0, and an older one.
+// known returns the releases since 3.8.0, and an older one.
 func known() []Version {
 	all := []Version{{3, 7, 2, false}, {3, 8, 0, true}}
 	for minor, patches := range map[int]int{8: 6, 9: 5} {
@@ -18,8 +18,8 @@ func known() []Version {
 	return all
 }
 
-// TestPairs: of two ranges for what is new and what it was before, each release is
-// in one.
+// TestPairs checks that each release is in exactly one of two ranges that are for the
+// new and the old behaviour.
 func TestPairs(t *testing.T) {
 	for _, pair := range [][2]string{
 		{EventZxid, NoEventZxid}, {ExistsNeedsRead, ExistsNeedsNothing}, {EventsNeedRead, EventsNeedNothing},
@@ -29,7 +29,7 @@ func TestPairs(t *testing.T) {
 	} {
 		for _, v := range known() {
 			if v.In(pair[0]) == v.In(pair[1]) {
-				t.Errorf("%s: in %q and in %q it is %v", v, pair[0], pair[1], v.In(pair[0]))
+				t.Errorf("%s: In returns for both %q and %q %v", v, pair[0], pair[1], v.In(pair[0]))
 			}
 		}
 		if !Newest.In(pair[0]) {
@@ -38,8 +38,8 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestOnePlace: no check of the conformance suite has its own idea of what changed
-// since 3.8.
+// TestOnePlace checks that the conformance checks take ranges since 3.8 from this
+// package.
 func TestOnePlace(t *testing.T) {
 	files, err := filepath.Glob("../../conform/*.go")
 	if err != nil || len(files) < 10 {

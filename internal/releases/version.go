@@ -12,23 +12,23 @@ type Version struct {
 	Debian              bool // Debian's 3.8.0, which has some fixes of later releases
 }
 
-// Newest is the newest release that is known here.
+// Newest is the newest release that this package knows.
 var Newest = Version{Major: 3, Minor: 9, Patch: 5}
 
-// Parse reads a version as srvr gives it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
+// Parse parses a version as srvr shows it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
 // or as a person writes it ("3.8.4", "3.8.0+debian").
 func Parse(s string) (v Version, err error) {
 	number, rest, _ := strings.Cut(s, "-")
 	number, tag, _ := strings.Cut(number, "+")
 	if n, err := fmt.Sscanf(number, "%d.%d.%d", &v.Major, &v.Minor, &v.Patch); n < 2 {
-		return v, fmt.Errorf("%q is no version of ZooKeeper: %v", s, err)
+		return v, fmt.Errorf("%q is not a version of ZooKeeper: %v", s, err)
 	}
-	// Debian builds without git, so that its commit is never filled in.
+	// Debian builds without git, so the placeholder for the commit is never replaced.
 	v.Debian = tag == "debian" || strings.Contains(rest, "mvngit.commit.id")
 	return v, nil
 }
 
-// String is the version as Parse reads it.
+// String returns the version in a form that Parse accepts.
 func (v Version) String() string {
 	s := fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
 	if v.Debian {
@@ -37,9 +37,9 @@ func (v Version) String() string {
 	return s
 }
 
-// In reports whether the version is in a range: alternatives divided by "|",
-// each a list of conditions that must all hold. A condition is ">=3.9.2",
-// "<3.9", or "debian" or "!debian" for Debian's patched 3.8.0 and all others.
+// In reports whether the version is in a range: alternatives separated by "|", each a
+// list of conditions that must all hold. A condition is ">=3.9.2", "<3.9", "debian" for
+// Debian's patched 3.8.0, or "!debian" for every other version.
 func (v Version) In(r string) bool {
 	for alternative := range strings.SplitSeq(r, "|") {
 		holds := true

@@ -48,11 +48,11 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	return proto.AuthFailed, nil
 }
 
-// turnAway refuses a request if authentication is enforced and the connection has
-// no identity of an enforced scheme, and ends the connection
+// refuseUnauthenticated refuses a request if authentication is enforced and the
+// connection has no identity of an enforced scheme, and ends the connection
 // (AuthenticationHelper). It returns false if the request may proceed. It replies
 // directly, because the queue is still empty: no earlier request can have proceeded.
-func (c *conn) turnAway(q *request) bool {
+func (c *conn) refuseUnauthenticated(q *request) bool {
 	wanted := c.s.cfg.EnforceAuth
 	proven := func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) }
 	if len(wanted) == 0 || slices.ContainsFunc(c.identity.Load().ids, proven) {

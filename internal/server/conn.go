@@ -176,7 +176,7 @@ func (s *Server) serveConn(nc net.Conn) {
 	}
 	c.identity.Store(newIdentity(ids))
 	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
-	if isTLS && !c.shakeTLS(secured) {
+	if isTLS && !c.handshakeTLS(secured) {
 		return
 	}
 	nc.SetWriteDeadline(time.Time{})

@@ -22,9 +22,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// The four-letter words come in place of a connection's first frame length;
-// the answer is text, and then the connection is closed (server/command).
-
+// words are the four-letter words. A client sends one where the length of the first
+// frame is expected. The server answers with text and closes the connection
+// (ZooKeeper's package server.command).
 var words = map[string]func(s *Server, c *conn, b *text){
 	"ruok": func(_ *Server, _ *conn, b *text) { b.WriteString("imok") },
 	"isro": isro,
@@ -56,8 +56,8 @@ var words = map[string]func(s *Server, c *conn, b *text){
 	},
 }
 
-// text is the answer to a word. What would make it longer than its limit is
-// dropped, and then it is full.
+// text is the answer to a word. A write that would make it longer than limit sets
+// full instead; from then on nothing is added.
 type text struct {
 	b     []byte
 	limit int
@@ -77,8 +77,8 @@ func (t *text) WriteString(s string) {
 	}
 }
 
-// unserved are the words that are answered even when no client can be served.
-var unserved = []string{"ruok", "isro", "envi", "gtmk", "stmk"}
+// alwaysAnswered are the words that a server answers even while it serves no clients.
+var alwaysAnswered = []string{"ruok", "isro", "envi", "gtmk", "stmk"}
 
 func fourLetters(length uint32) string {
 	return string(binary.BigEndian.AppendUint32(nil, length))
@@ -86,8 +86,9 @@ func fourLetters(length uint32) string {
 
 func (s *Server) knows(word string) bool { return words[word] != nil }
 
-// allows reports whether a word may be answered. srvr always may, and so may isro
-// in read-only mode: by it stock clients look for a server that takes writes.
+// allows reports whether the configuration allows a word. srvr is always allowed. So
+// is isro if read-only mode is enabled, because clients in read-only mode use it to
+// find a server that accepts writes.
 func (s *Server) allows(word string) bool {
 	allowed := s.cfg.FourLetterWords
 	return word == "srvr" || word == "isro" && s.cfg.ReadOnly || slices.Contains(allowed, word) || slices.Contains(allowed, "*")
@@ -98,7 +99,7 @@ func (s *Server) answer(c *conn, word string) {
 	switch {
 	case !s.allows(word):
 		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
-	case !s.isServing() && !s.isReadOnly() && !slices.Contains(unserved, word):
+	case !s.isServing() && !s.isReadOnly() && !slices.Contains(alwaysAnswered, word):
 		b.WriteString("This ZooKeeper instance is not currently serving requests\n")
 	default:
 		c.stats.received.Add(1)
@@ -110,7 +111,8 @@ func (s *Server) answer(c *conn, word string) {
 	}
 	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	c.nc.Write(b.b)
-	// What the client sent behind the word must not reset the answer away.
+	// Bytes after the word are unread. Without CloseWrite, closing the connection would
+	// reset it, and the client could lose the answer.
 	c.goodbye()
 	if t, ok := c.raw.(*net.TCPConn); ok {
 		t.CloseWrite()
@@ -130,7 +132,7 @@ func isro(s *Server, _ *conn, b *text) {
 
 func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
 
-// heading begins srvr and stat.
+// heading writes the first lines of srvr and stat.
 func (s *Server) heading(b *text) {
 	fmt.Fprintf(b, "Zookeeper version: %s\n", s.version())
 	if s.isReadOnly() {
@@ -154,8 +156,8 @@ func stat(s *Server, self *conn, b *text) {
 	s.counts(b)
 }
 
-// brief is what both stat and cons tell of a connection, up to the closing
-// parenthesis. self is the one that asks.
+// brief writes what stat and cons both show of a connection, without the closing
+// parenthesis. self is the connection that sent the word.
 func (c *conn) brief(b *text, self *conn) {
 	interest := 1
 	if c == self {
@@ -203,8 +205,8 @@ func wchs(s *Server, _ *conn, b *text) {
 	})
 }
 
-// wchc lists the paths that each session watches, wchp the sessions that watch
-// each path: children too, which ZooKeeper leaves out.
+// wchc lists the paths that each session watches, and wchp the sessions that watch
+// each path. Both include watches on children, which ZooKeeper omits.
 
 func wchc(s *Server, _ *conn, b *text) {
 	s.watches(b, func(id, path string) (string, string) { return id, path })
@@ -238,11 +240,11 @@ func (s *Server) watches(b *text, order func(id, path string) (head, item string
 	b.WriteString("\n")
 }
 
-// dump lists when sessions end if nothing more is heard of them, the ephemerals
-// of each, and when connections end with them: those without a session when
-// the time for their handshake is over.
+// dump lists the sessions by the time at which they will expire, the ephemeral znodes
+// of each session, and the connections by the time at which they will be closed: with
+// their session, or, without a session, when the time for the handshake is over.
 func dump(s *Server, _ *conn, b *text) {
-	ends := map[int64]int64{} // of sessions, in ms
+	ends := map[int64]int64{} // deadline by session id, in ms
 	sessions := s.cfg.Proposer.Deadlines()
 	for _, bucket := range sessions {
 		for _, id := range bucket.Sessions {
@@ -259,7 +261,7 @@ func dump(s *Server, _ *conn, b *text) {
 				fmt.Fprintf(b, "\t%s\n", session.FormatID(id))
 			}
 		}
-	default: // when sessions end only the leader knows (LearnerSessionTracker)
+	default: // only the leader knows when sessions expire (LearnerSessionTracker)
 		s.cfg.Replica.View(func(v *fsm.View) {
 			all := v.Sessions().All()
 			fmt.Fprintf(b, "Global Sessions(%d):\n", len(all))
@@ -295,14 +297,14 @@ func dump(s *Server, _ *conn, b *text) {
 	}
 	b.WriteString("Connections dump:\n")
 	conns := s.connections()
-	lines := map[int64][]string{} // by the second of their end
+	lines := map[int64][]string{} // by deadline, rounded down to a second
 	for _, c := range conns {
 		id, _ := s.sessionOf(c)
 		end, ok := ends[id]
 		switch {
 		case id == 0:
 			end = c.since.Add(s.cfg.HandshakeTimeout).UnixMilli()
-		case !ok: // its session is just ending
+		case !ok: // the session has just ended
 			end = s.cfg.TimeOfDay().UnixMilli()
 		}
 		end -= end % 1000
@@ -315,14 +317,14 @@ func dump(s *Server, _ *conn, b *text) {
 	}
 }
 
-// expireAt heads the n that end at a time, in ms since the epoch, as
-// ExpiryQueue.dump does: with Java's form of a date.
+// expireAt writes the heading of n entries that expire at a time in ms since the
+// epoch, with the date in Java's format, as ExpiryQueue.dump does.
 func expireAt(b *text, n int, end int64) {
 	fmt.Fprintf(b, "%d expire at %s:\n", n, time.UnixMilli(end).Format("Mon Jan 02 15:04:05 MST 2006"))
 }
 
-// hash tells the tree's digest after every 128th of the last transactions.
-// They can be compared between servers of one version of this program.
+// hash lists digests of the tree, one after every 128th transaction. Digests are
+// comparable only between servers that run the same version of this program.
 func hash(s *Server, _ *conn, b *text) {
 	var digests []fsm.TreeDigest
 	s.cfg.Replica.View(func(v *fsm.View) { digests = v.Digests() })
@@ -331,8 +333,8 @@ func hash(s *Server, _ *conn, b *text) {
 	}
 }
 
-// gtmk and stmk get and set ZooKeeper's mask of what to trace. Nothing is
-// traced here; the mask is remembered and that is all.
+// gtmk and stmk get and set ZooKeeper's trace mask. This server stores the mask but
+// traces nothing.
 
 func gtmk(s *Server, _ *conn, b *text) { fmt.Fprint(b, s.traceMask.Load()) }
 
@@ -345,7 +347,7 @@ func stmk(s *Server, c *conn, b *text) {
 	gtmk(s, c, b)
 }
 
-// defaultTraceMask is that of ZooTrace.
+// defaultTraceMask is the default in ZooKeeper's class ZooTrace.
 const defaultTraceMask = 306
 
 func dirs(s *Server, _ *conn, b *text) {
@@ -353,8 +355,7 @@ func dirs(s *Server, _ *conn, b *text) {
 	fmt.Fprintf(b, "datadir_size: %d\nlogdir_size: %d\n", size, size)
 }
 
-// envi reports what ZooKeeper does about its environment, without the properties of
-// Java.
+// envi lists the properties that ZooKeeper lists, except those of Java.
 func envi(s *Server, _ *conn, b *text) {
 	host, _ := os.Hostname()
 	home, _ := os.UserHomeDir()
@@ -379,7 +380,7 @@ func (s *Server) connections() []*conn {
 	return all
 }
 
-// state is what the words tell of the replicated state.
+// state holds the numbers about the replicated state that words show.
 type state struct {
 	zxid, dataSize               int64
 	znodes, ephemerals, sessions int
@@ -409,7 +410,7 @@ func (s *Server) counts(b *text) {
 	}
 }
 
-// decimal shows a number as Java does: at most four digits, at least one.
+// decimal formats a number as ZooKeeper does, with one to four decimal places.
 func decimal(v float64) string {
 	t := strconv.FormatFloat(math.Round(v*1e4)/1e4, 'f', -1, 64)
 	if !strings.Contains(t, ".") {
@@ -434,7 +435,7 @@ func mntr(s *Server, _ *conn, b *text) {
 		line("quorum_size", quorum.Voters)
 		line("learners", quorum.Followers+quorum.Observers)
 		line("synced_followers", quorum.Followers)
-		line("synced_non_voting_followers", 0) // these are observers
+		line("synced_non_voting_followers", 0) // only observers do not vote
 		line("synced_observers", quorum.Observers)
 		line("pending_syncs", 0) // a sync goes through the log
 		line("leader_uptime", quorum.Leads.Milliseconds())
@@ -443,7 +444,7 @@ func mntr(s *Server, _ *conn, b *text) {
 		line("max_proposal_size", quorum.Max)
 	case clustered:
 		line("quorum_size", quorum.Voters)
-		line("synced_observers", 0) // they follow the leader, and nobody else
+		line("synced_observers", 0) // observers follow only the leader
 	}
 	line("ephemerals_count", st.ephemerals)
 	line("num_alive_connections", len(s.connections()))
@@ -472,7 +473,7 @@ func mntr(s *Server, _ *conn, b *text) {
 	}
 	line("stale_sessions_expired", s.cfg.Proposer.Expired()-s.stats.staleBase.Load())
 	line("outstanding_tls_handshake", s.stats.tlsHandshakes.Load())
-	line("connection_drop_probability", "0.0") // connections are never refused by chance
+	line("connection_drop_probability", "0.0") // connections are never dropped at random
 	var quotas []znode.QuotaTotal
 	s.cfg.Replica.View(func(v *fsm.View) { quotas = v.Tree().QuotaTotals() })
 	for _, q := range quotas {
@@ -518,12 +519,12 @@ func conf(s *Server, _ *conn, b *text) {
 		}
 		var members []byte
 		s.cfg.Replica.View(func(v *fsm.View) { members = v.Members() })
-		// Nothing is limited to a number of ticks, and one port does for all.
+		// No limit here is a number of ticks, and members use one port for everything.
 		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", fsm.ElectionPort(q.PeerPort), q.PeerPort, peerType, members)
 	}
 }
 
-// dirSize is the number of bytes in the files of a directory and below; 0 if there is none.
+// dirSize returns the total size of the files below dir, or 0 if dir is empty.
 func dirSize(dir string) (size int64) {
 	if dir == "" {
 		return 0
@@ -539,8 +540,8 @@ func dirSize(dir string) (size int64) {
 	return size
 }
 
-// fileDescriptors tells how many files this process has open and may have,
-// where the system says so in /proc.
+// fileDescriptors returns how many file descriptors this process has open and how
+// many it may have. It returns ok false if the system does not provide /proc.
 func fileDescriptors() (open, limit int, ok bool) {
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

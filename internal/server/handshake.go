@@ -39,7 +39,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, errEnd
 	}
 	if c.s.isReadOnly() {
-		return c.shakeReadOnly(&q)
+		return c.handshakeReadOnly(&q)
 	}
 	timeout := c.negotiate(q.Timeout)
 	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
@@ -71,11 +71,11 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	return true, nil
 }
 
-// shakeReadOnly admits a client that accepts read-only mode. A client that has a
+// handshakeReadOnly admits a client that accepts read-only mode. A client that has a
 // session keeps its id and password, which it needs to resume the session later;
 // whether the session still exists cannot be known here. A client without a session
 // gets an id that no other server knows.
-func (c *conn) shakeReadOnly(q *proto.ConnectRequest) (bool, error) {
+func (c *conn) handshakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 	if !q.ReadOnly {
 		return false, errEnd
 	}
@@ -181,11 +181,11 @@ type opening struct {
 // event for this connection and anything that shows the session to others.
 func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	c := w.c
-	w.giveBack()
+	w.unreserve()
 	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
 	if s := r.Session; s != nil {
 		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
-		c.s.own(c, s.ID, s.Timeout)
+		c.s.attach(c, s.ID, s.Timeout)
 	}
 	now := time.Now()
 	c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(w.start).Microseconds()})
@@ -194,14 +194,15 @@ func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
 	close(w.done)
 }
 
-func (w *opening) giveBack() {
+// unreserve returns the place of a session that roomForSession has reserved.
+func (w *opening) unreserve() {
 	if w.opens {
 		w.c.s.opening.Add(-1)
 	}
 }
 
 func (w *opening) Lost() {
-	w.giveBack()
+	w.unreserve()
 	w.lost = true
 	close(w.done)
 }

@@ -14,12 +14,21 @@ import (
 // request is one request in a connection's queue.
 type request struct {
 	xid   int32
-	op    *proto.Op  // nil if the opcode is unknown
-	body  []byte     // of a parked read; a write's body is in the log
-	who   *identity  // at the time of arrival: a later auth does not apply to it
-	code  proto.Code // of an auth request, which is decided on arrival
+	op    *proto.Op   // nil if the opcode is unknown
+	body  []byte      // of a parked read; a write's body is in the log
+	who   *identity   // at the time of arrival: a later auth does not apply to it
+	fixed *fixedReply // nil if the reply is read from the tree, or comes from the log
 	start time.Time
 	slots int // number of slots that it takes in the queue
+}
+
+// fixedReply is a reply that is decided when its request arrives. It is sent in its
+// turn, like every other reply.
+type fixedReply struct {
+	header proto.ReplyHeader
+	body   []byte
+	now    bool // the header gets the last zxid at the time when it is sent
+	end    bool // the connection ends after it
 }
 
 // handle starts one request. It returns false if the connection is to end: at once
@@ -36,38 +45,40 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
 	}
 	switch {
-	case !isAuth(frame) && c.turnAway(&q):
+	case !isAuth(frame) && c.refuseUnauthenticated(&q):
 		return false, nil
 	case q.op == nil:
 		c.warn("closing a connection: unknown operation", "op", int32(h.Op))
-		c.local(q)
-		return false, nil
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid, Zxid: -1, Code: proto.Unimplemented}, end: true}
 	case c.readOnly && q.op.Class == proto.Write:
-		c.local(q)
-		return q.op.Code != proto.OpCloseSession, nil
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid, Code: proto.NotReadOnly}, now: true}
+		if q.op.Code == proto.OpCloseSession {
+			q.fixed.header.Code, q.fixed.end = proto.OK, true
+		}
 	case q.op.Code == proto.OpReconfig:
 		return c.reconfig(q)
 	case q.op.Class == proto.Write:
 		return c.write(q) && q.op.Code != proto.OpCloseSession, nil
+	case q.op.Code == proto.OpPing:
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: proto.XidPing}, now: true}
 	case q.op.Code == proto.OpAuth:
-		var err error
-		if q.code, err = c.auth(q.body); err != nil {
+		code, err := c.auth(q.body)
+		if err != nil {
 			return false, err
 		}
-		c.local(q)
-		return q.code == proto.OK, nil
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid, Code: code}, end: code != proto.OK}
 	case q.op.Code == proto.OpSASL:
 		var r proto.SASLRequest
 		b := jute.NewDecoder(q.body)
 		if r.Decode(&b); b.Err() != nil {
 			return false, errSASL
 		}
-		c.local(q)
-		return true, nil
-	default:
-		c.local(q)
-		return true, nil
+		// ZooKeeper without SASL configured answers OK with an empty token
+		// (ZooKeeperServer.processSasl). It gives the client no identity.
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, body: new(proto.SASLReply).Append(nil)}
 	}
+	c.local(q)
+	return q.fixed == nil || !q.fixed.end, nil
 }
 
 // write queues and proposes a write. It queues first, because the write may be
@@ -201,51 +212,46 @@ func (c *conn) local(q request) {
 	}
 }
 
-// run answers a request from a view. The tree stays locked from the lookup until the
-// watch is set and the reply queued, so that no event comes between them. If the
-// connection is ending, run does nothing. It returns scratch for reuse.
+// run answers a request that does not go through the log. The tree stays locked from
+// the lookup until the watch is set and the reply queued, so that no event comes
+// between them. If the connection is ending, run does nothing. It returns scratch for
+// reuse.
 func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	space, open := c.out.space()
 	if !open {
 		return scratch
 	}
-	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
-	end := false
-	switch {
-	case q.op == nil:
-		h.Zxid, h.Code, end = -1, proto.Unimplemented, true
-	case q.op.Code == proto.OpCloseSession: // in read-only mode; otherwise it goes through the log
-		end = true
-	case q.op.Class == proto.Write:
-		h.Code = proto.NotReadOnly
-	case q.op.Code == proto.OpPing:
-		h.Xid = proto.XidPing
-	case q.op.Code == proto.OpAuth:
-		h.Zxid, h.Code, end = 0, q.code, q.code != proto.OK
-	case q.op.Code == proto.OpSASL:
-		// ZooKeeper without SASL configured answers OK with an empty token
-		// (ZooKeeperServer.processSasl). It gives the client no identity.
-		h.Zxid, scratch = 0, new(proto.SASLReply).Append(scratch)
-	default:
-		// Nothing else is queued before the reply, except events of a setWatches.
-		r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches,
-			MaxReply: max(1, space-frameHeader)}
-		scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
-		if h.Code == fsm.ReplyTooLong {
-			const msg = "closing a connection: a reply does not fit into its outbox"
-			c.warnLater(msg, msg, "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+	if f := q.fixed; f != nil {
+		h := f.header
+		if f.now {
+			h.Zxid = v.Zxid()
+		}
+		c.reply(q, &h, f.body)
+		if f.end {
 			c.end()
-			return nil
 		}
-		if h.Code != proto.OK {
-			scratch = scratch[:0]
-		}
-		if h.Code == proto.ThrottledOp {
-			c.s.stats.throttled.Add(1)
-			// Clients ignore the answer to setWatches, and would wait for events that
-			// never come.
-			end = q.op.Code == proto.OpSetWatches || q.op.Code == proto.OpSetWatches2
-		}
+		return scratch
+	}
+	// Nothing else is queued before the reply, except events of a setWatches.
+	r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches,
+		MaxReply: max(1, space-frameHeader)}
+	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
+	scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
+	if h.Code == fsm.ReplyTooLong {
+		const msg = "closing a connection: a reply does not fit into its outbox"
+		c.warnLater(msg, msg, "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+		c.end()
+		return nil
+	}
+	if h.Code != proto.OK {
+		scratch = scratch[:0]
+	}
+	end := false
+	if h.Code == proto.ThrottledOp {
+		c.s.stats.throttled.Add(1)
+		// Clients ignore the answer to setWatches, and would wait for events that never
+		// come.
+		end = q.op.Code == proto.OpSetWatches || q.op.Code == proto.OpSetWatches2
 	}
 	c.reply(q, &h, scratch)
 	if end {
@@ -287,7 +293,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	if q.op.Code == proto.OpCloseSession {
 		c.end()
 	}
-	for len(c.queue) > 0 && (c.queue[0].op == nil || c.queue[0].op.Class != proto.Write) {
+	for len(c.queue) > 0 && (c.queue[0].fixed != nil || c.queue[0].op.Class != proto.Write) {
 		q := c.pop()
 		c.s.scratch = c.run(v, &q, c.s.scratch[:0])
 		if cap(c.s.scratch) > softLimit {

@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// cutting is a cluster that notes what is proposed, and calls cut with each.
+// cutting is a Proposer that records the xid of each command and calls cut with it.
 type cutting struct {
 	idle
 	xids []int32
@@ -24,8 +24,8 @@ func (p *cutting) Propose(c *fsm.Command, _ fsm.Waiter, _ <-chan struct{}) {
 	p.cut(c.Cxid)
 }
 
-// TestCutLeavesNoGap: of the writes that came together on a connection that is
-// cut, none is done when one before it is not.
+// TestCutLeavesNoGap kills a connection while it proposes writes that arrived
+// together. The writes that were proposed must be a prefix of those that were sent.
 func TestCutLeavesNoGap(t *testing.T) {
 	client, raw := net.Pipe()
 	defer client.Close()
@@ -48,14 +48,13 @@ func TestCutLeavesNoGap(t *testing.T) {
 		}
 	}
 	if n := len(p.xids); n < 3 || n == 100 || !slices.Equal(p.xids, all[:n]) {
-		t.Errorf("proposed are %v, cut with 3", p.xids)
+		t.Errorf("proposed %v; the connection was killed during 3", p.xids)
 	}
 }
 
-// TestNothingBehindTheEnd: of the reads that wait for a write, none is carried out
-// behind one whose reply does not fit: together they would hold the tree's lock
-// for as long as all of their replies take.
-func TestNothingBehindTheEnd(t *testing.T) {
+// TestNothingAfterTheEnd parks reads behind a write. Once a reply does not fit into
+// the outbox, no further read may run: all of them run while the tree is locked.
+func TestNothingAfterTheEnd(t *testing.T) {
 	client, raw := net.Pipe()
 	defer client.Close()
 	var log bytes.Buffer
@@ -71,8 +70,8 @@ func TestNothingBehindTheEnd(t *testing.T) {
 	}
 	s.cfg.Replica.View(func(v *fsm.View) { c.Done(v, &fsm.Result{}) })
 	s.Close()
-	s.Wait() // for the log
+	s.Wait() // until the warning is logged
 	if n := strings.Count(log.String(), "a reply does not fit into its outbox"); n != 1 || len(c.queue) != 0 {
-		t.Errorf("%d reads were carried out, %d wait", n, len(c.queue))
+		t.Errorf("%d reads ran, %d are still queued", n, len(c.queue))
 	}
 }

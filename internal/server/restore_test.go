@@ -18,13 +18,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// applying is a cluster of one server without a log: what is proposed is applied.
+// applying is a Proposer without a log: Propose applies the command at once.
 type applying struct {
 	idle
 	replica *fsm.Replica
 	mu      sync.Mutex
 	index   uint64
-	entries [][]byte // all that were applied
+	entries [][]byte // all entries applied so far
 	waiter  fsm.Waiter
 }
 
@@ -47,7 +47,7 @@ func (p *applying) Propose(c *fsm.Command, w fsm.Waiter, _ <-chan struct{}) {
 	p.replica.Apply(&raft.Log{Index: p.index, Term: 1, Data: p.entries[p.index-1]})
 }
 
-// snapshot is the state after all that was applied here, and then more commands.
+// snapshot returns the state after all applied entries and then more commands.
 func (p *applying) snapshot(t *testing.T, more ...*fsm.Command) (snapshot []byte, zxid int64) {
 	t.Helper()
 	p.mu.Lock()
@@ -68,8 +68,8 @@ func (p *applying) snapshot(t *testing.T, more ...*fsm.Command) (snapshot []byte
 	return b.Bytes(), m.Zxid()
 }
 
-// betweenStates runs while the state is a snapshot's already, and the server may
-// not know yet.
+// betweenStates is an fsm.Observer. It calls run after the replica has switched to
+// the snapshot and before the server learns of it.
 type betweenStates struct{ run func() }
 
 func (betweenStates) Changed(*fsm.View, []proto.Change) {}
@@ -82,10 +82,10 @@ type closer struct{ *bytes.Reader }
 
 func (closer) Close() error { return nil }
 
-// TestRestoreAnswersNobody restores a snapshot while clients that watch a znode
-// send pings: none may be answered with the snapshot's zxid on a connection that
-// was there before. It would name that zxid when it sets its watches again, and
-// never be told of a change that the snapshot has.
+// TestRestoreAnswersNobody restores a snapshot while clients that watch a znode send
+// pings. No reply on an existing connection may show the snapshot's zxid: the client
+// would name that zxid when it sets its watches again, and so never learn of a change
+// that is part of the snapshot.
 func TestRestoreAnswersNobody(t *testing.T) {
 	const clients = 50
 	p := newApplying()
@@ -107,7 +107,7 @@ func TestRestoreAnswersNobody(t *testing.T) {
 	var (
 		watching, ended sync.WaitGroup
 		zxids           [clients]int64 // the last that a client has seen
-		told            [clients]bool  // whether it got the event
+		notified        [clients]bool  // whether it got the event
 	)
 	for i := range clients {
 		client, ours := net.Pipe()
@@ -136,7 +136,7 @@ func TestRestoreAnswersNobody(t *testing.T) {
 					break
 				}
 			}
-			told[i] = len(c.Events) > 0
+			notified[i] = len(c.Events) > 0
 		})
 	}
 	watching.Wait()
@@ -153,8 +153,8 @@ func TestRestoreAnswersNobody(t *testing.T) {
 	}
 	ended.Wait()
 	for i := range clients {
-		if zxids[i] >= zxid && !told[i] {
-			t.Errorf("client %d was answered with zxid %d, and not told of the change at %d", i, zxids[i], zxid)
+		if zxids[i] >= zxid && !notified[i] {
+			t.Errorf("client %d saw zxid %d in a reply but got no event for the change at %d", i, zxids[i], zxid)
 		}
 	}
 }

@@ -291,8 +291,8 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// own makes c the connection of a session and closes the previous one.
-func (s *Server) own(c *conn, session int64, timeout int32) {
+// attach makes c the connection of a session and closes the previous one.
+func (s *Server) attach(c *conn, session int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.session, c.timeout = session, timeout

@@ -12,10 +12,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// shakeTLS runs the TLS handshake of a connection and adds the identity that its
+// handshakeTLS runs the TLS handshake of a connection and adds the identity that its
 // client certificate proves. It returns false if the connection is to end. The
 // caller has set a deadline.
-func (c *conn) shakeTLS(t *tls.Conn) bool {
+func (c *conn) handshakeTLS(t *tls.Conn) bool {
 	stats := &c.s.stats
 	defer stats.tlsHandshakes.Add(-1)
 	if int(stats.tlsHandshakes.Add(1)) > c.s.cfg.MaxTLSHandshakes {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// pipes is a listener without a network.
+// pipes is a net.Listener whose connections are pipes in memory.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -37,7 +37,7 @@ func (p pipes) dial() net.Conn {
 	return client
 }
 
-// idle is a cluster that nobody asks for anything.
+// idle is a Proposer that loses every command.
 type idle struct{}
 
 func (idle) Propose(_ *fsm.Command, w fsm.Waiter, _ <-chan struct{}) { w.Lost() }
@@ -49,11 +49,11 @@ func (idle) Reconfigure([]byte, time.Duration) (proto.Code, bool)    { return pr
 func (idle) ResetProposals()                                         {}
 func (idle) Role() string                                            { return "standalone" }
 
-// overPipes runs a test with a server that speaks TLS over pipes, in virtual
-// time. handshake is the client's side of it.
+// overPipes runs a test in virtual time, with a server that speaks TLS over pipes.
+// handshake performs the client's side of a TLS handshake.
 func overPipes(t *testing.T, test func(t *testing.T, s *Server, l pipes, handshake func(net.Conn) *tls.Conn)) {
 	ca := testkit.NewCA(t)
-	// A ticket would have to be read by the client before the handshake is over.
+	// On a pipe, the server's handshake would block until the client reads the ticket.
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Server(t)}, SessionTicketsDisabled: true}
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{
@@ -76,8 +76,8 @@ func overPipes(t *testing.T, test func(t *testing.T, s *Server, l pipes, handsha
 	})
 }
 
-// TestTLSHandshakesAreBounded: a client that does not finish its handshake is
-// cut off in time, and so many of them at once are too many.
+// TestTLSHandshakesAreBounded checks that a TLS handshake must end within
+// HandshakeTimeout, and that at most MaxTLSHandshakes run at the same time.
 func TestTLSHandshakesAreBounded(t *testing.T) {
 	overPipes(t, func(t *testing.T, s *Server, l pipes, handshake func(net.Conn) *tls.Conn) {
 		ended := func(nc net.Conn) time.Duration {
@@ -90,9 +90,9 @@ func TestTLSHandshakesAreBounded(t *testing.T) {
 		silent, slow := l.dial(), l.dial()
 		synctest.Wait()
 		d := ended(l.dial())
-		synctest.Wait() // it is closed first and then counted out
+		synctest.Wait() // the server closes the connection before it counts it
 		if d > 0 || s.stats.tlsExceeded.Load() != 1 || s.stats.tlsHandshakes.Load() != 2 {
-			t.Errorf("one too many is closed after %v; exceeded %d, under way %d", d, s.stats.tlsExceeded.Load(), s.stats.tlsHandshakes.Load())
+			t.Errorf("the connection above the limit is closed after %v; exceeded %d, in progress %d", d, s.stats.tlsExceeded.Load(), s.stats.tlsHandshakes.Load())
 		}
 		go func() {
 			for _, b := range []byte{0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 1, 2, 3, 4} {
@@ -106,10 +106,10 @@ func TestTLSHandshakesAreBounded(t *testing.T) {
 			t.Errorf("closed after %v", d)
 		}
 		synctest.Wait()
-		if failed, under := s.stats.tlsFailed.Load(), s.stats.tlsHandshakes.Load(); failed != 2 || under != 0 {
-			t.Errorf("%d failed, %d under way", failed, under)
+		if failed, running := s.stats.tlsFailed.Load(), s.stats.tlsHandshakes.Load(); failed != 2 || running != 0 {
+			t.Errorf("%d failed, %d in progress", failed, running)
 		}
-		// The time for TLS is part of that for the first frame.
+		// The TLS handshake and the first frame share one deadline.
 		late := l.dial()
 		time.Sleep(4 * time.Second)
 		if d := ended(handshake(late)); d != 6*time.Second {
@@ -123,8 +123,8 @@ func TestTLSHandshakesAreBounded(t *testing.T) {
 	})
 }
 
-// TestCutTLS: to cut a connection takes no time, though TLS would say goodbye
-// and the client does not listen. Whoever cuts it may hold everybody up.
+// TestCutTLS checks that killing a TLS connection does not block, although TLS would
+// send an alert and the client does not read: the caller may hold the server's lock.
 func TestCutTLS(t *testing.T) {
 	overPipes(t, func(t *testing.T, s *Server, l pipes, handshake func(net.Conn) *tls.Conn) {
 		handshake(l.dial())
@@ -141,7 +141,7 @@ func TestCutTLS(t *testing.T) {
 	})
 }
 
-// TestDistinguishedName compares the form of subjects with that of Java 17.
+// TestDistinguishedName compares formatted subjects with the output of Java 17.
 func TestDistinguishedName(t *testing.T) {
 	for der, want := range map[string]string{
 		"3000":                                       "",
@@ -189,13 +189,13 @@ func TestDistinguishedName(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, err := distinguishedName(b); err != nil || got != want {
-			t.Errorf("%s is %q, %v; to Java %q", der, got, err, want)
+			t.Errorf("%s is %q, %v; Java has %q", der, got, err, want)
 		}
 		if _, err := distinguishedName(append(b, 0)); err == nil {
-			t.Errorf("%s: a byte too many is not seen", der)
+			t.Errorf("%s: no error with a byte appended", der)
 		}
 		if got, err := distinguishedName(b[:len(b)-1]); err == nil {
-			t.Errorf("%s: a byte too few is not seen: %q", der, got)
+			t.Errorf("%s: no error without the last byte: %q", der, got)
 		}
 	}
 	subject := pkix.Name{CommonName: "Ann, of X", Organization: []string{"Example"}, Country: []string{"DE"}}

@@ -11,15 +11,16 @@ import (
 // are logged per second, and the next line says how many were suppressed.
 type warnings struct {
 	mu      sync.Mutex
-	said    map[string]*said // by kind
-	waiting []func()         // lines for logWaiting to log, in this order
-	logging bool             // logWaiting is running
+	kinds   map[string]*warnCount
+	waiting []func() // lines for logWaiting to log, in this order
+	logging bool     // logWaiting is running
 }
 
-type said struct {
-	since  time.Time
-	lines  int
-	unsaid int
+// warnCount counts the lines of one kind.
+type warnCount struct {
+	since      time.Time // when the current second began
+	lines      int       // asked for since then
+	suppressed int       // since the last line that was logged
 }
 
 const (
@@ -76,35 +77,37 @@ func (s *Server) logWaiting() {
 
 // warning returns a function that logs the warning, or nil if it is suppressed.
 func (c *conn) warning(kind, msg string, args ...any) (say func()) {
-	unsaid, ok := c.s.warnings.allow(kind, time.Now())
+	suppressed, ok := c.s.warnings.allow(kind, time.Now())
 	if !ok {
 		return nil
 	}
 	args = append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
-	if unsaid > 0 {
-		args = append(args, "unsaid", unsaid)
+	if suppressed > 0 {
+		args = append(args, "suppressed", suppressed)
 	}
 	return func() { c.s.cfg.Log.Warn(msg, args...) }
 }
 
-func (w *warnings) allow(msg string, now time.Time) (unsaid int, ok bool) {
+// allow decides whether a line of that kind may be logged now, and returns how many lines
+// were suppressed before it.
+func (w *warnings) allow(kind string, now time.Time) (suppressed int, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	s := w.said[msg]
+	s := w.kinds[kind]
 	if s == nil {
-		if w.said == nil {
-			w.said = map[string]*said{}
+		if w.kinds == nil {
+			w.kinds = map[string]*warnCount{}
 		}
-		s = &said{since: now}
-		w.said[msg] = s
+		s = &warnCount{since: now}
+		w.kinds[kind] = s
 	}
 	if now.Sub(s.since) >= time.Second {
 		s.since, s.lines = now, 0
 	}
 	if s.lines++; s.lines > warnBurst {
-		s.unsaid++
+		s.suppressed++
 		return 0, false
 	}
-	unsaid, s.unsaid = s.unsaid, 0
-	return unsaid, true
+	suppressed, s.suppressed = s.suppressed, 0
+	return suppressed, true
 }

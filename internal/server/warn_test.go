@@ -14,11 +14,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// blockedLog is a log to a terminal that nobody reads, until opened is closed.
+// blockedLog is a slog.Handler that blocks until opened is closed.
 type blockedLog struct {
 	opened chan struct{}
 	mu     *sync.Mutex
-	lines  map[string]int // all that were begun
+	lines  map[string]int // by message
 }
 
 func (l blockedLog) Enabled(context.Context, slog.Level) bool { return true }
@@ -33,8 +33,8 @@ func (l blockedLog) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestBlockedLog: entries are applied, and clients answered, while the log takes
-// nothing; what there was to say comes later.
+// TestBlockedLog checks that entries are applied and clients answered while the log
+// blocks, and that the warnings are logged once it no longer does.
 func TestBlockedLog(t *testing.T) {
 	log := blockedLog{make(chan struct{}), new(sync.Mutex), map[string]int{}}
 	p := newApplying()
@@ -59,8 +59,8 @@ func TestBlockedLog(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	deaf := connect() // it watches all, and reads nothing
-	if _, err := deaf.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != nil {
+	silent := connect() // it watches everything but reads nothing
+	if _, err := silent.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 200 {
@@ -70,7 +70,7 @@ func TestBlockedLog(t *testing.T) {
 	}
 	for end := time.Now().Add(time.Minute); len(s.connections()) > 1; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the client that reads nothing is still connected")
+			t.Fatal("the client that does not read is still connected")
 		}
 	}
 	close(log.opened)
@@ -79,6 +79,6 @@ func TestBlockedLog(t *testing.T) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	if log.lines["Quota exceeded"] == 0 || log.lines["closing a connection whose client does not read"] != 1 {
-		t.Errorf("logged was %v", log.lines)
+		t.Errorf("the log has %v", log.lines)
 	}
 }

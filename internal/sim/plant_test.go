@@ -31,7 +31,7 @@ var plants = []plant{
 	}, []string{"session order"}},
 	{"sync does not go through the log", []edit{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
-		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\tcase q.op.Code == proto.OpPing:"},
+		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
 	{"the leader ignores the touches that other members report", []edit{
 		{"cluster/liveness.go", "!l.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
@@ -60,8 +60,7 @@ var plants = []plant{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
 	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
-		{"internal/server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
-		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpDelete:\n\tcase q.op.Code == proto.OpPing:"},
+		{"internal/server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
 		{"internal/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
 	{"a member that crashes loses the last entries of its log", []edit{

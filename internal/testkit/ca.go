@@ -16,10 +16,10 @@ import (
 	"time"
 )
 
-// CA is an authority that issues certificates to tests. They are valid at all
-// times, virtual ones too, unless they are to be expired.
+// CA is a certificate authority for tests. Its certificates are valid from 1990 to 2190,
+// and so in virtual time too, except those of Expired.
 type CA struct {
-	Pool *x509.CertPool // itself
+	Pool *x509.CertPool // contains only this authority
 
 	cert   *x509.Certificate
 	key    *ecdsa.PrivateKey
@@ -28,7 +28,7 @@ type CA struct {
 
 var validFrom, validTo = time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(2190, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// NewCA makes an authority.
+// NewCA creates an authority.
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	ca := &CA{Pool: x509.NewCertPool()}
@@ -46,8 +46,8 @@ func (ca *CA) Server(t testing.TB) tls.Certificate {
 	}))
 }
 
-// Peer issues a certificate for a member of a cluster on the loopback interface,
-// which is a server and a client to the others.
+// Peer issues a certificate for a cluster member on the loopback interface, which is
+// both a server and a client to the other members.
 func (ca *CA) Peer(t testing.TB) tls.Certificate {
 	t.Helper()
 	return pair(ca.sign(t, &x509.Certificate{
@@ -62,7 +62,7 @@ func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
 	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validTo}))
 }
 
-// Expired issues a client certificate whose time is over.
+// Expired issues a client certificate that has expired.
 func (ca *CA) Expired(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()
 	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validFrom.Add(time.Hour)}))

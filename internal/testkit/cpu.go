@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// CPU is how much time of processors f takes, which is the same on a machine that
-// has others to serve; and whatever else this process does meanwhile.
+// CPU returns the processor time that this process uses while f runs. Unlike elapsed
+// time, it does not depend on how busy the machine is.
 func CPU(t testing.TB, f func()) time.Duration {
 	t.Helper()
 	used := func() time.Duration {

@@ -2,7 +2,7 @@ package testkit
 
 import "testing"
 
-// Port is TakePort for as long as a test runs.
+// Port is like TakePort, and releases the port at the end of the test.
 func Port(t testing.TB) int {
 	t.Helper()
 	port, release, err := TakePort()

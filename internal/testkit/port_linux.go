@@ -5,17 +5,17 @@ import (
 	"syscall"
 )
 
-// TakePort takes a TCP port of 127.0.0.1 for a server that is still to be started,
-// and keeps it until release is called: the system gives it to nobody who asks for
-// any port, nor uses it for a connection. Whoever names it can listen there, as
-// often as a test restarts its server; until then connections are refused.
+// TakePort reserves a TCP port of 127.0.0.1 for a server that is to be started later.
+// Until release is called, the system does not assign the port to anyone who asks for
+// any free port, nor to an outgoing connection. A server that names the port can listen
+// on it, also after a restart. While no server listens, connections are refused.
 func TakePort() (port int, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, nil, os.NewSyscallError("socket", err)
 	}
 	release = func() { syscall.Close(fd) }
-	// Who listens sets this as well, and then the two do not collide.
+	// Listeners set SO_REUSEADDR as well, so this socket does not keep them from binding.
 	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		release()
 		return 0, nil, os.NewSyscallError("setsockopt", err)

@@ -4,8 +4,8 @@ package testkit
 
 import "net"
 
-// TakePort finds a TCP port of 127.0.0.1 for a server that is still to be started.
-// Here, nothing keeps others from taking it meanwhile.
+// TakePort finds a free TCP port of 127.0.0.1 for a server that is to be started later.
+// On this system it cannot reserve the port, so another process may take it.
 func TakePort() (port int, release func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package testkit
 
-// Race says that the test was built with the race detector, which makes it slow.
+// Race reports whether the test was built with the race detector, which makes it slow.
 const Race = true

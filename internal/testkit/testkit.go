@@ -1,6 +1,6 @@
-// Package testkit is what the tests of several packages share: transcripts,
-// generated parts of documents, seeds of random tests, ports, a count of
-// allocated bytes, and waiting for a condition or for the end of goroutines. Only
+// Package testkit has what the tests of several packages share: transcripts, generated
+// parts of documents, seeds of random tests, certificates, ports, measurements of memory
+// and processor time, and waiting for a condition or for the end of goroutines. Only
 // tests import it.
 package testkit
 
@@ -17,22 +17,22 @@ import (
 	"testing"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write what the transcripts in testdata should say, for review as a diff")
+var rewrite = flag.Bool("rewrite", false, "update transcripts and generated files, for review as a diff")
 
-// Transcripts runs the stories in testdata/*.txt, each with a fresh start().
+// Transcripts runs the transcripts in testdata/*.txt, each with a new call of start.
 //
-// A story is a list of commands, each followed by a line of dashes and all that
-// the command printed, up to an empty line. A command is one line and those
-// below it that are indented; lines that begin with # are remarks:
+// A transcript is a list of commands, each followed by a line of dashes and the
+// command's output, up to an empty line. A command is one line and the indented lines
+// after it. Lines that start with # are comments:
 //
 //	create /a data=x
 //	----
 //	Ok /a
 //	  created /a
 //
-// What is printed must be the same every time. With the flag -rewrite the files
-// are brought up to date instead, and the change is reviewed as a diff. So a
-// new story needs only its commands, with an empty line between them.
+// The output must be the same in every run. With the flag -rewrite, Transcripts updates
+// the files instead, so that the change can be reviewed as a diff. A new transcript
+// therefore needs only its commands, separated by empty lines.
 func Transcripts(t *testing.T, start func(t *testing.T) (run func(command []string) string)) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -52,13 +52,13 @@ func Transcripts(t *testing.T, start func(t *testing.T) (run func(command []stri
 				}
 			case got != string(b):
 				line, now, was := firstDifference(got, string(b))
-				t.Errorf("%s:%d: printed %q, should be %q (-rewrite brings the file up to date)", file, line, now, was)
+				t.Errorf("%s:%d: printed %q, should be %q (-rewrite updates the file)", file, line, now, was)
 			}
 		})
 	}
 }
 
-// play returns a story with what run prints now.
+// play returns the transcript with the output that run returns now.
 func play(text string, run func(command []string) string) string {
 	var out strings.Builder
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
@@ -72,7 +72,7 @@ func play(text string, run func(command []string) string) string {
 		for ; i < len(lines) && lines[i] != "----" && lines[i] != ""; i++ {
 			command = append(command, lines[i])
 		}
-		for i < len(lines) && lines[i] != "" { // what it printed when the file was written
+		for i < len(lines) && lines[i] != "" { // the recorded output
 			i++
 		}
 		out.WriteString(strings.Join(command, "\n") + "\n----\n" + run(command))
@@ -88,8 +88,8 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 	return line + 1, x[line], y[line]
 }
 
-// Seed is where the random numbers of a test begin: LOCKKEEPER_SEED, or anew
-// for each run. A test that fails tells it.
+// Seed returns the seed for a test's random numbers: LOCKKEEPER_SEED if it is set, and
+// otherwise a random one. If the test fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -101,13 +101,13 @@ func Seed(t testing.TB) uint64 {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("to see this again: LOCKKEEPER_SEED=%d", seed)
+			t.Logf("to reproduce: LOCKKEEPER_SEED=%d", seed)
 		}
 	})
 	return seed
 }
 
-// Allocated is how many bytes f allocates, and whatever else runs meanwhile.
+// Allocated returns how many bytes this process allocates while f runs.
 func Allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -116,9 +116,9 @@ func Allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// Unblocked is a log for servers under test. It fails the test if a line is logged by
-// the goroutine that applies entries, or while the tree is locked: a log that
-// blocks would stop the member.
+// Unblocked returns a log for servers under test. It fails the test if a line is logged
+// by the goroutine that applies entries or while the tree is locked: there, a log that
+// blocks would stop the whole member.
 func Unblocked(t testing.TB) *slog.Logger { return slog.New(unblocked{t}) }
 
 type unblocked struct{ t testing.TB }
@@ -128,12 +128,12 @@ func (u unblocked) WithAttrs([]slog.Attr) slog.Handler       { return u }
 func (u unblocked) WithGroup(string) slog.Handler            { return u }
 func (u unblocked) Handle(_ context.Context, r slog.Record) error {
 	if inReplica() {
-		u.t.Errorf("logged while the tree is locked or an entry is applied: %s", r.Message)
+		u.t.Errorf("logged while the tree is locked or an entry is being applied: %s", r.Message)
 	}
 	return nil
 }
 
-// inReplica reports whether a method of fsm.Replica has called its caller.
+// inReplica reports whether a method of fsm.Replica is on the stack.
 func inReplica() bool {
 	var pcs [100]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
@@ -148,8 +148,8 @@ func inReplica() bool {
 	}
 }
 
-// GeneratedFile compares a file with what it should say. With the flag -rewrite
-// it writes the file anew instead.
+// GeneratedFile checks that a file has the given text. With the flag -rewrite it writes
+// the file instead.
 func GeneratedFile(t *testing.T, file, want string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -160,16 +160,16 @@ func GeneratedFile(t *testing.T, file, want string) {
 			t.Fatal(err)
 		}
 	case err != nil:
-		t.Errorf("%v (-rewrite makes it)", err)
+		t.Errorf("%v (-rewrite creates it)", err)
 	default:
 		line, is, should := firstDifference(was, want)
-		t.Errorf("%s: line %d is %q, should be %q (-rewrite brings it up to date)", file, line, is, should)
+		t.Errorf("%s: line %d is %q, should be %q (-rewrite updates it)", file, line, is, should)
 	}
 }
 
-// Generated compares the part of a file between the lines "<!-- NAME -->" and
-// "<!-- end of NAME -->" with what it should say. With the flag -rewrite it
-// writes the file anew instead.
+// Generated checks that the part of a file between the lines "<!-- NAME -->" and
+// "<!-- end of NAME -->" is the given text. With the flag -rewrite it updates the file
+// instead.
 func Generated(t *testing.T, file, name, want string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -189,6 +189,6 @@ func Generated(t *testing.T, file, name, want string) {
 		}
 	default:
 		line, is, should := firstDifference(was, want)
-		t.Errorf("%s: line %d of the part %q is %q, should be %q (-rewrite brings it up to date)", file, line, name, is, should)
+		t.Errorf("%s: line %d of the part %q is %q, should be %q (-rewrite updates it)", file, line, name, is, should)
 	}
 }

@@ -11,22 +11,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Field is one value of a frame that is not made of others, and its place.
+// Field is one elementary value of a frame.
 type Field struct {
-	Name   string // with the names of what it is in: "stat.czxid", "ops[1].path"
+	Name   string // with the names of the enclosing records: "stat.czxid", "ops[1].path"
 	Offset int    // in Payload
 	Length int
 	Value  any // a bool, number, string, []byte, or one of proto's types for them
 }
 
-// Text is the field's value in words.
+// Text formats the field's value.
 func (f *Field) Text() string { return named(f.Value, f.Base()) }
 
-// Base is the name without what the field is in: "czxid".
+// Base returns the name without the enclosing records: "czxid".
 func (f *Field) Base() string { return f.Name[strings.LastIndexByte(f.Name, '.')+1:] }
 
-// Fields gives the fields of a frame in their order, those of the header first.
-// A body that could not be decoded has none.
+// Fields yields the fields of a frame in order, those of the header first. A body that
+// could not be decoded has no fields.
 func (f *Frame) Fields() iter.Seq[Field] {
 	return func(yield func(Field) bool) {
 		w := walker{yield: yield, payload: f.Payload}
@@ -58,8 +58,8 @@ func (w *walker) leaf(name string, size int, v any) {
 	w.at += size
 }
 
-// sized is a leaf that begins with its length. That is read from the bytes: what
-// is no UTF-8 is longer or shorter when decoded.
+// sized yields a leaf that starts with its length. It reads the length from the
+// payload, because text that is not valid UTF-8 changes its length when decoded.
 func (w *walker) sized(name string, v any) {
 	size := 4
 	if rest := w.payload[min(w.at, len(w.payload)):]; len(rest) >= 4 {
@@ -130,8 +130,8 @@ func (w *walker) value(name string, v reflect.Value) {
 	}
 }
 
-// fields walks through a struct, with those embedded in it in their place. The
-// byte readOnly of a handshake may not be there.
+// fields walks through a struct and the structs embedded in it. It omits the readOnly
+// byte of a handshake that has none.
 func (w *walker) fields(name string, v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -145,9 +145,10 @@ func (w *walker) fields(name string, v reflect.Value) {
 	}
 }
 
-// Plain is a record made of what JSON knows: objects with the names that Text
-// has, lists, strings, numbers, null. Ids of 64 bits are strings in hex, which
-// no reader of JSON rounds; bytes that are no text are {"hex": …}.
+// Plain converts a record to values that JSON can represent: objects with the same
+// names as in Text, lists, strings, numbers and null. Ids of 64 bits become strings in
+// hex, because readers of JSON may round large numbers. Bytes that are not text become
+// {"hex": …}.
 func Plain(r any) any { return plain(reflect.ValueOf(r), "") }
 
 func plain(v reflect.Value, name string) any {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/golden"
 )
 
-// captured calls f with every frame of the captured exchanges that is one.
+// captured calls f with every frame of the captured exchanges.
 func captured(t *testing.T, f func(s *golden.Scenario, step *golden.Step, frame *Frame)) {
 	t.Helper()
 	scenarios, err := golden.LoadAll(os.DirFS("../../testdata/golden"))
@@ -38,8 +38,8 @@ func captured(t *testing.T, f func(s *golden.Scenario, step *golden.Step, frame 
 	}
 }
 
-// TestFields: the fields of a captured frame cover it from its first byte to
-// its last, and are where the recorder of the files found them.
+// TestFields checks that the fields of every captured frame cover it completely, and
+// that they agree with the fields marked in the files.
 func TestFields(t *testing.T) {
 	frames, marked := 0, 0
 	captured(t, func(s *golden.Scenario, step *golden.Step, f *Frame) {
@@ -50,9 +50,9 @@ func TestFields(t *testing.T) {
 		at := map[int]Field{}
 		end := 0
 		for x := range f.Fields() {
-			gap := x.Offset - end // a multi's flags and repeated codes are no fields
+			gap := x.Offset - end // a multi's flags and repeated codes are not fields
 			if gap != 0 && gap != 1 && gap != 4 && gap != 5 || gap < 0 {
-				t.Errorf("%s:%d: field %s begins at %d, the one before ends at %d", s.Name, step.Line, x.Name, x.Offset, end)
+				t.Errorf("%s:%d: field %s starts at %d, but the previous one ends at %d", s.Name, step.Line, x.Name, x.Offset, end)
 			}
 			end = x.Offset + x.Length
 			at[x.Offset] = x
@@ -83,7 +83,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestFieldsStop: whoever has seen enough gets no more.
+// TestFieldsStop ends the iteration early.
 func TestFieldsStop(t *testing.T) {
 	captured(t, func(_ *golden.Scenario, _ *golden.Step, f *Frame) {
 		for range f.Fields() {
@@ -119,7 +119,7 @@ func TestPlain(t *testing.T) {
 			found = found || strings.HasPrefix(s, want)
 		}
 		if !found {
-			t.Errorf("none begins %s", want)
+			t.Errorf("no frame starts with %s", want)
 		}
 	}
 	if got, want := Plain([]byte{255}), "map[hex:ff]"; got.(map[string]any)["hex"] != "ff" {

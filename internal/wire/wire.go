@@ -1,5 +1,5 @@
-// Package wire follows the conversation on a connection between a client and a
-// ZooKeeper-protocol server, and says in words what each frame is.
+// Package wire decodes the frames on a connection that speaks ZooKeeper's protocol, and
+// formats them as text.
 package wire
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Kind says what a frame is.
+// Kind is the kind of a frame.
 type Kind int
 
 // The kinds of frames.
@@ -38,16 +38,16 @@ type Frame struct {
 	Code    proto.Code   // of a Reply and an Event
 	Body    proto.Record // nil if there is none, or if Err is set
 	Err     error        // why the frame, or its body, cannot be decoded
-	Rest    []byte       // bytes behind the record, or the body that cannot be decoded
+	Rest    []byte       // bytes after the record, or a body that cannot be decoded
 	Payload []byte       // the whole frame without its length
 }
 
 // FromClient reports whether the client sent the frame.
 func (f *Frame) FromClient() bool { return f.Kind == ConnectRequest || f.Kind == Request }
 
-// Conversation follows the two directions of one connection from its start, so
-// that a reply is decoded by what was asked. The zero value is a new
-// connection. It must not be used by two goroutines at once.
+// Conversation follows both directions of one connection from its start. It needs both
+// because only the request says how to decode its reply. The zero value is a new
+// connection. A Conversation is not safe for concurrent use.
 type Conversation struct {
 	asked, answered bool // the handshake
 	waiting         xid.Waiting
@@ -124,7 +124,7 @@ func (f *Frame) decode(d *jute.Decoder, r proto.Record) {
 	}
 }
 
-// OpName is ZooKeeper's name of an opcode, or its number.
+// OpName returns ZooKeeper's name of an opcode, or its number.
 func OpName(op proto.OpCode) string {
 	if row := proto.OpByCode(op); row != nil {
 		return row.Name
@@ -138,7 +138,7 @@ func OpName(op proto.OpCode) string {
 	return "op " + strconv.Itoa(int(op))
 }
 
-// String is the frame in one line.
+// String formats the frame as one line.
 func (f *Frame) String() string {
 	var b strings.Builder
 	switch f.Kind {
@@ -171,7 +171,7 @@ func (f *Frame) String() string {
 	return b.String()
 }
 
-// Zxid is a transaction id in words; -1 is none.
+// Zxid formats a zxid in hex, but -1, which means none, in decimal.
 func Zxid(z int64) string {
 	if z == -1 {
 		return "-1"
@@ -189,17 +189,17 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// Text is a record in words: its fields with their names, nested.
+// Text formats a record as its fields with their names, nested.
 func Text(r any) string { return named(r, "") }
 
-// named is a value in words. name is the field that it is in, if any.
+// named formats a value. name is the name of its field, if any.
 func named(r any, name string) string {
 	var b strings.Builder
 	text(&b, reflect.ValueOf(r), name)
 	return b.String()
 }
 
-// text writes one value. name is the field that it is in.
+// text writes one value. name is the name of its field.
 func text(b *strings.Builder, v reflect.Value, name string) {
 	switch x := v.Interface().(type) {
 	case proto.ACL:
@@ -280,11 +280,11 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 	}
 }
 
-// isZxid and isSession tell what a field of 64 bits holds, by its name.
+// isZxid and isSession decide by its name what a 64-bit field holds.
 func isZxid(name string) bool    { return strings.Contains(strings.ToLower(name), "zxid") }
 func isSession(name string) bool { return name == "sessionID" || name == "ephemeralOwner" }
 
-// fieldName is how a field of a record is called here.
+// fieldName returns the name of a field in text and JSON.
 func fieldName(f reflect.StructField) string {
 	switch f.Name {
 	case "ACL", "IDs", "ID", "TTL":
@@ -293,7 +293,7 @@ func fieldName(f reflect.StructField) string {
 	return strings.ToLower(f.Name[:1]) + f.Name[1:]
 }
 
-// fields writes the fields of a struct, those of embedded ones among them.
+// fields writes the fields of a struct and of the structs embedded in it.
 func fields(b *strings.Builder, v reflect.Value, first bool) bool {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -312,7 +312,7 @@ func fields(b *strings.Builder, v reflect.Value, first bool) bool {
 	return first
 }
 
-// data writes bytes as text where they are text.
+// data writes bytes as a quoted string if they are text, and otherwise in hex.
 func data(b *strings.Builder, v []byte) {
 	switch {
 	case v == nil:

@@ -9,8 +9,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestCapturedExchanges reads every frame that a real server sent in the
-// captured exchanges: all must decode, to the last byte.
+// TestCapturedExchanges decodes every frame that ZooKeeper sent in the captured
+// exchanges. All must decode to the last byte.
 func TestCapturedExchanges(t *testing.T) {
 	scenarios, err := golden.LoadAll(os.DirFS("../../testdata/golden"))
 	if err != nil {
@@ -92,17 +92,17 @@ func TestText(t *testing.T) {
 	}
 }
 
-// FuzzConversation decodes whatever two strangers may say to each other.
+// FuzzConversation decodes arbitrary frames from both sides.
 func FuzzConversation(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 0, 0, 0, 14, 0, 0, 0, 1}, []byte{0, 0, 0, 1})
-	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x03/\xff\xfe\x01"), []byte{}) // a path that is no UTF-8
+	f.Add([]byte("\x00\x00\x00\x01\x00\x00\x00\x04\x00\x00\x00\x03/\xff\xfe\x01"), []byte{}) // a path that is not valid UTF-8
 	f.Fuzz(func(t *testing.T, asked, answered []byte) {
 		var c Conversation
 		for range 2 {
 			q := c.FromClient(asked)
 			r := c.FromServer(answered)
 			if q.String() == "" || r.String() == "" {
-				t.Fatal("a frame without words")
+				t.Fatal("a frame is formatted as an empty string")
 			}
 			for _, frame := range []*Frame{&q, &r} {
 				end := 0

@@ -13,22 +13,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Printer writes events for people, or as JSON, one line for each. Its method
-// Handle fits a [Proxy].
+// Printer writes one line for each event, as text or JSON. Its method Handle can serve
+// as Proxy.Handle.
 type Printer struct {
 	W     io.Writer
-	Start time.Time // times are told since then
+	Start time.Time // times are shown relative to it
 	JSON  bool
-	Hex   bool     // the bytes too
-	Only  []string // nil is everything; else operations, and the words of [Selectors]
+	Hex   bool     // write the bytes, too
+	Only  []string // operations and words of Selectors to write; nil means everything
 }
 
-// Selectors are the words for Printer.Only that are no operations: handshakes,
-// watch events, four-letter words, bytes that are no frames, and the beginning
+// Selectors are the words in Printer.Only that are not operations. They select
+// handshakes, watch events, four-letter words, bytes that are not frames, and the start
 // and end of connections.
 var Selectors = []string{"connect", "event", "4lw", "raw", "conn"}
 
-// selector is the word that selects an event.
+// selector returns the word of Printer.Only that selects an event.
 func selector(e *Event) string {
 	switch e.Kind {
 	case Framed:
@@ -77,7 +77,7 @@ func (p *Printer) Handle(e Event) {
 	p.W.Write(b)
 }
 
-// words is the event without its time and connection.
+// words formats the event without its time and connection.
 func (e *Event) words() string {
 	switch e.Kind {
 	case Opened:
@@ -112,7 +112,7 @@ func (e *Event) words() string {
 	return "close"
 }
 
-// harmless replaces what a terminal would obey.
+// harmless replaces control characters, which a terminal would interpret.
 func harmless(r rune) rune {
 	if unicode.IsControl(r) && r != '\t' {
 		return unicode.ReplacementChar
@@ -120,7 +120,7 @@ func harmless(r rune) rune {
 	return r
 }
 
-// object is the event as JSON.
+// object returns the event as a JSON object.
 func (p *Printer) object(e *Event) map[string]any {
 	o := map[string]any{
 		"time": e.Time.Sub(p.Start).Seconds(), "conn": e.Conn,
@@ -147,7 +147,7 @@ func (p *Printer) object(e *Event) map[string]any {
 	return o
 }
 
-// frameObject is a frame as JSON.
+// frameObject returns a frame as a JSON object.
 func frameObject(f *wire.Frame) map[string]any {
 	o := map[string]any{"kind": map[wire.Kind]string{
 		wire.ConnectRequest: "connect", wire.ConnectReply: "connect",
@@ -175,8 +175,8 @@ func frameObject(f *wire.Frame) map[string]any {
 	return o
 }
 
-// ParseOnly reads a list for Printer.Only: names of operations as ZooKeeper
-// has them, and Selectors, separated by commas.
+// ParseOnly parses a list for Printer.Only: ZooKeeper's names of operations, and words
+// of Selectors, separated by commas.
 func ParseOnly(text string) (only []string, err error) {
 	for word := range strings.SplitSeq(text, ",") {
 		word = strings.TrimSpace(word)
@@ -185,7 +185,7 @@ func ParseOnly(text string) (only []string, err error) {
 			known = known || proto.Ops[i].Name == word
 		}
 		if !known {
-			return nil, fmt.Errorf("%q is no operation, and none of %s", word, strings.Join(Selectors, ", "))
+			return nil, fmt.Errorf("%q is neither an operation nor one of %s", word, strings.Join(Selectors, ", "))
 		}
 		only = append(only, word)
 	}

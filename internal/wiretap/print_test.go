@@ -13,7 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// talk is a client that works through all kinds of events.
+// talk returns the events of a few connections, with every kind of event.
 func talk() []Event {
 	var c wire.Conversation
 	at := time.Unix(100, 0)
@@ -110,7 +110,7 @@ func TestPrinter(t *testing.T) {
 `},
 	} {
 		if got := "\n" + printed(x.p); got != x.want {
-			t.Errorf("%s:%s\nshould be:%s", x.name, got, x.want)
+			t.Errorf("%s:%s\nwant:%s", x.name, got, x.want)
 		}
 	}
 }
@@ -122,12 +122,13 @@ func TestParseOnly(t *testing.T) {
 	}
 	for _, bad := range []string{"", "create,", "Create", "delet"} {
 		if got, err := ParseOnly(bad); err == nil {
-			t.Errorf("%q is %q", bad, got)
+			t.Errorf("%q is accepted as %q", bad, got)
 		}
 	}
 }
 
-// TestRecorderLoses: what cannot be recorded ends its connection, and is counted.
+// TestRecorderLoses checks that a frame that cannot be recorded ends the recording of
+// its connection, and is counted.
 func TestRecorderLoses(t *testing.T) {
 	var b bytes.Buffer
 	r := NewRecorder(&b, "x")
@@ -167,8 +168,8 @@ func TestRecorderErr(t *testing.T) {
 	}
 }
 
-// TestRecorderWaits: a pause is recorded while a session may expire of it, for
-// twice its timeout at most, and not while all are alive.
+// TestRecorderWaits checks that the recorder records pauses while a session may expire,
+// for at most twice its timeout, and none while all sessions are alive.
 func TestRecorderWaits(t *testing.T) {
 	var b bytes.Buffer
 	r := NewRecorder(&b, "x")
@@ -213,7 +214,7 @@ func TestRecorderWaits(t *testing.T) {
 	expect := func(what string, want time.Duration) {
 		t.Helper()
 		if got := waits(); got != want {
-			t.Errorf("%s: %v were recorded, want %v", what, got, want)
+			t.Errorf("%s: pauses of %v were recorded, want %v", what, got, want)
 		}
 	}
 	connect(1, 6000)
@@ -245,7 +246,7 @@ func TestRecorderWaits(t *testing.T) {
 	say(0, 4, false, (&proto.ReplyHeader{Xid: 1, Zxid: 5}).Append(nil))
 	before := waits()
 	tell(0, Event{Conn: 4, Kind: Finished})
-	for range 10 { // the third one is owed no more than twice its timeout
+	for range 10 { // at most twice the third session's timeout is recorded
 		ping(2*time.Second, 1)
 	}
 	expect("one was closed", before+4*time.Second)

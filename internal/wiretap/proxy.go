@@ -1,8 +1,9 @@
-// Package wiretap stands between a client and a server that speak ZooKeeper's
-// protocol: a proxy that passes bytes on as they are and tells what they mean,
-// a printer and a recorder of what it tells, and a replayer of recordings.
+// Package wiretap shows the traffic between clients and a server that speak ZooKeeper's
+// protocol. It has a proxy, which forwards bytes unchanged and reports what they mean as
+// events, a printer and a recorder of these events, and a function that replays
+// recordings.
 //
-// The goroutines of a proxy belong to its Serve, which waits for them.
+// Proxy.Serve starts the goroutines of a proxy and waits for them before it returns.
 package wiretap
 
 import (
@@ -18,20 +19,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 )
 
-// MaxFrame is the longest frame, its length included, that is decoded and kept
-// whole: four times what a server takes from a client by default. A longer one
-// is passed on all the same, and its beginning is shown.
+// MaxFrame is the longest frame, including its length prefix, that the proxy decodes and
+// keeps: four times what a server accepts by default. A longer frame is forwarded too,
+// but only its first bytes are shown.
 const MaxFrame = 4 << 20
 
 const (
-	keptOfLong = 1 << 10   // bytes of a frame that is too long
-	maxText    = 1 << 20   // bytes of an answer to a four-letter word
-	noFrame    = 256 << 20 // a length above it is taken for something else
+	keptOfLong = 1 << 10   // bytes kept of a frame that is too long
+	maxText    = 1 << 20   // bytes kept of an answer to a four-letter word
+	noFrame    = 256 << 20 // if the length is greater, the bytes are not frames
 	bufferSize = 64 << 10  // for each direction of a connection
 	dialTime   = 10 * time.Second
 )
 
-// Kind says what happened on a connection.
+// Kind is the kind of an Event.
 type Kind int
 
 // The kinds of events.
@@ -39,58 +40,58 @@ const (
 	Opened   Kind = iota + 1 // a client connected
 	Framed                   // a frame
 	Text                     // a four-letter word, or the whole answer to one
-	Raw                      // bytes that are no frame, or a part of one at the end
-	Finished                 // one side sends no more: it closed, or Err says why
+	Raw                      // bytes that are not a frame, or an incomplete frame at the end
+	Finished                 // one side sends no more: it has closed the connection, or Err says why
 	Failed                   // the server cannot be reached; Err says why
 )
 
-// Event is what happened on a connection, told before it is passed on. Its
-// slices are valid until the handler returns.
+// Event is something that happened on a connection. The slices in it are valid until
+// the handler returns.
 type Event struct {
 	Time       time.Time
 	Conn       int // counted from 1
 	FromClient bool
 	Kind       Kind
-	Frame      *wire.Frame // of Framed; one too long to be kept has Err set
-	Bytes      []byte      // as on the wire; of a frame too long its beginning
-	Size       int         // of the frame or text on the wire, more than Bytes if that is cut
+	Frame      *wire.Frame // of Framed; if the frame is too long, its Err is set
+	Bytes      []byte      // as on the wire; only the first ones of a frame that is too long
+	Size       int         // of the frame or text on the wire, even if Bytes is cut
 	Err        error
 }
 
-// Proxy passes connections on to a server, unchanged.
+// Proxy forwards connections to a server, unchanged.
 type Proxy struct {
 	// To is the server's address.
 	To string
 
-	// Handle is told all events, one at a time. What it is told has not been
-	// passed on yet: whatever follows from an event is told after it. While it
-	// waits everything waits.
+	// Handle is called with every event, one at a time, before the bytes of the event
+	// are forwarded. So an event always comes before its consequences. While Handle
+	// runs, nothing is forwarded.
 	Handle func(Event)
 
-	// InTurn lets one connection at a time ask: a request is held back while
-	// one of another connection has no answer, so that the order in which
-	// events are told is the order in which the server worked.
-	// What waits longer than TurnTime goes on all the same, and counts as late.
+	// InTurn makes the connections take turns: a request is held back while one of
+	// another connection has no reply yet. Then the order of the events is the order in
+	// which the server handled the requests. A request that has waited for TurnTime is
+	// forwarded anyway and counts as late.
 	InTurn   bool
-	TurnTime time.Duration // 0 is two seconds
+	TurnTime time.Duration // 0 means two seconds
 
-	mu    sync.Mutex // guards what follows, and is held while Handle runs
+	mu    sync.Mutex // guards the fields below, and is held while Handle runs
 	conns map[*conn]bool
-	last  int // connection's number
+	last  int // number of the latest connection
 	turn  turns
 	late  int
 }
 
-// Late is how many requests did not get their turn in time.
+// Late returns how many requests were forwarded before it was their turn.
 func (p *Proxy) Late() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.late
 }
 
-// Serve passes on the connections that l accepts, until ctx ends, which is no
-// error, or l fails. It closes l and all connections, and returns when Handle
-// was called for the last time.
+// Serve forwards the connections that l accepts until ctx ends or l fails. Then it
+// closes l and all connections. Handle is not called after Serve returns. The end of ctx
+// is not an error.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	p.conns = map[*conn]bool{}
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,7 +116,7 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 			}
 			return nil
 		case err != nil && !errors.Is(err, net.ErrClosed):
-			// Out of descriptors, or a client that was gone at once: others can be served.
+			// Out of file descriptors, or the client has already gone: accept others.
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-ctx.Done():
@@ -128,19 +129,19 @@ func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// conn is one client's connection and the one to the server that belongs to it.
+// conn is a client's connection together with the connection to the server for it.
 type conn struct {
 	p    *Proxy
 	id   int
-	side [2]net.Conn // the client's and the server's end; the latter nil until dialled
-	in   [2]stream   // what each of them sends
+	side [2]net.Conn // to the client and to the server; the latter is nil until dialled
+	in   [2]stream   // from the client and from the server
 	talk wire.Conversation
-	text bool // a four-letter word's connection
+	text bool // the client has sent a four-letter word
 
-	asked  int  // frames of the client that wait for an answer
-	closed bool // by Serve
-	cut    bool // one end was reset, and so was the other
-	broken bool // one end takes no more bytes
+	asked  int  // frames of the client that have no answer yet
+	closed bool // the proxy has closed both connections
+	cut    bool // one side was reset, and therefore the other, too
+	broken bool // a write to one side failed
 }
 
 // The two sides of a connection.
@@ -149,7 +150,7 @@ const (
 	fromServer = 1
 )
 
-// carry serves one client.
+// carry forwards one client's connection until it ends.
 func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	c := &conn{p: p}
 	c.side[fromClient] = client
@@ -171,7 +172,7 @@ func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	if err != nil {
 		kind := Failed
 		if errors.Is(err, syscall.ECONNRESET) {
-			kind = Finished // it accepted and hung up, which a slow connect sees itself
+			kind = Finished // the server accepted and reset the connection before connect returned
 		}
 		if !c.closed {
 			c.tell(Event{Kind: kind, Err: err})
@@ -196,7 +197,7 @@ func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	p.turn.release(c)
 }
 
-// close closes both ends, which ends the pumps. The lock is held.
+// close closes both connections, which ends the pumps. The caller holds the lock.
 func (c *conn) close() {
 	c.closed = true
 	for _, nc := range c.side {
@@ -206,7 +207,7 @@ func (c *conn) close() {
 	}
 }
 
-// reset makes the far end see a reset when the connection is closed, or now.
+// reset closes TCP connections with a reset.
 func reset(conns ...net.Conn) {
 	for _, nc := range conns {
 		if tcp, ok := nc.(*net.TCPConn); ok {
@@ -216,7 +217,7 @@ func reset(conns ...net.Conn) {
 	}
 }
 
-// pump passes on what one side sends, until it ends.
+// pump forwards what one side sends until that side ends.
 func (c *conn) pump(from int) {
 	src, dst := c.side[from], c.side[1-from]
 	buf := make([]byte, bufferSize)
@@ -225,8 +226,8 @@ func (c *conn) pump(from int) {
 		if n > 0 {
 			c.took(from, buf[:n])
 			if _, werr := dst.Write(buf[:n]); werr != nil {
-				// The far end is gone. What it said before that is still on its
-				// way, and the other pump will see the end.
+				// The receiver is gone. The other pump forwards what it sent before that, and
+				// reports its end.
 				c.p.mu.Lock()
 				c.broken = true
 				c.p.mu.Unlock()
@@ -249,7 +250,7 @@ func (c *conn) pump(from int) {
 	}
 }
 
-// tell passes an event to the handler. The lock is held.
+// tell passes an event to the handler. The caller holds the lock.
 func (c *conn) tell(e Event) {
 	e.Conn, e.Time = c.id, time.Now()
 	if c.p.Handle != nil {
@@ -257,7 +258,7 @@ func (c *conn) tell(e Event) {
 	}
 }
 
-// took tells what is in bytes that will be passed on next.
+// took reports the events in bytes that are about to be forwarded.
 func (c *conn) took(from int, b []byte) {
 	p, s := c.p, &c.in[from]
 	p.mu.Lock()
@@ -295,7 +296,7 @@ func (c *conn) took(from int, b []byte) {
 	}
 }
 
-// piece tells what a stream was cut into.
+// piece reports a piece of a stream as an event.
 func (c *conn) piece(from int, piece piece) {
 	e := Event{Kind: piece.kind, FromClient: from == fromClient, Bytes: piece.bytes, Size: piece.size}
 	if piece.kind == Framed {
@@ -318,15 +319,15 @@ func (c *conn) piece(from int, piece piece) {
 
 var errTooLong = errors.New("too long to be kept")
 
-// ended tells that one side sends no more.
+// ended reports that one side sends no more.
 func (c *conn) ended(from int, err error) {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
 	if c.closed {
-		return // it was us
+		return // the proxy closed it
 	}
 	if from == fromServer {
-		c.flush(fromClient) // what the server did not wait for
+		c.flush(fromClient) // an incomplete frame that the server did not wait for
 	}
 	c.flush(from)
 	if !c.cut {
@@ -337,7 +338,7 @@ func (c *conn) ended(from int, err error) {
 	c.p.turn.release(c)
 }
 
-// flush tells what is held back of a stream.
+// flush reports the bytes of a stream that are not reported yet.
 func (c *conn) flush(from int) {
 	s := &c.in[from]
 	switch {
@@ -351,21 +352,21 @@ func (c *conn) flush(from int) {
 
 // stream cuts what one side sends into frames.
 type stream struct {
-	held  []byte // of the frame that has begun, or all of a text
-	have  int    // bytes of the frame that have come; more than held if that is cut
-	total int    // bytes that were cut off, or all of a text
-	raw   bool   // no frames any more
-	told  bool   // of a text: the word
+	held  []byte // of the current frame, or of a text
+	have  int    // bytes received of the current frame; more than held if it is too long
+	total int    // bytes of complete frames, or of a text
+	raw   bool   // the bytes are not frames
+	told  bool   // the four-letter word has been reported
 }
 
-// piece is what a stream was cut into.
+// piece is a part of a stream that makes one event.
 type piece struct {
-	kind  Kind // Framed or Raw; 0 is nothing yet
+	kind  Kind // Framed or Raw; 0 if no piece is complete
 	bytes []byte
 	size  int
 }
 
-// next takes the next piece off b, and returns what is behind it.
+// next removes the next piece from the start of b. It returns the piece and the rest of b.
 func (s *stream) next(b []byte) (piece, []byte) {
 	if s.raw {
 		return piece{Raw, b, len(b)}, nil
@@ -400,14 +401,14 @@ func (s *stream) next(b []byte) (piece, []byte) {
 	return whole, b[n:]
 }
 
-// text holds bytes of a text.
+// text keeps bytes of a text.
 func (s *stream) text(b []byte) {
 	s.total += len(b)
 	s.held = append(s.held, b[:min(len(b), maxText-len(s.held))]...)
 }
 
-// isWord tells whether a connection begins with a four-letter word: as the
-// length of a frame that would be above 1.6 GB (NIOServerCnxn.checkFourLetterWord).
+// isWord reports whether a connection starts with a four-letter word. As the length of
+// a frame, these bytes would mean more than 1.6 GB (NIOServerCnxn.checkFourLetterWord).
 func isWord(held, b []byte) bool {
 	if len(held)+len(b) < 4 {
 		return false
@@ -420,7 +421,7 @@ func isWord(held, b []byte) bool {
 	return true
 }
 
-// turns says who may ask.
+// turns holds the connection whose turn it is, and those that wait for theirs.
 type turns struct {
 	holder  *conn
 	waiting []waiter
@@ -431,7 +432,7 @@ type waiter struct {
 	ready chan struct{}
 }
 
-// await waits until it is c's turn. The lock is held, and given up meanwhile.
+// await waits until it is c's turn. The caller holds the lock; await releases it while it waits.
 func (p *Proxy) await(c *conn) {
 	t := &p.turn
 	if t.holder == nil || t.holder == c && len(t.waiting) == 0 {
@@ -456,7 +457,7 @@ func (p *Proxy) await(c *conn) {
 	}
 	p.mu.Lock()
 	for i := range t.waiting {
-		if t.waiting[i] == w { // it did not come
+		if t.waiting[i] == w { // too late: it is still not c's turn
 			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
 			p.late++
 			return
@@ -464,7 +465,7 @@ func (p *Proxy) await(c *conn) {
 	}
 }
 
-// release passes the turn on if c has it. The lock is held.
+// release ends c's turn, if it has one, and starts the next one. The caller holds the lock.
 func (t *turns) release(c *conn) {
 	if t.holder != c {
 		return

@@ -36,7 +36,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// far is when a test gives up waiting.
+// far is how long a test waits before it gives up.
 const far = time.Minute
 
 // running is a proxy under test.
@@ -50,7 +50,7 @@ type running struct {
 	more   chan struct{}
 }
 
-// start starts p. Its end leaves no goroutine.
+// start starts p. When p is stopped, start checks that no goroutine is left.
 func start(t testing.TB, p *Proxy) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -87,7 +87,7 @@ func start(t testing.TB, p *Proxy) *running {
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		for stack := range strings.SplitSeq(string(stacks), "\n\n") {
 			if strings.Contains(stack, "wiretap.(*conn)") || strings.Contains(stack, "wiretap.(*Proxy)") {
-				t.Errorf("a goroutine is left:\n%s", stack)
+				t.Errorf("a goroutine is still running:\n%s", stack)
 			}
 		}
 	})
@@ -126,7 +126,7 @@ func (r *running) dial(t testing.TB) *net.TCPConn {
 	return nc.(*net.TCPConn)
 }
 
-// fakeServer accepts connections, as many as are taken from the channel.
+// fakeServer accepts connections and sends them to the channel.
 func fakeServer(t testing.TB) (addr string, accepted <-chan *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -153,7 +153,7 @@ func fakeServer(t testing.TB) (addr string, accepted <-chan *net.TCPConn) {
 	return l.Addr().String(), conns
 }
 
-// open opens a server in memory with a port.
+// open opens a server with a port and with its data in memory.
 func open(t testing.TB) *lockkeeper.Server {
 	t.Helper()
 	s, err := lockkeeper.Open(lockkeeper.Config{ClientAddr: "127.0.0.1:0", TickTime: 500 * time.Millisecond,
@@ -164,7 +164,7 @@ func open(t testing.TB) *lockkeeper.Server {
 	return s
 }
 
-// replayed parses a recording and replays it on a fresh server.
+// replayed parses a recording and replays it on a new server.
 func replayed(t *testing.T, recording []byte) *golden.Scenario {
 	t.Helper()
 	s, err := golden.Parse(bytes.NewReader(recording))
@@ -177,8 +177,8 @@ func replayed(t *testing.T, recording []byte) *golden.Scenario {
 	return s
 }
 
-// TestRecordScenarios plays the captured exchanges through a recording proxy,
-// all operations among them, and then the recording on a fresh server.
+// TestRecordScenarios plays the captured exchanges, which have all operations, through a
+// recording proxy, and then replays the recording on a new server.
 func TestRecordScenarios(t *testing.T) {
 	scenarios, err := golden.LoadAll(os.DirFS("../../testdata/golden"))
 	ok(t, err)
@@ -217,8 +217,9 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// TestRecordLock has stock clients contend for a lock, and abandon it, through
-// a recording proxy. The recording shows no difference on a fresh server.
+// TestRecordLock lets clients of go-zookeeper contend for a lock through a recording
+// proxy, and one client disappear. The recording must replay on a new server without a
+// difference.
 func TestRecordLock(t *testing.T) {
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
@@ -252,7 +253,7 @@ func TestRecordLock(t *testing.T) {
 	}
 	clients.Wait()
 
-	// One that goes without a word: its znode is there until its session expires.
+	// One client disappears without closing its session: its znode exists until the session expires.
 	gone, err := rawclient.Open(p.dial(t), 2*time.Second)
 	ok(t, err)
 	watcher, err := rawclient.Open(p.dial(t), 10*time.Second)
@@ -283,7 +284,7 @@ func TestRecordLock(t *testing.T) {
 	}
 }
 
-// TestPassesBytes sends random bytes both ways: they arrive unchanged.
+// TestPassesBytes sends random bytes both ways. They must arrive unchanged.
 func TestPassesBytes(t *testing.T) {
 	seed := testkit.Seed(t)
 	addr, accepted := fakeServer(t)
@@ -325,7 +326,7 @@ func TestPassesBytes(t *testing.T) {
 					both.Go(func() {
 						got, err := io.ReadAll(x.to)
 						if err != nil || !bytes.Equal(got, x.sent) {
-							t.Errorf("connection %d: %d of %d bytes arrived, or others; %v", i, len(got), len(x.sent), err)
+							t.Errorf("connection %d: %d of %d bytes arrived, or they are not the same; %v", i, len(got), len(x.sent), err)
 						}
 					})
 				}
@@ -340,7 +341,7 @@ func TestPassesBytes(t *testing.T) {
 	}
 }
 
-// garbage is what may look like frames, a word, or nothing.
+// garbage returns bytes that look like frames, a four-letter word or nothing known.
 func garbage(rng *rand.Rand) (b []byte) {
 	if rng.IntN(5) == 0 {
 		b = append(b, "ruok"...)
@@ -352,7 +353,7 @@ func garbage(rng *rand.Rand) (b []byte) {
 			payload[i] = byte(rng.IntN(4)) // small numbers are opcodes and lengths
 		}
 		switch rng.IntN(10) {
-		case 0: // no frame
+		case 0: // not a frame
 			for i := range payload {
 				payload[i] = byte(rng.Uint32())
 			}
@@ -366,8 +367,8 @@ func garbage(rng *rand.Rand) (b []byte) {
 	return b
 }
 
-// TestBackpressure has a reader that does not read: the writer stands still
-// soon, and the proxy's memory stays small though one frame is large.
+// TestBackpressure writes a very large frame to a client that does not read. The writer
+// must block soon, and the proxy must not use much memory.
 func TestBackpressure(t *testing.T) {
 	addr, accepted := fakeServer(t)
 	p := start(t, &Proxy{To: addr})
@@ -389,20 +390,20 @@ func TestBackpressure(t *testing.T) {
 		ok(t, err)
 		sent = n
 		for err == nil && sent < size {
-			server.SetWriteDeadline(time.Now().Add(time.Second)) // for a write that is not taken
+			server.SetWriteDeadline(time.Now().Add(time.Second)) // so that a blocked write ends
 			n, err = server.Write(chunk[:min(len(chunk), size-sent)])
 			sum.Write(chunk[:n])
 			sent += n
 		}
 		if sent == size || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%d bytes were taken that nobody reads: %v", sent, err)
+			t.Errorf("the proxy accepted %d bytes although the client does not read: %v", sent, err)
 		}
 		done := make(chan error, 1)
 		go func() {
 			got := crc32.NewIEEE()
 			n, err := io.Copy(got, client)
 			if err == nil && (n != size || got.Sum32() != sum.Sum32()) {
-				err = fmt.Errorf("%d of %d bytes came, or others", n, size)
+				err = fmt.Errorf("%d of %d bytes arrived, or they are not the same", n, size)
 			}
 			done <- err
 		}()
@@ -420,22 +421,22 @@ func TestBackpressure(t *testing.T) {
 		}
 	})
 	if allocated > 16<<20 {
-		t.Errorf("%d bytes were allocated to pass on %d", allocated, size)
+		t.Errorf("%d bytes were allocated to forward %d", allocated, size)
 	}
 	e := p.await(t, "the frame", func(e Event) bool { return e.Kind == Framed })
 	if e.Size != size || e.Frame.Err != errTooLong {
-		t.Errorf("the frame of %d bytes was told as %d, %v", size, e.Size, e.Frame)
+		t.Errorf("the frame of %d bytes was reported as %d, %v", size, e.Size, e.Frame)
 	}
 }
 
-// finished matches the end of one side.
+// finished returns a function that matches the event Finished of one side.
 func finished(fromClient, reset bool) func(Event) bool {
 	return func(e Event) bool {
 		return e.Kind == Finished && e.FromClient == fromClient && (e.Err != nil) == reset
 	}
 }
 
-// TestEnds: what one side sees of the other's end is what it would see without
+// TestEnds checks that each side sees the other's close or reset as it would without
 // the proxy.
 func TestEnds(t *testing.T) {
 	read := func(nc net.Conn) error {
@@ -464,7 +465,7 @@ func TestEnds(t *testing.T) {
 					p.stop()
 					for _, e := range p.events {
 						if e.Kind == Finished && e.FromClient != (first == "client") {
-							t.Errorf("told, but did not happen: %s", e.words())
+							t.Errorf("reported, but did not happen: %s", e.words())
 						}
 					}
 					return
@@ -473,7 +474,7 @@ func TestEnds(t *testing.T) {
 				if err := read(distant); err != io.EOF {
 					t.Errorf("the other side sees %v", err)
 				}
-				_, err := distant.Write([]byte("answer")) // the other way is open
+				_, err := distant.Write([]byte("answer")) // the other direction is still open
 				ok(t, err)
 				ok(t, distant.CloseWrite())
 				if b, err := io.ReadAll(near); string(b) != "answer" || err != nil {
@@ -487,7 +488,7 @@ func TestEnds(t *testing.T) {
 	t.Run("no server", func(t *testing.T) {
 		p := start(t, &Proxy{To: fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))})
 		client, err := net.Dial("tcp", p.addr)
-		if err == nil { // else it was told at once
+		if err == nil { // otherwise connect itself has failed
 			defer client.Close()
 			err = read(client)
 		}
@@ -496,7 +497,7 @@ func TestEnds(t *testing.T) {
 		}
 		p.await(t, "the failure", func(e Event) bool { return e.Kind == Failed && e.Err != nil })
 	})
-	t.Run("stop", func(t *testing.T) { // with connections open, and bytes on their way
+	t.Run("stop", func(t *testing.T) { // while a connection is open and bytes are in transit
 		addr, accepted := fakeServer(t)
 		p := start(t, &Proxy{To: addr})
 		client := p.dial(t)
@@ -510,7 +511,7 @@ func TestEnds(t *testing.T) {
 			t.Error(err)
 		}
 		if err := read(client); err == nil {
-			t.Error("the client's connection is open")
+			t.Error("the client's connection is still open")
 		}
 	})
 }
@@ -543,8 +544,8 @@ func reply(xid int32, zxid int64) []byte {
 	return frame(h.Append(nil))
 }
 
-// TestInTurn: while a request has no answer, those of others wait, and no longer
-// than they must.
+// TestInTurn checks that a request waits while one of another connection has no reply,
+// and no longer than that.
 func TestInTurn(t *testing.T) {
 	addr, accepted := fakeServer(t)
 	p := start(t, &Proxy{To: addr, InTurn: true, TurnTime: far})
@@ -568,7 +569,7 @@ func TestInTurn(t *testing.T) {
 	arrives(oneServer)
 	ask(two, 1)
 	p.queue(t, 1)
-	ask(one, 2) // behind the second one's
+	ask(one, 2) // must come after the request of two
 	p.queue(t, 2)
 	_, err := oneServer.Write(reply(-2, 1))
 	ok(t, err)
@@ -578,7 +579,7 @@ func TestInTurn(t *testing.T) {
 	ok(t, err)
 	arrives(oneServer)
 
-	// A connection that ends gives the turn up.
+	// The end of a connection ends its turn.
 	ask(three, 1)
 	p.queue(t, 1)
 	oneServer.SetLinger(0)
@@ -599,14 +600,14 @@ func TestInTurn(t *testing.T) {
 	}
 }
 
-// locked calls f with the proxy's lock.
+// locked calls f while it holds the proxy's lock.
 func (r *running) locked(f func()) {
 	r.Proxy.mu.Lock()
 	defer r.Proxy.mu.Unlock()
 	f()
 }
 
-// queue waits until n requests wait for their turn.
+// queue blocks until n requests wait for their turn.
 func (r *running) queue(t *testing.T, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(far); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -615,5 +616,5 @@ func (r *running) queue(t *testing.T, n int) {
 			return
 		}
 	}
-	t.Fatalf("there are never %d that wait", n)
+	t.Fatalf("there are never %d requests that wait", n)
 }

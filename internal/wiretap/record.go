@@ -12,52 +12,52 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Recorder writes what a [Proxy] tells as a recording that can be replayed, in
-// the format of package golden. Each step is written when it happens, in one
-// Write, so that a recording that is cut off anywhere lacks only what came
-// after. Its method Handle fits a Proxy, which should set InTurn: requests on
-// several connections can be replayed only in the order the server took them.
+// Recorder writes the events of a [Proxy] as a recording that can be replayed, in the
+// format of package golden. It writes each step when it happens, with one Write, so a
+// recording that ends early is still valid. Its method Handle can serve as Proxy.Handle.
+// The proxy should set InTurn, because requests on several connections can be replayed
+// only in the order in which the server handled them.
 //
-// Pauses are recorded where time matters, and only there: while a session is
-// without a connection, or has been silent for half its timeout, so that it
-// expires in the replay when it did in the recording. No pause is needed
-// elsewhere, since a replay waits for what is due. It cannot be known that
-// nothing was due, so there is no step "silence".
+// The recorder writes pauses only while a session has no connection, or has been silent
+// for half its timeout, so that it expires in the replay at the same point as in the
+// recording. Elsewhere a replay needs no pauses, because it waits for what is expected.
+// There are no steps "silence", because the recorder cannot know that the server would
+// have sent nothing.
 type Recorder struct {
 	w        io.Writer
 	err      error
 	lost     int
 	conns    map[int]*taped
 	sessions map[int64]*session
-	live     map[*session]bool // those that may expire
-	made     int64             // sessions, so far
+	live     map[*session]bool // sessions that may expire
+	made     int64             // number of sessions opened so far
 	base     int64             // the last zxid before the recording
 	based    bool              // base is known
 	waited   time.Duration
 }
 
-// taped is a connection.
+// taped is a connection in the recording.
 type taped struct {
 	name     string
 	open     bool // its step "open" is written
 	gone     bool // its last step is written
 	finished bool // the client sends no more
 	word     string
-	asked    int64 // the session that its handshake asks for
+	asked    int64 // the session id in its handshake request
 	session  *session
 }
 
-// session is one that began in the recording.
+// session is a session that was opened during the recording.
 type session struct {
 	n        int // its symbols are Sn and Pn
 	passwd   []byte
 	timeout  time.Duration
-	heard    time.Time     // of its client
+	heard    time.Time     // when its client last sent something
 	waited   time.Duration // Recorder.waited at that time
 	detached bool          // its connection has ended
 }
 
-// NewRecorder begins a recording of a server that is known as name.
+// NewRecorder starts a recording of the server with that name.
 func NewRecorder(w io.Writer, name string) *Recorder {
 	r := &Recorder{w: w, conns: map[int]*taped{}, sessions: map[int64]*session{}, live: map[*session]bool{}}
 	s := golden.Scenario{Title: "Recorded by lockkeeper wire", Server: name + ", config recorded"}
@@ -65,11 +65,11 @@ func NewRecorder(w io.Writer, name string) *Recorder {
 	return r
 }
 
-// Err is the first error of writing.
+// Err returns the first error of the writer.
 func (r *Recorder) Err() error { return r.err }
 
-// Lost is how many connections could not be recorded to their end, because of a
-// frame that was too long, or bytes of the server that are no frame.
+// Lost returns how many connections could not be recorded to their end, because a frame
+// was too long or the server sent bytes that are not a frame.
 func (r *Recorder) Lost() int { return r.lost }
 
 func (r *Recorder) write(b []byte) {
@@ -92,7 +92,7 @@ func (r *Recorder) Handle(e Event) {
 		return
 	}
 	if s := c.session; s != nil && e.FromClient {
-		r.pause(e.Time) // before this sign of life counts
+		r.pause(e.Time) // based on when the client was heard before this event
 		s.heard, s.waited = e.Time, r.waited
 	}
 	switch e.Kind {
@@ -118,7 +118,7 @@ func (r *Recorder) Handle(e Event) {
 			c.word = string(e.Bytes)
 			return
 		}
-		if c.word == "" { // the server spoke before it was asked
+		if c.word == "" { // the server sent something before the word
 			if e.Size > 0 {
 				r.lose(c, e.Time)
 			}
@@ -149,8 +149,8 @@ func (r *Recorder) Handle(e Event) {
 	}
 }
 
-// step writes a step of a connection, and before its first one that it opens:
-// only then is it known to be no four-letter word's.
+// step writes a step of a connection. Before the first one it writes the step "open":
+// only now is it clear that the connection is not that of a four-letter word.
 func (r *Recorder) step(c *taped, now time.Time, st golden.Step) {
 	r.pause(now)
 	var b []byte
@@ -171,19 +171,19 @@ func (r *Recorder) end(c *taped, now time.Time, kind golden.Kind) {
 	}
 }
 
-// lose ends a connection that cannot be recorded any longer.
+// lose ends the recording of a connection that cannot be recorded any further.
 func (r *Recorder) lose(c *taped, now time.Time) {
 	r.lost++
 	r.end(c, now, golden.Close)
 }
 
-// pause writes a wait if some session could expire of it, see [Recorder].
+// pause writes a step "wait" if a session may expire, as the comment of [Recorder] explains.
 func (r *Recorder) pause(now time.Time) {
 	var owed time.Duration
 	for s := range r.live {
 		silent := now.Sub(s.heard)
 		if s.detached || silent > s.timeout/2 {
-			// After twice its timeout it is gone, whatever a tick is.
+			// After twice its timeout the session has expired, whatever the server's tick time.
 			owed = max(owed, min(silent, 2*s.timeout)-(r.waited-s.waited))
 		}
 		if s.detached && silent > 2*s.timeout {
@@ -199,8 +199,8 @@ func (r *Recorder) pause(now time.Time) {
 	r.write(st.Append(nil))
 }
 
-// learn notes what a frame tells of sessions and transactions, and returns the
-// fields of it that will be others in a replay.
+// learn remembers the sessions and zxids in a frame. It returns the fields that will
+// have other values in a replay.
 func (r *Recorder) learn(c *taped, e *Event) (fields []golden.Field) {
 	f := e.Frame
 	switch q := f.Body.(type) {
@@ -221,8 +221,8 @@ func (r *Recorder) learn(c *taped, e *Event) (fields []golden.Field) {
 		}
 	}
 	if f.Kind == wire.Reply && f.Known && f.Zxid > 0 && !r.based {
-		// The first that tells where the server is: what was done so far are
-		// the sessions, and this.
+		// The first zxid in a reply. So far the recording has only opened sessions and, if
+		// this is a write, made this one.
 		r.based, r.base = true, f.Zxid-r.made
 		if row := proto.OpByCode(f.Op); row != nil && row.Class == proto.Write && f.Op != proto.OpSync {
 			r.base--
@@ -235,7 +235,7 @@ func (r *Recorder) learn(c *taped, e *Event) (fields []golden.Field) {
 	return r.volatile(f)
 }
 
-// volatile lists the fields of a frame that vary from run to run.
+// volatile returns the fields of a frame that vary from run to run.
 func (r *Recorder) volatile(f *wire.Frame) (fields []golden.Field) {
 	var czxid, mzxid int64
 	var owner *session
@@ -252,7 +252,7 @@ func (r *Recorder) volatile(f *wire.Frame) (fields []golden.Field) {
 		case "zxid", "lastZxidSeen", "relativeZxid", "czxid", "mzxid", "pzxid":
 			m.Kind, m.Symbol = golden.Zxid, r.since("base+", n)
 			if m.Symbol == "old" && f.FromClient() && (!r.based || n > r.base) {
-				m.Symbol = "" // as far as we know it was made up
+				m.Symbol = "" // the client may have made it up
 			}
 		case "ctime":
 			m.Kind, m.Symbol = golden.Time, r.since("T+", czxid)
@@ -278,7 +278,7 @@ func (r *Recorder) volatile(f *wire.Frame) (fields []golden.Field) {
 	return fields
 }
 
-// since is the symbol of transaction zxid, "" if there is none.
+// since returns the symbol of a zxid, or "" if it is not the zxid of a transaction.
 func (r *Recorder) since(prefix string, zxid int64) string {
 	switch {
 	case zxid < 0: // events of ZooKeeper 3.8, and errors without a transaction
@@ -289,8 +289,8 @@ func (r *Recorder) since(prefix string, zxid int64) string {
 	return fmt.Sprintf("%s%d", prefix, zxid-r.base)
 }
 
-// ofSession tells whether the owner of an ephemeral znode is a session: the
-// fields of containers and TTL znodes hold marks (EphemeralType).
+// ofSession reports whether the field ephemeralOwner holds a session id. In containers
+// and TTL znodes it has a special value (EphemeralType).
 func ofSession(owner int64) bool {
 	return owner != 0 && owner != -1<<63 && uint64(owner)>>56 != 0xff
 }

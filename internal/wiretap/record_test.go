@@ -12,7 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 )
 
-// retape plays a captured exchange to a recorder, as a proxy would tell it.
+// retape passes a captured exchange to a recorder as a proxy would.
 func retape(s *golden.Scenario) (text []byte, r *Recorder) {
 	var b bytes.Buffer
 	r = NewRecorder(&b, "somewhere")
@@ -42,7 +42,7 @@ func retape(s *golden.Scenario) (text []byte, r *Recorder) {
 				f = talks[e.Conn].FromServer(st.Bytes[4:])
 			}
 			e.Kind, e.Frame = Framed, &f
-		case golden.Close: // and then the server does
+		case golden.Close: // then the server closes it, too
 			e.Kind = Finished
 			r.Handle(e)
 			e.FromClient = false
@@ -67,8 +67,8 @@ func retape(s *golden.Scenario) (text []byte, r *Recorder) {
 	return b.Bytes(), r
 }
 
-// TestRetape records the captured exchanges again: every step must come out as
-// it is in the file, every varying field marked and called the same.
+// TestRetape records the captured exchanges again. Every step must be the same as in
+// the file, with the same marked fields.
 func TestRetape(t *testing.T) {
 	scenarios, err := golden.LoadAll(os.DirFS("../../testdata/golden"))
 	if err != nil {
@@ -97,7 +97,7 @@ func TestRetape(t *testing.T) {
 				got = got[1:]
 				continue
 			}
-			// A connection opens when it is used.
+			// The recorder writes "open" only when the connection is used.
 			if w.Kind == golden.Open && (g.Kind != golden.Open || g.Conn != w.Conn) {
 				want = append(append(want[1:len(want):len(want)][:0:0], want[1]), append([]golden.Step{*w}, want[2:]...)...)
 				continue

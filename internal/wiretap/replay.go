@@ -14,20 +14,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Difference is the error of a replay, with its frames decoded.
+// Difference is a golden.Diff with its frames decoded.
 type Difference struct {
 	*golden.Diff
 	Asked    string // the request that the frame answers, "" if there is none
 	Expected string
 	Came     string // "" for nothing
-	Field    string // the first field that differs, "" if it is not a field that does
+	Field    string // the first field that differs; "" if the difference is not in a field
 	Values   [2]string
 }
 
 // Unwrap returns the difference with its bytes.
 func (d *Difference) Unwrap() error { return d.Diff }
 
-// Error says in a few lines what differs.
+// Error describes the difference in a few lines.
 func (d *Difference) Error() string {
 	var b strings.Builder
 	if d.Scenario != "" {
@@ -42,7 +42,7 @@ func (d *Difference) Error() string {
 	return b.String()
 }
 
-// Summary is the difference in one line, without its place.
+// Summary describes the difference in one line, without its position.
 func (d *Difference) Summary() string {
 	if d.Field != "" {
 		return fmt.Sprintf("%s is %s, expected %s", d.Field, d.Values[1], d.Values[0])
@@ -50,10 +50,10 @@ func (d *Difference) Summary() string {
 	return d.Why
 }
 
-// Replay plays a recording against an endpoint, see [golden.Scenario.Replay].
-// What differs is a *Difference. Unless opts say otherwise, the order of names
-// in a list does not matter, which is a hash table's in ZooKeeper, and
-// four-letter words are compared by [golden.SameShape].
+// Replay plays a recording against an endpoint, as [golden.Scenario.Replay] does. A
+// difference is returned as a *Difference. Unless opts say otherwise, Replay ignores the
+// order of names in a list, because ZooKeeper returns them in no particular order, and
+// compares the answers to four-letter words with [golden.SameShape].
 func Replay(ctx context.Context, s *golden.Scenario, dial func() (net.Conn, error), opts golden.Options) error {
 	if opts.Text == nil {
 		opts.Text = golden.SameShape
@@ -76,7 +76,7 @@ func Replay(ctx context.Context, s *golden.Scenario, dial func() (net.Conn, erro
 	return explain(s, d)
 }
 
-// explain decodes what differs.
+// explain decodes the frames that differ.
 func explain(s *golden.Scenario, d *golden.Diff) *Difference {
 	x := &Difference{Diff: d}
 	if d.Step.Kind == golden.Word {
@@ -105,8 +105,9 @@ func explain(s *golden.Scenario, d *golden.Diff) *Difference {
 	return x
 }
 
-// follow gives the conversation on the connection of a step as it was before
-// the step, once for each side's next frame, and what was asked.
+// follow returns the conversation on a step's connection up to that step, twice, so
+// that the recorded and the received frame can both be decoded. asked has the requests
+// as text, by key.
 func follow(s *golden.Scenario, until *golden.Step) (ours, theirs wire.Conversation, asked map[string]string) {
 	asked = map[string]string{}
 	for i := range s.Steps {
@@ -134,7 +135,7 @@ func follow(s *golden.Scenario, until *golden.Step) (ours, theirs wire.Conversat
 	return ours, theirs, asked
 }
 
-// key identifies a request, and the reply to it.
+// key returns the same string for a request and its reply.
 func key(f *wire.Frame) string {
 	if f.Op == proto.OpPing {
 		return "ping" // its reply has another xid
@@ -142,8 +143,8 @@ func key(f *wire.Frame) string {
 	return fmt.Sprint(f.Op, f.Xid)
 }
 
-// sorted sorts the lists of names in a reply, whose order means nothing, and
-// writes its payload anew. It reports whether there are any.
+// sorted sorts the lists of names in a reply, whose order does not matter, and encodes
+// its payload again. It reports whether there are any such lists.
 func sorted(f *wire.Frame) (found bool) {
 	var visit func(r proto.Record)
 	visit = func(r proto.Record) {
@@ -170,7 +171,7 @@ func sorted(f *wire.Frame) (found bool) {
 // compare finds the first field of two frames that differs.
 func (d *Difference) compare(want, came *wire.Frame) {
 	if want.Kind != came.Kind {
-		return // a reply where an event was expected: no field is to blame
+		return // such as a reply in place of an event: this is not a difference of a field
 	}
 	var theirs []wire.Field
 	for f := range came.Fields() {

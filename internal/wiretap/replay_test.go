@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestDifference changes a recording, and looks at what its replay says.
+// TestDifference changes a recording and checks the Difference that its replay returns.
 func TestDifference(t *testing.T) {
 	server := open(t)
 	var recording bytes.Buffer
@@ -34,7 +34,7 @@ func TestDifference(t *testing.T) {
 	_, err = c.Call(proto.OpCloseSession, nil, nil)
 	ok(t, err)
 	if f, err := c.Read(); err == nil {
-		t.Errorf("after the session's end: %+v", f)
+		t.Errorf("received after the session was closed: %+v", f)
 	}
 	c.Close()
 	p.stop()
@@ -66,7 +66,7 @@ func TestDifference(t *testing.T) {
 	}
 	ok(t, play(func(l []string) []string { return l }))
 	swapped := strings.NewReplacer("00000006636f6e666967", "0000000571756f7461", "0000000571756f7461", "00000006636f6e666967")
-	ok(t, play(func(l []string) []string { // names have no order
+	ok(t, play(func(l []string) []string { // the order of names does not matter
 		i := line("<", "getChildren")
 		was := l[i]
 		if l[i] = swapped.Replace(l[i]); l[i] == was {
