@@ -177,7 +177,7 @@ func TestFormStranger(t *testing.T) {
 		})
 		m := b.membership()
 		b.wg.Go(func() { m.form(b.cfg.first()) })
-		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is no member") {
+		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is not a member") {
 			t.Error(err)
 		}
 		if m.gate.lifted() || m.raft.LastIndex() != 0 {

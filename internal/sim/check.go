@@ -1017,7 +1017,7 @@ func (c *checker) expiries() {
 		c.n.Expiries++
 		for _, a := range answered[e.Session] {
 			if a.ret+c.reportTime() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
-				!c.wasSlow(a.server, a.call-5*time.Second, e.At) {
+				!c.wasSlow(a.server, a.call-5*time.Second, e.At) && !c.wasUnheard(a.server, a.call, e.At+time.Second) {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, but member %d heard from it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
 			}
@@ -1085,6 +1085,12 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 		}
 	}
 	return false
+}
+
+// wasUnheard reports whether between two times a member disconnected its clients because
+// the leader did not receive their touches.
+func (c *checker) wasUnheard(member int, from, to time.Duration) bool {
+	return slices.ContainsFunc(c.h.Unheard, func(u Unheard) bool { return int(u.Member) == member && from <= u.At && u.At <= to })
 }
 
 // wasSlow reports whether a member's disk was slow in a period. A member that waits

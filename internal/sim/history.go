@@ -122,6 +122,13 @@ type Span struct {
 	Until   time.Duration // when the client released the lock; 0 if it never did
 }
 
+// Unheard says that a member disconnected its clients because the leader did not
+// receive their touches.
+type Unheard struct {
+	At     time.Duration
+	Member uint64
+}
+
 // Expiry is a leader's decision to end a session because its client was silent.
 type Expiry struct {
 	At      time.Duration
@@ -152,6 +159,7 @@ type History struct {
 	Spans           []*Span
 	Expiries        []Expiry
 	Clocks          []Clock
+	Unheard         []Unheard               // when a member disconnected its clients because the leader did not receive their touches
 	LeaderChanges   []time.Duration         // when a member learned of a new leader, or that there is none
 	FailedResumes   map[int64]time.Duration // when a client last tried to resume a session and failed
 	Sessions        []int64                 // the sessions that exist at the end

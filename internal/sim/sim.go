@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -237,6 +238,11 @@ func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 		h.Expiries = append(h.Expiries, e)
 		h.mu.Unlock()
 		return nil
+	}
+	if strings.HasPrefix(r.Message, "the leader does not receive this member's touches") {
+		h.mu.Lock()
+		h.Unheard = append(h.Unheard, Unheard{h.now(), l.id})
+		h.mu.Unlock()
 	}
 	if r.Message == "leader" {
 		h.mu.Lock()
