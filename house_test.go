@@ -367,9 +367,10 @@ func TestOpsAreCaptured(t *testing.T) {
 	}
 }
 
-// TestReadmeListsOps compares README's row of operations with the table of operations.
-func TestReadmeListsOps(t *testing.T) {
-	text, err := os.ReadFile("README.md")
+// TestDocsListOps compares the row of operations in docs/compatibility.md with the table of
+// operations.
+func TestDocsListOps(t *testing.T) {
+	text, err := os.ReadFile("docs/compatibility.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,11 +380,11 @@ func TestReadmeListsOps(t *testing.T) {
 	listed := strings.Split(row, ", ")
 	for i := range proto.Ops {
 		if name := proto.Ops[i].Name; !slices.Contains(listed, name) {
-			t.Errorf("README does not list the operation %s", name)
+			t.Errorf("docs/compatibility.md does not list the operation %s", name)
 		}
 	}
 	if len(listed) != len(proto.Ops) {
-		t.Errorf("README lists %d operations, the table has %d", len(listed), len(proto.Ops))
+		t.Errorf("docs/compatibility.md lists %d operations, the table has %d", len(listed), len(proto.Ops))
 	}
 }
 

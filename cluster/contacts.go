@@ -28,9 +28,9 @@ type contacts struct {
 	peers   map[uint64]*peer
 	heard   heard
 
-	// This member has applied everything that the leader had applied at current, a
-	// running time. current advances to aimed as soon as the entry at index aim is
-	// applied here. See keepUp.
+	// The state of this member is at least as new as the leader's was at current. When
+	// the entry at index aim is applied here, current becomes aimed. Both are running
+	// times. See keepUp.
 	current int64
 	aim     uint64
 	aimed   int64

@@ -25,7 +25,8 @@
 //     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, and
-//     notifier.run, which runs one notifier.tell for each other member (notify.go).
+//     in a cluster notifier.run, which runs one notifier.tell for each other member
+//     (notify.go).
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //

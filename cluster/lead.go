@@ -9,28 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Touch notes that a session's client has sent something, which restarts the
-// session's timeout. It returns false if the session has ended or is about to
-// expire, or if over is closed; the caller must then close the connection.
-//
-// A client that gets an answer relies on its session for two thirds of its timeout
-// from when it sent the request. If the session could expire earlier, by what the
-// leader knows, Touch blocks until the leader has confirmed this touch.
-func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
-}
-
-// Deadlines returns when the sessions expire unless they are touched, in ms since
-// the epoch, the earliest first.
-func (m *Member) Deadlines() []session.Bucket {
-	buckets := m.liveness.deadlines()
-	ahead := m.timeOfDay() - m.nowMs()
-	for i := range buckets {
-		buckets[i].Deadline += ahead
-	}
-	return buckets
-}
-
 // Expired returns the number of sessions that this member has expired.
 func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 

@@ -120,8 +120,9 @@ func (p *pulse) run() {
 		case stand && p.gate.lifted():
 			p.wg.Go(p.stand)
 		case v.leads && v.noMajority:
-			// Sessions that it has found late must not expire when a majority is
-			// back, and the others must not take it for a leader when they ask.
+			// For two reasons: expiries that it has proposed must not be committed
+			// when a majority is back, and members that ask who leads must not be
+			// told that it does.
 			p.wg.Go(p.stepDown)
 		}
 		timer.Reset(again)

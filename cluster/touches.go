@@ -6,7 +6,31 @@ import (
 	"maps"
 	"math"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/session"
 )
+
+// Touch notes that a session's client has sent something, which restarts the
+// session's timeout. It returns false if the session has ended or is about to
+// expire, or if over is closed; the caller must then close the connection.
+//
+// After an answer, a client trusts its session until two thirds of its timeout have
+// passed since it sent the request. If the touches that the leader has confirmed do not
+// guarantee that, Touch blocks until the leader confirms this one.
+func (m *Member) Touch(id int64, over <-chan struct{}) bool {
+	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
+}
+
+// Deadlines returns when the sessions expire unless they are touched, in ms since
+// the epoch, the earliest first.
+func (m *Member) Deadlines() []session.Bucket {
+	buckets := m.liveness.deadlines()
+	ahead := m.timeOfDay() - m.nowMs()
+	for i := range buckets {
+		buckets[i].Deadline += ahead
+	}
+	return buckets
+}
 
 // hurryGap is the least time between two messages of touches when a client is
 // waiting, so that one message serves many waiting clients.
@@ -16,9 +40,9 @@ const hurryGap = 5 * time.Millisecond
 // ago: collected for a short time in one message, or at once if a client is waiting.
 // Nothing is sent while no client sends anything.
 //
-// The member that received a report may already have been replaced by a leader that
-// started its timeouts before those touches. So recent touches are reported again to
-// the next leader.
+// By the time a report arrives, another leader may already have restarted all timeouts,
+// and it does not know these touches. So recent touches are reported again to the next
+// leader.
 func (m *Member) sendTouches() {
 	var (
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)

@@ -85,8 +85,8 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 }
 
 // Restore replaces the state by that of a snapshot. It refuses a snapshot that is older
-// than the state: a leader that was since replaced, or that gave up waiting, may have sent
-// it long ago.
+// than the state. An old snapshot can arrive late: its sender may have been replaced, or
+// may have given up waiting.
 func (r *Replica) Restore(rc io.ReadCloser) error {
 	m, err := ReadSnapshot(rc)
 	if err == nil && m.index < r.m.index {

@@ -71,10 +71,10 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired, Drop: true}, nil
 	}
-	// As in ZooKeeper, closeSession and sync do not check the session's owner. The former
-	// closes a session even if another connection has resumed it, because the client has
-	// asked for that (PrepRequestProcessor). A sync changes nothing, and if its connection
-	// no longer owns the session, the server has closed that connection.
+	// As in ZooKeeper, closeSession and sync do not check the session's owner
+	// (PrepRequestProcessor). A client that closes its session means it, even if another
+	// connection has resumed it. A sync changes nothing, and if its connection no longer
+	// owns the session, the server has closed that connection.
 	switch c.Op {
 	case proto.OpCloseSession:
 		return m.closeSession(c.Session), nil

@@ -9,8 +9,7 @@
 // Otherwise the read is parked in the queue, and the applier (the goroutine that
 // applies log entries) runs it right after the write that it waited for.
 //
-// Each connection has two goroutines: the reader, which runs [Server.ServeConn],
-// and the writer (outbox.go). If a client does not read its replies and more than
+// Each connection has two goroutines: the reader (serveConn) and the writer (outbox.go). If a client does not read its replies and more than
 // a limit is queued for it, its connection is closed; it never delays other
 // connections.
 package server
