@@ -38,6 +38,7 @@ func (m *Member) watchLeadership() {
 			if !ok {
 				continue // LeaderCh will report it next
 			}
+			asked := m.pulse.moment()
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
 			if err := m.raft.answer(m.raft.Barrier(0)); err != nil {
@@ -54,7 +55,7 @@ func (m *Member) watchLeadership() {
 				defer close(done)
 				m.lead(term, stop)
 			}(stop, done)
-			m.lease.gained.raise()
+			m.lease.gain(asked)
 		case <-m.stop:
 			return
 		}

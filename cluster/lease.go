@@ -11,13 +11,22 @@ type lease struct {
 
 	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
 	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal        // for service.run: this member has begun to lead
+	gained   signal        // for service.run: this member has begun to lead; see gain
 }
 
 func newLease(clock *clock, n *node, contacts *contacts) *lease {
 	l := &lease{clock: clock, raft: n, contacts: contacts, gained: newSignal()}
 	l.followed.Store(never)
 	return l
+}
+
+// gain tells service.run that this member has begun to lead. Everything that was
+// committed at asked, when it was already the leader, is applied here. The contacts
+// must know that first: their state can still be that of a member which had no leader
+// for long, and service.run would disconnect the clients at once.
+func (l *lease) gain(asked moment) {
+	l.contacts.caughtUp(asked.ran)
+	l.gained.raise()
 }
 
 // surelyLeads reports whether this member leads and a majority has accepted it as

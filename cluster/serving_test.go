@@ -77,7 +77,7 @@ func TestServiceFollowsVerdict(t *testing.T) {
 			t.Fatalf("serves: %v, before what earlier leaders left is applied", serves)
 		default:
 		}
-		l.gained.raise()
+		l.gain(p.moment())
 		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
@@ -103,6 +103,37 @@ func TestServiceFollowsVerdict(t *testing.T) {
 		}
 		if took := time.Since(began); took < p.contacts.silence || took > p.contacts.silence+2*p.contacts.beat {
 			t.Errorf("it served for %v without a leader, want %v", took, p.contacts.silence)
+		}
+	})
+}
+
+// TestServiceAfterSilence: a member that had no leader for long, and now begins to lead,
+// serves at once and goes on, although its pulse has not looked since.
+func TestServiceAfterSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
+		proposer := b.proposer()
+		b.replica.Complete(proposer.complete)
+		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, proposer)
+		p.verdict.Store(&verdict{lost: true})
+		b.tick()
+		b.wg.Go(proposer.run)
+		b.wg.Go(s.run)
+		time.Sleep(10 * unheardLimit * p.contacts.silence)
+		l.gain(p.moment())
+		if !receive(t, "serving", s.changes) {
+			t.Fatal("it does not serve, and leads")
+		}
+		for _, v := range []verdict{{lost: true, behind: true}, {leads: true}} {
+			p.verdict.Store(&v)
+			p.changed.raise()
+			synctest.Wait()
+			select {
+			case <-s.changes:
+				t.Fatalf("it stopped serving at %+v", v)
+			default:
+			}
 		}
 	})
 }
