@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 )
 
 // disk models a directory as its processes see it, and which part of it is durable. It
@@ -25,6 +26,7 @@ type disk struct {
 	syncs   map[int][]*change // by call: the changes that a running sync makes durable
 	touched map[*node]bool    // files that a process was writing when it ended
 	halfway bool              // a process was changing names when it ended
+	moving  []*event          // the renames among these changes
 }
 
 // node is a file or a directory.
@@ -239,6 +241,9 @@ func (d *disk) do(e *event, root string) error {
 		return nil
 	case evUnfinished:
 		d.halfway = d.halfway || e.names
+		if e.other != "" {
+			d.moving = append(d.moving, e)
+		}
 		if n, err := d.find(path); err == nil { // an open may have truncated it
 			d.touched[n] = true
 		}
@@ -308,15 +313,26 @@ func (d *disk) synced(e *event) {
 	d.pending = slices.DeleteFunc(d.pending, func(c *change) bool { return done[c] })
 }
 
-// reconcile compares the disk with the real directory after the processes have ended, and
-// returns the effects of writes that were running then. It is an error if the events do
-// not explain all other differences.
-func (d *disk) reconcile(dir string) ([]event, error) {
+// reconcile compares the disk with the real directory after the processes have ended. It
+// applies the effects of calls that were running then, and returns them. It is an error if
+// the events do not explain all other differences.
+func (d *disk) reconcile(dir string) (late []event, err error) {
 	there, err := readImage(dir)
 	if err != nil {
 		return nil, err
 	}
-	var late []event
+	for _, e := range d.moving {
+		below := func(path string) string { return strings.TrimPrefix(strings.TrimPrefix(path, dir), "/") }
+		_, left := there[below(e.path)]
+		_, came := there[below(e.other)]
+		if _, err := d.find(below(e.path)); err == nil && !left && came {
+			late = append(late, event{kind: evRename, path: e.path, other: e.other})
+			if err := d.do(&late[len(late)-1], dir); err != nil {
+				return nil, err
+			}
+		}
+	}
+	done := len(late)
 	var walk func(n *node, path string) error
 	walk = func(n *node, path string) error {
 		for _, name := range slices.Sorted(maps.Keys(n.names)) {
@@ -360,8 +376,13 @@ func (d *disk) reconcile(dir string) ([]event, error) {
 			late = append(late, event{kind: evWrite, path: e.path, data: there[p]})
 		}
 	}
+	for i := range late[done:] {
+		if err := d.do(&late[done+i], dir); err != nil {
+			return nil, err
+		}
+	}
 	clear(d.touched)
-	d.halfway = false
+	d.halfway, d.moving = false, nil
 	return late, nil
 }
 
@@ -485,4 +506,30 @@ func (d *disk) loss(r *rand.Rand, losses []string) (string, func(*change) *chang
 		}
 	}
 	return "nothing is kept that was not synced", func(*change) *change { return nil }
+}
+
+// TestRenameThatWasRunning: a rename that was running when its process was killed moves
+// a directory with what is durable in it.
+func TestRenameThatWasRunning(t *testing.T) {
+	dir := t.TempDir()
+	d := newDisk(image{"new.tmp": nil, "new.tmp/file": []byte("synced")})
+	check(t, image{"new": nil, "new/file": []byte("synced")}.write(dir))
+	e := event{kind: evUnfinished, path: filepath.Join(dir, "new.tmp"), other: filepath.Join(dir, "new"), names: true}
+	check(t, d.do(&e, dir))
+	late, err := d.reconcile(dir)
+	check(t, err)
+	if len(late) != 1 || late[0].kind != evRename {
+		t.Errorf("what was running has done %v", late)
+	}
+	for keeps, want := range map[bool]string{true: "new/file", false: "new.tmp/file"} {
+		left := d.lost(func(c *change) *change {
+			if keeps {
+				return c
+			}
+			return nil
+		})
+		if len(left) != 2 || string(left[want]) != "synced" {
+			t.Errorf("if the name survives is %v: %v", keeps, left)
+		}
+	}
 }

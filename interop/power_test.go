@@ -457,9 +457,6 @@ func (p *power) ended(s *traced) {
 	}
 	late, err := p.now.reconcile(p.dir)
 	check(p.t, err)
-	for i := range late {
-		check(p.t, p.now.do(&late[i], p.dir))
-	}
 	p.events = slices.Concat(p.events, events, late)
 }
 

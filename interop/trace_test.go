@@ -150,7 +150,7 @@ type event struct {
 	offset      int64
 	size        int64
 	truncate    bool // of evCreate and evOpen
-	names       bool // of evUnfinished: names may have changed, too
+	names       bool // of evUnfinished: names may have changed, too; other is the new one of a rename
 	failed      bool // of evSynced
 	call        int  // of evSync and evSynced
 	socket      string
@@ -356,11 +356,19 @@ func (t *traceReader) died(c *call) {
 		if fd := behind(c.arg(0)); t.ours(fd) {
 			t.add(event{kind: evUnfinished, path: fd})
 		}
-	case "openat", "renameat", "renameat2", "unlinkat", "mkdirat", "linkat":
+	case "renameat", "renameat2":
+		if path := at(c.arg(0), c.arg(1)); t.ours(path) {
+			t.add(event{kind: evUnfinished, path: path, other: at(c.arg(2), c.arg(3)), names: true})
+		}
+	case "rename":
+		if path := at("", c.arg(0)); t.ours(path) {
+			t.add(event{kind: evUnfinished, path: path, other: at("", c.arg(1)), names: true})
+		}
+	case "openat", "unlinkat", "mkdirat", "linkat":
 		if path := at(c.arg(0), c.arg(1)); t.ours(path) {
 			t.add(event{kind: evUnfinished, path: path, names: true})
 		}
-	case "open", "creat", "rename", "unlink", "rmdir", "mkdir", "link":
+	case "open", "creat", "unlink", "rmdir", "mkdir", "link":
 		if path := at("", c.arg(0)); t.ours(path) {
 			t.add(event{kind: evUnfinished, path: path, names: true})
 		}
