@@ -421,3 +421,23 @@ func TestMembershipMove(t *testing.T) {
 		})
 	})
 }
+
+// TestJoinInterrupted: a member that ended while it was being added, when it had stored the
+// cluster's term but no entry, takes part after its next start.
+func TestJoinInterrupted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		i := (m.leader() + 1) % 3
+		m.stop(i)
+		memory := storage.NewMemory()
+		s := memory.Open()
+		check(t, s.SetRejoining(true))
+		check(t, s.Stable.SetUint64([]byte(storage.TermKey), 2))
+		check(t, s.Close())
+		testhooks.In(&m.configs[i]).Memory = memory
+		m.start(i)
+		m.ready(m.servers[i])
+		c := m.connect(i, 10*time.Second)
+		must(c.Create("/x", nil, 0))(t)
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -121,5 +122,47 @@ func TestEmpty(t *testing.T) {
 			t.Error("it is rejoining still")
 		}
 		check(t, s.Close())
+	})
+}
+
+// TestTermBeforeLog: a member that is being added to a cluster stores the cluster's term
+// before the first entry. If it ends in between, it starts again. A member that has
+// voted also had a log.
+func TestTermBeforeLog(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		for _, x := range []struct {
+			name      string
+			rejoining bool
+			voted     bool
+			refused   bool
+		}{
+			{"it waits to be added", false, false, false},
+			{"it has asked to be added", true, false, false},
+			{"it has asked to be added after it had lost its disk, and voted", true, true, false},
+			{"it has voted", false, true, true},
+		} {
+			t.Run(x.name, func(t *testing.T) {
+				dir := t.TempDir()
+				s := disk.mustOpen(t, dir)
+				check(t, s.SetRejoining(x.rejoining))
+				check(t, s.Stable.SetUint64([]byte(TermKey), 2))
+				if x.voted {
+					check(t, s.Stable.SetUint64([]byte(voteTermKey), 2))
+					check(t, s.Stable.Set([]byte(voteCandidateKey), []byte("a:1")))
+				}
+				check(t, s.Close())
+				_, err := checkDirectory(disk, dir)
+				if x.refused != (err != nil) || x.refused && !strings.Contains(err.Error(), "its log is empty, but it has voted in term 2") {
+					t.Errorf("check: %v", err)
+				}
+				s, err = disk.tryOpen(dir)
+				if x.refused != (err != nil) {
+					t.Fatalf("open: %v", err)
+				}
+				if err == nil {
+					check(t, s.Close())
+				}
+			})
+		}
 	})
 }

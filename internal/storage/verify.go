@@ -106,11 +106,17 @@ func verifyLog(path string, store raftStore, newest *raft.SnapshotMeta, machine 
 		if err != nil {
 			return damaged(path, "%w", err)
 		}
+		rejoining, err := stableUint64(stable, rejoiningKey)
+		if err != nil {
+			return damaged(path, "%w", err)
+		}
 		switch {
 		case current < term || current < voted:
 			return damaged(path, "its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
-		case last == 0 && newest == nil && current > 1:
-			return damaged(path, "its log is empty in term %d", current)
+		case last == 0 && newest == nil && voted > 0 && rejoining == 0:
+			// Without a vote it is a member that has learned the term of the cluster
+			// that it is being added to, and has not stored an entry yet.
+			return damaged(path, "its log is empty, but it has voted in term %d", voted)
 		}
 		return nil
 	})
