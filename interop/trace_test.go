@@ -3,12 +3,15 @@
 package interop
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,7 +31,6 @@ type traced struct {
 	t      *testing.T
 	cmd    *exec.Cmd // strace
 	file   string
-	traced int64 // length of the file when the command was killed; -1 if it was not
 	stderr *tail
 	exited chan struct{}
 }
@@ -36,7 +38,7 @@ type traced struct {
 // startTraced starts a command under strace with additional flags.
 func startTraced(t *testing.T, flags []string, command ...string) *traced {
 	t.Helper()
-	p := &traced{t: t, file: filepath.Join(t.TempDir(), "trace"), traced: -1, exited: make(chan struct{})}
+	p := &traced{t: t, file: filepath.Join(t.TempDir(), "trace"), exited: make(chan struct{})}
 	// With -xx every byte is written as \xNN, so that no data looks like syntax.
 	args := slices.Concat([]string{"-f", "-y", "-xx", "-s", "100000000", "-qq", "--seccomp-bpf", "-e", tracedCalls, "-o", p.file}, flags, command)
 	p.cmd = exec.Command("strace", args...)
@@ -80,8 +82,9 @@ func (p *traced) serving() string {
 	return ""
 }
 
-// signal sends a signal to the traced processes, but not to strace.
-func (p *traced) signal(s syscall.Signal) {
+// signal sends a signal to the traced processes, but not to strace. It returns the
+// processes.
+func (p *traced) signal(s syscall.Signal) (pids []int) {
 	var below func(pid int)
 	below = func(pid int) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
@@ -91,14 +94,53 @@ func (p *traced) signal(s syscall.Signal) {
 				if child, err := strconv.Atoi(c); err == nil {
 					below(child)
 					syscall.Kill(child, s)
+					pids = append(pids, child)
 				}
 			}
 		}
 	}
-	if info, err := os.Stat(p.file); err == nil && s == syscall.SIGKILL {
-		p.traced = info.Size()
-	}
 	below(p.cmd.Process.Pid)
+	return pids
+}
+
+// kill kills the traced processes. It first stops them all: strace cannot read the result
+// of a call whose thread was killed meanwhile, and prints that of another call.
+func (p *traced) kill() {
+	p.t.Helper()
+	trace, err := os.Open(p.file)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer trace.Close()
+	if _, err := trace.Seek(0, io.SeekEnd); err != nil {
+		p.t.Fatal(err)
+	}
+	pids := p.signal(syscall.SIGSTOP)
+	var since []byte // what has been traced since then
+	for end := time.Now().Add(startDeadline); !stopped(pids, since); time.Sleep(10 * time.Millisecond) {
+		more, err := io.ReadAll(trace)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		since = append(since, more...)
+		if time.Now().After(end) {
+			p.t.Fatal("the traced processes do not stop")
+		}
+	}
+	p.signal(syscall.SIGKILL)
+}
+
+// stopped reports whether all threads of these processes have stopped, according to a trace.
+func stopped(pids []int, trace []byte) bool {
+	for _, pid := range pids {
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		for _, thread := range threads {
+			if !regexp.MustCompile(`(?m)^` + thread.Name() + ` +--- stopped by SIGSTOP`).Match(trace) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // end waits until the command has ended, and returns the events of the files below root.
@@ -114,7 +156,7 @@ func (p *traced) end(root string) []event {
 		p.t.Fatal(err)
 	}
 	defer f.Close()
-	events, err := readTrace(f, root, p.traced)
+	events, err := readTrace(f, root)
 	if err != nil {
 		p.t.Fatalf("%s: %v", p.file, err)
 	}
@@ -188,18 +230,20 @@ type call struct {
 
 // readTrace parses the output of strace. It omits calls that concern neither a file below
 // root nor a socket. A call that changes a file below root in an unknown way is an error.
-// traced is how long the trace was when the processes were killed, or -1.
-func readTrace(r io.Reader, root string, traced int64) ([]event, error) {
+func readTrace(r io.Reader, root string) ([]event, error) {
 	t := &traceReader{root: root, open: map[string]*call{}}
-	b, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
-	unknown := unknownResults(lines, traced)
-	for i, line := range lines {
-		if err := t.line(line, i+1, unknown[i]); err != nil {
-			return nil, fmt.Errorf("line %d: %w: %.300s", i+1, err, line)
+	in := bufio.NewReaderSize(r, 1<<20)
+	for number := 1; ; number++ {
+		line, err := in.ReadBytes('\n')
+		if len(line) > 0 {
+			if err := t.line(string(bytes.TrimSuffix(line, []byte("\n"))), number); err != nil {
+				return nil, fmt.Errorf("line %d: %w: %.300s", number, err, line)
+			}
+		}
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
 		}
 	}
 	for _, c := range t.open {
@@ -211,41 +255,6 @@ func readTrace(r io.Reader, root string, traced int64) ([]event, error) {
 	return t.events, nil
 }
 
-// unknownResults returns the lines behind the first traced bytes with the last call of a
-// thread that was killed, if its result is that of the line before: when strace cannot
-// read a result any more, it may print the previous one.
-func unknownResults(lines []string, traced int64) map[int]bool {
-	unknown, last := map[int]bool{}, map[string]int{}
-	at, before := int64(0), ""
-	for i, line := range lines {
-		thread, rest, _ := strings.Cut(line, " ")
-		rest = strings.TrimLeft(rest, " ")
-		result := ""
-		if end := strings.LastIndex(rest, " = "); end >= 0 {
-			result, _, _ = strings.Cut(rest[end+3:], " ")
-			result, _, _ = strings.Cut(result, "<") // the path of a descriptor
-		}
-		switch {
-		case traced < 0:
-			return nil
-		case strings.HasPrefix(rest, "+++ killed"):
-			if call, ok := last[thread]; ok {
-				unknown[call] = true
-			}
-		case strings.HasPrefix(rest, "---"):
-		case at >= traced && result != "" && result == before:
-			last[thread] = i
-		default:
-			delete(last, thread)
-		}
-		if result != "" {
-			before = result
-		}
-		at += int64(len(line)) + 1
-	}
-	return unknown
-}
-
 type traceReader struct {
 	root   string
 	open   map[string]*call // unfinished calls by thread
@@ -253,8 +262,7 @@ type traceReader struct {
 	err    error
 }
 
-// line parses a line of the trace. If unknown is true, the result in it may be wrong.
-func (t *traceReader) line(line string, number int, unknown bool) error {
+func (t *traceReader) line(line string, number int) error {
 	thread, rest, _ := strings.Cut(line, " ")
 	rest = strings.TrimLeft(rest, " ")
 	switch {
@@ -301,7 +309,7 @@ func (t *traceReader) line(line string, number int, unknown bool) error {
 	}
 	switch {
 	case t.err != nil:
-	case unknown, strings.HasPrefix(c.result, "?"): // the process was killed meanwhile
+	case strings.HasPrefix(c.result, "?"): // the process was killed meanwhile
 		t.died(c)
 	default:
 		t.ends(c)
@@ -517,49 +525,5 @@ func (t *traceReader) ends(c *call) {
 		}
 	case "sync", "syncfs":
 		t.err = fmt.Errorf("%s is not known to this test", c.name)
-	}
-}
-
-// TestResultOfKilledThread: a thread that was killed has not ended its last call if the
-// trace shows the result of another thread's call there.
-func TestResultOfKilledThread(t *testing.T) {
-	const path = "/data/file"
-	hexed := func(s string) (x string) {
-		for i := range len(s) {
-			x += fmt.Sprintf(`\x%02x`, s[i])
-		}
-		return x
-	}
-	lines := strings.NewReplacer("FILE", hexed(path), "SOCKET", hexed("socket:[1]"), "DATA", hexed("12345678")).Replace(
-		`1 pwrite64(8<FILE>, "DATA", 8, 0) = 8
-2 fdatasync(8<FILE> <unfinished ...>
-1 pwrite64(8<FILE>, "DATA", 8, 8 <unfinished ...>
-2 <... fdatasync resumed>) = 0
-3 write(9<SOCKET>, "DATA", 5) = 5
-1 <... pwrite64 resumed>) = 5
-1 --- SIGURG {si_signo=SIGURG} ---
-1 +++ killed by SIGKILL +++
-2 +++ killed by SIGKILL +++
-3 +++ exited with 0 +++
-`)
-	for _, x := range []struct {
-		traced int64
-		want   []eventKind
-	}{
-		{0, []eventKind{evWrite, evSync, evSynced, evReply, evReply, evUnfinished, evDied}},
-		{int64(len(lines)), []eventKind{evWrite, evSync, evSynced, evReply, evReply, evWrite, evDied}},
-		{-1, []eventKind{evWrite, evSync, evSynced, evReply, evReply, evWrite, evDied}},
-	} {
-		events, err := readTrace(strings.NewReader(lines), "/data", x.traced)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var kinds []eventKind
-		for _, e := range events {
-			kinds = append(kinds, e.kind)
-		}
-		if !slices.Equal(kinds, x.want) {
-			t.Errorf("killed after %d bytes: events of the kinds %v, want %v", x.traced, kinds, x.want)
-		}
 	}
 }
