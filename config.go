@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/server"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -48,6 +49,12 @@ type Config struct {
 	// DataDir is the directory that holds the server's state. It is created if it
 	// does not exist. If DataDir is empty, the state is kept in memory only.
 	DataDir string
+	// LogStore is how Raft's log is kept in DataDir: "wal" in segments of
+	// hashicorp/raft-wal, with one sync for each write, or "boltdb" in a database of
+	// hashicorp/raft-boltdb. The default is what DataDir has, and "wal" if it is new.
+	// Open refuses a DataDir with the other one, which lockkeeper check --convert
+	// converts.
+	LogStore string
 	// ID is the server's id, from 1 to 254. The default is 1.
 	ID uint64
 
@@ -309,6 +316,10 @@ func (c *Config) complete() error {
 		return badField("TLS", "a port for TLS needs a certificate")
 	case c.X509SuperUser != "" && c.TLS == nil:
 		return badField("X509SuperUser", "no client can prove a subject without a port for TLS")
+	case c.LogStore != "" && !slices.Contains(storage.LogStores, storage.LogStore(c.LogStore)):
+		return badField("LogStore", "%q is neither of %q", c.LogStore, storage.LogStores)
+	case c.LogStore != "" && c.DataDir == "":
+		return badField("LogStore", "state in memory has no log on disk")
 	case c.DataDir != "" && c.hooks.Memory != nil:
 		return badField("DataDir", "the test has already provided memory for the state")
 	}
@@ -340,7 +351,7 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.NoDigest
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
+		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
 		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,

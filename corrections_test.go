@@ -145,7 +145,7 @@ var corrections = []putBack{
 		{"internal/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
 	}, []finding{{"internal/storage", "TestChecksums", "FAIL"}}},
 	{"pages", []edit{
-		{"internal/storage/bolt.go", "return checkPages(path, raftKeys())", "return nil"},
+		{"internal/storage/bolt.go", "return checkPages(path, each)", "return nil"},
 	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
 	{"empty file of bbolt", []edit{
 		{"internal/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
@@ -153,6 +153,21 @@ var corrections = []putBack{
 	{"free pages of bbolt", []edit{
 		{"internal/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
 	}, []finding{{"internal/storage", "TestBoltSyncs", "NoFreelistSync"}}},
+	{"damage to the last batch of raft-wal", []edit{
+		{"internal/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", end)", "return written, nil"},
+	}, []finding{{"internal/storage", "TestWALDamagedLast", "opened with another state"}}},
+	{"end of raft-wal's log", []edit{
+		{"internal/storage/wal.go", "err = s.meta.reach(last)", "_ = last"},
+	}, []finding{{"internal/storage", "TestWALClosedEnd", "the last write is gone"}}},
+	{"full segment of raft-wal", []edit{
+		{"internal/storage/wal.go", "if found.index == 0 {", "if found.index >= 0 {"},
+	}, []finding{{"internal/storage", "TestWALCutRotation", "sealed"}}},
+	{"rest of a torn batch of raft-wal", []edit{
+		{"internal/storage/wal.go", "if found.torn > 0 {", "if found.torn < 0 {"},
+	}, []finding{{"internal/storage", "TestWALTornTwice", "FAIL"}}},
+	{"deleted entries of raft-wal", []edit{
+		{"internal/storage/wal.go", "if index < first {", "if index < first && index == 1<<63 {"},
+	}, []finding{{"internal/storage", "TestModel", "which is not there"}}},
 	{"lock of bbolt", []edit{
 		{"internal/storage/bolt.go", "\t\t\t\tTimeout:      lockTimeout,\n", ""},
 		{"internal/storage/bolt.go", "ReadOnly: true, Timeout: lockTimeout", "ReadOnly: true"},

@@ -39,12 +39,18 @@ func TestFullDisk(t *testing.T) {
 		name string
 		cfg  lockkeeper.Config
 	}{
-		{"log", lockkeeper.Config{}},
-		{"log and snapshots", lockkeeper.Config{SnapshotBytes: 256 << 10}},
+		{"wal", lockkeeper.Config{LogStore: "wal"}},
+		{"wal and snapshots", lockkeeper.Config{LogStore: "wal", SnapshotBytes: 256 << 10}},
+		{"boltdb", lockkeeper.Config{LogStore: "boltdb"}},
+		{"boltdb and snapshots", lockkeeper.Config{LogStore: "boltdb", SnapshotBytes: 256 << 10}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			noGoroutineLeft(t)
-			disk, grow := smallDisk(t, "3m")
+			size := "3m"
+			if c.cfg.LogStore == "wal" { // it has room for a segment and a snapshot of some MiB
+				size = "14m"
+			}
+			disk, grow := smallDisk(t, size)
 			cfg := c.cfg
 			cfg.DataDir = disk + "/data"
 			var log capture
@@ -56,7 +62,7 @@ func TestFullDisk(t *testing.T) {
 			for w := range writers {
 				c := connect(t, inMemory(s))
 				wg.Go(func() {
-					for i := range 1000 {
+					for i := range 4000 {
 						path := fmt.Sprintf("/w%d-%d", w, i)
 						if _, err := c.Create(path, []byte(strings.Repeat("full", 1000)), 0); err != nil {
 							return
@@ -111,9 +117,15 @@ func TestFullDisk(t *testing.T) {
 // TestDiskFullAtStart starts servers on a full disk. Open fails, or the server reports the
 // fault when it has to write; nothing hangs.
 func TestDiskFullAtStart(t *testing.T) {
+	for _, store := range []string{"wal", "boltdb"} {
+		t.Run(store, func(t *testing.T) { testDiskFullAtStart(t, store) })
+	}
+}
+
+func testDiskFullAtStart(t *testing.T, store string) {
 	noGoroutineLeft(t)
-	disk, grow := smallDisk(t, "4m")
-	cfg := lockkeeper.Config{DataDir: disk + "/data"}
+	disk, grow := smallDisk(t, "12m")
+	cfg := lockkeeper.Config{DataDir: disk + "/data", LogStore: store}
 	s := open(t, cfg)
 	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
 	check(t, s.Close())
@@ -128,7 +140,7 @@ func TestDiskFullAtStart(t *testing.T) {
 	for _, dir := range []string{"/new", "/data"} {
 		opened := make(chan error, 1)
 		go func() {
-			s, err := lockkeeper.Open(lockkeeper.Config{DataDir: disk + dir})
+			s, err := lockkeeper.Open(lockkeeper.Config{DataDir: disk + dir, LogStore: store})
 			if err != nil {
 				opened <- err
 				return
@@ -165,7 +177,7 @@ func TestDiskFullAtStart(t *testing.T) {
 	check(t, os.Remove(disk+"/filler"))
 	grow("64m")
 	for _, dir := range []string{"/data", "/new"} {
-		s := open(t, lockkeeper.Config{DataDir: disk + dir})
+		s := open(t, lockkeeper.Config{DataDir: disk + dir, LogStore: store})
 		if _, err := connect(t, inMemory(s)).Exists("/kept", false); (err == nil) != (dir == "/data") {
 			t.Errorf("%s: %v", dir, err)
 		}
@@ -176,7 +188,7 @@ func TestDiskFullAtStart(t *testing.T) {
 // TestReadOnlyDisk: on a file system that is mounted read-only, a directory can be checked,
 // but a server does not start.
 func TestReadOnlyDisk(t *testing.T) {
-	disk, _ := smallDisk(t, "8m")
+	disk, _ := smallDisk(t, "16m")
 	dir := disk + "/data"
 	s := open(t, lockkeeper.Config{DataDir: dir})
 	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)

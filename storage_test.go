@@ -24,6 +24,9 @@ func TestRestart(t *testing.T) {
 	t.Run("directory", func(t *testing.T) {
 		testRestart(t, lockkeeper.Config{DataDir: t.TempDir()})
 	})
+	t.Run("directory with boltdb", func(t *testing.T) {
+		testRestart(t, lockkeeper.Config{DataDir: t.TempDir(), LogStore: "boltdb"})
+	})
 	t.Run("memory", func(t *testing.T) {
 		testRestart(t, withMemory(lockkeeper.Config{}))
 	})
@@ -146,10 +149,16 @@ func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 // TestLogStaysBounded overwrites a few znodes many times. The size of the directory stays
 // limited, and a restart from a snapshot and the log after it gives the same state.
 func TestLogStaysBounded(t *testing.T) {
+	for _, store := range []string{"wal", "boltdb"} {
+		t.Run(store, func(t *testing.T) { testLogStaysBounded(t, store) })
+	}
+}
+
+func testLogStaysBounded(t *testing.T, store string) {
 	noGoroutineLeft(t)
 	const writes = 60_000
 	dir := t.TempDir()
-	cfg := lockkeeper.Config{DataDir: dir, SnapshotBytes: 256 << 10}
+	cfg := lockkeeper.Config{DataDir: dir, LogStore: store, SnapshotBytes: 256 << 10}
 	s := open(t, cfg)
 	const connections = 4
 	var wg sync.WaitGroup
@@ -242,7 +251,7 @@ func TestRefusedDirectory(t *testing.T) {
 	check(t, s.Close())
 	check(t, open(t, lockkeeper.Config{DataDir: dir}).Close())
 
-	file := filepath.Join(dir, "raft", "raft.db")
+	file := filepath.Join(dir, "raft", "wal", "stable.db")
 	content := must(os.ReadFile(file))(t)
 	content[20] ^= 1 // in the first meta page
 	check(t, os.WriteFile(file, content, 0o600))

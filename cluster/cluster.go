@@ -43,8 +43,9 @@ type Config struct {
 	// before a member gives it up; 0 means 2 s.
 	ElectionTimeout time.Duration
 
-	Dir    string          // where to keep the log; empty means Memory
-	Memory *storage.Memory // used if Dir is empty; nil means a new one
+	Dir      string           // where to keep the log; empty means Memory
+	LogStore storage.LogStore // how; empty means as it is there, or the first of storage.LogStores
+	Memory   *storage.Memory  // used if Dir is empty; nil means a new one
 
 	Tick          time.Duration // granularity of session expiry
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
@@ -147,7 +148,7 @@ func (m *Member) Start() (err error) {
 	m.replica.Complete(m.proposer.complete)
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		m.raft.storage, err = storage.Open(cfg.Dir, cfg.ID, cfg.Log, raftLogger(cfg.Log))
+		m.raft.storage, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log))
 	case cfg.Memory != nil:
 		m.raft.storage = cfg.Memory.Open()
 	default:

@@ -46,14 +46,35 @@ const (
 // smallSnapshots makes a server take snapshots so often that a short test has some.
 var smallSnapshots = edit{"config.go", "setDefault(&c.SnapshotBytes, 16<<20)", "setDefault(&c.SnapshotBytes, 32<<10)"}
 
+// smallSegments has a server fill segments of its log in a short test.
+var smallSegments = edit{"internal/storage/wal.go", "segmentSize = 8 << 20", "segmentSize = 48 << 10"}
+
 // noSync removes the syncs of the log.
-var noSync = edit{"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"}
+var noSync = map[storage.LogStore]edit{
+	storage.BoltDB: {"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"},
+	storage.WAL: {"internal/storage/wal.go", "type segmentFiles struct{ *walfs.FS }", `type segmentFiles struct{ *walfs.FS }
+
+func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	file, err := f.FS.OpenWriter(dir, name)
+	return unsynced{file}, err
+}
+
+type unsynced struct{ types.WritableFile }
+
+func (unsynced) Sync() error { return nil }`},
+}
 
 // neededSyncs are the files and directories that must be synced, relative to the data
 // directory.
-var neededSyncs = []string{
-	"", "/1", "/1/meta.json.tmp", "/1/raft", "/1/raft/raft.db", "/1/raft/snapshots",
-	"/1/raft/snapshots/[^/]*", "/1/raft/snapshots/[^/]*/state.bin", "/1/raft/snapshots/[^/]*/meta.json",
+var neededSyncs = map[storage.LogStore][]string{
+	storage.BoltDB: {
+		"", "/1", "/1/meta.json.tmp", "/1/raft", "/1/raft/raft.db", "/1/raft/snapshots",
+		"/1/raft/snapshots/[^/]*", "/1/raft/snapshots/[^/]*/state.bin", "/1/raft/snapshots/[^/]*/meta.json",
+	},
+	storage.WAL: {
+		"", "/1", "/1/meta.json.tmp", "/1/raft", "/1/raft/wal", "/1/raft/wal/stable.db", "/1/raft/wal/[^/]*.wal", "/1/raft/wal/[^/]*.wal.tmp",
+		"/1/raft/snapshots", "/1/raft/snapshots/[^/]*", "/1/raft/snapshots/[^/]*/state.bin", "/1/raft/snapshots/[^/]*/meta.json",
+	},
 }
 
 // edit is a change of a source file.
@@ -102,7 +123,7 @@ func buildEdited(dir string, edits ...edit) (binary string, err error) {
 }
 
 // powerBinary returns the binary that these tests run.
-var powerBinary = sync.OnceValues(func() (string, error) { return buildEdited(scratch, smallSnapshots) })
+var powerBinary = sync.OnceValues(func() (string, error) { return buildEdited(scratch, smallSnapshots, smallSegments) })
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -302,6 +323,7 @@ type power struct {
 	t      *testing.T
 	random *rand.Rand
 	layout
+	store  storage.LogStore
 	binary string
 	peers  map[uint64]string
 
@@ -317,11 +339,11 @@ type power struct {
 	snaps  int // number of states whose log starts after a snapshot
 }
 
-func newPower(t *testing.T, r *rand.Rand, l layout) *power {
+func newPower(t *testing.T, r *rand.Rand, l layout, store storage.LogStore) *power {
 	t.Helper()
 	binary, err := powerBinary()
 	check(t, err)
-	p := &power{t: t, random: r, layout: l, binary: binary, losses: losses, base: image{}, peers: map[uint64]string{}}
+	p := &power{t: t, random: r, layout: l, store: store, binary: binary, losses: losses, base: image{}, peers: map[uint64]string{}}
 	for i := range l.members {
 		p.peers[uint64(i+1)] = freeAddr(t)
 	}
@@ -361,7 +383,7 @@ func (p *power) start() (*traced, []string) {
 			addr = freeAddr(p.t)
 		}
 		addrs = append(addrs, addr)
-		c := []string{p.binary, "serve", "--listen", addr, "--data", p.data(p.dir, i), "--tick-time", powerTick.String(), "--id", fmt.Sprint(i + 1)}
+		c := []string{p.binary, "serve", "--listen", addr, "--data", p.data(p.dir, i), "--log-store", string(p.store), "--tick-time", powerTick.String(), "--id", fmt.Sprint(i + 1)}
 		if p.layout.peers {
 			c = append(c, "--peers", strings.Join(peers, ","))
 		}
@@ -891,14 +913,18 @@ func TestPowerLoss(t *testing.T) {
 	long := powerLength(t)
 	for _, l := range []struct {
 		layout
+		store            storage.LogStore
 		lives, processes int
-	}{{alone, 2, 3}, {one, 1, 2}, {three, 1, 2}} {
-		t.Run(l.name, func(t *testing.T) {
+	}{
+		{alone, storage.WAL, 2, 3}, {one, storage.WAL, 1, 2}, {three, storage.WAL, 1, 2},
+		{alone, storage.BoltDB, 2, 3}, {three, storage.BoltDB, 1, 2},
+	} {
+		t.Run(l.name+", "+string(l.store), func(t *testing.T) {
 			t.Parallel() // the tests mostly wait for the disk and for elections
 			r := seeded(t)
 			states, snapshots := 0, 0
 			for end := time.Now().Add(long); ; {
-				p := newPower(t, r, l.layout)
+				p := newPower(t, r, l.layout, l.store)
 				if err := p.run(l.lives, l.processes, min(long, time.Minute)); err != nil {
 					t.Fatal(err)
 				}
@@ -920,10 +946,20 @@ func TestPowerLoss(t *testing.T) {
 // sync its log, and without each kind of sync in the trace of a correct server.
 func TestPowerLossIsFound(t *testing.T) {
 	t.Parallel()
+	for _, store := range storage.LogStores {
+		t.Run(string(store), func(t *testing.T) { testPowerLossIsFound(t, store) })
+	}
+}
+
+func testPowerLossIsFound(t *testing.T, store storage.LogStore) {
 	t.Run("the log is not synced", func(t *testing.T) {
-		p := newPower(t, seeded(t), alone)
+		p := newPower(t, seeded(t), alone, store)
 		var err error
-		p.binary, err = buildEdited(t.TempDir(), smallSnapshots, noSync)
+		edits := []edit{smallSnapshots, smallSegments, noSync[store]}
+		if store == storage.WAL { // both are of one file
+			edits = []edit{smallSnapshots, noSync[store]}
+		}
+		p.binary, err = buildEdited(t.TempDir(), edits...)
 		check(t, err)
 		p.losses = []string{"nothing"}
 		p.begin()
@@ -941,14 +977,14 @@ func TestPowerLossIsFound(t *testing.T) {
 		}
 		t.Logf("found: %v", err)
 	})
-	p := newPower(t, seeded(t), alone)
+	p := newPower(t, seeded(t), alone, store)
 	p.losses = []string{"nothing", "everything", "names"}
 	p.begin()
 	for range 2 {
 		p.process()
 	}
 	events := p.events
-	for _, path := range neededSyncs {
+	for _, path := range neededSyncs[store] {
 		t.Run(path, func(t *testing.T) {
 			needed := regexp.MustCompile("^" + p.dir + path + "$")
 			p.t, p.states = t, 0
@@ -977,9 +1013,9 @@ func TestSyncFails(t *testing.T) {
 	end := time.Now().Add(powerLength(t))
 	failures, ended := 0, 0
 	for n := 0; n < 4 || time.Now().Before(end); n++ {
-		p := newPower(t, r, alone)
+		p := newPower(t, r, alone, storage.LogStores[n%2])
 		p.begin()
-		if n%2 == 1 {
+		if n%4 > 1 {
 			p.process()
 		}
 		before := len(p.events)

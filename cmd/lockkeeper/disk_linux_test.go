@@ -15,7 +15,7 @@ func TestFullDisk(t *testing.T) {
 	mount := func(flags uintptr, size string) error {
 		return syscall.Mount("lockkeeper-test", disk, "tmpfs", flags, "size="+size)
 	}
-	if err := mount(0, "2m"); err != nil {
+	if err := mount(0, "9m"); err != nil {
 		t.Skipf("a small disk cannot be mounted: %v", err)
 	}
 	t.Cleanup(func() { check1(t, syscall.Unmount(disk, 0)) })

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -218,15 +219,21 @@ func versionCommand() *cobra.Command {
 }
 
 func checkCommand() *cobra.Command {
-	var asJSON bool
+	var (
+		asJSON bool
+		to     string
+	)
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Verify the data directory of a server that is not running",
 		Long: `Verify the data directory of a server that is not running: the log, the snapshots,
-and that together they give a valid state. The directory is not changed.
-The exit code is 0 if the directory is good and 1 if it is not.`,
+and that together they give a valid state. Without --convert the directory is not
+changed. The exit code is 0 if the directory is good and 1 if it is not.`,
 		Example: `  lockkeeper check lockkeeper-data
-  lockkeeper check --json /var/lib/lockkeeper`,
+  lockkeeper check --json /var/lib/lockkeeper
+
+  # From now on keep the log as 'lockkeeper serve --log-store wal' does
+  lockkeeper check --convert wal lockkeeper-data`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("check takes one directory")
@@ -236,22 +243,33 @@ The exit code is 0 if the directory is good and 1 if it is not.`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
 		},
-		RunE: func(c *cobra.Command, args []string) error { return check(args[0], asJSON, c.OutOrStdout()) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
+				return badFlag(c.Flags(), "convert", "%q is neither of %q", to, storage.LogStores)
+			}
+			return check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout())
+		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().StringVar(&to, "convert", "", "if the directory is good, convert its log to `wal` or boltdb, which serve names --log-store")
+	completeWith(c, "convert", "wal", "boltdb")
 	return c
 }
 
-func check(dir string, asJSON bool, stdout io.Writer) error {
-	r, err := storage.Check(dir)
+func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error {
+	verify := storage.Check
+	if to != "" {
+		verify = func(dir string) (*storage.Report, error) { return storage.Convert(dir, to) }
+	}
+	r, err := verify(dir)
 	if err != nil {
 		return err
 	}
 	if asJSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
-	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d after a snapshot at %d, digest %s\n",
-		dir, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.SnapshotIndex, r.Digest)
+	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
+		dir, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
 	if r.Exposed != "" {
 		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
 	}

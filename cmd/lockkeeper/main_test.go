@@ -515,10 +515,12 @@ func TestPortTaken(t *testing.T) {
 }
 
 // filled creates a data directory with some znodes.
-func filled(t *testing.T) string {
+func filled(t *testing.T) string { return filledAs(t, "") }
+
+func filledAs(t *testing.T, logStore string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	s, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir})
+	s, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir, LogStore: logStore})
 	check1(t, err)
 	nc, err := s.Dial("", "", time.Minute)
 	check1(t, err)
@@ -562,32 +564,31 @@ func TestBadDirectory(t *testing.T) {
 		"damaged meta.json": {func(t *testing.T, dir string) {
 			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"for`), 0o644))
 		}, []string{"DIR/meta.json", "damaged"}},
-		"damaged raft.db": {func(t *testing.T, dir string) {
-			path := filepath.Join(dir, "raft/raft.db")
-			b, err := os.ReadFile(path)
-			check1(t, err)
-			at := bytes.LastIndex(b, bytes.Repeat([]byte("x"), 100))
-			b[at] ^= 1
-			for i := range len(b) - 100 { // in every copy, whichever is in use
-				if bytes.Equal(b[i:i+50], bytes.Repeat([]byte("x"), 50)) {
-					b[i] ^= 1
-				}
-			}
-			check1(t, os.WriteFile(path, b, 0o600))
-		}, []string{"DIR/raft/raft.db"}},
-		"half of raft.db": {func(t *testing.T, dir string) {
+		"damaged log":         {damageLog, []string{"DIR/raft/"}},
+		"damaged log, boltdb": {damageLog, []string{"DIR/raft/raft.db"}},
+		"half of raft.db, boltdb": {func(t *testing.T, dir string) {
 			check1(t, os.Truncate(filepath.Join(dir, "raft/raft.db"), 10_000))
 		}, []string{"DIR/raft/raft.db", "damaged", "cut short"}},
-		"no raft.db": {func(t *testing.T, dir string) {
+		"half of a segment": {func(t *testing.T, dir string) {
+			check1(t, os.Truncate(segment(t, dir), 1000))
+		}, []string{"DIR/raft/wal/", "damaged", "1000 bytes of"}},
+		"no raft.db, boltdb": {func(t *testing.T, dir string) {
 			check1(t, os.Remove(filepath.Join(dir, "raft/raft.db")))
 		}, []string{"DIR/raft/raft.db"}},
+		"no segment": {func(t *testing.T, dir string) {
+			check1(t, os.Remove(segment(t, dir)))
+		}, []string{"DIR/raft/wal/", "missing"}},
 		"a file": {func(t *testing.T, dir string) {
 			check1(t, os.RemoveAll(dir))
 			check1(t, os.WriteFile(dir, nil, 0o644))
 		}, []string{"DIR", "not a directory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := filled(t)
+			store := "wal"
+			if strings.HasSuffix(name, "boltdb") {
+				store = "boltdb"
+			}
+			dir := filledAs(t, store)
 			c.harm(t, dir)
 			for i := range c.says {
 				c.says[i] = strings.Replace(c.says[i], "DIR", dir, 1)
@@ -599,6 +600,33 @@ func TestBadDirectory(t *testing.T) {
 			fails(t, start(t, nil, "check", dir), dir)
 		})
 	}
+}
+
+// segment is the file that the log of a small data directory is in.
+func segment(t *testing.T, dir string) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, "raft/wal/*.wal"))
+	check1(t, err)
+	if len(list) != 1 {
+		t.Fatalf("%d segments", len(list))
+	}
+	return list[0]
+}
+
+// damageLog flips a bit in every copy of an entry.
+func damageLog(t *testing.T, dir string) {
+	path := filepath.Join(dir, "raft/raft.db")
+	if _, err := os.Stat(path); err != nil {
+		path = segment(t, dir)
+	}
+	b, err := os.ReadFile(path)
+	check1(t, err)
+	for i := range len(b) - 100 {
+		if bytes.Equal(b[i:i+50], bytes.Repeat([]byte("x"), 50)) {
+			b[i] ^= 1
+		}
+	}
+	check1(t, os.WriteFile(path, b, 0o600))
 }
 
 // TestDirectoryNotWritable runs the command on a read-only directory. Root could write
@@ -616,7 +644,7 @@ func TestDirectoryNotWritable(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for path, mode := range map[string]os.FileMode{root: 0o555, filepath.Join(dir, "raft/raft.db"): 0o444} {
+			for path, mode := range map[string]os.FileMode{root: 0o555, filepath.Join(dir, "raft/wal/stable.db"): 0o444} {
 				if err := os.Chmod(path, mode); err != nil && !errors.Is(err, os.ErrNotExist) {
 					t.Fatal(err)
 				}
@@ -636,7 +664,7 @@ func TestCheck(t *testing.T) {
 	dir := filled(t)
 	before := modTimes(t, dir)
 	code, stdout, stderr := call(nil, "check", dir)
-	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
+	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ in wal after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
 		t.Errorf("%d %q %q, not %s", code, stdout, stderr, pattern)
 	}
 	code, out, stderr := call(nil, "check", "--json", dir)
@@ -658,12 +686,21 @@ func TestCheck(t *testing.T) {
 	if after := modTimes(t, dir); after != before {
 		t.Errorf("check changed\n%s\nto\n%s", before, after)
 	}
-	for path, mode := range map[string]os.FileMode{"": 0o755, "raft": 0o755, "raft/raft.db": 0o644} { // as an earlier version could leave it
+	for path, mode := range map[string]os.FileMode{"": 0o755, "raft": 0o755, "raft/wal": 0o755, "raft/wal/stable.db": 0o644} {
 		check1(t, os.Chmod(filepath.Join(dir, path), mode))
 	}
-	warning := fmt.Sprintf("warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", filepath.Join(dir, "raft/raft.db"), dir)
+	warning := fmt.Sprintf("warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", filepath.Join(dir, "raft/wal/stable.db"), dir)
 	if code, out, stderr := call(nil, "check", dir); code != exitOK || out != stdout+warning || stderr != "" {
 		t.Errorf("readable by all: %d %q %q", code, out, stderr)
+	}
+	for _, to := range []string{"boltdb", "boltdb", "wal"} {
+		code, out, stderr := call(nil, "check", "--convert", to, dir)
+		if want := strings.Replace(stdout, " in wal ", " in "+to+" ", 1); code != exitOK || !strings.HasPrefix(out, want) || stderr != "" {
+			t.Errorf("converted to %s: %d %q %q", to, code, out, stderr)
+		}
+	}
+	if code, _, stderr := call(nil, "check", "--convert", "etcd", dir); code != exitUsage || !strings.Contains(stderr, "--convert") {
+		t.Errorf("converted to etcd: %d %q", code, stderr)
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, args := range [][]string{{"check", missing}, {"check", "--json", missing}} {

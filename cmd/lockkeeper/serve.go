@@ -81,6 +81,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
+		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `wal` or boltdb. By default as it is there, and wal in a new directory")
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
@@ -115,6 +116,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
 	})
 	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca")
+	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "log-format", "text", "json")
 	completeWith(c, "log-level", "debug", "info", "warn", "error")
 	completeWith(c, "tls-client-auth", "need", "want", "none")
@@ -207,7 +209,7 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Wri
 // fieldFlags maps fields of the configuration to their flags. Fields without a flag have
 // a key in zooTable.
 var fieldFlags = map[string]string{
-	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "ID": "id",
+	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
 	"Peers": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
 	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",

@@ -32,6 +32,7 @@ var notWoven = map[string]bool{
 	"internal/storage/diskstore.go": true,
 	"internal/storage/snapshots.go": true,
 	"internal/storage/verify.go":    true,
+	"internal/storage/wal.go":       true, // raft-wal
 	"internal/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
 }
 

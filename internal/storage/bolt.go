@@ -18,6 +18,9 @@ import (
 // boltFile is the file that boltStore keeps, below the data directory.
 const boltFile = "raft/raft.db"
 
+// errNoKey is a StableStore's error for a key that has no value.
+var errNoKey = raftboltdb.ErrKeyNotFound
+
 // lockTimeout is how long to wait while another process has the file open.
 const lockTimeout = 200 * time.Millisecond
 
@@ -25,10 +28,15 @@ const lockTimeout = 200 * time.Millisecond
 // bbolt database. The lock on that file is what tells that a data directory is in use.
 type boltStore struct{}
 
+func (boltStore) name() LogStore        { return BoltDB }
+func (boltStore) files(string) []string { return []string{boltFile} }
+
 func (boltStore) logPath(dir string) string { return filepath.Join(dir, boltFile) }
 
-func (b boltStore) create(dir string) error {
-	path := b.logPath(dir)
+func (b boltStore) create(dir string) error { return createDatabase(b.logPath(dir)) }
+
+// createDatabase makes a database without a log, unless there is one.
+func createDatabase(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -44,8 +52,8 @@ func (b boltStore) create(dir string) error {
 	return db.Close()
 }
 
-// createBolt makes a database without a log. The file gets its name only when it
-// is complete, since one that a crash cut short would be taken for damaged.
+// createBolt gives the file its name only when it is complete, since one that a
+// crash cut short would be taken for damaged.
 func createBolt(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -75,8 +83,11 @@ func createBolt(path string) error {
 
 // verify checks every page of the file, and that its keys are those that Raft
 // stores. It waits up to lockTimeout for another process to close the file.
-func (b boltStore) verify(dir string) error {
-	path := b.logPath(dir)
+func (b boltStore) verify(dir string) error { return verifyDatabase(b.logPath(dir), raftKeys()) }
+
+// verifyDatabase checks every page of a bbolt file, and calls each with its keys and
+// values in order.
+func verifyDatabase(path string, each func(bucket, key, value []byte) error) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
@@ -89,13 +100,13 @@ func (b boltStore) verify(dir string) error {
 		if err == nil {
 			defer lock.Close()
 		}
-		return checkPages(path, raftKeys())
+		return checkPages(path, each)
 	})
 }
 
 // raftKeys returns a function that takes the keys of the file in order, and
-// refuses those that Raft does not store.
-func raftKeys() func(bucket, key, value []byte) error {
+// refuses those that Raft does not store, and that are not in more.
+func raftKeys(more ...string) func(bucket, key, value []byte) error {
 	var index uint64
 	return func(bucket, key, _ []byte) error {
 		switch string(bucket) {
@@ -109,7 +120,7 @@ func raftKeys() func(bucket, key, value []byte) error {
 			}
 			index = next
 		case "conf":
-			if !slices.Contains([]string{TermKey, voteKey, rejoiningKey}, string(key)) {
+			if !slices.Contains(append(more, TermKey, voteKey, rejoiningKey), string(key)) {
 				return fmt.Errorf("key %q", key)
 			}
 		default:

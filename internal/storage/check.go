@@ -1,8 +1,10 @@
 package storage
 
 import (
+	"cmp"
 	"fmt"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -10,14 +12,15 @@ import (
 
 // Report is what [Check] found.
 type Report struct {
-	ServerID      uint64 `json:"serverId"`
-	SnapshotIndex uint64 `json:"snapshotIndex"` // 0 without one
-	FirstIndex    uint64 `json:"firstIndex"`    // of the log; 0 if it is empty
-	LastIndex     uint64 `json:"lastIndex"`
-	Zxid          int64  `json:"zxid"`
-	Znodes        int    `json:"znodes"`
-	Sessions      int    `json:"sessions"`
-	Digest        string `json:"digest"`
+	ServerID      uint64   `json:"serverId"`
+	LogStore      LogStore `json:"logStore"`
+	SnapshotIndex uint64   `json:"snapshotIndex"` // 0 without one
+	FirstIndex    uint64   `json:"firstIndex"`    // of the log; 0 if it is empty
+	LastIndex     uint64   `json:"lastIndex"`
+	Zxid          int64    `json:"zxid"`
+	Znodes        int      `json:"znodes"`
+	Sessions      int      `json:"sessions"`
+	Digest        string   `json:"digest"`
 	// Exposed is a file with passwords that other users may read.
 	Exposed string `json:"exposed,omitempty"`
 }
@@ -25,7 +28,17 @@ type Report struct {
 // Check verifies the data directory of a server that is not running: the files
 // of its log, the snapshots, every entry of the log, and the state that these
 // lead to. It changes nothing. If the server is running, the error is [ErrInUse].
-func Check(dir string) (*Report, error) { return checkDirectory(boltStore{}, dir) }
+func Check(dir string) (*Report, error) {
+	has, err := logStoreOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	disk, err := cmp.Or(has, LogStores[0]).disk(hclog.NewNullLogger())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return checkDirectory(disk, dir)
+}
 
 func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	m, err := readMeta(dir)
@@ -48,7 +61,7 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	report := &Report{ServerID: m.ServerID, Exposed: exposed(dir, path)}
+	report := &Report{ServerID: m.ServerID, LogStore: disk.name(), Exposed: exposed(dir, disk.files(dir))}
 	machine := snapshot
 	if newest == nil {
 		machine = fsm.NewMachine()

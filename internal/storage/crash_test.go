@@ -140,14 +140,16 @@ func TestTornTail(t *testing.T) {
 			}
 			m.stop()
 
-			name, end := disk.logEnd(t, dir)
+			name, end, size := disk.logEnd(t, dir)
 			file := filepath.Join(dir, name)
 			content := must(os.ReadFile(file))(t)[:end]
 			torn := make([]byte, r.IntN(100_000))
 			for i := range torn {
 				torn[i] = byte(r.Uint32())
 			}
-			check(t, os.WriteFile(file, append(content, torn...), fileMode))
+			content = append(content, torn...)
+			content = append(content, make([]byte, max(0, int(size)-len(content)))...)
+			check(t, os.WriteFile(file, content, fileMode))
 			disk.mustCheck(t, dir)
 		}
 	})

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,8 +18,9 @@ import (
 
 // The data directory:
 //
-//	meta.json        format version and server id
-//	raft/raft.db     Raft's log, term and vote (see boltStore)
+//	meta.json        format version, server id, and which of the two logs it has
+//	raft/wal/        Raft's log, term and vote (see walStore), or
+//	raft/raft.db     the same (see boltStore)
 //	raft/snapshots/  Raft's snapshots, the newest two
 //
 // The log and the snapshots hold the passwords of sessions and the digests in
@@ -36,18 +38,41 @@ const (
 
 // meta is what meta.json says.
 type meta struct {
-	Format   int    `json:"format"`
-	ServerID uint64 `json:"serverId"`
+	Format   int      `json:"format"`
+	ServerID uint64   `json:"serverId"`
+	LogStore LogStore `json:"logStore,omitempty"` // empty means BoltDB
+}
+
+func (m *meta) logStore() LogStore {
+	switch {
+	case m == nil:
+		return ""
+	case m.LogStore == "":
+		return BoltDB
+	}
+	return m.LogStore
 }
 
 // Open opens the data directory of server serverID, creating it if it is new,
-// and verifies all that is in it. It deletes only what a crash left unfinished
+// and verifies all that is in it. If kind is empty, it is the one that the directory
+// has; a directory of another kind is refused. Open deletes only what a crash left unfinished
 // under a temporary name, and a log that the leader's snapshot supersedes.
 // Errors name the file that they are about.
 //
 // Messages go to log, and those of Raft's snapshot store to raftLog.
-func Open(dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
-	return openDirectory(boltStore{}, dir, serverID, log, raftLog)
+func Open(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+	has, err := logStoreOf(dir)
+	if err != nil {
+		return nil, err
+	}
+	if kind != "" && has != "" && kind != has {
+		return nil, fmt.Errorf("%s has its log in %s, not in %s: convert it with lockkeeper check --convert %s", dir, has, kind, kind)
+	}
+	disk, err := cmp.Or(has, kind, LogStores[0]).disk(raftLog)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return openDirectory(disk, dir, serverID, log, raftLog)
 }
 
 func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
@@ -79,13 +104,13 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	s, err := openVerified(store, disk.logPath(dir), dir, serverID, log, raftLog)
 	if err == nil && known == nil {
-		err = writeMeta(dir, &meta{formatVersion, serverID})
+		err = writeMeta(dir, &meta{formatVersion, serverID, disk.name()})
 	}
 	if err != nil {
 		store.Close()
 		return nil, err
 	}
-	if file := exposed(dir, disk.logPath(dir)); file != "" {
+	if file := exposed(dir, disk.files(dir)); file != "" {
 		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
 	}
 	return s, nil
@@ -138,7 +163,7 @@ func readMeta(dir string) (*meta, error) {
 	}
 	var m meta
 	if err := json.Unmarshal(b, &m); err != nil || m.Format < 1 || m.ServerID == 0 {
-		return nil, fmt.Errorf("%s is damaged: it should be like {\"format\":%d,\"serverId\":1}", path, formatVersion)
+		return nil, fmt.Errorf("%s is damaged: it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", path, formatVersion, LogStores[0])
 	}
 	if m.Format > formatVersion {
 		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
@@ -187,12 +212,10 @@ func syncDir(dir string) error {
 // exposed returns a file with secrets that users other than its owner may read,
 // or "". An earlier version left such files. exposed looks at the modes of the
 // data directory and of what is in it, and not at those of its parents.
-func exposed(dir, logPath string) string {
+func exposed(dir string, files []string) string {
 	if runtime.GOOS == "windows" { // no such modes
 		return ""
 	}
-	log, _ := filepath.Rel(dir, logPath)
-	files := []string{log}
 	snapshots, _ := os.ReadDir(filepath.Join(dir, snapshotDir))
 	for _, s := range snapshots {
 		files = append(files, filepath.Join(snapshotDir, s.Name(), stateFile))
@@ -222,7 +245,7 @@ func exposed(dir, logPath string) string {
 // nothing ever will. The caller has the store open, so no other process is at
 // work in the directory.
 func removeTemporary(dir string, log *slog.Logger) {
-	for _, d := range []string{raftDir, snapshotDir} {
+	for _, d := range []string{raftDir, snapshotDir, walDir} {
 		entries, _ := os.ReadDir(filepath.Join(dir, d))
 		for _, e := range entries {
 			if strings.HasSuffix(e.Name(), ".tmp") {

@@ -41,7 +41,7 @@ func TestPrivateFiles(t *testing.T) {
 			check(t, os.Chmod(path, mode))
 		}
 		exposed("as it was made", "")
-		for _, path := range []string{disk.logPath(dir), filepath.Join(dir, newestSnapshot(t, dir), stateFile)} {
+		for _, path := range []string{filepath.Join(dir, disk.files(dir)[0]), filepath.Join(dir, newestSnapshot(t, dir), stateFile)} {
 			if !slices.Contains(paths, path) {
 				t.Fatalf("%s is not in %v", path, paths)
 			}

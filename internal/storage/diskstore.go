@@ -3,11 +3,54 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"runtime/debug"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
+
+// LogStore names a way to keep Raft's log on disk.
+type LogStore string
+
+const (
+	// WAL is hashicorp/raft-wal, with one sync for each write of the log. The term
+	// and the vote are in a database of hashicorp/raft-boltdb beside it.
+	WAL LogStore = "wal"
+	// BoltDB is hashicorp/raft-boltdb for everything.
+	BoltDB LogStore = "boltdb"
+)
+
+// LogStores are all of them, the one for new directories first.
+var LogStores = []LogStore{WAL, BoltDB}
+
+// disk returns the store of that name.
+func (s LogStore) disk(raftLog hclog.Logger) (diskStore, error) {
+	switch s {
+	case WAL:
+		return walStore{segmentSize: segmentSize, log: raftLog}, nil
+	case BoltDB:
+		return boltStore{}, nil
+	}
+	return nil, fmt.Errorf("there is no log store %q", string(s))
+}
+
+// logStoreOf returns the store that a data directory has, or "" for a new one.
+func logStoreOf(dir string) (LogStore, error) {
+	m, err := readMeta(dir)
+	if err != nil || m != nil {
+		return m.logStore(), err
+	}
+	for _, s := range LogStores {
+		disk, _ := s.disk(nil)
+		if _, err := os.Stat(disk.logPath(dir)); !errors.Is(err, fs.ErrNotExist) {
+			return s, err
+		}
+	}
+	return "", nil
+}
 
 // A diskStore is one way to keep Raft's log, term and vote in the files of a data
 // directory. [Open] and [Check] do everything else, and do it alike for all of
@@ -19,6 +62,11 @@ import (
 // Errors name the file that they are about. They are in one line, and the same
 // each time.
 type diskStore interface {
+	name() LogStore
+
+	// files are the names of the store's files, below the data directory.
+	files(dir string) []string
+
 	// logPath is the file or directory that holds the log. Messages about
 	// entries of the log name it.
 	logPath(dir string) string

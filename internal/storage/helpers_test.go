@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -21,30 +22,46 @@ import (
 // know of its files.
 type testedDisk struct {
 	diskStore
-	name  string
-	files []string // of the log, the term and the vote, below the data directory
 	// logEnd returns the file, below the data directory, to whose end a write of
 	// the log appends, and where that end is. What a file has beyond it is no
-	// part of the log.
-	logEnd func(t *testing.T, dir string) (file string, end int64)
+	// part of the log. The file is never shorter than size.
+	logEnd func(t *testing.T, dir string) (file string, end, size int64)
 }
 
-// disks are all stores on disk. Each runs the tests in this package.
+// disks are all stores on disk. Each runs the tests in this package. The segments
+// are short, so that the tests use several.
 var disks = []testedDisk{
 	{
-		diskStore: boltStore{}, name: "bolt", files: []string{boltFile},
-		logEnd: func(t *testing.T, dir string) (file string, end int64) {
+		diskStore: boltStore{},
+		logEnd: func(t *testing.T, dir string) (file string, end, size int64) {
 			db := must(bbolt.Open(filepath.Join(dir, boltFile), fileMode, &bbolt.Options{ReadOnly: true}))(t)
 			check(t, db.View(func(tx *bbolt.Tx) error { end = tx.Size(); return nil }))
 			check(t, db.Close())
-			return boltFile, end
+			return boltFile, end, end
+		},
+	},
+	{
+		diskStore: walStore{segmentSize: 32 << 10, log: hclog.NewNullLogger()},
+		logEnd: func(t *testing.T, dir string) (file string, end, size int64) {
+			tail := walTail(t, dir)
+			return must(filepath.Rel(dir, tail.path))(t), int64(tail.end), int64(tail.SizeLimit)
 		},
 	},
 }
 
+// walTail returns the last segment of a log.
+func walTail(t testing.TB, dir string) foundSegment {
+	t.Helper()
+	db := must(openBolt(filepath.Join(dir, walStable), true))(t)
+	state, reached, err := loadSegments(checksumStable{db})
+	check(t, errors.Join(err, db.Close()))
+	list := must(readSegments(dir, state, reached, true))(t)
+	return list[len(list)-1]
+}
+
 func onEachDisk(t *testing.T, test func(t *testing.T, disk testedDisk)) {
 	for _, d := range disks {
-		t.Run(d.name, func(t *testing.T) { test(t, d) })
+		t.Run(string(d.name()), func(t *testing.T) { test(t, d) })
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
 // TermKey is the key under which Raft stores its term in [Storage.Stable].
@@ -46,7 +45,7 @@ func (s *Storage) SetRejoining(rejoining bool) error {
 // stableUint64 reads a number, 0 if there is none.
 func stableUint64(s raft.StableStore, key string) (uint64, error) {
 	v, err := s.GetUint64([]byte(key))
-	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+	if errors.Is(err, errNoKey) {
 		return 0, nil
 	}
 	return v, err

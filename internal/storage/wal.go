@@ -1,0 +1,440 @@
+package storage
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	walfs "github.com/hashicorp/raft-wal/fs"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// The files of walStore, below the data directory.
+const (
+	walDir    = "raft/wal"
+	walStable = "raft/wal/stable.db"
+)
+
+const (
+	// segmentsKey is the key of the list of segments, a types.PersistentState in
+	// JSON.
+	segmentsKey = "Segments"
+
+	// reachesKey is the key of the index that the log had reached when the list of
+	// segments was stored, or when the store was closed.
+	reachesKey = "Reaches"
+
+	// segmentSize is how many bytes of disk a segment is given when it is made. Its
+	// last batch may go beyond.
+	segmentSize = 8 << 20
+)
+
+// walStore is the [diskStore] that keeps the log in the segments of raft-wal, each
+// write with one sync. A bbolt database beside them has the list of segments, the
+// term and the vote. The lock on that file is what tells that a data directory is
+// in use.
+type walStore struct {
+	segmentSize int
+	log         hclog.Logger
+}
+
+func (walStore) name() LogStore { return WAL }
+
+func (walStore) files(dir string) []string {
+	files := []string{walStable}
+	segments, _ := filepath.Glob(filepath.Join(dir, walDir, "*.wal"))
+	for _, s := range segments {
+		files = append(files, filepath.Join(walDir, filepath.Base(s)))
+	}
+	return files
+}
+
+func (walStore) logPath(dir string) string { return filepath.Join(dir, walDir) }
+
+func (walStore) create(dir string) error {
+	if err := os.MkdirAll(filepath.Join(dir, walDir), dirMode); err != nil {
+		return err
+	}
+	return createDatabase(filepath.Join(dir, walStable))
+}
+
+// verify checks every page of the database, and all segments.
+func (w walStore) verify(dir string) error {
+	path := filepath.Join(dir, walStable)
+	var list, reaches []byte
+	keys := raftKeys(segmentsKey, reachesKey)
+	err := verifyDatabase(path, func(bucket, key, value []byte) error {
+		switch string(key) {
+		case segmentsKey:
+			list = slices.Clone(value)
+		case reachesKey:
+			reaches = slices.Clone(value)
+		}
+		if string(bucket) == "logs" {
+			return errors.New("it has entries of a log")
+		}
+		return keys(bucket, key, value)
+	})
+	if err != nil {
+		return err
+	}
+	stored := checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}}
+	return guard(path, func() error {
+		state, reached, err := loadSegments(stored)
+		if err != nil {
+			return damaged(path, "%w", err)
+		}
+		_, err = readSegments(dir, state, reached, false)
+		return err
+	})
+}
+
+// mapStore is a StableStore that can only be read.
+type mapStore map[string][]byte
+
+func (s mapStore) Get(key []byte) ([]byte, error)       { return s[string(key)], nil }
+func (mapStore) Set([]byte, []byte) error               { return fs.ErrPermission }
+func (mapStore) SetUint64([]byte, uint64) error         { return fs.ErrPermission }
+func (mapStore) GetUint64([]byte) (n uint64, err error) { return 0, fs.ErrPermission }
+
+// loadSegments returns the list of segments, and the index that the log has reached
+// at least. The list is empty in a new directory.
+func loadSegments(stable raft.StableStore) (state types.PersistentState, reached uint64, err error) {
+	b, err := stable.Get([]byte(segmentsKey))
+	if err != nil && !errors.Is(err, errNoKey) {
+		return state, 0, err
+	}
+	if len(b) > 0 {
+		if err := json.Unmarshal(b, &state); err != nil {
+			return state, 0, err
+		}
+	}
+	last := len(state.Segments) - 1
+	for i, s := range state.Segments {
+		switch {
+		case s.Codec != wal.CodecBinaryV1 || s.BaseIndex == 0 || s.MinIndex < s.BaseIndex || s.SealTime.IsZero() != (i == last),
+			i > 0 && s.BaseIndex != state.Segments[i-1].MaxIndex+1:
+			return state, 0, errors.New("the list of segments")
+		}
+	}
+	reached, err = stableUint64(stable, reachesKey)
+	return state, reached, err
+}
+
+// foundSegment is a segment of the log, and what is in its file.
+type foundSegment struct {
+	types.SegmentInfo
+	walSegment
+	path    string
+	content []byte // the whole file
+	torn    int    // bytes to clear behind the end
+}
+
+// readSegments reads and verifies all segments. It returns their content if keep is true.
+func readSegments(dir string, state types.PersistentState, reached uint64, keep bool) ([]foundSegment, error) {
+	var list []foundSegment
+	for _, info := range state.Segments {
+		s, err := readSegment(dir, info)
+		if err != nil {
+			return nil, err
+		}
+		if !keep {
+			s.content = nil
+		}
+		list = append(list, s)
+		if last := info.BaseIndex + uint64(len(s.entries)) - 1; info.SealTime.IsZero() && last < reached {
+			return nil, damaged(s.path, "it ends at entry %d, but had entry %d", last, reached)
+		}
+	}
+	return list, nil
+}
+
+func readSegment(dir string, info types.SegmentInfo) (s foundSegment, err error) {
+	s.SegmentInfo, s.path = info, filepath.Join(dir, walDir, segment.FileName(info))
+	b, err := os.ReadFile(s.path)
+	if err != nil {
+		return s, err
+	}
+	s.content = b
+	if len(b) < int(info.SizeLimit) {
+		return s, damaged(s.path, "%d bytes of %d", len(b), info.SizeLimit)
+	}
+	if s.walSegment, err = parseSegment(b, info); err != nil {
+		return s, damaged(s.path, "%w", err)
+	}
+	if info.SealTime.IsZero() {
+		s.torn, err = tornTail(b, s.end, info, isEntry)
+		if err != nil {
+			return s, damaged(s.path, "%w", err)
+		}
+		return s, nil
+	}
+	if s.index == 0 || uint64(s.index) != info.IndexStart {
+		return s, damaged(s.path, "it has no whole batch at offset %d", s.end)
+	}
+	if info.MaxIndex < info.BaseIndex || info.MaxIndex-info.BaseIndex >= uint64(len(s.entries)) {
+		return s, damaged(s.path, "%d entries, should have %d to %d", len(s.entries), info.BaseIndex, info.MaxIndex)
+	}
+	return s, nil
+}
+
+// isEntry reports whether content is an entry, with its checksum.
+func isEntry(content []byte) (yes bool) {
+	defer func() {
+		if recover() != nil { // the codec expects whole entries
+			yes = false
+		}
+	}()
+	var l raft.Log
+	if (&wal.BinaryCodec{}).Decode(content, &l) != nil {
+		return false
+	}
+	n := len(l.Extensions) - 4
+	return n >= 0 && entrySum(&l, l.Extensions[:n]) == binary.BigEndian.Uint32(l.Extensions[n:])
+}
+
+func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
+	path := filepath.Join(dir, walStable)
+	db, err := openBolt(path, readOnly)
+	if err != nil {
+		return nil, err
+	}
+	stable := &latchedStore{StableStore: db}
+	s := &walLog{StableStore: stable, db: db}
+	err = guard(path, func() error {
+		state, reached, err := loadSegments(checksumStable{stable})
+		if err != nil {
+			return damaged(path, "%w", err)
+		}
+		if readOnly {
+			list, err := readSegments(dir, state, reached, true)
+			s.LogStore = readOnlyLog{list: list}
+			return err
+		}
+		s.meta = &walMeta{dir: dir, stable: checksumStable{stable}, reached: reached}
+		if err := s.meta.mend(state); err != nil {
+			return err
+		}
+		s.wal, err = wal.Open(filepath.Join(dir, walDir), wal.WithMetaStore(s.meta), wal.WithSegmentSize(w.segmentSize),
+			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New()})), wal.WithLogger(w.log))
+		s.LogStore = s.wal
+		return err
+	})
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// walLog is a log in segments, with the term and the vote in a database.
+type walLog struct {
+	raft.LogStore
+	raft.StableStore
+	wal  *wal.WAL // this and meta are nil if the log is only read
+	meta *walMeta
+	db   io.Closer
+}
+
+func (s *walLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s *walLog) StoreLogs(logs []*raft.Log) error {
+	err := s.LogStore.StoreLogs(logs)
+	if errors.Is(err, wal.ErrSealed) && s.meta.fault != nil {
+		return s.meta.fault // raft-wal could not make the next segment, and only logs why
+	}
+	return err
+}
+
+// GetLog hides entries that were deleted at the beginning of the last segment.
+// raft-wal still finds those, until it is opened again.
+func (s *walLog) GetLog(index uint64, l *raft.Log) error {
+	first, err := s.FirstIndex()
+	if err != nil {
+		return err
+	}
+	if index < first {
+		return raft.ErrLogNotFound
+	}
+	return s.LogStore.GetLog(index, l)
+}
+
+// Close stores which index the log has reached, so that later damage to its last
+// batch cannot be taken for what a crash left.
+func (s *walLog) Close() error {
+	if s.wal == nil {
+		return s.db.Close()
+	}
+	last, err := s.wal.LastIndex()
+	err = errors.Join(err, s.wal.Close())
+	if err == nil {
+		err = s.meta.reach(last)
+	}
+	return errors.Join(err, s.db.Close())
+}
+
+// walMeta keeps the list of segments in the database. It implements [types.MetaStore].
+type walMeta struct {
+	dir     string
+	stable  checksumStable
+	reached uint64 // what is stored under reachesKey
+	fault   error  // of the newest CommitState
+}
+
+// mend clears what the last crash left behind the end of the log, so that after the
+// next crash only the write that it interrupts is there. If the last segment is
+// already sealed, and only the list does not say so, mend adds a segment to the
+// list; raft-wal would refuse to store anything.
+func (m *walMeta) mend(state types.PersistentState) error {
+	if len(state.Segments) == 0 {
+		return nil
+	}
+	tail := &state.Segments[len(state.Segments)-1]
+	found, err := readSegment(m.dir, *tail)
+	if err != nil {
+		return err
+	}
+	if found.torn > 0 {
+		f, err := os.OpenFile(found.path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(make([]byte, found.torn), int64(found.end))
+		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+	}
+	if found.index == 0 {
+		return nil
+	}
+	now := time.Now()
+	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+uint64(len(found.entries))-1, uint64(found.index)
+	next := tail.MaxIndex + 1
+	state.Segments = append(state.Segments, types.SegmentInfo{
+		ID: state.NextSegmentID, BaseIndex: next, MinIndex: next, SizeLimit: tail.SizeLimit, Codec: tail.Codec, CreateTime: now,
+	})
+	state.NextSegmentID++
+	return m.CommitState(state)
+}
+
+func (m *walMeta) Load(string) (types.PersistentState, error) {
+	state, _, err := loadSegments(m.stable)
+	return state, err
+}
+
+// CommitState makes the file of a new segment before the list has the segment, so
+// that a file in the list which is missing has been lost. (raft-wal makes it
+// afterwards. It also makes a missing one again, even if that had entries.)
+func (m *walMeta) CommitState(state types.PersistentState) (err error) {
+	defer func() { m.fault = err }()
+	tail := state.Segments[len(state.Segments)-1]
+	if err := makeSegment(filepath.Join(m.dir, walDir, segment.FileName(tail)), tail.SizeLimit); err != nil {
+		return err
+	}
+	// The log may end before this segment now, and not where it had reached.
+	if err := m.reach(min(m.reached, tail.BaseIndex-1)); err != nil {
+		return err
+	}
+	b, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	return m.stable.Set([]byte(segmentsKey), b)
+}
+
+func (m *walMeta) reach(index uint64) error {
+	if index == m.reached {
+		return nil
+	}
+	err := m.stable.SetUint64([]byte(reachesKey), index)
+	if err == nil {
+		m.reached = index
+	}
+	return err
+}
+
+// raft-wal does not use these, since Raft's term and vote are not stored through it.
+func (*walMeta) GetStable([]byte) ([]byte, error) { return nil, errors.ErrUnsupported }
+func (*walMeta) SetStable([]byte, []byte) error   { return errors.ErrUnsupported }
+func (*walMeta) Close() error                     { return nil }
+
+// segmentFiles opens the files of segments as raft-wal's own file system does, but
+// expects that CommitState has made new ones.
+type segmentFiles struct{ *walfs.FS }
+
+func (f segmentFiles) Create(dir, name string, _ uint64) (types.WritableFile, error) {
+	return f.OpenWriter(dir, name)
+}
+
+// makeSegment makes the file of a segment, unless it is there already: size bytes of
+// zero, for which the disk has room. Its name and size are on the disk when makeSegment
+// returns.
+func makeSegment(path string, size uint32) (err error) {
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("making %s: %w", filepath.Base(path), err)
+		}
+	}()
+	dir, temporary := filepath.Dir(path), path+".tmp"
+	os.Remove(temporary) // of an earlier try
+	f, err := walfs.New().Create(dir, filepath.Base(temporary), uint64(size))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(os.Chmod(temporary, fileMode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err == nil {
+		err = syncDir(dir)
+	}
+	return err
+}
+
+// readOnlyLog reads the entries of segments that were found whole.
+type readOnlyLog struct {
+	raft.LogStore // nil: nothing writes
+	list          []foundSegment
+}
+
+func (l readOnlyLog) FirstIndex() (uint64, error) {
+	if last, _ := l.LastIndex(); last == 0 {
+		return 0, nil
+	}
+	return l.list[0].MinIndex, nil
+}
+
+func (l readOnlyLog) LastIndex() (uint64, error) {
+	n := len(l.list)
+	if n == 0 || n == 1 && len(l.list[0].entries) == 0 {
+		return 0, nil
+	}
+	tail := l.list[n-1]
+	return tail.BaseIndex + uint64(len(tail.entries)) - 1, nil
+}
+
+func (l readOnlyLog) GetLog(index uint64, entry *raft.Log) error {
+	for _, s := range l.list {
+		n := index - s.BaseIndex
+		if index < s.MinIndex || n >= uint64(len(s.entries)) || s.MaxIndex > 0 && index > s.MaxIndex {
+			continue
+		}
+		f := s.entries[n]
+		return (&wal.BinaryCodec{}).Decode(s.content[f.at:f.at+f.size], entry)
+	}
+	return raft.ErrLogNotFound
+}

@@ -1,0 +1,314 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+// testWAL is a walStore with segments of that many bytes.
+func testWAL(segmentSize int) testedDisk {
+	return testedDisk{diskStore: walStore{segmentSize: segmentSize, log: hclog.NewNullLogger()}}
+}
+
+// crashed is a data directory as a server leaves it that is killed after it stored
+// entries, the last of which has size bytes of data, and where that one begins in
+// the last segment.
+func crashed(t *testing.T, disk testedDisk, size int) (dir string, before, after *Report, tail foundSegment, begins int) {
+	t.Helper()
+	live := filepath.Join(t.TempDir(), "data")
+	m := start(t, disk.mustOpen(t, live))
+	m.openSession(1)
+	m.create(1, "/before", 10)
+	before = disk.mustCheck(t, copyDir(t, live))
+	begins = walTail(t, copyDir(t, live)).end
+	m.create(1, "/last", size)
+	dir = copyDir(t, live)
+	m.stop()
+	return dir, before, disk.mustCheck(t, dir), walTail(t, dir), begins
+}
+
+// reopened opens a copy of dir in which the content of the segment at path is
+// another, and returns its state after a further write.
+func reopened(t *testing.T, disk testedDisk, dir, path string, content []byte) (state *Report, err error) {
+	t.Helper()
+	work := copyDir(t, dir)
+	defer os.RemoveAll(filepath.Dir(work))
+	check(t, os.WriteFile(filepath.Join(work, walDir, filepath.Base(path)), content, fileMode))
+	state, err = checkDirectory(disk, work)
+	s, openErr := disk.tryOpen(work)
+	if (err == nil) != (openErr == nil) {
+		t.Fatalf("Check says %v, Open says %v", err, openErr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	start(t, s).stop()
+	if now := disk.mustCheck(t, work); !sameState(now, state) {
+		t.Errorf("after a write the state is %+v, was %+v", now, state)
+	}
+	return state, nil
+}
+
+// TestWALTornAtEveryByte ends the last write after each of its bytes: the log has
+// all of that write or nothing, and goes on.
+func TestWALTornAtEveryByte(t *testing.T) {
+	disk := testWAL(32 << 10)
+	for _, size := range []int{0, 700} {
+		dir, before, after, tail, begins := crashed(t, disk, size)
+		for cut := begins; cut <= tail.end; cut++ {
+			if size > 0 && cut < tail.end-16 && cut%7 > 0 {
+				continue
+			}
+			content := append([]byte(nil), tail.content...)
+			clear(content[cut:])
+			state, err := reopened(t, disk, dir, tail.path, content)
+			if err != nil {
+				t.Fatalf("cut at %d of %d to %d: %v", cut, begins, tail.end, err)
+			}
+			if !sameState(state, before) && !sameState(state, after) {
+				t.Fatalf("cut at %d of %d to %d: the state is %+v", cut, begins, tail.end, state)
+			}
+			if whole := sameState(state, after); whole != (cut == tail.end) && len(strings.TrimRight(string(tail.content[cut:tail.end]), "\x00")) > 0 {
+				t.Fatalf("cut at %d of %d to %d: the entry is there: %v", cut, begins, tail.end, whole)
+			}
+		}
+	}
+}
+
+// TestWALTornSectors leaves out sectors of the last write, in any order, as a disk
+// without power does.
+func TestWALTornSectors(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir, before, after, tail, begins := crashed(t, disk, 5000)
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+	for range 60 {
+		content, missing := append([]byte(nil), tail.content...), 0
+		for at := begins / sector * sector; at < tail.end; at += sector {
+			if r.IntN(3) == 0 {
+				clear(content[max(at, begins):min(at+sector, tail.end)])
+				missing++
+			}
+		}
+		state, err := reopened(t, disk, dir, tail.path, content)
+		if err != nil {
+			t.Fatalf("%d sectors are missing: %v", missing, err)
+		}
+		if want := before; missing == 0 && !sameState(state, after) || missing > 0 && !sameState(state, want) {
+			t.Fatalf("%d sectors are missing: the state is %+v", missing, state)
+		}
+	}
+}
+
+// TestWALTornTwice: what the first crash leaves behind the end of the log is not
+// there when the next one comes, and cannot be mistaken for damage.
+func TestWALTornTwice(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir, _, _, tail, begins := crashed(t, disk, 5000)
+	content := append([]byte(nil), tail.content...)
+	clear(content[begins : begins+sector]) // the rest of it stays
+	check(t, os.WriteFile(tail.path, content, fileMode))
+	m := start(t, disk.mustOpen(t, dir))
+	left := walTail(t, copyDir(t, dir))
+	if rest := strings.TrimRight(string(left.content[left.end:]), "\x00"); rest != "" {
+		t.Errorf("%d bytes are left behind the end of the log", len(rest))
+	}
+	m.stop()
+}
+
+// TestWALDamagedLast flips a bit of the write that was stored last before the
+// server was killed, or of one before it. That is damage: no crash does it.
+func TestWALDamagedLast(t *testing.T) {
+	disk := testWAL(32 << 10)
+	for _, size := range []int{0, 5000} {
+		dir, _, after, tail, _ := crashed(t, disk, size)
+		step := 1
+		if size > 0 {
+			step = 61
+		}
+		for at := 0; at < tail.end; at += step {
+			content := append([]byte(nil), tail.content...)
+			content[at] ^= 1 << (at % 8)
+			state, err := reopened(t, disk, dir, tail.path, content)
+			switch {
+			case err == nil && !sameState(state, after):
+				t.Errorf("byte %d of %d: opened with another state", at, tail.end)
+			case err != nil && (!strings.Contains(err.Error(), walDir) || !strings.Contains(err.Error(), "damaged")):
+				t.Errorf("byte %d: %v", at, err)
+			}
+		}
+	}
+}
+
+// TestWALClosedEnd: when a server was closed, nothing of its last write can be
+// missing, also where a crash could have left it out.
+func TestWALClosedEnd(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir := filepath.Join(t.TempDir(), "data")
+	m := start(t, disk.mustOpen(t, dir))
+	m.openSession(1)
+	m.create(1, "/last", 5000)
+	m.stop()
+	tail := walTail(t, dir)
+	last := tail.entries[len(tail.entries)-1]
+	clear(tail.content[last.at-frameHeader:])
+	check(t, os.WriteFile(tail.path, tail.content, fileMode))
+	for range 2 {
+		if _, err := disk.tryOpen(dir); err == nil || !strings.Contains(err.Error(), tail.path+" is damaged") {
+			t.Fatalf("the last write is gone: %v", err)
+		}
+	}
+}
+
+// TestWALMissingSegment removes each segment: the log is not opened without it, and
+// the error names it. A new log has its first segment from the beginning.
+func TestWALMissingSegment(t *testing.T) {
+	disk := testWAL(8 << 10)
+	dir, _ := sample(t, disk)
+	fresh := filepath.Join(t.TempDir(), "data")
+	check(t, disk.mustOpen(t, fresh).Close())
+	for _, dir := range []string{dir, fresh} {
+		segments := disk.files(dir)[1:]
+		if len(segments) == 0 {
+			t.Fatal("no segments")
+		}
+		for _, name := range segments {
+			work := copyDir(t, dir)
+			check(t, os.Remove(filepath.Join(work, name)))
+			for range 2 {
+				if s, err := disk.tryOpen(work); err == nil {
+					s.Close()
+					t.Fatalf("opened without %s", name)
+				} else if !strings.Contains(err.Error(), filepath.Join(work, name)+" is missing") {
+					t.Errorf("without %s: %v", name, err)
+				}
+			}
+		}
+	}
+}
+
+// TestWALCutRotation crashes a server at each step between the write that fills a
+// segment and the first one to the next.
+func TestWALCutRotation(t *testing.T) {
+	disk := testWAL(4 << 10)
+	live := filepath.Join(t.TempDir(), "data")
+	m := start(t, disk.mustOpen(t, live))
+	m.openSession(1)
+	for i := range 20 {
+		old := copyDir(t, live)
+		m.create(1, fmt.Sprintf("/n%d", i), 900)
+		must(m.s.Log.LastIndex())(t)
+		m.store(raft.LogNoop, nil) // waits for the rotation
+		now := copyDir(t, live)
+		want := disk.mustCheck(t, now)
+		if len(disk.files(now)) == len(disk.files(old)) {
+			continue
+		}
+		// The list of segments is the old one; the segments are as they are now, with
+		// and without the new one.
+		for _, remove := range []bool{false, true} {
+			work := copyDir(t, now)
+			for _, name := range disk.files(now) {
+				_, err := os.Stat(filepath.Join(old, name))
+				switch isNew := errors.Is(err, fs.ErrNotExist); {
+				case name == walStable:
+					check(t, os.WriteFile(filepath.Join(work, name), must(os.ReadFile(filepath.Join(old, name)))(t), fileMode))
+				case isNew && remove:
+					check(t, os.Remove(filepath.Join(work, name)))
+				case isNew:
+					check(t, os.Truncate(filepath.Join(work, name), 0))
+					check(t, os.Truncate(filepath.Join(work, name), 4<<10))
+				}
+			}
+			if got := disk.mustCheck(t, work); !sameState(got, want) {
+				t.Fatalf("the state is %+v, should be %+v", got, want)
+			}
+			again := start(t, disk.mustOpen(t, work))
+			again.create(1, "/again", 900)
+			again.stop()
+			if got := disk.mustCheck(t, work); got.Znodes != want.Znodes+1 {
+				t.Errorf("%d znodes, should be %d", got.Znodes, want.Znodes+1)
+			}
+		}
+		m.stop()
+		return
+	}
+	t.Fatal("no segment was filled")
+}
+
+// TestConvert converts a directory to each store and back: it has the same state,
+// and nothing of the store that it had.
+func TestConvert(t *testing.T) {
+	for _, from := range LogStores {
+		for _, to := range LogStores {
+			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
+				kind := func(s LogStore) testedDisk { return testedDisk{diskStore: must(s.disk(hclog.NewNullLogger()))(t)} }
+				dir, want := sample(t, kind(from))
+				if from != to {
+					check(t, os.MkdirAll(kind(to).logPath(dir), dirMode)) // of a conversion that a crash ended
+				}
+				got := must(Convert(dir, to))(t)
+				if !sameState(got, want) || got.LogStore != to || got.FirstIndex != want.FirstIndex || got.LastIndex != want.LastIndex {
+					t.Errorf("%+v, was %+v", got, want)
+				}
+				for _, name := range kind(from).files(dir) {
+					if _, err := os.Stat(filepath.Join(dir, name)); from != to && !errors.Is(err, fs.ErrNotExist) {
+						t.Errorf("%s is still there: %v", name, err)
+					}
+				}
+				if _, err := openAs(dir, other(to)); err == nil || !strings.Contains(err.Error(), "--convert "+string(other(to))) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("opened with the other store: %v", err)
+				}
+				s := must(openAs(dir, ""))(t)
+				m := start(t, s)
+				m.openSession(99)
+				m.stop()
+				if got := must(Check(dir))(t); got.Sessions != want.Sessions+1 {
+					t.Errorf("%+v", got)
+				}
+			})
+		}
+	}
+}
+
+func openAs(dir string, kind LogStore) (*Storage, error) {
+	return Open(dir, kind, 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger())
+}
+
+func other(s LogStore) LogStore {
+	if s == WAL {
+		return BoltDB
+	}
+	return WAL
+}
+
+// TestLostMeta: without its meta.json, a directory is not taken for a new one of
+// another kind.
+func TestLostMeta(t *testing.T) {
+	for _, kind := range LogStores {
+		dir := filepath.Join(t.TempDir(), "data")
+		m := start(t, must(openAs(dir, kind))(t))
+		m.openSession(1)
+		m.stop()
+		check(t, os.Remove(filepath.Join(dir, metaFile)))
+		if s, err := openAs(dir, other(kind)); err == nil {
+			s.Close()
+			t.Errorf("a directory with a log in %s was opened as %s", kind, other(kind))
+		}
+		check(t, must(openAs(dir, ""))(t).Close())
+		if r := must(Check(dir))(t); r.Sessions != 1 || r.LogStore != kind {
+			t.Errorf("%+v", r)
+		}
+	}
+}
