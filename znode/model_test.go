@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -684,6 +685,16 @@ func TestRestoreRefuses(t *testing.T) {
 	tree, err := Restore([]Record{node("/a/b"), node("/a-b"), root, node("/a")}) // in any order
 	if err != nil || tree.Len() != 4 {
 		t.Errorf("out of order: %v", err)
+	}
+}
+
+// TestAppendData checks the encoding of data, also of the byte that stands for a null string.
+func TestAppendData(t *testing.T) {
+	for _, data := range [][]byte{nil, {}, []byte("data"), []byte(jute.Null)} {
+		n := newNode(&Record{Path: "/a", Data: data, ACL: proto.OpenACL}, newChildList(""), 0)
+		if got, want := n.AppendData(nil), jute.AppendBuffer(nil, data); !bytes.Equal(got, want) {
+			t.Errorf("%q is encoded as %x, want %x", data, got, want)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ type Tree struct {
 	saved         []*quota            // quotas that the current multi has changed
 	gen           uint32              // generation: nodes of an older one may be in a snapshot
 	digest        uint64
-	digester      digester
+	digester      digester // for changes
 	dataSize      int64
 	undo          []undo // steps of the current multi
 	inMulti       bool
@@ -66,18 +66,20 @@ func (t *Tree) Lookup(path string) *Node {
 
 // find is like Lookup, but also returns the node's slot.
 func (t *Tree) find(path string) (id uint32, n *Node) {
-	if path == "" || path == Root {
-		if t.nodes.len == 0 { // during Restore
-			return 0, nil
-		}
-		if n = t.nodes.at(t.root); n.siblings != nil {
-			return 0, nil // the same
-		}
-		return t.root, n
+	if path != "" && path != Root {
+		return t.index.find(path, t.hash(path))
 	}
-	return t.index.find(path, t.hash(path))
+	if t.nodes.len > 0 {
+		n = t.nodes.at(t.root)
+	}
+	if n == nil || n.siblings != nil { // a Restorer has not added the root yet
+		return 0, nil
+	}
+	return t.root, n
 }
 
+// hash returns the hash of a path for the index. The seed is random, so that clients cannot choose
+// paths with equal hashes. Nothing that is replicated depends on it.
 func (t *Tree) hash(path string) uint32 { return uint32(maphash.String(t.seed, path)) }
 
 // Len returns the number of znodes, including the root.
@@ -355,6 +357,7 @@ func (t *Tree) reset(n *Node, u *undo) {
 // first fault.
 func (t *Tree) Check(alive func(session int64) bool) error {
 	var digest uint64
+	var digester digester // another one, since several goroutines may check a tree
 	var size int64
 	var children, owned, reapable, indexed int
 	for i := range t.Len() {
@@ -370,7 +373,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		if m.acl.hash != aclHash(m.acl.list) {
 			return fmt.Errorf("znode: %s: outdated hash of the ACL", path)
 		}
-		digest += t.digester.of(n)
+		digest += digester.of(n)
 		size += int64(len(path) + len(n.data()))
 		children += n.NumChildren()
 		if l := m.children; l != nil {
