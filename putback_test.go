@@ -51,8 +51,8 @@ var putBacks = []putBack{
 		{"internal/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
-		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn counted(n)\n"},
-		{"znode/quota.go", "func (t *Tree) totalText(", "func counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.rec.Data))}\n\tif n.children != nil {\n\t\tfor _, c := range n.children.nodes {\n\t\t\tbelow := counted(c)\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
+		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
+		{"znode/quota.go", "func (t *Tree) totalText(", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
 	{"each check of an ACL compares all of its entries with all identities", []edit{
 		{"znode/acl.go", "len(acl) > longACL || ", ""},

@@ -227,6 +227,10 @@ func (m *Member) startRaft() error {
 	}
 	m.raft.terms.begin(term)
 	store := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	if state := m.raft.storage.TakeState(); state != nil {
+		m.replica.Load(state)
+		c.NoSnapshotRestoreOnStart = true
+	}
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
 		return err
 	}

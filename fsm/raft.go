@@ -84,6 +84,19 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return persister{r.m.Snapshot()}, nil
 }
 
+// Load replaces the state by m, which the caller must not use any more.
+func (r *Replica) Load(m *Machine) {
+	r.mu.Lock()
+	for _, o := range r.observers {
+		o.Restoring()
+	}
+	r.m = m
+	r.mu.Unlock()
+	for _, o := range r.observers {
+		o.Restored()
+	}
+}
+
 // Restore replaces the state by that of a snapshot. It refuses a snapshot that is older
 // than the state. An old snapshot can arrive late: its sender may have been replaced, or
 // may have given up waiting.
@@ -93,15 +106,7 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 		err = fmt.Errorf("snapshot at entry %d is older than the state at entry %d", m.index, r.m.index)
 	}
 	if err == nil {
-		r.mu.Lock()
-		for _, o := range r.observers {
-			o.Restoring()
-		}
-		r.m = m
-		r.mu.Unlock()
-		for _, o := range r.observers {
-			o.Restored()
-		}
+		r.Load(m)
 	}
 	rc.Close()
 	if errors.Is(err, ErrVersion) { // otherwise the leader would send it again and again

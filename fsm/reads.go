@@ -161,13 +161,13 @@ func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Cod
 
 func appendData(out []byte, n *znode.Node) []byte {
 	s := n.Stat()
-	return s.Append(jute.AppendBuffer(out, n.Record().Data))
+	return s.Append(n.AppendData(out))
 }
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
-func (r *Reader) appendChildren(out []byte, n *znode.Node) []byte {
+func (v *View) appendChildren(r *Reader, out []byte, n *znode.Node) []byte {
 	out = jute.AppendInt(out, int32(n.NumChildren()))
-	for name := range n.Children {
+	for name := range v.m.tree.Children(n) {
 		if out = jute.AppendString(out, name); r.full(out) {
 			break
 		}
@@ -201,7 +201,7 @@ func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []b
 	if q.Watch && !r.watch(v, watch.Child, q.Path) {
 		return nil, out, proto.ThrottledOp
 	}
-	return n, r.appendChildren(out, n), proto.OK
+	return n, v.appendChildren(r, out, n), proto.OK
 }
 
 func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -237,7 +237,7 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
 			out = appendData(out, n)
 		} else {
-			out = r.appendChildren(out, n)
+			out = v.appendChildren(r, out, n)
 		}
 		if r.full(out) {
 			break
@@ -308,7 +308,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		switch n := v.m.tree.Lookup(path); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
-		case n.Record().Mzxid > q.RelativeZxid:
+		case n.Stat().Mzxid > q.RelativeZxid:
 			notify(proto.EventNodeDataChanged, path)
 		default:
 			set(r.watch(v, watch.Data, path))
@@ -325,7 +325,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		switch n := v.m.tree.Lookup(path); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
-		case n.Record().Pzxid > q.RelativeZxid:
+		case n.Stat().Pzxid > q.RelativeZxid:
 			notify(proto.EventNodeChildrenChanged, path)
 		default:
 			set(r.watch(v, watch.Child, path))

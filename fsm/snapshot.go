@@ -119,7 +119,7 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		return nil, err
 	}
 	m := NewMachine()
-	var nodes []znode.Record
+	nodes := znode.NewRestorer()
 	for last := byte(0); ; {
 		kind, b, err := r.section()
 		if err != nil {
@@ -160,17 +160,19 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 				if n, b, err = znode.DecodeRecord(b); err != nil {
 					return nil, r.damaged("%v", err)
 				}
-				nodes = append(nodes, n)
+				if err = nodes.Add(&n); err != nil {
+					return nil, r.damaged("%v", err)
+				}
 			}
 		case sectionEnd:
 			if len(b) != 24 {
 				return nil, r.damaged("totals of %d bytes", len(b))
 			}
 			sessions, znodes, sum := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
-			if uint64(m.sessions.Len()) != sessions || uint64(len(nodes)) != znodes {
-				return nil, r.damaged("%d sessions and %d znodes, should be %d and %d", m.sessions.Len(), len(nodes), sessions, znodes)
+			if uint64(m.sessions.Len()) != sessions || uint64(nodes.Len()) != znodes {
+				return nil, r.damaged("%d sessions and %d znodes, should be %d and %d", m.sessions.Len(), nodes.Len(), sessions, znodes)
 			}
-			if m.tree, err = znode.Restore(nodes); err != nil {
+			if m.tree, err = nodes.Tree(); err != nil {
 				return nil, r.damaged("%v", err)
 			}
 			if m.Digest() != sum {

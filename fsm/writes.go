@@ -145,11 +145,11 @@ func create(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code {
 }
 
 func (m *Machine) create(op proto.OpCode, r *proto.CreateRequest, ttl int64) proto.Code {
-	n, code := m.tree.Create(&m.txn, op, r, ttl)
+	path, n, code := m.tree.Create(&m.txn, op, r, ttl)
 	if code != proto.OK {
 		return code
 	}
-	m.out = jute.AppendString(m.out, n.Record().Path)
+	m.out = jute.AppendString(m.out, path)
 	if op != proto.OpCreate {
 		m.appendStat(n)
 	}

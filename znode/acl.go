@@ -326,8 +326,8 @@ func validDigest(id string) bool {
 // MaskedACL returns the ACL as getACL shows it to a client with these identities: without
 // ADMIN permission, it sees "user:x" instead of each digest (FinalRequestProcessor).
 func (n *Node) MaskedACL(ids []proto.ID) []proto.ACL {
-	acl := n.rec.ACL
-	if n.acl.Permits(proto.PermAdmin, ids) {
+	acl := n.acl().list
+	if n.acl().Permits(proto.PermAdmin, ids) {
 		return acl
 	}
 	out := slices.Clone(acl)

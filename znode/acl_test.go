@@ -222,14 +222,14 @@ func TestACLHashIsKept(t *testing.T) {
 		t.Errorf("%d znodes, allocated %d bytes to create 100", tree.Len(), allocated)
 	}
 	// The same is true of a rollback that restores a deleted znode.
-	if _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: "/long", ACL: long}, -1); code != proto.OK {
+	if _, _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: "/long", ACL: long}, -1); code != proto.OK {
 		t.Fatal(code)
 	}
-	acl := tree.index["/long"].acl
+	acl := tree.Lookup("/long").acl()
 	allocated = allocatedBy(func() {
 		tree.Multi(&Txn{}, func() bool { return tree.Delete(&Txn{}, "/long", -1) != proto.OK })
 	})
-	if tree.index["/long"].acl != acl || allocated > 100<<10 {
+	if tree.Lookup("/long").acl() != acl || allocated > 100<<10 {
 		t.Errorf("allocated %d bytes to roll back", allocated)
 	}
 	if err := tree.Check(func(int64) bool { return true }); err != nil {

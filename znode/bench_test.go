@@ -3,6 +3,7 @@ package znode
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -14,15 +15,18 @@ const million = 1_000_000
 
 // bigTree returns a tree with a million znodes of 100 bytes, a thousand below each of a thousand
 // parents, and the paths of the leaves in random order.
-var bigTree = sync.OnceValues(func() (*Tree, []string) {
+var bigTree = sync.OnceValues(func() (*Tree, []string) { return newBigTree(true) })
+
+// newBigTree returns the tree of bigTree, and its paths if they are wanted.
+func newBigTree(wantPaths bool) (*Tree, []string) {
 	tree := New()
 	x := &Txn{}
-	paths := make([]string, 0, million)
+	var paths []string
 	data := make([]byte, 100)
 	create := func(path string) {
 		x.Zxid++
 		x.Changes = x.Changes[:0]
-		if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL}, -1); code != proto.OK {
+		if _, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL}, -1); code != proto.OK {
 			panic(code)
 		}
 	}
@@ -35,12 +39,28 @@ var bigTree = sync.OnceValues(func() (*Tree, []string) {
 		for j := range million/1000 - 1 {
 			path := fmt.Sprintf("%s/lock-%010d", parent, j)
 			create(path)
-			paths = append(paths, path)
+			if wantPaths {
+				paths = append(paths, path)
+			}
 		}
 	}
 	rand.Shuffle(len(paths), func(i, j int) { paths[i], paths[j] = paths[j], paths[i] })
 	return tree, paths
-})
+}
+
+// BenchmarkMemory measures how much memory a tree of a million znodes of 100 bytes takes, by
+// what is in use after a garbage collection.
+func BenchmarkMemory(b *testing.B) {
+	var before, after runtime.MemStats
+	for b.Loop() {
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		tree, _ := newBigTree(false)
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(tree.Len()), "B/znode")
+	}
+}
 
 func BenchmarkLookup(b *testing.B) {
 	tree, paths := bigTree()
@@ -62,11 +82,11 @@ func BenchmarkCreateDelete(b *testing.B) {
 	for b.Loop() {
 		x.Zxid++
 		x.Changes = x.Changes[:0]
-		n, code := tree.Create(x, proto.OpCreate, q, -1)
+		path, _, code := tree.Create(x, proto.OpCreate, q, -1)
 		if code != proto.OK {
 			b.Fatal(code)
 		}
-		if code := tree.Delete(x, n.rec.Path, -1); code != proto.OK {
+		if code := tree.Delete(x, path, -1); code != proto.OK {
 			b.Fatal(code)
 		}
 	}
@@ -161,11 +181,11 @@ func BenchmarkQuota(b *testing.B) {
 			create := func(path, data string, flags int32) string {
 				x.Zxid++
 				x.Changes = x.Changes[:0]
-				n, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL, Flags: flags}, -1)
+				path, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL, Flags: flags}, -1)
 				if code != proto.OK {
 					b.Fatal(path, code)
 				}
-				return n.rec.Path
+				return path
 			}
 			for _, path := range []string{"/locks", "/locks/a", "/locks/a/b"} {
 				create(path, "", 0)

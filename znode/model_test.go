@@ -13,8 +13,20 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
+
+// Restore builds a tree from records.
+func Restore(records []Record) (*Tree, error) {
+	x := NewRestorer()
+	for i := range records {
+		if err := x.Add(&records[i]); err != nil {
+			return nil, err
+		}
+	}
+	return x.Tree()
+}
 
 // model is a simple implementation of the tree: a map of records, which it searches
 // completely for each question.
@@ -314,14 +326,14 @@ func code(c proto.Code) (string, proto.Code) { return "", c }
 func create(op proto.OpCode, q *proto.CreateRequest, ttl int64) action {
 	return action{fmt.Sprintf("create %d %s flags %d ttl %d", op, q.Path, q.Flags, ttl),
 		func(t *Tree, x *Txn) (string, proto.Code) {
-			n, c := t.Create(x, op, q, ttl)
+			path, n, c := t.Create(x, op, q, ttl)
 			if n == nil {
 				return "", c
 			}
 			if s := n.Stat(); s.DataLength != int32(len(q.Data)) {
 				return "", proto.SystemError
 			}
-			return n.Record().Path, c
+			return path, c
 		},
 		func(m model, x *Txn) (string, proto.Code) { return m.create(x, op, q, ttl) }}
 }
@@ -474,7 +486,7 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 				continue
 			}
 			counted++
-			if want := m.usage(at); !q.exact || !bytes.Equal(q.stats.data, want) {
+			if want := m.usage(at); !q.exact || q.stats.data != string(want) {
 				t.Fatalf("after zxid %d, %s: the stats of %s are %q (exact: %v), want %q", zxid, text, at, q.stats.data, q.exact, want)
 			}
 		}
@@ -568,12 +580,12 @@ func same(tree *Tree, m model, now int64) error {
 		if n == nil {
 			return fmt.Errorf("%s is missing", p)
 		}
-		if !reflect.DeepEqual(*n.Record(), want) {
-			return fmt.Errorf("%s is %+v, want %+v", p, *n.Record(), want)
+		if r := n.Record(); !reflect.DeepEqual(r, want) {
+			return fmt.Errorf("%s is %+v, want %+v", p, r, want)
 		}
 		children := m.children(p)
 		var names []string
-		for name := range n.Children {
+		for name := range tree.Children(n) {
 			names = append(names, strings.TrimSuffix(p, "/")+"/"+name)
 		}
 		if slices.Sort(names); !slices.Equal(names, children) {
@@ -676,6 +688,16 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
+// TestAppendData checks the encoding of data, also of the byte that stands for a null string.
+func TestAppendData(t *testing.T) {
+	for _, data := range [][]byte{nil, {}, []byte("data"), []byte(jute.Null)} {
+		n := newNode(&Record{Path: "/a", Data: data, ACL: proto.OpenACL}, newChildList(""), 0)
+		if got, want := n.AppendData(nil), jute.AppendBuffer(nil, data); !bytes.Equal(got, want) {
+			t.Errorf("%q is encoded as %x, want %x", data, got, want)
+		}
+	}
+}
+
 // FuzzDecodeRecord decodes random bytes. A record that it gets must be equal after it is encoded
 // and decoded again.
 func FuzzDecodeRecord(f *testing.F) {
@@ -691,7 +713,12 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, rest2, err := DecodeRecord(append(appendRecord(nil, &r), rest...))
+		i := strings.LastIndexByte(r.Path, '/')
+		if i < 0 {
+			return // not the path of a znode
+		}
+		n := newNode(&r, newChildList(r.Path[:i]), 0)
+		again, rest2, err := DecodeRecord(append(appendNode(nil, &n), rest...))
 		if err != nil || !bytes.Equal(rest, rest2) || !reflect.DeepEqual(r, again) {
 			t.Fatalf("%+v became %+v, %v", r, again, err)
 		}

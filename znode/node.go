@@ -3,7 +3,9 @@ package znode
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"strings"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -31,34 +33,48 @@ type Record struct {
 	Kind                Kind
 }
 
-// Node is a znode in a tree. Its methods do not change it.
+// Node is a znode in a tree, and valid until the tree changes. Its methods do not change it.
+//
+// A tree may have millions of nodes, so a Node is small, and its name and data share one
+// allocation.
 type Node struct {
-	rec Record
-
-	// The node's place in the tree. These fields may change while a snapshot has the
-	// node, since a snapshot reads only rec.
-	children     *childList // nil until the first child is created; kept when the node is copied
-	siblings     *childList // the parent's children; nil for the root
-	owned        *nodeList  // the owner's ephemerals; nil if the node is not ephemeral
-	siblingIndex int32      // index in siblings
-	ownedIndex   int32      // index in owned
-	slot         int32      // index in Tree.nodes
-	gen          uint32     // the tree's generation when this copy was made
-
-	acl     *access // of rec.ACL
-	content uint64  // hash of path and data
-	digest  uint64  // this znode's part of the tree's digest
+	text                       string // name, then data
+	name                       uint32 // length of the name, plus nullData if the data is null
+	version                    int32
+	siblings                   *childList // the parent's children; nil for the root
+	more                       *more      // nil if the znode has nothing of it
+	czxid, mzxid, ctime, mtime int64
 }
 
-// nodeList is a set of nodes. Each node knows its index, so that it can be removed in
-// constant time. The order is arbitrary, but the same on every replica.
-type nodeList struct{ nodes []*Node }
+const nullData = 1 << 31
+
+// more is what most znodes do not have. A snapshot may read it while the fields that say
+// where the node is in the tree (owned, children) change.
+type more struct {
+	gen      uint32 // the tree's generation when this copy was made
+	owned    uint32 // index in the list of the owner's ephemerals
+	aversion int32
+	kind     Kind
+	acl      *access
+	pzxid    int64 // without more, it is the czxid
+	creates  int64
+	owner    int64
+	children *childList // nil until the first child is created; kept when more is copied
+}
 
 // childList is the children of a znode, with the usage of all its descendants.
 type childList struct {
-	nodeList
-	up  *childList // the list that contains the znode itself; nil for the root
-	sum usage
+	ids    []uint32 // their slots; the order is arbitrary
+	up     *childList
+	sum    usage
+	path   string // of the znode, except that it is empty for the root
+	hash   uint32 // CRC of the path with a slash at the end
+	parent uint32 // slot of the znode
+}
+
+func newChildList(path string) *childList {
+	path = strings.Clone(path)
+	return &childList{path: path, hash: crc32.Checksum([]byte(path+"/"), castagnoli)}
 }
 
 // grow adds to the sum of l and of the lists above it.
@@ -69,27 +85,162 @@ func (l *childList) grow(znodes int, bytes int) {
 	}
 }
 
+// newNode returns the node of a record, for a tree of generation gen.
+func newNode(r *Record, siblings *childList, gen uint32) Node {
+	n := Node{
+		version: r.Version, siblings: siblings,
+		czxid: r.Czxid, mzxid: r.Mzxid, ctime: r.Ctime, mtime: r.Mtime,
+	}
+	name := ""
+	if siblings != nil {
+		name = r.Path[len(siblings.path)+1:]
+	}
+	n.setText(name, r.Data)
+	m := more{
+		gen: gen, aversion: r.Aversion, kind: r.Kind, acl: newAccess(r.ACL), pzxid: r.Pzxid, creates: r.Creates, owner: r.Owner,
+	}
+	if m != (more{gen: gen, acl: openAccess, pzxid: r.Czxid}) {
+		c := m // so that m need not be allocated
+		n.more = &c
+	}
+	return n
+}
+
+func (n *Node) setText(name string, data []byte) {
+	n.text, n.name = name+string(data), uint32(len(name))
+	if data == nil {
+		n.name |= nullData
+	}
+}
+
+func (n *Node) setData(data []byte) { n.setText(n.basename(), data) }
+
+// basename returns the last part of the path, "" for the root.
+func (n *Node) basename() string { return n.text[:n.name&^nullData] }
+func (n *Node) data() string     { return n.text[n.name&^nullData:] }
+func (n *Node) null() bool       { return n.name&nullData != 0 }
+
+// rest returns what n.more has or would have.
+func (n *Node) rest() more {
+	if n.more == nil {
+		return more{acl: openAccess, pzxid: n.czxid}
+	}
+	return *n.more
+}
+
+func (n *Node) kind() Kind {
+	if n.more == nil {
+		return Persistent
+	}
+	return n.more.kind
+}
+
+func (n *Node) acl() *access {
+	if n.more == nil {
+		return openAccess
+	}
+	return n.more.acl
+}
+
+func (n *Node) pzxid() int64 {
+	if n.more == nil {
+		return n.czxid
+	}
+	return n.more.pzxid
+}
+
+func (n *Node) creates() int64 {
+	if n.more == nil {
+		return 0
+	}
+	return n.more.creates
+}
+
+func (n *Node) aversion() int32 {
+	if n.more == nil {
+		return 0
+	}
+	return n.more.aversion
+}
+
+// owner returns the session of an ephemeral, and 0 for other znodes.
+func (n *Node) owner() int64 {
+	if n.kind() != Ephemeral {
+		return 0
+	}
+	return n.more.owner
+}
+
+func (n *Node) children() *childList {
+	if n.more == nil {
+		return nil
+	}
+	return n.more.children
+}
+
+// Path returns the znode's path.
+func (n *Node) Path() string {
+	if n.siblings == nil {
+		return Root
+	}
+	return n.siblings.path + "/" + n.basename()
+}
+
+func (n *Node) pathLen() int {
+	if n.siblings == nil {
+		return len(Root)
+	}
+	return len(n.siblings.path) + 1 + len(n.basename())
+}
+
+// is reports whether the node's path is path.
+func (n *Node) is(path string) bool {
+	if n.siblings == nil || len(path) != n.pathLen() {
+		return false
+	}
+	dir := n.siblings.path
+	return path[len(dir)] == '/' && path[len(dir)+1:] == n.basename() && path[:len(dir)] == dir
+}
+
 // total returns the usage of this znode and all its descendants.
 func (n *Node) total() usage {
-	u := usage{count: 1, bytes: int64(len(n.rec.Data))}
-	if n.children != nil {
-		u.count += n.children.sum.count
-		u.bytes += n.children.sum.bytes
+	u := usage{count: 1, bytes: int64(len(n.data()))}
+	if l := n.children(); l != nil {
+		u.count += l.sum.count
+		u.bytes += l.sum.bytes
 	}
 	return u
 }
 
-// Record returns the znode's persistent state. The caller must not change it.
-func (n *Node) Record() *Record { return &n.rec }
+// Record returns a copy of the znode's persistent state.
+func (n *Node) Record() Record {
+	m := n.rest()
+	r := Record{
+		Path: n.Path(), ACL: m.acl.list, Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: m.pzxid, Ctime: n.ctime, Mtime: n.mtime,
+		Creates: m.creates, Owner: m.owner, Version: n.version, Aversion: m.aversion, Kind: m.kind,
+	}
+	if !n.null() {
+		r.Data = []byte(n.data())
+	}
+	return r
+}
+
+// AppendData appends the znode's data to b, encoded as a buffer.
+func (n *Node) AppendData(b []byte) []byte {
+	if n.null() {
+		return jute.AppendBuffer(b, nil)
+	}
+	return append(jute.AppendInt(b, int32(len(n.data()))), n.data()...)
+}
 
 // Access returns the znode's ACL for checks.
-func (n *Node) Access() proto.Access { return n.acl }
+func (n *Node) Access() proto.Access { return n.acl() }
 
 // replyCopy returns n, or a copy of it if n is the stats of a quota. The reply to an
 // operation must have the data from before the operation is counted, which may change
 // that znode (DataTree.createNode, setData).
 func (n *Node) replyCopy() *Node {
-	if _, name, ok := splitQuotaPath(n.rec.Path); ok && name == statsName {
+	if _, name, ok := n.quotaPart(); ok && name == statsName {
 		c := *n
 		return &c
 	}
@@ -98,27 +249,10 @@ func (n *Node) replyCopy() *Node {
 
 // NumChildren returns the number of children.
 func (n *Node) NumChildren() int {
-	if n.children == nil {
-		return 0
+	if l := n.children(); l != nil {
+		return len(l.ids)
 	}
-	return len(n.children.nodes)
-}
-
-// Children calls yield with the name of each child, in no particular order, until yield
-// returns false.
-func (n *Node) Children(yield func(name string) bool) {
-	if n.children == nil {
-		return
-	}
-	cut := len(n.rec.Path) + 1
-	if n.rec.Path == Root {
-		cut = 1
-	}
-	for _, c := range n.children.nodes {
-		if !yield(c.rec.Path[cut:]) {
-			return
-		}
-	}
+	return 0
 }
 
 // Descendants returns the number of znodes below this one.
@@ -126,27 +260,60 @@ func (n *Node) Descendants() int { return int(n.total().count) - 1 }
 
 // Stat returns the znode's metadata as clients see it (DataNode.copyStat).
 func (n *Node) Stat() proto.Stat {
-	r, children := &n.rec, n.NumChildren()
-	s := proto.Stat{
-		Czxid: r.Czxid, Mzxid: r.Mzxid, Pzxid: r.Pzxid, Ctime: r.Ctime, Mtime: r.Mtime,
-		Version: r.Version, Aversion: r.Aversion, DataLength: int32(len(r.Data)), NumChildren: int32(children),
-		Cversion: int32(2*r.Creates - int64(children)), // number of creates and deletes of children
+	children := n.NumChildren()
+	return proto.Stat{
+		Czxid: n.czxid, Mzxid: n.mzxid, Pzxid: n.pzxid(), Ctime: n.ctime, Mtime: n.mtime,
+		Version: n.version, Aversion: n.aversion(), DataLength: int32(len(n.data())), NumChildren: int32(children),
+		Cversion:       int32(2*n.creates() - int64(children)), // number of creates and deletes of children
+		EphemeralOwner: n.owner(),
 	}
-	if r.Kind == Ephemeral {
-		s.EphemeralOwner = r.Owner
-	}
-	return s
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func contentHash(r *Record) uint64 {
-	h := uint64(crc32.Checksum([]byte(r.Path), castagnoli)) << 32
-	if r.Data != nil {
-		h |= uint64(^crc32.Checksum(r.Data, castagnoli))
-	}
-	return h
+// digester computes the digests of nodes.
+type digester struct {
+	buf [512]byte // since crc32 does not read strings
 }
+
+func (d *digester) update(crc uint32, s string) uint32 {
+	for len(s) > 0 {
+		n := copy(d.buf[:], s)
+		crc = crc32.Update(crc, castagnoli, d.buf[:n])
+		s = s[n:]
+	}
+	return crc
+}
+
+func (d *digester) pathHash(n *Node) uint64 {
+	if n.siblings == nil {
+		return 0
+	}
+	return uint64(d.update(n.siblings.hash, n.basename())) << 32
+}
+
+// ofData returns the part of a node's digest that depends on its data, and ofRest the
+// other part, so that a change of a znode with much data need not read all of it. Both
+// depend on the path.
+func (d *digester) ofData(n *Node) uint64 {
+	h := d.pathHash(n)
+	if !n.null() {
+		h |= uint64(^d.update(0, n.data()))
+	}
+	return mix(h)
+}
+
+func (d *digester) ofRest(n *Node) uint64 {
+	h, m := d.pathHash(n), n.rest()
+	for _, v := range [...]int64{n.czxid, n.mzxid, m.pzxid, n.ctime, n.mtime, m.creates, m.owner,
+		int64(n.version)<<32 | int64(uint32(m.aversion)), int64(m.kind)} {
+		h = mix(h ^ uint64(v))
+	}
+	return mix(h ^ m.acl.hash)
+}
+
+// of returns a node's part of the tree's digest, which is a hash of its whole record.
+func (d *digester) of(n *Node) uint64 { return d.ofData(n) + d.ofRest(n) }
 
 // aclHash returns a hash of an ACL, which is 0 for the open one that most znodes have.
 func aclHash(acl []proto.ACL) uint64 {
@@ -154,18 +321,6 @@ func aclHash(acl []proto.ACL) uint64 {
 		return 0
 	}
 	return 1<<32 | uint64(crc32.Checksum(proto.AppendACL(nil, acl), castagnoli))
-}
-
-// digestOf returns a znode's part of the tree's digest, a hash of its whole record. content
-// and acl are the hashes of the parts that may be long, so that they need not be computed
-// for each change.
-func digestOf(r *Record, content, acl uint64) uint64 {
-	h := content
-	for _, v := range [...]int64{r.Czxid, r.Mzxid, r.Pzxid, r.Ctime, r.Mtime, r.Creates, r.Owner,
-		int64(r.Version)<<32 | int64(uint32(r.Aversion)), int64(r.Kind)} {
-		h = mix(h ^ uint64(v))
-	}
-	return mix(h ^ acl)
 }
 
 // mix is the finalizer of SplitMix64.
@@ -178,24 +333,34 @@ func mix(h uint64) uint64 {
 
 func isOpen(acl []proto.ACL) bool { return len(acl) == 1 && acl[0] == proto.OpenACL[0] }
 
-// appendRecord appends the encoding of a znode in a snapshot to b. [DecodeRecord] decodes it.
-func appendRecord(b []byte, r *Record) []byte {
-	b = binary.AppendUvarint(b, uint64(len(r.Path)))
-	b = append(b, r.Path...)
-	if r.Data == nil {
+// appendNode appends the encoding of a znode in a snapshot to b. [DecodeRecord] decodes it.
+func appendNode(b []byte, n *Node) []byte {
+	b = binary.AppendUvarint(b, uint64(n.pathLen()))
+	if n.siblings == nil {
+		b = append(b, Root...)
+	} else {
+		b = append(append(b, n.siblings.path...), '/')
+		b = append(b, n.basename()...)
+	}
+	if n.null() {
 		b = binary.AppendUvarint(b, 0)
 	} else {
-		b = binary.AppendUvarint(b, uint64(len(r.Data))+1)
-		b = append(b, r.Data...)
+		b = binary.AppendUvarint(b, uint64(len(n.data()))+1)
+		b = append(b, n.data()...)
 	}
-	if isOpen(r.ACL) {
+	acl := n.acl().list
+	if isOpen(acl) {
 		b = append(b, 0)
 	} else {
 		b = append(b, 1)
-		b = proto.AppendACL(b, r.ACL)
+		b = proto.AppendACL(b, acl)
 	}
-	for _, v := range [...]int64{r.Czxid, r.Mzxid, r.Pzxid, r.Ctime, r.Mtime, r.Creates, r.Owner, int64(r.Version), int64(r.Aversion)} {
+	var owner int64
+	if n.more != nil {
+		owner = n.more.owner
+	}
+	for _, v := range [...]int64{n.czxid, n.mzxid, n.pzxid(), n.ctime, n.mtime, n.creates(), owner, int64(n.version), int64(n.aversion())} {
 		b = binary.AppendVarint(b, v)
 	}
-	return append(b, byte(r.Kind))
+	return append(b, byte(n.kind()))
 }

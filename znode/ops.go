@@ -1,7 +1,6 @@
 package znode
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -32,18 +31,15 @@ type Txn struct {
 }
 
 func (x *Txn) permitted(n *Node, perms int32) bool {
-	return x.checker.Permits(n.acl, perms, x.IDs)
+	return x.checker.Permits(n.acl(), perms, x.IDs)
 }
 
-// addChange adds a change of n to the transaction. parent is nil if the change does not concern
-// the parent.
-func (x *Txn) addChange(kind proto.ChangeKind, n, parent *Node) {
-	c := proto.Change{Kind: kind, Path: n.rec.Path, Access: n.acl}
+// addChange adds a change of n, which has that path, to the transaction. parent is nil if the
+// change does not concern the parent.
+func (x *Txn) addChange(kind proto.ChangeKind, path string, n, parent *Node) {
+	c := proto.Change{Kind: kind, Path: path, Access: n.acl(), Session: n.owner()}
 	if parent != nil {
-		c.ParentAccess = parent.acl
-	}
-	if n.rec.Kind == Ephemeral {
-		c.Session = n.rec.Owner
+		c.ParentAccess = parent.acl()
 	}
 	x.Changes = append(x.Changes, c)
 }
@@ -51,50 +47,50 @@ func (x *Txn) addChange(kind proto.ChangeKind, n, parent *Node) {
 // Create creates a znode. op is create, create2, createContainer or createTTL, and with the
 // flags decides the kind. ttl is in ms, and -1 except for createTTL. To the path of a
 // sequential znode, Create appends the number of children that its parent ever had, with at
-// least ten digits.
-func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (*Node, proto.Code) {
+// least ten digits. It returns the path that the znode got.
+func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (path string, n *Node, code proto.Code) {
 	ttlMode := r.Flags == proto.FlagTTL || r.Flags == proto.FlagTTLSequential
 	switch {
 	case r.Flags < proto.FlagPersistent || r.Flags > proto.FlagTTLSequential:
-		return nil, proto.BadArguments
+		return "", nil, proto.BadArguments
 	case ttlMode && x.NoTTL:
-		return nil, proto.Unimplemented
+		return "", nil, proto.Unimplemented
 	case ttlMode && (ttl < 1 || ttl > proto.MaxTTL), !ttlMode && ttl >= 0,
 		op == proto.OpCreateTTL && !ttlMode: // this last one would crash ZooKeeper, at every start again
-		return nil, proto.BadArguments
+		return "", nil, proto.BadArguments
 	case r.Path == jute.Null:
-		return nil, proto.MarshallingError
+		return "", nil, proto.MarshallingError
 	case !usablePath(r.Path):
-		return nil, proto.BadArguments
+		return "", nil, proto.BadArguments
 	}
 	acl, code := x.fixACL(r.ACL)
 	if code != proto.OK {
-		return nil, code
+		return "", nil, code
 	}
-	parent := t.Lookup(parentPath(r.Path))
+	at, parent := t.find(parentPath(r.Path))
 	switch {
 	case parent == nil:
-		return nil, proto.NoNode
+		return "", nil, proto.NoNode
 	case !x.permitted(parent, proto.PermCreate):
-		return nil, proto.NoAuth
+		return "", nil, proto.NoAuth
 	}
-	path := r.Path
+	path = r.Path
 	if r.Flags == proto.FlagSequential || r.Flags == proto.FlagEphemeralSeq || r.Flags == proto.FlagTTLSequential {
-		path = fmt.Sprintf("%s%010d", path, parent.rec.Creates)
+		path = fmt.Sprintf("%s%010d", path, parent.creates())
 	}
 	switch {
 	case !ValidPath(path):
-		return nil, proto.BadArguments
-	case t.index[path] != nil:
-		return nil, proto.NodeExists
-	case parent.rec.Kind == Ephemeral:
-		return nil, proto.NoChildrenForEphemerals
+		return "", nil, proto.BadArguments
+	case t.Lookup(path) != nil:
+		return "", nil, proto.NodeExists
+	case parent.kind() == Ephemeral:
+		return "", nil, proto.NoChildrenForEphemerals
 	}
 	if code := t.checkQuota(x, path, 1, len(r.Data)); code != proto.OK {
-		return nil, code
+		return "", nil, code
 	}
 	rec := Record{
-		Path: path, Data: bytes.Clone(r.Data), ACL: acl,
+		Path: path, Data: r.Data, ACL: acl,
 		Czxid: x.Zxid, Mzxid: x.Zxid, Pzxid: x.Zxid, Ctime: x.Time, Mtime: x.Time,
 	}
 	switch {
@@ -105,22 +101,22 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case r.Flags == proto.FlagEphemeral || r.Flags == proto.FlagEphemeralSeq:
 		rec.Kind, rec.Owner = Ephemeral, x.Session
 	}
-	parent = t.edit(parent, func(p *Record) {
-		p.Creates++
-		p.Pzxid = x.Zxid
+	parent = t.edit(at, func(n *Node) {
+		p := t.extra(n)
+		p.creates++
+		p.pzxid = x.Zxid
 	})
-	n := &Node{rec: rec}
-	t.link(n)
+	n = t.nodes.at(t.link(path, newNode(&rec, t.childrenOf(at), t.gen)))
 	if t.inMulti {
-		t.undo = append(t.undo, undo{linked, rec, nil})
+		t.undo = append(t.undo, undo{linked, *n, n.rest()})
 	}
-	x.addChange(proto.NodeCreated, n, parent)
+	x.addChange(proto.NodeCreated, path, n, parent)
 	n = n.replyCopy()
 	if of, name, ok := splitQuotaPath(path); ok && name == statsName {
 		t.recount(of)
 	}
 	t.count(path, 1, len(r.Data))
-	return n, proto.OK
+	return path, n, proto.OK
 }
 
 // Delete deletes a znode. It requires DELETE permission on the parent.
@@ -138,43 +134,48 @@ func (t *Tree) Delete(x *Txn, path string, version int32) proto.Code {
 	case !x.permitted(parent, proto.PermDelete):
 		return proto.NoAuth
 	}
-	n := t.index[path]
+	id, n := t.find(path)
 	switch {
 	case n == nil:
 		return proto.NoNode
-	case !versionMatches(version, n.rec.Version):
+	case !versionMatches(version, n.version):
 		return proto.BadVersion
 	case n.NumChildren() > 0:
 		return proto.NotEmpty
 	}
-	t.remove(x, n, parent)
+	t.remove(x, path, id)
 	return proto.OK
 }
 
 // Reap deletes a container or TTL znode if [Tree.Reapable] would still return it at the
 // transaction's time (deleteContainer).
 func (t *Tree) Reap(x *Txn, path string) proto.Code {
-	n := t.index[path]
+	id, n := t.find(path)
 	switch {
 	case n == nil:
 		return proto.NoNode
-	case n.rec.Kind != Container && n.rec.Kind != TTL:
+	case n.kind() != Container && n.kind() != TTL:
 		return proto.BadVersion
 	case n.NumChildren() > 0 || !n.overdue(x.Time):
 		return proto.NotEmpty
 	}
-	t.remove(x, n, t.Lookup(parentPath(path)))
+	t.remove(x, path, id)
 	return proto.OK
 }
 
-func (t *Tree) remove(x *Txn, n, parent *Node) {
+// remove deletes the node at path, which has no children.
+func (t *Tree) remove(x *Txn, path string, id uint32) {
+	n := *t.nodes.at(id)
 	if t.inMulti {
-		t.undo = append(t.undo, undo{unlinked, n.rec, n.acl})
+		t.undo = append(t.undo, undo{unlinked, n, n.rest()})
 	}
-	t.unlink(n)
-	parent = t.edit(parent, func(p *Record) { p.Pzxid = max(p.Pzxid, x.Zxid) })
-	x.addChange(proto.NodeDeleted, n, parent)
-	t.count(n.rec.Path, -1, -len(n.rec.Data))
+	t.unlink(id)
+	parent := t.edit(n.siblings.parent, func(n *Node) {
+		p := t.extra(n)
+		p.pzxid = max(p.pzxid, x.Zxid)
+	})
+	x.addChange(proto.NodeDeleted, path, &n, parent)
+	t.count(path, -1, -len(n.data()))
 }
 
 // SetData replaces a znode's data.
@@ -182,23 +183,23 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 	if !ValidPath(r.Path) {
 		return nil, proto.BadArguments
 	}
-	n, code := t.lookup(x, r.Path, proto.PermWrite)
+	id, n, code := t.lookup(x, r.Path, proto.PermWrite)
 	if code != proto.OK {
 		return nil, code
 	}
-	more := len(r.Data) - len(n.rec.Data)
+	more := len(r.Data) - len(n.data())
 	if code := t.checkQuota(x, r.Path, 0, more); code != proto.OK {
 		return nil, code
 	}
-	if !versionMatches(r.Version, n.rec.Version) {
+	if !versionMatches(r.Version, n.version) {
 		return nil, proto.BadVersion
 	}
-	n = t.edit(n, func(rec *Record) {
-		rec.Data = bytes.Clone(r.Data)
-		rec.Version = nextVersion(rec.Version)
-		rec.Mzxid, rec.Mtime = x.Zxid, x.Time
+	n = t.edit(id, func(n *Node) {
+		n.setData(r.Data)
+		n.version = nextVersion(n.version)
+		n.mzxid, n.mtime = x.Zxid, x.Time
 	})
-	x.addChange(proto.NodeDataChanged, n, nil)
+	x.addChange(proto.NodeDataChanged, r.Path, n, nil)
 	n = n.replyCopy()
 	t.count(r.Path, 0, more)
 	return n, proto.OK
@@ -207,18 +208,19 @@ func (t *Tree) SetData(x *Txn, r *proto.SetDataRequest) (*Node, proto.Code) {
 // SetConfig replaces the data of /zookeeper/config. As in ZooKeeper, the znode's version
 // becomes -1; the configuration's version is in the data.
 func (t *Tree) SetConfig(x *Txn, data []byte) {
-	n := t.edit(t.index[ConfigPath], func(rec *Record) {
-		rec.Data = data
-		rec.Version = -1
-		rec.Mzxid = x.Zxid
+	id, _ := t.find(ConfigPath)
+	n := t.edit(id, func(n *Node) {
+		n.setData(data)
+		n.version = -1
+		n.mzxid = x.Zxid
 	})
-	x.addChange(proto.NodeDataChanged, n, nil)
+	x.addChange(proto.NodeDataChanged, ConfigPath, n, nil)
 }
 
 // MayConfigure reports whether the transaction's client may change the members, which requires
 // WRITE permission on /zookeeper/config.
 func (t *Tree) MayConfigure(x *Txn) bool {
-	return x.permitted(t.index[ConfigPath], proto.PermWrite)
+	return x.permitted(t.Lookup(ConfigPath), proto.PermWrite)
 }
 
 // SetACL replaces a znode's access control list.
@@ -230,18 +232,19 @@ func (t *Tree) SetACL(x *Txn, r *proto.SetACLRequest) (*Node, proto.Code) {
 	if code != proto.OK {
 		return nil, code
 	}
-	n, code := t.lookup(x, r.Path, proto.PermAdmin)
+	id, n, code := t.lookup(x, r.Path, proto.PermAdmin)
 	switch {
 	case code != proto.OK:
 		return nil, code
-	case !versionMatches(r.Version, n.rec.Aversion):
+	case !versionMatches(r.Version, n.aversion()):
 		return nil, proto.BadVersion
 	}
-	n = t.edit(n, func(rec *Record) {
-		rec.ACL = acl
-		rec.Aversion = nextVersion(rec.Aversion)
+	n = t.edit(id, func(n *Node) {
+		m := t.extra(n)
+		m.acl = newAccess(acl)
+		m.aversion = nextVersion(m.aversion)
 	})
-	x.addChange(proto.NodeACLChanged, n, nil)
+	x.addChange(proto.NodeACLChanged, r.Path, n, nil)
 	return n, proto.OK
 }
 
@@ -250,23 +253,23 @@ func (t *Tree) CheckVersion(x *Txn, path string, version int32) proto.Code {
 	if !ValidPath(path) {
 		return proto.BadArguments
 	}
-	n, code := t.lookup(x, path, proto.PermRead)
-	if code == proto.OK && !versionMatches(version, n.rec.Version) {
+	_, n, code := t.lookup(x, path, proto.PermRead)
+	if code == proto.OK && !versionMatches(version, n.version) {
 		return proto.BadVersion
 	}
 	return code
 }
 
 // lookup finds the znode at path and checks that the client has the permission perm.
-func (t *Tree) lookup(x *Txn, path string, perm int32) (*Node, proto.Code) {
-	n := t.index[path]
+func (t *Tree) lookup(x *Txn, path string, perm int32) (id uint32, n *Node, code proto.Code) {
+	id, n = t.find(path)
 	switch {
 	case n == nil:
-		return nil, proto.NoNode
+		return 0, nil, proto.NoNode
 	case !x.permitted(n, perm):
-		return nil, proto.NoAuth
+		return 0, nil, proto.NoAuth
 	}
-	return n, proto.OK
+	return id, n, proto.OK
 }
 
 // versionMatches reports whether a znode with version have is at the version want that a request
@@ -301,6 +304,7 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 // CloseSession deletes all ephemerals of a session, in the order of [Tree.EphemeralsOf].
 func (t *Tree) CloseSession(x *Txn, session int64) {
 	for _, path := range t.EphemeralsOf(session, "") {
-		t.remove(x, t.index[path], t.Lookup(parentPath(path)))
+		id, _ := t.find(path)
+		t.remove(x, path, id)
 	}
 }

@@ -51,8 +51,15 @@ const maxStats = 256
 
 // quotaData is the data of a limits or stats znode, if it exists.
 type quotaData struct {
-	data   []byte
-	exists bool
+	data         string
+	null, exists bool
+}
+
+func (d quotaData) bytes() []byte {
+	if !d.exists || d.null {
+		return nil
+	}
+	return []byte(d.data)
 }
 
 // splitQuotaPath splits the path of a limits or stats znode into the path that has the quota,
@@ -66,10 +73,18 @@ func splitQuotaPath(path string) (of, name string, ok bool) {
 	return path[len(QuotaPath):i], name, name == limitsName || name == statsName
 }
 
-// trackQuota updates the quotas after a change of the znode r: if exists is set, it is new or
+// quotaPart is splitQuotaPath for the node's path.
+func (n *Node) quotaPart() (of, name string, ok bool) {
+	if n.siblings == nil || !strings.HasPrefix(n.siblings.path, QuotaPath) {
+		return "", "", false
+	}
+	return splitQuotaPath(n.Path())
+}
+
+// trackQuota updates the quotas after a change of the znode n: if exists is set, it is new or
 // its data was changed, and otherwise it was deleted.
-func (t *Tree) trackQuota(r *Record, exists bool) {
-	path, name, ok := splitQuotaPath(r.Path)
+func (t *Tree) trackQuota(n *Node, exists bool) {
+	path, name, ok := n.quotaPart()
 	if !ok || path == "" { // there is no quota on the root, which would crash ZooKeeper
 		return
 	}
@@ -77,15 +92,15 @@ func (t *Tree) trackQuota(r *Record, exists bool) {
 	t.save(q)
 	now := quotaData{}
 	if exists {
-		now = quotaData{r.Data, true}
+		now = quotaData{n.data(), n.null(), true}
 	}
 	if name == statsName {
 		q.stats, q.exact = now, false
-		q.used, q.readable = parseUsage(now.data)
+		q.used, q.readable = parseUsage(now.bytes())
 	} else {
 		had := q.limits.exists
 		q.limits = now
-		q.allowed, _ = parseQuotaValues(now.data)
+		q.allowed, _ = parseQuotaValues(now.bytes())
 		if had != exists {
 			q.exact = false
 			d := 1
@@ -252,8 +267,8 @@ func (t *Tree) recount(path string) {
 }
 
 func (t *Tree) setStats(path string, u usage) {
-	n := t.index[QuotaPath+path+"/"+statsName]
-	t.edit(n, func(r *Record) { r.Data = u.text() })
+	id, _ := t.find(QuotaPath + path + "/" + statsName)
+	t.edit(id, func(n *Node) { n.setData(u.text()) })
 }
 
 // countable reports whether all changes at and below the quota's path are counted in it, unless
@@ -281,7 +296,7 @@ func (t *Tree) totalText(path string) []byte {
 
 // statsCorrect reports whether the stats of the quota on path equal its actual usage.
 func (t *Tree) statsCorrect(path string, q *quota) bool {
-	return string(q.stats.data) == string(t.totalText(path))
+	return q.stats.data == string(t.totalText(path))
 }
 
 // restoreQuotas finds out which stats of a restored tree are exact. Unlike ZooKeeper, which
@@ -299,15 +314,14 @@ func (t *Tree) restoreQuotas() {
 func (t *Tree) checkQuotas() error {
 	fresh := newTree()
 	for i := range t.Len() {
-		fresh.trackQuota(&t.nodes.at(i).rec, true)
+		fresh.trackQuota(t.nodes.at(uint32(i)), true)
 	}
 	return t.compareQuotas(&t.quotas, &fresh.quotas)
 }
 
 func (t *Tree) compareQuotas(q, want *quota) error {
 	path := q.path()
-	same := func(a, b quotaData) bool { return a.exists == b.exists && sameSlice(a.data, b.data) }
-	if !same(q.limits, want.limits) || !same(q.stats, want.stats) || q.below != want.below || q.before != nil {
+	if q.limits != want.limits || q.stats != want.stats || q.below != want.below || q.before != nil {
 		return fmt.Errorf("znode: the quota on %s does not agree with its znodes", path)
 	}
 	if q.exact && !t.statsCorrect(path, q) {

@@ -54,7 +54,7 @@ func quotaTree(t *testing.T, limits string) (tree *Tree, do func(op proto.OpCode
 		case proto.OpDelete:
 			code = tree.Delete(x, path, -1)
 		default:
-			_, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
+			_, _, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
 		}
 		return code
 	}
@@ -69,7 +69,7 @@ func quotaTree(t *testing.T, limits string) (tree *Tree, do func(op proto.OpCode
 const qStats = "/zookeeper/quota/q/zookeeper_stats"
 
 // text returns the data of the znode at path.
-func (t *Tree) text(path string) string { return string(t.index[path].rec.Data) }
+func (t *Tree) text(path string) string { return t.Lookup(path).data() }
 
 // TestCheckQuotas checks that Check finds stats that are wrong but marked as exact, and quotas
 // that do not agree with the znodes.
@@ -77,7 +77,8 @@ func TestCheckQuotas(t *testing.T) {
 	alive := func(int64) bool { return true }
 	for name, damage := range map[string]func(*Tree){
 		"stats": func(tree *Tree) {
-			tree.edit(tree.index[qStats], func(r *Record) { r.Data = []byte("count=3,bytes=6") })
+			id, _ := tree.find(qStats)
+			tree.edit(id, func(n *Node) { n.setData([]byte("count=3,bytes=6")) })
 			tree.findQuota("/q").exact = true
 		},
 		"lost":  func(tree *Tree) { delete(tree.quotas.next, "q") },
@@ -87,7 +88,7 @@ func TestCheckQuotas(t *testing.T) {
 			tree.quotas.next["r"] = tree.quotas.next["q"]
 			delete(tree.quotas.next, "q")
 		},
-		"data":  func(tree *Tree) { tree.findQuota("/q").limits.data = []byte("count=1") },
+		"data":  func(tree *Tree) { tree.findQuota("/q").limits.data = "count=1" },
 		"below": func(tree *Tree) { tree.findQuota("/q").below = 1 },
 	} {
 		tree, _ := quotaTree(t, "countHardLimit=10")
@@ -181,7 +182,7 @@ func TestQuotaExceeded(t *testing.T) {
 		tree, _ := quotaTree(t, limits)
 		var got []string
 		x := &Txn{EnforceQuota: true}
-		_, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1)
+		_, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1)
 		for i := range x.Exceeded {
 			got = append(got, x.Exceeded[i].String())
 		}
@@ -190,7 +191,7 @@ func TestQuotaExceeded(t *testing.T) {
 		}
 		tree, _ = quotaTree(t, limits)
 		x = &Txn{}
-		if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1); code != proto.OK || len(x.Exceeded) > 0 {
+		if _, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: "/q/b", Data: []byte("123"), ACL: proto.OpenACL}, -1); code != proto.OK || len(x.Exceeded) > 0 {
 			t.Errorf("%s, not enforced: %v, %v", limits, code, x.Exceeded)
 		}
 	}
@@ -229,7 +230,7 @@ func TestManyQuotas(t *testing.T) {
 		x := &Txn{EnforceQuota: true}
 		tree.Multi(x, func() bool {
 			for i := range many {
-				if _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprintf("/q/n%d", i), ACL: proto.OpenACL}, -1); code != proto.OK {
+				if _, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprintf("/q/n%d", i), ACL: proto.OpenACL}, -1); code != proto.OK {
 					t.Fatal(code)
 				}
 			}
@@ -288,7 +289,7 @@ func TestCountsAreKept(t *testing.T) {
 	}
 
 	// With a wrong sum, the results must be wrong as well.
-	tree.index["/q"].children.sum = usage{count: 1_000_000, bytes: 5_000_000}
+	tree.Lookup("/q").children().sum = usage{count: 1_000_000, bytes: 5_000_000}
 	before := tree.text(qStats)
 	if do(proto.OpSetData, qStats, "x"); tree.text(qStats) == before {
 		t.Fatal("the stats cannot be written")
@@ -347,7 +348,7 @@ func TestDeepQuotas(t *testing.T) {
 		x.Zxid++
 		code := tree.Delete(x, path, -1)
 		if op == proto.OpCreate {
-			_, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
+			_, _, code = tree.Create(x, op, &proto.CreateRequest{Path: path, Data: []byte(data), ACL: proto.OpenACL}, -1)
 		}
 		if code != proto.OK {
 			t.Fatalf("%.40s: %v", path, code)
@@ -401,7 +402,7 @@ func TestDeepQuota(t *testing.T) {
 	create := func(path string) {
 		t.Helper()
 		total += len(path)
-		if _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte{}, ACL: proto.OpenACL}, -1); code != proto.OK {
+		if _, _, code := tree.Create(&Txn{}, proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte{}, ACL: proto.OpenACL}, -1); code != proto.OK {
 			t.Fatal(code)
 		}
 	}
@@ -414,7 +415,7 @@ func TestDeepQuota(t *testing.T) {
 	create(path + "/" + statsName)
 	var records []Record
 	for i := range tree.Len() {
-		records = append(records, tree.nodes.at(i).rec)
+		records = append(records, tree.nodes.at(uint32(i)).Record())
 	}
 	var restored *Tree
 	allocated := allocatedBy(func() {

@@ -12,15 +12,16 @@ import (
 // numbers continue.
 func TestSequencePastInt32(t *testing.T) {
 	tree := New()
-	create := func(path string, flags int32) string {
-		n, code := tree.Create(&Txn{Zxid: 1}, proto.OpCreate, &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, -1)
+	create := func(name string, flags int32) string {
+		path, _, code := tree.Create(&Txn{Zxid: 1}, proto.OpCreate, &proto.CreateRequest{Path: name, ACL: proto.OpenACL, Flags: flags}, -1)
 		if code != proto.OK {
-			t.Fatalf("create %s: %v", path, code)
+			t.Fatalf("create %s: %v", name, code)
 		}
-		return n.Record().Path
+		return path
 	}
 	create("/dir", proto.FlagPersistent)
-	tree.edit(tree.Lookup("/dir"), func(r *Record) { r.Creates = math.MaxInt32 - 2 })
+	id, _ := tree.find("/dir")
+	tree.edit(id, func(n *Node) { tree.extra(n).creates = math.MaxInt32 - 2 })
 	for i := range int64(5) {
 		if got, want := create("/dir/n-", proto.FlagSequential), fmt.Sprintf("/dir/n-%010d", math.MaxInt32-2+i); got != want {
 			t.Errorf("%s, want %s", got, want)

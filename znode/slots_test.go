@@ -1,11 +1,13 @@
 package znode
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestSlots compares slots with a slice, with several chunks, and checks that clones do not
@@ -13,25 +15,27 @@ import (
 func TestSlots(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 1))
 	var s slots
-	var want []*Node
+	var want []Node
 	var gen uint32
 	type copied struct {
-		slots slots
-		nodes []*Node
+		chunks []*chunk
+		nodes  []Node
 	}
 	var copies []copied
-	all := func(s *slots) (nodes []*Node) {
-		for i := range s.len {
-			nodes = append(nodes, s.at(i))
+	all := func(chunks []*chunk, n int) (nodes []Node) {
+		for i := range n {
+			nodes = append(nodes, chunks[i/chunkLen][i%chunkLen])
 		}
 		return nodes
 	}
 	for up := range 6 {
 		for range 4 * chunkLen {
-			n := &Node{}
+			n := Node{czxid: r.Int64()}
 			switch k := r.IntN(10); {
 			case k < 6 && up%2 == 0, k < 1:
-				s.push(n, gen)
+				if id := s.push(n, gen); int(id) != len(want) {
+					t.Fatalf("slot %d, want %d", id, len(want))
+				}
 				want = append(want, n)
 			case len(want) == 0:
 			case k < 8:
@@ -39,7 +43,7 @@ func TestSlots(t *testing.T) {
 				want = want[:len(want)-1]
 			default:
 				i := r.IntN(len(want))
-				s.put(i, n, gen)
+				*s.writable(uint32(i), gen) = n
 				want[i] = n
 			}
 			if r.IntN(100) == 0 {
@@ -47,7 +51,7 @@ func TestSlots(t *testing.T) {
 				copies = append(copies, copied{s.clone(), slices.Clone(want)})
 			}
 		}
-		if !slices.Equal(all(&s), want) {
+		if !slices.Equal(all(s.chunks, s.len), want) {
 			t.Fatalf("%d nodes, which differ from the %d expected ones", s.len, len(want))
 		}
 		if n := len(s.chunks); n > len(want)/chunkLen+2 {
@@ -55,8 +59,54 @@ func TestSlots(t *testing.T) {
 		}
 	}
 	for i, c := range copies {
-		if !slices.Equal(all(&c.slots), c.nodes) {
+		if !slices.Equal(all(c.chunks, len(c.nodes)), c.nodes) {
 			t.Errorf("copy %d of %d changed", i, len(copies))
+		}
+	}
+}
+
+// TestPathIndex adds and removes nodes at random, some with equal hashes, and looks for all of
+// them and for nodes that are not there.
+func TestPathIndex(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	root := newChildList("")
+	var s slots
+	x := newPathIndex(&s)
+	var in []bool // by slot
+	path := func(id int) string { return fmt.Sprintf("/n%d", id) }
+	hash := func(id int) uint32 { return uint32(id*0x9e3779b1) &^ 7 }
+	for id := range 3 * headsLen {
+		s.push(newNode(&Record{Path: path(id), ACL: proto.OpenACL}, root, 0), 0)
+		s.place(uint32(id)).hash = hash(id)
+		in = append(in, false)
+	}
+	total := s.len
+	count := 0
+	for round := range 4 {
+		for range total {
+			id := r.IntN(total)
+			if add := r.IntN(8) > 0 == (round%2 == 0); add == in[id] {
+				continue
+			}
+			if in[id] {
+				s.len = count // which the index compares with the number of buckets
+				x.remove(uint32(id))
+				count--
+			} else {
+				count++
+				s.len = count
+				x.add(uint32(id))
+			}
+			in[id] = !in[id]
+		}
+		for id, want := range in {
+			found, n := x.find(path(id), hash(id))
+			if want != (n != nil) || want && int(found) != id {
+				t.Fatalf("round %d: %s is in the index: %v, found in slot %d: %v", round, path(id), want, found, n != nil)
+			}
+		}
+		if int(x.len) < count-1 || int(x.len) > count+1 || len(x.heads) != (int(x.len)+headsLen-1)/headsLen {
+			t.Errorf("round %d: %d buckets in %d parts for %d nodes", round, x.len, len(x.heads), count)
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (s *transcript) run(command []string) string {
 	case "acl": // as getACL shows it
 		return fmt.Sprintln(showACL(s.tree.Lookup(a.path).MaskedACL(a.ids())))
 	case "children":
-		names := slices.Sorted(s.tree.Lookup(a.path).Children)
+		names := slices.Sorted(s.tree.Children(s.tree.Lookup(a.path)))
 		return fmt.Sprintln(names, s.tree.Lookup(a.path).Descendants(), "below")
 	case "snapshot":
 		s.snapshot = s.tree.Snapshot()
@@ -197,25 +197,22 @@ func (s *transcript) op(x *Txn, word string, a args) (code proto.Code, text stri
 	version := int32(a.num("version", -1))
 	switch word {
 	case "create", "create2", "create-container", "create-ttl":
-		n, code := s.tree.Create(x, createOps[word], &proto.CreateRequest{
+		path, _, code := s.tree.Create(x, createOps[word], &proto.CreateRequest{
 			Path: a.path, Data: a.data(), ACL: a.acl(), Flags: int32(a.num("flags", 0)),
 		}, a.num("ttl", -1))
-		if n != nil {
-			text = n.rec.Path
-		}
-		return code, text
+		return code, path
 	case "delete":
 		return s.tree.Delete(x, a.path, version), ""
 	case "set":
 		n, code := s.tree.SetData(x, &proto.SetDataRequest{Path: a.path, Data: a.data(), Version: version})
 		if n != nil {
-			text = fmt.Sprint("version ", n.rec.Version)
+			text = fmt.Sprint("version ", n.version)
 		}
 		return code, text
 	case "setacl":
 		n, code := s.tree.SetACL(x, &proto.SetACLRequest{Path: a.path, ACL: a.acl(), Version: version})
 		if n != nil {
-			text = fmt.Sprint("aversion ", n.rec.Aversion)
+			text = fmt.Sprint("aversion ", n.aversion())
 		}
 		return code, text
 	case "check":
@@ -260,7 +257,8 @@ func showACL(acl []proto.ACL) string {
 func (s *transcript) show(a args) string {
 	var out strings.Builder
 	paths := make([]string, 0, s.tree.Len())
-	for p := range s.tree.index {
+	for i := range s.tree.Len() {
+		p := s.tree.nodes.at(uint32(i)).Path()
 		if a.path == "" && (p == SystemPath || strings.HasPrefix(p, SystemPath+"/")) {
 			continue
 		}
@@ -270,10 +268,10 @@ func (s *transcript) show(a args) string {
 	for _, p := range paths {
 		n := s.tree.Lookup(p)
 		fmt.Fprintf(&out, "%s", p)
-		if n.rec.Data == nil {
+		if n.null() {
 			out.WriteString(" null")
-		} else if len(n.rec.Data) > 0 {
-			fmt.Fprintf(&out, " %q", n.rec.Data)
+		} else if n.data() != "" {
+			fmt.Fprintf(&out, " %q", n.data())
 		}
 		if a.kv["stat"] != "" {
 			st := n.Stat()

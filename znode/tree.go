@@ -3,6 +3,8 @@ package znode
 import (
 	"cmp"
 	"fmt"
+	"hash/maphash"
+	"iter"
 	"slices"
 	"strings"
 
@@ -11,22 +13,27 @@ import (
 
 // Tree is a tree of znodes. Use [New] to create one.
 type Tree struct {
-	index         map[string]*Node    // by path
-	nodes         slots               // the same nodes, for snapshots
-	ephemerals    map[int64]*nodeList // by session
+	nodes         slots
+	seed          maphash.Seed
+	index         pathIndex
+	root          uint32              // slot of the root, which is not in the index
+	ephemerals    map[int64][]uint32  // slots, by session; the order is arbitrary
 	numEphemerals int                 // of all sessions
 	reapable      map[string]struct{} // paths of all container and TTL znodes
 	quotas        quota               // root of the tree of quotas
 	saved         []*quota            // quotas that the current multi has changed
 	gen           uint32              // generation: nodes of an older one may be in a snapshot
 	digest        uint64
+	digester      digester // for changes
 	dataSize      int64
 	undo          []undo // steps of the current multi
 	inMulti       bool
 }
 
 func newTree() *Tree {
-	return &Tree{index: map[string]*Node{}, ephemerals: map[int64]*nodeList{}, reapable: map[string]struct{}{}}
+	t := &Tree{seed: maphash.MakeSeed(), ephemerals: map[int64][]uint32{}, reapable: map[string]struct{}{}}
+	t.index = newPathIndex(&t.nodes)
+	return t
 }
 
 // New returns a tree with the znodes that every server has: the root, /zookeeper,
@@ -40,7 +47,12 @@ func New() *Tree {
 		{Path: ConfigPath, Data: []byte{}, ACL: readOnly, Aversion: -1},
 		{Path: QuotaPath, Data: []byte{}, ACL: proto.OpenACL},
 	} {
-		t.link(&Node{rec: r})
+		var siblings *childList
+		if r.Path != Root {
+			parent, _ := t.find(parentPath(r.Path))
+			siblings = t.childrenOf(parent)
+		}
+		t.link(r.Path, newNode(&r, siblings, t.gen))
 	}
 	return t
 }
@@ -48,11 +60,27 @@ func New() *Tree {
 // Lookup returns the znode at path, or nil if there is none. It does not validate the path. The
 // empty path is the root's.
 func (t *Tree) Lookup(path string) *Node {
-	if path == "" {
-		path = Root
-	}
-	return t.index[path]
+	_, n := t.find(path)
+	return n
 }
+
+// find is like Lookup, but also returns the node's slot.
+func (t *Tree) find(path string) (id uint32, n *Node) {
+	if path != "" && path != Root {
+		return t.index.find(path, t.hash(path))
+	}
+	if t.nodes.len > 0 {
+		n = t.nodes.at(t.root)
+	}
+	if n == nil || n.siblings != nil { // a Restorer has not added the root yet
+		return 0, nil
+	}
+	return t.root, n
+}
+
+// hash returns the hash of a path for the index. The seed is random, so that clients cannot choose
+// paths with equal hashes. Nothing that is replicated depends on it.
+func (t *Tree) hash(path string) uint32 { return uint32(maphash.String(t.seed, path)) }
 
 // Len returns the number of znodes, including the root.
 func (t *Tree) Len() int { return t.nodes.len }
@@ -70,24 +98,41 @@ func (t *Tree) Ephemerals() int { return t.numEphemerals }
 // EphemeralsOf returns the paths of a session's ephemerals that begin with prefix, in the order
 // of their creation. Those created by the same multi are in order of their paths.
 func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
-	l := t.ephemerals[session]
-	if l == nil {
-		return nil
+	type found struct {
+		czxid int64
+		path  string
 	}
-	var nodes []*Node
-	for _, n := range l.nodes {
-		if strings.HasPrefix(n.rec.Path, prefix) {
-			nodes = append(nodes, n)
+	var all []found
+	for _, id := range t.ephemerals[session] {
+		n := t.nodes.at(id)
+		if path := n.Path(); strings.HasPrefix(path, prefix) {
+			all = append(all, found{n.czxid, path})
 		}
 	}
-	slices.SortFunc(nodes, func(a, b *Node) int {
-		return cmp.Or(cmp.Compare(a.rec.Czxid, b.rec.Czxid), strings.Compare(a.rec.Path, b.rec.Path))
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.path, b.path))
 	})
-	paths := make([]string, len(nodes))
-	for i, n := range nodes {
-		paths[i] = n.rec.Path
+	paths := make([]string, len(all))
+	for i, f := range all {
+		paths[i] = f.path
 	}
 	return paths
+}
+
+// Children returns the names of n's children, in no particular order. The tree must not change
+// meanwhile.
+func (t *Tree) Children(n *Node) iter.Seq[string] {
+	return func(yield func(name string) bool) {
+		l := n.children()
+		if l == nil {
+			return
+		}
+		for _, id := range l.ids {
+			if !yield(t.nodes.at(id).basename()) {
+				return
+			}
+		}
+	}
 }
 
 // Reapable returns the sorted paths of the znodes without children that are to be deleted at
@@ -96,7 +141,7 @@ func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
 func (t *Tree) Reapable(nowMs int64) []string {
 	var paths []string
 	for p := range t.reapable {
-		if n := t.index[p]; n.NumChildren() == 0 && n.overdue(nowMs) {
+		if n := t.Lookup(p); n.NumChildren() == 0 && n.overdue(nowMs) {
 			paths = append(paths, p)
 		}
 	}
@@ -106,126 +151,148 @@ func (t *Tree) Reapable(nowMs int64) []string {
 
 // overdue reports whether a container or TTL znode without children is to be deleted.
 func (n *Node) overdue(nowMs int64) bool {
-	if n.rec.Kind == Container {
-		return n.rec.Creates > 0
+	if n.kind() == Container {
+		return n.creates() > 0
 	}
-	return nowMs-n.rec.Mtime > n.rec.Owner
+	return nowMs-n.mtime > n.more.owner
 }
 
-// add adds a node, and sets *index to its index in the list.
-func (l *nodeList) add(n *Node, index *int32) {
-	*index = int32(len(l.nodes))
-	l.nodes = append(l.nodes, n)
-}
-
-// remove removes the node at the index at. It moves the last node there; index returns the
-// field of a node that has its index in this list.
-func (l *nodeList) remove(at int32, index func(*Node) *int32) {
-	last := len(l.nodes) - 1
-	moved := l.nodes[last]
-	l.nodes[at] = moved
-	*index(moved) = at
-	l.nodes[last] = nil
-	l.nodes = l.nodes[:last]
-}
-
-func siblingIndex(n *Node) *int32 { return &n.siblingIndex }
-func ownedIndex(n *Node) *int32   { return &n.ownedIndex }
-
-// link adds a new node to the tree, which must contain its parent.
-func (t *Tree) link(n *Node) {
-	r := &n.rec
-	n.gen = t.gen
-	if r.Path != Root {
-		p := t.Lookup(parentPath(r.Path))
-		if p.children == nil {
-			p.children = &childList{up: p.siblings}
-		}
-		n.siblings = p.children
-		n.siblings.add(n, &n.siblingIndex)
-		n.siblings.grow(1, len(r.Data))
-	}
-	if r.Kind == Ephemeral {
-		if n.owned = t.ephemerals[r.Owner]; n.owned == nil {
-			n.owned = &nodeList{}
-			t.ephemerals[r.Owner] = n.owned
-		}
-		n.owned.add(n, &n.ownedIndex)
-		t.numEphemerals++
-	}
-	if r.Kind == Container || r.Kind == TTL {
-		t.reapable[r.Path] = struct{}{}
-	}
-	n.slot = int32(t.nodes.len)
-	t.nodes.push(n, t.gen)
-	t.index[r.Path] = n
-	t.dataSize += int64(len(r.Path) + len(r.Data))
-	if n.acl == nil {
-		n.acl = newAccess(r.ACL)
-	}
-	n.content = contentHash(r)
-	n.digest = digestOf(r, n.content, n.acl.hash)
-	t.digest += n.digest
-	t.trackQuota(r, true)
-}
-
-// unlink removes a node without children from the tree.
-func (t *Tree) unlink(n *Node) {
-	r := &n.rec
-	n.siblings.remove(n.siblingIndex, siblingIndex)
-	n.siblings.grow(-1, -len(r.Data))
-	if n.owned != nil {
-		n.owned.remove(n.ownedIndex, ownedIndex)
-		t.numEphemerals--
-		if len(n.owned.nodes) == 0 {
-			delete(t.ephemerals, r.Owner)
-		}
-	}
-	delete(t.reapable, r.Path)
-	last := t.nodes.at(t.nodes.len - 1)
-	t.nodes.put(int(n.slot), last, t.gen)
-	last.slot = n.slot
-	t.nodes.pop(t.gen)
-	delete(t.index, r.Path)
-	t.dataSize -= int64(len(r.Path) + len(r.Data))
-	t.digest -= n.digest
-	t.trackQuota(r, false)
-}
-
-// edit calls change with a node's record, and returns the node. If a snapshot may have the node,
-// edit replaces it by a copy first. In a multi, it records how to undo the change.
-func (t *Tree) edit(n *Node, change func(*Record)) *Node {
-	if t.inMulti {
-		t.undo = append(t.undo, undo{edited, n.rec, nil})
-	}
-	if n.gen != t.gen {
-		c := *n
+// extra returns a node's more for a change. The node must be writable.
+func (t *Tree) extra(n *Node) *more {
+	switch m := n.more; {
+	case m == nil:
+		n.more = &more{gen: t.gen, acl: openAccess, pzxid: n.czxid}
+	case m.gen != t.gen: // a snapshot may have it
+		c := *m
 		c.gen = t.gen
-		n = &c
-		t.index[n.rec.Path] = n
-		t.nodes.put(int(n.slot), n, t.gen)
-		if n.siblings != nil {
-			n.siblings.nodes[n.siblingIndex] = n
+		n.more = &c
+	}
+	return n.more
+}
+
+// childrenOf returns the list of children of the node in a slot.
+func (t *Tree) childrenOf(id uint32) *childList {
+	n := t.nodes.at(id)
+	if l := n.children(); l != nil {
+		return l
+	}
+	l := newChildList("")
+	if n.siblings != nil {
+		l = newChildList(n.Path())
+	}
+	t.adopt(id, l)
+	return l
+}
+
+// adopt makes l the children of the node in a slot.
+func (t *Tree) adopt(id uint32, l *childList) {
+	n := t.nodes.writable(id, t.gen)
+	t.extra(n).children = l
+	l.parent, l.up = id, n.siblings
+}
+
+// link adds a new node to the tree, whose n.siblings are the children of its parent. It returns
+// the node's slot.
+func (t *Tree) link(path string, n Node) uint32 {
+	id := t.nodes.push(n, t.gen)
+	p := t.nodes.place(id)
+	if l := n.siblings; l != nil {
+		p.hash, p.sibling = t.hash(path), uint32(len(l.ids))
+		t.index.add(id)
+		l.ids = append(l.ids, id)
+		l.grow(1, len(n.data()))
+	} else {
+		t.root = id
+	}
+	switch m := n.more; n.kind() {
+	case Ephemeral:
+		owned := t.ephemerals[m.owner]
+		m.owned = uint32(len(owned))
+		t.ephemerals[m.owner] = append(owned, id)
+		t.numEphemerals++
+	case Container, TTL:
+		t.reapable[path] = struct{}{}
+	}
+	if l := n.children(); l != nil {
+		l.parent = id
+	}
+	t.dataSize += int64(len(path) + len(n.data()))
+	t.digest += t.digester.of(&n)
+	t.trackQuota(&n, true)
+	return id
+}
+
+// unlink removes the node in a slot, which has no children, from the tree.
+func (t *Tree) unlink(id uint32) {
+	n, p := *t.nodes.at(id), t.nodes.place(id)
+	l := n.siblings
+	last := len(l.ids) - 1
+	l.ids[p.sibling] = l.ids[last]
+	t.nodes.place(l.ids[last]).sibling = p.sibling
+	l.ids = l.ids[:last]
+	l.grow(-1, -len(n.data()))
+	switch m := n.more; n.kind() {
+	case Ephemeral:
+		owned := t.ephemerals[m.owner]
+		last := len(owned) - 1
+		owned[m.owned] = owned[last]
+		t.nodes.at(owned[last]).more.owned = m.owned
+		t.ephemerals[m.owner] = owned[:last]
+		t.numEphemerals--
+		if last == 0 {
+			delete(t.ephemerals, m.owner)
 		}
-		if n.owned != nil {
-			n.owned.nodes[n.ownedIndex] = n
+	case Container, TTL:
+		delete(t.reapable, n.Path())
+	}
+	t.index.remove(id)
+	t.vacate(id)
+	t.dataSize -= int64(n.pathLen() + len(n.data()))
+	t.digest -= t.digester.of(&n)
+	t.trackQuota(&n, false)
+}
+
+// vacate moves the node in the last slot to the slot id, and removes the last slot.
+func (t *Tree) vacate(id uint32) {
+	last := uint32(t.nodes.len - 1)
+	if id != last {
+		n, p := t.nodes.writable(id, t.gen), t.nodes.place(id)
+		*n = *t.nodes.at(last)
+		if l := n.siblings; l != nil {
+			*t.index.link(last) = id + 1
+			l.ids[t.nodes.place(last).sibling] = id
+		} else {
+			t.root = id
+		}
+		*p = *t.nodes.place(last)
+		if n.kind() == Ephemeral {
+			t.ephemerals[n.more.owner][n.more.owned] = id
+		}
+		if l := n.children(); l != nil {
+			l.parent = id
 		}
 	}
-	r := &n.rec
-	data, acl := r.Data, r.ACL
-	change(r)
-	if !sameSlice(data, r.Data) {
-		t.dataSize += int64(len(r.Data) - len(data))
-		n.siblings.grow(0, len(r.Data)-len(data))
-		n.content = contentHash(r)
-		t.trackQuota(r, true)
+	t.nodes.pop(t.gen)
+}
+
+// edit calls change with the node in a slot, and returns the node. If a snapshot may have the
+// node, the tree has a copy of it from then on. In a multi, edit records how to undo the change.
+func (t *Tree) edit(id uint32, change func(*Node)) *Node {
+	n := t.nodes.writable(id, t.gen)
+	if t.inMulti {
+		t.undo = append(t.undo, undo{edited, *n, n.rest()})
 	}
-	if !sameSlice(acl, r.ACL) {
-		n.acl = newAccess(r.ACL)
+	before := *n
+	t.digest -= t.digester.ofRest(n)
+	change(n)
+	t.digest += t.digester.ofRest(n)
+	if n.text != before.text || n.name != before.name { // the data
+		more := len(n.text) - len(before.text)
+		t.dataSize += int64(more)
+		n.siblings.grow(0, more)
+		t.digest += t.digester.ofData(n) - t.digester.ofData(&before)
+		t.trackQuota(n, true)
 	}
-	t.digest -= n.digest
-	n.digest = digestOf(r, n.content, n.acl.hash)
-	t.digest += n.digest
 	return n
 }
 
@@ -237,8 +304,8 @@ func sameSlice[T any](a, b []T) bool {
 // undo is what is needed to undo one step of a multi.
 type undo struct {
 	step step
-	rec  Record  // before the step, or after it if the node was linked
-	acl  *access // of a node that was unlinked, so that it need not be computed again
+	node Node // before the step, or after it if the node was linked
+	more more // a copy of what node.more had
 }
 
 type step uint8
@@ -254,13 +321,16 @@ func (t *Tree) rollback() {
 	steps := t.undo
 	t.undo, t.inMulti = nil, false
 	for _, u := range slices.Backward(steps) {
+		path := u.node.Path()
 		switch u.step {
 		case edited:
-			t.edit(t.index[u.rec.Path], func(r *Record) { *r = u.rec })
+			id, _ := t.find(path)
+			t.edit(id, func(n *Node) { t.reset(n, &u) })
 		case linked:
-			t.unlink(t.index[u.rec.Path])
+			id, _ := t.find(path)
+			t.unlink(id)
 		case unlinked:
-			t.link(&Node{rec: u.rec, acl: u.acl})
+			t.link(path, u.node)
 		}
 	}
 	for _, q := range t.saved {
@@ -268,69 +338,91 @@ func (t *Tree) rollback() {
 	}
 }
 
+// reset gives a node that was edited the content that it had before. Its place in the tree does
+// not change.
+func (t *Tree) reset(n *Node, u *undo) {
+	if n.more != nil {
+		m := t.extra(n)
+		owned, children := m.owned, m.children
+		*m = u.more
+		m.gen, m.owned, m.children = t.gen, owned, children
+	}
+	more := n.more
+	*n = u.node
+	n.more = more
+}
+
 // Check verifies the whole tree: that every znode has a parent, that lists, counters, digest and
 // quotas agree with the znodes, and that the owner of every ephemeral is alive. It returns the
 // first fault.
 func (t *Tree) Check(alive func(session int64) bool) error {
-	if len(t.index) != t.Len() {
-		return fmt.Errorf("znode: %d paths for %d znodes", len(t.index), t.Len())
-	}
 	var digest uint64
+	var digester digester // another one, since several goroutines may check a tree
 	var size int64
-	var children, owned, reapable int
+	var children, owned, reapable, indexed int
 	for i := range t.Len() {
-		n := t.nodes.at(i)
-		r := &n.rec
-		if int(n.slot) != i || t.index[r.Path] != n {
-			return fmt.Errorf("znode: %s: not the node in the index", r.Path)
+		id := uint32(i)
+		n, p := t.nodes.at(id), t.nodes.place(id)
+		path, m := n.Path(), n.rest()
+		if found, _ := t.find(path); found != id {
+			return fmt.Errorf("znode: %s: not the node in the index", path)
 		}
-		if !ValidPath(r.Path) {
-			return fmt.Errorf("znode: %q: not a valid path", r.Path)
+		if !ValidPath(path) {
+			return fmt.Errorf("znode: %q: not a valid path", path)
 		}
-		if n.content != contentHash(r) || n.acl.hash != aclHash(r.ACL) || !sameSlice(n.acl.list, r.ACL) || n.digest != digestOf(r, n.content, n.acl.hash) {
-			return fmt.Errorf("znode: %s: outdated digest", r.Path)
+		if m.acl.hash != aclHash(m.acl.list) {
+			return fmt.Errorf("znode: %s: outdated hash of the ACL", path)
 		}
-		digest += n.digest
-		size += int64(len(r.Path) + len(r.Data))
+		digest += digester.of(n)
+		size += int64(len(path) + len(n.data()))
 		children += n.NumChildren()
-		if n.children != nil {
+		if l := m.children; l != nil {
 			sum := usage{}
-			for _, c := range n.children.nodes {
-				u := c.total()
+			for _, id := range l.ids {
+				u := t.nodes.at(id).total()
 				sum.count += u.count
 				sum.bytes += u.bytes
 			}
-			if got := n.children.sum; got.count != sum.count || got.bytes != sum.bytes || n.children.up != n.siblings {
-				return fmt.Errorf("znode: %s: %d znodes with %d bytes below, should be %d with %d", r.Path, got.count, got.bytes, sum.count, sum.bytes)
+			if got := l.sum; got.count != sum.count || got.bytes != sum.bytes || l.up != n.siblings || l.parent != id {
+				return fmt.Errorf("znode: %s: %d znodes with %d bytes below, should be %d with %d", path, got.count, got.bytes, sum.count, sum.bytes)
 			}
 		}
-		if int64(n.NumChildren()) > r.Creates && !special(r.Path) {
-			return fmt.Errorf("znode: %s: %d children, but %d were ever created", r.Path, n.NumChildren(), r.Creates)
+		if int64(n.NumChildren()) > m.creates && !special(path) {
+			return fmt.Errorf("znode: %s: %d children, but %d were ever created", path, n.NumChildren(), m.creates)
 		}
-		if r.Path != Root {
-			p := t.Lookup(parentPath(r.Path))
-			if p == nil || p.children == nil || p.children != n.siblings || int(n.siblingIndex) >= len(n.siblings.nodes) || n.siblings.nodes[n.siblingIndex] != n {
-				return fmt.Errorf("znode: %s: not among the children of its parent", r.Path)
+		if path != Root {
+			indexed++
+			l := n.siblings
+			parent := t.Lookup(parentPath(path))
+			if parent == nil || parent.children() != l || int(p.sibling) >= len(l.ids) || l.ids[p.sibling] != id {
+				return fmt.Errorf("znode: %s: not among the children of its parent", path)
 			}
-			if p.rec.Kind == Ephemeral {
-				return fmt.Errorf("znode: %s: child of an ephemeral", r.Path)
+			if parent.kind() == Ephemeral {
+				return fmt.Errorf("znode: %s: child of an ephemeral", path)
 			}
 		}
-		switch r.Kind {
+		switch m.kind {
 		case Ephemeral:
 			owned++
-			l := t.ephemerals[r.Owner]
-			if l == nil || l != n.owned || int(n.ownedIndex) >= len(l.nodes) || l.nodes[n.ownedIndex] != n {
-				return fmt.Errorf("znode: %s: not among the ephemerals of session %#x", r.Path, r.Owner)
+			l := t.ephemerals[m.owner]
+			if int(m.owned) >= len(l) || l[m.owned] != id {
+				return fmt.Errorf("znode: %s: not among the ephemerals of session %#x", path, m.owner)
 			}
-			if !alive(r.Owner) {
-				return fmt.Errorf("znode: %s: its session %#x does not exist", r.Path, r.Owner)
+			if !alive(m.owner) {
+				return fmt.Errorf("znode: %s: its session %#x does not exist", path, m.owner)
 			}
 		case Container, TTL:
 			reapable++
 		}
 	}
+	for b := range t.index.len {
+		for next := *t.index.head(b); next != 0; next = t.nodes.place(next - 1).next {
+			indexed--
+		}
+	}
 	switch {
+	case indexed != 0:
+		return fmt.Errorf("znode: the index has %d znodes too few", indexed)
 	case children != t.Len()-1:
 		return fmt.Errorf("znode: %d children listed for %d znodes below the root", children, t.Len()-1)
 	case owned != t.Ephemerals():

@@ -53,8 +53,8 @@ var plants = []plant{
 		{"watch/watch.go", "\t\tif mode&Standard != 0 {\n\t\t\tt.Remove(c, kind, e.Path, Standard)\n\t\t}\n", ""},
 	}, []string{"watches"}},
 	{"setWatches does not report what has changed", []edit{
-		{"fsm/reads.go", "case n.Record().Mzxid > q.RelativeZxid:", "case false:"},
-		{"fsm/reads.go", "case n.Record().Pzxid > q.RelativeZxid:", "case false:"},
+		{"fsm/reads.go", "case n.Stat().Mzxid > q.RelativeZxid:", "case false:"},
+		{"fsm/reads.go", "case n.Stat().Pzxid > q.RelativeZxid:", "case false:"},
 	}, []string{"watches"}},
 	{"a recursive watch is not set again", []edit{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
@@ -78,7 +78,7 @@ var plants = []plant{
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{
-		{"znode/tree.go", "return nowMs-n.rec.Mtime > n.rec.Owner", "return nowMs-n.rec.Mtime > n.rec.Owner*2/3"},
+		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
 	}, []string{"clocks"}},
 	{"an entry keeps the time of the member that forwarded it", []edit{
 		{"cluster/forward.go", "			fsm.Stamp(b.entry, m.timeOfDay())\n", ""},
@@ -113,13 +113,13 @@ var plants = []plant{
 		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
-		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.index[u.rec.Path].rec.Version != u.rec.Version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
+		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
 	}, []string{"outcomes"}},
 	{"a version above the current one matches", []edit{
 		{"znode/ops.go", "return want == proto.AnyVersion || want == have", "return want == proto.AnyVersion || want >= have"},
 	}, []string{"outcomes"}},
 	{"setData needs no permission", []edit{
-		{"znode/ops.go", "n, code := t.lookup(x, r.Path, proto.PermWrite)", "n, code := t.Lookup(r.Path), proto.OK\n\tif n == nil {\n\t\tcode = proto.NoNode\n\t}"},
+		{"znode/ops.go", "id, n, code := t.lookup(x, r.Path, proto.PermWrite)", "id, n := t.find(r.Path)\n\tcode := proto.OK\n\tif n == nil {\n\t\tcode = proto.NoNode\n\t}"},
 	}, []string{"outcomes"}},
 	{"reads need no permission", []edit{
 		{"fsm/reads.go", "case !c.Permits(n.Access(), proto.PermRead, ids):", "case false:"},

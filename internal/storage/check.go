@@ -48,6 +48,8 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	if m == nil {
 		return nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
 	}
+	reading := readNewest(dir, m.ServerID)
+	defer reading.wait()
 	if err := disk.verify(dir); err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	}
 	defer store.Close()
 	path := disk.logPath(dir)
-	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
+	newest, snapshot, err := reading.wait()
 	if err != nil {
 		return nil, err
 	}

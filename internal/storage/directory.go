@@ -91,6 +91,8 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 			return nil, err
 		}
 	}
+	snapshot := readNewest(dir, serverID)
+	defer snapshot.wait()
 	var missing *fs.PathError
 	switch err := disk.verify(dir); {
 	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing):
@@ -102,7 +104,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	s, err := openVerified(store, disk.logPath(dir), dir, serverID, log, raftLog)
+	s, err := openVerified(store, snapshot, disk.logPath(dir), dir, log, raftLog)
 	if err == nil && known == nil {
 		err = writeMeta(dir, &meta{formatVersion, serverID, disk.name()})
 	}
@@ -116,15 +118,15 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	return s, nil
 }
 
-// openVerified verifies the snapshots and the log in store, and returns the
-// Storage that they make.
-func openVerified(store raftStore, logPath, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+// openVerified verifies the log in store against the newest snapshot, and returns
+// the Storage that they make.
+func openVerified(store raftStore, snapshot *readingSnapshot, logPath, dir string, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
 	removeTemporary(dir, log)
 	snaps, err := openSnapshots(dir, raftLog)
 	if err != nil {
 		return nil, err
 	}
-	newest, machine, err := verifySnapshots(dir, serverID)
+	newest, machine, err := snapshot.wait()
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +141,7 @@ func openVerified(store raftStore, logPath, dir string, serverID uint64, log *sl
 		}
 	}
 	latched := &latchedStore{LogStore: store, StableStore: store}
-	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, close: store.Close}
+	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
 	if newest != nil {
 		s.Members = newest.Configuration
 	}

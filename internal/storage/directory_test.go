@@ -61,6 +61,32 @@ func TestPrivateFiles(t *testing.T) {
 	})
 }
 
+// TestTakeState checks that a storage has the state of its newest snapshot, and gives it
+// only once.
+func TestTakeState(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir := filepath.Join(t.TempDir(), "data")
+		m := start(t, disk.mustOpen(t, dir))
+		if m.s.TakeState() != nil {
+			t.Error("a new storage has a state")
+		}
+		m.openSession(1)
+		m.create(1, "/a", 10)
+		m.snapshot()
+		want := m.machine.Digest()
+		m.create(1, "/b", 10)
+		m.stop()
+		s := disk.mustOpen(t, dir)
+		if state := s.TakeState(); state == nil || state.Digest() != want {
+			t.Errorf("%v, want the state of the snapshot", state)
+		}
+		if s.TakeState() != nil {
+			t.Error("the state can be taken twice")
+		}
+		check(t, s.Close())
+	})
+}
+
 // TestMembers: the newest members that are stored are known when the storage is
 // opened, from the log or from the snapshot.
 func TestMembers(t *testing.T) {

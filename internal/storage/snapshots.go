@@ -53,6 +53,29 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	return sink, nil
 }
 
+// readingSnapshot is the result of verifySnapshots, which runs while the log is
+// verified.
+type readingSnapshot struct {
+	meta    *raft.SnapshotMeta
+	machine *fsm.Machine
+	err     error
+	done    chan struct{}
+}
+
+func readNewest(dir string, id uint64) *readingSnapshot {
+	s := &readingSnapshot{done: make(chan struct{})}
+	go func() {
+		s.meta, s.machine, s.err = verifySnapshots(dir, id)
+		close(s.done)
+	}()
+	return s
+}
+
+func (s *readingSnapshot) wait() (*raft.SnapshotMeta, *fsm.Machine, error) {
+	<-s.done
+	return s.meta, s.machine, s.err
+}
+
 // verifySnapshots reads all of the newest snapshot, and returns it with the state
 // that it holds; nil if there is none. Raft would silently skip a damaged one and
 // go back to an older state. Older snapshots are not verified: they are not

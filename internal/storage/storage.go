@@ -10,6 +10,8 @@ import (
 	"errors"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // ErrInUse says that another process has the data directory open.
@@ -27,11 +29,21 @@ type Storage struct {
 	// opened; it is empty if there was none.
 	Members raft.Configuration
 
+	state *fsm.Machine // see TakeState
 	close func() error
 }
 
 // Close closes the files. Nothing may use the storage afterwards.
 func (s *Storage) Close() error { return s.close() }
+
+// TakeState returns the state of the newest snapshot, which verifying it has
+// produced, so that it need not be read again. It does so only once, and returns
+// nil afterwards, if there is no snapshot, and for a storage in memory.
+func (s *Storage) TakeState() *fsm.Machine {
+	state := s.state
+	s.state = nil
+	return state
+}
 
 // Empty reports whether the storage has neither a log nor a snapshot. A crash
 // during Bootstrap can leave a term without an entry; Empty removes it.
