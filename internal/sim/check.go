@@ -502,12 +502,13 @@ func (r *Report) Linearize(most time.Duration) {
 func (c *checker) locks() {
 	c.n.Locks = len(c.h.Spans)
 	created, deleted := map[string]int64{}, map[string]int64{}
+	deletedAt := map[string]time.Duration{}
 	for i := range c.h.Commits {
 		for _, g := range c.h.Commits[i].Changes {
 			if g.Kind == proto.NodeCreated {
 				created[g.Path] = c.h.Commits[i].Zxid
 			} else if g.Kind == proto.NodeDeleted {
-				deleted[g.Path] = c.h.Commits[i].Zxid
+				deleted[g.Path], deletedAt[g.Path] = c.h.Commits[i].Zxid, c.h.Commits[i].At
 			}
 		}
 	}
@@ -550,8 +551,11 @@ func (c *checker) locks() {
 			if t, ok := c.h.KnownEnded[p.Session]; ok {
 				end = min(end, t)
 			}
-			if c.h.Forced[p.Session] {
-				end = 0 // a fault ended the session, which the client cannot know
+			if c.h.Forced[p.Session] { // a fault ended the session, which the client cannot know
+				if t, ok := deletedAt[p.Path]; ok && t <= p.At {
+					continue // its server lagged, and still had the lock's znode
+				}
+				end = 0
 			}
 			if holder != nil && p.At < until && p.Path != holder.Path {
 				c.fail("locks", "client %d holds %s from %v, but client %d may believe until %[6]v that it holds %[5]s", p.Client, p.Path, p.At, holder.Client, holder.Path, until)
