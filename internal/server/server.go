@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"crypto"
 	"crypto/rand"
 	"crypto/tls"
@@ -116,6 +117,8 @@ type Server struct {
 	dirty   []*conn // connections for which the applier has queued frames but not woken the writer
 	scratch []byte  // buffer for replies to parked reads; used only by the applier
 
+	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
+
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection
 	traceMask atomic.Int64  // of the words gtmk and stmk
@@ -130,6 +133,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, start: time.Now(),
 		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
 	}
+	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }
 	if s.cfg.TimeOfDay == nil {
 		s.cfg.TimeOfDay = time.Now
 	}
@@ -189,6 +193,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	s.mu.Lock()
 	*addr = l.Addr()
 	s.mu.Unlock()
+	ended := s.wg.Done
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -204,10 +209,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 			c.Close()
 			continue
 		}
-		go func() {
-			defer s.wg.Done()
-			s.serveConn(c)
-		}()
+		go s.serveConn(c, ended)
 	}
 }
 
@@ -217,8 +219,10 @@ func (s *Server) ServeConn(c net.Conn) {
 		c.Close()
 		return
 	}
-	defer s.wg.Done()
-	s.serveConn(c)
+	ended := make(chan struct{})
+	s.serveConn(c, func() { close(ended) })
+	<-ended
+	s.wg.Done()
 }
 
 // enter adds a goroutine to those that Wait waits for. It returns false if the
