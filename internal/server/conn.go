@@ -43,7 +43,8 @@ type conn struct {
 	slots    chan struct{} // an element for each slot taken in the queue
 
 	mu    sync.Mutex
-	queue []request // in order of arrival; the first one waits for the log
+	queue []request // in order of arrival; empty if no request waits for the log
+	first int       // index in queue of the first one, which waits for the log; the elements before it are unused
 	dead  bool      // the connection has ended: no queued request is run any more
 
 	// Used only by the reader.
@@ -260,6 +261,11 @@ func (c *conn) serve() error {
 		c.s.readers.Put(c.r)
 		c.r, c.scratch = nil, nil
 		c.out.setIdle(true)
+		c.mu.Lock()
+		if len(c.queue) == 0 {
+			c.queue = nil
+		}
+		c.mu.Unlock()
 	}()
 	if !c.begun {
 		return c.begin()
@@ -319,8 +325,8 @@ func (c *conn) finish(err error) {
 
 	c.mu.Lock()
 	c.dead = true
-	s.stats.outstanding.Add(-int64(len(c.queue)))
-	c.queue = nil
+	s.stats.outstanding.Add(-int64(c.queued()))
+	c.queue, c.first = nil, 0
 	c.mu.Unlock()
 	s.cfg.Replica.DropWatches(c)
 	c.leave()

@@ -115,6 +115,7 @@ type Server struct {
 
 	dirtyMu sync.Mutex
 	dirty   []*conn // connections for which the applier has queued frames but not woken the writer
+	woken   []*conn // the applier's other list, swapped with dirty
 	scratch []byte  // buffer for replies to parked reads; used only by the applier
 
 	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
@@ -364,12 +365,14 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 func (o observer) Applied(uint64, uint64, int) {
 	o.s.dirtyMu.Lock()
 	dirty := o.s.dirty
-	o.s.dirty = nil
+	o.s.dirty, o.s.woken = o.s.woken, nil
 	o.s.dirtyMu.Unlock()
 	for _, c := range dirty {
 		c.dirty.Store(false)
 		c.out.flush()
 	}
+	clear(dirty)
+	o.s.woken = dirty[:0]
 }
 
 // Restoring makes sure that nothing more is sent on any connection. The events
