@@ -97,7 +97,7 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 		for _, o := range r.observers {
 			o.Restoring()
 		}
-		r.m = m
+		r.m, r.view = m, View{r, m}
 		r.mu.Unlock()
 		for _, o := range r.observers {
 			o.Restored()
