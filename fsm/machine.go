@@ -29,6 +29,7 @@ type Machine struct {
 
 	settings Settings              // of the entry that is being applied
 	txn      znode.Txn             // of the command that is being applied; Changes is reused
+	in       jute.Decoder          // of that command's body, if it is a write
 	out      []byte                // reply to that command; reused
 	ids      map[string][]proto.ID // cache of decoded identities, by encoding
 	idBytes  int                   // total length of the keys of ids
@@ -140,6 +141,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		return nil
 	}
 	m.batches[e.Origin], m.settings = e.Batch, e.Settings
+	var r Result // declared here, it is allocated once for all commands
 	for i := range e.Count {
 		var c Command
 		if c, rest, err = nextCommand(rest); err != nil {
@@ -151,8 +153,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		}
 		m.out = m.out[:0]
 		before := m.zxid
-		r, err := m.do(&e, &c)
-		if err != nil {
+		if r, err = m.do(&e, &c); err != nil {
 			return err
 		}
 		if m.zxid != before {
@@ -167,6 +168,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 			m.out, m.txn.Changes = nil, nil
 		}
 	}
+	m.in = jute.Decoder{}
 	if len(rest) > 0 {
 		return fmt.Errorf("%w: %d bytes after the last command", ErrEntry, len(rest))
 	}

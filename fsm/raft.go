@@ -90,7 +90,7 @@ func (r *Replica) Load(m *Machine) {
 	for _, o := range r.observers {
 		o.Restoring()
 	}
-	r.m = m
+	r.m, r.view = m, View{r, m}
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Restored()

@@ -61,8 +61,9 @@ type Completer func(e *Envelope, i int) Waiter
 // Apart from Observe and Complete, which are for setting it up, its methods for
 // reading and watching are safe for concurrent use.
 type Replica struct {
-	mu sync.RWMutex // held for reading while a View is used
-	m  *Machine
+	mu   sync.RWMutex // held for reading while a View is used
+	m    *Machine
+	view View // of m
 
 	watchMu sync.Mutex // since readers, which share mu, set watches; locked after mu
 	watches *watch.Table[Watcher]
@@ -76,7 +77,9 @@ type Replica struct {
 
 // NewReplica returns a replica with the state of a new cluster.
 func NewReplica() *Replica {
-	return &Replica{m: NewMachine(), watches: watch.New[Watcher](), completer: func(*Envelope, int) Waiter { return nil }}
+	r := &Replica{m: NewMachine(), watches: watch.New[Watcher](), completer: func(*Envelope, int) Waiter { return nil }}
+	r.view = View{r, r.m}
+	return r
 }
 
 // Observe adds an observer. It must not be called once entries are applied.
@@ -95,7 +98,7 @@ type View struct {
 func (r *Replica) View(f func(v *View)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	f(&View{r, r.m})
+	f(&r.view)
 }
 
 // Zxid returns the zxid of the last transaction that was applied here.

@@ -96,8 +96,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return r, nil
 	}
 	m.txn.IDs = m.identities(c.IDs)
-	r.Code = do(m, c.Op, &d)
-	if d.Err() != nil && (c.Op != proto.OpMulti || errors.Is(d.Err(), jute.ErrNull)) {
+	m.in = d // otherwise each command would allocate a decoder
+	r.Code = do(m, c.Op, &m.in)
+	if err := m.in.Err(); err != nil && (c.Op != proto.OpMulti || errors.Is(err, jute.ErrNull)) {
 		// ZooKeeper 3.9 decodes a request before it allocates a zxid, so a malformed one
 		// has none; but most malformed multis have one.
 		m.zxid--

@@ -11,6 +11,7 @@
 package jute
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"unicode/utf8"
@@ -234,6 +235,15 @@ func (d *Decoder) NullVector() bool {
 		return false
 	}
 	d.take(4)
+	return true
+}
+
+// Skip skips the bytes b if they come next, and reports whether they do.
+func (d *Decoder) Skip(b []byte) bool {
+	if d.err != nil || !bytes.HasPrefix(d.buf, b) {
+		return false
+	}
+	d.buf = d.buf[len(b):]
 	return true
 }
 

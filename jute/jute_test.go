@@ -104,6 +104,18 @@ func TestDecoder(t *testing.T) {
 	}
 }
 
+// TestSkip: Skip skips exactly the bytes that it is given, and nothing after an error.
+func TestSkip(t *testing.T) {
+	d := NewDecoder([]byte("abcd"))
+	if d.Skip([]byte("b")) || d.Skip([]byte("abcde")) || !d.Skip([]byte("abc")) || string(d.Rest()) != "d" || d.Err() != nil {
+		t.Errorf("%q is left, %v", d.Rest(), d.Err())
+	}
+	d.Int()
+	if d.Skip(nil) || d.Err() != ErrShort {
+		t.Errorf("after an error: %v", d.Err())
+	}
+}
+
 // TestFirstError checks that after an error every method returns a zero value, and
 // that Err keeps returning that error.
 func TestFirstError(t *testing.T) {

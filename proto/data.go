@@ -51,6 +51,8 @@ type ACL struct {
 // OpenACL is world:anyone with all permissions. It must not be changed.
 var OpenACL = []ACL{{PermAll, ID{SchemeWorld, Anyone}}}
 
+var encodedOpenACL = AppendACL(nil, OpenACL)
+
 // Append appends the encoding of the entry to b.
 func (a *ACL) Append(b []byte) []byte {
 	b = jute.AppendInt(b, a.Perms)

@@ -126,7 +126,7 @@ func (*Empty) Decode(*jute.Decoder) {}
 type CreateRequest struct {
 	Path  string
 	Data  []byte
-	ACL   []ACL
+	ACL   []ACL // may be OpenACL itself, so it must not be changed
 	Flags int32
 }
 
@@ -139,7 +139,13 @@ func (r *CreateRequest) Append(b []byte) []byte {
 
 // Decode reads the record.
 func (r *CreateRequest) Decode(d *jute.Decoder) {
-	r.Path, r.Data, r.ACL, r.Flags = d.StringOrNull(), d.Buffer(), DecodeACL(d), d.Int()
+	r.Path, r.Data = d.StringOrNull(), d.Buffer()
+	if d.Skip(encodedOpenACL) { // as in nearly every request
+		r.ACL = OpenACL
+	} else {
+		r.ACL = DecodeACL(d)
+	}
+	r.Flags = d.Int()
 }
 
 // CreateTTLRequest is the body of createTTL.

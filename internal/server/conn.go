@@ -22,9 +22,9 @@ import (
 type conn struct {
 	s      *Server
 	nc     net.Conn
-	raw    net.Conn      // the connection below TLS, or nc; closing it does not block
-	r      *bufio.Reader // used only by the reader
-	addr   string        // of the client, without port; "" for a connection in memory
+	raw    net.Conn // the connection below TLS, or nc; closing it does not block
+	ended  func()   // called when everything of the connection has ended
+	addr   string   // of the client, without port; "" for a connection in memory
 	number uint64
 	since  time.Time // by the clock that four-letter words show; used for nothing else
 
@@ -43,13 +43,21 @@ type conn struct {
 	slots    chan struct{} // an element for each slot taken in the queue
 
 	mu    sync.Mutex
-	queue []request // in order of arrival; the first one waits for the log
+	queue []request // in order of arrival; empty if no request waits for the log
+	first int       // index in queue of the first one, which waits for the log; the elements before it are unused
 	dead  bool      // the connection has ended: no queued request is run any more
 
 	// Used only by the reader.
-	scratch []byte // buffer for replies
-	unsent  bool   // it has queued frames since it last woke the writer
-	fed     bool   // it has read from the network since it last touched the session
+	r       *bufio.Reader // nil while the client is idle
+	scratch []byte        // buffer for replies
+	head    [4]byte       // for what ends the idle time
+	ahead   []byte        // what r has yet to read of it
+	begun   bool          // the client is being served: a handshake has begun
+	between bool          // no byte of the next request has been read
+	timed   bool          // reading has a deadline, when the client counts as idle
+	busy    bool          // something has been read since that deadline was set
+	unsent  bool          // frames have been queued since the writer was last woken
+	fed     bool          // something has been read since the session was last touched
 
 	stats connStats
 }
@@ -127,23 +135,56 @@ func (c *conn) end() {
 	c.out.finish()
 }
 
-// fromNetwork reads from the socket for the reader's buffer. Before each read it
-// wakes the writer if replies are queued, so that requests that arrived together
-// are answered with one write.
-type fromNetwork struct{ c *conn }
+// idleAfter is how long a client must send nothing, at least, to count as idle.
+const idleAfter = 50 * time.Millisecond
 
-func (f fromNetwork) Read(p []byte) (int, error) {
-	if f.c.unsent {
-		f.c.unsent = false
-		f.c.out.flush()
-	}
-	f.c.fed = true
-	return f.c.nc.Read(p)
+// await sets the deadline for reading when the client counts as idle if it sends
+// nothing before.
+func (c *conn) await() {
+	c.timed, c.busy = true, false
+	c.nc.SetReadDeadline(time.Now().Add(idleAfter))
 }
 
-// serveConn serves one connection from its first byte to its end, as its reader.
-func (s *Server) serveConn(nc net.Conn) {
-	c := &conn{s: s, nc: nc, raw: nc, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
+// fromNetwork reads from the socket for the reader's buffer. Before each read it
+// wakes the writer if replies are queued, so that requests that arrived together
+// are answered with one write. It returns errIdle if the client has become idle.
+type fromNetwork struct{ c *conn }
+
+func (f fromNetwork) Read(p []byte) (n int, err error) {
+	c := f.c
+	c.fed = true
+	if len(c.ahead) > 0 {
+		n = copy(p, c.ahead)
+		c.ahead = c.ahead[n:]
+		return n, nil
+	}
+	if c.unsent {
+		c.unsent = false
+		c.out.flush()
+	}
+	n, err = c.nc.Read(p)
+	for n == 0 && c.timed && errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case c.between && !c.busy:
+			return 0, errIdle
+		case c.between:
+			c.await()
+		default: // in the middle of a request
+			c.timed = false
+			c.nc.SetReadDeadline(time.Time{})
+		}
+		n, err = c.nc.Read(p)
+	}
+	c.busy = true
+	return n, err
+}
+
+// serveConn serves a connection as its reader, and calls ended when the connection has
+// ended. It may return earlier: when a handshake is over, and each time the client
+// becomes idle, the reader starts another goroutine and leaves the connection to it. A
+// goroutine keeps the stack that its requests needed, and a new one has the smallest.
+func (s *Server) serveConn(nc net.Conn, ended func()) {
+	c := &conn{s: s, nc: nc, raw: nc, ended: ended, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()
@@ -164,11 +205,9 @@ func (s *Server) serveConn(nc net.Conn) {
 			t.SetLinger(0) // a reset, as from ZooKeeper
 		}
 		c.raw.Close()
+		c.ended()
 		return
 	}
-	defer s.stats.ended.Add(1)
-	defer s.forget(c)
-	defer nc.Close()
 
 	ids := []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
 	if c.addr == "" {
@@ -177,39 +216,104 @@ func (s *Server) serveConn(nc net.Conn) {
 	c.identity.Store(newIdentity(ids))
 	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	if isTLS && !c.handshakeTLS(secured) {
+		c.leave()
 		return
 	}
 	nc.SetWriteDeadline(time.Time{})
-	c.r = bufio.NewReaderSize(fromNetwork{c}, 4<<10)
+	c.read()
+}
 
+// read is the reader while the client is idle. It holds no buffer until something
+// arrives.
+func (c *conn) read() {
+	if c.timed {
+		c.timed = false
+		c.nc.SetReadDeadline(time.Time{})
+	}
+	n, err := c.nc.Read(c.head[:])
+	if n > 0 {
+		c.ahead = c.head[:n]
+		err = c.serve()
+	}
+	switch {
+	case err == errIdle:
+		go c.read()
+	case c.begun:
+		c.finish(err)
+	default:
+		if err != nil {
+			c.late(err)
+			c.s.cfg.Log.Debug("connection ends without a handshake", "client", c.remote(), "error", err)
+		}
+		c.leave()
+	}
+}
+
+// serve handles what the client sends, until it is idle or the connection is to end.
+// It returns errIdle, or another error if the connection is to be closed at once, or
+// nil if what is queued is to be sent first.
+func (c *conn) serve() error {
+	c.r = c.s.readers.Get().(*bufio.Reader)
+	c.r.Reset(fromNetwork{c})
+	c.out.setIdle(false)
+	defer func() {
+		c.r.Reset(nil)
+		c.s.readers.Put(c.r)
+		c.r, c.scratch = nil, nil
+		c.out.setIdle(true)
+		c.mu.Lock()
+		if len(c.queue) == 0 {
+			c.queue = nil
+		}
+		c.mu.Unlock()
+	}()
+	if !c.begun {
+		return c.begin()
+	}
+	return c.talk()
+}
+
+// begin reads a four-letter word and answers it, or reads a handshake.
+func (c *conn) begin() error {
+	s := c.s
 	first, err := jute.FrameLength(c.r)
 	if err != nil {
-		c.late(err)
-		s.cfg.Log.Debug("connection ends without a handshake", "client", c.remote(), "error", err)
-		return
+		return err
 	}
 	if word := fourLetters(first); s.knows(word) {
 		s.stats.received.Add(1)
 		s.stats.bytesIn.Add(4)
 		s.answer(c, word)
-		return
+		return nil
 	}
 	if !s.isServing() && !s.isReadOnly() {
 		s.stats.unserved.Add(1)
-		return
+		return nil
 	}
+	c.begun = true
+	c.out.begin(c)
+	buf, err := jute.ReadPayload(c.r, first, s.cfg.MaxFrame, nil)
+	if err != nil {
+		c.late(err)
+		return err
+	}
+	if ok, err := c.handshake(buf); !ok {
+		return err
+	}
+	c.nc.SetReadDeadline(time.Time{})
+	if !c.readOnly && c.r.Buffered() == 0 {
+		return errIdle // gives back the stack that the handshake needed
+	}
+	return c.talk()
+}
 
-	writer := make(chan struct{})
-	go func() {
-		defer close(writer)
-		c.out.run(nc)
-		s.forget(c) // before the client sees the end: if it reconnects at once, this one must not count
-		c.goodbye()
-		c.kill() // also unblocks the reader
-	}()
-	switch err := c.talk(first); {
+// finish ends a connection that has begun, after what is queued has been sent if err
+// is nil, and otherwise at once.
+func (c *conn) finish(err error) {
+	s := c.s
+	switch {
 	case err == nil: // send what is queued, if the client reads it
-		nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+		c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	case badInput(err):
 		c.warn("closing a connection: bad input", "error", err)
 		c.kill()
@@ -217,18 +321,29 @@ func (s *Server) serveConn(nc net.Conn) {
 		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", session.FormatID(c.session), "error", err)
 		c.kill()
 	}
-	<-writer
-	c.kill()
+	c.out.awaitEnd()
 
 	c.mu.Lock()
 	c.dead = true
-	s.stats.outstanding.Add(-int64(len(c.queue)))
-	c.queue = nil
+	s.stats.outstanding.Add(-int64(c.queued()))
+	c.queue, c.first = nil, 0
 	c.mu.Unlock()
 	s.cfg.Replica.DropWatches(c)
+	c.leave()
 }
 
-var errEnd = errors.New("the server ends it")
+// leave closes the connection when its last goroutine is about to end.
+func (c *conn) leave() {
+	c.nc.Close()
+	c.s.forget(c)
+	c.s.stats.ended.Add(1)
+	c.ended()
+}
+
+var (
+	errEnd  = errors.New("the server ends it")
+	errIdle = errors.New("the client is idle")
+)
 
 // badInput reports whether an error was caused by what a client sent rather than by
 // the network.
@@ -241,24 +356,23 @@ func badInput(err error) bool {
 	return false
 }
 
-// talk reads the handshake, whose frame has length first, and then handles requests
-// until the connection is to end. It returns nil if queued replies are to be sent
-// first, and an error if the connection is to be closed at once.
-func (c *conn) talk(first uint32) error {
-	buf, err := jute.ReadPayload(c.r, first, c.s.cfg.MaxFrame, nil)
-	if err != nil {
-		c.late(err)
-		return err
-	}
-	if ok, err := c.handshake(buf); !ok {
-		return err
-	}
-	c.nc.SetReadDeadline(time.Time{})
-	for buf = nil; ; {
-		if c.readOnly { // its session is not tracked, so nothing else ends the connection
+// talk handles requests. It returns as serve does.
+func (c *conn) talk() error {
+	var buf []byte
+	for {
+		switch {
+		case c.readOnly: // its session is not tracked, so nothing else ends the connection
 			c.nc.SetReadDeadline(time.Now().Add(time.Duration(c.timeout) * time.Millisecond))
+		case !c.timed:
+			c.await()
 		}
-		if buf, err = jute.ReadFrame(c.r, c.s.cfg.MaxFrame, buf); err != nil {
+		c.between = true
+		_, err := c.r.Peek(1)
+		c.between = false
+		if err == nil {
+			buf, err = jute.ReadFrame(c.r, c.s.cfg.MaxFrame, buf)
+		}
+		if err != nil {
 			if err == io.EOF || errors.Is(err, net.ErrClosed) {
 				return errEnd
 			}
@@ -275,7 +389,7 @@ func (c *conn) talk(first uint32) error {
 			return err
 		}
 		if cap(buf) > 64<<10 {
-			buf = nil // do not keep a large buffer for an idle connection
+			buf = nil // do not keep a large buffer
 		}
 	}
 }

@@ -9,7 +9,9 @@
 // Otherwise the read is parked in the queue, and the applier (the goroutine that
 // applies log entries) runs it right after the write that it waited for.
 //
-// Each connection has two goroutines: the reader (serveConn) and the writer (outbox.go). If a client does not read its replies and more than
-// a limit is queued for it, its connection is closed; it never delays other
-// connections.
+// Each connection has a goroutine that reads (conn.go). While there is something to
+// send, it has another one that writes (outbox.go). While its client is idle, a
+// connection has no buffers, and its reader has the smallest stack. If a client does
+// not read its replies and more than a limit is queued for it, its connection is
+// closed; it never delays other connections.
 package server

@@ -164,7 +164,7 @@ func (c *conn) brief(b *text, self *conn) {
 		interest = 0
 	}
 	c.mu.Lock()
-	queued := len(c.queue)
+	queued := c.queued()
 	c.mu.Unlock()
 	fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
 }

@@ -6,17 +6,21 @@ import (
 )
 
 // outbox holds the frames that wait to be sent on a connection, in order. Any
-// goroutine may add frames; the writer goroutine sends them.
+// goroutine may add frames; the writer sends them. The writer is a goroutine that
+// flush starts if none is running. It ends when everything queued is sent.
 type outbox struct {
-	mu     sync.Mutex
-	room   sync.Cond // on mu; signalled when at most softLimit bytes are queued, or on close
-	buf    []byte
-	spare  []byte // the writer's other buffer, swapped with buf
-	last   bool   // nothing more will be added; the writer ends when all is sent
-	closed bool   // the connection has ended; queued frames are discarded
+	mu      sync.Mutex
+	room    sync.Cond // on mu; signalled when at most softLimit bytes are queued, on close, and when ended
+	buf     []byte
+	spare   []byte // the writer's other buffer, swapped with buf
+	conn    *conn  // whose outbox it is; nil until the writer may be started
+	writing bool   // there is a writer
+	idle    bool   // the client is idle, so empty buffers are not kept
+	last    bool   // nothing more will be added; the connection ends when all is sent
+	closed  bool   // the connection has ended; queued frames are discarded
+	ended   bool   // the last writer has ended the connection
 
-	limit int           // maximum bytes queued; beyond it, the client is taken not to be reading
-	wake  chan struct{} // has room for one element; holds one when the writer has work
+	limit int // maximum bytes queued; beyond it, the client is taken not to be reading
 }
 
 // softLimit is the number of queued bytes beyond which the server runs no further
@@ -30,7 +34,14 @@ const MinOutbox = 2 << 20
 func (o *outbox) init(limit int) {
 	o.limit = limit
 	o.room.L = &o.mu
-	o.wake = make(chan struct{}, 1)
+}
+
+// begin allows writers. The connection must wait for awaitEnd from now on.
+func (o *outbox) begin(c *conn) {
+	o.mu.Lock()
+	o.conn = c
+	o.mu.Unlock()
+	o.flush() // it may be closed already
 }
 
 // add lets frame append to the buffer. It returns false if more than the limit is
@@ -53,7 +64,7 @@ func (o *outbox) space() (n int, open bool) {
 	return max(0, o.limit-len(o.buf)), !o.last && !o.closed
 }
 
-// finish makes the writer end once everything queued is sent.
+// finish makes the connection end once everything queued is sent.
 func (o *outbox) finish() {
 	o.mu.Lock()
 	o.last = true
@@ -61,11 +72,16 @@ func (o *outbox) finish() {
 	o.flush()
 }
 
-// flush wakes the writer.
+// flush starts the writer if it has something to do and is not running.
 func (o *outbox) flush() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
+	o.mu.Lock()
+	starts := o.conn != nil && !o.writing && !o.ended && (len(o.buf) > 0 || o.last || o.closed)
+	if starts {
+		o.writing = true
+	}
+	o.mu.Unlock()
+	if starts {
+		go o.write()
 	}
 }
 
@@ -73,14 +89,18 @@ func (o *outbox) flush() {
 // because the caller does so itself only before it reads from the network.
 func (o *outbox) waitRoom() {
 	o.mu.Lock()
+	if len(o.buf) > softLimit {
+		o.mu.Unlock()
+		o.flush() // from now on there is a writer until there is room
+		o.mu.Lock()
+	}
 	for len(o.buf) > softLimit && !o.closed {
-		o.flush()
 		o.room.Wait()
 	}
 	o.mu.Unlock()
 }
 
-// close discards what is queued and ends the writer.
+// close discards what is queued and has the writer end the connection.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -90,38 +110,66 @@ func (o *outbox) close() {
 	o.flush()
 }
 
-// run is the writer goroutine. It returns when the last frame is sent, when the
-// outbox is closed, or when a write fails.
-func (o *outbox) run(to net.Conn) {
-	for range o.wake {
-		for {
-			o.mu.Lock()
-			out, last, closed := o.buf, o.last, o.closed
-			o.buf, o.spare = o.spare[:0], nil
-			o.mu.Unlock()
-			if closed {
-				return
-			}
-			if len(out) > 0 {
-				if _, err := to.Write(out); err != nil {
-					return
-				}
-			}
-			o.mu.Lock()
-			if cap(out) <= 64<<10 { // do not keep a large buffer for an idle connection
-				o.spare = out[:0]
-			}
-			more := len(o.buf) > 0
-			if len(o.buf) <= softLimit {
-				o.room.Broadcast()
-			}
-			o.mu.Unlock()
-			if last && !more {
-				return
-			}
-			if !more {
-				break
-			}
+// setIdle says whether the client is idle.
+func (o *outbox) setIdle(idle bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.idle = idle; idle && !o.writing && len(o.buf) == 0 {
+		o.buf, o.spare = nil, nil
+	}
+}
+
+// awaitEnd returns when the last writer has ended the connection.
+func (o *outbox) awaitEnd() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.ended {
+		o.room.Wait()
+	}
+}
+
+// write is the writer.
+func (o *outbox) write() {
+	c := o.conn
+	if o.send(c.nc) {
+		return
+	}
+	c.s.forget(c) // before the client sees the end: if it reconnects at once, this one must not count
+	c.goodbye()
+	c.kill() // also unblocks the reader
+	o.mu.Lock()
+	o.ended = true
+	o.room.Broadcast()
+	o.mu.Unlock()
+}
+
+// send sends what is queued. It returns false if the connection is to end: the last
+// frame is sent, the outbox is closed, or a write has failed.
+func (o *outbox) send(to net.Conn) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for !o.closed && len(o.buf) > 0 {
+		out := o.buf
+		o.buf, o.spare = o.spare[:0], nil
+		o.mu.Unlock()
+		_, err := to.Write(out)
+		o.mu.Lock()
+		if err != nil {
+			return false
+		}
+		if cap(out) <= 64<<10 { // do not keep a large buffer
+			o.spare = out[:0]
+		}
+		if len(o.buf) <= softLimit {
+			o.room.Broadcast()
 		}
 	}
+	if o.closed || o.last {
+		return false
+	}
+	if o.idle {
+		o.buf, o.spare = nil, nil
+	}
+	o.writing = false
+	return true
 }

@@ -181,6 +181,11 @@ func (c *conn) push(q request, onlyBehind bool) bool {
 	if onlyBehind && len(c.queue) == 0 {
 		return false
 	}
+	if c.first > len(c.queue)/2 && len(c.queue) == cap(c.queue) {
+		rest := copy(c.queue, c.queue[c.first:])
+		clear(c.queue[rest:])
+		c.queue, c.first = c.queue[:rest], 0
+	}
 	c.queue = append(c.queue, q)
 	c.s.stats.outstanding.Add(1)
 	return true
@@ -293,7 +298,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	if q.op.Code == proto.OpCloseSession {
 		c.end()
 	}
-	for len(c.queue) > 0 && (c.queue[0].fixed != nil || c.queue[0].op.Class != proto.Write) {
+	for len(c.queue) > 0 && (c.queue[c.first].fixed != nil || c.queue[c.first].op.Class != proto.Write) {
 		q := c.pop()
 		c.s.scratch = c.run(v, &q, c.s.scratch[:0])
 		if cap(c.s.scratch) > softLimit {
@@ -311,12 +316,15 @@ func (c *conn) exceeded(e *znode.QuotaExceeded) {
 	c.warnLater("quota exceeded", e.String())
 }
 
+// queued returns the length of the queue. The caller holds mu.
+func (c *conn) queued() int { return len(c.queue) - c.first }
+
 // pop removes and returns the head of the queue. The caller holds mu.
 func (c *conn) pop() request {
-	q := c.queue[0]
-	c.queue[0] = request{}
-	if c.queue = c.queue[1:]; len(c.queue) == 0 {
-		c.queue = c.queue[:0:0]
+	q := c.queue[c.first]
+	c.queue[c.first] = request{}
+	if c.first++; c.first == len(c.queue) {
+		c.queue, c.first = c.queue[:0], 0
 	}
 	c.s.stats.outstanding.Add(-1)
 	c.release(&q)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"crypto"
 	"crypto/rand"
 	"crypto/tls"
@@ -114,7 +115,10 @@ type Server struct {
 
 	dirtyMu sync.Mutex
 	dirty   []*conn // connections for which the applier has queued frames but not woken the writer
+	woken   []*conn // the applier's other list, swapped with dirty
 	scratch []byte  // buffer for replies to parked reads; used only by the applier
+
+	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
 
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection
@@ -130,6 +134,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, start: time.Now(),
 		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
 	}
+	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }
 	if s.cfg.TimeOfDay == nil {
 		s.cfg.TimeOfDay = time.Now
 	}
@@ -189,6 +194,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	s.mu.Lock()
 	*addr = l.Addr()
 	s.mu.Unlock()
+	ended := s.wg.Done
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -204,10 +210,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 			c.Close()
 			continue
 		}
-		go func() {
-			defer s.wg.Done()
-			s.serveConn(c)
-		}()
+		go s.serveConn(c, ended)
 	}
 }
 
@@ -217,8 +220,10 @@ func (s *Server) ServeConn(c net.Conn) {
 		c.Close()
 		return
 	}
-	defer s.wg.Done()
-	s.serveConn(c)
+	ended := make(chan struct{})
+	s.serveConn(c, func() { close(ended) })
+	<-ended
+	s.wg.Done()
 }
 
 // enter adds a goroutine to those that Wait waits for. It returns false if the
@@ -360,12 +365,14 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 func (o observer) Applied(uint64, uint64, int) {
 	o.s.dirtyMu.Lock()
 	dirty := o.s.dirty
-	o.s.dirty = nil
+	o.s.dirty, o.s.woken = o.s.woken, nil
 	o.s.dirtyMu.Unlock()
 	for _, c := range dirty {
 		c.dirty.Store(false)
 		c.out.flush()
 	}
+	clear(dirty)
+	o.s.woken = dirty[:0]
 }
 
 // Restoring makes sure that nothing more is sent on any connection. The events
