@@ -103,11 +103,11 @@ lock at once.`,
 		f.IntVar(&o.Turns, "turns", 5, "`NUMBER` of turns; by default 3 with --quick, and 1 without --compare")
 	})
 	group(all, "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
-	groups := []string{}
+	var names []string
 	for _, w := range bench.All() {
-		groups = append(groups, w.Name)
+		names = append(names, w.Name)
 	}
-	completeWith(c, "workload", groups...)
+	completeWith(c, "workload", names...)
 	return c
 }
 

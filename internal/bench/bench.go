@@ -417,8 +417,8 @@ type measuring struct {
 	report *Report
 }
 
-// row measures one workload on all targets, in turns. A first turn, which is shorter and
-// not counted, warms the servers up.
+// row measures one workload on all targets, in turns. A first turn, which is not counted,
+// warms the servers up.
 func (m *measuring) row(ctx context.Context, w Workload, progress func(string)) *Row {
 	row := &Row{Workload: w.Name, Says: w.Says, Runs: make([][]Result, len(m.o.Targets))}
 	turns, first := m.o.Turns, 0
@@ -465,7 +465,7 @@ func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Re
 	t := m.o.Targets[i]
 	r := &Run{Target: t, ctx: ctx, o: m.o, name: w.Name, limit: m.limit(), ops: m.o.Ops, conns: map[net.Conn]bool{}, fails: map[string]int64{}}
 	m.left--
-	if warming {
+	if warming && m.o.Budget > 0 {
 		r.limit /= 4
 	}
 	own, ok := t.workload(w)
