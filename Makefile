@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff bench-peers ci
+.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff bench-peers bench-quick ci
 
 build:
 	go build ./...
@@ -68,6 +68,11 @@ diff:
 bench-peers:
 	interop/setup.sh etcd-server
 	LOCKKEEPER_INTEROP_PEERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestPeers$$' .
+
+# Compares this tree with the last tag or, if there is none, with the commit where the
+# branch began or the one before.
+bench-quick:
+	.ci/bench-quick
 
 ci:
 	.ci/run
