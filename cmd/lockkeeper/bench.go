@@ -75,7 +75,7 @@ lock at once.`,
   lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 && !o.list {
-				return errors.New("bench takes one endpoint, HOST:PORT or HOST:PORT,HOST:PORT,...")
+				return errors.New("bench takes one endpoint, HOST:PORT[,...]")
 			}
 			return nil
 		},
