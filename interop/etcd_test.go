@@ -165,14 +165,6 @@ func (c *etcd) get(ctx context.Context, key string) error {
 	return err
 }
 
-func (c *etcd) remove(ctx context.Context, key string) error {
-	reply, err := c.call(ctx, "/etcdserverpb.KV/DeleteRange", field(nil, 1, []byte(key)))
-	if err == nil {
-		_, _, err = fieldOf(reply, 2) // how many keys were deleted
-	}
-	return err
-}
-
 // grant returns a lease of 40 seconds.
 func (c *etcd) grant(ctx context.Context) (int64, error) {
 	reply, err := c.call(ctx, "/etcdserverpb.Lease/LeaseGrant", number(nil, 1, 40))
@@ -201,7 +193,7 @@ func (c *etcd) unlock(ctx context.Context, key []byte) error {
 // etcdRoot returns a prefix of keys that no other run uses.
 func etcdRoot() string { return "bench-" + strconv.FormatInt(time.Now().UnixNano(), 36) + "/" }
 
-// etcdWorkloads are the workloads that etcd has: put, get, delete, and its lock service.
+// etcdWorkloads are the workloads that etcd has: put, get, and its lock service.
 func etcdWorkloads() (all []bench.Workload) {
 	value := bytes.Repeat([]byte("x"), bench.DataBytes)
 	type work func(ctx context.Context, c *etcd, root string, session, n int) error

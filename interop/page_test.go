@@ -92,7 +92,7 @@ of a turn. In the name of a workload, 64x16 means 64 sessions with 16 outstandin
 each, and a single number is the number of sessions; `+"`lockkeeper bench --list`"+` explains
 them. Memory is that of one server, and processor time (CPU) that of all servers together.
 
-etcd has put, get, delete and a lock service, which stand for create and set, read and lock.
+etcd has put, get and a lock service, which stand for create and set, read and lock.
 It is reached by the HTTP/2 client of Go's standard library, which needs more of the
 machine's processors than the raw client for ZooKeeper's protocol. It reads from the member
 itself, as ZooKeeper does.
