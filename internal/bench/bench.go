@@ -60,6 +60,7 @@ type Options struct {
 	Progress func(done, of int, text string, matters bool)
 
 	phase func(r *Run, begins bool) // for tests: at the begin and the end of what is measured
+	grace time.Duration             // after an interrupt, until the connections to a server that does not answer are closed
 }
 
 // DataBytes is the length of the data of the znodes that are written and read.
@@ -68,7 +69,7 @@ const DataBytes = 128
 const (
 	sessionTimeout = 40 * time.Second // the longest that servers grant by default
 	frameTimeout   = 30 * time.Second // after which a reply is given up
-	grace          = 3 * time.Second  // for replies after an interrupt
+	defaultGrace   = 10 * time.Second // for replies after an interrupt
 	sweepTimeout   = time.Minute      // to delete what a run has created
 )
 
@@ -84,6 +85,7 @@ type Run struct {
 	limit   time.Duration
 	ops     int
 	stopped atomic.Bool
+	ended   atomic.Int64 // sessions that have been closed
 	result  Result
 	hist    Histogram
 
@@ -225,7 +227,9 @@ func newSession() *proto.ConnectRequest {
 
 // end closes a session and its connection.
 func (r *Run) end(c *rawclient.Client) {
-	c.CloseSession() // after an error, the session expires
+	if c.CloseSession() == nil { // otherwise the session expires
+		r.ended.Add(1)
+	}
 	r.forget(c.Conn)
 	c.Close()
 }
@@ -359,6 +363,7 @@ func (t *Target) workload(w Workload) (Workload, bool) {
 func Measure(ctx context.Context, o Options) (*Report, error) {
 	o.Turns = cmp.Or(o.Turns, 1)
 	o.Time = cmp.Or(o.Time, 5*time.Second)
+	o.grace = cmp.Or(o.grace, defaultGrace)
 	o.Ops = min(cmp.Or(o.Ops, 1_000_000), most)
 	o.IdleSessions = cmp.Or(o.IdleSessions, 10_000)
 	o.Znodes = min(cmp.Or(o.Znodes, 1_000_000), most)
@@ -488,14 +493,18 @@ func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Re
 	finished := make(chan struct{})
 	interrupted := context.AfterFunc(ctx, func() {
 		r.Stop()
-		select {
-		case <-finished:
-		case <-time.After(grace):
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			for nc := range r.conns {
-				nc.Close()
+		for ended := int64(-1); ended != r.ended.Load(); { // while the server closes sessions, it does answer
+			ended = r.ended.Load()
+			select {
+			case <-finished:
+				return
+			case <-time.After(m.o.grace):
 			}
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for nc := range r.conns {
+			nc.Close()
 		}
 	})
 	err := own.Run(r)

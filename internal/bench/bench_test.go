@@ -382,7 +382,7 @@ func TestSilentServer(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, phase: func(_ *Run, begins bool) {
+	report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, grace: 100 * time.Millisecond, phase: func(_ *Run, begins bool) {
 		if begins {
 			time.AfterFunc(20*time.Millisecond, func() {
 				measured.Store(true)
