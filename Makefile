@@ -2,8 +2,9 @@ T := 30s
 H := 10
 N := 50
 SEED := 1
+TURNS := 5
 
-.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff ci
+.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff bench-peers bench-quick ci
 
 build:
 	go build ./...
@@ -61,6 +62,17 @@ chaos:
 diff:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .
+
+# Measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, and writes
+# docs/performance.md and the charts in README.md: make bench-peers TURNS=5
+bench-peers:
+	interop/setup.sh etcd-server
+	LOCKKEEPER_INTEROP_PEERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestPeers$$' .
+
+# Compares this tree with the last tag or, if there is none, with the commit where the
+# branch began or the one before.
+bench-quick:
+	.ci/bench-quick
 
 ci:
 	.ci/run

@@ -142,7 +142,7 @@ func BenchmarkWriteRead(b *testing.B) {
 // BenchmarkRead measures one getData.
 func BenchmarkRead(b *testing.B) {
 	r := NewReplica()
-	r.m = filled(b, 100_000, 10)
+	r.Load(filled(b, 100_000, 10))
 	body := (&proto.PathWatch{Path: "/n000/0005000"}).Append(nil)
 	reader := &Reader{Watcher: &watcher{}, Session: 1, IDs: someIDs[:1]}
 	var out []byte

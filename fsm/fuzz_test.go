@@ -200,7 +200,7 @@ func FuzzRead(f *testing.F) {
 	captured(f, func(op int32, body []byte) { f.Add(op, body) })
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {
 		r := NewReplica()
-		r.m = small(t)
+		r.Load(small(t))
 		digest := r.m.Digest()
 		r.View(func(v *View) {
 			prefix := []byte("prefix")

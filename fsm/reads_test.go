@@ -300,7 +300,7 @@ func TestFindWatches(t *testing.T) {
 // one is ReplyTooLong, and that a read stops soon after the limit.
 func TestReplyIsBounded(t *testing.T) {
 	r := NewReplica()
-	r.m = small(t)
+	r.Load(small(t))
 	var creates proto.MultiRequest
 	for i := range 2000 {
 		name := fmt.Sprintf("/a/%04d%s", i, strings.Repeat("n", 100))

@@ -31,7 +31,7 @@ const (
 
 // play is the main function of processes that the tests start from this binary.
 func play(role string) int {
-	part := map[string]func() error{"holder": playHolder, "locker": playLocker}[role]
+	part := map[string]func() error{"holder": playHolder, "locker": playLocker, "echo": playEcho}[role]
 	if part == nil {
 		fmt.Fprintf(os.Stderr, "no such part to play: %q\n", role)
 		return 2

@@ -115,7 +115,7 @@ func manPage(c *cobra.Command) string {
 			if value != "" {
 				value = " \\fI" + roff(value) + "\\fR"
 			}
-			if _, isDefault := map[string]bool{"": true, "0": true, "0s": true, "false": true}[f.DefValue]; !isDefault {
+			if _, isDefault := map[string]bool{"": true, "0": true, "0s": true, "false": true, "[]": true}[f.DefValue]; !isDefault {
 				usage += fmt.Sprintf(" (default %s)", f.DefValue)
 			}
 			fmt.Fprintf(&b, ".TP\n\\fB%s\\fR%s\n%s\n", roff("--"+f.Name), value, roff(usage))

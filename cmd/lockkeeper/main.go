@@ -68,7 +68,7 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)

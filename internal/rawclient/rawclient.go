@@ -39,6 +39,7 @@ type Client struct {
 	r       *bufio.Reader
 	lastXid int32
 	out     []byte // frames that wait for Flush
+	in      []byte // the last long frame that Pipeline has read
 }
 
 // Event is a watch event with the zxid of its header.

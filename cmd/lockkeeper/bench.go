@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/bench"
+)
+
+// benchOptions are the flags of bench.
+type benchOptions struct {
+	bench.Options
+	workloads, compare string
+	list, quick, json  bool
+	pids, comparePIDs  []int
+	restart            string
+}
+
+// With --quick, everything together takes about quickBudget, and less than 40 s.
+const (
+	quickBudget       = 32 * time.Second
+	quickTurns        = 3
+	quickIdleSessions = 1000
+	quickZnodes       = 20_000
+)
+
+func benchCommand() *cobra.Command {
+	var o benchOptions
+	c := &cobra.Command{
+		Use:   "bench HOST:PORT[,...]",
+		Short: "Measure how fast a server or a cluster is, or compare two",
+		Long: `Drive load against any server that speaks ZooKeeper's protocol, or against a cluster
+whose members are separated by commas, and print rates, latencies and errors. Given the
+server's process id, also print the processor time and memory that it uses. In the name
+of a workload, 64x16 means 64 sessions with 16 outstanding requests each, and a single
+number is the number of sessions.
+
+With --compare, two servers are measured in turn, A B A B, after one turn that warms
+them up. The ratio is that of the medians, and its spread is that of the turns. The last
+column tells how many cores all other processes of the machine used meanwhile: if it is
+not small, do not trust the figures.
+
+The workloads create znodes below one of their own, /bench-XXXXXXXX, and delete them,
+also when they are interrupted. The server must allow as many connections from one
+address as a workload has sessions; ZooKeeper's default (maxClientCnxns) is 60.
+
+The exit code is 1 if a request failed, a connection was lost, or two clients held a
+lock at once.`,
+		Example: `  lockkeeper bench 127.0.0.1:2181 --quick
+
+  # With the processor time and memory of a server on this machine
+  lockkeeper bench 127.0.0.1:2181 --pid 4711
+
+  # Only locks, for 10 seconds each
+  lockkeeper bench 127.0.0.1:2181 --workload lock,handover --time 10s
+
+  # Two clusters of three
+  lockkeeper bench a:2181,b:2181,c:2181 --compare d:2181,e:2181,f:2181 --json
+
+  # How long a restart takes with ten million znodes
+  lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 && !o.list {
+				return errors.New("bench takes one endpoint, HOST:PORT[,...]")
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args) },
+	}
+	all := c.Flags()
+	all.SortFlags = false
+	group(all, "Workloads", func(f *pflag.FlagSet) {
+		f.BoolVar(&o.list, "list", false, "list the workloads without running them")
+		f.StringVar(&o.workloads, "workload", "", "`NAMES` of workloads to run, separated by commas, such as create-1x1, or create for all that begin with it")
+		f.BoolVar(&o.quick, "quick", false, "take less than 40 seconds for everything, with short measurements, fewer idle sessions and fewer znodes")
+		f.DurationVar(&o.Time, "time", 5*time.Second, "`DURATION` of one measurement at most")
+		f.IntVar(&o.Ops, "ops", 1_000_000, "`NUMBER` of operations in one measurement at most")
+		f.IntVar(&o.IdleSessions, "idle-sessions", 10_000, "`NUMBER` of sessions of the workload idle")
+		f.IntVar(&o.Znodes, "znodes", 1_000_000, "`NUMBER` of znodes of the workload znodes")
+	})
+	group(all, "Server", func(f *pflag.FlagSet) {
+		f.IntSliceVar(&o.pids, "pid", nil, "process `ID` of the server, or of each member, separated by commas; only for servers on this machine, which must run Linux")
+		f.StringVar(&o.restart, "restart-cmd", "", "shell `COMMAND` that kills and restarts the server in the workload znodes; it finds the endpoint in $ENDPOINT, and prints the new process ids if --pid is given")
+	})
+	group(all, "Comparison of two servers", func(f *pflag.FlagSet) {
+		f.StringVar(&o.compare, "compare", "", "measure the server at `HOST:PORT[,...]` too, in turn")
+		f.IntSliceVar(&o.comparePIDs, "compare-pid", nil, "process `ID` of that server, or of each member")
+		f.IntVar(&o.Turns, "turns", 5, "`NUMBER` of turns; by default 3 with --quick, and 1 without --compare")
+	})
+	group(all, "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
+	var names []string
+	for _, w := range bench.All() {
+		names = append(names, w.Name)
+	}
+	completeWith(c, "workload", names...)
+	return c
+}
+
+// run measures the endpoints.
+func (o *benchOptions) run(c *cobra.Command, args []string) error {
+	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
+	if o.list {
+		for _, w := range bench.All() {
+			fmt.Fprintf(stdout, "%-14s %s\n", w.Name, w.Says)
+		}
+		return nil
+	}
+	if err := o.complete(flags, args[0]); err != nil {
+		return err
+	}
+	shown := progress{w: stderr, terminal: isTerminal(stderr)}
+	o.Progress = func(done, of int, text string, matters bool) {
+		shown.show(fmt.Sprintf("%d/%d %s", done, of, text), matters)
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
+	report, err := bench.Measure(ctx, o.Options)
+	shown.clear()
+	if err != nil {
+		return err
+	}
+	write := report.WriteText
+	if o.json {
+		write = report.WriteJSON
+	}
+	err = write(stdout)
+	switch {
+	case err != nil:
+		return err
+	case report.Left != "":
+		return fmt.Errorf("left behind: %s", report.Left)
+	case ctx.Err() != nil:
+		return errors.New("interrupted")
+	case report.Faults() > 0:
+		return fmt.Errorf("errors in %d workloads", report.Faults())
+	}
+	return nil
+}
+
+// complete checks the flags and fills in the options that follow from them.
+func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) {
+	if o.Workloads, err = bench.Choose(list(o.workloads)); err != nil {
+		return badFlag(flags, "workload", "%w", err)
+	}
+	for _, x := range []struct {
+		flag  string
+		value int64
+	}{{"time", int64(o.Time)}, {"ops", int64(o.Ops)}, {"idle-sessions", int64(o.IdleSessions)}, {"znodes", int64(o.Znodes)}, {"turns", int64(o.Turns)}} {
+		if x.value < 1 {
+			return badFlag(flags, x.flag, "%s is not above 0", flags.Lookup(x.flag).Value)
+		}
+	}
+	if from, _ := sourceOf(flags.Lookup("turns")); from == byDefault && o.compare == "" {
+		o.Turns = 1
+	}
+	if o.quick {
+		o.Budget = quickBudget
+		for _, x := range []struct {
+			flag  string
+			field *int
+			value int
+		}{{"turns", &o.Turns, min(o.Turns, quickTurns)}, {"idle-sessions", &o.IdleSessions, quickIdleSessions}, {"znodes", &o.Znodes, quickZnodes}} {
+			if from, _ := sourceOf(flags.Lookup(x.flag)); from == byDefault {
+				*x.field = x.value
+			}
+		}
+	}
+	first, err := o.target(addrs, o.pids)
+	if err != nil {
+		return usageError{err}
+	}
+	o.Targets = append(o.Targets, first)
+	if o.compare == "" {
+		if len(o.comparePIDs) > 0 {
+			return badFlag(flags, "compare-pid", "it needs --compare")
+		}
+		return nil
+	}
+	second, err := o.target(o.compare, o.comparePIDs)
+	if err != nil {
+		return badFlag(flags, "compare", "%w", err)
+	}
+	o.Targets = append(o.Targets, second)
+	return nil
+}
+
+// target returns the servers at addrs.
+func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
+	t := &bench.Target{Name: addrs, Addrs: list(addrs), PIDs: pids}
+	if len(t.Addrs) == 0 {
+		return nil, errors.New("no address")
+	}
+	for _, addr := range t.Addrs {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return nil, err
+		}
+	}
+	if o.restart != "" {
+		t.Restart = func(ctx context.Context) ([]int, error) { return restartBy(ctx, o.restart, addrs) }
+	}
+	return t, nil
+}
+
+// restartBy runs the user's command and returns the process ids that it prints, if any.
+func restartBy(ctx context.Context, command, addrs string) (pids []int, err error) {
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.Env = append(os.Environ(), "ENDPOINT="+addrs)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.WaitDelay = time.Second // the server may keep the output open
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
+		text, _ := io.ReadAll(io.LimitReader(&errs, 500))
+		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(string(text)))
+	}
+	for word := range strings.FieldsSeq(out.String()) {
+		pid, err := strconv.Atoi(word)
+		if err != nil {
+			return nil, fmt.Errorf("the command printed %q, which is not a process id", word)
+		}
+		pids = append(pids, pid)
+	}
+	return pids, nil
+}

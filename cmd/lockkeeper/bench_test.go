@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/bench"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// TestBench measures a server, and compares two.
+func TestBench(t *testing.T) {
+	a, b := lockkeepertest.Start(t, lockkeepertest.WithTCP()), lockkeepertest.Start(t, lockkeepertest.WithTCP())
+	code, stdout, stderr := call(nil, "bench", a.Addr(), "--workload", "create,lock-1", "--ops", "50")
+	if code != exitOK || strings.Count(stdout, "\n") != 5 || !strings.Contains(stdout, "create-64x16") || !strings.Contains(stderr, "4/4 lock-1 ") {
+		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
+	}
+
+	env := map[string]string{"LOCKKEEPER_BENCH_COMPARE": b.Addr(), "LOCKKEEPER_JSON": "true"}
+	code, stdout, stderr = call(env, "bench", a.Addr(), "--workload", "read-1x1,handover-8", "--ops", "50", "--quick")
+	var r bench.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK || len(r.Rows) != 2 || len(r.Rows[0].Runs[1]) != quickTurns || r.Rows[0].Runs[1][0].Ops != 50 || len(r.Rows[1].Ratios) < 4 {
+		t.Errorf("exit %d, %v\n%s\n%s", code, err, stdout, stderr)
+	}
+
+	code, stdout, _ = call(nil, "bench", "--list")
+	if code != exitOK || strings.Count(stdout, "\n") != len(bench.All()) {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+	code, stdout, _ = call(nil, "bench", a.Addr(), "--workload", "idle")
+	if code != exitOK || !strings.Contains(stdout, "needs the server's process id") {
+		t.Errorf("exit %d\n%s", code, stdout)
+	}
+}
+
+// TestBenchProcess measures the processor time and memory of a process, and restarts it.
+func TestBenchProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells what a process uses")
+	}
+	dir := t.TempDir()
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data")).waitReady()
+	// The command kills the server, starts it again, and prints its new process id.
+	script := fmt.Sprintf(`kill -9 %d; %s serve --listen "$ENDPOINT" --data %s/data >/dev/null 2>&1 & echo $! | tee %s/pid`, p.Process.Pid, binary, dir, dir)
+	t.Cleanup(func() {
+		var pid int
+		if b, err := os.ReadFile(filepath.Join(dir, "pid")); err == nil {
+			fmt.Sscan(string(b), &pid)
+		}
+		if pid > 0 {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	code, stdout, stderr := call(nil, "bench", p.addr, "--pid", fmt.Sprint(p.Process.Pid), "--json",
+		"--workload", "idle,create-1x1,znodes", "--ops", "100", "--idle-sessions", "50", "--znodes", "500", "--restart-cmd", script)
+	var r bench.Report
+	if err := json.Unmarshal([]byte(stdout), &r); err != nil || code != exitOK || len(r.Rows) != 3 {
+		t.Fatalf("exit %d, %v\n%s\n%s", code, err, stdout, stderr)
+	}
+	for _, row := range r.Rows {
+		if x := row.Runs[0][0]; x.CPUPerOp <= 0 || x.MemoryBytes < 1<<20 || x.ServerCores <= 0 || row.Workload == "znodes" && x.RestartSeconds <= 0 {
+			t.Errorf("%s: %+v", row.Workload, x)
+		}
+	}
+}
+
+// TestBenchFaults measures a server that is not there, and one that refuses connections.
+func TestBenchFaults(t *testing.T) {
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
+	addr := s.Addr()
+	code, _, stderr := call(nil, "bench", addr, "--pid", "999999999")
+	if code != exitFault || !strings.Contains(stderr, "there is no process 999999999") && !strings.Contains(stderr, "only on Linux") {
+		t.Errorf("exit %d: %s", code, stderr)
+	}
+	s.Stop()
+	code, _, stderr = call(nil, "bench", addr)
+	if oneError(t, stderr, addr); code != exitFault {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestBenchUsage(t *testing.T) {
+	for _, x := range []struct {
+		args string
+		says string
+	}{
+		{"", "one endpoint"},
+		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
+		{"127.0.0.1", "missing port"},
+		{"127.0.0.1:1,nonsense", "missing port"},
+		{"127.0.0.1:1 --workload nonsense", `--workload: "nonsense" is not one of idle`},
+		{"127.0.0.1:1 --ops 0", "--ops: 0 is not above 0"},
+		{"127.0.0.1:1 --time -1s", "--time: -1s is not above 0"},
+		{"127.0.0.1:1 --pid x", `invalid value "x" for --pid`},
+		{"127.0.0.1:1 --compare nonsense", "--compare: "},
+		{"127.0.0.1:1 --compare-pid 1", "--compare-pid: it needs --compare"},
+	} {
+		code, _, stderr := call(nil, append([]string{"bench"}, strings.Fields(x.args)...)...)
+		if code != exitUsage {
+			t.Errorf("bench %s: exit %d", x.args, code)
+		}
+		oneError(t, stderr, x.says)
+	}
+}
