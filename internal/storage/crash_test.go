@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -144,6 +145,9 @@ func TestTornTail(t *testing.T) {
 			file := filepath.Join(dir, name)
 			content := must(os.ReadFile(file))(t)[:end]
 			torn := make([]byte, r.IntN(100_000))
+			if end == 0 {
+				torn = nil // the file is new, and its first write begins with a known header
+			}
 			for i := range torn {
 				torn[i] = byte(r.Uint32())
 			}
@@ -168,6 +172,25 @@ func TestCrashWhileSnapshotsGo(t *testing.T) {
 		}
 		if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there: %v", unfinished, err)
+		}
+	})
+}
+
+// TestDeleteBeyondEnd: a range that ends after the log deletes what there is.
+func TestDeleteBeyondEnd(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir := t.TempDir()
+		m := start(t, disk.mustOpen(t, dir))
+		m.openSession(1)
+		m.snapshot()
+		check(t, m.s.Log.DeleteRange(1, math.MaxUint64))
+		if last := must(m.s.Log.LastIndex())(t); last != 0 {
+			t.Errorf("the log still ends at %d", last)
+		}
+		m.openSession(2)
+		m.stop()
+		if r := disk.mustCheck(t, dir); r.Sessions != 2 {
+			t.Errorf("%+v", r)
 		}
 	})
 }

@@ -183,7 +183,7 @@ func (m *member) snapshot() {
 	sink := must(m.s.Snapshots.Create(1, m.index, m.term, alone, 1, trans))(m.t)
 	check(m.t, m.machine.Snapshot().Write(sink))
 	check(m.t, sink.Close())
-	check(m.t, m.s.Log.DeleteRange(must(m.s.Log.FirstIndex())(m.t), m.index-5))
+	check(m.t, m.s.Log.DeleteRange(must(m.s.Log.FirstIndex())(m.t), max(m.index, 5)-5))
 }
 
 // stop closes the storage.
