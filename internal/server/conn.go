@@ -223,16 +223,20 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c.read()
 }
 
-// read is the reader while the client is idle. It holds no buffer until something
-// arrives.
+// read is the reader before the handshake, and while the client is idle. An idle client's
+// connection holds no buffer until something arrives.
 func (c *conn) read() {
 	if c.timed {
 		c.timed = false
 		c.nc.SetReadDeadline(time.Time{})
 	}
-	n, err := c.nc.Read(c.head[:])
-	if n > 0 {
+	var err error
+	n := 0
+	if c.begun { // before, a four-letter word is read with what follows it, like a newline
+		n, err = c.nc.Read(c.head[:])
 		c.ahead = c.head[:n]
+	}
+	if n > 0 || !c.begun {
 		err = c.serve()
 	}
 	switch {

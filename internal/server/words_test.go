@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -406,4 +407,22 @@ func TestFourLetterWhitelist(t *testing.T) {
 			nc.Close()
 		}
 	}
+}
+
+// TestWordAndNewline: a four-letter word may have a newline behind it, as from echo and nc.
+// The answer must arrive whole: if the server left the newline unread, TCP would reset the
+// connection.
+func TestWordAndNewline(t *testing.T) {
+	overAll(t, server.Config{}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+		for range 20 {
+			c := must(dial())(t)
+			c.SetDeadline(time.Now().Add(10 * time.Second))
+			must(io.WriteString(c, "ruok\n"))(t)
+			time.Sleep(time.Millisecond) // so that a reset would overtake the answer
+			if got, err := io.ReadAll(c); string(got) != "imok" || err != nil {
+				t.Fatalf("%q, %v", got, err)
+			}
+			c.Close()
+		}
+	})
 }
