@@ -39,7 +39,7 @@ perturbed:
 
 # Builds with planted bugs, each of which a check has to find.
 plants:
-	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=40
+	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=100
 	go test . -run '^TestPutBack$$' -timeout 0 -v -putback
 
 # N small faults in the source, one at a time: which kind of test finds each?
