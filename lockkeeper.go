@@ -202,6 +202,14 @@ func (s *Server) run() {
 
 // serve starts to accept clients on the open ports.
 func (s *Server) serve() {
+	var plain, secure net.Addr
+	if s.plain != nil {
+		plain = s.plain.Addr()
+	}
+	if s.secure != nil {
+		secure = s.secure.Addr()
+	}
+	s.clients.Announce(plain, secure) // before the first client can ask
 	if l := s.plain; l != nil {
 		s.wg.Go(func() { s.clients.Serve(l) })
 	}

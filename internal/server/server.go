@@ -175,6 +175,14 @@ func (s *Server) Suspend() {
 	}
 }
 
+// Announce sets the addresses that four-letter words show, nil for none. Serve and
+// ServeTLS set theirs too, but only once they run.
+func (s *Server) Announce(plain, secure net.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listening, s.secure = plain, secure
+}
+
 // Serve accepts connections on l until it is closed, and then closes l.
 func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.listening) }
 
