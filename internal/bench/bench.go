@@ -1,7 +1,7 @@
 // Package bench measures how fast a server that speaks ZooKeeper's protocol is: it drives
 // load against it and reports rates, latencies, and what the server uses for them.
 //
-// It knows nothing of this server: everything goes through the client port, apart from the
+// It does not depend on lockkeeper's server: everything goes through the client port, apart from the
 // processor time and memory of processes that the caller names. The client must not be
 // what is measured, so most workloads use the raw client with frames that are encoded
 // once; those named lock use a stock client.
@@ -59,7 +59,7 @@ type Options struct {
 	// Progress is called before each measurement, and with matters after each workload.
 	Progress func(done, of int, text string, matters bool)
 
-	phase func(r *Run, begins bool) // for tests: at the begin and the end of what is measured
+	phase func(r *Run, begins bool) // for tests: at the beginning and the end of what is measured
 	grace time.Duration             // after an interrupt, until the connections to a server that does not answer are closed
 }
 

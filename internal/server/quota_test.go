@@ -5,28 +5,10 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/server"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
-
-const quotaStats = "/zookeeper/quota/q/zookeeper_stats"
-
-// setQuota sets a quota on /q as zkCli does.
-func setQuota(t testing.TB, c *rawclient.Client, limits string) {
-	t.Helper()
-	for _, n := range [][2]string{{"/q", ""}, {"/zookeeper/quota/q", ""}, {"/zookeeper/quota/q/zookeeper_limits", limits}, {quotaStats, "count=0,bytes=0"}} {
-		must(c.Create(n[0], []byte(n[1]), 0))(t)
-	}
-}
-
-func statsText(t testing.TB, c *rawclient.Client) string {
-	t.Helper()
-	var r proto.DataReply
-	must(c.Call(proto.OpGetData, &proto.PathWatch{Path: quotaStats}, &r))(t)
-	return string(r.Data)
-}
 
 // TestQuota: writes that exceed a hard limit are refused and counted, and those that
 // exceed a soft limit are logged. Changes of the stats cause no watch events.
@@ -36,8 +18,8 @@ func TestQuota(t *testing.T) {
 		log.reset()
 		p.loop.set(fsm.EnforceQuota)
 		c, watcher := connect(t, dial), connect(t, dial)
-		setQuota(t, c, "count=1,bytes=-1=;countHardLimit=-1;byteHardLimit=4")
-		must(watcher.Call(proto.OpGetData, &proto.PathWatch{Path: quotaStats, Watch: true}, nil))(t)
+		rawtest.SetQuota(t, c, "count=1,bytes=-1=;countHardLimit=-1;byteHardLimit=4")
+		must(watcher.Call(proto.OpGetData, &proto.PathWatch{Path: rawtest.QuotaStats, Watch: true}, nil))(t)
 
 		must(c.Create("/q/a", []byte("1"), 0))(t)
 		if _, err := c.Create("/q/b", []byte("12345"), 0); err != proto.QuotaExceeded {
@@ -46,7 +28,7 @@ func TestQuota(t *testing.T) {
 		if _, err := c.Create("/elsewhere", []byte("12345"), 0); err != nil {
 			t.Error(err)
 		}
-		if got := statsText(t, c); got != "count=2,bytes=1" {
+		if got := rawtest.QuotaText(t, c); got != "count=2,bytes=1" {
 			t.Errorf("the stats are %q", got)
 		}
 		must(watcher.Call(proto.OpExists, &proto.PathWatch{Path: "/"}, nil))(t)

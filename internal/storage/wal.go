@@ -42,8 +42,8 @@ const (
 
 // walStore is the [diskStore] that keeps the log in the segments of raft-wal, each
 // write with one sync. A bbolt database beside them has the list of segments, the
-// term and the vote. The lock on that file is what tells that a data directory is
-// in use.
+// term and the vote. A lock on that file shows that the data
+// directory is in use.
 type walStore struct {
 	segmentSize int
 	log         hclog.Logger
