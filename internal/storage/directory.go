@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -98,6 +99,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing):
 		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", missing.Path, dir)
 	case err != nil:
+		return nil, err
+	}
+	if err := syncFound(dir, disk.files(dir)); err != nil {
 		return nil, err
 	}
 	store, err := disk.open(dir, false)
@@ -200,6 +204,32 @@ func writeMeta(dir string, m *meta) error {
 		err = syncDir(dir)
 	}
 	return err
+}
+
+// syncFound syncs the files of the log, and the directories that hold the names of all
+// files. A process that was killed may have written some of what is there without
+// syncing it. Raft would rely on it, and the store would delete what it replaces.
+func syncFound(dir string, files []string) error {
+	dirs := []string{dir, filepath.Join(dir, raftDir), filepath.Join(dir, snapshotDir)}
+	for _, name := range files {
+		path := filepath.Join(dir, name)
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return err
+		}
+		if d := filepath.Dir(path); !slices.Contains(dirs, d) {
+			dirs = append(dirs, d)
+		}
+	}
+	for _, d := range dirs {
+		if err := syncDir(d); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func syncDir(dir string) error {

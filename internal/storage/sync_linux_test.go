@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -47,6 +48,20 @@ func tellsUnwritten(t *testing.T, dir string) bool {
 	return known && before > 0 && after == 0
 }
 
+// allWritten checks that the files in a directory are on the disk.
+func allWritten(t *testing.T, dir, when string) {
+	t.Helper()
+	check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		if pages, _ := unwritten(t, path); pages > 0 {
+			t.Errorf("%s, %d pages of %s are not on the disk", when, pages, path)
+		}
+		return nil
+	}))
+}
+
 // TestStoredIsOnDisk: when a write of the log, the term or the vote returns, all of
 // it is on the disk, and when a snapshot is taken, all of the snapshot is. Raft
 // acknowledges nothing before.
@@ -63,15 +78,7 @@ func TestStoredIsOnDisk(t *testing.T) {
 		dir := filepath.Join(top, "data")
 		synced := func(when string) {
 			t.Helper()
-			check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-				if err != nil || !d.Type().IsRegular() {
-					return err
-				}
-				if pages, _ := unwritten(t, path); pages > 0 {
-					t.Errorf("%s, %d pages of %s are not on the disk", when, pages, path)
-				}
-				return nil
-			}))
+			allWritten(t, dir, when)
 		}
 		s := disk.mustOpen(t, dir)
 		defer s.Close()
@@ -93,5 +100,35 @@ func TestStoredIsOnDisk(t *testing.T) {
 		}
 		m.snapshot()
 		synced("after a snapshot")
+	})
+}
+
+// TestFoundIsOnDisk opens a directory whose log a killed process has written and not
+// synced. Raft relies on what it finds there, so it is synced first.
+func TestFoundIsOnDisk(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		top := t.TempDir()
+		if !tellsUnwritten(t, top) {
+			t.Skip("the kernel or the file system does not tell what is on the disk")
+		}
+		dir := filepath.Join(top, "data")
+		m := start(t, disk.mustOpen(t, dir))
+		for i := range 20 {
+			m.openSession(int64(i + 1))
+		}
+		m.stop()
+		for _, name := range disk.files(dir) {
+			path := filepath.Join(dir, name)
+			content := must(os.ReadFile(path))(t)
+			f := must(os.OpenFile(path, os.O_WRONLY, 0))(t)
+			_, err := f.Write(content)
+			check(t, errors.Join(err, f.Close()))
+			if pages, _ := unwritten(t, path); pages == 0 {
+				t.Fatalf("%s is on the disk already", name)
+			}
+		}
+		s := disk.mustOpen(t, dir)
+		defer s.Close()
+		allWritten(t, dir, "after the start")
 	})
 }

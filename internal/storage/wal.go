@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -95,9 +96,26 @@ func (w walStore) verify(dir string) error {
 		if err != nil {
 			return damaged(path, "%w", err)
 		}
+		if len(state.Segments) == 0 {
+			return noEntries(path, w.files(dir)[1:], dir)
+		}
 		_, err = readSegments(dir, state, reached, false)
 		return err
 	})
+}
+
+// noEntries verifies that segments are empty, because the list of segments at path is.
+func noEntries(path string, segments []string, dir string) error {
+	for _, name := range segments {
+		b, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		if len(bytes.Trim(b, "\x00")) > 0 {
+			return damaged(path, "it does not have %s in its list", filepath.Base(name))
+		}
+	}
+	return nil
 }
 
 // mapStore is a StableStore that can only be read.
@@ -225,6 +243,15 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 		s.meta = &walMeta{dir: dir, stable: checksumStable{stable}, reached: reached}
 		if err := s.meta.mend(state); err != nil {
 			return err
+		}
+		if len(state.Segments) == 0 {
+			// raft-wal makes the first segment, and then deletes files that were not in
+			// the list: also the first segment, if a crash had left a file of its name.
+			for _, name := range w.files(dir)[1:] {
+				if err := os.Remove(filepath.Join(dir, name)); err != nil {
+					return err
+				}
+			}
 		}
 		s.wal, err = wal.Open(filepath.Join(dir, walDir), wal.WithMetaStore(s.meta), wal.WithSegmentSize(w.segmentSize),
 			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New()})), wal.WithLogger(w.log))

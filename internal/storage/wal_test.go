@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -245,6 +246,45 @@ func TestWALCutRotation(t *testing.T) {
 		return
 	}
 	t.Fatal("no segment was filled")
+}
+
+// TestWALFirstSegmentCut crashes a new server between making the file of its first
+// segment and storing the list with that segment. The next server keeps what it stores.
+func TestWALFirstSegmentCut(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir := filepath.Join(t.TempDir(), "data")
+	check(t, disk.mustOpen(t, dir).Close())
+	first := disk.files(dir)[1]
+	check(t, os.RemoveAll(dir))
+	check(t, os.MkdirAll(filepath.Join(dir, walDir), dirMode))
+	check(t, makeSegment(filepath.Join(dir, first), 32<<10))
+	m := start(t, disk.mustOpen(t, dir))
+	m.openSession(1)
+	m.stop()
+	if r := disk.mustCheck(t, dir); r.Sessions != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestWALListLost puts a new database in the place of the one with the list of
+// segments. That is damage, and the segments stay.
+func TestWALListLost(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir, _ := sample(t, disk)
+	files := disk.files(dir)
+	check(t, os.Remove(filepath.Join(dir, walStable)))
+	check(t, createDatabase(filepath.Join(dir, walStable)))
+	for range 2 {
+		if s, err := disk.tryOpen(dir); err == nil {
+			s.Close()
+			t.Fatal("opened without the list of segments")
+		} else if !strings.Contains(err.Error(), walStable+" is damaged") {
+			t.Error(err)
+		}
+		if left := disk.files(dir); !slices.Equal(left, files) {
+			t.Fatalf("%v are left of %v", left, files)
+		}
+	}
 }
 
 // TestConvert converts a directory to each store and back: it has the same state,
