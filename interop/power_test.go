@@ -333,6 +333,7 @@ type power struct {
 	dir    string
 	now    *disk // the disk after all processes of this life
 	events []event
+	began  int      // the first event of the last process
 	inject []string // flags for strace
 	losses []string // ways of a power failure to choose from
 	states int
@@ -478,7 +479,31 @@ func (p *power) ended(s *traced) {
 	}
 	late, err := p.now.reconcile(p.dir)
 	check(p.t, err)
+	p.began = len(p.events)
 	p.events = slices.Concat(p.events, events, late)
+}
+
+// killInSync goes back to a random moment of the last process at which a sync was
+// running, and kills the process then. The next one reads what that process had written,
+// durable or not.
+func (p *power) killInSync() {
+	p.t.Helper()
+	var syncs []int
+	for i := p.began; i < len(p.events); i++ {
+		if p.events[i].kind == evSync {
+			syncs = append(syncs, i+1)
+		}
+	}
+	m := p.first()
+	m.forward(syncs[p.random.IntN(len(syncs))])
+	died := event{kind: evDied}
+	check(p.t, m.do(&died, p.dir))
+	p.events = append(slices.Clone(p.events[:m.next]), died)
+	p.now = m.disk
+	p.lanes = slices.DeleteFunc(p.lanes, func(l *powerLane) bool { return !m.open[l] })
+	check(p.t, os.RemoveAll(p.dir))
+	check(p.t, os.Mkdir(p.dir, 0o700))
+	check(p.t, p.now.lost(func(c *change) *change { return c }).write(p.dir))
 }
 
 // reader reads the znodes of this life's lanes. What it reads counts as acknowledged,
@@ -881,8 +906,11 @@ func (p *power) run(lives, processes int, long time.Duration) error {
 	p.t.Helper()
 	for life := range lives {
 		p.begin()
-		for range processes {
+		for n := range processes {
 			p.process()
+			if n < processes-1 && p.random.IntN(2) == 0 {
+				p.killInSync()
+			}
 		}
 		if life == 0 && p.layout == alone {
 			if err := p.searchStart(); err != nil {
@@ -907,7 +935,8 @@ func (p *power) run(lives, processes int, long time.Duration) error {
 // torn between sectors. With each such directory, the servers must start, every request
 // that was acknowledged by then must be done, of the others a prefix, and sessions must
 // be resumable unless they were closed. In between, the servers are killed and restarted,
-// take snapshots, and continue with what a power failure has left.
+// take snapshots, and continue with what a power failure has left, or with what a process
+// that was killed in a sync has written.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
 	long := powerLength(t)
@@ -943,12 +972,33 @@ func TestPowerLoss(t *testing.T) {
 }
 
 // TestPowerLossIsFound checks that TestPowerLoss can fail: with a server that does not
-// sync its log, and without each kind of sync in the trace of a correct server.
+// sync its log, with one that does not sync what a killed one has left, and without each
+// kind of sync in the trace of a correct server.
 func TestPowerLossIsFound(t *testing.T) {
 	t.Parallel()
 	for _, store := range storage.LogStores {
 		t.Run(string(store), func(t *testing.T) { testPowerLossIsFound(t, store) })
 	}
+	t.Run("what a killed process left is not synced", func(t *testing.T) {
+		binary, err := buildEdited(t.TempDir(), smallSnapshots, smallSegments,
+			edit{"internal/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"})
+		check(t, err)
+		r, states := seeded(t), 0
+		for end := time.Now().Add(2 * time.Minute); err == nil; {
+			if time.Now().After(end) {
+				t.Fatalf("it made no difference in %d states", states)
+			}
+			p := newPower(t, r, alone, storage.WAL)
+			p.binary = binary
+			p.begin()
+			p.process()
+			p.killInSync()
+			p.process()
+			err = p.search(p.began, time.Now().Add(2*time.Second))
+			states += p.states
+		}
+		t.Logf("found: %v", err)
+	})
 }
 
 func testPowerLossIsFound(t *testing.T, store storage.LogStore) {
