@@ -42,6 +42,8 @@ func (memberChanges) Restoring() {}
 
 func (memberChanges) Applied(uint64, uint64, int) {}
 
+func (memberChanges) Answered() {}
+
 func (memberChanges) Failed(error) {}
 
 // followPort keeps the client port at the address that the list of members gives

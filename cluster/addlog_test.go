@@ -15,7 +15,7 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 		members, lead := threeMembers(t, memnet.New(), new(lines))
 		m := members[(lead+1)%3]
 		done := make(result, 1)
-		m.Propose(fsm.Nothing(), done, nil)
+		m.Propose(someWrite(), done, nil)
 		<-done
 		if err := m.raft.Snapshot().Error(); err != nil {
 			t.Fatal(err)

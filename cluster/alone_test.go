@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // base is what the tests of a single part build that part from: Raft on storage in
@@ -44,6 +45,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 	trans := newTransport(n, peers, now, contacts.followed)
 	trans.open()
 	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newGate(), peers, trans)
+	b.replica.Observe(committing{b.pulse.commits})
 
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger, c.NoLegacyTelemetry = serverID(1), raftLogger(b.cfg.Log), true
@@ -128,6 +130,19 @@ func (b *base) answerState(t *testing.T, host string, s state) {
 		c.Close()
 	})
 }
+
+// committing is an [fsm.Observer] that only counts what is applied.
+type committing struct{ c *commits }
+
+func (o committing) Applied(index, term uint64, _ int) { o.c.set(index, term) }
+func (o committing) Changed(*fsm.View, []proto.Change) {}
+func (o committing) Answered()                         {}
+func (o committing) Restoring()                        {}
+func (o committing) Restored()                         {}
+func (o committing) Failed(error)                      {}
+
+// someWrite is a command that goes through the log. It changes nothing but the zxid.
+func someWrite() *fsm.Command { return fsm.Reap("/none") }
 
 // receive returns what comes from c within a minute, or that c is closed.
 func receive[T any](t *testing.T, what string, c <-chan T) (v T) {

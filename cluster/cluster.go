@@ -72,9 +72,10 @@ type Member struct {
 	compactor *compactor // the length of the log
 	liveness  *liveness  // of sessions
 
-	leader  *knownLeader // who leads
-	lease   *lease       // whether it is surely this member
-	service *service     // whether this member serves
+	leader    *knownLeader // who leads
+	lease     *lease       // whether it is surely this member
+	readIndex *readIndex   // whether it still is, and what is committed
+	service   *service     // whether this member serves
 
 	peers      *peerPort  // nil on a standalone server
 	transport  *transport // for Raft, on peers; nil too
@@ -126,7 +127,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
-	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.peers, m.compactor.await)
+	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
+	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.readIndex, m.peers, m.compactor.await)
 	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
 		m.peers.serve = map[byte]func(net.Conn){
@@ -392,11 +394,11 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (o observer) Applied(index, term uint64, bytes int) {
-	if o.m.peers != nil {
-		o.m.commits.set(index, term)
-	}
+	o.m.commits.set(index, term)
 	o.m.compactor.grew(bytes)
 }
+
+func (observer) Answered() {}
 
 func (observer) Restoring() {}
 

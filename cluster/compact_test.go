@@ -31,7 +31,7 @@ func TestTrailingLog(t *testing.T) {
 				}
 			}
 			done := make(outcome, 1)
-			m.Propose(fsm.Nothing(), done, nil)
+			m.Propose(someWrite(), done, nil)
 			if <-done == nil {
 				t.Fatal("lost entry", i)
 			}
@@ -61,7 +61,7 @@ func TestCompactor(t *testing.T) {
 		b.replica.Complete(p.complete)
 		b.wg.Go(p.run)
 		done := make(result, 1)
-		p.propose(fsm.Nothing(), done, nil)
+		p.propose(someWrite(), done, nil)
 		if err := receive[error](t, "the outcome", done); err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,6 +21,7 @@ import (
 type contacts struct {
 	self uint64
 	times
+	round atomic.Uint64 // number of the newest question whether this member still leads; see ask
 
 	mu      sync.Mutex
 	ran     int64 // running time in ms; see tick
@@ -35,13 +37,14 @@ type contacts struct {
 	aim     uint64
 	aimed   int64
 
-	trouble  int64  // since when the leader or the majority seems lost; 0 if neither does
-	gone     int64  // since when a majority has been refusing connections; 0 if it is not
-	eligible int64  // since when this member may stand for election; 0 if it may not
-	tries    int    // how often it has stood since there was a leader
-	stood    int64  // when it last stood; 0 if it has not since there was a leader
-	term     uint64 // the newest term at the last look
-	begun    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
+	trouble  int64         // since when the leader or the majority seems lost; 0 if neither does
+	gone     int64         // since when a majority has been refusing connections; 0 if it is not
+	agreed   chan struct{} // closed when another member has agreed to a round; nil if nobody waits for that
+	eligible int64         // since when this member may stand for election; 0 if it may not
+	tries    int           // how often it has stood since there was a leader
+	stood    int64         // when it last stood; 0 if it has not since there was a leader
+	term     uint64        // the newest term at the last look
+	begun    int64         // when that term was first seen; 0 if it began before this member started, or has a leader
 }
 
 // times are a member's time limits, all derived from the election timeout.
@@ -71,6 +74,7 @@ type peer struct {
 	said     state  // its last answer to a question
 	saidAt   int64  // when that question was sent, by the real clock
 	cameAt   int64  // when that answer came, by the real clock
+	agreed   uint64 // the newest round to which it has agreed
 	asking   bool   // a question to it is under way
 	askedAt  int64  // when the last question was begun, by the real clock
 }
@@ -189,6 +193,45 @@ func (c *contacts) followed(id uint64, asked moment) {
 	p := c.peer(id)
 	p.followed = moment{max(p.followed.now, asked.now), max(p.followed.ran, asked.ran)}
 	c.reachedLocked(p, asked)
+}
+
+// ask begins a round, which finds out whether this member still leads now. Clocks could
+// not tell whether a heartbeat was sent before or after this call, so rounds are numbered.
+func (c *contacts) ask() (round uint64) { return c.round.Add(1) }
+
+// agree notes that another member has accepted this one as the leader, by a heartbeat that
+// was sent after the round had begun.
+func (c *contacts) agree(id, round uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.peer(id)
+	p.agreed = max(p.agreed, round)
+	if c.agreed != nil {
+		close(c.agreed)
+		c.agreed = nil
+	}
+}
+
+// hasAgreed reports whether a majority of members has agreed to the round, and otherwise
+// returns a channel that is closed when another member has. The member with the id asker,
+// which may be 0, has agreed by asking.
+func (c *contacts) hasAgreed(round, asker uint64, members []MemberInfo) (bool, <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.setMembers(members)
+	by := c.peers[asker]
+	if c.majority(func(p *peer) int64 {
+		if p == by {
+			return int64(round)
+		}
+		return int64(p.agreed)
+	}) >= int64(round) {
+		return true, nil
+	}
+	if c.agreed == nil {
+		c.agreed = make(chan struct{})
+	}
+	return false, c.agreed
 }
 
 func (c *contacts) reachedLocked(p *peer, asked moment) {

@@ -37,7 +37,9 @@
 //     question, stand and stepDown.
 //   - membership.watch finds out whether this member was removed (members.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
-//     is closed (peers.go).
+//     is closed (peers.go). A connection over which another member sends its entries
+//     has two more: for the entries, and for questions about the commit index
+//     (forward.go).
 //   - the transport passes Raft's incoming messages on (transport.go); it also
 //     forwards the answers of each of Raft's pipelines until Raft closes the
 //     pipeline (pipeline.go).

@@ -11,9 +11,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// link is a connection to the leader, over which this member sends entries and
-// touches. The leader answers touches, and entries that it refuses; an entry's
-// success is learned when it is applied here.
+// link is a connection to the leader, over which this member sends entries, touches and
+// questions. The leader answers touches, questions, and entries that it refuses; an
+// entry's success is learned when it is applied here.
 type link struct {
 	addr string
 	c    net.Conn
@@ -22,6 +22,8 @@ type link struct {
 	told    uint64        // number of the last message of touches; only sendTouches uses it
 	refused chan uint64   // numbers of refused entries
 	heard   chan []byte   // answers to messages of touches
+	asked   uint64        // number of the last question; only proposer.run uses it
+	indexes chan []byte   // answers to questions
 	gone    chan struct{} // closed when the connection is
 }
 
@@ -56,7 +58,7 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), gone: make(chan struct{})}
+	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	p.link.link = l
 	p.wg.Go(func() {
 		defer close(l.gone)
@@ -76,6 +78,11 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 			case msgHeard:
 				select {
 				case l.heard <- b:
+				default:
+				}
+			case msgIndex:
+				select {
+				case l.indexes <- b:
 				default:
 				}
 			default:
@@ -170,12 +177,14 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 	}
 }
 
-// serveForward handles a connection over which another member sends its entries and
-// touches. If this member does not lead, Raft refuses the entries.
+// serveForward handles a connection over which another member sends its entries, touches
+// and questions. If this member does not lead, Raft refuses the entries.
 func (m *Member) serveForward(c net.Conn) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.Close()
+	gone := make(chan struct{})
+	defer close(gone)
 	type batch struct {
 		number uint64
 		entry  []byte
@@ -184,6 +193,8 @@ func (m *Member) serveForward(c net.Conn) {
 	// after this one must be handled meanwhile, or their sessions would expire.
 	batches := make(chan batch, 16)
 	defer close(batches)
+	questions := make(chan []byte, 16)
+	defer close(questions)
 	var mu sync.Mutex
 	answer := func(kind byte, payload []byte) bool {
 		mu.Lock()
@@ -206,6 +217,12 @@ func (m *Member) serveForward(c net.Conn) {
 			})
 		}
 	})
+	wg.Go(func() {
+		for b := range questions {
+			index, _ := m.readIndex.answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), gone)
+			answer(msgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
+		}
+	})
 	for r := bufio.NewReader(c); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
@@ -222,6 +239,16 @@ func (m *Member) serveForward(c net.Conn) {
 			case batches <- batch{e.Batch, b}:
 			default:
 				m.cfg.Log.Error("a peer sends entries without waiting", "peer", c.RemoteAddr().String())
+				return
+			}
+		case msgAsk:
+			if len(b) != askLen {
+				return
+			}
+			select {
+			case questions <- b:
+			default:
+				m.cfg.Log.Error("a peer asks without waiting", "peer", c.RemoteAddr().String())
 				return
 			}
 		case msgTouched:

@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
@@ -18,7 +17,7 @@ func TestHandOverTooLate(t *testing.T) {
 		m, other := members[lead], members[(lead+1)%3]
 		write := make(chan struct{})
 		m.cfg.Memory.SetFault(func() error { <-write; return nil })
-		m.Propose(fsm.Nothing(), make(result, 1), nil) // holds Raft up there
+		m.Propose(someWrite(), make(result, 1), nil) // holds Raft up there
 		hosts := []string{"a", "b", "c"}
 		for _, host := range hosts {
 			net.Cut(hosts[lead], host, true)
@@ -51,7 +50,7 @@ func TestHandOverFails(t *testing.T) {
 		}
 		for done := false; !done; {
 			w := make(result, 1)
-			m.Propose(fsm.Nothing(), w, nil)
+			m.Propose(someWrite(), w, nil)
 			done = <-w == nil
 		}
 		if took := time.Since(began); took > 4*time.Second {

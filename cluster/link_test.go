@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
@@ -18,7 +17,7 @@ func TestLinkEnds(t *testing.T) {
 		m := members[(lead+1)%3]
 		write := func() result {
 			done := make(result, 1)
-			m.Propose(fsm.Nothing(), done, nil)
+			m.Propose(someWrite(), done, nil)
 			return done
 		}
 		<-write()

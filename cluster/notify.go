@@ -17,22 +17,35 @@ import (
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	news        chan struct{} // closed and replaced by set
+	news        chan struct{} // closed by set; nil if nobody waits for it
 }
 
-func newCommits() *commits { return &commits{news: make(chan struct{})} }
+func newCommits() *commits { return new(commits) }
 
 func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
 	c.index, c.term = index, term
-	close(c.news)
-	c.news = make(chan struct{})
+	if c.news != nil {
+		close(c.news)
+		c.news = nil
+	}
 	c.mu.Unlock()
 }
 
-func (c *commits) get() (index, term uint64, news chan struct{}) {
+// applied returns the index of the newest entry.
+func (c *commits) applied() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.index
+}
+
+// get returns the newest entry, and a channel that is closed when there is a newer one.
+func (c *commits) get() (index, term uint64, news <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.news == nil {
+		c.news = make(chan struct{})
+	}
 	return c.index, c.term, c.news
 }
 

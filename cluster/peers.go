@@ -59,7 +59,7 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 // the version of the peer protocol.
 const (
 	kindRaft    = 'R' // Raft's own messages
-	kindForward = 'F' // entries and touches sent to the leader
+	kindForward = 'F' // entries, touches and questions sent to the leader
 	kindAdmin   = 'A' // one Request about the members, in JSON
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
@@ -291,6 +291,8 @@ const (
 	msgBatch   = 'B' // to the leader: an entry for the log
 	msgTouched = 'T' // to the leader: a number, and sessions that were touched
 	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
+	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
+	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
 	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxMessage = 1 << 30

@@ -47,7 +47,7 @@ func TestPeerPortBadInput(t *testing.T) {
 			}
 			nc.Close()
 			w := make(outcome, 1)
-			members[0].Propose(fsm.Nothing(), w, nil)
+			members[0].Propose(someWrite(), w, nil)
 			if r := <-w; r == nil {
 				t.Fatalf("after %q and noise, a command is lost", start)
 			}

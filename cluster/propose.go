@@ -26,6 +26,7 @@ type proposer struct {
 	raft     *node
 	replica  *fsm.Replica
 	leader   *knownLeader
+	index    *readIndex
 	peers    *peerPort // nil on a standalone server
 	// awaitLog blocks while the log is too long for another entry.
 	awaitLog func()
@@ -36,10 +37,10 @@ type proposer struct {
 	sizes   proposals
 }
 
-func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, peers *peerPort, awaitLog func()) *proposer {
+func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, awaitLog func()) *proposer {
 	p := &proposer{
 		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
-		leader: leader, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
+		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
 	}
 	p.batcher.init()
 	p.sizes.reset()
@@ -66,6 +67,7 @@ type batcher struct {
 	wake    signal       // for proposer.run: there is something to propose
 	entry   []byte       // the encoded commands collected so far
 	waiters []fsm.Waiter // one per command
+	writes  bool         // not all of the commands are read-only
 	closed  bool
 }
 
@@ -74,14 +76,20 @@ func (b *batcher) init() {
 	b.wake = newSignal()
 }
 
-// take returns the commands collected so far and starts a new entry.
-func (b *batcher) take() (entry []byte, waiters []fsm.Waiter) {
+// take returns the commands collected so far, and whether they have to be in the log,
+// and starts a new entry.
+func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	entry, waiters = b.entry, b.waiters
-	b.entry, b.waiters = nil, nil
+	entry, waiters, writes = b.entry, b.waiters, b.writes
+	b.clear()
+	return entry, waiters, writes
+}
+
+// clear starts a new entry. The caller holds mu.
+func (b *batcher) clear() {
+	b.entry, b.waiters, b.writes = nil, nil, false
 	b.room.Broadcast()
-	return entry, waiters
 }
 
 // lose reports all commands collected so far as lost. It holds mu meanwhile, so that
@@ -91,8 +99,7 @@ func (b *batcher) lose() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	lose(b.waiters)
-	b.entry, b.waiters = nil, nil
-	b.room.Broadcast()
+	b.clear()
 }
 
 // close reports as lost all commands collected so far and any proposed later.
@@ -127,6 +134,7 @@ func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	}
 	b.entry = fsm.AppendCommand(b.entry, c)
 	b.waiters = append(b.waiters, w)
+	b.writes = b.writes || !c.ReadOnly()
 	first := len(b.waiters) == 1
 	b.mu.Unlock()
 	if first {
@@ -135,7 +143,10 @@ func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 }
 
 // run proposes the collected commands, one entry at a time: the next is
-// proposed when the outcome of the previous one is known, or it is given up.
+// proposed when the outcome of the previous one is known, or it is given up. An entry
+// whose commands are all read-only is not stored: read answers it. Read-only commands
+// among others are in the log, where they cost nothing and need no other way to keep their
+// place.
 func (p *proposer) run() {
 	defer p.batcher.close() // commands proposed later are lost at once
 	number := firstNumber(p.timeOfDay())
@@ -150,8 +161,15 @@ func (p *proposer) run() {
 		case <-p.stop:
 			return
 		}
-		entry, waiters := p.batcher.take()
+		entry, waiters, writes := p.batcher.take()
 		if len(waiters) == 0 {
+			continue
+		}
+		if !writes {
+			if !p.read(entry, waiters, suspended) {
+				lose(waiters)
+				p.batcher.lose() // as below
+			}
 			continue
 		}
 		p.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(p.id)) })

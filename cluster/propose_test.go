@@ -117,7 +117,7 @@ func (p *eager) Lost() {
 	case <-p.over:
 	default:
 		late := make(outcome, 1)
-		p.m.Propose(fsm.Nothing(), late, p.over)
+		p.m.Propose(someWrite(), late, p.over)
 		close(p.over)
 		go func() { p.came <- <-late != nil }()
 	}
@@ -147,15 +147,15 @@ func TestLossLeavesNoGap(t *testing.T) {
 				// The first command is under way and the second waits for it. The third is
 				// proposed while the first is being lost, and the fourth later.
 				p := &eager{m, make(chan struct{}), make(chan bool, 4)}
-				m.Propose(fsm.Nothing(), p, p.over)
+				m.Propose(someWrite(), p, p.over)
 				synctest.Wait()
 				second := make(outcome, 1)
-				m.Propose(fsm.Nothing(), second, p.over)
+				m.Propose(someWrite(), second, p.over)
 				lose(m)
 				synctest.Wait()
 				net.Heal()
 				fourth := make(outcome, 1)
-				m.Propose(fsm.Nothing(), fourth, p.over)
+				m.Propose(someWrite(), fourth, p.over)
 				time.Sleep(time.Minute)
 				for what, done := range map[string]bool{"the first": <-p.came, "the second": <-second != nil, "the third": <-p.came, "the fourth": <-fourth != nil} {
 					if done {
@@ -210,7 +210,7 @@ func TestCloseAnswersAll(t *testing.T) {
 		for range 4 {
 			told.Go(func() {
 				for w := make(outcome, 1); ; {
-					if m.Propose(fsm.Nothing(), w, nil); <-w == nil {
+					if m.Propose(someWrite(), w, nil); <-w == nil {
 						return
 					}
 				}

@@ -67,7 +67,7 @@ func (p *pulse) moment() moment { return p.contacts.moment(p.nowMs()) }
 // and the end of the log, which node.logEnd returns.
 func (p *pulse) state() state {
 	s := state{term: p.raft.terms.newest.Load(), stalled: p.raft.stall.length(p.moment())}
-	s.applied, _, _ = p.commits.get()
+	s.applied = p.commits.applied()
 	switch p.raft.State() {
 	case raft.Leader:
 		s.leads = true
@@ -200,13 +200,12 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			}
 			works = false
 		}
-		asked := p.moment()
+		asked, round := p.moment(), p.contacts.round.Load()
 		binary.BigEndian.PutUint64(beat[:], term)
 		binary.BigEndian.PutUint64(beat[8:], p.id)
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
-		applied, _, _ := p.commits.get()
-		binary.BigEndian.PutUint64(beat[24:], applied)
+		binary.BigEndian.PutUint64(beat[24:], p.commits.applied())
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -222,6 +221,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		works = true
 		if binary.BigEndian.Uint64(answer[:]) <= term {
 			p.contacts.followed(to, asked)
+			p.contacts.agree(to, round)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
@@ -24,7 +23,7 @@ func TestFollowerLearnsCommit(t *testing.T) {
 		for range 10 {
 			time.Sleep(time.Second)
 			began, done := time.Now(), make(result, 1)
-			follower.Propose(fsm.Nothing(), done, nil)
+			follower.Propose(someWrite(), done, nil)
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +98,7 @@ func TestLogNotStored(t *testing.T) {
 			m.cfg.Memory.SetFault(nil)
 			return syscall.ENOSPC
 		})
-		m.Propose(fsm.Nothing(), make(result, 1), nil)
+		m.Propose(someWrite(), make(result, 1), nil)
 		select {
 		case <-m.Err():
 		case <-time.After(time.Minute):

@@ -257,7 +257,7 @@ func (s *service) run() {
 }
 
 // catchUp closes done when everything that was committed when it began is applied
-// here. It proposes a command that does nothing, and retries until it is applied.
+// here. It proposes a command that does nothing, and retries until it is answered.
 func (s *service) catchUp(done chan struct{}) {
 	for {
 		w, asked := make(result, 1), s.pulse.moment()

@@ -5,12 +5,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 func (b *base) proposer() *proposer {
-	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, b.pulse.peers, func() {})
+	l := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
+	if term, leads := b.pulse.raft.term(); leads {
+		l.begun.Store(term)
+	}
+	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
+	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() {})
 }
 
 // TestCountdown: a countdown ends when enough time has passed in which the process was
@@ -206,7 +209,7 @@ func TestProposer(t *testing.T) {
 		p := b.proposer()
 		b.replica.Complete(p.complete)
 		w := make(result, 1)
-		p.propose(fsm.Nothing(), w, nil)
+		p.propose(someWrite(), w, nil)
 		b.wg.Go(p.run)
 		if err := receive[error](t, "the outcome", w); err != nil {
 			t.Error(err)
@@ -215,14 +218,14 @@ func TestProposer(t *testing.T) {
 			t.Errorf("the entry had %d bytes", p.sizes.last)
 		}
 		b.leader.set(0, "")
-		p.propose(fsm.Nothing(), w, nil)
+		p.propose(someWrite(), w, nil)
 		synctest.Wait()
 		b.leader.suspend()
 		if err := receive[error](t, "the outcome", w); err == nil {
 			t.Error("a command without a leader was done")
 		}
 		p.batcher.close()
-		p.propose(fsm.Nothing(), w, nil)
+		p.propose(someWrite(), w, nil)
 		if err := receive[error](t, "the outcome", w); err == nil {
 			t.Error("a command was done after the end")
 		}

@@ -121,7 +121,7 @@ func TestNewerEntry(t *testing.T) {
 					t.Errorf("the log reports %d refusals: %s", n, log.text.String())
 				}
 				done := make(result, 1)
-				other.Propose(fsm.Nothing(), done, nil)
+				other.Propose(someWrite(), done, nil)
 				if err := <-done; err != nil {
 					t.Errorf("the next entry: %v", err)
 				}
@@ -162,7 +162,7 @@ func TestNewerPeer(t *testing.T) {
 			t.Errorf("logged %d times: %s", got, log.text.String())
 		}
 		done := make(result, 1)
-		members[0].Propose(fsm.Nothing(), done, nil)
+		members[0].Propose(someWrite(), done, nil)
 		if err := <-done; err != nil {
 			t.Error(err)
 		}

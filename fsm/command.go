@@ -30,6 +30,10 @@ type Command struct {
 	Body    []byte // the request's body, unchanged
 }
 
+// ReadOnly reports whether a command changes nothing. Such a command need not be in the
+// log; see [Replica.Answer].
+func (c *Command) ReadOnly() bool { return c.Op == proto.OpSync || c.Op == OpNothing }
+
 // AppendIDs appends the encoding of a connection's identities to b.
 func AppendIDs(b []byte, ids []proto.ID) []byte { return (&proto.WhoAmIReply{IDs: ids}).Append(b) }
 
@@ -74,8 +78,9 @@ func ExpireSession(s *session.Session, term uint64) *Command {
 	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(term))}
 }
 
-// Nothing returns a command without effect. When it has been applied here, so has
-// everything that was committed before it was proposed.
+// Nothing returns a command without effect. When it is done here, everything that was
+// committed before it was proposed has been applied here. So a sync is the same command
+// with a reply.
 func Nothing() *Command { return &Command{Op: OpNothing} }
 
 // Describe returns the command that completes the description of members in

@@ -175,6 +175,28 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 	return nil
 }
 
+// Answer carries out the commands of an entry that is not in the log. BeginEntry and
+// AppendCommand have made it, and its commands change nothing (see [Command.ReadOnly]).
+// Answer calls each after every command; r is valid only during the call.
+func (m *Machine) Answer(entry []byte, each func(i int, r *Result)) error {
+	rest := entry[headerLen:]
+	for i := 0; len(rest) > 0; i++ {
+		var c Command
+		var err error
+		if c, rest, err = nextCommand(rest); err != nil {
+			return err
+		}
+		m.out = m.out[:0]
+		r := m.answer(&c)
+		r.Body = m.out
+		each(i, &r)
+		if cap(m.out) > maxRetained {
+			m.out = nil
+		}
+	}
+	return nil
+}
+
 // maxRetained is how many bytes a Machine keeps for reuse by later commands: of a reply,
 // and of encoded identities in its cache.
 const maxRetained = 1 << 20

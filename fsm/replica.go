@@ -23,7 +23,8 @@ type Watcher interface {
 // Waiter is told the outcome of a proposed command. Exactly one of its methods is
 // called, once.
 type Waiter interface {
-	// Done is called when the command has been applied here, in the order of the log.
+	// Done is called when the command has been applied here, in the order of the log, or
+	// answered by [Replica.Answer].
 	// The tree is locked during the call, so Done must not block. v shows the tree as
 	// the command left it. Both arguments are valid only during the call.
 	Done(v *View, r *Result)
@@ -40,6 +41,9 @@ type Observer interface {
 	// Applied is called after each entry, when the tree is unlocked again.
 	// bytes is the entry's length; term and bytes are 0 for a change of members.
 	Applied(index, term uint64, bytes int)
+	// Answered is called after [Replica.Answer] has answered commands, when the tree is
+	// unlocked again.
+	Answered()
 	// Restoring is called while the tree is locked, right before a snapshot
 	// replaces the whole state. No reader has seen the new state yet.
 	Restoring()
@@ -172,6 +176,26 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 		o.Applied(index, term, len(entry))
 	}
 	return err
+}
+
+// Answer answers the commands of an entry that is not in the log (see [Machine.Answer]),
+// from the current state, and reports the i-th command's result to the i-th waiter. The
+// tree is locked as for an entry of the log.
+func (r *Replica) Answer(entry []byte, waiters []Waiter) {
+	r.mu.Lock()
+	v := &View{r, r.m}
+	done := 0
+	r.m.Answer(entry, func(i int, res *Result) { // an error leaves waiters over, which are lost
+		waiters[i].Done(v, res)
+		done++
+	})
+	r.mu.Unlock()
+	for _, w := range waiters[done:] {
+		w.Lost()
+	}
+	for _, o := range r.observers {
+		o.Answered()
+	}
 }
 
 // setMembers sets the members of the cluster, as an entry of the log would.

@@ -49,6 +49,7 @@ func (o observer) Changed(_ *View, changes []proto.Change) {
 	*o.sent = append(*o.sent, fmt.Sprintf("observer: %d changes", len(changes)))
 }
 func (o observer) Applied(uint64, uint64, int) { *o.sent = append(*o.sent, "observer: applied") }
+func (o observer) Answered()                   { *o.sent = append(*o.sent, "observer: answered") }
 func (o observer) Restoring()                  { *o.sent = append(*o.sent, "observer: restoring") }
 func (o observer) Restored()                   { *o.sent = append(*o.sent, "observer: restored") }
 func (o observer) Failed(e error)              { *o.sent = append(*o.sent, "observer: failed: "+e.Error()) }

@@ -14,8 +14,8 @@ import (
 // appends the reply to m.out and returns the code.
 type write func(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code
 
-// writes has the function for each operation of class Write, except closeSession and sync,
-// which do handles itself.
+// writes has the function for each operation of class Write, except closeSession, which do
+// handles itself, and sync, which answer handles.
 var writes = map[proto.OpCode]write{
 	proto.OpCreate:          create,
 	proto.OpCreate2:         create,
@@ -38,8 +38,8 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.openSession(&d, conn)
 	case OpResumeSession:
 		return m.resumeSession(&d, conn)
-	case OpNothing:
-		return Result{Zxid: m.zxid}, nil
+	case proto.OpSync, OpNothing:
+		return m.answer(c), nil
 	case OpDescribe:
 		servers, _ := proto.ParseServers(string(c.Body)) // nil if it is invalid
 		m.describe(servers)
@@ -71,20 +71,11 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired, Drop: true}, nil
 	}
-	// As in ZooKeeper, closeSession and sync do not check the session's owner
+	// As in ZooKeeper, closeSession does not check the session's owner
 	// (PrepRequestProcessor). A client that closes its session means it, even if another
-	// connection has resumed it. A sync changes nothing, and if its connection no longer
-	// owns the session, the server has closed that connection.
-	switch c.Op {
-	case proto.OpCloseSession:
+	// connection has resumed it.
+	if c.Op == proto.OpCloseSession {
 		return m.closeSession(c.Session), nil
-	case proto.OpSync: // in the log only because it is answered after all earlier entries
-		var p proto.Path
-		if p.Decode(&d); d.Err() != nil {
-			return Result{Zxid: m.zxid, Code: proto.MarshallingError}, nil
-		}
-		m.out = p.Append(m.out)
-		return Result{Zxid: m.zxid}, nil
 	}
 	do := writes[c.Op]
 	if do == nil {
@@ -105,6 +96,29 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		r.Zxid = m.zxid
 	}
 	return r, nil
+}
+
+// answer carries out a command for which [Command.ReadOnly] returns true. It changes
+// nothing but m.out, to which it appends the reply.
+func (m *Machine) answer(c *Command) Result {
+	r := Result{Zxid: m.zxid}
+	if c.Op != proto.OpSync {
+		return r
+	}
+	// As in ZooKeeper, sync does not check the session's owner (PrepRequestProcessor). If
+	// its connection no longer owns the session, the server has closed that connection.
+	if m.sessions.Get(c.Session) == nil {
+		r.Code, r.Drop = proto.SessionExpired, true
+		return r
+	}
+	var p proto.Path
+	d := jute.NewDecoder(c.Body)
+	if p.Decode(&d); d.Err() != nil {
+		r.Code = proto.MarshallingError
+		return r
+	}
+	m.out = p.Append(m.out)
+	return r
 }
 
 func (m *Machine) openSession(d *jute.Decoder, owner session.Conn) (Result, error) {

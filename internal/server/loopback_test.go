@@ -26,7 +26,8 @@ import (
 
 // loopback is a server.Proposer without a log: a goroutine applies what is proposed to
 // the replica. As with a cluster, that happens after Propose has returned, commands
-// that wait are applied together as one entry, and sessions expire. Commands are lost
+// that wait are applied together as one entry, or answered if none of them is a write,
+// and sessions expire. Commands are lost
 // only when it ends, or if a test says so.
 type loopback struct {
 	replica *fsm.Replica
@@ -41,6 +42,7 @@ type loopback struct {
 	room     sync.Cond    // on mu: signaled when the entry is taken
 	entry    []byte       // the encoded commands that wait
 	waiters  []fsm.Waiter // one per command
+	writes   bool         // there is a write among them
 	closed   bool
 	accepts  int // how many more commands are accepted
 	tracker  *session.Tracker
@@ -131,23 +133,24 @@ func (l *loopback) add(c *fsm.Command, w fsm.Waiter) {
 	}
 	l.entry = fsm.AppendCommand(l.entry, c)
 	l.waiters = append(l.waiters, w)
+	l.writes = l.writes || !c.ReadOnly()
 	l.raise()
 }
 
-// take removes and returns the commands that wait, as an entry. It returns nil if
-// there are none.
-func (l *loopback) take() (entry []byte, waiters []fsm.Waiter) {
+// take removes and returns the commands that wait, as an entry, and whether there is a
+// write among them. It returns nil if there are none.
+func (l *loopback) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	entry, waiters = l.entry, l.waiters
-	if entry != nil {
+	entry, waiters, writes = l.entry, l.waiters, l.writes
+	if writes {
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
 			Origin: origin, Batch: l.index + 1, Time: time.Now().UnixMilli(), Settings: l.settings, Count: len(waiters),
 		})
 	}
-	l.entry, l.waiters = nil, nil
+	l.entry, l.waiters, l.writes = nil, nil, false
 	l.room.Broadcast()
-	return entry, waiters
+	return entry, waiters, writes
 }
 
 func (l *loopback) run() {
@@ -162,7 +165,7 @@ func (l *loopback) run() {
 			l.mu.Lock()
 			l.closed = true
 			l.mu.Unlock()
-			_, waiters := l.take()
+			_, waiters, _ := l.take()
 			for _, w := range waiters {
 				w.Lost()
 			}
@@ -170,9 +173,14 @@ func (l *loopback) run() {
 		}
 		l.expireLate()
 		var entry []byte
-		if entry, l.running = l.take(); entry != nil {
+		var writes bool
+		entry, l.running, writes = l.take()
+		switch {
+		case writes:
 			l.index++
 			l.replica.Apply(&raft.Log{Index: l.index, Term: 1, Data: entry})
+		case entry != nil:
+			l.replica.Answer(entry, l.running)
 		}
 		l.mu.Lock()
 		if next, ok := l.tracker.Next(); ok {
@@ -275,6 +283,7 @@ func (o sessions) Changed(v *fsm.View, changes []proto.Change) {
 }
 
 func (sessions) Applied(uint64, uint64, int) {}
+func (sessions) Answered()                   {}
 func (sessions) Restoring()                  {}
 func (sessions) Restored()                   {}
 func (sessions) Failed(err error)            { panic(err) }

@@ -74,6 +74,7 @@ type betweenStates struct{ run func() }
 
 func (betweenStates) Changed(*fsm.View, []proto.Change) {}
 func (betweenStates) Applied(uint64, uint64, int)       {}
+func (betweenStates) Answered()                         {}
 func (betweenStates) Restoring()                        {}
 func (b betweenStates) Restored()                       { b.run() }
 func (betweenStates) Failed(error)                      {}

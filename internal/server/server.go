@@ -114,9 +114,9 @@ type Server struct {
 	wg        sync.WaitGroup  // goroutines of connections, listeners and logWaiting
 
 	dirtyMu sync.Mutex
-	dirty   []*conn // connections for which the applier has queued frames but not woken the writer
-	woken   []*conn // the applier's other list, swapped with dirty
-	scratch []byte  // buffer for replies to parked reads; used only by the applier
+	dirty   []*conn // connections for which frames were queued while the tree was locked, and whose writer is not woken yet
+	woken   []*conn // a list to reuse, swapped with dirty
+	scratch []byte  // buffer for replies to parked reads; used only while the tree is locked for Done
 
 	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
 
@@ -370,7 +370,9 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	}
 }
 
-func (o observer) Applied(uint64, uint64, int) {
+func (o observer) Applied(uint64, uint64, int) { o.Answered() }
+
+func (o observer) Answered() {
 	o.s.dirtyMu.Lock()
 	dirty := o.s.dirty
 	o.s.dirty, o.s.woken = o.s.woken, nil
@@ -380,7 +382,9 @@ func (o observer) Applied(uint64, uint64, int) {
 		c.out.flush()
 	}
 	clear(dirty)
+	o.s.dirtyMu.Lock()
 	o.s.woken = dirty[:0]
+	o.s.dirtyMu.Unlock()
 }
 
 // Restoring makes sure that nothing more is sent on any connection. The events

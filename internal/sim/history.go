@@ -308,6 +308,8 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 
 func (t *recorder) Applied(uint64, uint64, int) {}
 
+func (t *recorder) Answered() {}
+
 func (t *recorder) Restoring() {
 	t.h.mu.Lock()
 	t.served = t.s.watchersAt(t.member) > 0

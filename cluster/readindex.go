@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// A read-only command (a sync) must be answered from a state that has everything that was
+// acknowledged when it arrived. That needs no entry in the log (Raft's ReadIndex, section
+// 6.4 of its thesis): the leader takes its commit index, makes sure that it was still the
+// leader then, and the member of the client waits until it has applied the log up to that
+// index.
+
+// readIndex answers, on the leader, how far the log must be applied. It has no goroutine.
+// Its methods are safe for concurrent use.
+type readIndex struct {
+	*lifecycle
+	raft      *node
+	clustered bool
+	lease     *lease
+	leader    *knownLeader
+	contacts  *contacts
+	commits   *commits
+	pulse     *pulse
+}
+
+func newReadIndex(cfg *Config, lease *lease, leader *knownLeader, p *pulse) *readIndex {
+	return &readIndex{
+		lifecycle: p.lifecycle, raft: p.raft, clustered: cfg.clustered(),
+		lease: lease, leader: leader, contacts: p.contacts, commits: p.commits, pulse: p,
+	}
+}
+
+// get returns an index such that a member that has applied the entry there has applied
+// everything that was committed when get was called. It returns false if this member does
+// not lead, or no longer, or does not know yet what is committed, or if over is closed.
+//
+// asker is the member that asks, if it is another one, and if it knew no later term than
+// this member's when it asked; otherwise 0.
+func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
+	// This order matters. The term comes first, so that the check at the end covers all of
+	// this. The round begins last: whoever agrees to it had voted for no later leader when
+	// the index was read, and neither had this member, or it would not lead. If a majority
+	// has not, nobody else can have committed anything by then.
+	lead := r.leader.get()
+	term, leads := r.raft.term()
+	// Until an entry of its own term is committed, a leader's commit index may be behind
+	// what earlier leaders have committed.
+	if !leads || r.lease.begun.Load() != term {
+		return 0, false
+	}
+	commit := r.raft.CommitIndex()
+	round := r.contacts.ask()
+	for looked := false; ; looked = true {
+		members, err := r.raft.members()
+		if err != nil {
+			return 0, false
+		}
+		agreed, news := r.contacts.hasAgreed(round, asker, members)
+		if agreed {
+			break
+		}
+		if !looked {
+			r.pulse.look() // sends heartbeats; pulse.run repeats them
+		}
+		select {
+		case <-news:
+		case <-lead.changed:
+			return 0, false
+		case <-over:
+			return 0, false
+		case <-r.stop:
+			return 0, false
+		}
+	}
+	if now, leads := r.raft.term(); !leads || now != term {
+		return 0, false
+	}
+	return r.visible(commit)
+}
+
+// visible returns the index of the last entry, not after index, that changes the state. A
+// member that has applied that has applied all up to index, but it does not notice when it
+// passes Raft's own entries, such as that with which a leader begins.
+func (r *readIndex) visible(index uint64) (uint64, bool) {
+	for applied := r.commits.applied(); index > applied; index-- {
+		var l raft.Log
+		switch err := r.raft.storage.Log.GetLog(index, &l); {
+		case errors.Is(err, raft.ErrLogNotFound): // it is part of a snapshot of what is applied here
+			return r.commits.applied(), true
+		case err != nil:
+			return 0, false
+		}
+		if l.Type == raft.LogCommand || l.Type == raft.LogConfiguration && r.clustered {
+			break
+		}
+	}
+	return index, true
+}
+
+// askLen is the length of a msgAsk.
+const askLen = 3 * 8
+
+// answer answers the question of another member, which knew no term after newest. If
+// newest is not after this member's term, the question itself shows that the asker had
+// voted for no later leader; but only for this question, since others may have been
+// asked later.
+func (r *readIndex) answer(asker, newest uint64, gone <-chan struct{}) (uint64, bool) {
+	if newest > r.raft.CurrentTerm() {
+		return 0, false
+	}
+	return r.get(asker, gone)
+}
+
+// read answers read-only commands, all of which have arrived by now. It asks again until
+// it has an answer of a leader, and gives up when suspended is closed.
+func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
+	for {
+		lead := p.leader.get()
+		var index uint64
+		ok := false
+		switch lead.id {
+		case 0:
+		case p.id:
+			index, ok = p.index.get(0, suspended)
+		default:
+			index, ok = p.ask(lead, suspended)
+		}
+		if ok && p.awaitApplied(index, suspended) {
+			p.replica.Answer(entry, waiters)
+			return true
+		}
+		select {
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		case <-lead.changed:
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// ask asks another member, which leads, for the index that its readIndex.get returns. It
+// returns false if the caller must retry.
+func (p *proposer) ask(lead leaderInfo, suspended <-chan struct{}) (uint64, bool) {
+	l, err := p.linkTo(lead)
+	if err != nil {
+		return 0, false
+	}
+	l.asked++
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
+	b = binary.BigEndian.AppendUint64(b, p.id)
+	b = binary.BigEndian.AppendUint64(b, p.raft.terms.newest.Load())
+	if l.send(msgAsk, b) != nil {
+		return 0, false
+	}
+	for {
+		select {
+		case b := <-l.indexes:
+			if len(b) != 16 || binary.BigEndian.Uint64(b) != l.asked {
+				continue
+			}
+			index := binary.BigEndian.Uint64(b[8:])
+			return index, index != 0
+		case <-l.gone:
+			return 0, false
+		case <-lead.changed:
+			return 0, false
+		case <-suspended:
+			return 0, false
+		case <-p.stop:
+			return 0, false
+		}
+	}
+}
+
+// awaitApplied waits until the entry at index is applied here. It returns false if it
+// gives up.
+func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
+	for {
+		applied, _, news := p.index.commits.get()
+		if applied >= index {
+			return true
+		}
+		select {
+		case <-news:
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		}
+	}
+}

@@ -1,0 +1,340 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+// zxids is a Waiter that sends the zxid of the state from which a command was answered;
+// -1 means Lost.
+type zxids chan int64
+
+func (z zxids) Done(v *fsm.View, _ *fsm.Result) { z <- v.Zxid() }
+func (z zxids) Lost()                           { z <- -1 }
+
+// proposeRead proposes a read-only command.
+func (m *Member) proposeRead() zxids {
+	z := make(zxids, 1)
+	m.Propose(fsm.Nothing(), z, nil)
+	return z
+}
+
+// proposeWrite proposes a write.
+func (m *Member) proposeWrite() zxids {
+	z := make(zxids, 1)
+	m.Propose(someWrite(), z, nil)
+	return z
+}
+
+// TestReadsAreNotStored: read-only commands are answered on every member while no disk
+// works, and leave nothing in the log. They see the writes before them.
+func TestReadsAreNotStored(t *testing.T) {
+	for _, count := range []int{1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			members, lead := startMembers(t, memnet.New(), new(lines), count, time.Second)
+			written := <-members[lead].proposeWrite()
+			time.Sleep(time.Second)
+			last, blocked := members[lead].raft.LastIndex(), make(chan struct{})
+			for _, m := range members {
+				m.cfg.Memory.SetFault(func() error { <-blocked; return nil })
+			}
+			for range 3 {
+				for i, m := range members {
+					began := time.Now()
+					if zxid := <-m.proposeRead(); zxid != written {
+						t.Errorf("member %d of %d answers from zxid %x, the last is %x", i+1, count, zxid, written)
+					}
+					if took := time.Since(began); took > 0 {
+						t.Errorf("member %d of %d answers after %v", i+1, count, took)
+					}
+				}
+			}
+			for _, m := range members {
+				if n := m.raft.LastIndex(); n != last {
+					t.Errorf("the log ends at entry %d, before at %d", n, last)
+				}
+				m.cfg.Memory.SetFault(nil)
+			}
+			close(blocked)
+		})
+	}
+}
+
+// TestReadsKeepTheirPlace: a read-only command is answered after all commands before it
+// and before those after it, whether or not writes are proposed together with it.
+func TestReadsKeepTheirPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, _ := threeMembers(t, memnet.New(), new(lines))
+		for _, m := range members {
+			for range 3 {
+				first, a, second, b, c := m.proposeWrite(), m.proposeRead(), m.proposeWrite(), m.proposeRead(), m.proposeRead()
+				if x, y := <-first, <-a; x != y {
+					t.Errorf("a read after zxid %x is answered from %x", x, y)
+				}
+				if x, y, z := <-second, <-b, <-c; x != y || x != z {
+					t.Errorf("reads after zxid %x are answered from %x and %x", x, y, z)
+				}
+			}
+		}
+	})
+}
+
+// TestReadOnReplacedLeader: a leader that was replaced, and does not know it yet, does not
+// answer a read-only command before it has applied what its successor has committed.
+func TestReadOnReplacedLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(lines))
+		old, next := members[lead], members[(lead+1)%3]
+		<-old.proposeWrite()
+		time.Sleep(time.Second)
+		cutOff(network, members, lead)
+		next.pulse.stand()
+		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.lease.begun.Load() != 0 })
+		written := <-next.proposeWrite()
+		if old.raft.State() != raft.Leader || old.Leader() != old.cfg.ID {
+			t.Fatal("the old leader has noticed")
+		}
+		read := old.proposeRead()
+		synctest.Wait()
+		select {
+		case zxid := <-read:
+			t.Fatalf("answered from zxid %x, while %x was acknowledged", zxid, written)
+		default:
+		}
+		network.Heal()
+		if zxid := receive(t, "the outcome", read); zxid < written && zxid != -1 {
+			t.Errorf("answered from zxid %x, and %x was acknowledged before", zxid, written)
+		}
+		if zxid := receive(t, "the outcome", old.proposeRead()); zxid != written {
+			t.Errorf("answered from zxid %x, want %x", zxid, written)
+		}
+	})
+}
+
+// TestReadWithoutMajority: read-only commands of a leader that is cut off are lost when it
+// gives up, and those of the others are answered when they have another leader.
+func TestReadWithoutMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(lines))
+		time.Sleep(time.Second)
+		cutOff(network, members, lead)
+		read, other := members[lead].proposeRead(), members[(lead+1)%3].proposeRead()
+		if zxid := receive(t, "the outcome", read); zxid != -1 {
+			t.Errorf("the leader without a majority answered from zxid %x", zxid)
+		}
+		if zxid := receive(t, "the outcome", other); zxid == -1 {
+			t.Error("a command of a member with a majority was lost")
+		}
+	})
+}
+
+// TestReadOfNewLeader: a leader gives no index before all entries of earlier terms are
+// applied here, nor to a member that knows a later term.
+func TestReadOfNewLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m, other := members[lead], members[(lead+1)%3]
+		term := m.raft.CurrentTerm()
+		if _, ok := m.readIndex.answer(other.cfg.ID, term, nil); !ok {
+			t.Error("the leader gives no index")
+		}
+		if _, ok := m.readIndex.answer(other.cfg.ID, term+1, nil); ok {
+			t.Error("it gives one to a member that knows a later term")
+		}
+		if _, ok := other.readIndex.get(0, nil); ok {
+			t.Error("a follower gives one")
+		}
+		for _, begun := range []uint64{0, term - 1} {
+			m.lease.begun.Store(begun)
+			if _, ok := m.readIndex.get(0, nil); ok {
+				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
+			}
+		}
+		m.lease.begun.Store(term)
+	})
+}
+
+// TestRounds: only agreement to this round or a later one counts, of a majority of the
+// voters. A member that asks has agreed only to its own question.
+func TestRounds(t *testing.T) {
+	members := []MemberInfo{{ID: 1, Voter: true}, {ID: 2, Voter: true}, {ID: 3, Voter: true}, {ID: 4, Voter: true}, {ID: 5, Voter: true}, {ID: 6}}
+	c := newContacts(1, timesFor(time.Second))
+	agreed := func(round, asker uint64) bool {
+		ok, _ := c.hasAgreed(round, asker, members)
+		return ok
+	}
+	before := c.ask()
+	round := c.ask()
+	c.agree(2, before)
+	c.agree(3, before)
+	if !agreed(before, 0) || agreed(round, 0) {
+		t.Error("agreement to the round before counts for this one, or not for that one")
+	}
+	_, news := c.hasAgreed(round, 0, members)
+	c.agree(2, round)
+	receive(t, "news", news)
+	c.agree(6, round)
+	if agreed(round, 0) || agreed(round, 6) || agreed(round, 2) {
+		t.Error("two of five voters have agreed")
+	}
+	if !agreed(round, 3) {
+		t.Error("two of five voters have agreed, and a third one asks")
+	}
+	if agreed(round, 0) {
+		t.Error("the question of one member counts for another's")
+	}
+	c.agree(2, before) // an answer that was delayed
+	c.agree(3, c.ask())
+	if !agreed(round, 0) {
+		t.Error("a majority has agreed, one to a later round")
+	}
+}
+
+// TestBeatAgreesToEarlierRound: the answer to a heartbeat that was on its way when a round
+// began does not count for that round.
+func TestBeatAgreesToEarlierRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		p, beats, reply := b.pulse, make(chan bool), make(chan bool)
+		b.answer(t, "b", kindBeat, func(c net.Conn) {
+			defer c.Close()
+			for readFull(c, beatLen) != nil {
+				select {
+				case beats <- true:
+				case <-b.stop:
+					return
+				}
+				select {
+				case <-reply:
+				case <-b.stop:
+					return
+				}
+				c.Write(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()))
+			}
+		})
+		b.wg.Go(p.run)
+		receive(t, "a heartbeat", beats)
+		round := p.contacts.ask()
+		agreed := func() uint64 {
+			synctest.Wait()
+			p.contacts.mu.Lock()
+			defer p.contacts.mu.Unlock()
+			return p.contacts.peer(2).agreed
+		}
+		reply <- true
+		if n := agreed(); n >= round {
+			t.Errorf("a heartbeat before round %d agrees to round %d", round, n)
+		}
+		receive(t, "a heartbeat", beats)
+		reply <- true
+		if n := agreed(); n != round {
+			t.Errorf("a heartbeat in round %d agrees to round %d", round, n)
+		}
+	})
+}
+
+// TestReadAsksLeader: a follower asks the leader, with its own id and term, again if the
+// leader refuses, and answers when it has applied the entry at the index.
+func TestReadAsksLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		asked := make(chan []byte, 10)
+		b.answer(t, "b", kindForward, func(c net.Conn) {
+			defer c.Close()
+			for n := uint64(1); ; n++ {
+				head := readFull(c, 5)
+				if head == nil {
+					return
+				}
+				q := readFull(c, int(binary.BigEndian.Uint32(head[1:])))
+				if head[0] != msgAsk || len(q) != askLen || binary.BigEndian.Uint64(q) != n {
+					t.Errorf("message %c with % x", head[0], q)
+					return
+				}
+				asked <- q
+				tell := func(number, index uint64) {
+					writeMessage(c, msgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
+				}
+				tell(n-1, 1) // late, to a question that was given up
+				if n == 1 {
+					tell(n, 0)
+				} else {
+					tell(n, 7)
+				}
+			}
+		})
+		p := b.proposer()
+		b.leader.set(2, "b:1")
+		b.wg.Go(p.run)
+		read := make(zxids, 1)
+		p.propose(fsm.Nothing(), read, nil)
+		for range 2 {
+			q := receive(t, "a question", asked)
+			if id, term := binary.BigEndian.Uint64(q[8:]), binary.BigEndian.Uint64(q[16:]); id != 1 || term != b.pulse.raft.CurrentTerm() {
+				t.Errorf("member %d asks in term %d, want 1 in %d", id, term, b.pulse.raft.CurrentTerm())
+			}
+		}
+		b.pulse.commits.set(6, 1)
+		synctest.Wait()
+		if len(read) > 0 {
+			t.Fatal("it is answered before entry 7 is applied")
+		}
+		b.pulse.commits.set(7, 1)
+		if receive(t, "the outcome", read) == -1 {
+			t.Error("it is lost")
+		}
+
+		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
+		b.pulse.commits.set(5, 1)
+		receive(t, "a question", asked)
+		synctest.Wait()
+		b.leader.suspend()
+		if zxid := receive(t, "the outcome", read); zxid != -1 {
+			t.Error("it is answered, although it was given up")
+		}
+	})
+}
+
+// TestReadAfterRaftsOwnEntries: a read-only command does not wait for an entry that Raft
+// keeps to itself, nor for one that a snapshot has replaced.
+func TestReadAfterRaftsOwnEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m := members[lead]
+		<-m.proposeWrite()
+		applied := m.commits.applied()
+		if err := m.raft.Barrier(0).Error(); err != nil {
+			t.Fatal(err)
+		}
+		commit := m.raft.CommitIndex()
+		if commit <= applied {
+			t.Fatalf("committed %d, applied %d", commit, applied)
+		}
+		if index, ok := m.readIndex.visible(commit); index != applied || !ok {
+			t.Errorf("%d is committed, and the state last changed at %d, want %d", commit, index, applied)
+		}
+		if index, ok := m.readIndex.visible(commit + 10); index != applied || !ok {
+			t.Errorf("up to an entry that is not in the log: %d, want %d", index, applied)
+		}
+		for _, m := range members {
+			if receive(t, "the outcome", m.proposeRead()) == -1 {
+				t.Error("it is lost")
+			}
+		}
+		m.commits.set(applied-1, 1) // it is committed, and not applied yet
+		if index, ok := m.readIndex.visible(commit); index != applied || !ok {
+			t.Errorf("%d is committed, the last write at %d, and not %d", commit, applied, index)
+		}
+		m.commits.set(applied, m.raft.CurrentTerm())
+	})
+}
