@@ -389,3 +389,46 @@ func (s *stream) Event(int64, proto.EventType, string) {
 	defer s.mu.Unlock()
 	s.watching = false
 }
+
+// TestAnswer: commands that are not in the log get the same replies as from an entry of
+// the log, and change nothing. A command that cannot be decoded is lost.
+func TestAnswer(t *testing.T) {
+	var sent []string
+	r := NewReplica()
+	r.Observe(observer{&sent})
+	r.Complete(func(_ *Envelope, i int) Waiter { return &waiter{fmt.Sprintf("command %d", i), &sent} })
+	if err := r.Apply(&raft.Log{Index: 3, Term: 1, Data: entryOf(1, 1, OpenSession(1, 5, 1000, session.Password{}))}); err != nil {
+		t.Fatal(err)
+	}
+	sent = nil
+	sync := func(session int64) *Command {
+		return &Command{Op: proto.OpSync, Session: session, Conn: 1, Body: (&proto.Path{Path: "/a"}).Append(nil)}
+	}
+	commands := []*Command{sync(5), Nothing(), {Op: proto.OpSync, Session: 5}, sync(6)}
+	b, waiters := BeginEntry(nil), []Waiter{}
+	for i, c := range commands {
+		if !c.ReadOnly() {
+			t.Errorf("command %d is not read-only", i)
+		}
+		b = AppendCommand(b, c)
+		waiters = append(waiters, &waiter{fmt.Sprintf("command %d", i), &sent})
+	}
+	digest, index := r.m.Digest(), r.m.Index()
+	r.Answer(b, waiters)
+	want := []string{"command 0: reply Ok zxid 1", "command 1: reply Ok zxid 1", "command 2: reply MarshallingError zxid 1", "command 3: reply SessionExpired zxid 1"}
+	expect(t, &sent, append(slices.Clone(want), "observer: answered")...)
+	if r.m.Digest() != digest || r.m.Index() != index {
+		t.Error("they changed the state")
+	}
+	if err := r.Apply(&raft.Log{Index: 4, Term: 1, Data: entryOf(1, 2, commands...)}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, &sent, append(want, "observer: applied")...)
+
+	r.Answer(b[:len(b)-1], waiters)
+	expect(t, &sent, "command 0: reply Ok zxid 1", "command 1: reply Ok zxid 1", "command 2: reply MarshallingError zxid 1",
+		"command 3: lost", "observer: answered")
+	if createCommand(5, "/a", 0).ReadOnly() {
+		t.Error("a create is read-only")
+	}
+}
