@@ -33,15 +33,6 @@ var plants = []plant{
 		{"proto/ops.go", `{OpSync, "sync", "SYNC", Write,`, `{OpSync, "sync", "SYNC", Read,`},
 		{"internal/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
-	{"the leader answers a sync without making sure that it still leads", []edit{
-		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
-	}, []string{"linearizability"}},
-	{"a follower answers a sync before it has applied what the leader named", []edit{
-		{"cluster/readindex.go", "if ok && p.awaitApplied(index, suspended) {", "if ok {"},
-	}, []string{"linearizability"}},
-	{"a leader answers a sync before an entry of its own term is committed", []edit{
-		{"cluster/readindex.go", "if !leads || r.lease.begun.Load() != term {", "if !leads {"},
-	}, []string{"linearizability"}},
 	{"the leader ignores the touches that other members report", []edit{
 		{"cluster/liveness.go", "!l.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:])))", "now < 0"},
 	}, []string{"expiry", "locks"}},
