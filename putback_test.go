@@ -30,6 +30,15 @@ type edit struct{ file, old, new string }
 type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
+	{"a leader answers a sync without asking the majority", []edit{
+		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
+	}, []finding{{"cluster", "TestReadOnReplacedLeader", "FAIL"}, {"cluster", "TestReadWithoutMajority", "FAIL"}}},
+	{"a sync is answered before its member has applied what was committed", []edit{
+		{"cluster/readindex.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
+	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
+	{"a new leader answers a sync before an entry of its term is committed", []edit{
+		{"cluster/readindex.go", "if !leads || r.lease.begun.Load() != term {", "if !leads {"},
+	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {".", "TestBudget", "the result is <nil>, should be InvalidACL"}}},

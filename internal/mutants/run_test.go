@@ -42,7 +42,7 @@ var (
 
 // leases matches the mutants of the code that decides who leads and when a session
 // expires.
-var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|lease|liveness|node|touches|pulse|serving|store|transport)\.go|internal/storage/(latch|storage|vote)\.go|session/)`)
+var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|lease|liveness|node|touches|pulse|readindex|serving|store|transport)\.go|internal/storage/(latch|storage|vote)\.go|session/)`)
 
 // directed are the packages whose tests also cover other packages, the fastest first.
 var directed = []string{"internal/server", "fsm", "internal/storage", "lockkeepertest", "cluster", "conform", "."}
