@@ -41,6 +41,7 @@ func TestBench(t *testing.T) {
 
 // TestBenchProcess measures the processor time and memory of a process, and restarts it.
 func TestBenchProcess(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells what a process uses")
 	}

@@ -49,6 +49,7 @@ func ask(t *testing.T, args ...string) cluster.Status {
 
 // TestClusterByClientPort runs the cluster commands with the client ports of members.
 func TestClusterByClientPort(t *testing.T) {
+	t.Parallel()
 	var addrs, members, clients []string
 	for i, port := range freePorts(t, 7) {
 		addr := fmt.Sprintf("127.0.0.1:%d", port)
@@ -102,6 +103,7 @@ func TestClusterByClientPort(t *testing.T) {
 // TestCluster grows a server to a cluster of three and an observer, hands leadership
 // over, and removes members one after the other, while a client works.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	var addrs []string
 	for _, port := range freePorts(t, 4) {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
@@ -207,6 +209,7 @@ func TestCluster(t *testing.T) {
 // TestClusterZooCfg configures a cluster with three zoo.cfg files and TLS between the
 // members. One of the files has its servers in a dynamic configuration file.
 func TestClusterZooCfg(t *testing.T) {
+	t.Parallel()
 	dir, ports, ca := t.TempDir(), freePorts(t, 6), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
 	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")

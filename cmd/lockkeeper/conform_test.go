@@ -89,6 +89,7 @@ func TestConformUsage(t *testing.T) {
 // TestConformInterrupted checks that a signal ends the command with a one-line message,
 // and that it leaves nothing on the server.
 func TestConformInterrupted(t *testing.T) {
+	t.Parallel()
 	server := memoryServer(t)
 	p := start(t, nil, "conform", server.addr, "--group", "create,delete,data,children,watches,multi", "--parallel", "1")
 	waitFor(t, "progress", func() bool { return len(p.lines()) > 0 })

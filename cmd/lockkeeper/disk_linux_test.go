@@ -11,6 +11,7 @@ import (
 // TestFullDisk fills the server's disk. The server must exit with code 1 and a one-line
 // message and, started again with more space, have everything that it acknowledged.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	mount := func(flags uintptr, size string) error {
 		return syscall.Mount("lockkeeper-test", disk, "tmpfs", flags, "size="+size)

@@ -26,30 +26,45 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// binary is the command, built once.
+// binary is this test program under the name commandName. By that name it is the command.
 var binary string
 
+const commandName = "lockkeeper-command"
+
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == commandName {
+		main()
+	}
 	dir, err := os.MkdirTemp("", "lockkeeper")
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // a test runs it as another user
-	}
-	if err == nil {
-		binary = filepath.Join(dir, "lockkeeper")
-		build := exec.Command("go", "build", "-buildvcs=false", "-o", binary, ".")
-		build.Stderr = os.Stderr
-		err = build.Run()
-	}
-	if err == nil {
-		err = os.Chmod(binary, 0o755)
+		binary = filepath.Join(dir, commandName)
+		err = errors.Join(os.Chmod(dir, 0o755), copySelf(binary)) // a test runs it as another user
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "cannot build the command:", err)
+		fmt.Fprintln(os.Stderr, "cannot copy the command:", err)
 		os.Exit(1)
 	}
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+func copySelf(to string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	from, err := os.Open(self)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	f, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, from)
+	return errors.Join(err, f.Chmod(0o755), f.Close())
 }
 
 func check1(t testing.TB, err error) {
@@ -386,6 +401,7 @@ func fails(t *testing.T, p *process, says ...string) {
 func TestServeAndStop(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(signal.String(), func(t *testing.T) {
+			t.Parallel()
 			dir := filepath.Join(t.TempDir(), "data")
 			p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
 			c := p.connect()
@@ -423,6 +439,7 @@ func TestServeAndStop(t *testing.T) {
 
 // TestKill kills the server during writes. No acknowledged write may be lost.
 func TestKill(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	written := 0
 	for round := range 5 {
@@ -536,6 +553,7 @@ func filledAs(t *testing.T, logStore string) string {
 }
 
 func TestDirectoryInUse(t *testing.T) {
+	t.Parallel()
 	dir := filled(t)
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
 	fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), dir, "in use")
@@ -551,6 +569,7 @@ func TestDirectoryInUse(t *testing.T) {
 }
 
 func TestBadDirectory(t *testing.T) {
+	inWAL, inBolt := os.DirFS(filledAs(t, "wal")), os.DirFS(filledAs(t, "boltdb"))
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, dir string)
 		says []string
@@ -584,11 +603,13 @@ func TestBadDirectory(t *testing.T) {
 		}, []string{"DIR", "not a directory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store := "wal"
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "data")
 			if strings.HasSuffix(name, "boltdb") {
-				store = "boltdb"
+				check1(t, os.CopyFS(dir, inBolt))
+			} else {
+				check1(t, os.CopyFS(dir, inWAL))
 			}
-			dir := filledAs(t, store)
 			c.harm(t, dir)
 			for i := range c.says {
 				c.says[i] = strings.Replace(c.says[i], "DIR", dir, 1)

@@ -53,6 +53,7 @@ func isAnn(ids []proto.ID) bool {
 
 // TestServeTLS configures TLS by flags, with and without a plain port.
 func TestServeTLS(t *testing.T) {
+	t.Parallel()
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
 	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
@@ -121,6 +122,7 @@ func TestServeTLSFiles(t *testing.T) {
 
 // TestZooCfgTLS configures TLS with ZooKeeper's keys.
 func TestZooCfgTLS(t *testing.T) {
+	t.Parallel()
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	authority := ca.WriteCA(t, dir, "ca.crt")
 	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")

@@ -56,6 +56,7 @@ func session(t *testing.T, p *process) {
 }
 
 func TestWire(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "it.txt")
 	server := memoryServer(t)

@@ -28,6 +28,7 @@ func zooCfg(t *testing.T, lines ...string) string {
 
 // TestZooCfg starts a server with a typical file and checks its configuration.
 func TestZooCfg(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	path := zooCfg(t,
 		"# The number of milliseconds of each tick", "tickTime=500", "", "initLimit = 10", "syncLimit: 5", "! another comment",
@@ -89,6 +90,7 @@ func TestZooCfgSyncLimit(t *testing.T) {
 
 // TestZooCfgQuota checks that enforceQuota is true only for the values that Java accepts.
 func TestZooCfgQuota(t *testing.T) {
+	t.Parallel()
 	for value, want := range map[string]error{"true": proto.QuotaExceeded, "TRUE": proto.QuotaExceeded, "false": nil, "yes": nil} {
 		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforceQuota="+value)).waitReady()
 		c := p.connect()
@@ -118,6 +120,7 @@ func TestZooCfgDigest(t *testing.T) {
 // TestZooCfgAuth checks the keys that disable the scheme digest and that enforce
 // authentication.
 func TestZooCfgAuth(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		name    string
 		lines   []string
@@ -147,6 +150,7 @@ func TestZooCfgAuth(t *testing.T) {
 
 // TestZooCfgSilentClient checks that nio.sessionlessCnxnTimeout limits how long a client may be silent.
 func TestZooCfgSilentClient(t *testing.T) {
+	t.Parallel()
 	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
 		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, key+"=300")).waitReady()
 		nc, err := net.Dial("tcp", p.addr)
@@ -244,10 +248,8 @@ func TestBadZooCfg(t *testing.T) {
 // takes its client port from that line if there is no clientPort. As in ZooKeeper, N does
 // not matter then, and no myid is needed.
 func TestZooCfgOneServer(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check1(t, err)
-	_, free, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
+	t.Parallel()
+	free := fmt.Sprint(testkit.Port(t))
 	for _, c := range []struct{ name, myid, line, clientPort, want string }{
 		{"no myid", "", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
 		{"its own line", "1", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
