@@ -59,8 +59,9 @@ type Options struct {
 	// Progress is called before each measurement, and with matters after each workload.
 	Progress func(done, of int, text string, matters bool)
 
-	phase func(r *Run, begins bool) // for tests: at the beginning and the end of what is measured
-	grace time.Duration             // after an interrupt, until the connections to a server that does not answer are closed
+	phase  func(r *Run, begins bool) // for tests: at the beginning and the end of what is measured
+	grace  time.Duration             // after an interrupt, until the connections to a server that does not answer are closed
+	settle time.Duration             // before memory is read
 }
 
 // DataBytes is the length of the data of the znodes that are written and read.
@@ -70,6 +71,7 @@ const (
 	sessionTimeout = 40 * time.Second // the longest that servers grant by default
 	frameTimeout   = 30 * time.Second // after which a reply is given up
 	defaultGrace   = 10 * time.Second // for replies after an interrupt
+	defaultSettle  = time.Second      // for the memory of a process
 	sweepTimeout   = time.Minute      // to delete what a run has created
 )
 
@@ -364,6 +366,7 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	o.Turns = cmp.Or(o.Turns, 1)
 	o.Time = cmp.Or(o.Time, 5*time.Second)
 	o.grace = cmp.Or(o.grace, defaultGrace)
+	o.settle = cmp.Or(o.settle, defaultSettle)
 	o.Ops = min(cmp.Or(o.Ops, 1_000_000), most)
 	o.IdleSessions = cmp.Or(o.IdleSessions, 10_000)
 	o.Znodes = min(cmp.Or(o.Znodes, 1_000_000), most)

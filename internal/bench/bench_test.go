@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
@@ -24,6 +25,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
+
+// settle is enough here, where only the order of magnitude of the memory is checked.
+const settle = 10 * time.Millisecond
 
 // target starts a server in this process.
 func target(t *testing.T) (*lockkeepertest.Server, *Target) {
@@ -90,7 +94,7 @@ func TestWorkloads(t *testing.T) {
 			_, own := target(t)
 			running := runtime.NumGoroutine()
 			group, _, _ := strings.Cut(w.Name, "-")
-			o := Options{Targets: []*Target{own}, Workloads: []Workload{w}, Time: time.Minute, Ops: ops, IdleSessions: 70, Znodes: 300}
+			o := Options{Targets: []*Target{own}, Workloads: []Workload{w}, Time: time.Minute, Ops: ops, IdleSessions: 70, Znodes: 300, settle: settle}
 			want := ops
 			switch group {
 			case "idle":
@@ -287,50 +291,52 @@ func TestQueue(t *testing.T) {
 func TestLostConnections(t *testing.T) {
 	for _, name := range []string{"create-16x1", "mixed-64x16", "lock-32", "handover-8"} {
 		t.Run(name, func(t *testing.T) {
-			_, own := target(t)
-			var measured atomic.Bool
-			var replies, lost, refused atomic.Int64
-			unreliable := altered(*own, func(request, reply []byte) []byte {
-				if !measured.Load() {
+			synctest.Test(t, func(t *testing.T) {
+				_, own := target(t)
+				var measured atomic.Bool
+				var replies, lost, refused atomic.Int64
+				unreliable := altered(*own, func(request, reply []byte) []byte {
+					if !measured.Load() {
+						return reply
+					}
+					switch n := replies.Add(1); {
+					case n%211 == 0:
+						lost.Add(1)
+						return nil
+					case n%101 == 0 && op(request) == proto.OpSetData:
+						refused.Add(1)
+						binary.BigEndian.PutUint32(reply[12:], 0xffffff9c) // -100: APIError
+						return reply[:16]
+					}
 					return reply
+				})
+				w, err := Choose([]string{name})
+				if err != nil {
+					t.Fatal(err)
 				}
-				switch n := replies.Add(1); {
-				case n%211 == 0:
-					lost.Add(1)
-					return nil
-				case n%101 == 0 && op(request) == proto.OpSetData:
-					refused.Add(1)
-					binary.BigEndian.PutUint32(reply[12:], 0xffffff9c) // -100: APIError
-					return reply[:16]
+				report, err := Measure(t.Context(), Options{Targets: []*Target{unreliable}, Workloads: w, Time: time.Minute, Ops: 1500,
+					phase: func(_ *Run, begins bool) { measured.Store(begins) }})
+				if err != nil || report.Left != "" {
+					t.Fatal(err, report)
 				}
-				return reply
+				var ops uint64 // of both turns: the first one is reported because it failed
+				var errs int64
+				for _, r := range report.Rows[0].Runs[0] {
+					ops += r.Ops
+					errs += r.Errors
+					if r.TwoHolders != "" || r.Errors > 0 && r.Error == "" {
+						t.Errorf("%+v", r)
+					}
+				}
+				least := lost.Load() + refused.Load()
+				if strings.HasPrefix(name, "lock") || strings.HasPrefix(name, "handover") {
+					least = 1 // connections are also lost while a client recovers
+				}
+				if errs < least || lost.Load() == 0 || report.Faults() != 1 || ops < 2000 {
+					t.Errorf("%d connections lost, %d requests refused, but there are %d errors and %d operations: %+v", lost.Load(), refused.Load(), errs, ops, report.Rows[0].Runs)
+				}
+				nothingLeft(t, own)
 			})
-			w, err := Choose([]string{name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			report, err := Measure(t.Context(), Options{Targets: []*Target{unreliable}, Workloads: w, Time: time.Minute, Ops: 1500,
-				phase: func(_ *Run, begins bool) { measured.Store(begins) }})
-			if err != nil || report.Left != "" {
-				t.Fatal(err, report)
-			}
-			var ops uint64 // of both turns: the first one is reported because it failed
-			var errs int64
-			for _, r := range report.Rows[0].Runs[0] {
-				ops += r.Ops
-				errs += r.Errors
-				if r.TwoHolders != "" || r.Errors > 0 && r.Error == "" {
-					t.Errorf("%+v", r)
-				}
-			}
-			least := lost.Load() + refused.Load()
-			if strings.HasPrefix(name, "lock") || strings.HasPrefix(name, "handover") {
-				least = 1 // connections are also lost while a client recovers
-			}
-			if errs < least || lost.Load() == 0 || report.Faults() != 1 || ops < 2000 {
-				t.Errorf("%d connections lost, %d requests refused, but there are %d errors and %d operations: %+v", lost.Load(), refused.Load(), errs, ops, report.Rows[0].Runs)
-			}
-			nothingLeft(t, own)
 		})
 	}
 }
@@ -427,7 +433,7 @@ func TestCompare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := Measure(t.Context(), Options{Targets: []*Target{a, b}, Workloads: w, Turns: 3, Ops: 50, Znodes: 100,
+	report, err := Measure(t.Context(), Options{Targets: []*Target{a, b}, Workloads: w, Turns: 3, Ops: 50, Znodes: 100, settle: settle,
 		phase: func(r *Run, begins bool) {
 			if begins {
 				order = append(order, r.name[:1]+r.Target.Name)
@@ -472,7 +478,7 @@ func TestRestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	report, err := Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: w, Znodes: 1234})
+	report, err := Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: w, Znodes: 1234, settle: settle})
 	if err != nil || report.Faults() != 0 || report.Rows[0].Runs[0][0].RestartSeconds <= 0 {
 		t.Errorf("%v, %+v", err, report.Rows[0].Runs)
 	}
@@ -492,7 +498,7 @@ func TestRestart(t *testing.T) {
 		}
 		return nil, errors.New("no znode")
 	}
-	report, err = Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: w, Znodes: 1234})
+	report, err = Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: w, Znodes: 1234, settle: settle})
 	if err != nil || report.Faults() != 1 || !strings.Contains(report.Rows[0].Runs[0][0].Error, "1233 znodes") {
 		t.Errorf("%v, %+v", err, report.Rows[0].Runs)
 	}

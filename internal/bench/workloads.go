@@ -448,9 +448,6 @@ func churn(r *Run, n int) error {
 	})
 }
 
-// settle is how long memory is given to settle before it is read.
-const settle = time.Second
-
 // idle opens sessions and leaves them alone.
 func idle(r *Run) error {
 	n := r.o.IdleSessions
@@ -492,7 +489,7 @@ func idle(r *Run) error {
 // itemMemory notes the memory that n sessions or znodes take.
 func (r *Run) itemMemory(before usage, n int) error {
 	select {
-	case <-time.After(settle):
+	case <-time.After(r.o.settle):
 	case <-r.ctx.Done():
 		return nil
 	}
