@@ -21,7 +21,7 @@ import (
 // sampleBolt makes a database with small and large entries, and free pages.
 func sampleBolt(t *testing.T, entries int) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "raft.db")
+	path := filepath.Join(testkit.MemoryDir(t), "raft.db")
 	db, err := openBolt(path, false)
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestRaftKeys(t *testing.T) {
 // It is made anew if the data directory was not in use yet, and else it is damaged.
 func TestEmptyBoltFile(t *testing.T) {
 	disk := testedDisk{diskStore: boltStore{}}
-	dir := t.TempDir()
+	dir := testkit.MemoryDir(t)
 	path := disk.logPath(dir)
 	check(t, os.MkdirAll(filepath.Dir(path), dirMode))
 	check(t, os.WriteFile(path, nil, fileMode))
@@ -162,7 +162,7 @@ func TestEmptyBoltFile(t *testing.T) {
 // TestBoltSyncs: the database that holds the log, the term and the vote syncs every
 // write. (TestStoredIsOnDisk asks the kernel, where it can tell.)
 func TestBoltSyncs(t *testing.T) {
-	dir := t.TempDir()
+	dir := testkit.MemoryDir(t)
 	check(t, os.Mkdir(filepath.Join(dir, raftDir), dirMode))
 	store := must(boltStore{}.open(dir, false))(t)
 	defer store.Close()

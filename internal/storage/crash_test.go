@@ -43,7 +43,7 @@ func TestCrashWhileNew(t *testing.T) {
 			}},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				dir := t.TempDir()
+				dir := testkit.MemoryDir(t)
 				check(t, os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode))
 				c.crash(t, dir)
 				s := disk.mustOpen(t, dir)
@@ -68,7 +68,7 @@ func TestCrashWhileNew(t *testing.T) {
 // and the vote show that there were entries.
 func TestLostEntries(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir := t.TempDir()
+		dir := testkit.MemoryDir(t)
 		m := start(t, disk.mustOpen(t, dir))
 		check(t, m.s.Log.DeleteRange(1, m.index))
 		m.stop()
@@ -92,7 +92,7 @@ func TestSupersededLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			onEachDisk(t, func(t *testing.T, disk testedDisk) {
-				dir := t.TempDir()
+				dir := testkit.MemoryDir(t)
 				m := start(t, disk.mustOpen(t, dir))
 				m.openSession(1)
 				for i := range 20 {
@@ -125,7 +125,7 @@ func TestSupersededLog(t *testing.T) {
 func TestTornTail(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
 		r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-		dir := t.TempDir()
+		dir := testkit.MemoryDir(t)
 		for round := range 6 {
 			m := start(t, disk.mustOpen(t, dir))
 			for before := range round {
@@ -179,7 +179,7 @@ func TestCrashWhileSnapshotsGo(t *testing.T) {
 // TestDeleteBeyondEnd: a range that ends after the log deletes what there is.
 func TestDeleteBeyondEnd(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir := t.TempDir()
+		dir := testkit.MemoryDir(t)
 		m := start(t, disk.mustOpen(t, dir))
 		m.openSession(1)
 		m.snapshot()

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 // TestPrivateFiles: only the owner may read what Open and the Storage write, and
@@ -65,7 +67,7 @@ func TestPrivateFiles(t *testing.T) {
 // only once.
 func TestTakeState(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir := filepath.Join(t.TempDir(), "data")
+		dir := filepath.Join(testkit.MemoryDir(t), "data")
 		m := start(t, disk.mustOpen(t, dir))
 		if m.s.TakeState() != nil {
 			t.Error("a new storage has a state")
@@ -168,7 +170,7 @@ func TestTermBeforeLog(t *testing.T) {
 			{"it has voted", false, true, true},
 		} {
 			t.Run(x.name, func(t *testing.T) {
-				dir := t.TempDir()
+				dir := testkit.MemoryDir(t)
 				s := disk.mustOpen(t, dir)
 				check(t, s.SetRejoining(x.rejoining))
 				check(t, s.Stable.SetUint64([]byte(TermKey), 2))

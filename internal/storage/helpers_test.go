@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -86,7 +87,7 @@ func (d testedDisk) mustCheck(t testing.TB, dir string) *Report {
 // opens the storage, each time with what it had when it was closed.
 func onEachStore(t *testing.T, test func(t *testing.T, open func() *Storage)) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir := t.TempDir()
+		dir := testkit.MemoryDir(t)
 		test(t, func() *Storage { return disk.mustOpen(t, dir) })
 	})
 	t.Run("memory", func(t *testing.T) { test(t, NewMemory().Open) })
@@ -195,7 +196,7 @@ func (m *member) stop() {
 // sample makes a data directory with a log and snapshots, and describes it.
 func sample(t *testing.T, disk testedDisk) (dir string, intact *Report) {
 	t.Helper()
-	dir = filepath.Join(t.TempDir(), "data")
+	dir = filepath.Join(testkit.MemoryDir(t), "data")
 	for round := range 2 {
 		m := start(t, disk.mustOpen(t, dir))
 		session := int64(round + 1)
@@ -223,7 +224,7 @@ func sameState(a, b *Report) bool {
 
 func copyDir(t testing.TB, from string) string {
 	t.Helper()
-	to := filepath.Join(t.TempDir(), "data")
+	to := filepath.Join(testkit.MemoryDir(t), "data")
 	check(t, os.CopyFS(to, os.DirFS(from)))
 	return to
 }

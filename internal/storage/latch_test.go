@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 // TestNothingIsWrittenAfterAFault has one write fail: all later ones fail with the
@@ -70,7 +72,7 @@ func (s failingStore) StoreLogs(logs []*raft.Log) error {
 func TestStorageIsLatched(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
 		var fault error
-		dir, broken := t.TempDir(), errors.New("the disk is broken")
+		dir, broken := testkit.MemoryDir(t), errors.New("the disk is broken")
 		disk.diskStore = failingDisk{disk.diskStore, &fault}
 		m := start(t, disk.mustOpen(t, dir))
 		fault = broken

@@ -28,7 +28,7 @@ func testWAL(segmentSize int) testedDisk {
 // the last segment.
 func crashed(t *testing.T, disk testedDisk, size int) (dir string, before, after *Report, tail foundSegment, begins int) {
 	t.Helper()
-	live := filepath.Join(t.TempDir(), "data")
+	live := filepath.Join(testkit.MemoryDir(t), "data")
 	m := start(t, disk.mustOpen(t, live))
 	m.openSession(1)
 	m.create(1, "/before", 10)
@@ -156,7 +156,7 @@ func TestWALDamagedLast(t *testing.T) {
 // missing, also where a crash could have left it out.
 func TestWALClosedEnd(t *testing.T) {
 	disk := testWAL(32 << 10)
-	dir := filepath.Join(t.TempDir(), "data")
+	dir := filepath.Join(testkit.MemoryDir(t), "data")
 	m := start(t, disk.mustOpen(t, dir))
 	m.openSession(1)
 	m.create(1, "/last", 5000)
@@ -177,7 +177,7 @@ func TestWALClosedEnd(t *testing.T) {
 func TestWALMissingSegment(t *testing.T) {
 	disk := testWAL(8 << 10)
 	dir, _ := sample(t, disk)
-	fresh := filepath.Join(t.TempDir(), "data")
+	fresh := filepath.Join(testkit.MemoryDir(t), "data")
 	check(t, disk.mustOpen(t, fresh).Close())
 	for _, dir := range []string{dir, fresh} {
 		segments := disk.files(dir)[1:]
@@ -203,7 +203,7 @@ func TestWALMissingSegment(t *testing.T) {
 // segment and the first one to the next.
 func TestWALCutRotation(t *testing.T) {
 	disk := testWAL(4 << 10)
-	live := filepath.Join(t.TempDir(), "data")
+	live := filepath.Join(testkit.MemoryDir(t), "data")
 	m := start(t, disk.mustOpen(t, live))
 	m.openSession(1)
 	for i := range 20 {
@@ -252,7 +252,7 @@ func TestWALCutRotation(t *testing.T) {
 // segment and storing the list with that segment. The next server keeps what it stores.
 func TestWALFirstSegmentCut(t *testing.T) {
 	disk := testWAL(32 << 10)
-	dir := filepath.Join(t.TempDir(), "data")
+	dir := filepath.Join(testkit.MemoryDir(t), "data")
 	check(t, disk.mustOpen(t, dir).Close())
 	first := disk.files(dir)[1]
 	check(t, os.RemoveAll(dir))
@@ -337,7 +337,7 @@ func other(s LogStore) LogStore {
 // another kind.
 func TestLostMeta(t *testing.T) {
 	for _, kind := range LogStores {
-		dir := filepath.Join(t.TempDir(), "data")
+		dir := filepath.Join(testkit.MemoryDir(t), "data")
 		m := start(t, must(openAs(dir, kind))(t))
 		m.openSession(1)
 		m.stop()

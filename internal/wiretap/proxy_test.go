@@ -50,7 +50,14 @@ type running struct {
 	more   chan struct{}
 }
 
-// start starts p. When p is stopped, start checks that no goroutine is left.
+// proxies is how many proxies are running.
+var proxies struct {
+	sync.Mutex
+	n int
+}
+
+// start starts p. When p is stopped and no other proxy is running, start checks that no
+// goroutine is left.
 func start(t testing.TB, p *Proxy) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -72,6 +79,9 @@ func start(t testing.TB, p *Proxy) *running {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
+	proxies.Lock()
+	proxies.n++
+	proxies.Unlock()
 	go func() { served <- p.Serve(ctx, l) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
@@ -82,6 +92,11 @@ func start(t testing.TB, p *Proxy) *running {
 			}
 		case <-time.After(far):
 			t.Error("Serve does not end")
+		}
+		proxies.Lock()
+		defer proxies.Unlock() // so that none starts during the check
+		if proxies.n--; proxies.n > 0 {
+			return
 		}
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
@@ -180,6 +195,7 @@ func replayed(t *testing.T, recording []byte) *golden.Scenario {
 // TestRecordScenarios plays the captured exchanges, which have all operations, through a
 // recording proxy, and then replays the recording on a new server.
 func TestRecordScenarios(t *testing.T) {
+	t.Parallel()
 	scenarios, err := golden.LoadAll(os.DirFS("../../testdata/golden"))
 	ok(t, err)
 	var recording bytes.Buffer
@@ -221,6 +237,7 @@ func (quiet) Printf(string, ...any) {}
 // proxy, and one client disappear. The recording must replay on a new server without a
 // difference.
 func TestRecordLock(t *testing.T) {
+	t.Parallel()
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
 	p := start(t, &Proxy{To: open(t).Addr().String(), InTurn: true, TurnTime: far, Handle: r.Handle})
