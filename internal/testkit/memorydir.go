@@ -1,0 +1,23 @@
+package testkit
+
+import (
+	"os"
+	"testing"
+)
+
+// MemoryDir is like t.TempDir, but the directory is in memory where the system has a
+// file system for that. There a sync costs nothing. Tests of what reaches the disk, and
+// when, need t.TempDir.
+func MemoryDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "lockkeeper-test-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
