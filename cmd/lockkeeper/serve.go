@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -183,6 +184,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	defer keepHeapFloor(os.Getenv)()
 	s, err := lockkeeper.Open(cfg)
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
