@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -22,16 +23,16 @@ import (
 // be the same, and zxids and sequence numbers must continue.
 func TestRestart(t *testing.T) {
 	t.Run("directory", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{DataDir: t.TempDir()})
+		testRestart(t, lockkeeper.Config{DataDir: testkit.MemoryDir(t)})
 	})
 	t.Run("directory with boltdb", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{DataDir: t.TempDir(), LogStore: "boltdb"})
+		testRestart(t, lockkeeper.Config{DataDir: testkit.MemoryDir(t), LogStore: "boltdb"})
 	})
 	t.Run("memory", func(t *testing.T) {
 		testRestart(t, withMemory(lockkeeper.Config{}))
 	})
 	t.Run("directory with snapshots", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{DataDir: t.TempDir(), SnapshotBytes: 1})
+		testRestart(t, lockkeeper.Config{DataDir: testkit.MemoryDir(t), SnapshotBytes: 1})
 	})
 	t.Run("memory with snapshots", func(t *testing.T) {
 		testRestart(t, withMemory(lockkeeper.Config{SnapshotBytes: 1}))
@@ -156,8 +157,8 @@ func TestLogStaysBounded(t *testing.T) {
 
 func testLogStaysBounded(t *testing.T, store string) {
 	noGoroutineLeft(t)
-	const writes = 60_000
-	dir := t.TempDir()
+	const writes, dataBytes = 15_000, 2048
+	dir := testkit.MemoryDir(t)
 	cfg := lockkeeper.Config{DataDir: dir, LogStore: store, SnapshotBytes: 256 << 10}
 	s := open(t, cfg)
 	const connections = 4
@@ -169,7 +170,7 @@ func testLogStaysBounded(t *testing.T, store string) {
 		const each = writes / connections
 		wg.Go(func() {
 			for j := range each {
-				c.Queue(proto.OpSetData, &proto.SetDataRequest{Path: path, Data: fmt.Append(nil, j, strings.Repeat(".", 512)), Version: int32(j)})
+				c.Queue(proto.OpSetData, &proto.SetDataRequest{Path: path, Data: fmt.Append(nil, j, strings.Repeat(".", dataBytes)), Version: int32(j)})
 				if c.Queued() > 4<<10 || j == each-1 {
 					if err := c.Flush(); err != nil {
 						t.Error(err)
@@ -190,7 +191,7 @@ func testLogStaysBounded(t *testing.T, store string) {
 	}
 	wg.Wait()
 	check(t, s.Close())
-	const written = writes * 512
+	const written = writes * dataBytes
 	report := must(storage.Check(dir))(t)
 	if report.SnapshotIndex == 0 {
 		t.Error("no snapshot was taken")

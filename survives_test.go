@@ -38,7 +38,7 @@ func survive(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	cfg := lockkeeper.Config{SuperDigest: super, EnforceQuota: r.IntN(2) == 0, ContainerCheckInterval: time.Hour}
 	beside := open(t, cfg)
-	cfg.DataDir, cfg.SnapshotBytes = t.TempDir(), 1<<(10+r.IntN(10))
+	cfg.DataDir, cfg.SnapshotBytes = testkit.MemoryDir(t), 1<<(10+r.IntN(10))
 	s := open(t, cfg)
 	for _, s := range []*lockkeeper.Server{s, beside} { // random clients may not write this
 		root := connect(t, inMemory(s))

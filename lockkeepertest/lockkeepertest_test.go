@@ -102,7 +102,7 @@ func TestLockExpiresInVirtualTime(t *testing.T) {
 
 func TestADayInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn := lockkeepertest.Start(t).Connect(t, 30*time.Second)
+		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second)).Connect(t, 30*time.Second)
 		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}

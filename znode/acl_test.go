@@ -122,6 +122,10 @@ func TestLongLists(t *testing.T) {
 		}
 		return ids
 	}
+	var others []proto.ACL // that match nobody
+	for i := range 100 {
+		others = append(others, proto.ACL{Perms: 31, ID: proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprint("nobody:", i)}})
+	}
 	seen := map[bool]int{}
 	for range 20_000 {
 		var acl []proto.ACL
@@ -138,9 +142,7 @@ func TestLongLists(t *testing.T) {
 			continue
 		}
 		// The same entries among many others that do not match.
-		for i := range 100 {
-			acl = append(acl, proto.ACL{Perms: 31, ID: proto.ID{Scheme: proto.SchemeDigest, ID: fmt.Sprint("nobody:", i)}})
-		}
+		acl = append(acl, others...)
 		r.Shuffle(len(acl), func(i, j int) { acl[i], acl[j] = acl[j], acl[i] })
 		a, c := newAccess(acl), Checker{}
 		if a.index == nil || a.Permits(perms, ids) != want || c.Permits(a, perms, ids) != want || c.Permits(a, perms, ids) != want {

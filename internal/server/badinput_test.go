@@ -523,8 +523,8 @@ func TestManyHalfOpen(t *testing.T) {
 		t.Logf("%d open files are allowed: %d connections, not %d", limit.Cur, most, n)
 		n = most
 	}
-	if testing.Short() {
-		n = min(n, 1000)
+	if !testkit.Thorough {
+		n = min(n, 2000)
 	}
 	// None of them may expire before the last one is open.
 	dial := open(t, server.Config{MaxSessionTimeout: time.Hour, HandshakeTimeout: time.Hour}).listen(t)

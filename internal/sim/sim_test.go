@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
 var (
@@ -51,7 +52,11 @@ func TestSeeds(t *testing.T) {
 		most = 15 * time.Second // to keep a plain go test short
 	}
 	seeds := slices.Clone(fixedSeeds)
-	for range 3 {
+	fresh := 3
+	if !testkit.Thorough {
+		fresh = 1
+	}
+	for range fresh {
 		seeds = append(seeds, randv2.Uint64()>>1)
 	}
 	if *seedFlag != 0 {

@@ -21,7 +21,7 @@ func TestDamagedFiles(t *testing.T) {
 		dir, intact := sample(t, disk)
 		newest := newestSnapshot(t, dir)
 		each := 36
-		if testing.Short() {
+		if !testkit.Thorough {
 			each = 15
 		}
 		type damagedFile struct {
