@@ -64,7 +64,7 @@ func TestFullDisk(t *testing.T) {
 				wg.Go(func() {
 					for i := range 4000 {
 						path := fmt.Sprintf("/w%d-%d", w, i)
-						if _, err := c.Create(path, []byte(strings.Repeat("full", 1000)), 0); err != nil {
+						if _, err := c.Create(path, []byte(strings.Repeat("full", 2000)), 0); err != nil {
 							return
 						}
 						acknowledged[w] = append(acknowledged[w], path)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/conform"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -28,9 +29,13 @@ func TestLockkeeper(t *testing.T) {
 	whole(t, func(t *testing.T) *lockkeepertest.Server { return lockkeepertest.Start(t, everything) })
 }
 
-// TestMembers runs the whole suite against a leader and against a follower.
+// TestMembers runs the whole suite against a follower and, if tests are to be thorough,
+// against a leader.
 func TestMembers(t *testing.T) {
 	for i, role := range []string{"leader", "follower"} {
+		if role == "leader" && !testkit.Thorough {
+			continue
+		}
 		t.Run(role, func(t *testing.T) {
 			whole(t, func(t *testing.T) *lockkeepertest.Server {
 				c := lockkeepertest.StartCluster(t, 3, everything)

@@ -568,8 +568,11 @@ func same(tree *Tree, m model, now int64) error {
 	}
 	var size int64
 	records := make([]Record, 0, len(m))
-	below := map[string]int{}
+	below, children := map[string]int{}, map[string][]string{}
 	for p := range m {
+		if p != "/" {
+			children[m.parent(p)] = append(children[m.parent(p)], p)
+		}
 		for p != "/" {
 			p = m.parent(p)
 			below[p]++
@@ -583,7 +586,8 @@ func same(tree *Tree, m model, now int64) error {
 		if r := n.Record(); !reflect.DeepEqual(r, want) {
 			return fmt.Errorf("%s is %+v, want %+v", p, r, want)
 		}
-		children := m.children(p)
+		children := children[p]
+		slices.Sort(children)
 		var names []string
 		for name := range tree.Children(n) {
 			names = append(names, strings.TrimSuffix(p, "/")+"/"+name)

@@ -26,7 +26,7 @@ func TestFullDisk(t *testing.T) {
 	c := p.connect()
 	written := 0
 	for ; ; written++ {
-		if _, err := c.Create(fmt.Sprintf("/n%d", written), make([]byte, 2000), 0); err != nil {
+		if _, err := c.Create(fmt.Sprintf("/n%d", written), make([]byte, 10_000), 0); err != nil {
 			break
 		}
 	}

@@ -783,8 +783,8 @@ func TestCloseSessionEndsThePipeline(t *testing.T) {
 func TestCutPipeline(t *testing.T) {
 	s := testkit.Seed(t)
 	rounds, writes := 60, 300
-	if testing.Short() {
-		rounds = 10
+	if !testkit.Thorough {
+		rounds = 20
 	}
 	overAll(t, server.Config{MaxOutstanding: 10}, func(t *testing.T, p *port, dial rawtest.Dialer) {
 		r := rand.New(rand.NewPCG(s, 0))
