@@ -1,7 +1,7 @@
 // Package testkit has what the tests of several packages share: transcripts, generated
-// parts of documents, seeds of random tests, certificates, ports, measurements of memory
-// and processor time, and waiting for a condition or for the end of goroutines. Only
-// tests import it.
+// parts of documents, seeds of random tests, certificates, ports, directories in memory,
+// measurements of memory and processor time, and waiting for a condition or for the end
+// of goroutines. Only tests import it.
 package testkit
 
 import (
