@@ -56,7 +56,7 @@ type conn struct {
 	between bool          // no byte of the next request has been read
 	timed   bool          // reading has a deadline, when the client counts as idle
 	busy    bool          // something has been read since that deadline was set
-	unsent  bool          // frames have been queued since the writer was last woken
+	unsent  bool          // frames have been queued since the outbox was last flushed
 	fed     bool          // something has been read since the session was last touched
 
 	stats connStats
@@ -104,7 +104,7 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	}
 }
 
-// markDirty makes the applier wake the writer once the running entry is applied.
+// markDirty makes the applier flush the outbox once the running entry is applied.
 func (c *conn) markDirty() {
 	if !c.dirty.Swap(true) {
 		c.s.markDirty(c)
@@ -146,7 +146,7 @@ func (c *conn) await() {
 }
 
 // fromNetwork reads from the socket for the reader's buffer. Before each read it
-// wakes the writer if replies are queued, so that requests that arrived together
+// flushes the outbox if replies are queued, so that requests that arrived together
 // are answered with one write. It returns errIdle if the client has become idle.
 type fromNetwork struct{ c *conn }
 

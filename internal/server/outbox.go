@@ -6,15 +6,14 @@ import (
 )
 
 // outbox holds the frames that wait to be sent on a connection, in order. Any
-// goroutine may add frames; the writer sends them. The writer is a goroutine that
-// flush starts if none is running. It ends when everything queued is sent.
+// goroutine may add frames; flush gives the outbox to a writer, which sends them.
 type outbox struct {
 	mu      sync.Mutex
 	room    sync.Cond // on mu; signalled when at most softLimit bytes are queued, on close, and when ended
 	buf     []byte
 	spare   []byte // the writer's other buffer, swapped with buf
-	conn    *conn  // whose outbox it is; nil until the writer may be started
-	writing bool   // there is a writer
+	conn    *conn  // whose outbox it is; nil until a writer may have it
+	writing bool   // the outbox waits for a writer, or has one
 	idle    bool   // the client is idle, so empty buffers are not kept
 	last    bool   // nothing more will be added; the connection ends when all is sent
 	closed  bool   // the connection has ended; queued frames are discarded
@@ -72,7 +71,7 @@ func (o *outbox) finish() {
 	o.flush()
 }
 
-// flush starts the writer if it has something to do and is not running.
+// flush gives the outbox to a writer if there is something to do and it has none.
 func (o *outbox) flush() {
 	o.mu.Lock()
 	starts := o.conn != nil && !o.writing && !o.ended && (len(o.buf) > 0 || o.last || o.closed)
@@ -81,17 +80,17 @@ func (o *outbox) flush() {
 	}
 	o.mu.Unlock()
 	if starts {
-		go o.write()
+		o.conn.s.writers.add(o)
 	}
 }
 
-// waitRoom blocks while more than softLimit bytes are queued. It wakes the writer,
-// because the caller does so itself only before it reads from the network.
+// waitRoom blocks while more than softLimit bytes are queued. It calls flush, which the
+// caller does itself only before it reads from the network.
 func (o *outbox) waitRoom() {
 	o.mu.Lock()
 	if len(o.buf) > softLimit {
 		o.mu.Unlock()
-		o.flush() // from now on there is a writer until there is room
+		o.flush() // from now on it has a writer until there is room
 		o.mu.Lock()
 	}
 	for len(o.buf) > softLimit && !o.closed {
@@ -128,7 +127,7 @@ func (o *outbox) awaitEnd() {
 	}
 }
 
-// write is the writer.
+// write sends what is queued, and ends the connection if it is to end. A writer calls it.
 func (o *outbox) write() {
 	c := o.conn
 	if o.send(c.nc) {
@@ -172,4 +171,62 @@ func (o *outbox) send(to net.Conn) bool {
 	}
 	o.writing = false
 	return true
+}
+
+// writers are the goroutines that send what is in outboxes. A writer sends one outbox
+// after another, so that not every event needs a goroutine of its own. A client that does
+// not read blocks only the writer that sends to it: as long as outboxes wait, there is a
+// writer that has been started and has not taken one yet.
+type writers struct {
+	wg *sync.WaitGroup // the writers count in it
+
+	mu     sync.Mutex
+	queue  []*outbox // those that wait for a writer, in order
+	first  int       // index in queue of the first one; the elements before it are unused
+	coming bool      // a writer has been started and has not taken an outbox yet
+}
+
+// add has a writer send what is in o. The connection must not have ended.
+func (w *writers) add(o *outbox) {
+	w.mu.Lock()
+	if w.first > len(w.queue)/2 && len(w.queue) == cap(w.queue) {
+		rest := copy(w.queue, w.queue[w.first:])
+		clear(w.queue[rest:])
+		w.queue, w.first = w.queue[:rest], 0
+	}
+	w.queue = append(w.queue, o)
+	starts := !w.coming
+	w.coming = true
+	w.mu.Unlock()
+	if starts {
+		w.start()
+	}
+}
+
+func (w *writers) start() {
+	w.wg.Add(1)
+	go w.run()
+}
+
+// run is a writer.
+func (w *writers) run() {
+	defer w.wg.Done()
+	w.mu.Lock()
+	w.coming = false
+	for w.first < len(w.queue) {
+		o := w.queue[w.first]
+		w.queue[w.first] = nil
+		if w.first++; w.first == len(w.queue) {
+			w.queue, w.first = w.queue[:0], 0
+		}
+		starts := !w.coming && len(w.queue) > 0
+		w.coming = w.coming || starts
+		w.mu.Unlock()
+		if starts {
+			w.start()
+		}
+		o.write()
+		w.mu.Lock()
+	}
+	w.mu.Unlock()
 }

@@ -111,14 +111,15 @@ type Server struct {
 	conns     map[*conn]struct{}
 	perAddr   map[string]int
 	sessions  map[int64]*conn // by session id: the connection on this server that owns it
-	wg        sync.WaitGroup  // goroutines of connections, listeners and logWaiting
+	wg        sync.WaitGroup  // goroutines of connections and listeners, writers, and logWaiting
 
 	dirtyMu sync.Mutex
-	dirty   []*conn // connections for which frames were queued while the tree was locked, and whose writer is not woken yet
+	dirty   []*conn // connections for which frames were queued while the tree was locked, and whose outbox is not flushed yet
 	woken   []*conn // a list to reuse, swapped with dirty
 	scratch []byte  // buffer for replies to parked reads; used only while the tree is locked for Done
 
 	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
+	writers writers
 
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection
@@ -134,6 +135,7 @@ func New(cfg Config) *Server {
 		cfg: cfg, start: time.Now(),
 		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
 	}
+	s.writers.wg = &s.wg
 	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }
 	if s.cfg.TimeOfDay == nil {
 		s.cfg.TimeOfDay = time.Now
