@@ -26,6 +26,9 @@ type outbox struct {
 // requests of a connection until its client has read some of them.
 const softLimit = 1 << 20
 
+// smallOutbox is the first size of a buffer. Most events and replies fit into it.
+const smallOutbox = 128
+
 // MinOutbox is how much larger than the longest request an outbox must be, so that
 // every znode that can be written can also be read.
 const MinOutbox = 2 << 20
@@ -50,6 +53,9 @@ func (o *outbox) add(frame func(b []byte) []byte) bool {
 	defer o.mu.Unlock()
 	if o.closed || o.last {
 		return true
+	}
+	if o.buf == nil {
+		o.buf = make([]byte, 0, smallOutbox)
 	}
 	o.buf = frame(o.buf)
 	return len(o.buf) <= o.limit
