@@ -130,8 +130,12 @@ func runWoven(t *testing.T) {
 
 // TestRealTime runs the same work in real time on all processors, so that goroutines
 // race where in virtual time one always comes first. Under the race detector it also
-// finds unsynchronized access. Limits on time are wide, or not checked.
+// finds unsynchronized access. Limits on time are wide, or not checked. A plain go test
+// does not run it without -sim.for, since it waits for most of its ten seconds.
 func TestRealTime(t *testing.T) {
+	if !testkit.Thorough && *forFlag == 0 {
+		t.Skip("runs under the race detector, or with -sim.for")
+	}
 	o := OptionsFor(randv2.Uint64() >> 1)
 	o.Real, o.Files, o.Pace, o.For = true, false, 1, 3*time.Second
 	if *forFlag > 0 {
