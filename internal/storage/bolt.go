@@ -31,7 +31,8 @@ type boltStore struct{}
 func (boltStore) name() LogStore        { return BoltDB }
 func (boltStore) files(string) []string { return []string{boltFile} }
 
-func (boltStore) logPath(dir string) string { return filepath.Join(dir, boltFile) }
+func (boltStore) logPath(dir string) string    { return filepath.Join(dir, boltFile) }
+func (boltStore) stablePath(dir string) string { return filepath.Join(dir, boltFile) }
 
 func (b boltStore) create(dir string) error { return createDatabase(b.logPath(dir)) }
 

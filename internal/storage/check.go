@@ -58,7 +58,6 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 		return nil, err
 	}
 	defer store.Close()
-	path := disk.logPath(dir)
 	newest, snapshot, err := reading.wait()
 	if err != nil {
 		return nil, err
@@ -70,12 +69,12 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	} else {
 		report.SnapshotIndex = newest.Index
 	}
-	old, err := supersededLog(path, store, newest)
+	old, err := supersededLog(disk.logPath(dir), store, newest)
 	if err != nil {
 		return nil, err
 	}
 	if old == nil {
-		err = verifyLog(path, store, newest, snapshot, func(l *raft.Log) error {
+		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error {
 			switch l.Type {
 			case raft.LogCommand:
 				return machine.Apply(l.Index, l.Term, l.Data, nil)

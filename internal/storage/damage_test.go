@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -126,6 +127,29 @@ func tryDamaged(t *testing.T, disk testedDisk, dir, name string, content []byte,
 		t.Errorf("%s, %s: the state is %+v, was %+v", name, what, now, intact)
 	}
 	return false
+}
+
+// TestDamagedTerm damages the stored term, which only its checksum protects. The error
+// names the file that has it.
+func TestDamagedTerm(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir, intact := sample(t, disk)
+		name := must(filepath.Rel(dir, disk.stablePath(dir)))(t)
+		content := must(os.ReadFile(disk.stablePath(dir)))(t)
+		// In a page of bbolt, the value is right behind its key. Older pages have it, too.
+		key, found := []byte(TermKey), 0
+		for at := 0; ; found++ {
+			i := bytes.Index(content[at:], key)
+			if i < 0 {
+				break
+			}
+			at += i + len(key)
+			content[at+7] ^= 1
+		}
+		if found == 0 || !tryDamaged(t, disk, dir, name, content, "another term", intact) {
+			t.Errorf("%d places were damaged, and the directory was opened", found)
+		}
+	})
 }
 
 // TestRefusedDirectories opens directories that are not to be opened.

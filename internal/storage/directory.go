@@ -108,7 +108,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	s, err := openVerified(store, snapshot, disk.logPath(dir), dir, log, raftLog)
+	s, err := openVerified(disk, dir, store, snapshot, log, raftLog)
 	if err == nil && known == nil {
 		err = writeMeta(dir, &meta{formatVersion, serverID, disk.name()})
 	}
@@ -122,9 +122,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	return s, nil
 }
 
-// openVerified verifies the log in store against the newest snapshot, and returns
+// openVerified verifies what store holds against the newest snapshot, and returns
 // the Storage that they make.
-func openVerified(store raftStore, snapshot *readingSnapshot, logPath, dir string, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+func openVerified(disk diskStore, dir string, store raftStore, snapshot *readingSnapshot, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
 	removeTemporary(dir, log)
 	snaps, err := openSnapshots(dir, raftLog)
 	if err != nil {
@@ -134,14 +134,14 @@ func openVerified(store raftStore, snapshot *readingSnapshot, logPath, dir strin
 	if err != nil {
 		return nil, err
 	}
-	old, err := supersededLog(logPath, store, newest)
+	old, err := supersededLog(disk.logPath(dir), store, newest)
 	if err != nil {
 		return nil, err
 	}
 	if old != nil {
 		log.Info("deleting the log, which the leader's snapshot supersedes", "first", old.first, "last", old.last)
 		if err := store.DeleteRange(old.first, old.last); err != nil {
-			return nil, fmt.Errorf("%s: %w", logPath, err)
+			return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 		}
 	}
 	latched := &latchedStore{LogStore: store, StableStore: store}
@@ -149,7 +149,7 @@ func openVerified(store raftStore, snapshot *readingSnapshot, logPath, dir strin
 	if newest != nil {
 		s.Members = newest.Configuration
 	}
-	return s, verifyLog(logPath, store, newest, machine, func(l *raft.Log) error {
+	return s, verifyStore(disk, dir, store, newest, machine, func(l *raft.Log) error {
 		if l.Type == raft.LogConfiguration {
 			s.Members = raft.DecodeConfiguration(l.Data)
 		}

@@ -180,7 +180,7 @@ func TestTermBeforeLog(t *testing.T) {
 				}
 				check(t, s.Close())
 				_, err := checkDirectory(disk, dir)
-				if x.refused != (err != nil) || x.refused && !strings.Contains(err.Error(), "its log is empty, but it has voted in term 2") {
+				if x.refused != (err != nil) || x.refused && !strings.Contains(err.Error(), "the log is empty, but it has voted in term 2") {
 					t.Errorf("check: %v", err)
 				}
 				s, err = disk.tryOpen(dir)

@@ -71,6 +71,10 @@ type diskStore interface {
 	// entries of the log name it.
 	logPath(dir string) string
 
+	// stablePath is the file that holds the term and the vote. Messages about these
+	// name it.
+	stablePath(dir string) string
+
 	// create makes the empty files of a data directory that has no meta.json yet.
 	// Some of them may be there already, left by a crash or made by another
 	// process at the same time; create keeps those. After a crash at any moment,

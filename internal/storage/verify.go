@@ -44,22 +44,32 @@ func supersededLog(path string, store raft.LogStore, newest *raft.SnapshotMeta) 
 	return old, err
 }
 
-// verifyLog reads every entry of the log, which must continue the snapshot
-// without a gap, and the term and the vote, which must not be older than the
-// entries. It calls each with the entries after the snapshot. newest and machine
-// are the newest snapshot and its state; both are nil if there is none.
-func verifyLog(path string, store raftStore, newest *raft.SnapshotMeta, machine *fsm.Machine, each func(*raft.Log) error) error {
-	log, stable := checksumLog{store}, &voteStore{StableStore: checksumStable{store}}
-	return guard(path, func() error {
+// verifyStore reads everything that the store of disk in the data directory dir holds:
+// every entry of the log, which must continue the snapshot without a gap, and the
+// term and the vote, which must not be older than the entries. It calls each with the
+// entries after the snapshot. newest and machine are the newest snapshot and its
+// state; both are nil if there is none.
+func verifyStore(disk diskStore, dir string, store raftStore, newest *raft.SnapshotMeta, machine *fsm.Machine, each func(*raft.Log) error) error {
+	last, term, err := verifyLog(disk.logPath(dir), checksumLog{store}, newest, machine, each)
+	if err != nil {
+		return err
+	}
+	unused := last == 0 && newest == nil
+	return verifyTerm(disk.stablePath(dir), &voteStore{StableStore: checksumStable{store}}, term, unused)
+}
+
+// verifyLog does that for the log, and returns the index of its last entry, and the term
+// of the newest entry in log and snapshot; 0 stands for none.
+func verifyLog(path string, log checksumLog, newest *raft.SnapshotMeta, machine *fsm.Machine, each func(*raft.Log) error) (last, term uint64, err error) {
+	err = guard(path, func() error {
 		first, err := log.FirstIndex()
 		if err != nil {
 			return err
 		}
-		last, err := log.LastIndex()
-		if err != nil {
+		if last, err = log.LastIndex(); err != nil {
 			return err
 		}
-		var end, applied, term uint64 // the snapshot's last entry, and the last one that changed its state
+		var end, applied uint64 // the snapshot's last entry, and the last one that changed its state
 		if newest != nil {
 			end, applied = newest.Index, machine.Index()
 		}
@@ -98,6 +108,15 @@ func verifyLog(path string, store raftStore, newest *raft.SnapshotMeta, machine 
 		if newest != nil {
 			term = max(term, newest.Term)
 		}
+		return nil
+	})
+	return last, term, err
+}
+
+// verifyTerm verifies the term and the vote in the store at path. The newest entry is of
+// the given term. unused says that there is neither an entry nor a snapshot.
+func verifyTerm(path string, stable raft.StableStore, term uint64, unused bool) error {
+	return guard(path, func() error {
 		current, err := stableUint64(stable, TermKey)
 		if err != nil {
 			return damaged(path, "%w", err)
@@ -113,10 +132,10 @@ func verifyLog(path string, store raftStore, newest *raft.SnapshotMeta, machine 
 		switch {
 		case current < term || current < voted:
 			return damaged(path, "its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
-		case last == 0 && newest == nil && voted > 0 && rejoining == 0:
+		case unused && voted > 0 && rejoining == 0:
 			// Without a vote it is a member that has learned the term of the cluster
 			// that it is being added to, and has not stored an entry yet.
-			return damaged(path, "its log is empty, but it has voted in term %d", voted)
+			return damaged(path, "the log is empty, but it has voted in term %d", voted)
 		}
 		return nil
 	})

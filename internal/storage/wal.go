@@ -61,7 +61,8 @@ func (walStore) files(dir string) []string {
 	return files
 }
 
-func (walStore) logPath(dir string) string { return filepath.Join(dir, walDir) }
+func (walStore) logPath(dir string) string    { return filepath.Join(dir, walDir) }
+func (walStore) stablePath(dir string) string { return filepath.Join(dir, walStable) }
 
 func (walStore) create(dir string) error {
 	if err := os.MkdirAll(filepath.Join(dir, walDir), dirMode); err != nil {
