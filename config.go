@@ -367,6 +367,6 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		SuperDigest: c.SuperDigest, SuperX509: c.X509SuperUser, MaxTLSHandshakes: c.MaxTLSHandshakes, MaxFrame: c.MaxFrameBytes, MaxConns: c.MaxConnections,
 		MaxConnsPerAddr: c.MaxConnectionsPerAddress, MaxOutstanding: c.MaxOutstanding, OutboxBytes: c.MaxOutboxBytes,
 		HandshakeTimeout: c.HandshakeTimeout, ReadOnly: c.ReadOnly, FourLetterWords: c.FourLetterWords,
-		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay,
+		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
 	}
 }

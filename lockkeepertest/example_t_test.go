@@ -15,6 +15,7 @@ type exampleT struct {
 func newT() *exampleT { return new(exampleT) }
 
 func (t *exampleT) Helper()          {}
+func (t *exampleT) Failed() bool     { return false }
 func (t *exampleT) Name() string     { return "Example" }
 func (t *exampleT) Cleanup(f func()) { t.cleanups = append(t.cleanups, f) }
 

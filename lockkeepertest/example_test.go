@@ -54,6 +54,60 @@ func ExampleServer_Disconnect() {
 	// back with its session: true
 }
 
+// The reply to a create is lost with the connection. The znode exists, and the client
+// does not know.
+func ExampleServer_Inject() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	conn := server.Connect(t, 30*time.Second)
+	server.Inject(lockkeepertest.Fault{Op: "create", Path: "/queue/*", Do: lockkeepertest.CloseAfter()})
+
+	if _, err := conn.Create("/queue", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := conn.Create("/queue/job", nil, 0, zk.WorldACL(zk.PermAll))
+	fmt.Println("create:", err)
+	for {
+		if made, _, err := conn.Exists("/queue/job"); err == nil {
+			fmt.Println("made:", made)
+			break
+		}
+		time.Sleep(time.Millisecond) // not connected yet
+	}
+	// Output:
+	// create: zk: connection closed
+	// made: true
+}
+
+// The answer to the second create of a client waits until the test says so.
+func ExampleInjection() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	conn := server.Connect(t, 30*time.Second)
+	fault := server.Inject(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Nth: 2, Do: lockkeepertest.Hold()})
+
+	done := make(chan error)
+	go func() {
+		for _, path := range []string{"/a", "/b"} {
+			_, err := conn.Create(path, nil, 0, zk.WorldACL(zk.PermAll))
+			done <- err
+		}
+	}()
+	fmt.Println("the first create:", <-done)
+	<-fault.Fired()
+	fmt.Println("the second create waits")
+	fault.Remove()
+	fmt.Println("the second create:", <-done)
+	// Output:
+	// the first create: <nil>
+	// the second create waits
+	// the second create: <nil>
+}
+
 // A session and its ephemeral znode survive the end of the cluster's leader.
 func ExampleStartCluster() {
 	t := newT()

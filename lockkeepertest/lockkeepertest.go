@@ -65,6 +65,8 @@ type Server struct {
 	label string // profiler label that marks the server's goroutines
 	addr  string // of the port; empty without one
 
+	faults faults
+
 	mu sync.Mutex
 	s  *lockkeeper.Server // nil while stopped
 }
@@ -97,7 +99,11 @@ func newServer(t testing.TB, options []Option) *Server {
 	if s.cfg.DataDir == "" {
 		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart
 	}
+	testhooks.In(&s.cfg).Tap = s.tap
 	t.Cleanup(func() {
+		for _, why := range s.faults.unused() {
+			t.Errorf("lockkeepertest: %s", why)
+		}
 		if err := s.stop((*lockkeeper.Server).Close); err != nil {
 			t.Errorf("lockkeepertest: stop: %v", err)
 		}
@@ -206,6 +212,9 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 	server, err := s.running()
 	if err != nil {
 		return nil, err
+	}
+	if s.faults.refuses() {
+		return nil, &net.OpError{Op: "dial", Net: "memory", Err: syscall.ECONNREFUSED}
 	}
 	s.labelled(func() { conn, err = server.Dial(network, address, timeout) })
 	return conn, err

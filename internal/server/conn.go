@@ -184,13 +184,16 @@ func (f fromNetwork) Read(p []byte) (n int, err error) {
 // becomes idle, the reader starts another goroutine and leaves the connection to it. A
 // goroutine keeps the stack that its requests needed, and a new one has the smallest.
 func (s *Server) serveConn(nc net.Conn, ended func()) {
+	secured, isTLS := nc.(*tls.Conn)
+	if s.cfg.Tap != nil && !isTLS {
+		nc = s.cfg.Tap(nc)
+	}
 	c := &conn{s: s, nc: nc, raw: nc, ended: ended, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
 		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()
 	}
 	c.out.init(s.cfg.OutboxBytes)
-	secured, isTLS := nc.(*tls.Conn)
 	if isTLS {
 		c.raw = secured.NetConn()
 	} else if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {

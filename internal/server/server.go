@@ -94,7 +94,8 @@ type Config struct {
 	Built            string        // for four-letter words: YYYY-MM-DD HH:MM
 	DataDir          string        // for four-letter words
 
-	TimeOfDay func() time.Time // the clock that four-letter words show; nil is time.Now
+	TimeOfDay func() time.Time        // the clock that four-letter words show; nil is time.Now
+	Tap       func(net.Conn) net.Conn // for tests: replaces each connection that does not use TLS; may be nil
 }
 
 // Server serves clients. Its methods are safe for concurrent use.

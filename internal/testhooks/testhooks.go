@@ -13,6 +13,7 @@
 package testhooks
 
 import (
+	"net"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
@@ -33,6 +34,9 @@ type Hooks struct {
 	// leader deletes TTL znodes. Timers and sessions do not follow it, so it may
 	// jump. Nil is time.Now.
 	TimeOfDay func() time.Time
+	// Tap replaces each connection of a client that does not use TLS, at once when it
+	// is accepted. It must not block.
+	Tap func(net.Conn) net.Conn
 	// Observer is called with everything that the server applies, as it is applied.
 	// It must not block.
 	Observer fsm.Observer

@@ -1,0 +1,448 @@
+package lockkeepertest
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// tap is the server's end of a client's connection. It makes the faults. The server's
+// reader calls Read, and its writer Write.
+//
+// A goroutine that waits for another one does so at a channel and not at a mutex, since
+// a synctest bubble takes only the former for idle.
+type tap struct {
+	net.Conn
+	faults *faults
+	limit  int // of a frame that the server reads
+
+	done  chan struct{} // closed by Close
+	close sync.Once
+
+	// Used only by Read.
+	in    []byte // received and not looked at
+	ready []byte // to be returned next
+	bytes bool   // what the client sends are not frames, or no longer
+	err   error  // to be returned once ready is empty
+	talk  wire.Conversation
+	begun bool // the handshake was seen
+
+	writing chan struct{} // holds an element while a goroutine sends
+
+	mu       sync.Mutex
+	asked    []asked // requests that the client has no reply to, in order
+	welcomed bool    // the handshake was answered
+	session  int64   // 0 before that
+	zxid     int64   // of the last reply
+	held     []sent  // an event that is held back, and what follows it
+}
+
+// asked is a request whose reply is to be sent.
+type asked struct {
+	fault *Injection // for the reply; may be nil
+	reply []byte     // if not nil, the server does not know of the request, and this is the reply
+}
+
+// sent is a frame for the client.
+type sent struct {
+	frame []byte
+	fault *Injection // may be nil
+	event bool
+	since time.Time // of an event that is held back
+}
+
+// tap puts a tap on a new connection.
+func (s *Server) tap(nc net.Conn) net.Conn {
+	t := &tap{Conn: nc, faults: &s.faults, limit: max(s.cfg.MaxFrameBytes, jute.DefaultMaxFrame),
+		done: make(chan struct{}), writing: make(chan struct{}, 1)}
+	if _, tcp := nc.RemoteAddr().(*net.TCPAddr); tcp && s.faults.refuses() { // Dial refuses the others
+		t.Close()
+	}
+	return t
+}
+
+// Close closes the connection. It does not block.
+func (t *tap) Close() error {
+	t.close.Do(func() { close(t.done) })
+	return t.Conn.Close()
+}
+
+// Read returns what the server is to see of what the client sends.
+func (t *tap) Read(p []byte) (int, error) {
+	for len(t.ready) == 0 {
+		if t.err != nil {
+			return 0, t.err
+		}
+		if t.look() {
+			continue
+		}
+		buf := p
+		if len(t.in) > 0 && len(buf) < 4<<10 {
+			buf = make([]byte, 4<<10) // the rest of a frame of which the server asked for the first bytes
+		}
+		n, err := t.Conn.Read(buf)
+		t.in = append(t.in, buf[:n]...)
+		switch timeout, ok := err.(net.Error); {
+		case err == nil:
+		case ok && timeout.Timeout():
+			if n == 0 {
+				return 0, err
+			}
+		default:
+			t.bytes, t.err = true, err // the rest is not a whole frame
+		}
+	}
+	n := copy(p, t.ready)
+	if t.ready = t.ready[n:]; len(t.ready) == 0 {
+		t.ready = nil
+	}
+	return n, nil
+}
+
+// look takes the next frame from what was received, and reports false if more has to be
+// received first.
+func (t *tap) look() bool {
+	if len(t.in) == 0 || !t.bytes && len(t.in) < 4 {
+		return false
+	}
+	if !t.bytes {
+		length := binary.BigEndian.Uint32(t.in)
+		if length < 8 || uint64(length) > uint64(t.limit) { // for instance a four-letter word
+			t.bytes = true
+		} else {
+			end := 4 + int(length)
+			if len(t.in) < end {
+				return false
+			}
+			frame := slices.Clone(t.in[:end])
+			if t.in = t.in[end:]; len(t.in) == 0 {
+				t.in = nil
+			}
+			t.request(frame)
+			return true
+		}
+	}
+	t.ready, t.in = t.in, nil
+	return true
+}
+
+// request handles a frame from the client: it passes it on, unless a fault hits it.
+func (t *tap) request(frame []byte) {
+	f := t.talk.FromClient(frame[4:])
+	var hit *Injection
+	if t.faults.any() {
+		hit = t.faults.hit(t.message(&f), false)
+	}
+	q := asked{}
+	if hit != nil {
+		switch hit.fault.Do.kind {
+		case delay, hold:
+			hit.fire()
+			if !hit.wait(time.Now(), t.done) {
+				t.err = net.ErrClosed
+				return
+			}
+		case drop:
+			hit.fire()
+			return
+		case closeBefore:
+			t.Close()
+			hit.fire()
+			t.err = net.ErrClosed
+			return
+		case answer:
+			t.answer(&f, hit)
+			return
+		default:
+			q.fault = hit
+		}
+	}
+	t.mu.Lock()
+	t.asked = append(t.asked, q)
+	t.mu.Unlock()
+	t.ready = frame
+}
+
+// message returns what faults match of a frame from the client.
+func (t *tap) message(f *wire.Frame) *message {
+	t.mu.Lock()
+	m := message{op: wire.OpName(f.Op), paths: paths(f), session: t.session}
+	t.mu.Unlock()
+	if f.Kind == wire.ConnectRequest {
+		m.op = opConnect
+		if q, ok := f.Body.(*proto.ConnectRequest); ok {
+			m.session = q.SessionID
+		}
+	}
+	return &m
+}
+
+// paths returns the paths in a frame.
+func paths(f *wire.Frame) (all []string) {
+	for field := range f.Fields() {
+		var s string
+		switch v := field.Value.(type) {
+		case string:
+			s = v
+		case proto.Path:
+			s = v.Path
+		}
+		if base := field.Base(); strings.HasPrefix(s, "/") && base != "id" && base != "scheme" {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// answer answers a request in place of the server.
+func (t *tap) answer(f *wire.Frame, by *Injection) {
+	frame, start := jute.BeginFrame(nil)
+	if f.Kind == wire.ConnectRequest {
+		refusal := proto.ConnectReply{Password: make([]byte, proto.PasswordLen)}
+		if q, ok := f.Body.(*proto.ConnectRequest); ok {
+			refusal.HasReadOnly = q.HasReadOnly
+		}
+		frame = refusal.Append(frame)
+	} else {
+		xid := f.Xid
+		if f.Op == proto.OpPing {
+			xid = proto.XidPing
+		}
+		h := proto.ReplyHeader{Xid: xid, Code: by.fault.Do.code} // own sets the zxid
+		frame = h.Append(frame)
+	}
+	jute.EndFrame(frame, start)
+	if !t.takeWriting() {
+		t.err = net.ErrClosed
+		return
+	}
+	defer t.giveWriting()
+	t.mu.Lock()
+	t.asked = append(t.asked, asked{reply: frame, fault: by})
+	out := t.release(t.own(nil))
+	t.mu.Unlock()
+	if t.send(out) != nil || f.Kind == wire.ConnectRequest {
+		t.Close()
+		t.err = net.ErrClosed
+	}
+}
+
+// own appends the replies at the head of asked that do not come from the server. The
+// caller holds mu.
+func (t *tap) own(out []sent) []sent {
+	for len(t.asked) > 0 && t.asked[0].reply != nil {
+		frame := t.asked[0].reply
+		if t.welcomed {
+			binary.BigEndian.PutUint64(frame[8:], uint64(t.zxid)) // behind the length and the xid
+		}
+		out = append(out, sent{frame: frame, fault: t.asked[0].fault})
+		t.asked = t.asked[1:]
+	}
+	return out
+}
+
+// takeWriting makes this goroutine the one that sends. It returns false if the
+// connection was closed.
+func (t *tap) takeWriting() bool {
+	select {
+	case <-t.done:
+		return false
+	case t.writing <- struct{}{}:
+		return true
+	}
+}
+
+func (t *tap) giveWriting() { <-t.writing }
+
+// Write sends whole frames from the server.
+func (t *tap) Write(p []byte) (int, error) {
+	if !t.takeWriting() {
+		return 0, net.ErrClosed
+	}
+	defer t.giveWriting()
+	t.mu.Lock()
+	out, plain := t.replies(p)
+	if plain && len(t.held) == 0 {
+		t.mu.Unlock()
+		return t.Conn.Write(p) // in one piece
+	}
+	out = t.release(out)
+	t.mu.Unlock()
+	if err := t.send(out); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// replies takes frames apart and finds the faults that hit them. It returns plain true
+// if there are none. The caller holds mu.
+func (t *tap) replies(p []byte) (out []sent, plain bool) {
+	plain = true
+	for rest := p; len(rest) > 0; {
+		end := len(rest)
+		if len(rest) >= 4 {
+			if n := binary.BigEndian.Uint32(rest); uint64(n) <= uint64(len(rest)-4) {
+				end = 4 + int(n)
+			}
+		}
+		s := t.reply(rest[:end])
+		rest = rest[end:]
+		plain = plain && s.fault == nil
+		before := len(out) + 1
+		out = t.own(append(out, s))
+		plain = plain && len(out) == before
+	}
+	return out, plain
+}
+
+// reply finds the fault that hits one frame. The caller holds mu.
+func (t *tap) reply(frame []byte) sent {
+	s := sent{frame: frame}
+	d := jute.NewDecoder(frame[min(4, len(frame)):])
+	switch {
+	case len(t.asked) == 0 && !t.welcomed: // the answer to a four-letter word
+		return s
+	case !t.welcomed:
+		var r proto.ConnectReply
+		r.Decode(&d)
+		t.session, t.welcomed = r.SessionID, true
+	default:
+		var h proto.ReplyHeader
+		if h.Decode(&d); d.Err() != nil {
+			return s
+		}
+		if s.event = h.Xid == proto.XidEvent; s.event {
+			var e proto.WatcherEvent
+			e.Decode(&d)
+			if t.faults.any() {
+				s.fault = t.faults.hit(&message{opEvent, []string{e.Path}, t.session}, false)
+			}
+			return s
+		}
+		t.zxid = max(t.zxid, h.Zxid)
+	}
+	if len(t.asked) > 0 {
+		s.fault = t.asked[0].fault
+		t.asked = t.asked[1:]
+	}
+	return s
+}
+
+// waits reports whether the frame has to wait before it is sent.
+func (s *sent) waits() bool {
+	return s.event && s.fault != nil && (s.fault.fault.Do.kind == delay || s.fault.fault.Do.kind == hold)
+}
+
+func (s *sent) isPing() bool {
+	return !s.event && len(s.frame) >= 8 && int32(binary.BigEndian.Uint32(s.frame[4:])) == proto.XidPing
+}
+
+// release returns the frames that can be sent now, and keeps the others in held. The
+// caller holds mu and writing.
+func (t *tap) release(out []sent) (now []sent) {
+	for _, s := range out {
+		if len(t.held) == 0 && !s.waits() || s.isPing() {
+			now = append(now, s)
+			continue
+		}
+		s.frame = slices.Clone(s.frame)
+		if s.waits() {
+			s.since = time.Now()
+			s.fault.fire()
+		}
+		if t.held = append(t.held, s); len(t.held) == 1 {
+			go t.sendHeld()
+		}
+	}
+	return now
+}
+
+// sendHeld sends what is held back, each frame when its time has come.
+func (t *tap) sendHeld() {
+	for {
+		t.mu.Lock()
+		first := t.held[0]
+		t.mu.Unlock()
+		if !first.fault.wait(first.since, t.done) || !t.takeWriting() {
+			return
+		}
+		t.mu.Lock()
+		n := 1
+		for n < len(t.held) && !t.held[n].waits() {
+			n++
+		}
+		now := t.held[:n]
+		t.held = slices.Clone(t.held[n:])
+		more := len(t.held) > 0
+		t.mu.Unlock()
+		err := t.send(now)
+		t.giveWriting()
+		if err != nil {
+			t.Close()
+			return
+		}
+		if !more {
+			return
+		}
+	}
+}
+
+// send sends frames to the client, and does to them what their faults say. The caller
+// holds writing.
+func (t *tap) send(out []sent) error {
+	for _, s := range out {
+		do := Action{}
+		if s.fault != nil {
+			do = s.fault.fault.Do
+		}
+		var err error
+		switch do.kind {
+		case drop, dropReply:
+		case closeBefore:
+			t.Close()
+			err = net.ErrClosed
+		case closeAfter:
+			if s.event {
+				_, err = t.Conn.Write(s.frame)
+			}
+			t.Close()
+			err = net.ErrClosed
+		case trickle:
+			s.fault.fire()
+			err = t.trickle(s.frame, do.d)
+		default:
+			_, err = t.Conn.Write(s.frame)
+		}
+		if s.fault != nil {
+			s.fault.fire()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trickle sends a frame byte by byte.
+func (t *tap) trickle(frame []byte, pause time.Duration) error {
+	for i := range frame {
+		if _, err := t.Conn.Write(frame[i : i+1]); err != nil {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-t.done:
+			timer.Stop()
+			return net.ErrClosed
+		}
+	}
+	return nil
+}
