@@ -35,4 +35,13 @@ func (h hooked) ExpireSession(id int64) error {
 	}
 }
 
+func (h hooked) Watches(v *fsm.View, f func(session int64, path string)) {
+	h.s.clients.Watches(v, func(session int64, path string) bool {
+		f(session, path)
+		return true
+	})
+}
+
+func (h hooked) Connected(session int64) bool { return h.s.clients.Connected(session) }
+
 func (h hooked) Disconnect(id int64) bool { return h.s.clients.Disconnect(id) }

@@ -41,6 +41,10 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 		})
 		c.servers = append(c.servers, newServer(t, append([]Option{member}, options...)))
 	}
+	shared := &report{servers: c.servers}
+	for _, s := range c.servers {
+		s.report = shared
+	}
 	for _, s := range c.servers {
 		if err := s.open(); err != nil {
 			t.Fatalf("lockkeepertest: %v", err)
@@ -129,5 +133,5 @@ func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn
 // with the given timeout. It is closed when the test ends.
 func (c *Cluster) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
-	return connect(t, len(c.servers), sessionTimeout, c.Dial)
+	return connect(t, len(c.servers), sessionTimeout, c.Dial, c.servers[0].report)
 }

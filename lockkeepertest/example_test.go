@@ -108,6 +108,51 @@ func ExampleInjection() {
 	// the second create: <nil>
 }
 
+// A test waits until a client has the lock and another one waits for it, and looks at
+// both.
+func ExampleServer_WaitHeld() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	holder, waiter := server.Connect(t, 30*time.Second), server.Connect(t, 30*time.Second)
+	go zk.NewLock(holder, "/locks/report", zk.WorldACL(zk.PermAll)).Lock()
+	server.WaitHeld("/locks/report", holder.SessionID())
+	go zk.NewLock(waiter, "/locks/report", zk.WorldACL(zk.PermAll)).Lock()
+	server.WaitWaiters("/locks/report", 1)
+
+	lock := server.Locks()[0]
+	fmt.Println(lock.Path, lock.Holder == holder.SessionID(), len(lock.Queue), lock.Queue[0] == waiter.SessionID())
+
+	if err := server.ExpireSession(holder.SessionID()); err != nil {
+		t.Fatal(err)
+	}
+	server.WaitHeld("/locks/report", waiter.SessionID())
+	fmt.Println("the next one has a greater token:", server.Locks()[0].Token > lock.Token)
+	// Output:
+	// /locks/report true 1 true
+	// the next one has a greater token: true
+}
+
+// The znodes of a server as text.
+func ExampleServer_Tree() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	conn := server.Connect(t, 30*time.Second)
+	for _, path := range []string{"/config", "/config/b", "/config/a"} {
+		if _, err := conn.Create(path, []byte("of "+path), 0, zk.WorldACL(zk.PermAll)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Print(server.Tree())
+	// Output:
+	// /config = "of /config"
+	// /config/a = "of /config/a"
+	// /config/b = "of /config/b"
+}
+
 // A session and its ephemeral znode survive the end of the cluster's leader.
 func ExampleStartCluster() {
 	t := newT()

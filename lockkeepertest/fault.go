@@ -307,6 +307,20 @@ func (i *Injection) unused() string {
 	return fmt.Sprintf("%v never took effect; requests that it matched: %d", &i.fault, i.matched)
 }
 
+// String formats the fault and how often it matched.
+func (i *Injection) String() string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	state := "no effect yet"
+	if i.begun {
+		state = "took effect"
+	}
+	if i.removed {
+		state += ", removed"
+	}
+	return fmt.Sprintf("%v: %s; requests that it matched: %d", &i.fault, state, i.matched)
+}
+
 // faults are the faults of a server, in the order of their injection.
 type faults struct {
 	mu  sync.Mutex
@@ -348,11 +362,15 @@ func (f *faults) add(i *Injection) {
 	f.all = append(f.all, i)
 }
 
-// unused returns why the test is to fail because of faults that did nothing.
-func (f *faults) unused() (all []string) {
+func (f *faults) list() []*Injection {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, i := range f.all {
+	return slices.Clone(f.all)
+}
+
+// unused returns why the test is to fail because of faults that did nothing.
+func (f *faults) unused() (all []string) {
+	for _, i := range f.list() {
 		if why := i.unused(); why != "" {
 			all = append(all, why)
 		}

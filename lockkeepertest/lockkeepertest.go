@@ -10,7 +10,7 @@
 // bubble cannot tell when a goroutine waits for a real socket.
 //
 // When a test ends, its servers are closed. If one of them leaves a goroutine
-// behind, the test fails.
+// behind, the test fails. If a test has failed, the state of its servers is logged.
 //
 // This package promises compatibility, as package lockkeeper explains.
 package lockkeepertest
@@ -65,10 +65,13 @@ type Server struct {
 	label string // profiler label that marks the server's goroutines
 	addr  string // of the port; empty without one
 
-	faults faults
+	faults  faults
+	changes changes
+	report  *report // shared by the members of a cluster
 
-	mu sync.Mutex
-	s  *lockkeeper.Server // nil while stopped
+	mu   sync.Mutex
+	s    *lockkeeper.Server // nil while stopped
+	last *lockkeeper.Server // as s, but also while stopped
 }
 
 // labelKey is the key of the profiler label on a server's goroutines.
@@ -100,10 +103,13 @@ func newServer(t testing.TB, options []Option) *Server {
 		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart
 	}
 	testhooks.In(&s.cfg).Tap = s.tap
+	s.changes.init()
+	s.report = &report{servers: []*Server{s}}
 	t.Cleanup(func() {
 		for _, why := range s.faults.unused() {
 			t.Errorf("lockkeepertest: %s", why)
 		}
+		s.report.log(t)
 		if err := s.stop((*lockkeeper.Server).Close); err != nil {
 			t.Errorf("lockkeepertest: stop: %v", err)
 		}
@@ -132,6 +138,8 @@ func (s *Server) open() (err error) {
 	if s.s != nil {
 		return errors.New("the server is running")
 	}
+	o := &observer{changes: &s.changes}
+	testhooks.In(&s.cfg).Observer = o
 	var server *lockkeeper.Server
 	s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
 	// After a restart another program's connection may be using the port for a moment.
@@ -146,7 +154,9 @@ func (s *Server) open() (err error) {
 		s.addr = server.Addr().String()
 		s.cfg.ClientAddr = s.addr // use the same port after a restart
 	}
-	s.s = server
+	s.s, s.last = server, server
+	o.server.Store(server)
+	s.changes.restarted()
 	return nil
 }
 
@@ -224,11 +234,11 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 // It is closed when the test ends.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
-	return connect(t, 1, sessionTimeout, s.Dial)
+	return connect(t, 1, sessionTimeout, s.Dial, s.report)
 }
 
 // connect returns a client of n servers, to which dial connects.
-func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer) *zk.Conn {
+func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, report *report) *zk.Conn {
 	t.Helper()
 	// The client insists on addresses that it can resolve, though dial does not
 	// connect to them. Their ports tell the servers apart.
@@ -240,7 +250,10 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer) 
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
-	t.Cleanup(conn.Close)
+	t.Cleanup(func() {
+		report.log(t) // while its session exists
+		conn.Close()
+	})
 	late := time.After(patience)
 	for {
 		select {

@@ -216,12 +216,18 @@ func wchp(s *Server, _ *conn, b *text) {
 	s.watches(b, func(id, path string) (string, string) { return path, id })
 }
 
+// Watches calls f for every pair of a session and a path that it watches, in no
+// particular order, until f returns false.
+func (s *Server) Watches(v *fsm.View, f func(session int64, path string) bool) {
+	v.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
+}
+
 func (s *Server) watches(b *text, order func(id, path string) (head, item string)) {
 	lists := map[string][]string{}
 	room := b.limit
 	s.cfg.Replica.View(func(v *fsm.View) {
-		v.Watches(func(w fsm.Watcher, path string) bool {
-			head, item := order(session.FormatID(w.(*conn).session), path)
+		s.Watches(v, func(id int64, path string) bool {
+			head, item := order(session.FormatID(id), path)
 			lists[head] = append(lists[head], item)
 			room -= len(item) + len("\t\n")
 			return room >= 0

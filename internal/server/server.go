@@ -278,6 +278,13 @@ func (s *Server) Disconnect(session int64) bool {
 	return true
 }
 
+// Connected reports whether a session has a connection here.
+func (s *Server) Connected(session int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[session] != nil
+}
+
 // admit registers a connection. It returns false if a limit does not allow it.
 func (s *Server) admit(c *conn) bool {
 	s.mu.Lock()

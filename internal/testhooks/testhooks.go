@@ -49,6 +49,12 @@ type Server interface {
 	// Kill is Close as the end of the process would be: leadership is not handed
 	// over, and nothing more is written.
 	Kill() error
+	// Watches calls f for every pair of a session and a path that it watches on this
+	// server, in no particular order. v is what View is showing.
+	Watches(v *fsm.View, f func(session int64, path string))
+	// Connected reports whether a session has a connection to this server. It may be
+	// called from View.
+	Connected(session int64) bool
 	// ExpireSession ends a session as if its client had been silent for its
 	// timeout, and returns when its ephemerals are gone. The error is
 	// cluster.ErrNoSession if there is no such session; after any other error it

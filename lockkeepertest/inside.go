@@ -1,0 +1,452 @@
+package lockkeepertest
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Session is a session that exists.
+type Session struct {
+	ID         int64
+	Timeout    time.Duration
+	Connected  bool     // this server has a connection of the client
+	Ephemerals []string // paths of its ephemeral znodes, in the order of their creation
+}
+
+// Watch is a client's watch, of any kind.
+type Watch struct {
+	Session int64
+	Path    string
+}
+
+// Lock is a znode with children that are ephemeral and sequential, as the lock recipes
+// of go-zookeeper, kazoo and Curator make them. The session of the first child holds the
+// lock. Of locks that may be shared it is the first of the holders.
+type Lock struct {
+	Path   string
+	Holder int64     // session
+	Token  int64     // fencing token: the czxid of the holder's znode
+	Since  time.Time // when it became the first; if this member did not see that, when its znode was created
+	Queue  []int64   // the sessions that wait, in order
+}
+
+// view calls f with the server's state, or with the last one that it had if it is
+// stopped.
+func (s *Server) view(f func(server testhooks.Server, v *fsm.View)) {
+	s.mu.Lock()
+	last := s.last
+	s.mu.Unlock()
+	if last == nil {
+		return // it could not be opened
+	}
+	server := testhooks.Of(last)
+	server.View(func(v *fsm.View) { f(server, v) })
+}
+
+// Get returns a znode's data and Stat, or zk.ErrNoNode. Like all methods that look inside
+// a server, it needs no client, no request and no ACL, and shows what this server has
+// applied; of a stopped server, what it had applied.
+func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
+	err = zk.ErrNoNode
+	s.view(func(_ testhooks.Server, v *fsm.View) {
+		n := v.Tree().Lookup(path)
+		if n == nil {
+			return
+		}
+		x := n.Stat()
+		data, err = n.Record().Data, nil
+		stat = &zk.Stat{
+			Czxid: x.Czxid, Mzxid: x.Mzxid, Ctime: x.Ctime, Mtime: x.Mtime, Version: x.Version, Cversion: x.Cversion,
+			Aversion: x.Aversion, EphemeralOwner: x.EphemeralOwner, DataLength: x.DataLength, NumChildren: x.NumChildren, Pzxid: x.Pzxid,
+		}
+	})
+	return data, stat, err
+}
+
+// Tree returns the znodes as text for people, one line each, sorted, with their data and
+// the owners of ephemerals. It omits /zookeeper.
+func (s *Server) Tree() string {
+	var b strings.Builder
+	s.view(func(_ testhooks.Server, v *fsm.View) {
+		tree := v.Tree()
+		var write func(at string)
+		write = func(at string) {
+			n := tree.Lookup(at)
+			if at != "/" {
+				writeNode(&b, at, n)
+			}
+			for _, name := range slices.Sorted(tree.Children(n)) {
+				if at != "/" || name != "zookeeper" {
+					write(path.Join(at, name))
+				}
+			}
+		}
+		write("/")
+	})
+	return b.String()
+}
+
+func writeNode(b *strings.Builder, at string, n *znode.Node) {
+	r := n.Record()
+	b.WriteString(at)
+	if len(r.Data) > 0 {
+		b.WriteString(" = " + wire.Text(r.Data))
+	}
+	switch r.Kind {
+	case znode.Ephemeral:
+		b.WriteString(" (ephemeral of " + session.FormatID(r.Owner) + ")")
+	case znode.Container:
+		b.WriteString(" (container)")
+	case znode.TTL:
+		fmt.Fprintf(b, " (TTL %v)", time.Duration(r.Owner)*time.Millisecond)
+	}
+	b.WriteByte('\n')
+}
+
+// Sessions returns the sessions that exist, in order of their ids.
+func (s *Server) Sessions() (all []Session) {
+	s.view(func(server testhooks.Server, v *fsm.View) {
+		for _, x := range v.Sessions().All() {
+			all = append(all, Session{x.ID, time.Duration(x.Timeout) * time.Millisecond, server.Connected(x.ID), v.Tree().EphemeralsOf(x.ID, "")})
+		}
+	})
+	return all
+}
+
+// Watches returns the watches of the clients that are connected to this server, in order
+// of session and path. A client's watches of different kinds on the same path are one.
+func (s *Server) Watches() (all []Watch) {
+	s.view(func(server testhooks.Server, v *fsm.View) {
+		server.Watches(v, func(session int64, path string) { all = append(all, Watch{session, path}) })
+	})
+	slices.SortFunc(all, func(a, b Watch) int { return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Path, b.Path)) })
+	return all
+}
+
+// Locks returns the locks that are held, in order of their paths.
+func (s *Server) Locks() (all []Lock) {
+	s.view(func(_ testhooks.Server, v *fsm.View) {
+		dirs := map[string]bool{}
+		for _, x := range v.Sessions().All() {
+			for _, at := range v.Tree().EphemeralsOf(x.ID, "") {
+				if _, ok := sequence(at); ok {
+					dirs[path.Dir(at)] = true
+				}
+			}
+		}
+		for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+			q := queue(v, dir)
+			l := Lock{Path: dir, Holder: q[0].session, Token: q[0].czxid, Since: s.changes.since(dir, &q[0])}
+			for _, x := range q[1:] {
+				l.Queue = append(l.Queue, x.session)
+			}
+			all = append(all, l)
+		}
+	})
+	return all
+}
+
+// contender is an ephemeral and sequential znode.
+type contender struct {
+	path           string
+	number         int // its sequence number
+	session, czxid int64
+	ctime          int64
+}
+
+// sequence returns the sequence number at the end of a path.
+func sequence(path string) (int, bool) {
+	const digits = 10
+	if len(path) < digits {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(path[len(path)-digits:], 10, 63)
+	return int(n), err == nil
+}
+
+// queue returns the contenders below dir in order.
+func queue(v *fsm.View, dir string) (all []contender) {
+	n := v.Tree().Lookup(dir)
+	if n == nil {
+		return nil
+	}
+	for name := range v.Tree().Children(n) {
+		number, ok := sequence(name)
+		if !ok {
+			continue
+		}
+		at := path.Join(dir, name)
+		if x := v.Tree().Lookup(at).Stat(); v.Sessions().Get(x.EphemeralOwner) != nil {
+			all = append(all, contender{at, number, x.EphemeralOwner, x.Czxid, x.Ctime})
+		}
+	}
+	slices.SortFunc(all, func(a, b contender) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.czxid, b.czxid))
+	})
+	return all
+}
+
+// changes follows what a server applies. It lasts as long as the [Server], over
+// restarts.
+type changes struct {
+	mu      sync.Mutex
+	firsts  map[string]first // by the path of the lock
+	waiting map[*waiting]struct{}
+	opened  chan struct{} // closed and replaced when a server is opened
+}
+
+// first is the contender that became the first of a lock.
+type first struct {
+	path  string
+	czxid int64
+	since time.Time
+}
+
+// waiting is a call of a Wait method.
+type waiting struct {
+	reached func(v *fsm.View) bool
+	done    chan struct{} // closed when reached has returned true
+	again   chan struct{} // closed when the state was replaced
+}
+
+func (c *changes) init() {
+	c.firsts, c.waiting, c.opened = map[string]first{}, map[*waiting]struct{}{}, make(chan struct{})
+}
+
+// restarted makes the calls that wait look at a server that was opened.
+func (c *changes) restarted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.opened)
+	c.opened = make(chan struct{})
+}
+
+// since returns when a contender became the first of a lock.
+func (c *changes) since(dir string, q *contender) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f := c.firsts[dir]; f.path == q.path && f.czxid == q.czxid {
+		return f.since
+	}
+	return time.UnixMilli(q.ctime)
+}
+
+// note notes who is the first of a lock if a change may have changed that. The caller
+// holds mu.
+func (c *changes) note(v *fsm.View, x *proto.Change) {
+	dir := path.Dir(x.Path)
+	if f, ok := c.firsts[dir]; ok {
+		if n := v.Tree().Lookup(f.path); n != nil && n.Stat().Czxid == f.czxid {
+			return // later ones are behind it
+		}
+	}
+	delete(c.firsts, dir)
+	q := queue(v, dir)
+	switch {
+	case len(q) == 0:
+	case x.Kind == proto.NodeDeleted || q[0].path == x.Path:
+		c.firsts[dir] = first{q[0].path, q[0].czxid, time.Now()}
+	default: // it became the first earlier, unseen
+		c.firsts[dir] = first{q[0].path, q[0].czxid, time.UnixMilli(q[0].ctime)}
+	}
+}
+
+// observer is the fsm.Observer of one run of a server.
+type observer struct {
+	*changes
+	server atomic.Pointer[lockkeeper.Server] // nil until it is open
+}
+
+// replays reports whether what is applied is the past.
+func (o *observer) replays() bool {
+	server := o.server.Load()
+	if server == nil {
+		return true
+	}
+	select {
+	case <-server.Ready():
+		return false
+	default:
+		return true
+	}
+}
+
+func (o *observer) Changed(v *fsm.View, changes []proto.Change) {
+	if o.replays() {
+		return
+	}
+	c := o.changes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range changes {
+		x := &changes[i]
+		if _, ok := sequence(x.Path); ok && x.Session != 0 && (x.Kind == proto.NodeCreated || x.Kind == proto.NodeDeleted) {
+			c.note(v, x)
+		}
+	}
+	for w := range c.waiting {
+		if w.reached(v) {
+			close(w.done)
+			delete(c.waiting, w)
+		}
+	}
+}
+
+func (o *observer) Restored() {
+	c := o.changes
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for w := range c.waiting {
+		close(w.again)
+		delete(c.waiting, w)
+	}
+}
+
+func (*observer) Applied(uint64, uint64, int) {}
+func (*observer) Answered()                   {}
+func (*observer) Restoring()                  {}
+func (*observer) Failed(error)                {}
+
+// awaitState blocks until a state is reached. It reports false if that takes longer than all
+// current sessions need to expire, and some more.
+func (s *Server) awaitState(reached func(v *fsm.View) bool) bool {
+	longest := time.Duration(0)
+	for _, x := range s.Sessions() {
+		longest = max(longest, x.Timeout)
+	}
+	timer := time.NewTimer(longest + patience)
+	defer timer.Stop()
+	c := &s.changes
+	for {
+		c.mu.Lock()
+		opened := c.opened
+		c.mu.Unlock()
+		var ready <-chan struct{}
+		server, err := s.running()
+		if err == nil {
+			ready = server.Ready()
+		}
+		select {
+		case <-ready:
+		case <-opened:
+			continue
+		case <-timer.C:
+			return false
+		}
+		w := &waiting{reached, make(chan struct{}), make(chan struct{})}
+		there := false
+		testhooks.Of(server).View(func(v *fsm.View) {
+			if there = reached(v); !there {
+				c.mu.Lock()
+				c.waiting[w] = struct{}{}
+				c.mu.Unlock()
+			}
+		})
+		if there {
+			return true
+		}
+		select {
+		case <-w.done:
+			return true
+		case <-w.again:
+		case <-opened:
+		case <-timer.C:
+			there = true // give up
+		}
+		c.mu.Lock()
+		delete(c.waiting, w)
+		c.mu.Unlock()
+		if there {
+			select {
+			case <-w.done: // just now
+				return true
+			default:
+				return false
+			}
+		}
+	}
+}
+
+// describe returns who holds a lock, for messages.
+func (s *Server) describe(path string) string {
+	for _, l := range s.Locks() {
+		if l.Path == path {
+			return l.String()
+		}
+	}
+	if _, stat, err := s.Get(path); err != nil {
+		return path + " does not exist"
+	} else if stat.EphemeralOwner != 0 {
+		return path + " is an ephemeral of " + session.FormatID(stat.EphemeralOwner)
+	}
+	return path + " has no ephemeral and sequential children"
+}
+
+func (l Lock) String() string {
+	var queue []string
+	for _, id := range l.Queue {
+		queue = append(queue, session.FormatID(id))
+	}
+	text := fmt.Sprintf("%s is held by %s since %s with token %#x", l.Path, session.FormatID(l.Holder), l.Since.Format("15:04:05.000"), l.Token)
+	if len(queue) > 0 {
+		text += "; waiting: " + strings.Join(queue, " ")
+	}
+	return text
+}
+
+// WaitHeld blocks until a session holds a lock: either it has the first of the ephemeral
+// and sequential children of path, as the recipes of clients have it, or path itself is an
+// ephemeral of the session.
+//
+// The methods that wait do not poll. They see every state that this server applies, also
+// one that lasts only for a moment. They fail the test if the state is not reached within
+// the longest timeout of the current sessions and another minute. They must be called from
+// the goroutine that runs the test.
+func (s *Server) WaitHeld(path string, id int64) {
+	s.t.Helper()
+	if !s.awaitState(func(v *fsm.View) bool {
+		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == id {
+			return true
+		}
+		q := queue(v, path)
+		return len(q) > 0 && q[0].session == id
+	}) {
+		s.t.Fatalf("lockkeepertest: session %s does not get the lock: %s", session.FormatID(id), s.describe(path))
+	}
+}
+
+// WaitWaiters blocks until exactly n sessions wait for a lock that is held, or until it is
+// free if n is 0. A session waits from when its znode exists, which is shortly before its
+// client watches another znode. See [Server.WaitHeld].
+func (s *Server) WaitWaiters(path string, n int) {
+	s.t.Helper()
+	if !s.awaitState(func(v *fsm.View) bool { return max(len(queue(v, path))-1, 0) == n }) {
+		s.t.Fatalf("lockkeepertest: the lock does not have %d waiters: %s", n, s.describe(path))
+	}
+}
+
+// WaitGone blocks until a znode does not exist. See [Server.WaitHeld].
+func (s *Server) WaitGone(path string) {
+	s.t.Helper()
+	if !s.awaitState(func(v *fsm.View) bool { return v.Tree().Lookup(path) == nil }) {
+		s.t.Fatalf("lockkeepertest: the znode is not deleted: %s", s.describe(path))
+	}
+}
