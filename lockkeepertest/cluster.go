@@ -41,7 +41,7 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 		})
 		c.servers = append(c.servers, newServer(t, append([]Option{member}, options...)))
 	}
-	shared := &report{servers: c.servers}
+	shared := newReport(c.servers...)
 	for _, s := range c.servers {
 		s.report = shared
 	}

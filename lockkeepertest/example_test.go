@@ -153,6 +153,27 @@ func ExampleServer_Tree() {
 	// /config/b = "of /config/b"
 }
 
+// A test checks what a client has sent.
+func ExampleServer_Requests() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	conn := server.Connect(t, 30*time.Second)
+	if err := zk.NewLock(conn, "/lock", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range server.Requests("create*") {
+		fmt.Println(r.Op, r.Path[:len("/lock")], "flags", r.Field("flags"))
+	}
+	fmt.Println("reads:", len(server.Requests("getChildren*")))
+	// Output:
+	// create /lock flags 3
+	// create /lock flags 0
+	// create /lock flags 3
+	// reads: 1
+}
+
 // A session and its ephemeral znode survive the end of the cluster's leader.
 func ExampleStartCluster() {
 	t := newT()

@@ -350,12 +350,6 @@ func (f *faults) refuses() bool {
 	return true
 }
 
-func (f *faults) any() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.all) > 0
-}
-
 func (f *faults) add(i *Injection) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

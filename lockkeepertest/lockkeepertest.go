@@ -104,7 +104,7 @@ func newServer(t testing.TB, options []Option) *Server {
 	}
 	testhooks.In(&s.cfg).Tap = s.tap
 	s.changes.init()
-	s.report = &report{servers: []*Server{s}}
+	s.report = newReport(s)
 	t.Cleanup(func() {
 		for _, why := range s.faults.unused() {
 			t.Errorf("lockkeepertest: %s", why)

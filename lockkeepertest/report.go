@@ -5,14 +5,21 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
+// newReport returns the report of servers that are about to be started.
+func newReport(servers ...*Server) *report {
+	return &report{servers: servers, messages: messages{start: time.Now()}}
+}
+
 // report logs the state of a server, or of a cluster, when a test has failed.
 type report struct {
-	servers []*Server
+	servers  []*Server
+	messages messages
 
 	mu     sync.Mutex
 	logged map[testing.TB]bool
@@ -92,6 +99,7 @@ func (r *report) String() string {
 	section(&b, "locks", locks, false)
 	section(&b, "watches", watches, false)
 	section(&b, "faults", faults, false)
+	section(&b, "last messages, without pings", r.messages.lines(), true)
 	return b.String()
 }
 

@@ -2,6 +2,7 @@ package lockkeepertest
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/wiretap"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -20,7 +22,8 @@ import (
 // a synctest bubble takes only the former for idle.
 type tap struct {
 	net.Conn
-	faults *faults
+	s      *Server
+	number int // of the connection, in reports
 	limit  int // of a frame that the server reads
 
 	done  chan struct{} // closed by Close
@@ -31,12 +34,11 @@ type tap struct {
 	ready []byte // to be returned next
 	bytes bool   // what the client sends are not frames, or no longer
 	err   error  // to be returned once ready is empty
-	talk  wire.Conversation
-	begun bool // the handshake was seen
 
 	writing chan struct{} // holds an element while a goroutine sends
 
 	mu       sync.Mutex
+	talk     wire.Conversation
 	asked    []asked // requests that the client has no reply to, in order
 	welcomed bool    // the handshake was answered
 	session  int64   // 0 before that
@@ -60,7 +62,7 @@ type sent struct {
 
 // tap puts a tap on a new connection.
 func (s *Server) tap(nc net.Conn) net.Conn {
-	t := &tap{Conn: nc, faults: &s.faults, limit: max(s.cfg.MaxFrameBytes, jute.DefaultMaxFrame),
+	t := &tap{Conn: nc, s: s, number: s.report.messages.opened(), limit: max(s.cfg.MaxFrameBytes, jute.DefaultMaxFrame),
 		done: make(chan struct{}), writing: make(chan struct{}, 1)}
 	if _, tcp := nc.RemoteAddr().(*net.TCPAddr); tcp && s.faults.refuses() { // Dial refuses the others
 		t.Close()
@@ -70,7 +72,10 @@ func (s *Server) tap(nc net.Conn) net.Conn {
 
 // Close closes the connection. It does not block.
 func (t *tap) Close() error {
-	t.close.Do(func() { close(t.done) })
+	t.close.Do(func() {
+		close(t.done)
+		t.say(said{Event: wiretap.Event{Kind: wiretap.Finished}})
+	})
 	return t.Conn.Close()
 }
 
@@ -97,6 +102,9 @@ func (t *tap) Read(p []byte) (int, error) {
 			}
 		default:
 			t.bytes, t.err = true, err // the rest is not a whole frame
+			if err == io.EOF {
+				t.say(said{Event: wiretap.Event{Kind: wiretap.Finished, FromClient: true}})
+			}
 		}
 	}
 	n := copy(p, t.ready)
@@ -135,11 +143,12 @@ func (t *tap) look() bool {
 
 // request handles a frame from the client: it passes it on, unless a fault hits it.
 func (t *tap) request(frame []byte) {
+	t.mu.Lock()
 	f := t.talk.FromClient(frame[4:])
-	var hit *Injection
-	if t.faults.any() {
-		hit = t.faults.hit(t.message(&f), false)
-	}
+	t.mu.Unlock()
+	m := t.message(&f)
+	hit := t.s.faults.hit(m, false)
+	t.note(&f, m, hit)
 	q := asked{}
 	if hit != nil {
 		switch hit.fault.Do.kind {
@@ -168,6 +177,39 @@ func (t *tap) request(frame []byte) {
 	t.asked = append(t.asked, q)
 	t.mu.Unlock()
 	t.ready = frame
+}
+
+// note keeps a frame from the client for the test and for reports.
+func (t *tap) note(f *wire.Frame, m *message, hit *Injection) {
+	e := said{wiretap.Event{FromClient: true, Kind: wiretap.Framed, Frame: f, Size: 4 + len(f.Payload)}, hit}
+	t.say(e)
+	if m.op == "ping" {
+		return
+	}
+	r := Request{Time: time.Now(), Session: m.session, Op: m.op, server: t.s, frame: f}
+	if len(m.paths) > 0 {
+		r.Path = m.paths[0]
+	}
+	t.s.report.messages.ask(r)
+}
+
+// say keeps an event of this connection for reports.
+func (t *tap) say(e said) {
+	e.Time, e.Conn = time.Now(), t.number
+	t.s.report.messages.say(e)
+}
+
+// sayReply keeps a frame that is sent to the client, or was to be sent.
+func (t *tap) sayReply(frame []byte, by *Injection) {
+	payload := slices.Clone(frame[min(4, len(frame)):])
+	t.mu.Lock()
+	if !t.welcomed { // an answer to a four-letter word
+		t.mu.Unlock()
+		return
+	}
+	f := t.talk.FromServer(payload)
+	t.mu.Unlock()
+	t.say(said{wiretap.Event{Kind: wiretap.Framed, Frame: &f, Size: len(frame)}, by})
 }
 
 // message returns what faults match of a frame from the client.
@@ -271,6 +313,9 @@ func (t *tap) Write(p []byte) (int, error) {
 	out, plain := t.replies(p)
 	if plain && len(t.held) == 0 {
 		t.mu.Unlock()
+		for _, s := range out {
+			t.sayReply(s.frame, nil)
+		}
 		return t.Conn.Write(p) // in one piece
 	}
 	out = t.release(out)
@@ -321,9 +366,7 @@ func (t *tap) reply(frame []byte) sent {
 		if s.event = h.Xid == proto.XidEvent; s.event {
 			var e proto.WatcherEvent
 			e.Decode(&d)
-			if t.faults.any() {
-				s.fault = t.faults.hit(&message{opEvent, []string{e.Path}, t.session}, false)
-			}
+			s.fault = t.s.faults.hit(&message{opEvent, []string{e.Path}, t.session}, false)
 			return s
 		}
 		t.zxid = max(t.zxid, h.Zxid)
@@ -402,6 +445,7 @@ func (t *tap) send(out []sent) error {
 		if s.fault != nil {
 			do = s.fault.fault.Do
 		}
+		t.sayReply(s.frame, s.fault)
 		var err error
 		switch do.kind {
 		case drop, dropReply:
