@@ -19,6 +19,7 @@ import (
 type Cluster struct {
 	t       testing.TB
 	net     *memnet.Network
+	links   links
 	servers []*Server
 }
 
@@ -44,6 +45,9 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	shared := newReport(c.servers...)
 	for _, s := range c.servers {
 		s.report = shared
+	}
+	for i, s := range c.servers {
+		s.pauseNet = func(paused bool) { c.net.Pause(host(i), paused) }
 	}
 	for _, s := range c.servers {
 		if err := s.open(); err != nil {
@@ -93,8 +97,13 @@ func (c *Cluster) Partition(groups ...[]int) {
 	}
 }
 
-// Heal reconnects all members.
-func (c *Cluster) Heal() { c.net.Heal() }
+// Heal reconnects all members and ends the delays and losses between them.
+func (c *Cluster) Heal() {
+	c.links.mu.Lock()
+	clear(c.links.all)
+	c.links.mu.Unlock()
+	c.net.Heal()
+}
 
 // Kill stops member i as abruptly as if its process had been killed. Its state is
 // kept for [Cluster.Restart].

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -172,6 +173,89 @@ func ExampleServer_Requests() {
 	// create /lock flags 0
 	// create /lock flags 3
 	// reads: 1
+}
+
+// The network from the leader to the others is slow, but not the way back.
+func ExampleCluster_SetLink() {
+	t := newT()
+	defer t.end()
+
+	cluster := lockkeepertest.StartCluster(t, 3)
+	leader := cluster.Leader()
+	conn := cluster.Server(leader).Connect(t, 30*time.Second)
+	for i := range 3 {
+		if i != leader {
+			cluster.SetLink(leader, i, lockkeepertest.Link{Delay: 50 * time.Millisecond})
+		}
+	}
+	began := time.Now()
+	if _, err := conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("a write takes at least 50 ms:", time.Since(began) >= 50*time.Millisecond)
+	cluster.Heal()
+	// Output: a write takes at least 50 ms: true
+}
+
+// A member whose disk is full stops to serve clients. The others continue.
+func ExampleCluster_SetDisk() {
+	t := newT()
+	defer t.end()
+
+	cluster := lockkeepertest.StartCluster(t, 3)
+	full := (cluster.Leader() + 1) % 3
+	cluster.SetDisk(full, lockkeepertest.Disk{Full: true})
+	conn := cluster.Server(cluster.Leader()).Connect(t, 30*time.Second)
+	_, err := conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll))
+	fmt.Println("create:", err)
+
+	cluster.Kill(full)
+	cluster.SetDisk(full, lockkeepertest.Disk{})
+	cluster.Restart(full)
+	cluster.Server(full).Connect(t, 30*time.Second)
+	fmt.Println("the member is back")
+	// Output:
+	// create: <nil>
+	// the member is back
+}
+
+// A paused leader is replaced. When it is resumed, it gets what was written meanwhile.
+func ExampleCluster_Pause() {
+	t := newT()
+	defer t.end()
+
+	cluster := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
+		c.ElectionTimeout = 500 * time.Millisecond
+	}))
+	paused := cluster.Leader()
+	cluster.Pause(paused)
+	conn := cluster.Server((paused+1)%3).Connect(t, 30*time.Second) // waits for a new leader
+	if _, err := conn.Create("/a", []byte("news"), 0, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("paused: %q\n", cluster.Server(paused).Tree())
+
+	cluster.Resume(paused)
+	again := cluster.Server(paused).Connect(t, 30*time.Second)
+	if _, err := again.Sync("/"); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Print("resumed: ", cluster.Server(paused).Tree())
+	// Output:
+	// paused: ""
+	// resumed: /a = "news"
+}
+
+// The leader hands over to another member.
+func ExampleCluster_StepDown() {
+	t := newT()
+	defer t.end()
+
+	cluster := lockkeepertest.StartCluster(t, 3)
+	before := cluster.Leader()
+	after := cluster.StepDown()
+	fmt.Println("another one leads:", after != before)
+	// Output: another one leads: true
 }
 
 // A session and its ephemeral znode survive the end of the cluster's leader.

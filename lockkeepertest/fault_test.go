@@ -44,6 +44,16 @@ func exists(t *testing.T, conn *zk.Conn, path string) bool {
 	}
 }
 
+// settle waits until a client is connected and has set its watches again. Under the race
+// detector a test must not use go-zookeeper's client before that.
+func settle(conn *zk.Conn) {
+	synctest.Wait()
+	for conn.State() != zk.StateHasSession {
+		time.Sleep(time.Second)
+	}
+	time.Sleep(time.Second)
+}
+
 func TestFaultAnswers(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		s.Inject(lockkeepertest.Fault{Op: "create", Path: "/a", Do: lockkeepertest.Answer(zk.ErrNotEmpty)})
@@ -229,7 +239,7 @@ func TestFaultLosesAnEvent(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, writer *zk.Conn) {
 		watcher := s.Connect(t, time.Minute)
 		for path, do := range map[string]lockkeepertest.Action{"/a": lockkeepertest.Drop(), "/b": lockkeepertest.CloseBefore(), "/c": lockkeepertest.CloseAfter()} {
-			exists(t, watcher, "/") // until it is connected again
+			settle(watcher)
 			_, _, events, err := watcher.ExistsW(path)
 			if err != nil {
 				t.Fatal(err)
@@ -465,7 +475,7 @@ func TestFaultsWithTCP(t *testing.T) {
 func TestFaultsOfAStoppedServer(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		for _, op := range []string{"create", "getData", "event"} {
-			exists(t, conn, "/")
+			settle(conn)
 			_, _, _, err := conn.ExistsW("/b")
 			if err != nil {
 				t.Fatal(err)

@@ -70,11 +70,15 @@ func TestLookInside(t *testing.T) {
 	})
 }
 
-// lock takes a lock in the background.
-func lock(t *testing.T, conn *zk.Conn, path string) *zk.Lock {
-	l := zk.NewLock(conn, path, zk.WorldACL(zk.PermAll))
-	go l.Lock() // fails if the test ends before
-	return l
+// lock takes a lock in the background, and then sends it.
+func lock(conn *zk.Conn, path string) <-chan *zk.Lock {
+	l, held := zk.NewLock(conn, path, zk.WorldACL(zk.PermAll)), make(chan *zk.Lock, 1)
+	go func() {
+		if l.Lock() == nil { // unless the test ends before
+			held <- l
+		}
+	}()
+	return held
 }
 
 func TestLocks(t *testing.T) {
@@ -110,12 +114,12 @@ func TestLocks(t *testing.T) {
 			t.Errorf("got %v", got)
 		}
 		began := time.Now()
-		held := lock(t, a, "/some/lock")
+		held := lock(a, "/some/lock")
 		s.WaitHeld("/some/lock", a.SessionID())
 		time.Sleep(time.Second)
-		lock(t, b, "/some/lock")
+		lock(b, "/some/lock")
 		s.WaitWaiters("/some/lock", 1)
-		lock(t, c, "/some/lock")
+		lock(c, "/some/lock")
 		s.WaitWaiters("/some/lock", 2)
 		check(began, a, b, c)
 
@@ -125,7 +129,7 @@ func TestLocks(t *testing.T) {
 				t.Error(err)
 			}
 			time.Sleep(10 * time.Second)
-			if err := held.Unlock(); err != nil {
+			if err := (<-held).Unlock(); err != nil {
 				t.Error(err)
 			}
 		}()
@@ -225,7 +229,7 @@ func TestWaitInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
 		conn := c.Server(0).Connect(t, time.Minute)
-		lock(t, conn, "/lock")
+		lock(conn, "/lock")
 		for i := range 3 {
 			c.Server(i).WaitHeld("/lock", conn.SessionID())
 		}
@@ -238,9 +242,9 @@ func TestWaitFails(t *testing.T) {
 		fake.run(func() {
 			s := lockkeepertest.Start(fake)
 			conn, other := s.Connect(fake, time.Minute), s.Connect(fake, 10*time.Minute)
-			lock(t, conn, "/lock")
+			lock(conn, "/lock")
 			s.WaitHeld("/lock", conn.SessionID())
-			lock(t, other, "/lock")
+			lock(other, "/lock")
 			s.WaitWaiters("/lock", 1)
 			began := time.Now()
 			defer func() {

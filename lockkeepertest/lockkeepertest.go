@@ -65,9 +65,14 @@ type Server struct {
 	label string // profiler label that marks the server's goroutines
 	addr  string // of the port; empty without one
 
-	faults  faults
-	changes changes
-	report  *report // shared by the members of a cluster
+	faults    faults
+	changes   changes
+	condition condition
+	skew      clock
+	pauseNet  func(paused bool) // nil without a network
+	report    *report           // shared by the members of a cluster
+
+	turn chan struct{} // holds an element while a goroutine starts or stops the server
 
 	mu   sync.Mutex
 	s    *lockkeeper.Server // nil while stopped
@@ -94,7 +99,7 @@ func Start(t testing.TB, options ...Option) *Server {
 // newServer returns a server that is not started yet. It will be stopped when the
 // test ends.
 func newServer(t testing.TB, options []Option) *Server {
-	s := &Server{t: t, label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
+	s := &Server{t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	for _, o := range options {
 		o(&s.cfg)
@@ -103,6 +108,7 @@ func newServer(t testing.TB, options []Option) *Server {
 		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart
 	}
 	testhooks.In(&s.cfg).Tap = s.tap
+	testhooks.In(&s.cfg).TimeOfDay = s.skew.now
 	s.changes.init()
 	s.report = newReport(s)
 	t.Cleanup(func() {
@@ -133,11 +139,14 @@ func (s *Server) start() error {
 }
 
 func (s *Server) open() (err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.s != nil {
+	// A mutex would not do: a synctest bubble does not take a goroutine that waits for
+	// it as idle, and starting and stopping may take time.
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if _, err := s.running(); err == nil {
 		return errors.New("the server is running")
 	}
+	s.condition.change(func(x *condition) { x.stopping = false })
 	o := &observer{changes: &s.changes}
 	testhooks.In(&s.cfg).Observer = o
 	var server *lockkeeper.Server
@@ -154,7 +163,9 @@ func (s *Server) open() (err error) {
 		s.addr = server.Addr().String()
 		s.cfg.ClientAddr = s.addr // use the same port after a restart
 	}
+	s.mu.Lock()
 	s.s, s.last = server, server
+	s.mu.Unlock()
 	o.server.Store(server)
 	s.changes.restarted()
 	return nil
@@ -175,14 +186,20 @@ func (s *Server) await() error {
 
 // stop stops the server, if it is running, with how: Close or Kill.
 func (s *Server) stop(how func(*lockkeeper.Server) error) error {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.s == nil {
+	server := s.s
+	s.s = nil
+	s.mu.Unlock()
+	if server == nil {
 		return nil
 	}
-	err := how(s.s)
-	s.s = nil
-	return err
+	s.condition.change(func(x *condition) { x.stopping, x.paused = true, false })
+	if s.pauseNet != nil {
+		s.pauseNet(false)
+	}
+	return how(server)
 }
 
 // checkGoroutines fails the test if the stopped server has left a goroutine behind.

@@ -74,8 +74,7 @@ func TestRequestsAfterAReconnect(t *testing.T) {
 		for i := range 3 {
 			c.Server(i).Disconnect(conn.SessionID())
 		}
-		exists(t, conn, "/")
-		synctest.Wait()
+		settle(conn)
 		connects, sets := c.Requests("connect"), c.Requests("setWatches*")
 		if len(connects) != 2 || connects[1].Session != conn.SessionID() || connects[1].Field("sessionID") != conn.SessionID() {
 			t.Errorf("got %v", connects)

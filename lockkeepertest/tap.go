@@ -76,7 +76,7 @@ func (t *tap) Close() error {
 		close(t.done)
 		t.say(said{Event: wiretap.Event{Kind: wiretap.Finished}})
 	})
-	return t.Conn.Close()
+	return t.s.condition.closeLater(t.Conn)
 }
 
 // Read returns what the server is to see of what the client sends.
@@ -106,6 +106,9 @@ func (t *tap) Read(p []byte) (int, error) {
 				t.say(said{Event: wiretap.Event{Kind: wiretap.Finished, FromClient: true}})
 			}
 		}
+	}
+	if !t.s.condition.awaitResumed(t.done) {
+		return 0, net.ErrClosed
 	}
 	n := copy(p, t.ready)
 	if t.ready = t.ready[n:]; len(t.ready) == 0 {
@@ -305,7 +308,7 @@ func (t *tap) giveWriting() { <-t.writing }
 
 // Write sends whole frames from the server.
 func (t *tap) Write(p []byte) (int, error) {
-	if !t.takeWriting() {
+	if !t.s.condition.awaitResumed(t.done) || !t.takeWriting() {
 		return 0, net.ErrClosed
 	}
 	defer t.giveWriting()

@@ -21,6 +21,7 @@ type Network struct {
 	mu        sync.Mutex
 	listeners map[string]*listener // by address
 	cut       map[link]bool
+	paused    map[string]bool // by host
 	delay     func(from, to string) time.Duration
 	conns     map[*conn]struct{}
 	changed   chan struct{} // closed and replaced when links change
@@ -30,7 +31,7 @@ type link struct{ from, to string }
 
 // New returns a network without hosts, delays or faults.
 func New() *Network {
-	return &Network{listeners: map[string]*listener{}, cut: map[link]bool{}, conns: map[*conn]struct{}{}, changed: make(chan struct{})}
+	return &Network{listeners: map[string]*listener{}, cut: map[link]bool{}, paused: map[string]bool{}, conns: map[*conn]struct{}{}, changed: make(chan struct{})}
 }
 
 // Host is the network as one host sees it. Its methods are those of cluster.Network.
@@ -72,6 +73,20 @@ func (n *Network) Heal() {
 	n.changed = make(chan struct{})
 }
 
+// Pause stops or continues a host: while it is paused, all links from and to it behave as
+// if they were cut. Heal does not continue it.
+func (n *Network) Pause(host string, paused bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if paused {
+		n.paused[host] = true
+	} else {
+		delete(n.paused, host)
+	}
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
 // Kill ends all connections and listeners of a host, as when its process is killed.
 func (n *Network) Kill(host string) {
 	n.mu.Lock()
@@ -97,7 +112,7 @@ func (n *Network) Kill(host string) {
 func (n *Network) isCut(l link) (bool, chan struct{}) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cut[l], n.changed
+	return n.cut[l] || n.paused[l.from] || n.paused[l.to], n.changed
 }
 
 func hostOf(addr string) string {

@@ -1,0 +1,309 @@
+package lockkeepertest_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// cluster runs a test in virtual time with a cluster of three.
+func cluster(t *testing.T, f func(t *testing.T, c *lockkeepertest.Cluster)) {
+	synctest.Test(t, func(t *testing.T) { f(t, lockkeepertest.StartCluster(t, 3)) })
+}
+
+// TestOneWayLinks: a leader that the others do not hear is replaced, though it hears them.
+func TestOneWayLinks(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		lead := c.Leader()
+		for i := range 3 {
+			if i != lead {
+				c.SetLink(lead, i, lockkeepertest.Link{Cut: true})
+			}
+		}
+		time.Sleep(10 * time.Second)
+		other := c.Server((lead+1)%3).Connect(t, 20*time.Second)
+		if err := create(other, "/a"); err != nil {
+			t.Fatal(err)
+		}
+		if now := c.Leader(); now == lead {
+			t.Error("the old leader still leads")
+		}
+		c.Heal()
+		old := c.Server(lead).Connect(t, 20*time.Second)
+		if _, err := old.Sync("/"); err != nil {
+			t.Fatal(err)
+		}
+		if !exists(t, old, "/a") {
+			t.Error("the old leader does not know of the write")
+		}
+	})
+}
+
+// duration returns how long a write takes.
+func duration(t *testing.T, conn *zk.Conn) time.Duration {
+	t.Helper()
+	began := time.Now()
+	if _, err := conn.Set("/", nil, -1); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(began)
+}
+
+func TestSlowLinks(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		lead := c.Leader()
+		conn := c.Server(lead).Connect(t, time.Minute)
+		all := func(l lockkeepertest.Link) {
+			for i := range 3 {
+				if i != lead {
+					c.SetLink(lead, i, l)
+				}
+			}
+		}
+		if d := duration(t, conn); d > 10*time.Millisecond {
+			t.Errorf("without a fault: %v", d)
+		}
+		all(lockkeepertest.Link{Delay: 100 * time.Millisecond})
+		if d := duration(t, conn); d < 100*time.Millisecond || d > 250*time.Millisecond {
+			t.Errorf("with a delay of 100 ms: %v", d)
+		}
+		all(lockkeepertest.Link{Loss: 0.2})
+		var lossy []time.Duration
+		longest := time.Duration(0)
+		for range 20 {
+			d := duration(t, conn)
+			lossy = append(lossy, d)
+			longest = max(longest, d)
+			time.Sleep(time.Second)
+		}
+		if longest < 200*time.Millisecond {
+			t.Errorf("with losses: %v", lossy)
+		}
+		c.Heal()
+		time.Sleep(time.Second)
+		if d := duration(t, conn); d > 10*time.Millisecond {
+			t.Errorf("after the faults: %v", d)
+		}
+		if now := c.Leader(); now != lead {
+			t.Errorf("member %d leads, was %d", now, lead)
+		}
+	})
+}
+
+func TestSlowDisk(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		conn := c.Server(c.Leader()).Connect(t, time.Minute)
+		set := func(d lockkeepertest.Disk) {
+			for i := range 3 {
+				c.SetDisk(i, d)
+			}
+		}
+		set(lockkeepertest.Disk{Delay: 300 * time.Millisecond})
+		if d := duration(t, conn); d < 300*time.Millisecond || d > 1300*time.Millisecond {
+			t.Errorf("with slow disks: %v", d)
+		}
+		set(lockkeepertest.Disk{})
+		time.Sleep(time.Second)
+		if d := duration(t, conn); d > 10*time.Millisecond {
+			t.Errorf("after the fault: %v", d)
+		}
+		set(lockkeepertest.Disk{Delay: time.Hour}) // the end of the test does not wait for it
+	})
+}
+
+// TestFullDisk: the member fails, the others continue, and it can be restarted.
+func TestFullDisk(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		full := c.Leader()
+		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		conn := c.Server((full+1)%3).Connect(t, time.Minute)
+		if err := create(conn, "/a"); err != nil {
+			exists(t, conn, "/") // the write broke the leader
+			if err := create(conn, "/b"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now := c.Leader(); now == full {
+			t.Error("a leader with a full disk still leads")
+		}
+		c.Kill(full)
+		c.SetDisk(full, lockkeepertest.Disk{})
+		c.Restart(full)
+		again := c.Server(full).Connect(t, time.Minute)
+		if _, err := again.Sync("/"); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := c.Server(full).Tree(), c.Server(c.Leader()).Tree(); got != want || want == "" {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// TestPause pauses the leader, to which the holder of a lock is connected. The connection
+// stays, another member leads, and the holder loses its lock when its session expires,
+// which it learns when the member is resumed.
+func TestPause(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		lead := c.Leader()
+		nc, err := c.Server(lead).Dial("", "", time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dialed := false
+		holder, _, err := zk.Connect([]string{"127.0.0.1:1"}, 20*time.Second, zk.WithLogger(logger{t}), zk.WithDialer(zk.Dialer(func(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+			if dialed {
+				return c.Dial(network, address, timeout)
+			}
+			dialed = true
+			return nc, nil
+		})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Close()
+		held := zk.NewLock(holder, "/lock", zk.WorldACL(zk.PermAll))
+		if err := held.Lock(); err != nil {
+			t.Fatal(err)
+		}
+		other := c.Server((lead+1)%3).Connect(t, time.Minute)
+		lock(other, "/lock")
+		witness := c.Server((lead + 1) % 3)
+		witness.WaitWaiters("/lock", 1)
+
+		began := time.Now()
+		c.Pause(lead)
+		witness.WaitHeld("/lock", other.SessionID())
+		if d := time.Since(began); d < 20*time.Second/3 || d > 25*time.Second {
+			t.Errorf("the session expired after %v", d)
+		}
+		if now := c.Leader(); now == lead {
+			t.Error("no other member leads")
+		}
+		if l := c.Server(lead).Locks(); len(l) != 1 || l[0].Holder == other.SessionID() {
+			t.Errorf("the paused member sees %v", l)
+		}
+		c.Resume(lead)
+		c.Server(lead).WaitHeld("/lock", other.SessionID())
+	})
+}
+
+// TestPausedConnections: they stay as they are, also when the member closes them, until it
+// is resumed or stopped.
+func TestPausedConnections(t *testing.T) {
+	for _, end := range []string{"resume", "kill", "stop"} {
+		t.Run(end, func(t *testing.T) {
+			cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+				lead := c.Leader()
+				nc, err := c.Server(lead).Dial("", "", time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer nc.Close()
+				read := make(chan error, 1)
+				go func() {
+					_, err := nc.Read(make([]byte, 1))
+					read <- err
+				}()
+				c.Pause(lead)
+				time.Sleep(2 * time.Minute) // longer than the time for the handshake
+				select {
+				case err := <-read:
+					t.Fatalf("the connection ended: %v", err)
+				default:
+				}
+				switch end {
+				case "resume":
+					c.Resume(lead)
+				case "kill":
+					c.Kill(lead)
+				case "stop":
+					c.Server(lead).Stop()
+				}
+				if err := <-read; err == nil {
+					t.Error("the connection did not end")
+				}
+				if end != "resume" {
+					c.Restart(lead)
+				}
+				c.Server(lead).Connect(t, time.Minute)
+			})
+		})
+	}
+}
+
+func TestClockSkew(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		lead := c.Leader()
+		conn := c.Connect(t, time.Minute)
+		for _, skew := range []time.Duration{time.Hour, -time.Minute, 0} {
+			c.ClockSkew(lead, skew)
+			c.ClockSkew((lead+1)%3, 5*time.Hour) // a follower's clock does not matter
+			stat, err := conn.Set("/", nil, -1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := time.UnixMilli(stat.Mtime); !got.Equal(time.Now().Add(skew)) {
+				t.Errorf("with a skew of %v: %v, now %v", skew, got, time.Now())
+			}
+		}
+	})
+}
+
+func TestStepDown(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		for range 3 {
+			old := c.Leader()
+			if now := c.StepDown(); now == old || now != c.Leader() {
+				t.Errorf("member %d led, then %d", old, now)
+			}
+		}
+	})
+}
+
+// TestStopWhileOthersAsk: a server that takes long to stop does not block those that ask
+// for it.
+func TestStopWhileOthersAsk(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		lead := c.Leader()
+		c.Connect(t, time.Minute)
+		for i := range 3 {
+			for j := range 3 {
+				c.SetLink(i, j, lockkeepertest.Link{Delay: 50 * time.Millisecond})
+			}
+		}
+		go func() {
+			for range 100 {
+				c.Server(lead).Dial("", "", time.Millisecond)
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		began := time.Now()
+		c.Server(lead).Stop() // hands over
+		if time.Since(began) < 50*time.Millisecond {
+			t.Errorf("it took only %v", time.Since(began))
+		}
+		c.Server(lead).Restart()
+	})
+}
+
+func TestImpossibleConditions(t *testing.T) {
+	for want, f := range map[string]func(c *lockkeepertest.Cluster){
+		"impossible link": func(c *lockkeepertest.Cluster) { c.SetLink(0, 0, lockkeepertest.Link{Loss: 1}) },
+		"impossible disk": func(c *lockkeepertest.Cluster) { c.SetDisk(0, lockkeepertest.Disk{Delay: -1}) },
+	} {
+		fake := &failures{TB: t}
+		fake.run(func() {
+			f(lockkeepertest.StartCluster(fake, 1))
+			t.Errorf("%s was possible", want)
+		})
+		if len(fake.errors) != 1 || !strings.Contains(fake.errors[0], want) {
+			t.Errorf("got %q, want %q", fake.errors, want)
+		}
+	}
+}
