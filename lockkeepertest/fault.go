@@ -16,7 +16,8 @@ import (
 
 // Fault names requests of clients and says what happens to them. Op, Path and Session
 // must all match. The matching requests are counted in the order in which they arrive;
-// Nth and Times say which of them the fault hits.
+// Nth and Times say which of them the fault hits. If several clients send such requests at
+// the same time, only Session makes it certain which one is hit.
 type Fault struct {
 	// Op is ZooKeeper's name of an operation, such as create, getChildren2, multi or
 	// setWatches2, or a pattern of [path.Match], such as create*. There are two more
@@ -37,7 +38,8 @@ type Fault struct {
 	// 1, and a negative number means all.
 	Times int
 	// Do is what happens to a request that is hit. If several faults match a request,
-	// all of them count it, but only the one that was injected first does something.
+	// all of them count it, but only the one that was injected first does something. There
+	// is no default.
 	Do Action
 	// Optional faults need not take effect. If any other fault has not taken effect
 	// when the test ends, the test fails.
@@ -68,6 +70,7 @@ const (
 
 var kindNames = [...]string{"nothing", "Delay", "Hold", "Answer", "Drop", "DropReply", "CloseBefore", "CloseAfter", "Refuse", "Trickle"}
 
+// String returns the name of the function that made the action, and its argument.
 func (a Action) String() string {
 	switch a.kind {
 	case delay, trickle:
@@ -79,7 +82,7 @@ func (a Action) String() string {
 }
 
 // Delay lets a request wait for d before the server receives it, and with it all later
-// requests of its connection, also pings. A watch event is delayed like by [Hold].
+// requests of its connection, also pings. A watch event is delayed as by [Hold].
 func Delay(d time.Duration) Action { return Action{kind: delay, d: d} }
 
 // Hold is like [Delay] until [Injection.Remove]. A watch event is sent after that, and
@@ -140,7 +143,8 @@ func Refuse() Action { return Action{kind: refuse} }
 // byte. What the server sends next on the same connection has to wait.
 func Trickle(d time.Duration) Action { return Action{kind: trickle, d: d} }
 
-func (f *Fault) String() string {
+// String formats the fields that are set.
+func (f Fault) String() string {
 	var b strings.Builder
 	b.WriteString("Fault{")
 	for _, x := range []struct {
@@ -304,7 +308,7 @@ func (i *Injection) unused() string {
 		return ""
 	}
 	i.told = true
-	return fmt.Sprintf("%v never took effect; requests that it matched: %d", &i.fault, i.matched)
+	return fmt.Sprintf("%v never took effect; requests that it matched: %d", i.fault, i.matched)
 }
 
 // String formats the fault and how often it matched.
@@ -318,7 +322,7 @@ func (i *Injection) String() string {
 	if i.removed {
 		state += ", removed"
 	}
-	return fmt.Sprintf("%v: %s; requests that it matched: %d", &i.fault, state, i.matched)
+	return fmt.Sprintf("%v: %s; requests that it matched: %d", i.fault, state, i.matched)
 }
 
 // faults are the faults of a server, in the order of their injection.
@@ -377,7 +381,7 @@ func inject(servers []*Server, f Fault) *Injection {
 	t := servers[0].t
 	t.Helper()
 	if err := f.check(); err != nil {
-		t.Fatalf("lockkeepertest: %v: %v", &f, err)
+		t.Fatalf("lockkeepertest: %v: %v", f, err)
 	}
 	i := &Injection{fault: f, fired: make(chan struct{}), off: make(chan struct{})}
 	for _, s := range servers {

@@ -400,6 +400,7 @@ func (s *Server) describe(path string) string {
 	return path + " has no ephemeral and sequential children"
 }
 
+// String formats the lock as one line.
 func (l Lock) String() string {
 	var queue []string
 	for _, id := range l.Queue {
@@ -433,9 +434,9 @@ func (s *Server) WaitHeld(path string, id int64) {
 	}
 }
 
-// WaitWaiters blocks until exactly n sessions wait for a lock that is held, or until it is
-// free if n is 0. A session waits from when its znode exists, which is shortly before its
-// client watches another znode. See [Server.WaitHeld].
+// WaitWaiters blocks until exactly n sessions wait behind the holder of a lock. If n is 0,
+// the lock may also be free. A session waits from when its znode exists, which is shortly
+// before its client watches another znode. See [Server.WaitHeld].
 func (s *Server) WaitWaiters(path string, n int) {
 	s.t.Helper()
 	if !s.awaitState(func(v *fsm.View) bool { return max(len(queue(v, path))-1, 0) == n }) {

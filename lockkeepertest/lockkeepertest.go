@@ -9,6 +9,11 @@
 // any real time passing. The exception is a server started [WithTCP], because a
 // bubble cannot tell when a goroutine waits for a real socket.
 //
+// [Server.Inject] aims a fault at a request, the methods of [Cluster] at members, their
+// disks and the network between them. A test looks inside a server without a client, as
+// with [Server.Locks], waits for a state without polling, as with [Server.WaitHeld], and
+// checks what clients have sent with [Server.Requests].
+//
 // When a test ends, its servers are closed. If one of them leaves a goroutine
 // behind, the test fails. If a test has failed, the state of its servers is logged.
 //

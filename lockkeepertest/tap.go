@@ -81,12 +81,13 @@ func (t *tap) Close() error {
 
 // Read returns what the server is to see of what the client sends.
 func (t *tap) Read(p []byte) (int, error) {
-	for len(t.ready) == 0 {
+	for len(t.ready) == 0 && !t.look() {
+		if t.err != nil && len(t.in) > 0 { // the rest is not a whole frame
+			t.ready, t.in = t.in, nil
+			break
+		}
 		if t.err != nil {
 			return 0, t.err
-		}
-		if t.look() {
-			continue
 		}
 		buf := p
 		if len(t.in) > 0 && len(buf) < 4<<10 {
@@ -94,17 +95,12 @@ func (t *tap) Read(p []byte) (int, error) {
 		}
 		n, err := t.Conn.Read(buf)
 		t.in = append(t.in, buf[:n]...)
-		switch timeout, ok := err.(net.Error); {
-		case err == nil:
-		case ok && timeout.Timeout():
+		if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
 			if n == 0 {
 				return 0, err
 			}
-		default:
-			t.bytes, t.err = true, err // the rest is not a whole frame
-			if err == io.EOF {
-				t.say(said{Event: wiretap.Event{Kind: wiretap.Finished, FromClient: true}})
-			}
+		} else if t.err = err; err == io.EOF {
+			t.say(said{Event: wiretap.Event{Kind: wiretap.Finished, FromClient: true}})
 		}
 	}
 	if !t.s.condition.awaitResumed(t.done) {
@@ -117,35 +113,43 @@ func (t *tap) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// look takes the next frame from what was received, and reports false if more has to be
-// received first.
+// look makes the next bytes ready that the server is to see. It returns false if more has
+// to be received first.
 func (t *tap) look() bool {
-	if len(t.in) == 0 || !t.bytes && len(t.in) < 4 {
-		return false
-	}
-	if !t.bytes {
+	for !t.bytes && len(t.in) >= 4 {
 		length := binary.BigEndian.Uint32(t.in)
 		if length < 8 || uint64(length) > uint64(t.limit) { // for instance a four-letter word
 			t.bytes = true
-		} else {
-			end := 4 + int(length)
-			if len(t.in) < end {
-				return false
-			}
-			frame := slices.Clone(t.in[:end])
-			if t.in = t.in[end:]; len(t.in) == 0 {
-				t.in = nil
-			}
-			t.request(frame)
+			break
+		}
+		end := 4 + int(length)
+		if len(t.in) < end {
+			return false
+		}
+		frame := slices.Clone(t.in[:end])
+		if t.in = t.in[end:]; len(t.in) == 0 {
+			t.in = nil
+		}
+		if t.request(frame) {
+			t.ready = frame
 			return true
 		}
+	}
+	if !t.bytes || len(t.in) == 0 {
+		return false
 	}
 	t.ready, t.in = t.in, nil
 	return true
 }
 
-// request handles a frame from the client: it passes it on, unless a fault hits it.
-func (t *tap) request(frame []byte) {
+// closed makes Read return an error, since the connection was closed, and false.
+func (t *tap) closed() bool {
+	t.in, t.err = nil, net.ErrClosed
+	return false
+}
+
+// request handles a frame from the client. It reports whether the server is to see it.
+func (t *tap) request(frame []byte) bool {
 	t.mu.Lock()
 	f := t.talk.FromClient(frame[4:])
 	t.mu.Unlock()
@@ -158,20 +162,21 @@ func (t *tap) request(frame []byte) {
 		case delay, hold:
 			hit.fire()
 			if !hit.wait(time.Now(), t.done) {
-				t.err = net.ErrClosed
-				return
+				return t.closed()
 			}
 		case drop:
 			hit.fire()
-			return
+			return false
 		case closeBefore:
 			t.Close()
 			hit.fire()
-			t.err = net.ErrClosed
-			return
+			return t.closed()
 		case answer:
-			t.answer(&f, hit)
-			return
+			if !t.answer(&f, hit) {
+				t.Close()
+				return t.closed()
+			}
+			return false
 		default:
 			q.fault = hit
 		}
@@ -179,7 +184,7 @@ func (t *tap) request(frame []byte) {
 	t.mu.Lock()
 	t.asked = append(t.asked, q)
 	t.mu.Unlock()
-	t.ready = frame
+	return true
 }
 
 // note keeps a frame from the client for the test and for reports.
@@ -246,8 +251,9 @@ func paths(f *wire.Frame) (all []string) {
 	return all
 }
 
-// answer answers a request in place of the server.
-func (t *tap) answer(f *wire.Frame, by *Injection) {
+// answer answers a request in place of the server. It returns false if the connection is
+// to end.
+func (t *tap) answer(f *wire.Frame, by *Injection) bool {
 	frame, start := jute.BeginFrame(nil)
 	if f.Kind == wire.ConnectRequest {
 		refusal := proto.ConnectReply{Password: make([]byte, proto.PasswordLen)}
@@ -265,18 +271,14 @@ func (t *tap) answer(f *wire.Frame, by *Injection) {
 	}
 	jute.EndFrame(frame, start)
 	if !t.takeWriting() {
-		t.err = net.ErrClosed
-		return
+		return false
 	}
 	defer t.giveWriting()
 	t.mu.Lock()
 	t.asked = append(t.asked, asked{reply: frame, fault: by})
 	out := t.release(t.own(nil))
 	t.mu.Unlock()
-	if t.send(out) != nil || f.Kind == wire.ConnectRequest {
-		t.Close()
-		t.err = net.ErrClosed
-	}
+	return t.send(out) == nil && f.Kind != wire.ConnectRequest
 }
 
 // own appends the replies at the head of asked that do not come from the server. The
