@@ -182,7 +182,7 @@ func (f *Fault) check() error {
 	case badPath != nil:
 		return fmt.Errorf("%q is not a pattern", f.Path)
 	case f.Nth < 0:
-		return fmt.Errorf("Nth is %d", f.Nth)
+		return fmt.Errorf("its Nth is %d", f.Nth)
 	case f.Op == opEvent && slices.Contains([]kind{answer, dropReply, refuse}, f.Do.kind):
 		return fmt.Errorf("%v is not possible with events", f.Do)
 	case f.Op == opConnect && f.Do.kind == answer && f.Do.code != proto.SessionExpired:

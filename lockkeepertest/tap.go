@@ -459,7 +459,7 @@ func (t *tap) send(out []sent) error {
 			err = net.ErrClosed
 		case closeAfter:
 			if s.event {
-				_, err = t.Conn.Write(s.frame)
+				t.Conn.Write(s.frame)
 			}
 			t.Close()
 			err = net.ErrClosed
