@@ -45,7 +45,8 @@ func exists(t *testing.T, conn *zk.Conn, path string) bool {
 }
 
 // settle waits until a client is connected and has set its watches again. Under the race
-// detector a test must not use go-zookeeper's client before that.
+// detector a test must not use go-zookeeper's client before that. Nor may a client be
+// closed in a bubble while it has a request in progress: it may leave a goroutine behind.
 func settle(conn *zk.Conn) {
 	synctest.Wait()
 	for conn.State() != zk.StateHasSession {
@@ -496,5 +497,6 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 			s.Stop()
 			s.Restart()
 		}
+		settle(conn)
 	})
 }

@@ -415,7 +415,7 @@ func (l Lock) String() string {
 
 // WaitHeld blocks until a session holds a lock: either it has the first of the ephemeral
 // and sequential children of path, as the recipes of clients have it, or path itself is an
-// ephemeral of the session.
+// ephemeral of the session. The client may not know it yet.
 //
 // The methods that wait do not poll. They see every state that this server applies, also
 // one that lasts only for a moment. They fail the test if the state is not reached within

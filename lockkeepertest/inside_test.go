@@ -229,10 +229,11 @@ func TestWaitInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
 		conn := c.Server(0).Connect(t, time.Minute)
-		lock(conn, "/lock")
+		held := lock(conn, "/lock")
 		for i := range 3 {
 			c.Server(i).WaitHeld("/lock", conn.SessionID())
 		}
+		<-held
 	})
 }
 
