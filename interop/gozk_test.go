@@ -3,20 +3,11 @@
 package interop
 
 import (
-	"bufio"
-	"bytes"
 	_ "embed"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
-	"strings"
 	"testing"
 )
 
@@ -34,59 +25,17 @@ var goZKReplacement []byte
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
 func TestGoZooKeeper(t *testing.T) {
 	dir := goZKCopy(t)
-	tests := goZKList(t, dir)
-	outcomes, err := goZKRun(t, dir, ".")
-	for range 2 { // some tests depend on an idle machine: run those that failed again, one by one
-		var failed []string
-		for _, name := range tests {
-			if o := outcomes[name]; o == nil || o.action != "pass" {
-				t.Logf("%s %s; once more\n%s", name, o.verdict(), o.text())
-				failed = append(failed, name)
-			}
-		}
-		if len(failed) == 0 {
-			break
-		}
-		var again map[string]*outcome
-		again, err = goZKRun(t, dir, "^("+strings.Join(failed, "|")+")$")
-		maps.Copy(outcomes, again)
-	}
-	if err != nil {
-		t.Error(err)
-	}
-	for _, name := range tests {
-		t.Run(name, func(t *testing.T) {
-			if o := outcomes[name]; o == nil || o.action != "pass" {
-				t.Errorf("%s\n%s", o.verdict(), o.text())
-			}
-		})
-	}
+	goTestThrice(t, goZKList(t, dir), func(pattern string) *exec.Cmd {
+		return goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
+	})
 }
 
 // goZKCopy returns the directory of a writable copy of goZK with goZKServers replaced.
 func goZKCopy(t *testing.T) string {
 	t.Helper()
-	download := exec.Command("go", "mod", "download", "-json", goZK)
-	download.Dir = ".."
-	out, err := download.Output()
-	if err != nil {
-		t.Fatalf("go mod download %s: %v\n%s%s", goZK, err, out, stderrOf(err))
-	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		t.Fatal(err)
-	}
+	from, _ := downloadModule(t, goZK)
 	dir := filepath.Join(t.TempDir(), "zk")
-	if err := os.CopyFS(dir, os.DirFS(module.Dir)); err != nil {
-		t.Fatal(err)
-	}
-	err = filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err == nil && entry.IsDir() {
-			err = os.Chmod(path, 0o755) // the module cache is read-only
-		}
-		return err
-	})
-	if err != nil {
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range goZKServers {
@@ -113,88 +62,10 @@ func goZKList(t *testing.T, dir string) []string {
 	return tests
 }
 
-// outcome is the result of a test and its output.
-type outcome struct {
-	action string
-	output bytes.Buffer
-}
-
-func (o *outcome) verdict() string {
-	switch {
-	case o == nil:
-		return "did not run"
-	case o.action == "":
-		return "did not end"
-	case o.action == "skip":
-		return "was skipped"
-	}
-	return o.action
-}
-
-func (o *outcome) text() string {
-	if o == nil {
-		return ""
-	}
-	return o.output.String()
-}
-
-// goZKRun runs the tests that match a pattern and returns the outcome of each.
-func goZKRun(t *testing.T, dir, pattern string) (map[string]*outcome, error) {
-	t.Helper()
-	cmd := goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	outcomes := make(map[string]*outcome) // by test; "" for the package
-	lines := bufio.NewReader(stdout)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				t.Error(err)
-			}
-			break
-		}
-		var event struct{ Action, Test, Output string }
-		if err := json.Unmarshal(line, &event); err != nil {
-			stderr.Write(line) // not an event of a test
-			continue
-		}
-		top, _, isSub := strings.Cut(event.Test, "/")
-		o := outcomes[top]
-		if o == nil {
-			o = new(outcome)
-			outcomes[top] = o
-		}
-		o.output.WriteString(event.Output)
-		if !isSub && slices.Contains([]string{"pass", "fail", "skip"}, event.Action) {
-			o.action = event.Action
-		}
-	}
-	if err = cmd.Wait(); err != nil {
-		err = fmt.Errorf("the tests of %s: %w\n%s%s", goZK, err, stderr.String(), outcomes[""].text())
-	}
-	return outcomes, err
-}
-
 func goZKCommand(t *testing.T, dir string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir
 	cmd.Env = append(cleanEnv(), "GOWORK=off", "GOFLAGS=-mod=mod", "LOCKKEEPER_BINARY="+lockkeeperBinary(t), "ZK_VERSION=3.9.0")
 	return cmd
-}
-
-func stderrOf(err error) []byte {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return exit.Stderr
-	}
-	return nil
 }
