@@ -76,7 +76,12 @@ fi
 
 go mod download
 go mod download -C interop
-# For TestGoZooKeeper, which runs the client's own tests.
-go mod download github.com/go-zookeeper/zk@v1.0.4
+# For TestGoZooKeeper and TestGoPackages: the modules whose tests they run, and what those
+# of TestGoPackages import.
+go mod download github.com/go-zookeeper/zk@v1.0.4 github.com/kvtools/zookeeper@v1.0.2 github.com/go-kit/kit@v0.13.0 \
+	github.com/wvanbergen/kazoo-go@v0.0.0-20180202103751-f72d8611297a
+for pinned in interop/testdata/packages/*.mod; do
+	go mod download -C interop -modfile="${pinned#interop/}"
+done
 
 wait "$rust"
