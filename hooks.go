@@ -35,6 +35,18 @@ func (h hooked) ExpireSession(id int64) error {
 	}
 }
 
+func (h hooked) Propose(c *fsm.Command) <-chan error {
+	done := make(proposed, 1)
+	go h.s.member.Propose(c, done, nil) // it may block
+	return done
+}
+
+// proposed is the fsm.Waiter of a command.
+type proposed chan error
+
+func (p proposed) Done(*fsm.View, *fsm.Result) { p <- nil }
+func (p proposed) Lost()                       { p <- errors.New("lockkeeper: the outcome of a command is unknown") }
+
 func (h hooked) Watches(v *fsm.View, f func(session int64, path string)) {
 	h.s.clients.Watches(v, func(session int64, path string) bool {
 		f(session, path)

@@ -18,6 +18,7 @@ const (
 	OpExpireSession proto.OpCode = -1002 // see ExpireSession
 	OpNothing       proto.OpCode = -1003 // see Nothing
 	OpDescribe      proto.OpCode = -1004 // see Describe
+	OpPutBack       proto.OpCode = -1005 // see PutBack
 )
 
 // Command is one operation in an entry of the log.
@@ -98,6 +99,17 @@ func Describe(servers []proto.QuorumServer) *Command {
 // deleted.
 func Reap(path string) *Command {
 	return &Command{Op: proto.OpDeleteContainer, Body: jute.AppendString(nil, path)}
+}
+
+// PutBack returns the command that makes the znodes what they were when they were encoded
+// by [znode.Tree.AppendNodes] (see [znode.Tree.PutBack]), and closes all sessions but the
+// given ones, in one transaction. Only tests propose it, through lockkeepertest.
+func PutBack(sessions []int64, znodes []byte) *Command {
+	b := jute.AppendInt(nil, int32(len(sessions)))
+	for _, id := range sessions {
+		b = jute.AppendLong(b, id)
+	}
+	return &Command{Op: OpPutBack, Body: append(b, znodes...)}
 }
 
 func (o *openSession) decode(d *jute.Decoder) {

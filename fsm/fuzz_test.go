@@ -66,7 +66,7 @@ func FuzzApply(f *testing.F) {
 // have exactly one result, and applying a command to equal machines must leave them equal.
 func FuzzCommand(f *testing.F) {
 	captured(f, func(op int32, body []byte) { f.Add(op, body) })
-	for _, c := range []*Command{OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl")} {
+	for _, c := range []*Command{OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl"), PutBack([]int64{5}, znode.New().AppendNodes(nil))} {
 		f.Add(int32(c.Op), c.Body)
 	}
 	f.Fuzz(func(t *testing.T, op int32, body []byte) {

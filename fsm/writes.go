@@ -44,6 +44,8 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		servers, _ := proto.ParseServers(string(c.Body)) // nil if it is invalid
 		m.describe(servers)
 		return Result{Zxid: m.zxid}, nil
+	case OpPutBack:
+		return m.putBack(&d)
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {
@@ -144,6 +146,37 @@ func (m *Machine) resumeSession(d *jute.Decoder, owner session.Conn) (Result, er
 	}
 	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionResumed, Session: s.ID})
 	return Result{Zxid: m.zxid, Session: s}, nil
+}
+
+func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
+	stay := map[int64]bool{}
+	for n := d.Int(); n > 0 && d.Err() == nil; n-- {
+		stay[d.Long()] = true
+	}
+	if d.Err() != nil {
+		return Result{}, fmt.Errorf("%w: putBack", ErrEntry)
+	}
+	var records []znode.Record
+	for b := d.Rest(); len(b) > 0; {
+		var r znode.Record
+		var err error
+		if r, b, err = znode.DecodeRecord(b); err != nil {
+			return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
+		}
+		records = append(records, r)
+	}
+	r := Result{Zxid: m.begin()}
+	alive := func(id int64) bool { return stay[id] && m.sessions.Get(id) != nil }
+	if err := m.tree.PutBack(&m.txn, records, alive); err != nil {
+		return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
+	}
+	for _, s := range m.sessions.All() {
+		if !stay[s.ID] { // it has no ephemerals left
+			m.sessions.Close(s.ID)
+			m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionClosed, Session: s.ID})
+		}
+	}
+	return r, nil
 }
 
 func create(m *Machine, op proto.OpCode, d *jute.Decoder) proto.Code {

@@ -59,6 +59,9 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 			t.Fatalf("lockkeepertest: member %d: %v", i, err)
 		}
 	}
+	if err := plant(c.servers); err != nil {
+		t.Fatalf("lockkeepertest: %v", err)
+	}
 	return c
 }
 

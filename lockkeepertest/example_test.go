@@ -283,3 +283,31 @@ func ExampleStartCluster() {
 	cluster.Restart(leader)
 	// Output: the lock is held: true
 }
+
+// Tests share a server, and each begins with the same znodes.
+func ExampleServer_Restore() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t, lockkeepertest.WithTree(map[string]string{"/config/hosts": "a,b"}))
+	clean := server.Snapshot()
+	for range 2 { // for each test
+		conn := server.Connect(t, 30*time.Second)
+		if _, err := conn.Set("/config/hosts", []byte("c"), 0); err != nil {
+			t.Fatal(err)
+		}
+		path, err := conn.Create("/config/job-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println(path)
+		conn.Close()
+		server.Restore(clean)
+	}
+	fmt.Print(server.Tree())
+	// Output:
+	// /config/job-0000000001
+	// /config/job-0000000001
+	// /config
+	// /config/hosts = "a,b"
+}

@@ -82,7 +82,7 @@ func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
 }
 
 // Tree returns the znodes as text for people, one line each, sorted, with their data and
-// the owners of ephemerals. It omits /zookeeper.
+// the owners of ephemerals. It omits /zookeeper. [WithTreeFile] reads the same format.
 func (s *Server) Tree() string {
 	var b strings.Builder
 	s.view(func(_ testhooks.Server, v *fsm.View) {

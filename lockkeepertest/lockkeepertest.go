@@ -12,7 +12,8 @@
 // [Server.Inject] aims a fault at a request, the methods of [Cluster] at members, their
 // disks and the network between them. A test looks inside a server without a client, as
 // with [Server.Locks], waits for a state without polling, as with [Server.WaitHeld], and
-// checks what clients have sent with [Server.Requests].
+// checks what clients have sent with [Server.Requests]. A server can start [WithTree], and
+// tests that share one put back its state with [Server.Restore].
 //
 // When a test ends, its servers are closed. If one of them leaves a goroutine
 // behind, the test fails. If a test has failed, the state of its servers is logged.
@@ -39,6 +40,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // patience is how long a step, such as starting a server, may take before the test
@@ -48,27 +50,28 @@ const patience = time.Minute
 // ErrNoSession is returned when a session does not exist or has ended.
 var ErrNoSession = cluster.ErrNoSession
 
-// Option changes the configuration that [Start] and [StartCluster] use.
-type Option func(*lockkeeper.Config)
+// Option changes how [Start] and [StartCluster] start a server.
+type Option func(*Server)
 
 // WithTCP opens a port on the loopback interface, for clients that run in other
 // processes or do not accept a dialer. [Server.Addr] returns its address.
-func WithTCP() Option { return func(c *lockkeeper.Config) { c.ClientAddr = "127.0.0.1:0" } }
+func WithTCP() Option { return func(s *Server) { s.cfg.ClientAddr = "127.0.0.1:0" } }
 
 // WithTickTime sets the tick; session expiry is rounded up to multiples of it. The
 // default is 50 ms, so that short timeouts can be tested in real time.
-func WithTickTime(d time.Duration) Option { return func(c *lockkeeper.Config) { c.TickTime = d } }
+func WithTickTime(d time.Duration) Option { return func(s *Server) { s.cfg.TickTime = d } }
 
 // WithConfig changes any other field of the configuration.
-func WithConfig(change func(*lockkeeper.Config)) Option { return change }
+func WithConfig(change func(*lockkeeper.Config)) Option { return func(s *Server) { change(&s.cfg) } }
 
 // Server is a server under test. Its methods may be called from any goroutine
 // of the test.
 type Server struct {
 	t     testing.TB
 	cfg   lockkeeper.Config
-	label string // profiler label that marks the server's goroutines
-	addr  string // of the port; empty without one
+	label string                         // profiler label that marks the server's goroutines
+	addr  string                         // of the port; empty without one
+	tree  func() ([]znode.Record, error) // with which it begins; nil for none
 
 	faults    faults
 	changes   changes
@@ -98,6 +101,9 @@ func Start(t testing.TB, options ...Option) *Server {
 	if err := s.start(); err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
+	if err := plant([]*Server{s}); err != nil {
+		t.Fatalf("lockkeepertest: %v", err)
+	}
 	return s
 }
 
@@ -107,7 +113,7 @@ func newServer(t testing.TB, options []Option) *Server {
 	s := &Server{t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	for _, o := range options {
-		o(&s.cfg)
+		o(s)
 	}
 	if s.cfg.DataDir == "" {
 		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart

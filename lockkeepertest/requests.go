@@ -77,6 +77,7 @@ type messages struct {
 	conns    int
 	requests []Request
 	size     int // of requests, in bytes
+	dropped  int // requests that are not kept any more
 	last     [lastMessages]said
 	said     int // the next one is last[said%lastMessages]
 }
@@ -123,6 +124,7 @@ func (m *messages) ask(r Request) {
 		m.size -= len(m.requests[0].frame.Payload)
 		m.requests[0] = Request{}
 		m.requests = m.requests[1:]
+		m.dropped++
 	}
 }
 

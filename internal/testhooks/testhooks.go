@@ -55,6 +55,9 @@ type Server interface {
 	// Connected reports whether a session has a connection to this server. It may be
 	// called from View.
 	Connected(session int64) bool
+	// Propose proposes a command, and sends nil when it has been applied here, or an
+	// error if its outcome is unknown.
+	Propose(c *fsm.Command) <-chan error
 	// ExpireSession ends a session as if its client had been silent for its
 	// timeout, and returns when its ephemerals are gone. The error is
 	// cluster.ErrNoSession if there is no such session; after any other error it

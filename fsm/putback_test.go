@@ -1,0 +1,194 @@
+package fsm
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// saved returns the command that puts back the present state.
+func saved(m *Machine) *Command {
+	var sessions []int64
+	for _, s := range m.Sessions().All() {
+		sessions = append(sessions, s.ID)
+	}
+	return PutBack(sessions, m.Tree().AppendNodes(nil))
+}
+
+// records returns the znodes of a machine, except /zookeeper/config.
+func records(t *testing.T, m *Machine) map[string]znode.Record {
+	t.Helper()
+	all := map[string]znode.Record{}
+	for b := m.Tree().AppendNodes(nil); len(b) > 0; {
+		var r znode.Record
+		var err error
+		if r, b, err = znode.DecodeRecord(b); err != nil {
+			t.Fatal(err)
+		}
+		all[r.Path] = r
+	}
+	if len(all) != m.Tree().Len() {
+		t.Errorf("AppendNodes has %d znodes of %d", len(all), m.Tree().Len())
+	}
+	delete(all, znode.ConfigPath)
+	return all
+}
+
+// withoutZxids returns a record without zxids.
+func withoutZxids(r znode.Record) znode.Record {
+	r.Czxid, r.Mzxid, r.Pzxid = 0, 0, 0
+	return r
+}
+
+// TestPutBackRandom puts back random states. Afterwards everything but the zxids must be as
+// it was, except sessions that have ended and their ephemerals, on every replica.
+func TestPutBackRandom(t *testing.T) {
+	seed := testkit.Seed(t)
+	kept, changed := 0, 0
+	for i := range uint64(20) {
+		h, m := newHistory(seed+i), NewMachine()
+		run := func(entries int) {
+			for range entries {
+				e := h.next()
+				apply(t, m, &e)
+			}
+		}
+		run(100 + h.IntN(100))
+		c, was, sessions := saved(m), records(t, m), m.Sessions().All()
+		run(h.IntN(100))
+		before, zxid := records(t, m), m.Zxid()
+		other := throughSnapshot(t, m, nil)
+		r, changes := one(t, m, m.term, c)
+		one(t, other, other.term, c)
+		if m.Digest() != other.Digest() {
+			t.Fatalf("seed %d: different results on two replicas", seed+i)
+		}
+		if r[0].Code != proto.OK || r[0].Zxid != zxid+1 {
+			t.Errorf("seed %d: %v, zxid %x after %x", seed+i, r[0].Code, r[0].Zxid, zxid)
+		}
+		if err := m.Check(); err != nil {
+			t.Fatalf("seed %d: %v", seed+i, err)
+		}
+		now := records(t, m)
+		for path, want := range was {
+			if want.Kind == znode.Ephemeral && m.Sessions().Get(want.Owner) == nil {
+				if _, ok := now[path]; ok {
+					t.Errorf("seed %d: %s is there, but its session is not", seed+i, path)
+				}
+				continue
+			}
+			got, old := now[path], before[path]
+			if !reflect.DeepEqual(withoutZxids(got), withoutZxids(want)) {
+				t.Errorf("seed %d: %s is %+v, was %+v", seed+i, path, got, want)
+			}
+			if reflect.DeepEqual(withoutZxids(old), withoutZxids(want)) {
+				kept++
+				old.Pzxid, got.Pzxid = 0, 0 // its children may have changed
+				if !reflect.DeepEqual(got, old) {
+					t.Errorf("seed %d: %s, which did not differ, has changed from %+v to %+v", seed+i, path, old, got)
+				}
+			} else {
+				changed++
+			}
+			if got.Mzxid < old.Mzxid || got.Czxid < old.Czxid {
+				t.Errorf("seed %d: the zxids of %s went back: %+v after %+v", seed+i, path, got, old)
+			}
+		}
+		for path := range now {
+			if _, ok := was[path]; !ok {
+				t.Errorf("seed %d: %s was not there", seed+i, path)
+			}
+		}
+		existed := map[int64]bool{}
+		for _, s := range sessions {
+			existed[s.ID] = true
+		}
+		for _, s := range m.Sessions().All() {
+			if !existed[s.ID] {
+				t.Errorf("seed %d: session %d is later than the state", seed+i, s.ID)
+			}
+		}
+		if _, changes = one(t, m, m.term, c); len(changes) > 0 {
+			t.Errorf("seed %d: the second time there were changes: %+v", seed+i, changes)
+		}
+		// The machine goes on as usual.
+		h.index, h.term, h.batch = m.Index(), m.term, m.Index()
+		run(50)
+		if err := m.Check(); err != nil {
+			t.Errorf("seed %d: %v", seed+i, err)
+		}
+	}
+	if kept < 100 || changed < 100 {
+		t.Errorf("%d znodes stayed as they were, and %d were changed: too few", kept, changed)
+	}
+}
+
+// TestPutBackChanges checks which changes are reported, and so which watches fire.
+func TestPutBackChanges(t *testing.T) {
+	m := small(t)
+	c := saved(m)
+	set := proto.SetDataRequest{Path: "/b", Data: []byte("other"), Version: -1}
+	one(t, m, 3, OpenSession(2, 7, 1000, session.Password{7}))
+	one(t, m, 3,
+		&Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)},
+		&Command{Op: proto.OpDelete, Session: 5, Conn: 1, Body: (&proto.PathVersion{Path: "/a/e-0000000000", Version: -1}).Append(nil)},
+		createCommand(5, "/new", 0))
+	_, changes := one(t, m, 3, c)
+	var got []proto.Change
+	for _, x := range changes {
+		got = append(got, proto.Change{Kind: x.Kind, Path: x.Path, Session: x.Session})
+	}
+	want := []proto.Change{
+		{Kind: proto.NodeDeleted, Path: "/new"}, {Kind: proto.NodeCreated, Path: "/a/e-0000000000", Session: 5},
+		{Kind: proto.NodeDataChanged, Path: "/b"}, {Kind: proto.SessionClosed, Session: 7},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if r := m.Tree().Lookup("/b").Record(); r.Mzxid != m.Zxid() || r.Version != 1 || string(r.Data) != "data" {
+		t.Errorf("got %+v", r)
+	}
+	one(t, m, 3, createCommand(5, "/a/e-", proto.FlagSequential))
+	if m.Tree().Lookup("/a/e-0000000001") == nil {
+		t.Error("the number of the next sequential child is wrong")
+	}
+}
+
+// TestPutBackDamaged applies commands with records that do not form a tree. They must be
+// refused and change nothing.
+func TestPutBackDamaged(t *testing.T) {
+	node := func(path string, kind znode.Kind, owner int64) []byte {
+		return znode.AppendRecord(nil, &znode.Record{Path: path, ACL: proto.OpenACL, Kind: kind, Owner: owner})
+	}
+	join := func(parts ...[]byte) (b []byte) {
+		for _, p := range parts {
+			b = append(b, p...)
+		}
+		return b
+	}
+	a := node("/a", 0, 0)
+	for name, c := range map[string]*Command{
+		"cut short":             {Op: OpPutBack, Body: []byte{0, 0, 0, 1}},
+		"record cut short":      PutBack(nil, a[:len(a)-1]),
+		"twice":                 PutBack(nil, join(a, a)),
+		"invalid path":          PutBack(nil, node("/a//b", 0, 0)),
+		"without parent":        PutBack(nil, node("/a/x", 0, 0)),
+		"child before parent":   PutBack(nil, join(node("/a/x", 0, 0), a)),
+		"child of an ephemeral": PutBack([]int64{5}, join(node("/a", znode.Ephemeral, 5), node("/a/x", 0, 0))),
+	} {
+		m := small(t)
+		tree, sessions := m.Tree().Digest(), m.Sessions().Len()
+		entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: 1 << 60, Time: 2000, Count: 1})
+		if err := m.Apply(m.Index()+1, 3, entry, nil); !errors.Is(err, ErrEntry) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if m.Tree().Digest() != tree || m.Sessions().Len() != sessions {
+			t.Errorf("%s: changed the state", name)
+		}
+	}
+}

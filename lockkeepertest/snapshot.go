@@ -1,0 +1,184 @@
+package lockkeepertest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+)
+
+// Snapshot is the state of a server or a cluster at one moment. It can be restored any
+// number of times, on the server or cluster that it was taken of.
+type Snapshot struct {
+	state    *fsm.Command // that puts it back
+	faults   []*Injection
+	requests int // how many there had been
+}
+
+// Snapshot returns the present state, for [Server.Restore].
+func (s *Server) Snapshot() *Snapshot {
+	s.t.Helper()
+	return snapshot(s, []*Server{s})
+}
+
+// Restore puts back the state of a snapshot, so that tests can share a server and each
+// finds it clean. It takes microseconds for a small tree, and works as if clients made the
+// changes, all in one transaction:
+//
+//   - Znodes that have been created are deleted, those that have been deleted are created,
+//     and those that have changed get back their data, ACLs, versions, times and the
+//     counters for sequential children. Others stay as they are. Watches fire as usual.
+//   - Zxids do not go back. What Restore changes has its zxid as mzxid, and what it creates
+//     has it as czxid, so fencing tokens never repeat.
+//   - Sessions that were opened after the snapshot end, and their clients' connections are
+//     closed. A client that is still running then opens a new session, so close
+//     clients first.
+//   - Other sessions continue, with their connections and watches, and get back their
+//     ephemerals. A session that has ended does not come back, nor do its ephemerals.
+//   - Faults that were injected after the snapshot are removed. One that has not taken
+//     effect fails the test, unless it is optional.
+//   - [Server.Requests] forgets the requests that came after the snapshot.
+//
+// Restore returns when all this is visible to clients. It fails the test if the server is
+// stopped. A member of a cluster restores the state of the whole cluster, but only
+// [Cluster.Restore] waits for the others.
+func (s *Server) Restore(x *Snapshot) {
+	s.t.Helper()
+	restore([]*Server{s}, x)
+}
+
+// Snapshot returns the present state, for [Cluster.Restore]. There must be a majority.
+func (c *Cluster) Snapshot() *Snapshot {
+	c.t.Helper()
+	return snapshot(c.servers[c.Leader()], c.servers)
+}
+
+// Restore is [Server.Restore] for all members. There must be a majority, and Restore waits
+// until each member that is not stopped has the restored state. So end partitions
+// and pauses first; other faults of links and disks, and the clocks, stay as they are.
+func (c *Cluster) Restore(x *Snapshot) {
+	c.t.Helper()
+	restore(c.servers, x)
+}
+
+func snapshot(s *Server, servers []*Server) *Snapshot {
+	s.t.Helper()
+	x := new(Snapshot)
+	// What clients of other members have done may not be applied here yet.
+	if err := s.propose(fsm.Nothing()); err != nil {
+		s.t.Fatalf("lockkeepertest: snapshot: %v", err)
+	}
+	s.view(func(_ testhooks.Server, v *fsm.View) {
+		var sessions []int64
+		for _, x := range v.Sessions().All() {
+			sessions = append(sessions, x.ID)
+		}
+		x.state = fsm.PutBack(sessions, v.Tree().AppendNodes(nil))
+	})
+	for _, s := range servers {
+		x.faults = append(x.faults, s.faults.list()...)
+	}
+	x.requests = s.report.messages.count()
+	return x
+}
+
+func restore(servers []*Server, x *Snapshot) {
+	t := servers[0].t
+	t.Helper()
+	for _, s := range servers {
+		for _, why := range s.faults.keep(x.faults) {
+			t.Errorf("lockkeepertest: %s", why)
+		}
+	}
+	if err := commit(servers, x.state); err != nil {
+		t.Errorf("lockkeepertest: restore: %v", err)
+	}
+	servers[0].report.messages.forget(x.requests)
+}
+
+// keep removes all faults but some. It returns why the test is to fail because of faults
+// that did nothing.
+func (f *faults) keep(some []*Injection) (unused []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = slices.DeleteFunc(f.all, func(i *Injection) bool {
+		if slices.Contains(some, i) {
+			return false
+		}
+		if why := i.unused(); why != "" {
+			unused = append(unused, why)
+		}
+		i.Remove()
+		return true
+	})
+	return unused
+}
+
+// count returns how many requests there have been.
+func (m *messages) count() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dropped + len(m.requests)
+}
+
+// forget forgets all but the first n requests.
+func (m *messages) forget(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n = max(0, n-m.dropped)
+	for i := n; i < len(m.requests); i++ {
+		m.size -= len(m.requests[i].frame.Payload)
+		m.requests[i] = Request{}
+	}
+	m.requests = m.requests[:min(n, len(m.requests))]
+}
+
+// commit has the servers, which are one server or the members of a cluster, apply a
+// command that may be applied twice. It returns when those that are not stopped have
+// applied it.
+func commit(servers []*Server, c *fsm.Command) error {
+	done := false
+	for _, s := range servers {
+		if _, err := s.running(); err != nil && len(servers) > 1 {
+			continue
+		}
+		if done {
+			c = fsm.Nothing() // it is done once everything before it is applied there
+		}
+		if err := s.propose(c); err != nil {
+			return err
+		}
+		done = true
+	}
+	if !done {
+		return errors.New("all members are stopped")
+	}
+	return nil
+}
+
+// propose returns when a command that may be applied twice is applied here.
+func (s *Server) propose(c *fsm.Command) error {
+	name := "the server"
+	if s.pauseNet != nil {
+		name = fmt.Sprintf("member %d", s.cfg.ID-1)
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // if the leader is lost
+		server, err := s.running()
+		if err != nil {
+			return fmt.Errorf("%s is stopped", name)
+		}
+		late := time.NewTimer(time.Until(end))
+		select {
+		case err = <-testhooks.Of(server).Propose(c):
+			late.Stop()
+			if err == nil {
+				return nil
+			}
+		case <-late.C:
+			return fmt.Errorf("%s applies nothing: it is not connected to a majority", name)
+		}
+	}
+}
