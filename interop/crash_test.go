@@ -14,19 +14,21 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 const (
-	defaultKills = 200
-	killsTime    = 90 * time.Second // limit of the test's time on a slow machine
-	leastKills   = 50
+	defaultKills = 100
+	killsTime    = 45 * time.Second // limit of the test's time on a slow machine
+	leastKills   = 25
 	crashLanes   = 4 // connections that create at the same time
 	crashWindow  = 16
 	crashRoot    = "/crash"
 	crashAlive   = crashRoot + "/alive"
 )
 
-// TestKilledServer kills the server with kill -9 in the middle of a stream of
+// TestKilledServer, with each log store, kills the server with kill -9 in the middle of a stream of
 // creates, again and again, on one data directory. After each restart
 //
 //   - every acknowledged znode exists, with its data and the zxid in the reply;
@@ -47,17 +49,21 @@ func TestKilledServer(t *testing.T) {
 			t.Fatalf("%s: %v", envKills, err)
 		}
 	}
-	c := newCrash(t)
-	for n := range kills {
-		if os.Getenv(envKills) == "" && n >= leastKills && time.Since(c.began) > killsTime {
-			break
-		}
-		c.start()
-		c.verify()
-		c.stream(func() { time.Sleep(c.moment(60 * time.Millisecond)) })
-		c.check()
+	for _, store := range storage.LogStores {
+		t.Run(string(store), func(t *testing.T) {
+			c := newCrash(t, "--log-store", string(store))
+			for n := range kills {
+				if os.Getenv(envKills) == "" && n >= leastKills && time.Since(c.began) > killsTime {
+					break
+				}
+				c.start()
+				c.verify()
+				c.stream(func() { time.Sleep(c.moment(60 * time.Millisecond)) })
+				c.check()
+			}
+			c.finish()
+		})
 	}
-	c.finish()
 }
 
 // crash is one run of the test: a data directory and what must be in it.
@@ -65,6 +71,7 @@ type crash struct {
 	t      *testing.T
 	random *rand.Rand
 	dir    string
+	flags  []string // of the server
 	began  time.Time
 
 	server     *lockkeeper
@@ -75,15 +82,16 @@ type crash struct {
 	startKills int
 }
 
-func newCrash(t *testing.T) *crash {
+func newCrash(t *testing.T, flags ...string) *crash {
 	c := &crash{t: t, random: seeded(t), dir: t.TempDir(), began: time.Now()}
 	if keep := os.Getenv(envKeep); keep != "" {
 		var err error
-		if c.dir, err = os.MkdirTemp(keep, t.Name()+"-"); err != nil {
+		if c.dir, err = os.MkdirTemp(keep, strings.ReplaceAll(t.Name(), "/", "-")+"-"); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("the data directory stays at %s", c.dir)
 	}
+	c.flags = append(flags, "--data", c.dir)
 	return c
 }
 
@@ -155,7 +163,7 @@ func (c *crash) start() {
 	previous := c.server
 	if len(c.rounds) > 0 && c.random.IntN(8) == 0 {
 		c.startKills++
-		half := execLockkeeper(c.t, "--data", c.dir)
+		half := execLockkeeper(c.t, c.flags...)
 		select {
 		case <-time.After(c.moment(40 * time.Millisecond)):
 		case <-half.exited:
@@ -165,7 +173,7 @@ func (c *crash) start() {
 		half.quiet = true
 		c.check()
 	}
-	c.server = startLockkeeper(c.t, "--data", c.dir)
+	c.server = startLockkeeper(c.t, c.flags...)
 	if previous != nil {
 		previous.quiet = true
 	}
