@@ -135,6 +135,36 @@ func ExampleServer_WaitHeld() {
 	// the next one has a greater token: true
 }
 
+// Clients take a lock in turn, and write to what it protects. The guard would fail the test
+// if one of them wrote after it had lost the lock, or left a znode behind.
+func ExampleGuardLock() {
+	t := newT()
+	defer t.end()
+
+	server := lockkeepertest.Start(t)
+	guard := lockkeepertest.GuardLock(t, server, "/locks/report")
+	report := guard.Resource()
+	for range 2 {
+		conn := server.Connect(t, 30*time.Second)
+		lock := zk.NewLock(conn, "/locks/report", zk.WorldACL(zk.PermAll))
+		if err := lock.Lock(); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("write:", report.Write(guard.Token(conn.SessionID())))
+		if err := lock.Unlock(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := guard.Holders()
+	fmt.Println("holders:", len(all))
+	fmt.Println("the first one was done before the second:", all[0].UntilZxid < all[1].FromZxid)
+	// Output:
+	// write: <nil>
+	// write: <nil>
+	// holders: 2
+	// the first one was done before the second: true
+}
+
 // The znodes of a server as text.
 func ExampleServer_Tree() {
 	t := newT()

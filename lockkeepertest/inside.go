@@ -272,6 +272,7 @@ func (c *changes) note(v *fsm.View, x *proto.Change) {
 // observer is the fsm.Observer of one run of a server.
 type observer struct {
 	*changes
+	guards *guards
 	server atomic.Pointer[lockkeeper.Server] // nil until it is open
 }
 
@@ -293,6 +294,7 @@ func (o *observer) Changed(v *fsm.View, changes []proto.Change) {
 	if o.replays() {
 		return
 	}
+	o.guards.changed(v, changes)
 	c := o.changes
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -158,7 +158,7 @@ func (s *Server) open() (err error) {
 		return errors.New("the server is running")
 	}
 	s.condition.change(func(x *condition) { x.stopping = false })
-	o := &observer{changes: &s.changes}
+	o := &observer{changes: &s.changes, guards: &s.report.guards}
 	testhooks.In(&s.cfg).Observer = o
 	var server *lockkeeper.Server
 	s.labelled(func() { server, err = lockkeeper.Open(s.cfg) })
@@ -279,7 +279,8 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		t.Fatalf("lockkeepertest: %v", err)
 	}
 	t.Cleanup(func() {
-		report.log(t) // while its session exists
+		report.guards.end(t) // while its session exists
+		report.log(t)
 		conn.Close()
 	})
 	late := time.After(patience)

@@ -20,6 +20,7 @@ func newReport(servers ...*Server) *report {
 type report struct {
 	servers  []*Server
 	messages messages
+	guards   guards
 
 	mu     sync.Mutex
 	logged map[testing.TB]bool

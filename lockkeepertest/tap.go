@@ -44,6 +44,8 @@ type tap struct {
 	session  int64   // 0 before that
 	zxid     int64   // of the last reply
 	held     []sent  // an event that is held back, and what follows it
+
+	client client // for guards
 }
 
 // asked is a request whose reply is to be sent.
@@ -74,6 +76,7 @@ func (s *Server) tap(nc net.Conn) net.Conn {
 func (t *tap) Close() error {
 	t.close.Do(func() {
 		close(t.done)
+		t.s.report.guards.closed(&t.client, false)
 		t.say(said{Event: wiretap.Event{Kind: wiretap.Finished}})
 	})
 	return t.s.condition.closeLater(t.Conn)
@@ -99,7 +102,10 @@ func (t *tap) Read(p []byte) (int, error) {
 			if n == 0 {
 				return 0, err
 			}
-		} else if t.err = err; err == io.EOF {
+		} else if t.err = err; err != nil {
+			t.s.report.guards.closed(&t.client, true)
+		}
+		if err == io.EOF {
 			t.say(said{Event: wiretap.Event{Kind: wiretap.Finished, FromClient: true}})
 		}
 	}
@@ -181,6 +187,7 @@ func (t *tap) request(frame []byte) bool {
 			q.fault = hit
 		}
 	}
+	t.s.report.guards.asked(&t.client, &f)
 	t.mu.Lock()
 	t.asked = append(t.asked, q)
 	t.mu.Unlock()
@@ -207,7 +214,7 @@ func (t *tap) say(e said) {
 	t.s.report.messages.say(e)
 }
 
-// sayReply keeps a frame that is sent to the client, or was to be sent.
+// sayReply keeps a frame that is about to be sent to the client, or was to be sent.
 func (t *tap) sayReply(frame []byte, by *Injection) {
 	payload := slices.Clone(frame[min(4, len(frame)):])
 	t.mu.Lock()
@@ -218,6 +225,8 @@ func (t *tap) sayReply(frame []byte, by *Injection) {
 	f := t.talk.FromServer(payload)
 	t.mu.Unlock()
 	t.say(said{wiretap.Event{Kind: wiretap.Framed, Frame: &f, Size: len(frame)}, by})
+	lost := by != nil && (by.fault.Do.kind == dropReply || by.fault.Do.kind == closeAfter)
+	t.s.report.guards.told(&t.client, &f, !lost)
 }
 
 // message returns what faults match of a frame from the client.
@@ -258,6 +267,7 @@ func (t *tap) answer(f *wire.Frame, by *Injection) bool {
 	if f.Kind == wire.ConnectRequest {
 		refusal := proto.ConnectReply{Password: make([]byte, proto.PasswordLen)}
 		if q, ok := f.Body.(*proto.ConnectRequest); ok {
+			t.s.report.guards.expired(q.SessionID)
 			refusal.HasReadOnly = q.HasReadOnly
 		}
 		frame = refusal.Append(frame)
