@@ -1,22 +1,93 @@
-// Package lockkeepertest is a ZooKeeper for tests: one line starts a server inside
-// the test. It is ready within milliseconds and stops when the test ends.
+// Package lockkeepertest is a ZooKeeper for tests: one line starts a server inside the
+// test.
 //
-//	zk := lockkeepertest.Start(t)
-//	conn := zk.Connect(t, 10*time.Second)
+//	func TestReport(t *testing.T) {
+//		server := lockkeepertest.Start(t)
+//		conn := server.Connect(t, 10*time.Second) // a client of go-zookeeper
+//		...
+//	}
 //
-// The server keeps everything in memory and takes time only from package time, so
-// it works inside a [testing/synctest] bubble, where a session can expire without
-// any real time passing. The exception is a server started [WithTCP], because a
-// bubble cannot tell when a goroutine waits for a real socket.
+// # Start a server or a cluster
 //
-// [Server.Inject] aims a fault at a request, the methods of [Cluster] at members, their
-// disks and the network between them. A test looks inside a server without a client, as
-// with [Server.Locks], waits for a state without polling, as with [Server.WaitHeld], and
-// checks what clients have sent with [Server.Requests]. A server can start [WithTree], and
-// tests that share one put back its state with [Server.Restore].
+// [Start] takes milliseconds. The server keeps everything in memory and needs no port, so
+// each test can have its own, also in parallel. It stops when the test ends.
+// [Server.Connect] returns a client; other clients connect with [Server.Dial], or through a
+// port that is opened [WithTCP]. [StartCluster] is the same for a cluster.
 //
-// When a test ends, its servers are closed. If one of them leaves a goroutine
-// behind, the test fails. If a test has failed, the state of its servers is logged.
+// The test decides when a session expires ([Server.ExpireSession]), a connection breaks
+// ([Server.Disconnect]), or a server crashes and starts again ([Cluster.Kill],
+// [Server.Restart]). In the first example below, a lock goes to the next client that way.
+//
+// # Virtual time
+//
+// Servers, clusters and go-zookeeper's clients work inside a [testing/synctest] bubble. An
+// hour passes there as soon as nobody has anything to do:
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		server := lockkeepertest.Start(t)
+//		...
+//		time.Sleep(time.Hour)
+//	})
+//
+// Real sockets must stay outside: [WithTCP], and the clients that need it. In a bubble, time
+// moves on only when all goroutines are asleep or wait for each other. One that waits for a
+// socket does not count as waiting, because data may come from outside at any moment, so
+// time would stand still. Connect and Dial connect through memory.
+//
+// # Aim a fault
+//
+// [Server.Inject] aims a [Fault] at one request: the second create below /locks, or a watch
+// event of one session. The request is delayed, held, answered with an error, or dropped; it
+// is executed but its reply lost ([DropReply], [CloseAfter]); or the connection ends. A fault
+// that never takes effect fails the test.
+//
+// In a cluster, the network between two members is cut one way, slow or lossy
+// ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Cluster.SetDisk]), and
+// members are paused, step down, or have a wrong clock ([Cluster.Pause], [Cluster.StepDown],
+// [Cluster.ClockSkew]).
+//
+// # Look inside, and wait
+//
+// [Server.Tree], [Server.Get], [Server.Sessions], [Server.Watches] and [Server.Locks] show
+// what a server knows. They need no client and cause no request. [Server.WaitHeld],
+// [Server.WaitWaiters] and [Server.WaitGone] block until a lock is held, has a queue, or is
+// gone. They do not poll, and miss no state, however short.
+//
+// # Check that a lock protects
+//
+// [GuardLock] records who holds a lock and when. Let the code under test write to a
+// [Resource] of the [Guard] with its fencing token. When the test ends, it fails with a
+// timeline if two holders overlapped in what they did, if a stale token was accepted, or if
+// a znode of the lock is left whose client is gone or does not know of it.
+//
+// # Check what the clients said
+//
+// [Server.Requests] returns the requests of the clients, decoded: was there exactly one
+// setWatches after the reconnect, and which paths did it contain? [Request.Field] has the
+// answer.
+//
+// # Begin with a state, and put it back
+//
+// A server begins [WithTree] or [WithTreeFile] with the znodes that a test needs. Tests that
+// share a server take a [Server.Snapshot] and put it back with [Server.Restore], which
+// takes microseconds for a small tree, so that each finds the server clean.
+//
+// # Five famous failures
+//
+// The examples below show how locks fail in practice:
+//
+//   - Orphan: the reply to a create is lost, and the client waits behind its own znode.
+//   - PausedClient: a client wakes up after it has lost the lock, and writes. Its fencing
+//     token stops it.
+//   - Herd: a lock is released, and every client that waits for it wakes up.
+//   - LostWatch: a watch is not set again after a reconnect.
+//   - OldEphemeral: a client takes the znode of its last session for its own.
+//
+// # When a test ends
+//
+// Its servers are closed. If one of them leaves a goroutine behind, the test fails. If the
+// test has failed, the state of its servers and the last messages of their clients are
+// logged.
 //
 // This package promises compatibility, as package lockkeeper explains.
 package lockkeepertest
