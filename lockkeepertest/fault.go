@@ -233,11 +233,12 @@ func (f *Fault) matches(m *message) bool {
 type Injection struct {
 	fault Fault
 	fired chan struct{} // closed when the fault first takes effect
+	once  sync.Once     // closes it
 	off   chan struct{} // closed by Remove
 
 	mu      sync.Mutex
 	matched int
-	begun   bool // fired is closed
+	begun   bool // something was done to a message
 	removed bool
 	told    bool // that it never took effect
 }
@@ -258,13 +259,17 @@ func (i *Injection) Remove() {
 	}
 }
 
-func (i *Injection) fire() {
+// begin is called before a client can notice what the fault does, since the test may end
+// right then, before fire is called.
+func (i *Injection) begin() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if !i.begun {
-		i.begun = true
-		close(i.fired)
-	}
+	i.begun = true
+}
+
+func (i *Injection) fire() {
+	i.begin()
+	i.once.Do(func() { close(i.fired) })
 }
 
 // wait waits as long as a message that was hit at the time since has to. It returns false

@@ -174,6 +174,7 @@ func (t *tap) request(frame []byte) bool {
 			hit.fire()
 			return false
 		case closeBefore:
+			hit.begin()
 			t.Close()
 			hit.fire()
 			return t.closed()
@@ -459,6 +460,7 @@ func (t *tap) send(out []sent) error {
 		do := Action{}
 		if s.fault != nil {
 			do = s.fault.fault.Do
+			s.fault.begin()
 		}
 		t.sayReply(s.frame, s.fault)
 		var err error
