@@ -420,13 +420,11 @@ func (x *guards) end(t testing.TB) {
 }
 
 // changed is called with what a member has applied.
-func (x *guards) changed(v *fsm.View, changes []proto.Change) {
+func (x *guards) changed(v *fsm.View) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, g := range x.all {
-		if slices.ContainsFunc(changes, func(c proto.Change) bool { return path.Dir(c.Path) == g.path }) {
-			g.follow(v)
-		}
+		g.follow(v)
 	}
 }
 
@@ -527,7 +525,7 @@ func (x *guards) closed(client *client, byClient bool) {
 		})
 	}
 	client.ended, client.creating = true, nil
-	if byClient && x.clients[client.session] == client {
+	if byClient {
 		x.gone(client, "its client hangs up")
 	}
 }

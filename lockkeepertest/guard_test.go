@@ -558,6 +558,26 @@ func TestGuardFindsNoOrphanOfGoZookeeper(t *testing.T) {
 	})
 }
 
+// TestGuardEnds before the clients are closed that were connected later, but not with a
+// subtest.
+func TestGuardEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake, sub := &failures{TB: t}, &failures{TB: t}
+		fake.run(func() {
+			s := lockkeepertest.Start(fake)
+			lockkeepertest.GuardLock(fake, s, "/lock")
+			sub.run(func() { <-lock(s.Connect(sub, time.Minute), "/lock") })
+			conn := s.Connect(fake, time.Minute)
+			fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
+			go conn.Create("/lock/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
+			<-fault.Fired()
+			settle(conn)
+		})
+		expect(t, sub.errors)
+		expect(t, fake.errors, unknown)
+	})
+}
+
 // TestGuardBegins in the middle: the znodes that are there are known.
 func TestGuardBegins(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {

@@ -294,7 +294,7 @@ func (o *observer) Changed(v *fsm.View, changes []proto.Change) {
 	if o.replays() {
 		return
 	}
-	o.guards.changed(v, changes)
+	o.guards.changed(v)
 	c := o.changes
 	c.mu.Lock()
 	defer c.mu.Unlock()
