@@ -229,7 +229,7 @@ func TestGuardLostReplies(t *testing.T) {
 		"slow":                         {do: lockkeepertest.Trickle(time.Millisecond), name: "lock-"},
 		"still to be executed":         {do: lockkeepertest.Hold(), name: "lock-", soon: true},
 		"in a multi":                   {do: lockkeepertest.CloseAfter(), name: "multi", want: []string{unknown}},
-		"its name cannot be told":      {do: lockkeepertest.CloseAfter(), name: "lock-", list: true, want: []string{unknown}},
+		"without a UUID, listed":       {do: lockkeepertest.CloseAfter(), name: "lock-", list: true, want: []string{unknown}},
 		"with a UUID":                  {do: lockkeepertest.CloseAfter(), name: protected, want: []string{unknown}},
 		"with a UUID, found":           {do: lockkeepertest.CloseAfter(), name: protected, list: true},
 		"with a UUID, found, and more": {do: lockkeepertest.CloseAfter(), name: protected, list: true, again: true},
@@ -290,8 +290,8 @@ func TestGuardLostReplies(t *testing.T) {
 	}
 }
 
-// TestGuardKilledMember: the znode was made, but the member is gone that should have said
-// so.
+// TestGuardKilledMember kills a member after the leader has committed a create, and before
+// the member sends the reply.
 func TestGuardKilledMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := &failures{TB: t}
@@ -326,7 +326,6 @@ func TestGuardKilledMember(t *testing.T) {
 
 // hangUp is a dialer whose connections a test can close.
 type hangUp struct {
-	s    *lockkeepertest.Server
 	last net.Conn
 	cut
 }
