@@ -93,7 +93,6 @@
 package lockkeepertest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -282,23 +281,6 @@ func (s *Server) stop(how func(*lockkeeper.Server) error) error {
 		s.pauseNet(false)
 	}
 	return how(server)
-}
-
-// checkGoroutines fails the test if the stopped server has left a goroutine behind.
-func (s *Server) checkGoroutines() {
-	s.t.Helper()
-	var left bytes.Buffer
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		left.Reset()
-		if err := pprof.Lookup("goroutine").WriteTo(&left, 1); err != nil {
-			s.t.Errorf("lockkeepertest: %v", err)
-			return
-		}
-		if !bytes.Contains(left.Bytes(), fmt.Appendf(nil, "%q:%q", labelKey, s.label)) {
-			return
-		}
-	}
-	s.t.Errorf("lockkeepertest: the server left goroutines behind:\n%s", left.Bytes())
 }
 
 // running returns the running server, or an error if it is stopped.

@@ -23,6 +23,32 @@ func TestStartIsReady(t *testing.T) {
 	}
 }
 
+// TestWaitsLittle: hardly anything waits for a timer while a server starts, a client
+// connects, and both are closed, or while a cluster starts.
+func TestWaitsLittle(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			began, some := time.Now(), newT()
+			lockkeepertest.Start(some).Connect(some, time.Minute)
+			if took := time.Since(began); took > 10*time.Millisecond {
+				t.Errorf("the client has a session after %v", took)
+			}
+			some.end()
+			if took := time.Since(began); took > 20*time.Millisecond {
+				t.Errorf("both are closed after %v", took)
+			}
+		})
+		synctest.Test(t, func(t *testing.T) {
+			began, some := time.Now(), newT()
+			lockkeepertest.StartCluster(some, 3)
+			if took := time.Since(began); took > 200*time.Millisecond {
+				t.Errorf("three servers are ready after %v", took)
+			}
+			some.end()
+		})
+	}
+}
+
 func TestTCP(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
 	conn, _, err := zk.Connect([]string{s.Addr()}, time.Minute, zk.WithLogger(logger{}))
@@ -227,13 +253,6 @@ func TestSeparateServers(t *testing.T) {
 	}
 	if ok, _, err := b.Connect(t, time.Minute).Exists("/a"); err != nil || ok {
 		t.Errorf("got %v, %v", ok, err)
-	}
-}
-
-func BenchmarkStart(b *testing.B) {
-	for b.Loop() {
-		s := lockkeepertest.Start(b)
-		s.Stop()
 	}
 }
 

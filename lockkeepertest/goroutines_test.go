@@ -1,0 +1,61 @@
+package lockkeepertest
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// failing notes what a test would fail with.
+type failing struct {
+	testing.TB
+	said []string
+}
+
+func (f *failing) Helper()                        {}
+func (f *failing) Errorf(format string, a ...any) { f.said = append(f.said, fmt.Sprintf(format, a...)) }
+
+// TestGoroutinesLeftBehind: a test fails if its server has left a goroutine behind, but not
+// if the goroutine ends soon.
+func TestGoroutinesLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &failing{TB: t}
+		s := &Server{t: f, label: t.Name() + "-1"}
+		s.labelled(func() { go time.Sleep(time.Second) })
+		began := time.Now()
+		s.checkGoroutines()
+		if took := time.Since(began); len(f.said) != 0 || took < time.Second || took > time.Second+100*time.Millisecond {
+			t.Errorf("after %v: %q", took, f.said)
+		}
+		stop := make(chan struct{})
+		s.labelled(func() { go func() { <-stop }() })
+		s.checkGoroutines()
+		if len(f.said) != 1 || !strings.Contains(f.said[0], s.label) || !strings.Contains(f.said[0], "TestGoroutinesLeftBehind") {
+			t.Errorf("it says %.2000q", f.said)
+		}
+		close(stop)
+	})
+}
+
+// TestSharedProfile: the profile that a check gets shows all goroutines that were there
+// when it asked, also if others ask at the same time.
+func TestSharedProfile(t *testing.T) {
+	var all sync.WaitGroup
+	for i := range 20 {
+		all.Go(func() {
+			for j := range 10 {
+				s := &Server{label: fmt.Sprintf("%s-%d-%d", t.Name(), i, j)}
+				stop := make(chan struct{})
+				s.labelled(func() { go func() { <-stop }() })
+				if got := goroutines(); got.err != nil || !got.labels[s.label] {
+					t.Errorf("%s is missing: %v", s.label, got.err)
+				}
+				close(stop)
+			}
+		})
+	}
+	all.Wait()
+}
