@@ -38,9 +38,10 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	for i := range n {
 		member := WithConfig(func(cfg *lockkeeper.Config) {
 			cfg.ID, cfg.Peers = uint64(i+1), peers
-			testhooks.In(cfg).Network = c.net.Host(host(i))
 		})
-		c.servers = append(c.servers, newServer(t, append([]Option{member}, options...)))
+		s := newServer(t, append([]Option{member}, options...))
+		testhooks.In(&s.cfg).Network = c.net.Host(host(i)) // after the options, which may replace the whole Config
+		c.servers = append(c.servers, s)
 	}
 	shared := newReport(c.servers...)
 	for _, s := range c.servers {

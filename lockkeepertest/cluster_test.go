@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -77,5 +78,38 @@ func TestPartition(t *testing.T) {
 		}
 		c.Heal()
 		get(t, conn, "/most")
+	})
+}
+
+// TestReplacedConfig: an option may replace the whole Config of a member, except for its
+// id and its peers.
+func TestReplacedConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithConfig(func(cfg *lockkeeper.Config) {
+			*cfg = lockkeeper.Config{ID: cfg.ID, Peers: cfg.Peers, TickTime: time.Second}
+		}))
+		if got := c.Connect(t, time.Minute); got.SessionID() == 0 {
+			t.Error("no session")
+		}
+	})
+}
+
+func TestRole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		if r := s.Role(); r != lockkeeper.RoleStandalone {
+			t.Errorf("a server is %q", r)
+		}
+		s.Stop()
+		if r := s.Role(); r != "" {
+			t.Errorf("a stopped server is %q", r)
+		}
+		c := lockkeepertest.StartCluster(t, 3)
+		lead := c.Leader()
+		for i := range 3 {
+			if r := c.Server(i).Role(); (r == lockkeeper.RoleLeader) != (i == lead) || r == "" {
+				t.Errorf("member %d leads, member %d is %q", lead, i, r)
+			}
+		}
 	})
 }

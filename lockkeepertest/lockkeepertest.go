@@ -297,6 +297,15 @@ func (s *Server) running() (*lockkeeper.Server, error) {
 // when the server is restarted. It is empty unless the server was started [WithTCP].
 func (s *Server) Addr() string { return s.addr }
 
+// Role returns what the server is in its cluster. It is empty while the server is stopped.
+func (s *Server) Role() lockkeeper.Role {
+	server, err := s.running()
+	if err != nil {
+		return ""
+	}
+	return server.Role()
+}
+
 // Dial connects to the server through memory. Its signature fits zk.WithDialer; it
 // ignores network and address. It fails while the server is stopped.
 func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
