@@ -13,10 +13,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
-// TestDocs checks that docs/cli.md and the pages in docs/man match the commands. With
-// -rewrite it updates them.
+// TestDocs checks that docs/cli.md and the pages in docs/man match the commands, and that
+// docs/test-control.md matches the endpoints. With -rewrite it updates them.
 func TestDocs(t *testing.T) {
 	testkit.Generated(t, "../../docs/cli.md", "commands", cliMarkdown())
+	testkit.Generated(t, "../../docs/test-control.md", "endpoints", endpointsMarkdown())
+	testkit.Generated(t, "../../docs/test-control.md", "actions", actionsMarkdown())
 	pages := map[string]bool{}
 	for _, c := range documented() {
 		path := filepath.Join("../../docs/man", strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
@@ -68,6 +70,34 @@ func cliMarkdown() string {
 		}
 	}
 	return b.String()
+}
+
+// endpointsMarkdown returns the table of the endpoints of --test-control.
+func endpointsMarkdown() string {
+	var b strings.Builder
+	fmt.Fprint(&b, "\n| request | with, for example | |\n|---|---|---|\n")
+	for _, e := range endpoints {
+		example := ""
+		if e.example != "" {
+			example = "`" + e.example + "`"
+		}
+		fmt.Fprintf(&b, "| %s `%s` | %s | %s |\n", e.method, e.path, example, e.does)
+	}
+	return b.String() + "\n"
+}
+
+// actionsMarkdown returns the table of what faults can do.
+func actionsMarkdown() string {
+	var b strings.Builder
+	fmt.Fprint(&b, "\n| `do` | with | |\n|---|---|---|\n")
+	for _, a := range actions {
+		arg := ""
+		if a.arg != "" {
+			arg = "`" + a.arg + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.name, arg, a.does)
+	}
+	return b.String() + "\n"
 }
 
 // indent inserts a prefix before each line that is not blank.

@@ -32,6 +32,8 @@ type serveOptions struct {
 	level              slog.Level
 	tls                tlsFlags
 	peerTLS            peerTLSFlags
+	testControl        string
+	cluster            int
 }
 
 func serveCommand() *cobra.Command {
@@ -53,6 +55,9 @@ variable or the configuration file is wrong.`,
 
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
+
+  # Three servers for tests, which make them fail over HTTP (docs/test-control.md)
+  lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
 
   # The first of three servers; the others have --id 2 and --id 3
   lockkeeper serve --id 1 --peers 1=a:7000,2=b:7000,3=c:7000 --listen :2181
@@ -116,6 +121,10 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
 	})
+	group(all, "Tests", func(f *pflag.FlagSet) {
+		f.StringVar(&o.testControl, "test-control", "", "with --memory, an HTTP `ADDRESS` for tests, which end sessions, inject faults and look inside (docs/test-control.md). Everyone who can connect to it may. Without a host it is on 127.0.0.1; port 0 picks a free one")
+		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
+	})
 	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "log-format", "text", "json")
@@ -139,6 +148,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		if err := readZooCfg(o.file, flags, cfg); err != nil {
 			return err
 		}
+	}
+	if err := o.checkTestControl(flags); err != nil {
+		return err
 	}
 	// In Config, these values would mean the default.
 	for _, name := range []string{"id", "tick-time", "election-timeout", "digest-algorithm"} {
@@ -177,6 +189,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	}
 	cfg.EnforceAuth = list(o.enforceAuth)
 	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would mean all
+	if o.testControl != "" {
+		return o.serveTests(flags, stderr)
+	}
 	return serveUntilSignal(flags, *cfg, stderr)
 }
 

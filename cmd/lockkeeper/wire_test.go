@@ -37,8 +37,8 @@ func (p *process) interrupt(signal syscall.Signal) {
 	}
 }
 
-// session sends some requests through the proxy p.
-func session(t *testing.T, p *process) {
+// converse sends some requests through the proxy p.
+func converse(t *testing.T, p *process) {
 	t.Helper()
 	c := p.connect()
 	_, err := c.Create("/w", []byte("data"), proto.FlagEphemeral)
@@ -64,7 +64,7 @@ func TestWire(t *testing.T) {
 	if want := "lockkeeper: proxying " + p.addr + " to " + server.addr; p.lines()[0] != want {
 		t.Errorf("it says %q, not %q", p.lines(), want)
 	}
-	session(t, p)
+	converse(t, p)
 	p.interrupt(syscall.SIGINT)
 	at := 0
 	for _, want := range []string{
@@ -113,7 +113,7 @@ func TestWire(t *testing.T) {
 func TestWireQuiet(t *testing.T) {
 	server := memoryServer(t)
 	p, stdout := startWire(t, server, "--quiet")
-	session(t, p)
+	converse(t, p)
 	p.interrupt(syscall.SIGTERM)
 	if stdout.Len() > 0 {
 		t.Errorf("it prints %q", stdout)
@@ -123,7 +123,7 @@ func TestWireQuiet(t *testing.T) {
 func TestWireJSON(t *testing.T) {
 	server := memoryServer(t)
 	p, stdout := startWire(t, server, "--json", "--hex", "--only", "setData")
-	session(t, p)
+	converse(t, p)
 	p.interrupt(syscall.SIGTERM)
 	kinds := ""
 	for line := range strings.Lines(stdout.String()) {

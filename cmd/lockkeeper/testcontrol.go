@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+const mostMembers = 9
+
+// checkTestControl checks --test-control and --cluster, and the flags that they exclude.
+func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
+	if o.cluster < 0 || o.cluster > mostMembers {
+		return badFlag(flags, "cluster", "%d is not in 1 to %d", o.cluster, mostMembers)
+	}
+	if o.testControl == "" {
+		if o.cluster > 0 {
+			return badFlag(flags, "cluster", "only together with --memory and --test-control")
+		}
+		return nil
+	}
+	if !o.memory {
+		return badFlag(flags, "test-control", "only together with --memory")
+	}
+	// A zoo.cfg always has a dataDir, which --memory overrides.
+	if by, name := sourceOf(flags.Lookup("data")); by > byFile {
+		return badFlag(flags, "test-control", "not together with %s", name)
+	}
+	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen"}
+	if o.cluster > 0 {
+		excluded = append(excluded, "id")
+	}
+	for _, flag := range excluded {
+		if by, name := sourceOf(flags.Lookup(flag)); by != byDefault {
+			return badFlag(flags, "test-control", "not together with %s", name)
+		}
+	}
+	host, port, err := net.SplitHostPort(o.testControl)
+	if err != nil {
+		return badFlag(flags, "test-control", "%w", err)
+	}
+	if host == "" {
+		o.testControl = net.JoinHostPort("127.0.0.1", port)
+	}
+	return nil
+}
+
+// serveTests runs a server or a cluster with an HTTP port for tests until a signal.
+func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err error) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	defer keepHeapFloor(os.Getenv)()
+	l, err := net.Listen("tcp", o.testControl)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	t := &runOfServe{}
+	defer func() { err = errors.Join(err, t.end()) }()
+	c, err := startTested(t, o.config, o.cluster)
+	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
+		return badField(flags, bad)
+	} else if err != nil {
+		return err
+	}
+	web := &http.Server{Handler: c, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelDebug)}
+	defer web.Close()
+	failed := make(chan error, 1)
+	go func() { failed <- web.Serve(l) }()
+	fmt.Fprintf(stderr, "lockkeeper: test control on http://%s\n", l.Addr())
+	fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", c.connect())
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+		cancel() // a second signal ends the process at once
+		return nil
+	}
+}
+
+// startTested starts a server, or a cluster if members is not 0.
+func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control, err error) {
+	host, portText, err := net.SplitHostPort(cfg.ClientAddr)
+	port := 0
+	if err == nil {
+		port, err = net.LookupPort("tcp", portText)
+	}
+	if err != nil {
+		return nil, err
+	}
+	configure := lockkeepertest.WithConfig(func(member *lockkeeper.Config) {
+		own := cfg
+		if members > 0 {
+			own.ID, own.Peers = member.ID, member.Peers
+			if port > 0 {
+				own.ClientAddr = net.JoinHostPort(host, strconv.Itoa(port+int(own.ID)-1))
+			}
+			own.Logger = cfg.Logger.With("member", own.ID-1)
+		}
+		*member = own
+	})
+	c = &control{}
+	err = attempt(func() {
+		if members == 0 {
+			c.servers = append(c.servers, lockkeepertest.Start(t, configure))
+			return
+		}
+		c.cluster = lockkeepertest.StartCluster(t, members, configure)
+		for i := range members {
+			c.servers = append(c.servers, c.cluster.Server(i))
+		}
+	})
+	return c, err
+}
+
+// runOfServe is a run of this command in the role of a test for lockkeepertest. It has the
+// methods that lockkeepertest calls; the others would panic. Package testing is part of
+// the command anyway, because packages raft and conform import it. It defines its flags only
+// in a test program.
+type runOfServe struct {
+	testing.TB
+
+	mu       sync.Mutex
+	cleanups []func()
+	errs     []error
+}
+
+func (t *runOfServe) Name() string        { return "serve" }
+func (t *runOfServe) Helper()             {}
+func (t *runOfServe) Failed() bool        { return false } // so nothing is logged at the end
+func (t *runOfServe) Logf(string, ...any) {}
+
+func (t *runOfServe) Cleanup(f func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
+
+// Errorf keeps an error that the command reports when it ends.
+func (t *runOfServe) Errorf(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.errs = append(t.errs, newFailure(format, args))
+}
+
+// Fatalf makes the attempt that called it return an error.
+func (t *runOfServe) Fatalf(format string, args ...any) { panic(newFailure(format, args)) }
+
+// end does the cleanups, and returns all errors.
+func (t *runOfServe) end() error {
+	for i := len(t.cleanups) - 1; i >= 0; i-- {
+		t.cleanups[i]()
+	}
+	return errors.Join(t.errs...)
+}
+
+// failure is an error that lockkeepertest reports to its test.
+type failure struct {
+	text  string
+	cause error // may be nil
+}
+
+func newFailure(format string, args []any) failure {
+	f := failure{text: strings.TrimPrefix(fmt.Sprintf(format, args...), "lockkeepertest: ")}
+	for _, arg := range args {
+		if err, ok := arg.(error); ok {
+			f.cause = err
+		}
+	}
+	return f
+}
+
+func (f failure) Error() string { return f.text }
+func (f failure) Unwrap() error { return f.cause }
+
+// attempt calls f and returns the failure with which it calls Fatalf.
+func attempt(f func()) (err error) {
+	defer func() {
+		switch x := recover().(type) {
+		case nil:
+		case failure:
+			err = x
+		default:
+			panic(x)
+		}
+	}()
+	f()
+	return nil
+}
