@@ -59,6 +59,7 @@ jars() {
 }
 jars interop/clients/java/pom.xml zookeeper
 jars interop/clients/kafka/pom.xml kafka
+jars interop/clients/junit/pom.xml junit
 
 wanted=$clients/kazoo/requirements.txt
 if ! cmp --silent "$wanted" "$cache/kazoo/requirements.txt" || ! "$cache/kazoo/bin/python" -c 'import kazoo'; then

@@ -1,0 +1,42 @@
+"""A ZooKeeper for each test, which starts in milliseconds: lockkeeper, with its test control."""
+import json
+import os
+import re
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+
+class Lockkeeper:
+    def __init__(self, *flags):
+        command = [os.environ.get("LOCKKEEPER_BINARY", "lockkeeper"), "serve", "--memory", "--log-level", "error",
+                   "--listen", "127.0.0.1:0", "--test-control", "127.0.0.1:0", *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        said = self.process.stderr.readline() + self.process.stderr.readline()
+        self.url, self.hosts = re.findall(r" on (\S+)", said) or pytest.fail(said)
+        self.log = []
+        threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
+
+    def get(self, path, body=None):
+        """What docs/test-control.md says about path."""
+        try:
+            return json.load(urllib.request.urlopen(self.url + path, body))
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{path}: {json.load(error)['error']}")
+
+    def post(self, endpoint, /, **body):
+        return self.get(endpoint, json.dumps(body).encode())
+
+    def stop(self):
+        self.process.terminate()
+        assert self.process.wait() == 0, self.log
+
+
+@pytest.fixture
+def zookeeper(request):
+    server = Lockkeeper(*getattr(request, "param", []))  # the parameters are more flags
+    yield server
+    server.stop()

@@ -1,0 +1,105 @@
+//go:build interop
+
+package interop
+
+import (
+	"encoding/xml"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// testReport runs a program that writes a report in JUnit's format, and checks that exactly
+// the given tests ran, and passed.
+func testReport(t *testing.T, cmd *exec.Cmd, report string, tests ...string) {
+	t.Helper()
+	log := &tail{}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY="+lockkeeperBinary(t), "PYTHONDONTWRITEBYTECODE=1")
+	// The servers that it starts are in its process group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	t.Cleanup(kill)
+	stuck := time.AfterFunc(clientDeadline, kill)
+	defer stuck.Stop()
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%s: %v\n%s", cmd.Path, err, log)
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
+	}
+	// The outermost element is testsuites or testsuite.
+	type testcase struct {
+		Name    string    `xml:"name,attr"`
+		Skipped *struct{} `xml:"skipped"`
+		Failure *string   `xml:"failure"`
+		Error   *string   `xml:"error"`
+	}
+	var parsed struct {
+		Cases  []testcase `xml:"testcase"`
+		Nested []testcase `xml:"testsuite>testcase"`
+	}
+	if err := xml.Unmarshal(text, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := map[string]string{}
+	for _, c := range append(parsed.Cases, parsed.Nested...) {
+		name, _, _ := strings.Cut(strings.TrimSuffix(c.Name, "()"), "[") // without parameters
+		outcomes[name] = ""
+		switch {
+		case c.Failure != nil:
+			outcomes[name] = "failed: " + *c.Failure
+		case c.Error != nil:
+			outcomes[name] = "failed: " + *c.Error
+		case c.Skipped != nil:
+			outcomes[name] = "was skipped"
+		}
+	}
+	checkCases(t, outcomes, tests...)
+}
+
+// TestExamplePytest runs the example of a fixture for pytest, with kazoo.
+func TestExamplePytest(t *testing.T) {
+	t.Parallel()
+	report := filepath.Join(t.TempDir(), "report.xml")
+	cmd := clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
+	cmd.Dir = "../docs/examples/pytest"
+	testReport(t, cmd, report,
+		"test_expired_session_loses_its_lock", "test_lost_reply_leaves_one_znode", "test_create_that_is_not_retried", "test_lock_survives_the_leader")
+}
+
+// TestExampleJUnit runs the example of an extension for JUnit 5, with Curator.
+func TestExampleJUnit(t *testing.T) {
+	t.Parallel()
+	clients, err := jarsOf("zookeeper", "clients/java/pom.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	junit, err := jarsOf("junit", "clients/junit/pom.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources, err := filepath.Glob("../docs/examples/junit/*.java")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jars := junit + ":" + clients
+	classes, err := compileJava("junit", jars, sources...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := t.TempDir()
+	cmd := clientCommand("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes+":"+jars,
+		"org.junit.platform.console.ConsoleLauncher", "execute", "--scan-classpath", classes, "--reports-dir", reports, "--disable-banner")
+	testReport(t, cmd, filepath.Join(reports, "TEST-junit-jupiter.xml"),
+		"expiredSessionLosesItsLock", "lostReplyLeavesOneZnode", "lockSurvivesPartition")
+}
