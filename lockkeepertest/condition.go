@@ -70,7 +70,7 @@ func (l *links) delay(from, to string) time.Duration {
 func (c *Cluster) SetLink(from, to int, l Link) {
 	c.t.Helper()
 	if l.Delay < 0 || l.Loss < 0 || l.Loss >= 1 {
-		c.t.Fatalf("lockkeepertest: impossible link %+v", l)
+		c.t.Fatalf("lockkeepertest: impossible link %+v: a Delay is not negative, and a Loss at least 0 and less than 1", l)
 	}
 	c.links.mu.Lock()
 	if c.links.all == nil {
@@ -88,8 +88,11 @@ func (c *Cluster) SetDisk(i int, d Disk) {
 	c.t.Helper()
 	s := c.servers[i]
 	memory := testhooks.In(&s.cfg).Memory
-	if memory == nil || d.Delay < 0 {
-		c.t.Fatalf("lockkeepertest: impossible disk %+v of a server with the data directory %q", d, s.cfg.DataDir)
+	if d.Delay < 0 {
+		c.t.Fatalf("lockkeepertest: impossible disk %+v: a Delay is not negative", d)
+	}
+	if memory == nil {
+		c.t.Fatalf("lockkeepertest: member %d keeps its state in %s, and only in memory can its disk have faults", i, s.cfg.DataDir)
 	}
 	s.condition.change(func(x *condition) { x.disk = d })
 	memory.SetFault(s.condition.write)
