@@ -1,16 +1,10 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net/http"
 	"net/url"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,13 +14,16 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // control is the HTTP handler of --test-control.
 type control struct {
 	cluster *lockkeepertest.Cluster // nil without --cluster
 	servers []*lockkeepertest.Server
+	all     interface { // the cluster, or else the server
+		Inject(lockkeepertest.Fault) *lockkeepertest.Injection
+		Requests(op string) []lockkeepertest.Request
+	}
 
 	mu     sync.Mutex
 	faults []*lockkeepertest.Injection // the one with the number i is at i-1
@@ -39,6 +36,8 @@ type endpoint struct {
 	does         string // for the documentation
 	body         any    // the zero value of what a body is decoded to; nil with GET
 	serve        func(c *control, r *http.Request) (any, error)
+	status       int  // of the reply if lockkeepertest fails
+	clustered    bool // needs --cluster
 }
 
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
@@ -50,245 +49,41 @@ var endpoints = []endpoint{
 	get("/requests", "op=create*&member=0", "The requests that the clients have sent, the oldest first, without pings. `op` selects some of them as in `/inject`; without `member` they are those to all members.",
 		(*control).requests),
 	post("/expire", `{"session": "0x1000a01c3e20000"}`, "End a session as if its client had been silent for its timeout. The reply comes when it has ended.",
-		http.StatusServiceUnavailable, (*control).expire),
+		(*control).expire).failsWith(http.StatusServiceUnavailable),
 	post("/disconnect", `{"session": "0x1000a01c3e20000"}`, "Close the connection of a session.",
-		http.StatusBadRequest, (*control).disconnect),
+		(*control).disconnect),
 	post("/inject", `{"do": "closeAfter", "op": "create*", "path": "/locks/*", "nth": 2}`, "Inject a fault, see [below](#faults). The reply has its number, `id`.",
-		http.StatusBadRequest, (*control).inject),
+		(*control).inject),
 	post("/remove", `{"id": 1}`, "End a fault, and release what waits because of it. The reply says whether it has taken effect.",
-		http.StatusBadRequest, (*control).remove),
+		(*control).remove),
 	post("/wait/fired", `{"id": 1}`, "Wait until a fault takes effect for the first time.",
-		http.StatusBadRequest, (*control).waitFired),
+		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 0}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
-		http.StatusGatewayTimeout, (*control).waitHeld),
+		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
 	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 0}`, "Wait until so many sessions wait behind the holder of a lock.",
-		http.StatusGatewayTimeout, (*control).waitWaiters),
+		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
 	post("/wait/gone", `{"path": "/locks/a", "member": 0}`, "Wait until a znode does not exist.",
-		http.StatusGatewayTimeout, (*control).waitGone),
+		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
 	post("/kill", `{"member": 0}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
-		http.StatusInternalServerError, (*control).kill),
+		onMember((*control).kill)),
 	post("/restart", `{"member": 0}`, "Start a member that was killed, with the state that it had.",
-		http.StatusConflict, (*control).restart),
+		onMember((*control).restart)).failsWith(http.StatusConflict),
 	post("/partition", `{"groups": [[0], [1, 2]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
-		http.StatusBadRequest, (*control).partition),
+		(*control).partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
-		http.StatusBadRequest, (*control).heal),
+		(*control).heal).inCluster(),
 	post("/link", `{"from": 0, "to": 1, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
-		http.StatusBadRequest, (*control).link),
+		(*control).link).inCluster(),
 	post("/disk", `{"member": 0, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
-		http.StatusBadRequest, (*control).disk),
+		(*control).disk).inCluster(),
 	post("/pause", `{"member": 0}`, "Keep a member from sending, receiving and writing to its disk.",
-		http.StatusBadRequest, (*control).pause),
+		onMember((*control).pause)).inCluster(),
 	post("/resume", `{"member": 0}`, "Continue a paused member.",
-		http.StatusBadRequest, (*control).resume),
+		onMember((*control).resume)).inCluster(),
 	post("/clock", `{"member": 0, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads, the times of znodes come from this clock.",
-		http.StatusBadRequest, (*control).clock),
+		(*control).clock).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
-		http.StatusServiceUnavailable, (*control).stepDown),
-}
-
-// refusal is an error with the status of the reply.
-type refusal struct {
-	status int
-	error
-}
-
-func badRequest(format string, args ...any) error {
-	return refusal{http.StatusBadRequest, fmt.Errorf(format, args...)}
-}
-
-// get is an endpoint that changes nothing. Its parameters are those of the example, all of
-// which may be omitted.
-func get(path, example, does string, serve func(c *control, q url.Values) (any, error)) endpoint {
-	known, err := url.ParseQuery(example)
-	must(err)
-	return endpoint{http.MethodGet, path, example, does, nil, func(c *control, r *http.Request) (any, error) {
-		q, err := url.ParseQuery(r.URL.RawQuery)
-		if err != nil {
-			return nil, badRequest("the query is not valid: %w", err)
-		}
-		for name, values := range q {
-			if known[name] == nil {
-				return nil, badRequest("there is no parameter %q; %s has %s", name, path, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
-			}
-			if len(values) > 1 {
-				return nil, badRequest("the parameter %q is given more than once", name)
-			}
-		}
-		return serve(c, q)
-	}}
-}
-
-// post is an endpoint with a JSON object as body. status is that of the reply if
-// lockkeepertest fails.
-func post[B any](path, example, does string, status int, serve func(c *control, ctx context.Context, body B) (any, error)) endpoint {
-	return endpoint{http.MethodPost, path, example, does, *new(B), func(c *control, r *http.Request) (reply any, err error) {
-		if r.URL.RawQuery != "" {
-			return nil, badRequest("%s takes its parameters as JSON in the body, not in the query", path)
-		}
-		var body B
-		if err := decode(r.Body, &body); err != nil {
-			return nil, err
-		}
-		failed := attempt(func() { reply, err = serve(c, r.Context(), body) })
-		if failed != nil {
-			return nil, refusal{status, failed}
-		}
-		return reply, err
-	}}
-}
-
-const maxBody = 1 << 20
-
-// decode decodes a body. An empty one counts as an empty object.
-func decode(r io.Reader, to any) error {
-	text, err := io.ReadAll(io.LimitReader(r, maxBody+1))
-	switch {
-	case err != nil:
-		return badRequest("the body cannot be read: %w", err)
-	case len(text) > maxBody:
-		return refusal{http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody)}
-	case len(bytes.TrimSpace(text)) == 0:
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	err = d.Decode(to)
-	var kind *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &kind) && kind.Field == "":
-		return badRequest("the body: a JSON object is needed, not %s", kind.Value)
-	case errors.As(err, &kind):
-		return badRequest("%q: %s is needed, not %s", kind.Field, kindName(kind.Type), kind.Value)
-	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF):
-		return badRequest("the body is not JSON: %w", err)
-	case err != nil:
-		return badRequest("%s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return badRequest("the body has more than one JSON object")
-	}
-	return nil
-}
-
-// kindName names what JSON must have for a value of a type.
-func kindName(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.String:
-		return "a string"
-	case reflect.Bool:
-		return "true or false"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Float64:
-		return "a number"
-	}
-	return "a whole number"
-}
-
-func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reply, err := c.answer(w, r)
-	status := http.StatusOK
-	if err != nil {
-		status = http.StatusInternalServerError
-		if refused := (refusal{}); errors.As(err, &refused) {
-			status = refused.status
-		}
-		reply = map[string]string{"error": oneLine(err)}
-	}
-	if reply == nil {
-		reply = struct{}{}
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.Encode(reply) // an error means that the client is gone
-}
-
-func (c *control) answer(w http.ResponseWriter, r *http.Request) (any, error) {
-	var paths []string
-	for _, e := range endpoints {
-		if e.path != r.URL.Path {
-			paths = append(paths, e.path)
-			continue
-		}
-		if e.method != r.Method {
-			w.Header().Set("Allow", e.method)
-			return nil, refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s needs %s, not %s", e.path, e.method, r.Method)}
-		}
-		return e.serve(c, r)
-	}
-	return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no %s, only %s", r.URL.Path, strings.Join(paths, " "))}
-}
-
-// The following types have their own form in JSON.
-
-// sessionID is a session's id: a string, as lockkeeper prints it everywhere, or also a
-// number in what is received.
-type sessionID int64
-
-func (s sessionID) MarshalJSON() ([]byte, error) { return json.Marshal(session.FormatID(int64(s))) }
-
-func (s *sessionID) UnmarshalJSON(b []byte) error {
-	text := strings.Trim(string(b), `"`)
-	n, err := strconv.ParseInt(text, 0, 64)
-	if err != nil { // the id of a server above 127 makes it negative as a Go int64
-		var u uint64
-		u, err = strconv.ParseUint(text, 0, 64)
-		n = int64(u)
-	}
-	if *s = sessionID(n); err != nil || n == 0 {
-		return fmt.Errorf("%s is not the id of a session, such as \"0x1000a01c3e20000\"", b)
-	}
-	return nil
-}
-
-func sessionIDs(ids []int64) []sessionID {
-	all := []sessionID{}
-	for _, id := range ids {
-		all = append(all, sessionID(id))
-	}
-	return all
-}
-
-// millis is a whole number of milliseconds.
-type millis time.Duration
-
-func (m millis) MarshalJSON() ([]byte, error) {
-	return json.Marshal(time.Duration(m).Milliseconds())
-}
-
-func (m *millis) UnmarshalJSON(b []byte) error {
-	const most = int64(1<<63-1) / int64(time.Millisecond)
-	n, err := strconv.ParseInt(string(b), 10, 64)
-	if err != nil || n > most || n < -most {
-		return fmt.Errorf("%s is not a whole number of milliseconds", b)
-	}
-	*m = millis(time.Duration(n) * time.Millisecond)
-	return nil
-}
-
-// code is an error code: ZooKeeper's name or its number.
-type code proto.Code
-
-func (c *code) UnmarshalJSON(b []byte) error {
-	for known := proto.Code(-1); known > -1000; known-- {
-		if string(b) == strconv.Itoa(int(known)) || string(b) == strconv.Quote(known.String()) {
-			*c = code(known)
-			return nil
-		}
-	}
-	return fmt.Errorf("%s is not an error of ZooKeeper, such as \"NoNode\" or -101", b)
-}
-
-// notNull returns a slice that is [] in JSON if it is empty.
-func notNull[T any](all []T) []T {
-	if all == nil {
-		return []T{}
-	}
-	return all
+		(*control).stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
 
 // number returns the number of a member. It may be omitted if there is only one.
@@ -309,54 +104,41 @@ func (c *control) check(member int) error {
 	return nil
 }
 
-// at returns the server to look at: a member, or if it is nil the leader, or if there is
-// none another running server.
-func (c *control) at(member *int) (int, *lockkeepertest.Server, error) {
+// runs returns an error if a member is stopped.
+func (c *control) runs(i int) error {
+	if c.servers[i].Role() == "" {
+		return refusal{http.StatusConflict, fmt.Errorf("member %d is stopped", i)}
+	}
+	return nil
+}
+
+// shown returns the number of the member to look at. If it was omitted, that is the leader,
+// or if there is none another running member.
+func (c *control) shown(member *int) (int, error) {
 	if member != nil {
-		if err := c.check(*member); err != nil {
-			return 0, nil, err
-		}
-		return *member, c.servers[*member], nil
+		return *member, c.check(*member)
 	}
 	best := 0
 	for i, s := range c.servers {
 		if role := s.Role(); role == lockkeeper.RoleLeader {
-			return i, s, nil
+			return i, nil
 		} else if role != "" && c.servers[best].Role() == "" {
 			best = i
 		}
 	}
-	return best, c.servers[best], nil
+	return best, nil
 }
 
-// queried is at for the parameter member of a query.
-func (c *control) queried(q url.Values) (int, *lockkeepertest.Server, error) {
+// queried is shown for the parameter member of a query.
+func (c *control) queried(q url.Values) (int, error) {
 	if !q.Has("member") {
-		return c.at(nil)
+		return c.shown(nil)
 	}
-	n, err := strconv.Atoi(q.Get("member"))
+	i, err := strconv.Atoi(q.Get("member"))
 	if err != nil {
-		return 0, nil, badRequest("%q is not the number of a member", q.Get("member"))
+		return 0, badRequest("%q is not the number of a member", q.Get("member"))
 	}
-	return c.at(&n)
-}
-
-// clustered returns the cluster. Many faults are only for clusters.
-func (c *control) clustered() (*lockkeepertest.Cluster, error) {
-	if c.cluster == nil {
-		return nil, badRequest("this is possible only with --cluster; --cluster 1 is a cluster of one member")
-	}
-	return c.cluster, nil
-}
-
-// member returns the cluster and the number of a member.
-func (c *control) member(member *int) (*lockkeepertest.Cluster, int, error) {
-	cluster, err := c.clustered()
-	if err != nil {
-		return nil, 0, err
-	}
-	i, err := c.number(member)
-	return cluster, i, err
+	return c.shown(&i)
 }
 
 // connect returns the addresses of all members for clients.
@@ -376,7 +158,7 @@ func (c *control) state(q url.Values) (any, error) {
 	}
 	type sessionState struct {
 		ID         sessionID `json:"id"`
-		TimeoutMs  millis    `json:"timeoutMs"`
+		TimeoutMs  int64     `json:"timeoutMs"`
 		Connected  bool      `json:"connected"`
 		Ephemerals []string  `json:"ephemerals"`
 	}
@@ -401,13 +183,13 @@ func (c *control) state(q url.Values) (any, error) {
 		Locks    []lock         `json:"locks"`
 		Faults   []faultState   `json:"faults"`
 	}
-	n, shown, err := c.queried(q)
+	shown, err := c.queried(q)
 	if err != nil {
 		return nil, err
 	}
-	state.Connect, state.Shown, state.Tree = c.connect(), n, shown.Tree()
+	state.Connect, state.Shown, state.Tree = c.connect(), shown, c.servers[shown].Tree()
+	state.Sessions, state.Watches, state.Locks, state.Faults = []sessionState{}, []watch{}, []lock{}, []faultState{}
 	connected := map[int64]bool{} // to any member
-	watches := []watch{}
 	for i, s := range c.servers {
 		role := string(s.Role())
 		if role == "" {
@@ -418,28 +200,29 @@ func (c *control) state(q url.Values) (any, error) {
 			connected[x.ID] = connected[x.ID] || x.Connected
 		}
 		for _, x := range s.Watches() {
-			watches = append(watches, watch{sessionID(x.Session), x.Path})
+			state.Watches = append(state.Watches, watch{sessionID(x.Session), x.Path})
 		}
 	}
-	state.Watches = watches
-	state.Sessions, state.Locks = []sessionState{}, []lock{}
-	for _, x := range shown.Sessions() {
-		state.Sessions = append(state.Sessions, sessionState{sessionID(x.ID), millis(x.Timeout), connected[x.ID], notNull(x.Ephemerals)})
+	for _, x := range c.servers[shown].Sessions() {
+		state.Sessions = append(state.Sessions, sessionState{sessionID(x.ID), x.Timeout.Milliseconds(), connected[x.ID], notNull(x.Ephemerals)})
 	}
-	for _, x := range shown.Locks() {
-		state.Locks = append(state.Locks, lock{x.Path, sessionID(x.Holder), x.Token, x.Since, sessionIDs(x.Queue)})
+	for _, x := range c.servers[shown].Locks() {
+		queue := []sessionID{}
+		for _, id := range x.Queue {
+			queue = append(queue, sessionID(id))
+		}
+		state.Locks = append(state.Locks, lock{x.Path, sessionID(x.Holder), x.Token, x.Since, queue})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	state.Faults = []faultState{}
-	for i := range c.faults {
-		state.Faults = append(state.Faults, c.faultState(i+1))
+	for i, f := range c.faults {
+		state.Faults = append(state.Faults, stateOf(i+1, f))
 	}
 	return state, nil
 }
 
 func (c *control) znode(q url.Values) (any, error) {
-	_, s, err := c.queried(q)
+	i, err := c.queried(q)
 	if err != nil {
 		return nil, err
 	}
@@ -447,7 +230,7 @@ func (c *control) znode(q url.Values) (any, error) {
 	if path == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	data, x, err := s.Get(path)
+	data, x, err := c.servers[i].Get(path)
 	if err != nil {
 		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", path)}
 	}
@@ -469,16 +252,16 @@ func (c *control) requests(q url.Values) (any, error) {
 		Path    string    `json:"path"`
 		Text    string    `json:"text"`
 	}
-	_, s, err := c.queried(q)
-	if err != nil {
-		return nil, err
-	}
-	found := s.Requests
-	if c.cluster != nil && !q.Has("member") {
-		found = c.cluster.Requests
+	from := c.all
+	if q.Has("member") {
+		i, err := c.queried(q)
+		if err != nil {
+			return nil, err
+		}
+		from = c.servers[i]
 	}
 	all := []request{}
-	for _, r := range found(q.Get("op")) {
+	for _, r := range from.Requests(q.Get("op")) {
 		x := request{r.Time, nil, r.Op, r.Path, r.String()}
 		if r.Session != 0 {
 			x.Session = sessionID(r.Session)
@@ -499,30 +282,25 @@ func (b ofSession) check() error {
 	return nil
 }
 
-// missing returns the error for a session that does not exist, or is not connected.
-func (b ofSession) missing(what string) error {
-	return refusal{http.StatusNotFound, fmt.Errorf("session %s %s", session.FormatID(int64(b.Session)), what)}
-}
-
-func (c *control) expire(_ context.Context, b ofSession) (any, error) {
+func (c *control) expire(b ofSession) (any, error) {
 	if err := b.check(); err != nil {
 		return nil, err
 	}
-	s := c.servers[0]
+	at := 0
 	if c.cluster != nil {
-		s = c.servers[c.cluster.Leader()]
+		at = c.cluster.Leader()
 	}
-	err := s.ExpireSession(int64(b.Session))
+	err := c.servers[at].ExpireSession(int64(b.Session))
 	switch {
 	case errors.Is(err, lockkeepertest.ErrNoSession):
-		return nil, b.missing("does not exist")
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("session %v does not exist", b.Session)}
 	case err != nil:
 		return nil, refusal{http.StatusServiceUnavailable, err}
 	}
 	return nil, nil
 }
 
-func (c *control) disconnect(_ context.Context, b ofSession) (any, error) {
+func (c *control) disconnect(b ofSession) (any, error) {
 	if err := b.check(); err != nil {
 		return nil, err
 	}
@@ -531,7 +309,7 @@ func (c *control) disconnect(_ context.Context, b ofSession) (any, error) {
 		found = s.Disconnect(int64(b.Session)) || found
 	}
 	if !found {
-		return nil, b.missing("is not connected")
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("session %v is not connected", b.Session)}
 	}
 	return nil, nil
 }
@@ -595,7 +373,7 @@ func (b *injected) action() (lockkeepertest.Action, error) {
 	return lockkeepertest.Action{}, badRequest("\"do\" is %q, but must be one of %s", b.Do, strings.Join(names, ", "))
 }
 
-func (c *control) inject(_ context.Context, b injected) (any, error) {
+func (c *control) inject(b injected) (any, error) {
 	do, err := b.action()
 	if err != nil {
 		return nil, err
@@ -604,22 +382,18 @@ func (c *control) inject(_ context.Context, b injected) (any, error) {
 		Op: b.Op, Path: b.Path, Session: int64(b.Session), Nth: b.Nth, Times: b.Times, Do: do,
 		Optional: true, // it is for the test to say that it did not fire
 	}
-	var i *lockkeepertest.Injection
-	switch {
-	case b.Member != nil:
+	into := c.all
+	if b.Member != nil {
 		if err := c.check(*b.Member); err != nil {
 			return nil, err
 		}
-		i = c.servers[*b.Member].Inject(f)
-	case c.cluster != nil:
-		i = c.cluster.Inject(f)
-	default:
-		i = c.servers[0].Inject(f)
+		into = c.servers[*b.Member]
 	}
+	i := into.Inject(f)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = append(c.faults, i)
-	return c.faultState(len(c.faults)), nil
+	return stateOf(len(c.faults), i), nil
 }
 
 type faultState struct {
@@ -628,16 +402,13 @@ type faultState struct {
 	Text  string `json:"text"`
 }
 
-// faultState returns the state of a fault. The caller holds mu.
-func (c *control) faultState(id int) faultState {
-	i := c.faults[id-1]
-	fired := false
+func stateOf(id int, i *lockkeepertest.Injection) faultState {
 	select {
 	case <-i.Fired():
-		fired = true
+		return faultState{id, true, i.String()}
 	default:
+		return faultState{id, false, i.String()}
 	}
-	return faultState{id, fired, i.String()}
 }
 
 type numbered struct {
@@ -653,35 +424,29 @@ func (c *control) fault(id int) (*lockkeepertest.Injection, error) {
 	return c.faults[id-1], nil
 }
 
-func (c *control) remove(_ context.Context, b numbered) (any, error) {
+func (c *control) remove(b numbered) (any, error) {
 	i, err := c.fault(b.ID)
 	if err != nil {
 		return nil, err
 	}
 	i.Remove()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.faultState(b.ID), nil
+	return stateOf(b.ID, i), nil
 }
 
 // firesWithin is how long /wait/fired waits.
 const firesWithin = time.Minute
 
-func (c *control) waitFired(ctx context.Context, b numbered) (any, error) {
+func (c *control) waitFired(b numbered) (any, error) {
 	i, err := c.fault(b.ID)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, firesWithin)
-	defer cancel()
 	select {
 	case <-i.Fired():
-	case <-ctx.Done():
-		return nil, refusal{http.StatusGatewayTimeout, fmt.Errorf("%v", i)}
+		return stateOf(b.ID, i), nil
+	case <-time.After(firesWithin):
+		return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.faultState(b.ID), nil
 }
 
 type ofLock struct {
@@ -695,11 +460,14 @@ func (c *control) awaited(path string, member *int) (*lockkeepertest.Server, err
 	if path == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	_, s, err := c.at(member)
-	return s, err
+	i, err := c.shown(member)
+	if err != nil {
+		return nil, err
+	}
+	return c.servers[i], nil
 }
 
-func (c *control) waitHeld(_ context.Context, b ofLock) (any, error) {
+func (c *control) waitHeld(b ofLock) (any, error) {
 	if err := (ofSession{b.Session}).check(); err != nil {
 		return nil, err
 	}
@@ -716,7 +484,7 @@ type ofWaiters struct {
 	Member  *int   `json:"member"`
 }
 
-func (c *control) waitWaiters(_ context.Context, b ofWaiters) (any, error) {
+func (c *control) waitWaiters(b ofWaiters) (any, error) {
 	if b.Waiters == nil || *b.Waiters < 0 {
 		return nil, badRequest("\"waiters\" must be a number, 0 or more")
 	}
@@ -732,7 +500,7 @@ type ofPath struct {
 	Member *int   `json:"member"`
 }
 
-func (c *control) waitGone(_ context.Context, b ofPath) (any, error) {
+func (c *control) waitGone(b ofPath) (any, error) {
 	s, err := c.awaited(b.Path, b.Member)
 	if err == nil {
 		s.WaitGone(b.Path)
@@ -744,39 +512,51 @@ type ofMember struct {
 	Member *int `json:"member"`
 }
 
-func (c *control) kill(_ context.Context, b ofMember) (any, error) {
-	i, err := c.number(b.Member)
-	switch {
-	case err != nil:
+// onMember makes an endpoint of what can be done to a member.
+func onMember(do func(c *control, i int) error) func(c *control, b ofMember) (any, error) {
+	return func(c *control, b ofMember) (any, error) {
+		i, err := c.number(b.Member)
+		if err == nil {
+			err = do(c, i)
+		}
 		return nil, err
-	case c.cluster != nil:
+	}
+}
+
+func (c *control) kill(i int) error {
+	if c.cluster != nil {
 		c.cluster.Kill(i)
-	default:
+	} else {
 		c.servers[i].Stop()
 	}
-	return nil, nil
+	return nil
 }
 
-func (c *control) restart(_ context.Context, b ofMember) (any, error) {
-	i, err := c.number(b.Member)
-	switch {
-	case err != nil:
-		return nil, err
-	case c.cluster != nil:
+func (c *control) restart(i int) error {
+	if c.cluster != nil {
 		c.cluster.Restart(i)
-	default:
+	} else {
 		c.servers[i].Restart()
 	}
-	return nil, nil
+	return nil
 }
 
-func (c *control) partition(_ context.Context, b struct {
+func (c *control) pause(i int) error {
+	if err := c.runs(i); err != nil { // it would be paused when it is restarted
+		return err
+	}
+	c.cluster.Pause(i)
+	return nil
+}
+
+func (c *control) resume(i int) error {
+	c.cluster.Resume(i)
+	return nil
+}
+
+func (c *control) partition(b struct {
 	Groups [][]int `json:"groups"`
 }) (any, error) {
-	cluster, err := c.clustered()
-	if err != nil {
-		return nil, err
-	}
 	if b.Groups == nil {
 		return nil, badRequest("\"groups\" is missing: lists of members, such as [[0], [1, 2]]")
 	}
@@ -790,96 +570,58 @@ func (c *control) partition(_ context.Context, b struct {
 		}
 		seen[i] = true
 	}
-	cluster.Partition(b.Groups...)
+	c.cluster.Partition(b.Groups...)
 	return nil, nil
 }
 
-func (c *control) heal(context.Context, struct{}) (any, error) {
-	cluster, err := c.clustered()
-	if err == nil {
-		cluster.Heal()
-	}
-	return nil, err
+func (c *control) heal(struct{}) (any, error) {
+	c.cluster.Heal()
+	return nil, nil
 }
 
-func (c *control) link(_ context.Context, b struct {
+func (c *control) link(b struct {
 	From    *int    `json:"from"`
 	To      *int    `json:"to"`
 	Cut     bool    `json:"cut"`
 	DelayMs millis  `json:"delayMs"`
 	Loss    float64 `json:"loss"`
 }) (any, error) {
-	cluster, err := c.clustered()
-	if err != nil {
-		return nil, err
-	}
 	if b.From == nil || b.To == nil || *b.From == *b.To {
 		return nil, badRequest("\"from\" and \"to\" must be two members")
 	}
 	if err := errors.Join(c.check(*b.From), c.check(*b.To)); err != nil {
 		return nil, err
 	}
-	if b.DelayMs < 0 || b.Loss < 0 || b.Loss >= 1 {
-		return nil, badRequest("\"delayMs\" must not be negative, and \"loss\" must be at least 0 and less than 1")
-	}
-	cluster.SetLink(*b.From, *b.To, lockkeepertest.Link{Cut: b.Cut, Delay: time.Duration(b.DelayMs), Loss: b.Loss})
+	c.cluster.SetLink(*b.From, *b.To, lockkeepertest.Link{Cut: b.Cut, Delay: time.Duration(b.DelayMs), Loss: b.Loss})
 	return nil, nil
 }
 
-func (c *control) disk(_ context.Context, b struct {
+func (c *control) disk(b struct {
 	Member  *int   `json:"member"`
 	DelayMs millis `json:"delayMs"`
 	Full    bool   `json:"full"`
 }) (any, error) {
-	cluster, i, err := c.member(b.Member)
-	if err != nil {
-		return nil, err
-	}
-	if b.DelayMs < 0 {
-		return nil, badRequest("\"delayMs\" must not be negative")
-	}
-	cluster.SetDisk(i, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
-	return nil, nil
-}
-
-func (c *control) pause(_ context.Context, b ofMember) (any, error) {
-	cluster, i, err := c.member(b.Member)
-	if err != nil {
-		return nil, err
-	}
-	if c.servers[i].Role() == "" { // it would be paused when it is restarted
-		return nil, refusal{http.StatusConflict, fmt.Errorf("member %d is stopped", i)}
-	}
-	cluster.Pause(i)
-	return nil, nil
-}
-
-func (c *control) resume(_ context.Context, b ofMember) (any, error) {
-	cluster, i, err := c.member(b.Member)
+	i, err := c.number(b.Member)
 	if err == nil {
-		cluster.Resume(i)
+		c.cluster.SetDisk(i, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
 	}
 	return nil, err
 }
 
-func (c *control) clock(_ context.Context, b struct {
+func (c *control) clock(b struct {
 	Member *int   `json:"member"`
 	SkewMs millis `json:"skewMs"`
 }) (any, error) {
-	cluster, i, err := c.member(b.Member)
+	i, err := c.number(b.Member)
 	if err == nil {
-		cluster.ClockSkew(i, time.Duration(b.SkewMs))
+		c.cluster.ClockSkew(i, time.Duration(b.SkewMs))
 	}
 	return nil, err
 }
 
-func (c *control) stepDown(context.Context, struct{}) (any, error) {
-	cluster, err := c.clustered()
-	if err != nil {
-		return nil, err
-	}
+func (c *control) stepDown(struct{}) (any, error) {
 	if len(c.servers) == 1 {
 		return nil, refusal{http.StatusConflict, errors.New("there is no other member")}
 	}
-	return map[string]int{"leader": cluster.StepDown()}, nil
+	return map[string]int{"leader": c.cluster.StepDown()}, nil
 }

@@ -80,7 +80,7 @@ func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err e
 	} else if err != nil {
 		return err
 	}
-	web := &http.Server{Handler: c, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelDebug)}
+	web := &http.Server{Handler: c, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()
@@ -119,10 +119,12 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control,
 	c = &control{}
 	err = attempt(func() {
 		if members == 0 {
-			c.servers = append(c.servers, lockkeepertest.Start(t, configure))
+			s := lockkeepertest.Start(t, configure)
+			c.servers, c.all = append(c.servers, s), s
 			return
 		}
 		c.cluster = lockkeepertest.StartCluster(t, members, configure)
+		c.all = c.cluster
 		for i := range members {
 			c.servers = append(c.servers, c.cluster.Server(i))
 		}

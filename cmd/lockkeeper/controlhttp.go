@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// refusal is an error with the status of the reply.
+type refusal struct {
+	status int
+	error
+}
+
+func badRequest(format string, args ...any) error {
+	return refusal{http.StatusBadRequest, fmt.Errorf(format, args...)}
+}
+
+// get returns an endpoint that changes nothing. Its parameters are those of the example, all
+// of which may be omitted.
+func get(path, example, does string, serve func(c *control, q url.Values) (any, error)) endpoint {
+	known, err := url.ParseQuery(example)
+	must(err)
+	e := endpoint{method: http.MethodGet, path: path, example: example, does: does, status: http.StatusInternalServerError}
+	e.serve = func(c *control, r *http.Request) (any, error) {
+		q, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return nil, badRequest("the query is not valid: %w", err)
+		}
+		for name, values := range q {
+			if known[name] == nil {
+				return nil, badRequest("there is no parameter %q; %s has %s", name, path, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+			}
+			if len(values) > 1 {
+				return nil, badRequest("the parameter %q is given more than once", name)
+			}
+		}
+		return serve(c, q)
+	}
+	return e
+}
+
+// post returns an endpoint with a JSON object as body.
+func post[B any](path, example, does string, serve func(c *control, body B) (any, error)) endpoint {
+	e := endpoint{method: http.MethodPost, path: path, example: example, does: does, body: *new(B), status: http.StatusBadRequest}
+	e.serve = func(c *control, r *http.Request) (any, error) {
+		if r.URL.RawQuery != "" {
+			return nil, badRequest("%s takes its parameters as JSON in the body, not in the query", path)
+		}
+		var body B
+		if err := decode(r.Body, &body); err != nil {
+			return nil, err
+		}
+		return serve(c, body)
+	}
+	return e
+}
+
+func (e endpoint) failsWith(status int) endpoint {
+	e.status = status
+	return e
+}
+
+func (e endpoint) inCluster() endpoint {
+	e.clustered = true
+	return e
+}
+
+const maxBody = 1 << 20
+
+// decode decodes a body. An empty one counts as an empty object.
+func decode(r io.Reader, to any) error {
+	text, err := io.ReadAll(io.LimitReader(r, maxBody+1))
+	switch {
+	case err != nil:
+		return badRequest("the body cannot be read: %w", err)
+	case len(text) > maxBody:
+		return refusal{http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody)}
+	case len(bytes.TrimSpace(text)) == 0:
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	err = d.Decode(to)
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return badRequest("the body is not a JSON object, but %s", kind.Value)
+	case errors.As(err, &kind):
+		return badRequest("%q has the wrong type: %s", kind.Field, kind.Value)
+	case err != nil:
+		return badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return badRequest("the body has more than one JSON object")
+	}
+	return nil
+}
+
+func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reply, err := c.answer(w, r)
+	status := http.StatusOK
+	if err != nil {
+		status = http.StatusInternalServerError
+		if refused := (refusal{}); errors.As(err, &refused) {
+			status = refused.status
+		}
+		reply = map[string]string{"error": oneLine(err)}
+	}
+	if reply == nil {
+		reply = struct{}{}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.Encode(reply) // an error means that the client is gone
+}
+
+func (c *control) answer(w http.ResponseWriter, r *http.Request) (reply any, err error) {
+	var paths []string
+	for _, e := range endpoints {
+		if e.path != r.URL.Path {
+			paths = append(paths, e.path)
+			continue
+		}
+		if e.method != r.Method {
+			w.Header().Set("Allow", e.method)
+			return nil, refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s needs %s, not %s", e.path, e.method, r.Method)}
+		}
+		if e.clustered && c.cluster == nil {
+			return nil, badRequest("%s is possible only with --cluster; --cluster 1 is a cluster of one member", e.path)
+		}
+		if failed := attempt(func() { reply, err = e.serve(c, r) }); failed != nil {
+			return nil, refusal{e.status, failed}
+		}
+		return reply, err
+	}
+	return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no %s, only %s", r.URL.Path, strings.Join(paths, " "))}
+}
+
+// The following types have their own form in JSON.
+
+// sessionID is a session's id: a string, as lockkeeper prints it everywhere, or also a
+// number in what is received.
+type sessionID int64
+
+func (s sessionID) String() string               { return session.FormatID(int64(s)) }
+func (s sessionID) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s *sessionID) UnmarshalJSON(b []byte) error {
+	text := strings.Trim(string(b), `"`)
+	n, err := strconv.ParseInt(text, 0, 64)
+	if err != nil { // the id of a server above 127 makes it negative as a Go int64
+		var u uint64
+		u, err = strconv.ParseUint(text, 0, 64)
+		n = int64(u)
+	}
+	if *s = sessionID(n); err != nil || n == 0 {
+		return fmt.Errorf("%s is not the id of a session, such as \"0x1000a01c3e20000\"", b)
+	}
+	return nil
+}
+
+// millis is a number of milliseconds.
+type millis time.Duration
+
+func (m *millis) UnmarshalJSON(b []byte) error {
+	d, err := time.ParseDuration(string(b) + "ms")
+	if *m = millis(d); err != nil {
+		return fmt.Errorf("%s is not a number of milliseconds", b)
+	}
+	return nil
+}
+
+// code is an error code: ZooKeeper's name or its number.
+type code proto.Code
+
+func (c *code) UnmarshalJSON(b []byte) error {
+	for known := proto.Code(-1); known > -1000; known-- {
+		if string(b) == strconv.Itoa(int(known)) || string(b) == strconv.Quote(known.String()) {
+			*c = code(known)
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not an error of ZooKeeper, such as \"NoNode\" or -101", b)
+}
+
+// notNull returns a slice that is [] in JSON if it is empty.
+func notNull[T any](all []T) []T {
+	if all == nil {
+		return []T{}
+	}
+	return all
+}
