@@ -290,6 +290,9 @@ func (c *control) expire(b ofSession) (any, error) {
 	if c.cluster != nil {
 		at = c.cluster.Leader()
 	}
+	if err := c.runs(at); err != nil {
+		return nil, err
+	}
 	err := c.servers[at].ExpireSession(int64(b.Session))
 	switch {
 	case errors.Is(err, lockkeepertest.ErrNoSession):

@@ -372,6 +372,7 @@ func testControlRestart(t *testing.T) {
 		t.Errorf("stopped: %+v", s)
 	}
 	c.do("/kill", "{}") // does nothing
+	c.refused("/expire", `{"session": "0x1"}`, http.StatusConflict, "stopped")
 	c.do("/restart", `{"member": 0}`)
 	_, err = c.openAt(0).Exists("/kept", false)
 	check1(t, err)
