@@ -50,9 +50,12 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	return exitFault
 }
 
+// Help lists the commands in the order of newRoot. This is a variable of cobra's, which
+// concurrent calls of run only read.
+func init() { cobra.EnableCommandSorting = false }
+
 // newRoot returns the tree of commands.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	cobra.EnableCommandSorting = false // help lists them in the order below
 	root := &cobra.Command{
 		Use: "lockkeeper COMMAND",
 		Long: `Lockkeeper is a lock coordinator that speaks ZooKeeper's protocol: a server for
