@@ -3,6 +3,7 @@ package lockkeepertest
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -26,8 +27,8 @@ type Cluster struct {
 func host(i int) string { return fmt.Sprintf("member%d", i) }
 
 // StartCluster starts a cluster of n members that keep their state in memory and
-// are connected by a simulated network. It waits until all members are ready, and
-// stops them when the test ends.
+// are connected by a simulated network. It waits until all members are ready and have
+// their votes, and stops them when the test ends.
 func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, net: memnet.New()}
@@ -60,10 +61,41 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 			t.Fatalf("lockkeepertest: member %d: %v", i, err)
 		}
 	}
+	for end := time.Now().Add(patience); !c.vote(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("lockkeepertest: a member has no vote after %v", patience)
+		}
+	}
 	if err := plant(c.servers); err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
 	return c
+}
+
+// vote reports whether all members know that all have their votes, except those that
+// were configured as observers. A member that started late has found the cluster running,
+// and votes only when it has caught up.
+func (c *Cluster) vote() bool {
+	var observers []uint64
+	for _, s := range c.servers {
+		observers = append(observers, s.cfg.Observers...)
+	}
+	for _, s := range c.servers {
+		server, err := s.running()
+		if err != nil {
+			return false
+		}
+		settled := 0
+		for _, p := range server.Members() {
+			if !p.Observer || slices.Contains(observers, p.ID) {
+				settled++
+			}
+		}
+		if settled < len(s.cfg.Peers) {
+			return false
+		}
+	}
+	return true
 }
 
 // Server returns member i.

@@ -1,6 +1,9 @@
 package lockkeepertest_test
 
 import (
+	"context"
+	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +82,36 @@ func TestPartition(t *testing.T) {
 		c.Heal()
 		get(t, conn, "/most")
 	})
+}
+
+// TestLateMember: a member that opens when the others already have a leader gets its vote
+// before StartCluster returns, so that any two members can go on without the third.
+func TestLateMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithConfig(func(cfg *lockkeeper.Config) {
+			if cfg.ID == 3 {
+				cfg.Logger = slog.New(&sleepsOnce{Handler: slog.DiscardHandler})
+			}
+		}))
+		lead := c.Leader()
+		c.Kill(lead)
+		if next := c.Leader(); next == lead {
+			t.Errorf("the killed member %d still leads", lead)
+		}
+	})
+}
+
+// sleepsOnce delays the opening of a server, which logs.
+type sleepsOnce struct {
+	slog.Handler
+	slept atomic.Bool
+}
+
+func (h *sleepsOnce) Enabled(context.Context, slog.Level) bool {
+	if h.slept.CompareAndSwap(false, true) {
+		time.Sleep(10 * time.Second)
+	}
+	return false
 }
 
 // TestReplacedConfig: an option may replace the whole Config of a member, except for its
