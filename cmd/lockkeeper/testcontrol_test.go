@@ -39,7 +39,13 @@ func startControl(t *testing.T, flags ...string) *tested {
 	p := start(t, nil, args...).waitReady()
 	for _, line := range p.lines() {
 		if m := controlLine.FindStringSubmatch(line); m != nil {
-			return &tested{p, m[1]}
+			c := &tested{p, m[1]}
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("standard error: %s", strings.Join(p.lines(), "\n"))
+				}
+			})
+			return c
 		}
 	}
 	t.Fatalf("no address of the test control: %q", p.lines())
