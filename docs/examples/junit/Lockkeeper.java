@@ -46,7 +46,7 @@ public final class Lockkeeper implements BeforeEachCallback, AfterEachCallback {
 
     @Override
     public void afterEach(ExtensionContext context) throws InterruptedException {
-        process.destroy();
+        process.toHandle().destroy(); // process.destroy() would close the stream that the server writes to
         if (process.waitFor() != 0) {
             throw new IllegalStateException("lockkeeper has ended with exit code " + process.exitValue());
         }
