@@ -63,7 +63,7 @@ func TestPutBackRandom(t *testing.T) {
 		run(h.IntN(100))
 		before, zxid := records(t, m), m.Zxid()
 		other := throughSnapshot(t, m, nil)
-		r, changes := one(t, m, m.term, c)
+		r, _ := one(t, m, m.term, c)
 		one(t, other, other.term, c)
 		if m.Digest() != other.Digest() {
 			t.Fatalf("seed %d: different results on two replicas", seed+i)
@@ -113,7 +113,7 @@ func TestPutBackRandom(t *testing.T) {
 				t.Errorf("seed %d: session %d is later than the state", seed+i, s.ID)
 			}
 		}
-		if _, changes = one(t, m, m.term, c); len(changes) > 0 {
+		if _, changes := one(t, m, m.term, c); len(changes) > 0 {
 			t.Errorf("seed %d: the second time there were changes: %+v", seed+i, changes)
 		}
 		// The machine goes on as usual.
