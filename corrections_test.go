@@ -81,10 +81,10 @@ var corrections = []putBack{
 	// Snapshots and the log.
 	{"snapshot and log", []edit{
 		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
-	}, []finding{{"cluster", "TestStaleLog", "is not ready after"}}},
+	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"snapshot's end", []edit{
 		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
-	}, []finding{{"cluster", "TestStaleLog", "is not ready after"}}},
+	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"kept entry", []edit{
 		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},

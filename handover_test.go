@@ -66,31 +66,36 @@ func TestHandOver(t *testing.T) {
 }
 
 // TestHandOverAfterRestarts: a member whose connections all lead to previous runs of
-// members that were restarted since wins its first election.
+// members that were restarted since wins its first election. It may take Raft 100 ms to find
+// out that its connection to a member that has restarted is broken.
 func TestHandOverAfterRestarts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
-		first := m.leader()
-		second, third := (first+1)%3, (first+2)%3
-		transfer := func(to int) {
-			t.Helper()
-			id, began := uint64(to+1), time.Now()
-			must(m.ask(cluster.Request{Transfer: &id}))(t)
-			if lead, took := m.leader(), time.Since(began); lead != to || took > 100*time.Millisecond {
-				t.Errorf("server %d leads after %v, not %d", lead+1, took, id)
-			}
+	for range 5 { // without the correction, it wins some of them by chance
+		synctest.Test(t, handOverAfterRestarts)
+	}
+}
+
+func handOverAfterRestarts(t *testing.T) {
+	m := startMembers(t, 3, nil)
+	first := m.leader()
+	second, third := (first+1)%3, (first+2)%3
+	transfer := func(to int) {
+		t.Helper()
+		id, began := uint64(to+1), time.Now()
+		must(m.ask(cluster.Request{Transfer: &id}))(t)
+		if lead, took := m.leader(), time.Since(began); lead != to || took > 250*time.Millisecond {
+			t.Errorf("server %d leads after %v, not %d", lead+1, took, id)
 		}
-		restart := func(i int) {
-			t.Helper()
-			m.net.Kill(host(i))
-			m.stop(i)
-			m.start(i)
-			m.ready(m.servers[i])
-		}
-		transfer(second)
-		restart(third)
-		transfer(third)
-		restart(second)
-		transfer(first)
-	})
+	}
+	restart := func(i int) {
+		t.Helper()
+		m.net.Kill(host(i))
+		m.stop(i)
+		m.start(i)
+		m.ready(m.servers[i])
+	}
+	transfer(second)
+	restart(third)
+	transfer(third)
+	restart(second)
+	transfer(first)
 }

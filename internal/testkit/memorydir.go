@@ -14,6 +14,9 @@ func MemoryDir(t testing.TB) string {
 	if err != nil {
 		return t.TempDir()
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // as t.TempDir: the tests look at who may read it
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
