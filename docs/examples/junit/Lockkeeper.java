@@ -30,14 +30,19 @@ public final class Lockkeeper implements BeforeEachCallback, AfterEachCallback {
     public void beforeEach(ExtensionContext context) throws IOException {
         process = new ProcessBuilder(command).start();
         BufferedReader said = process.errorReader();
-        url = address(said.readLine());
-        hosts = address(said.readLine());
+        url = address(said);
+        hosts = address(said);
         Thread log = new Thread(() -> said.lines().forEach(System.err::println));
         log.setDaemon(true);
         log.start();
     }
 
-    private static String address(String line) {
+    /** The address in the next line that tells one; lines of the log may come first. */
+    private static String address(BufferedReader said) throws IOException {
+        String line = said.readLine();
+        while (line != null && !line.startsWith("lockkeeper: ")) {
+            line = said.readLine();
+        }
         if (line == null || !line.contains(" on ")) {
             throw new IllegalStateException(line);
         }

@@ -15,8 +15,10 @@ class Lockkeeper:
         command = [os.environ.get("LOCKKEEPER_BINARY", "lockkeeper"), "serve", "--memory", "--log-level", "error",
                    "--listen", "127.0.0.1:0", "--test-control", "127.0.0.1:0", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        said = self.process.stderr.readline() + self.process.stderr.readline()
-        self.url, self.hosts = re.findall(r" on (\S+)", said) or pytest.fail(said)
+        said = ""  # other lines may come first
+        while len(addresses := re.findall(r"^lockkeeper: .* on (\S+)\n", said, re.M)) < 2:
+            said += self.process.stderr.readline() or pytest.fail(said)
+        self.url, self.hosts = addresses
         self.log = []
         threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True).start()
 
