@@ -218,12 +218,8 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			}
 			continue
 		}
-		newest := binary.BigEndian.Uint64(answer[:])
-		if !works || newest > term {
-			p.transport.doubts.Add(1)
-		}
 		works = true
-		if newest <= term {
+		if binary.BigEndian.Uint64(answer[:]) <= term {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
 		}
