@@ -294,8 +294,7 @@ func TestClusterStuckDisk(t *testing.T) {
 				began := time.Now()
 				_, err := ours.Create("/held-up", nil, 0)
 				took := time.Since(began)
-				// A follower may learn only from Raft's next message, within 150 ms, that the write is committed.
-				if most := time.Duration(1-behind) * (electionTimeout + 500*time.Millisecond); err != nil || took > most+150*time.Millisecond {
+				if most := time.Duration(1-behind) * (electionTimeout + 500*time.Millisecond); err != nil || took > most+50*time.Millisecond {
 					t.Errorf("a write waited %v: %v", took, err)
 				}
 				closed(t, theirs)

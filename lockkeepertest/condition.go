@@ -30,7 +30,7 @@ type Link struct {
 type Disk struct {
 	// Delay is how long each write takes.
 	Delay time.Duration
-	// Full makes all writes fail. A member that cannot write to its log stops to serve
+	// Full makes all writes fail. A member that cannot write to its log stops serving
 	// clients, and must be restarted when there is room again: [Cluster.Kill] and
 	// [Cluster.Restart].
 	Full bool

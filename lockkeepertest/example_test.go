@@ -227,7 +227,7 @@ func ExampleCluster_SetLink() {
 	// Output: a write takes at least 50 ms: true
 }
 
-// A member whose disk is full stops to serve clients. The others continue.
+// A member whose disk is full stops serving clients. The others continue.
 func ExampleCluster_SetDisk() {
 	t := newT()
 	defer t.end()

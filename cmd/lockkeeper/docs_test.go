@@ -72,16 +72,20 @@ func cliMarkdown() string {
 	return b.String()
 }
 
+// marked marks text as code. Empty text stays empty.
+func marked(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "`" + text + "`"
+}
+
 // endpointsMarkdown returns the table of the endpoints of --test-control.
 func endpointsMarkdown() string {
 	var b strings.Builder
 	fmt.Fprint(&b, "\n| request | with, for example | |\n|---|---|---|\n")
 	for _, e := range endpoints {
-		example := ""
-		if e.example != "" {
-			example = "`" + e.example + "`"
-		}
-		fmt.Fprintf(&b, "| %s `%s` | %s | %s |\n", e.method, e.path, example, e.does)
+		fmt.Fprintf(&b, "| %s `%s` | %s | %s |\n", e.method, e.path, marked(e.example), e.does)
 	}
 	return b.String() + "\n"
 }
@@ -91,11 +95,7 @@ func actionsMarkdown() string {
 	var b strings.Builder
 	fmt.Fprint(&b, "\n| `do` | with | |\n|---|---|---|\n")
 	for _, a := range actions {
-		arg := ""
-		if a.arg != "" {
-			arg = "`" + a.arg + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.name, arg, a.does)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.name, marked(a.arg), a.does)
 	}
 	return b.String() + "\n"
 }

@@ -58,7 +58,7 @@ func verifyStore(disk diskStore, dir string, store raftStore, newest *raft.Snaps
 	return verifyTerm(disk.stablePath(dir), &voteStore{StableStore: checksumStable{store}}, term, unused)
 }
 
-// verifyLog does that for the log, and returns the index of its last entry, and the term
+// verifyLog is verifyStore for the entries of the log. It returns the index of its last entry, and the term
 // of the newest entry in log and snapshot; 0 stands for none.
 func verifyLog(path string, log checksumLog, newest *raft.SnapshotMeta, machine *fsm.Machine, each func(*raft.Log) error) (last, term uint64, err error) {
 	err = guard(path, func() error {

@@ -14,7 +14,7 @@ func MemoryDir(t testing.TB) string {
 	if err != nil {
 		return t.TempDir()
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // as t.TempDir: the tests look at who may read it
+	if err := os.Chmod(dir, 0o755); err != nil { // like t.TempDir's, since tests check who may read the files
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
