@@ -66,6 +66,19 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 	for _, s := range m.servers {
 		m.ready(s)
 	}
+	// A member that started late has found the cluster running, and gets its vote when it
+	// has caught up.
+	for _, s := range m.servers {
+		eventually(t, "vote of every member", func() bool {
+			voters := 0
+			for _, p := range s.Members() {
+				if !p.Observer {
+					voters++
+				}
+			}
+			return voters == len(m.peers)-len(m.configs[0].Observers)
+		})
+	}
 	return m
 }
 
