@@ -13,10 +13,11 @@ func newClock(wall func() time.Time) *clock {
 	if wall == nil {
 		wall = time.Now
 	}
-	return &clock{start: time.Now(), wall: wall}
+	return &clock{start: time.Now().Add(-time.Millisecond), wall: wall}
 }
 
-// nowMs is a monotonic clock in ms, for measuring durations.
+// nowMs is a monotonic clock in ms, for measuring durations. It is never 0, which stands for
+// no time.
 func (c *clock) nowMs() int64 { return time.Since(c.start).Milliseconds() }
 
 // since returns the time elapsed since ms, a value of nowMs.

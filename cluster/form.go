@@ -65,7 +65,7 @@ func (m *membership) self(voter bool) *MemberInfo {
 // is set. form retries until it succeeds or the member stops.
 func (m *membership) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
-	for wait := askAgain; ; wait = min(2*wait, time.Second) {
+	for wait := hurryGap; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		fresh, running, err := 1, m.cfg.Join, error(nil)
 		if len(members) > 0 {
 			fresh, running, err = m.survey(members)

@@ -64,8 +64,13 @@ func newNotifier(l *lifecycle, n *node, t *transport, commits *commits) *notifie
 }
 
 // run tells the other members what is committed, from the beginning of this
-// member's leadership in term until stop is closed.
+// member's leadership in term, when an entry of that term is committed, until stop is closed.
 func (n *notifier) run(term uint64, stop <-chan struct{}) {
+	// The first entries are Raft's own, so they are not among the commits.
+	first := n.raft.CommitIndex()
+	if now, leads := n.raft.term(); !leads || now != term {
+		return // so the entry at first may be of a later term
+	}
 	for {
 		f := n.raft.GetConfiguration()
 		if f.Error() != nil {
@@ -74,7 +79,7 @@ func (n *notifier) run(term uint64, stop <-chan struct{}) {
 		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range f.Configuration().Servers {
 			if s.ID != serverID(n.raft.id) {
-				n.wg.Go(func() { n.tell(s, term, replaced) })
+				n.wg.Go(func() { n.tell(s, term, first, replaced) })
 			}
 		}
 		select {
@@ -94,13 +99,16 @@ func (n *notifier) run(term uint64, stop <-chan struct{}) {
 // They take 30 ms in all; soon after, Raft sends its own message.
 const mostTries = 4
 
-// tell tells one member, one message at a time, always about the newest
-// entry.
-func (n *notifier) tell(s raft.Server, term uint64, stop <-chan struct{}) {
+// tell tells one member, one message at a time, always about the newest entry. It begins
+// with the one at first, which is of this term.
+func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 	told, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
 		index, entryTerm, news := n.commits.get()
+		if index < first {
+			index, entryTerm = first, term
+		}
 		if index > told && entryTerm != 0 {
 			q := raft.AppendEntriesRequest{
 				RPCHeader:    n.transport.header(),

@@ -8,8 +8,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestNotifier: a notifier tells another member of each entry that is applied here, again
-// if that member does not have it yet, and stops with this member's leadership.
+// TestNotifier: a notifier tells another member what was committed when it began, and then
+// of each entry that is applied here, again if that member does not have it yet. It stops
+// with this member's leadership.
 func TestNotifier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
@@ -42,6 +43,7 @@ func TestNotifier(t *testing.T) {
 			n.run(2, stop)
 			close(stopped)
 		}()
+		told(p.raft.CommitIndex(), true)
 		quiet()
 		p.commits.set(7, 2)
 		told(7, false)

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
@@ -89,5 +91,18 @@ func openReady(t *testing.T, cfg Config) {
 	}
 	if err := m.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestStartsSoon: members of a new cluster that start at the same time soon serve clients.
+func TestStartsSoon(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			threeMembers(t, memnet.New(), new(lines))
+			if took := time.Since(began); took > 50*time.Millisecond {
+				t.Errorf("they serve after %v", took)
+			}
+		})
 	}
 }
