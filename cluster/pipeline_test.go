@@ -7,9 +7,11 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
@@ -83,6 +85,152 @@ func TestPipelineRefused(t *testing.T) {
 		close(stop)
 		closeTransport(leader)
 		closeTransport(follower)
+	})
+}
+
+// TestPipelineRepeatsLittle: what the follower has accepted is sent again only after
+// tellAgain, or in doubt.
+func TestPipelineRepeatsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+		stop, hold := make(chan struct{}), make(chan struct{}, 1)
+		got := 0
+		go func() {
+			for {
+				select {
+				case rpc := <-follower.transport.Consumer():
+					got++
+					hold <- struct{}{}
+					rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+					<-hold
+				case <-stop:
+					return
+				}
+			}
+		}()
+		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { // Raft, which takes the answers
+			for {
+				select {
+				case <-p.Consumer():
+				case <-stop:
+					return
+				}
+			}
+		}()
+		send := func(what string, want int, q raft.AppendEntriesRequest) {
+			t.Helper()
+			synctest.Wait()
+			before := got
+			if _, err := p.AppendEntries(&q, new(raft.AppendEntriesResponse)); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if got-before != want {
+				t.Errorf("%s: %d messages, want %d", what, got-before, want)
+			}
+		}
+		empty := raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 5, LeaderCommitIndex: 4}
+		send("the first message", 1, empty)
+		send("the same", 0, empty)
+		empty.LeaderCommitIndex = 5
+		send("another commit index", 1, empty)
+		send("the same", 0, empty)
+		entries := empty
+		entries.Entries = []*raft.Log{{Index: 6, Term: 1}}
+		send("an entry", 1, entries)
+		empty.PrevLogEntry = 6
+		send("nothing new", 0, empty)
+		send("the entry again", 1, entries)
+		leader.doubts.Add(1)
+		send("in doubt", 1, empty)
+		send("the same", 0, empty)
+		time.Sleep(tellAgain - time.Millisecond)
+		send("the same", 0, empty)
+		time.Sleep(time.Millisecond)
+		send("after some time", 1, empty)
+		empty.LeaderCommitIndex = 6
+		hold <- struct{}{} // the follower does not answer
+		send("a commit index", 1, empty)
+		go p.AppendEntries(&empty, new(raft.AppendEntriesResponse)) // waits for the answer
+		synctest.Wait()
+		<-hold
+		synctest.Wait()
+		if got != 8 {
+			t.Errorf("%d messages, want 8: one that is not answered must be repeated", got)
+		}
+		p.Close()
+		close(stop)
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
+
+// TestRestartWhileQuiet: a follower that restarts while nothing is written learns soon what
+// is committed.
+func TestRestartWhileQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		time.Sleep(time.Minute)
+		i := (lead + 1) % 3
+		for range 3 {
+			cfg := members[i].cfg
+			if err := members[i].Kill(); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			m, err := openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { m.Close() })
+			members[i] = m
+			<-m.Ready()
+			if took := time.Since(began); took > 250*time.Millisecond {
+				t.Errorf("a member that has restarted serves after %v", took)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// TestLaterTermWhileQuiet: when a follower begins a later term while nothing is written, the
+// leader learns that with the next heartbeat, and steps down soon after.
+func TestLaterTermWhileQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		for range 5 {
+			time.Sleep(time.Minute)
+			leader, follower := members[lead], members[(lead+1)%3]
+			term, _ := leader.raft.term()
+			doubts := leader.transport.doubts.Load()
+			leads := func() bool {
+				now, leads := leader.raft.term()
+				return leads && now == term
+			}
+			follower.transport.give(&raft.RequestVoteRequest{RPCHeader: follower.transport.header(), Term: term + 1, LeadershipTransfer: true}, time.Second)
+			time.Sleep(leader.contacts.beat + time.Millisecond)
+			if leads() && leader.transport.doubts.Load() == doubts {
+				t.Error("the leader has not learned of the term")
+			}
+			time.Sleep(100 * time.Millisecond) // Raft's time until the next message without entries
+			if leads() {
+				t.Error("the leader has not stepped down")
+			}
+			until(t, "a leader", func() bool {
+				for i, m := range members {
+					if m.Role() == "leader" {
+						lead = i
+						return true
+					}
+				}
+				return false
+			})
+		}
 	})
 }
 

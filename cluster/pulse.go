@@ -218,8 +218,12 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			}
 			continue
 		}
+		newest := binary.BigEndian.Uint64(answer[:])
+		if !works || newest > term {
+			p.transport.doubts.Add(1)
+		}
 		works = true
-		if binary.BigEndian.Uint64(answer[:]) <= term {
+		if newest <= term {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
 		}

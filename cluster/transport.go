@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,10 @@ type transport struct {
 	wg                     sync.WaitGroup // of the transport's goroutines
 	now                    func() moment
 	followed               func(id uint64, asked moment) // called for a vote that this member gets
+	// doubts is incremented when another member may no longer be as it was when it last
+	// accepted a message: it answers heartbeats over a new connection, so it may have
+	// restarted, or it has begun a later term than this member's.
+	doubts atomic.Uint64
 }
 
 // maxPool is the number of idle connections kept to each member.
@@ -166,12 +171,15 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 // deadlock in Raft: its replication stops reading answers at the first refusal. If it
 // is sending at that time, and the pipeline is full, it blocks: this leader would
 // never send to that member again, and Raft's shutdown would hang.
+//
+// It also leaves out most of the messages without entries that Raft sends every 50 to
+// 100 ms; see [pipeline.AppendEntries].
 func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{})}
+	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{}), doubts: &t.doubts}
 	t.wg.Go(p.forward)
 	return p, nil
 }
