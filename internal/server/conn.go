@@ -35,19 +35,35 @@ type conn struct {
 	identity atomic.Pointer[identity]
 
 	out     outbox
-	dirty   atomic.Bool // c is in Server.dirty
+	dirty   atomic.Bool // the connection is in Server.dirty
 	closing atomic.Bool // the client has asked to close its session
 
 	gone     chan struct{} // closed by kill
 	goneOnce sync.Once
-	slots    chan struct{} // an element for each slot taken in the queue
+
+	requestQueue
+	reader
+	stats connStats
+}
+
+// requestQueue holds a connection's writes that wait for the log, and the requests that
+// arrived behind them. The reader adds to it, and the applier removes.
+type requestQueue struct {
+	slots chan struct{} // an element for each slot taken in the queue
 
 	mu    sync.Mutex
 	queue []request // in order of arrival; empty if no request waits for the log
 	first int       // index in queue of the first one, which waits for the log; the elements before it are unused
 	dead  bool      // the connection has ended: no queued request is run any more
+}
 
-	// Used only by the reader.
+// newRequestQueue returns an empty queue with that many slots.
+func newRequestQueue(slots int) requestQueue {
+	return requestQueue{slots: make(chan struct{}, slots)}
+}
+
+// reader is the state of a connection's reader, which no other goroutine uses.
+type reader struct {
 	r       *bufio.Reader // nil while the client is idle
 	scratch []byte        // buffer for replies
 	head    [4]byte       // for what ends the idle time
@@ -58,8 +74,6 @@ type conn struct {
 	busy    bool          // something has been read since that deadline was set
 	unsent  bool          // frames have been queued since the outbox was last flushed
 	fed     bool          // something has been read since the session was last touched
-
-	stats connStats
 }
 
 // identity is the set of identities of a connection. It is immutable; auth
@@ -105,9 +119,10 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 }
 
 // markDirty makes the applier flush the outbox once the running entry is applied.
+// markDirty has the outbox flushed once the running entry is applied.
 func (c *conn) markDirty() {
 	if !c.dirty.Swap(true) {
-		c.s.markDirty(c)
+		c.s.dirty.add(c)
 	}
 }
 
@@ -189,7 +204,7 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 		nc = s.cfg.Tap(nc)
 	}
 	c := &conn{s: s, nc: nc, raw: nc, ended: ended, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
-		gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
+		gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
 		c.addr = a.IP.String()
 	}

@@ -510,7 +510,7 @@ func conf(s *Server, _ *conn, b *text) {
 		return -1
 	}
 	s.mu.Lock()
-	plain, secure := port(s.listening), port(s.secure)
+	plain, secure := port(s.ports.plain), port(s.ports.secure)
 	s.mu.Unlock()
 	size := dirSize(s.cfg.DataDir)
 	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=%d\n", plain, secure)

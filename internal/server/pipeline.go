@@ -167,9 +167,10 @@ func (c *conn) slotsParked(q *request) int {
 	return 1 + max(cap(c.slots)/most, len(q.body)>>10)
 }
 
-func (c *conn) release(q *request) {
+// release gives back the slots that reserve took for q.
+func (r *requestQueue) release(q *request) {
 	for range q.slots {
-		<-c.slots
+		<-r.slots
 	}
 }
 
@@ -317,7 +318,7 @@ func (c *conn) exceeded(e *znode.QuotaExceeded) {
 }
 
 // queued returns the length of the queue. The caller holds mu.
-func (c *conn) queued() int { return len(c.queue) - c.first }
+func (r *requestQueue) queued() int { return len(r.queue) - r.first }
 
 // pop removes and returns the head of the queue. The caller holds mu.
 func (c *conn) pop() request {

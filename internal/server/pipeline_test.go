@@ -31,7 +31,7 @@ func TestCutLeavesNoGap(t *testing.T) {
 	defer client.Close()
 	p := &cutting{}
 	s := New(Config{ID: 1, Proposer: p, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler), MaxOutstanding: 1000})
-	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
+	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	c.out.init(1 << 20)
 	c.identity.Store(newIdentity(nil))
 	p.cut = func(xid int32) {
@@ -59,7 +59,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	defer client.Close()
 	var log bytes.Buffer
 	s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: slog.New(slog.NewTextHandler(&log, nil)), MaxOutstanding: 1000})
-	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), slots: make(chan struct{}, s.cfg.MaxOutstanding)}
+	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	c.out.init(frameHeader + 30) // the write's reply, and less than a list of the root's children
 	who := newIdentity([]proto.ID{{Scheme: proto.SchemeIP, ID: "127.0.0.1"}})
 	q := proto.PathWatch{Path: "/"}

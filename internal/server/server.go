@@ -103,21 +103,18 @@ type Server struct {
 	cfg   Config
 	start time.Time
 
-	mu        sync.Mutex
-	closed    bool
-	serving   bool
-	readOnly  bool     // serving only clients that accept read-only mode; serving is false
-	listening net.Addr // the client port, for the word conf
-	secure    net.Addr // the TLS port, for the word conf
-	conns     map[*conn]struct{}
-	perAddr   map[string]int
-	sessions  map[int64]*conn // by session id: the connection on this server that owns it
-	wg        sync.WaitGroup  // goroutines of connections and listeners, writers, and logWaiting
+	mu       sync.Mutex
+	closed   bool
+	serving  bool
+	readOnly bool  // serving only clients that accept read-only mode; serving is false
+	ports    ports // for the word conf
+	conns    map[*conn]struct{}
+	perAddr  map[string]int
+	sessions map[int64]*conn // by session id: the connection on this server that owns it
+	wg       sync.WaitGroup  // goroutines of connections and listeners, writers, and logWaiting
 
-	dirtyMu sync.Mutex
-	dirty   []*conn // connections for which frames were queued while the tree was locked, and whose outbox is not flushed yet
-	woken   []*conn // a list to reuse, swapped with dirty
-	scratch []byte  // buffer for replies to parked reads; used only while the tree is locked for Done
+	dirty   dirtyConns
+	scratch []byte // buffer for replies to parked reads; used only while the tree is locked for Done
 
 	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
 	writers writers
@@ -127,6 +124,39 @@ type Server struct {
 	traceMask atomic.Int64  // of the words gtmk and stmk
 	stats     stats
 	warnings  warnings
+}
+
+// ports are the addresses at which clients connect; nil if there is no such port.
+type ports struct{ plain, secure net.Addr }
+
+// dirtyConns are the connections for which frames were queued while the tree was locked,
+// and whose outbox is not flushed yet. It is safe for concurrent use.
+type dirtyConns struct {
+	mu    sync.Mutex
+	conns []*conn
+	spare []*conn // a list to reuse, swapped with conns
+}
+
+func (d *dirtyConns) add(c *conn) {
+	d.mu.Lock()
+	d.conns = append(d.conns, c)
+	d.mu.Unlock()
+}
+
+// flush starts sending what is queued for the connections, and empties the list.
+func (d *dirtyConns) flush() {
+	d.mu.Lock()
+	conns := d.conns
+	d.conns, d.spare = d.spare, nil
+	d.mu.Unlock()
+	for _, c := range conns {
+		c.dirty.Store(false)
+		c.out.flush()
+	}
+	clear(conns)
+	d.mu.Lock()
+	d.spare = conns[:0]
+	d.mu.Unlock()
 }
 
 // New returns a server that refuses clients until [Server.Open]. It observes the
@@ -183,16 +213,16 @@ func (s *Server) Suspend() {
 func (s *Server) Announce(plain, secure net.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.listening, s.secure = plain, secure
+	s.ports = ports{plain, secure}
 }
 
 // Serve accepts connections on l until it is closed, and then closes l.
-func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.listening) }
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.ports.plain) }
 
 // ServeTLS is like Serve, for clients that use TLS. A client whose certificate was
 // verified gets an identity of scheme x509: the certificate's subject.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
-	return s.serve(tls.NewListener(l, config), &s.secure)
+	return s.serve(tls.NewListener(l, config), &s.ports.secure)
 }
 
 func (s *Server) serve(l net.Listener, addr *net.Addr) error {
@@ -348,13 +378,6 @@ func (s *Server) role() string {
 	return s.cfg.Proposer.Role()
 }
 
-// markDirty records that c has frames to send once the running entry is applied.
-func (s *Server) markDirty(c *conn) {
-	s.dirtyMu.Lock()
-	s.dirty = append(s.dirty, c)
-	s.dirtyMu.Unlock()
-}
-
 // observer is the fsm.Observer that reacts to changes of the replica.
 type observer struct{ s *Server }
 
@@ -382,20 +405,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 
 func (o observer) Applied(uint64, uint64, int) { o.Answered() }
 
-func (o observer) Answered() {
-	o.s.dirtyMu.Lock()
-	dirty := o.s.dirty
-	o.s.dirty, o.s.woken = o.s.woken, nil
-	o.s.dirtyMu.Unlock()
-	for _, c := range dirty {
-		c.dirty.Store(false)
-		c.out.flush()
-	}
-	clear(dirty)
-	o.s.dirtyMu.Lock()
-	o.s.woken = dirty[:0]
-	o.s.dirtyMu.Unlock()
-}
+func (o observer) Answered() { o.s.dirty.flush() }
 
 // Restoring makes sure that nothing more is sent on any connection. The events
 // between the old state and the new one are unknown. If a client saw a zxid of the
