@@ -66,7 +66,8 @@ func TestHandOver(t *testing.T) {
 }
 
 // TestHandOverAfterRestarts: a member whose connections all lead to previous runs of
-// members that were restarted since wins its first election.
+// members that were restarted since wins its first election. It may take Raft 100 ms to find
+// out that its connection to a member that has restarted is broken.
 func TestHandOverAfterRestarts(t *testing.T) {
 	for range 5 { // without the correction, it wins some of them by chance
 		synctest.Test(t, handOverAfterRestarts)
@@ -81,7 +82,7 @@ func handOverAfterRestarts(t *testing.T) {
 		t.Helper()
 		id, began := uint64(to+1), time.Now()
 		must(m.ask(cluster.Request{Transfer: &id}))(t)
-		if lead, took := m.leader(), time.Since(began); lead != to || took > 100*time.Millisecond {
+		if lead, took := m.leader(), time.Since(began); lead != to || took > 250*time.Millisecond {
 			t.Errorf("server %d leads after %v, not %d", lead+1, took, id)
 		}
 	}
