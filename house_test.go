@@ -37,7 +37,7 @@ const house = `
 	server cluster
 	admin
 	lockkeeper
-	conform internal/bench lock lockkeepertest
+	conform internal/bench internal/zkshell lock lockkeepertest
 	cmd/*
 `
 
@@ -45,31 +45,35 @@ const module = "github.com/lockkeeper/lockkeeper"
 
 // whyNot forbids imports, with reasons. Some of them would otherwise be allowed.
 var whyNot = map[string]string{
-	"server>cluster":            "they are connected by the interface Proposer, so that the client port runs without Raft",
-	"cluster>server":            "they are connected by the interface Proposer, so that Raft runs without a client port",
-	"server>internal/storage":   "the client port stores everything through Proposer",
-	"znode>session":             "the tree knows owners only by number; fsm connects the two",
-	"znode>watch":               "watch events follow from the changes that a command returns",
-	"session>znode":             "the session table does not know znodes; fsm connects the two",
-	"watch>znode":               "events depend only on changes",
-	"fsm>server":                "Apply is a function of state and entry; it must not depend on the client",
-	"fsm>cluster":               "Apply is a function of state and entry; it must not depend on how the entry was replicated",
-	"jute>proto":                "the serialization does not know the records",
-	"lockkeepertest>lock":       "a test double does not depend on one of its clients",
-	"lock>lockkeepertest":       "a client must not contain a server",
-	"lock>lockkeeper":           anyServer,
-	"lock>server":               anyServer,
-	"lock>cluster":              anyServer,
-	"lock>fsm":                  anyServer,
-	"conform>lockkeeper":        anyServer,
-	"conform>server":            anyServer,
-	"conform>cluster":           anyServer,
-	"conform>fsm":               anyServer,
-	"internal/bench>lockkeeper": anyServer,
-	"internal/bench>server":     anyServer,
-	"internal/bench>cluster":    anyServer,
-	"internal/bench>fsm":        anyServer,
-	"lockkeeper>conform":        "programs that embed a server must not contain the suite",
+	"server>cluster":              "they are connected by the interface Proposer, so that the client port runs without Raft",
+	"cluster>server":              "they are connected by the interface Proposer, so that Raft runs without a client port",
+	"server>internal/storage":     "the client port stores everything through Proposer",
+	"znode>session":               "the tree knows owners only by number; fsm connects the two",
+	"znode>watch":                 "watch events follow from the changes that a command returns",
+	"session>znode":               "the session table does not know znodes; fsm connects the two",
+	"watch>znode":                 "events depend only on changes",
+	"fsm>server":                  "Apply is a function of state and entry; it must not depend on the client",
+	"fsm>cluster":                 "Apply is a function of state and entry; it must not depend on how the entry was replicated",
+	"jute>proto":                  "the serialization does not know the records",
+	"lockkeepertest>lock":         "a test double does not depend on one of its clients",
+	"lock>lockkeepertest":         "a client must not contain a server",
+	"lock>lockkeeper":             anyServer,
+	"lock>server":                 anyServer,
+	"lock>cluster":                anyServer,
+	"lock>fsm":                    anyServer,
+	"conform>lockkeeper":          anyServer,
+	"conform>server":              anyServer,
+	"conform>cluster":             anyServer,
+	"conform>fsm":                 anyServer,
+	"internal/bench>lockkeeper":   anyServer,
+	"internal/bench>server":       anyServer,
+	"internal/bench>cluster":      anyServer,
+	"internal/bench>fsm":          anyServer,
+	"internal/zkshell>lockkeeper": anyServer,
+	"internal/zkshell>server":     anyServer,
+	"internal/zkshell>cluster":    anyServer,
+	"internal/zkshell>fsm":        anyServer,
+	"lockkeeper>conform":          "programs that embed a server must not contain the suite",
 }
 
 // hooked are the packages that may import internal/testhooks, apart from tests. Package

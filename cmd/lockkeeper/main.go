@@ -43,6 +43,9 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	if err == nil {
 		return exitOK
 	}
+	if exit := exitError(0); errors.As(err, &exit) {
+		return int(exit)
+	}
 	fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
 	if !started || errors.As(err, &usageError{}) {
 		return exitUsage
@@ -71,7 +74,7 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)
@@ -96,6 +99,11 @@ server that speaks that protocol.`,
 // usageError is an error in the arguments, the environment or the configuration file. An
 // error before a command starts counts as one, too.
 type usageError struct{ error }
+
+// exitError is an exit code. Whatever there is to say has been printed.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/zkshell"
+)
+
+// zkOptions are the flags of zk.
+type zkOptions struct {
+	servers       string
+	timeout       time.Duration
+	readOnly      bool
+	auth          []string
+	json          bool
+	tls           bool
+	cert, key, ca string
+}
+
+func zkCommand() *cobra.Command {
+	var o zkOptions
+	c := &cobra.Command{
+		Use:   "zk [COMMAND ...]",
+		Short: "Execute commands of ZooKeeper's zkCli on any server, or start a shell for them",
+		Long: `Execute a command of ZooKeeper's shell, zkCli, on any server that speaks ZooKeeper's
+protocol, with the options, output and exit codes of ZooKeeper 3.9. Without a
+command, read commands from standard input; on a terminal with completion of
+commands and paths, history and colours.
+
+` + zkCommands() + `
+
+'lockkeeper zk help COMMAND' explains a command. Flags of zk come before the
+command, options of the command after it.`,
+		Example: `  lockkeeper zk ls -R /
+  lockkeeper zk --server a:2181,b:2181/app create -s /job- data
+
+  # A shell
+  lockkeeper zk --auth digest:user:password`,
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			if readEnvironment(c, os.Getenv) != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			cfg, err := o.config(c)
+			if err != nil || len(args) > 0 && !strings.HasPrefix(word, "/") {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return zkshell.New(cfg).CompleteOnce(context.Background(), len(args) == 0, word), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args) },
+	}
+	all := c.Flags()
+	all.SortFlags = false
+	all.SetInterspersed(false)
+	group(all, "Connection", func(f *pflag.FlagSet) {
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of a server or a cluster, `HOST:PORT,...`; paths are below what follows a slash")
+		f.DurationVar(&o.timeout, "timeout", 30*time.Second, "timeout of the session")
+		f.BoolVar(&o.readOnly, "read-only", false, "accept a server that is cut off from the majority")
+		f.StringArrayVar(&o.auth, "auth", nil, "identity to prove, `SCHEME:AUTH`, such as digest:user:password; can be repeated")
+		f.BoolVar(&o.tls, "tls", false, "use TLS")
+		f.StringVar(&o.ca, "tls-ca", "", "PEM `FILE` with the authorities of the server's certificate; by default those of the system")
+		f.StringVar(&o.cert, "tls-cert", "", "PEM `FILE` with a client certificate and its intermediate certificates")
+		f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
+	})
+	group(all, "Output", func(f *pflag.FlagSet) {
+		f.BoolVar(&o.json, "json", false, "print a JSON object for each result, error and event")
+	})
+	completeFiles(c, "tls-ca", "tls-cert", "tls-key")
+	return c
+}
+
+// zkCommands lists the commands by name, in lines of a common width.
+func zkCommands() string {
+	var b strings.Builder
+	for _, c := range zkshell.Commands() {
+		fmt.Fprintf(&b, "  %-21s %s\n", c.Name, c.Does)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// config returns what the flags say.
+func (o *zkOptions) config(c *cobra.Command) (zkshell.Config, error) {
+	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
+	cfg := zkshell.Config{
+		Servers: o.servers, Timeout: o.timeout, ReadOnly: o.readOnly, JSON: o.json, Version: lockkeeper.Version,
+		Stdout: stdout, Stderr: stderr, Visible: isTerminal(stdout),
+		Color: isTerminal(stdout) && isTerminal(stderr) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
+	}
+	for _, a := range o.auth {
+		scheme, auth, ok := strings.Cut(a, ":")
+		if !ok {
+			return cfg, badFlag(flags, "auth", "%q is not SCHEME:AUTH", a)
+		}
+		cfg.Auth = append(cfg.Auth, zkshell.Auth{Scheme: scheme, Auth: []byte(auth)})
+	}
+	if o.timeout < time.Millisecond || o.timeout.Milliseconds() > 1<<31-1 {
+		return cfg, badFlag(flags, "timeout", "%v is not between 1ms and 596h", o.timeout)
+	}
+	if shown := (&progress{w: stderr, terminal: isTerminal(stderr)}); shown.terminal && !o.json {
+		cfg.Progress = func(line string) {
+			if line == "" {
+				shown.clear()
+			} else {
+				shown.show(line, true)
+			}
+		}
+	}
+	secure, err := o.secure()
+	if err == nil && secure != nil {
+		cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return (&tls.Dialer{Config: secure}).DialContext(ctx, network, address)
+		}
+	}
+	return cfg, err
+}
+
+// secure returns nil without TLS.
+func (o *zkOptions) secure() (*tls.Config, error) {
+	if !o.tls && o.cert+o.key+o.ca == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
+	if o.cert != "" {
+		pair, err := loadPair(o.cert, o.key)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	if o.ca != "" {
+		cfg.RootCAs, err = loadAuthorities(o.ca)
+	}
+	return cfg, err
+}
+
+// run executes the command in args, or starts a shell.
+func (o *zkOptions) run(c *cobra.Command, args []string) error {
+	cfg, err := o.config(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+	cfg.Command = func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return signal.NotifyContext(ctx, os.Interrupt)
+	}
+	shell := zkshell.New(cfg)
+	exit := 0
+	in, isFile := c.InOrStdin().(*os.File)
+	out, _ := c.OutOrStdout().(*os.File)
+	switch {
+	case len(args) > 0:
+		exit = shell.Once(ctx, args)
+	case isFile && out != nil && term.IsTerminal(int(in.Fd())) && term.IsTerminal(int(out.Fd())) && !o.json:
+		exit, err = shell.Interactive(ctx, in, out)
+	default:
+		exit = shell.Run(ctx, c.InOrStdin())
+	}
+	if err == nil && exit != 0 {
+		err = exitError(exit)
+	}
+	return err
+}
