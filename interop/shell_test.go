@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -193,6 +194,88 @@ var shellScript = []shellCase{
 		redo 1
 		none
 		ls -q /`},
+	{name: "options", commands: `
+		create /opt x
+		get -z /opt
+		get -sw /opt
+		get -sz /opt
+		get -- /opt
+		get -s -- /opt
+		set /opt y -s
+		set -v
+		set -v5 /opt z
+		set -v=1 /opt z
+		set --v 1 /opt z
+		set -v -1 /opt z
+		set -v -s /opt z
+		set -v "7" /opt z
+		create /opt-negative -5
+		create -t x /opt-ttl
+		create -c -s /opt-container
+		deleteall -b x /opt
+		setquota /opt
+		setquota -n 1 -b 5 /opt
+		setquota -n -b 5 /opt
+		delquota -n -b /opt
+		reconfig -v zz -add 1
+		reconfig -add 1 -members 2
+		reconfig -file /none -members 2
+		get -x /opt
+		ls -? /opt
+		ls -?
+		addWatch /a /b
+		version 1`},
+	{name: "usage", commands: `
+		get
+		set /opt
+		create -s
+		delete
+		deleteall
+		stat
+		getAcl
+		setAcl /opt
+		addauth
+		addWatch
+		removewatches
+		listquota
+		delquota
+		setquota -n 1
+		getAllChildrenNumber
+		reconfig`},
+	{name: "deprecated", commands: `
+		get /opt true
+		ls /opt true
+		stat /opt true
+		get -s /opt true
+		delete /opt 7
+		create /opt z`},
+	{name: "quotes", commands: `
+		create "/quo ted" 'a "b" c'
+		get "/quo ted"
+		get '/quo ted
+		create /quo'ted "a'b"
+		get /quo'ted
+		set /quo'ted ""
+		get /quo'ted
+		set /quo'ted ✓ü
+		get -x /quo'ted
+		get -s /quo'ted
+		set -b /quo'ted AAECAwQFBgcICQoLDA0ODxAREhM=
+		get -x /quo'ted
+		create /quo..ted
+		create /quoted/..
+		create /quoted/.
+		create /...
+		get /...`},
+	{name: "number of a command", commands: `
+		history
+		redo 0x1
+		redo 100000
+		redo -1
+		redo
+		printwatches x
+		printwatches
+		printwatches on`},
 	{name: "quota", commands: `
 		create /q x
 		create /q/1 x
@@ -223,7 +306,30 @@ var shellScript = []shellCase{
 		delquota /q
 		delquota /q
 		listquota /q
+		ls -R /zookeeper
+		create /q/1/2/3
+		setquota -n 10 /q/1/2
+		setquota -n 1 /q
+		setquota -n 1 /q/1/2/3
+		setquota -b 0 /q/1/2
+		setquota -b -1 /q/1/2
+		listquota /q/1/2
+		delquota /q/1/2
+		setquota -n 1 /
+		listquota /
+		listquota none
+		delquota /
+		delquota /none
+		setquota -n 1 none
 		ls -R /zookeeper`},
+	{name: "close", commands: `
+		create -e /ephemeral
+		close
+		ls /
+		history
+		printwatches
+		connect
+		getEphemerals`},
 }
 
 // shells start a shell that executes commands from its standard input, or those in args.
@@ -234,7 +340,11 @@ var shells = map[string]func(t *testing.T, addr string, args ...string) *exec.Cm
 			"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", addr}, args...)...)
 	},
 	"lockkeeper zk": func(t *testing.T, addr string, args ...string) *exec.Cmd {
-		cmd := exec.Command(binary(t), append([]string{"zk", "--server", addr}, args...)...)
+		path, err := built()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(path, append([]string{"zk", "--server", addr}, args...)...)
 		cmd.Env = append(os.Environ(), "TZ=UTC")
 		return cmd
 	},
@@ -270,6 +380,41 @@ func TestShell(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// TestShellOnce executes single commands with each shell on a ZooKeeper of its own. Standard
+// output, standard error and the exit code must be the same.
+func TestShellOnce(t *testing.T) {
+	commands := []string{
+		"create /once x", "create /once x", "get /once", "get -s /once", "get /none", "ls /", "ls -q /", "ls relative", "stat",
+		"delete -v 5 /once", "create -c -e /x", "close", "history", "redo 5", "printwatches", "none", "deleteall /once",
+	}
+	type outcome struct {
+		stdout, stderr string
+		exit           int
+	}
+	outcomes := map[string][]outcome{}
+	for shell, start := range shells {
+		addr := startZooKeeper(t, zk39, withTTL, nil).addr
+		for _, command := range commands {
+			cmd := start(t, addr, strings.Fields(command)...)
+			var stdout, stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+				t.Fatal(err)
+			}
+			same := func(text string) string {
+				text, _ = takeEvents(maskShell(sameShell(strings.ReplaceAll(text, addr, "ADDRESS"))))
+				return text
+			}
+			outcomes[shell] = append(outcomes[shell], outcome{same(stdout.String()), same(stderr.String()), cmd.ProcessState.ExitCode()})
+		}
+	}
+	for i, command := range commands {
+		if want, got := outcomes["zkCli"][i], outcomes["lockkeeper zk"][i]; want != got {
+			t.Errorf("%s: %+v, not %+v as zkCli", command, got, want)
+		}
 	}
 }
 

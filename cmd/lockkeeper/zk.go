@@ -47,6 +47,10 @@ command, options of the command after it.`,
 		Example: `  lockkeeper zk ls -R /
   lockkeeper zk --server a:2181,b:2181/app create -s /job- data
 
+  # To another cluster
+  lockkeeper zk --server a:2181 export app.znodes /app
+  lockkeeper zk --server b:2181 import app.znodes
+
   # A shell
   lockkeeper zk --auth digest:user:password`,
 		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -93,6 +93,11 @@ func init() { // a variable's value could not refer to functions that use it
 		{name: "redo", usage: "cmdno", short: "execute a command of the history again", shell: redo},
 		{name: "version", usage: "", short: "print the version of lockkeeper", most: 0, run: version},
 		{name: "quit", usage: "", short: "end the session and the shell", shell: quitShell},
+		{name: "tree", usage: "[-d depth] [-l] [path]", short: "draw a subtree, with -l sizes and owners", most: 1, ours: true,
+			options: []option{{name: "d", arg: true, help: "levels below the path"}, {name: "l", help: "sizes and owners"}}, run: tree},
+		{name: "export", usage: "file [path]", short: "write a subtree to a file, or continue that", least: 1, most: 2, ours: true, run: export},
+		{name: "import", usage: "[-e] [-f] file [path]", short: "create the znodes in such a file, or continue that", least: 1, most: 2, ours: true,
+			options: []option{{name: "e", help: "create ephemeral znodes as persistent ones"}, {name: "f", help: "overwrite znodes that differ"}}, run: importFile},
 		{name: "help", usage: "[command]", short: "explain a command, or list all", local: true, ours: true, shell: help},
 	}
 }

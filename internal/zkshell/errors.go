@@ -24,6 +24,14 @@ type cliError struct {
 
 func (e *cliError) Error() string { return e.text }
 
+// Unwrap returns the server's code, if there is one.
+func (e *cliError) Unwrap() error {
+	if e.code == 0 {
+		return nil
+	}
+	return e.code
+}
+
 // usage is the error for wrong arguments.
 func usage(text string) error { return &cliError{text: text, exit: exitFailed} }
 
@@ -58,7 +66,11 @@ func keeperText(code proto.Code, path string) string {
 const noPath = "null"
 
 // wrap turns an error of the client into the text that zkCli prints (CliWrapperException).
+// It does not change an error that has its text already.
 func wrap(err error, path string) error {
+	if errors.As(err, new(*cliError)) {
+		return err
+	}
 	var code proto.Code
 	if !errors.As(err, &code) {
 		switch {

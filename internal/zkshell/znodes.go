@@ -171,7 +171,7 @@ func (s *Shell) visit(ctx context.Context, path string, watch bool, do func(path
 		if errors.Is(err, proto.NoNode) {
 			return nil
 		} else if err != nil {
-			return err
+			return wrap(err, path)
 		}
 		slices.Sort(r.Names)
 		for _, name := range r.Names {
