@@ -267,7 +267,7 @@ var shellScript = []shellCase{
 		create /quoted/.
 		create /...
 		get /...`},
-	{name: "number of a command", commands: `
+	{name: "redo", commands: `
 		history
 		redo 0x1
 		redo 100000
@@ -307,6 +307,7 @@ var shellScript = []shellCase{
 		delquota /q
 		listquota /q
 		ls -R /zookeeper
+		create /q/1/2
 		create /q/1/2/3
 		setquota -n 10 /q/1/2
 		setquota -n 1 /q
@@ -388,7 +389,7 @@ func TestShell(t *testing.T) {
 func TestShellOnce(t *testing.T) {
 	commands := []string{
 		"create /once x", "create /once x", "get /once", "get -s /once", "get /none", "ls /", "ls -q /", "ls relative", "stat",
-		"delete -v 5 /once", "create -c -e /x", "close", "history", "redo 5", "printwatches", "none", "deleteall /once",
+		"delete -v 5 /once", "create -c -e /x", "close", "redo 5", "printwatches", "none", "deleteall /once",
 	}
 	type outcome struct {
 		stdout, stderr string
