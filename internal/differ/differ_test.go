@@ -78,60 +78,64 @@ func TestPlantedFaults(t *testing.T) {
 		ends  func(op proto.OpCode) bool                   // the connection ends instead of an answer
 		what  string                                       // part of Difference.What
 		steps int                                          // at most
+		rare  bool                                         // it takes long to be found
 	}{
 		{"a code", func(op proto.OpCode, f []byte) [][]byte {
 			if _, _, code := header(f); op == proto.OpDelete && code == proto.NotEmpty {
 				binary.BigEndian.PutUint32(f[12:], 0xffffff9a) // NoAuth
 			}
 			return [][]byte{f}
-		}, nil, "the reply to delete", 5},
+		}, nil, "the reply to delete", 5, false},
 		{"an event is lost", func(_ proto.OpCode, f []byte) [][]byte {
 			if isEvent(f, proto.EventNodeDataChanged) {
 				return nil
 			}
 			return [][]byte{f}
-		}, nil, "", 5},
+		}, nil, "", 5, false},
 		{"an event comes twice", func(_ proto.OpCode, f []byte) [][]byte {
 			if isEvent(f, proto.EventNodeChildrenChanged) {
 				return [][]byte{f, f}
 			}
 			return [][]byte{f}
-		}, nil, "", 5},
+		}, nil, "", 5, false},
 		{"a zxid is left out", func(op proto.OpCode, f []byte) [][]byte {
 			if _, zxid, code := header(f); op == proto.OpSetData && code == proto.BadVersion {
 				binary.BigEndian.PutUint64(f[4:], uint64(zxid+1))
 			}
 			return [][]byte{f}
-		}, nil, "the reply to setData", 5},
+		}, nil, "the reply to setData", 5, false},
 		{"a Stat's number of children", func(op proto.OpCode, f []byte) [][]byte {
 			if len(f) == 16+68 && op == proto.OpExists && f[16+59] == 2 {
 				f[16+59] = 3
 			}
 			return [][]byte{f}
-		}, nil, "the reply to exists", 5},
+		}, nil, "the reply to exists", 5, true},
 		{"a Stat's times", func(op proto.OpCode, f []byte) [][]byte {
 			if op == proto.OpSetData && len(f) == 16+68 {
 				copy(f[16+16:16+24], f[16+24:16+32]) // ctime becomes mtime
 				f[16+23]++
 			}
 			return [][]byte{f}
-		}, nil, "the reply to setData", 5},
+		}, nil, "the reply to setData", 5, false},
 		{"data that is null", func(op proto.OpCode, f []byte) [][]byte {
 			if op == proto.OpGetData && len(f) == 16+4+68 && f[16] == 0xff {
 				clear(f[16:20])
 			}
 			return [][]byte{f}
-		}, nil, "the reply to getData", 5},
+		}, nil, "the reply to getData", 5, false},
 		{"the owner of an ephemeral", func(op proto.OpCode, f []byte) [][]byte {
 			if op == proto.OpExists && len(f) == 16+68 && f[16+51] != 0 {
 				f[16+51]++
 			}
 			return [][]byte{f}
-		}, nil, "the reply to exists", 5},
-		{"a connection ends", nil, func(op proto.OpCode) bool { return op == proto.OpWhoAmI }, "", 3},
+		}, nil, "the reply to exists", 5, false},
+		{"a connection ends", nil, func(op proto.OpCode) bool { return op == proto.OpWhoAmI }, "", 3, false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
+			if test.rare && !testkit.Thorough {
+				t.Skip("the run under the race detector includes it")
+			}
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { // in virtual time, so that the search has enough time
 				a, b := server(t), server(t)
