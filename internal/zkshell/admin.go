@@ -68,7 +68,7 @@ func (q quota) String() string {
 	return text
 }
 
-// read reads a znode with limits or usage.
+// readQuota reads a znode with limits or usage.
 func (s *Shell) readQuota(ctx context.Context, path string) (quota, error) {
 	var r proto.DataReply
 	if err := s.watching(ctx, proto.OpGetData, path, false, watchData, &r); err != nil {
@@ -142,25 +142,16 @@ func (s *Shell) createQuota(ctx context.Context, path string, limits quota) erro
 	if err := s.otherQuota(ctx, path); err != nil {
 		return err
 	}
-	// The znodes for limits and usage, and those above.
+	// The znodes for limits and usage go below one with the path of the znode.
 	at := quotaRoot
-	for _, name := range strings.Split(path, "/")[1:] {
+	for name := range strings.SplitSeq(path[1:], "/") {
+		at += "/" + name
 		if there, err := s.exists(ctx, at); err != nil {
 			return wrap(err, at)
 		} else if !there {
 			if err := s.createPlain(ctx, at, nil); err != nil && !errors.Is(err, proto.NodeExists) {
 				return wrap(err, at)
 			}
-		}
-		if at != quotaRoot || name != "" {
-			at += "/" + name
-		}
-	}
-	if there, err := s.exists(ctx, at); err != nil {
-		return wrap(err, at)
-	} else if !there {
-		if err := s.createPlain(ctx, at, nil); err != nil && !errors.Is(err, proto.NodeExists) {
-			return wrap(err, at)
 		}
 	}
 	limitsPath, usagePath := at+"/"+limitsName, at+"/"+usageName
@@ -218,6 +209,9 @@ func (s *Shell) warnQuota(limits, used quota) {
 // otherQuota returns an error if a znode above or below has a quota.
 func (s *Shell) otherQuota(ctx context.Context, path string) error {
 	own := quotaRoot + path
+	if err := checked(own); err != nil {
+		return err // for "/": a quota of the root stops ZooKeeper 3.9
+	}
 	err := s.visit(ctx, own, false, func(at string) error {
 		names, err := s.children(ctx, at)
 		if errors.Is(err, proto.NoNode) {

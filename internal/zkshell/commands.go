@@ -30,7 +30,7 @@ var commands []*command
 func init() { // a variable's value could not refer to functions that use it
 	stats := option{name: "s", help: "stats"}
 	commands = []*command{
-		{name: "ls", usage: "[-s] [-w] [-R] path", short: "list the children of a znode, with -R all descendants", most: -1, least: 1,
+		{name: "ls", usage: "[-s] [-w] [-R] path", short: "list the children of a znode, with -R all descendants", most: -1,
 			options: []option{{name: "?", help: "help"}, {name: "s", help: "stat"}, {name: "w", help: "watch"}, {name: "R", help: "recurse"}},
 			retains: true, watching: "[-w]", run: ls},
 		{name: "get", usage: "[-s] [-w] [-b] [-x] path", short: "print the data of a znode", most: -1, least: 1, describes: true,

@@ -383,7 +383,6 @@ type importing struct {
 
 	window  []*creation // sent, in order
 	bytes   int         // of the data in the window
-	done    int
 	created int
 	there   int // znodes that existed and were the same
 	changed int // znodes that were overwritten

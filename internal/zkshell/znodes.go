@@ -125,6 +125,9 @@ func ls(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if p.has("?") {
 		s.println("usage: ls [options] path\n -?   help\n -R   recurse\n -s   stat\n -w   watch")
 	}
+	if len(p.args) == 0 {
+		return nil, usage(find("ls").usageText())
+	}
 	path, watch := p.args[0], p.has("w")
 	if err := checked(path); err != nil {
 		return nil, err
