@@ -37,6 +37,7 @@ func startShell(server *lockkeepertest.Server, change func(*zkshell.Config)) *in
 
 // do executes a line and returns what was printed until everything is quiet.
 func (i *interactive) do(line string) string {
+	synctest.Wait() // for whatever prints now
 	i.out.Reset()
 	i.err.Reset()
 	io.WriteString(i.lines, line+"\n")
