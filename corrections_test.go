@@ -19,6 +19,12 @@ var corrections = []putBack{
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
 	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {".", "TestHandOverAfterRestarts", "FAIL"}}},
+	{"return", []edit{
+		{"cluster/transport.go", "\tif err != nil && !heartbeat {\n", "\tif false && !heartbeat {\n"},
+	}, []finding{{"cluster", "TestReturn", "a member that has returned serves after"}}},
+	{"end of the wait for a return", []edit{
+		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
+	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
 		{"cluster/pipeline.go", "if len(q.Entries) == 0 && tells == p.told &&", "if false && tells == p.told &&"},
 	}, []finding{{"cluster", "TestPipelineRepeatsLittle", "the same: 1 messages, want 0"}}},

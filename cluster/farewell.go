@@ -45,7 +45,7 @@ func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
 		}
 		q.LeaderCommitIndex = prev.Index + uint64(len(q.Entries))
 		var r raft.AppendEntriesResponse
-		if err := m.transport.AppendEntries(serverID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
+		if err := m.transport.appendEntries(serverID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
 			return
 		}
 		wait := m.contacts.beat

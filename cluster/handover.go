@@ -120,7 +120,7 @@ func (h *handover) hasLog(ctx context.Context, id raft.ServerID, addr raft.Serve
 	for {
 		q := raft.AppendEntriesRequest{RPCHeader: h.transport.header(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
 		var r raft.AppendEntriesResponse
-		switch err := h.transport.AppendEntries(id, addr, &q, &r); {
+		switch err := h.transport.appendEntries(id, addr, &q, &r); {
 		case err != nil || r.Success:
 			return err
 		case r.Term > term: // Raft may not have noticed yet

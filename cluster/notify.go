@@ -117,7 +117,7 @@ func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{})
 				LeaderCommitIndex: index,
 			}
 			var r raft.AppendEntriesResponse
-			err := n.transport.AppendEntries(s.ID, s.Address, &q, &r)
+			err := n.transport.appendEntries(s.ID, s.Address, &q, &r)
 			if err == nil && !r.Success && tries < mostTries {
 				// A majority has the entry, but it is still on its way to this member.
 				tries++

@@ -254,7 +254,7 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 		}
 		var sent sync.WaitGroup
 		sent.Go(func() {
-			other.transport.AppendEntries(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: head(other), Term: term + 5}, new(raft.AppendEntriesResponse))
+			other.transport.appendEntries(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: head(other), Term: term + 5}, new(raft.AppendEntriesResponse))
 		})
 		synctest.Wait()
 		sent.Go(func() {

@@ -166,7 +166,8 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, le
 // leading, sendBeats closes the connection, which tells the other member at once.
 func (p *pulse) sendBeats(to uint64, s *sender) {
 	var c net.Conn
-	works := false // a heartbeat was answered over c
+	works := false   // a heartbeat was answered over c
+	led := uint64(0) // the last term in which this member led
 	hangUp := func() {
 		if c != nil {
 			c.Close()
@@ -174,6 +175,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 	}
 	defer hangUp()
+	defer p.transport.hasReturned(to) // it was removed or has moved, or this member is stopping
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
@@ -185,6 +187,10 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			return
 		}
 		term, leads := p.raft.term()
+		if !leads || term != led {
+			led = term
+			p.transport.hasReturned(to)
+		}
 		if !leads {
 			hangUp()
 			continue
@@ -223,6 +229,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.doubts.Add(1)
 		}
 		works = true
+		p.transport.hasReturned(to)
 		if newest <= term {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)

@@ -24,13 +24,16 @@ type transport struct {
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
 	doubts atomic.Uint64
+
+	mu   sync.Mutex
+	away map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
 }
 
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
 func newTransport(n *node, peers *peerPort, now func() moment, followed func(id uint64, asked moment)) *transport {
-	return &transport{raft: n, peers: peers, rpcs: make(chan raft.RPC), now: now, followed: followed}
+	return &transport{raft: n, peers: peers, rpcs: make(chan raft.RPC), now: now, followed: followed, away: map[uint64]chan struct{}{}}
 }
 
 // open starts passing messages on, until the peer port is closed. The peer port must
@@ -123,9 +126,56 @@ func renewed(call func() error) (err error) {
 	return err
 }
 
-// AppendEntries implements raft.Transport.
+// AppendEntries implements raft.Transport. If it cannot send entries, it returns when the
+// member has returned; see awaitReturn.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := t.appendEntries(id, target, args, resp)
+	heartbeat := args.PrevLogEntry == 0 && len(args.Entries) == 0 && args.LeaderCommitIndex == 0
+	if err != nil && !heartbeat {
+		t.awaitReturn(memberID(id), args.Term)
+	}
+	return err
+}
+
+// appendEntries is AppendEntries for callers that need the error at once.
+func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+}
+
+// awaitReturn blocks until a member answers a heartbeat, or this one stops leading in term,
+// or the other is removed or moves. Raft calls it between a failure to replicate to that
+// member and the next attempt. By itself it would wait longer after each failure, up to
+// 10 s, and send a member that is back nothing for that long: there might be no majority
+// without it. Since it fails only once in an absence now, it waits for 10 ms.
+func (t *transport) awaitReturn(id, term uint64) {
+	t.mu.Lock()
+	back := t.away[id]
+	if back == nil {
+		back = make(chan struct{})
+		t.away[id] = back
+	}
+	t.mu.Unlock()
+	// pulse calls hasReturned after either of these has changed.
+	if now, leads := t.raft.term(); !leads || now != term {
+		return
+	}
+	if members, err := t.raft.members(); err != nil || find(members, id) == nil {
+		return
+	}
+	select {
+	case <-back:
+	case <-t.peers.ctx.Done():
+	}
+}
+
+// hasReturned ends the calls of awaitReturn for a member.
+func (t *transport) hasReturned(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if back := t.away[id]; back != nil {
+		close(back)
+		delete(t.away, id)
+	}
 }
 
 // RequestVote implements raft.Transport. It counts a vote for this member as
@@ -153,14 +203,18 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 // entry with the index and term of the last entry that the snapshot covers. If the
 // receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would
-// refuse everything that follows, and be sent the snapshot again and again.
+// refuse everything that follows, and be sent the snapshot again and again. A failure is
+// returned when the member has returned; see awaitReturn.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
+	if err != nil {
+		t.awaitReturn(memberID(id), q.Term)
+	}
 	if err != nil || !r.Success {
 		return err
 	}
 	// If this fails, the next entries are refused and the snapshot is sent again.
-	t.AppendEntries(id, target, &raft.AppendEntriesRequest{
+	t.appendEntries(id, target, &raft.AppendEntriesRequest{
 		RPCHeader: q.RPCHeader, Term: q.Term,
 		Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
 	}, new(raft.AppendEntriesResponse))

@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
@@ -40,6 +43,71 @@ func TestTransportRestart(t *testing.T) {
 		}
 		closeTransport(candidate)
 	})
+}
+
+// TestReturn: a member that was down or cut off for long serves, and counts for the majority,
+// soon after it has returned.
+func TestReturn(t *testing.T) {
+	for _, crash := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			network := memnet.New()
+			members, lead := threeMembers(t, network, new(lines))
+			i, j := (lead+1)%3, (lead+2)%3
+			host := func(i int) string { return string(rune('a' + i)) }
+			cut := func(i int, is bool) {
+				for k := range 3 {
+					network.Cut(host(i), host(k), is && i != k)
+					network.Cut(host(k), host(i), is && i != k)
+				}
+			}
+			for range 3 {
+				cfg := members[i].cfg
+				if crash {
+					network.Kill(host(i))
+					if err := members[i].Kill(); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					cut(i, true)
+				}
+				for range 12 {
+					written(t, members[lead], 50*time.Millisecond)
+					time.Sleep(time.Second)
+				}
+				began := time.Now()
+				if crash {
+					m, err := openMember(cfg, fsm.NewReplica())
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { m.Close() })
+					members[i] = m
+				} else {
+					cut(i, false)
+				}
+				<-members[i].Ready()
+				if took := time.Since(began); took > 300*time.Millisecond {
+					t.Errorf("a member that has returned serves after %v", took)
+				}
+				time.Sleep(began.Add(300 * time.Millisecond).Sub(time.Now()))
+				cut(j, true)
+				written(t, members[lead], 50*time.Millisecond)
+				cut(j, false)
+				time.Sleep(10 * time.Second)
+			}
+		})
+	}
+}
+
+// written has a leader commit a write, within most.
+func written(t *testing.T, m *Member, most time.Duration) {
+	t.Helper()
+	began, done := time.Now(), make(result, 1)
+	m.Propose(someWrite(), done, nil)
+	<-done
+	if took := time.Since(began); took > most {
+		t.Errorf("a write took %v", took)
+	}
 }
 
 // TestVotesFollow: a member that votes for this one counts as following it from when
@@ -106,5 +174,48 @@ func TestTerms(t *testing.T) {
 				t.Errorf("a heartbeat of term %d: %v", term, got)
 			}
 		}
+	})
+}
+
+// TestAwaitReturnEnds: nothing waits for an absent member after a change of the leader, the
+// removal of the member, or the end of the leader.
+func TestAwaitReturnEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := startMembers(t, memnet.New(), new(lines), 4, time.Second)
+		waiting := func(want int) {
+			t.Helper()
+			time.Sleep(tellAgain + time.Second) // so that Raft has noticed
+			synctest.Wait()
+			stacks := make([]byte, 4<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			if n := strings.Count(string(stacks), "(*transport).awaitReturn("); n != want {
+				t.Errorf("%d goroutines wait, want %d", n, want)
+			}
+		}
+		waiting(0)
+		absent, other := (lead+1)%4, (lead+2)%4
+		if err := members[absent].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		waiting(1)
+		for range 3 {
+			if err := members[lead].membership.handover.to(members[other].cfg.ID); err != nil {
+				t.Fatal(err)
+			}
+			lead, other = other, lead
+			waiting(1)
+		}
+		if _, err := members[lead].Change(Request{Remove: members[absent].cfg.ID}); err != nil {
+			t.Fatal(err)
+		}
+		waiting(0)
+		if err := members[other].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		waiting(1)
+		if err := members[lead].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		waiting(0)
 	})
 }
