@@ -89,7 +89,7 @@ func TestReturn(t *testing.T) {
 				if took := time.Since(began); took > 300*time.Millisecond {
 					t.Errorf("a member that has returned serves after %v", took)
 				}
-				time.Sleep(began.Add(300 * time.Millisecond).Sub(time.Now()))
+				time.Sleep(time.Until(began.Add(300 * time.Millisecond)))
 				cut(j, true)
 				written(t, members[lead], 50*time.Millisecond)
 				cut(j, false)
