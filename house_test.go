@@ -37,6 +37,7 @@ const house = `
 	server cluster
 	admin
 	lockkeeper
+	lock/fence
 	conform internal/bench internal/zkshell lock lockkeepertest
 	cmd/*
 `

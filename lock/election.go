@@ -1,0 +1,76 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// Election decides which of several candidates leads. The candidates are the contenders of a
+// mutex, so Curator's LeaderSelector and, with extra_lock_patterns=["lock-"] in its lock,
+// kazoo's Election can take part.
+type Election struct{ q *queue }
+
+// NewElection returns the election at a path. [WithData] tells others who the candidate is.
+func NewElection(conn *zk.Conn, path string, options ...Option) *Election {
+	return &Election{newQueue(conn, path, newOptions(options))}
+}
+
+// Campaign waits until it leads or ctx ends, like [Mutex.Lock]. The leader leads until it
+// resigns with [Held.Unlock], or [Held.Lost] is closed.
+func (e *Election) Campaign(ctx context.Context) (*Held, error) {
+	return e.q.lock(ctx, exclusive, true)
+}
+
+// Leader returns the data of the candidate that leads, and its fencing token. It returns
+// [ErrNoLeader] if there is no candidate. The answer may be old when it arrives.
+func (e *Election) Leader(ctx context.Context) (data []byte, token uint64, err error) {
+	type answer struct {
+		data  []byte
+		token uint64
+		err   error
+	}
+	// go-zookeeper's requests end when they are answered, or the connection is lost.
+	c := make(chan answer, 1)
+	go func() {
+		var a answer
+		a.data, a.token, a.err = e.q.first()
+		c <- a
+	}()
+	select {
+	case a := <-c:
+		if a.err != nil {
+			a.err = fmt.Errorf("lock: leader of %s: %w", e.q.path, a.err)
+		}
+		return a.data, a.token, a.err
+	case <-ctx.Done():
+		return nil, 0, context.Cause(ctx)
+	}
+}
+
+// first returns the data and the czxid of the first contender.
+func (q *queue) first() ([]byte, uint64, error) {
+	for {
+		children, _, err := q.conn.Children(q.path)
+		line := contenders(children, false)
+		if errors.Is(err, zk.ErrNoNode) || err == nil && len(line) == 0 {
+			return nil, 0, ErrNoLeader
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		data, stat, err := q.conn.Get(q.at(line[0].name))
+		if errors.Is(err, zk.ErrNoNode) {
+			continue // the next one leads
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		return data, uint64(stat.Czxid), nil
+	}
+}
+
+// Wait is like [Mutex.Wait].
+func (e *Election) Wait(ctx context.Context) error { return e.q.wait(ctx) }

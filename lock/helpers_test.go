@@ -1,0 +1,260 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/lock"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+const path = "/locks/report"
+
+// timeout is the session timeout of the tests.
+const timeout = lock.DefaultSessionTimeout
+
+// virtual runs a test in virtual time, with a server.
+func virtual(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, lockkeepertest.Start(t)) })
+}
+
+// setsWatchesAgain skips a test under the race detector if it makes a client reconnect that
+// has watches: go-zookeeper then reads its last zxid in sendSetWatches while another of its
+// goroutines writes it.
+func setsWatchesAgain(t *testing.T) {
+	t.Helper()
+	if testkit.Race {
+		t.Skip("go-zookeeper has a data race when a client with watches reconnects")
+	}
+}
+
+// take locks, which must succeed.
+func take(t testing.TB, lock func(context.Context) (*lock.Held, error)) *lock.Held {
+	t.Helper()
+	h, err := lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// waiting is a call of Lock in a goroutine.
+type waiting chan outcome
+
+type outcome struct {
+	held *lock.Held
+	err  error
+}
+
+func wait(ctx context.Context, lock func(context.Context) (*lock.Held, error)) waiting {
+	w := make(waiting, 1)
+	go func() {
+		h, err := lock(ctx)
+		w <- outcome{h, err}
+	}()
+	return w
+}
+
+// held returns the lock that the call must get.
+func (w waiting) held(t testing.TB) *lock.Held {
+	t.Helper()
+	o := <-w
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	return o.held
+}
+
+// pending checks that the call has not returned when nobody has anything to do.
+func (w waiting) pending(t testing.TB) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case o := <-w:
+		t.Fatalf("does not wait any more: %+v", o)
+	default:
+	}
+}
+
+func unlock(t testing.TB, h *lock.Held) {
+	t.Helper()
+	if err := h.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+type waiter interface{ Wait(context.Context) error }
+
+// finish waits for what the locks do in the background, and checks that they have left no
+// znode and no goroutine.
+func finish(t testing.TB, s *lockkeepertest.Server, locks ...waiter) {
+	t.Helper()
+	for _, l := range locks {
+		if err := l.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if locks := s.Locks(); len(locks) > 0 {
+		t.Errorf("left behind: %v", locks)
+	}
+	if w := s.Watches(); len(w) > 0 {
+		t.Errorf("watches left: %v", w)
+	}
+	noGoroutines(t)
+}
+
+// noGoroutines checks that the package runs no goroutine.
+func noGoroutines(t testing.TB) {
+	t.Helper()
+	synctest.Wait()
+	buf := make([]byte, 4<<20)
+	for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(g, "lock.(*keeper)") {
+			t.Errorf("left behind:\n%s", g)
+		}
+	}
+}
+
+// tree checks the names of the znodes below the lock.
+func names(t testing.TB, conn *zk.Conn) []string {
+	t.Helper()
+	children, _, err := conn.Children(path)
+	if err != nil && !errors.Is(err, zk.ErrNoNode) {
+		t.Fatal(err)
+	}
+	return children
+}
+
+// link is the network between a client and a server. Like TCP, it delivers in order.
+type link struct {
+	mu       sync.Mutex
+	up, down time.Duration // how long requests and replies take
+	cut      bool          // nothing is delivered until the link is mended
+	changed  chan struct{} // closed and replaced at each change
+}
+
+func newLink() *link { return &link{changed: make(chan struct{})} }
+
+func (l *link) set(change func(*link)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(l)
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *link) get() (up, down time.Duration, cut bool, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up, l.down, l.cut, l.changed
+}
+
+// whole waits until the link is not cut, or done is closed.
+func (l *link) whole(done <-chan struct{}) bool {
+	for {
+		_, _, cut, changed := l.get()
+		if !cut {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-done:
+			return false
+		}
+	}
+}
+
+type dialer func(network, address string, timeout time.Duration) (net.Conn, error)
+
+// dial returns a dialer whose connections go over the link.
+func (l *link) dial(dial dialer) dialer {
+	return func(network, address string, timeout time.Duration) (net.Conn, error) {
+		if _, _, cut, _ := l.get(); cut {
+			time.Sleep(timeout)
+			return nil, errors.New("no answer")
+		}
+		server, err := dial(network, address, timeout)
+		if err != nil {
+			return nil, err
+		}
+		client, inner := net.Pipe()
+		closed := make(chan struct{}) // by the client
+		go func() {
+			l.pump(server, inner, nil, func() time.Duration { up, _, _, _ := l.get(); return up })
+			close(closed)
+			l.whole(nil) // the server does not see it before
+			server.Close()
+		}()
+		go func() {
+			l.pump(inner, server, closed, func() time.Duration { _, down, _, _ := l.get(); return down })
+			inner.Close()
+		}()
+		return client, nil
+	}
+}
+
+// pump copies from one connection to another.
+func (l *link) pump(to, from net.Conn, done <-chan struct{}, delay func() time.Duration) {
+	type packet struct {
+		data []byte
+		due  time.Time
+	}
+	packets := make(chan packet, 1<<16)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for p := range packets {
+			time.Sleep(time.Until(p.due))
+			if !l.whole(done) {
+				return
+			}
+			if _, err := to.Write(p.data); err != nil {
+				return
+			}
+		}
+	}()
+	for {
+		buf := make([]byte, 1<<16)
+		n, err := from.Read(buf)
+		if err != nil {
+			break
+		}
+		packets <- packet{buf[:n], time.Now().Add(delay())}
+	}
+	close(packets)
+	if done != nil {
+		<-sent
+	}
+}
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
+
+// connect returns a client that has a session. It is closed when the test ends.
+func connect(t testing.TB, dial dialer) *zk.Conn {
+	t.Helper()
+	conn, events, err := zk.Connect([]string{"server:2181"}, timeout, zk.WithDialer(zk.Dialer(dial)), zk.WithLogger(silent{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	for ev := range events {
+		if ev.State == zk.StateHasSession {
+			return conn
+		}
+	}
+	t.Fatal("no session")
+	return nil
+}
