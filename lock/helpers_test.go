@@ -141,6 +141,7 @@ type link struct {
 	mu       sync.Mutex
 	up, down time.Duration // how long requests and replies take
 	cut      bool          // nothing is delivered until the link is mended
+	mute     bool          // no requests are delivered, but replies are
 	changed  chan struct{} // closed and replaced at each change
 }
 
@@ -154,17 +155,13 @@ func (l *link) set(change func(*link)) {
 	l.changed = make(chan struct{})
 }
 
-func (l *link) get() (up, down time.Duration, cut bool, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.up, l.down, l.cut, l.changed
-}
-
-// whole waits until the link is not cut, or done is closed.
-func (l *link) whole(done <-chan struct{}) bool {
+// whole waits until the link delivers in a direction, or done is closed.
+func (l *link) whole(up bool, done <-chan struct{}) bool {
 	for {
-		_, _, cut, changed := l.get()
-		if !cut {
+		l.mu.Lock()
+		blocked, changed := l.cut || up && l.mute, l.changed
+		l.mu.Unlock()
+		if !blocked {
 			return true
 		}
 		select {
@@ -180,7 +177,10 @@ type dialer func(network, address string, timeout time.Duration) (net.Conn, erro
 // dial returns a dialer whose connections go over the link.
 func (l *link) dial(dial dialer) dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
-		if _, _, cut, _ := l.get(); cut {
+		l.mu.Lock()
+		blocked := l.cut || l.mute
+		l.mu.Unlock()
+		if blocked {
 			time.Sleep(timeout)
 			return nil, errors.New("no answer")
 		}
@@ -191,13 +191,13 @@ func (l *link) dial(dial dialer) dialer {
 		client, inner := net.Pipe()
 		closed := make(chan struct{}) // by the client
 		go func() {
-			l.pump(server, inner, nil, func() time.Duration { up, _, _, _ := l.get(); return up })
+			l.pump(server, inner, true, nil)
 			close(closed)
-			l.whole(nil) // the server does not see it before
+			l.whole(true, nil) // the server does not see it before
 			server.Close()
 		}()
 		go func() {
-			l.pump(inner, server, closed, func() time.Duration { _, down, _, _ := l.get(); return down })
+			l.pump(inner, server, false, closed)
 			inner.Close()
 		}()
 		return client, nil
@@ -205,7 +205,7 @@ func (l *link) dial(dial dialer) dialer {
 }
 
 // pump copies from one connection to another.
-func (l *link) pump(to, from net.Conn, done <-chan struct{}, delay func() time.Duration) {
+func (l *link) pump(to, from net.Conn, up bool, done <-chan struct{}) {
 	type packet struct {
 		data []byte
 		due  time.Time
@@ -216,7 +216,7 @@ func (l *link) pump(to, from net.Conn, done <-chan struct{}, delay func() time.D
 		defer close(sent)
 		for p := range packets {
 			time.Sleep(time.Until(p.due))
-			if !l.whole(done) {
+			if !l.whole(up, done) {
 				return
 			}
 			if _, err := to.Write(p.data); err != nil {
@@ -230,7 +230,13 @@ func (l *link) pump(to, from net.Conn, done <-chan struct{}, delay func() time.D
 		if err != nil {
 			break
 		}
-		packets <- packet{buf[:n], time.Now().Add(delay())}
+		l.mu.Lock()
+		delay := l.down
+		if up {
+			delay = l.up
+		}
+		l.mu.Unlock()
+		packets <- packet{buf[:n], time.Now().Add(delay)}
 	}
 	close(packets)
 	if done != nil {
@@ -245,7 +251,7 @@ func (silent) Printf(string, ...any) {}
 // connect returns a client that has a session. It is closed when the test ends.
 func connect(t testing.TB, dial dialer) *zk.Conn {
 	t.Helper()
-	conn, events, err := zk.Connect([]string{"server:2181"}, timeout, zk.WithDialer(zk.Dialer(dial)), zk.WithLogger(silent{}))
+	conn, events, err := zk.Connect([]string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}, timeout, zk.WithDialer(zk.Dialer(dial)), zk.WithLogger(silent{}))
 	if err != nil {
 		t.Fatal(err)
 	}

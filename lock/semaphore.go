@@ -43,7 +43,7 @@ func (s *Semaphore) lock(ctx context.Context, patient bool) (*Held, error) {
 	}
 	// If the turn is lost meanwhile, two clients may wait for a slot. The leases are ordered,
 	// so they do not get the same.
-	defer turn.release()
+	defer turn.Unlock(ctx)
 	return s.leases.lock(ctx, kind{mark: markLease, slots: s.slots}, patient)
 }
 

@@ -1,0 +1,212 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"sync"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lock"
+	"github.com/lockkeeper/lockkeeper/lock/fence"
+)
+
+// client returns a client of a server in memory. Yours connects to your ZooKeeper.
+func client() (conn *zk.Conn, done func()) {
+	server, err := lockkeeper.Open(lockkeeper.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	<-server.Ready()
+	conn, _, err = zk.Connect([]string{"127.0.0.1:2181"}, 10*time.Second, zk.WithDialer(server.Dial), zk.WithLogger(silent{}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	return conn, func() {
+		conn.Close()
+		server.Close()
+	}
+}
+
+// A mutex around something that checks fencing tokens.
+func Example() {
+	conn, done := client()
+	defer done()
+	ctx := context.Background()
+
+	mutex := lock.New(conn, "/locks/report", lock.WithSessionTimeout(10*time.Second))
+	held, err := mutex.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer held.Unlock(ctx)
+
+	var report fence.Checker // of whatever stores the report
+	err = report.Do(held.Token(), func() error {
+		fmt.Println("writing")
+		return held.Context(ctx).Err() // ends when the lock is lost
+	})
+	fmt.Println(err)
+	// Output:
+	// writing
+	// <nil>
+}
+
+// A try with a time limit, as in C#:
+//
+//	await using var handle = await @lock.TryAcquireAsync(TimeSpan.FromSeconds(1));
+//	if (handle == null) { … }
+func ExampleMutex_TryLock() {
+	conn, done := client()
+	defer done()
+	mutex := lock.New(conn, "/locks/report")
+	other, err := mutex.Lock(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	try := func(patience time.Duration) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		held, err := mutex.TryLock(ctx)
+		if errors.Is(err, lock.ErrBusy) {
+			fmt.Println("another one has it")
+			return
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer held.Unlock(context.Background()) // not ctx, which may have ended
+		fmt.Println("got it")
+	}
+	try(10 * time.Millisecond)
+	if err := other.Unlock(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	try(time.Minute)
+	// Output:
+	// another one has it
+	// got it
+}
+
+// The habits of Redisson's RLock. lock() blocks, and so does Lock. Redisson's watchdog renews
+// the lease; here the session is kept alive, and Lost tells when that has failed. The thread
+// that holds the lock may take it again; here it is the context. Only the holder can unlock it.
+func ExampleReentrant() {
+	conn, done := client()
+	defer done()
+	mutex := lock.New(conn, "/locks/account", lock.Reentrant())
+
+	withdraw := func(ctx context.Context) error {
+		held, err := mutex.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock(context.WithoutCancel(ctx))
+		fmt.Println("withdraw")
+		return nil
+	}
+	transfer := func(ctx context.Context) error {
+		held, err := mutex.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer held.Unlock(ctx)
+		if err := withdraw(held.Context(ctx)); err != nil { // takes the lock again
+			return err
+		}
+		fmt.Println("deposit")
+		return held.Err()
+	}
+	fmt.Println(transfer(context.Background()))
+	// Output:
+	// withdraw
+	// deposit
+	// <nil>
+}
+
+// Many readers or one writer.
+func ExampleRWMutex() {
+	conn, done := client()
+	defer done()
+	ctx := context.Background()
+	prices := lock.NewRW(conn, "/locks/prices")
+	first, err := prices.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := prices.RLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = prices.TryLock(ctx)
+	fmt.Println("a writer:", errors.Is(err, lock.ErrBusy))
+	first.Unlock(ctx)
+	second.Unlock(ctx)
+	writer, err := prices.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("then:", writer.Unlock(ctx))
+	// Output:
+	// a writer: true
+	// then: <nil>
+}
+
+// At most two at a time.
+func ExampleSemaphore() {
+	conn, done := client()
+	defer done()
+	ctx := context.Background()
+	downloads := lock.NewSemaphore(conn, "/semaphores/downloads", 2)
+	var mu sync.Mutex
+	running, most := 0, 0
+	count := func(by int) {
+		mu.Lock()
+		defer mu.Unlock()
+		running += by
+		most = max(most, running)
+	}
+	var wg sync.WaitGroup
+	for range 6 {
+		wg.Go(func() {
+			slot, err := downloads.Lock(ctx)
+			if err != nil {
+				log.Fatal(err)
+			}
+			defer slot.Unlock(ctx)
+			count(1)
+			time.Sleep(time.Millisecond)
+			count(-1)
+		})
+	}
+	wg.Wait()
+	fmt.Println("more than two:", most > 2)
+	// Output: more than two: false
+}
+
+// One of several candidates leads until it resigns or is lost.
+func ExampleElection() {
+	conn, done := client()
+	defer done()
+	ctx := context.Background()
+	election := lock.NewElection(conn, "/election", lock.WithData([]byte("host-a")))
+	leads, err := election.Campaign(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	who, token, err := election.Leader(ctx)
+	fmt.Println(string(who), token == leads.Token(), err)
+	select {
+	case <-leads.Lost(): // stop leading
+	case <-time.After(time.Millisecond): // the work is done
+	}
+	fmt.Println(leads.Unlock(ctx)) // resign
+	// Output:
+	// host-a true <nil>
+	// <nil>
+}

@@ -1,0 +1,404 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/lock"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// TestCutOff: a holder that is cut off loses the lock two thirds of the session timeout after
+// its last request that was answered, and the next one gets it later.
+func TestCutOff(t *testing.T) {
+	setsWatchesAgain(t)
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := newLink()
+		m, other := lock.New(connect(t, l.dial(s.Dial)), path), lock.New(s.Connect(t, timeout), path)
+		h := take(t, m.Lock)
+		w := wait(t.Context(), other.Lock)
+		time.Sleep(10 * timeout)
+		w.pending(t)
+		l.set(func(l *link) { l.cut = true })
+		began := time.Now()
+		ctx := h.Context(t.Context())
+		<-h.Lost()
+		if d := time.Since(began); d > timeout*2/3 || d < timeout/2 {
+			t.Errorf("lost after %v", d)
+		}
+		synctest.Wait()
+		if h.Err() == nil || h.Remaining() != 0 || ctx.Err() == nil {
+			t.Errorf("lost: %v, %v, %v", h.Err(), h.Remaining(), ctx.Err())
+		}
+		w.pending(t)
+		next := w.held(t)
+		if d := time.Since(began); d < timeout*11/12 || d > timeout*5/4 {
+			t.Errorf("the next one got it after %v", d)
+		}
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("got %v", err)
+		}
+		l.set(func(l *link) { l.cut = false })
+		again := wait(t.Context(), m.Lock)
+		s.WaitWaiters(path, 1)
+		again.pending(t)
+		unlock(t, next)
+		unlock(t, again.held(t)) // in a new session
+		finish(t, s, m, other)
+	})
+}
+
+// TestSlowAnswers: answers that take long keep the lock only for what is left since their
+// requests were sent. With two thirds of the timeout gone when they arrive, nothing is left.
+func TestSlowAnswers(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		l := newLink()
+		m := lock.New(connect(t, l.dial(s.Dial)), path)
+		h := take(t, m.Lock)
+		l.set(func(l *link) { l.down = timeout / 4 })
+		time.Sleep(10 * timeout)
+		if left := h.Remaining(); h.Err() != nil || left > timeout*2/3-timeout/4 {
+			t.Errorf("%v are left, %v", left, h.Err())
+		}
+		unlock(t, h)
+		finish(t, s, m)
+	})
+}
+
+// TestLateAnswers: what a holder has sent is answered, slowly, and what it sends next is lost.
+// It must count from when it sent the last request, not from when the answer came.
+func TestLateAnswers(t *testing.T) {
+	setsWatchesAgain(t)
+	for name, plant := range map[string]lock.Option{"": lock.WithSessionTimeout(timeout), "planted": lock.Plants["counts from the answer"]} {
+		t.Run(name, func(t *testing.T) {
+			virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+				l := newLink()
+				m, other := lock.New(connect(t, l.dial(s.Dial)), path, plant), lock.New(s.Connect(t, timeout), path)
+				h := take(t, m.Lock)
+				w := wait(t.Context(), other.Lock)
+				l.set(func(l *link) { l.down = timeout * 6 / 10 })
+				time.Sleep(timeout / 3)
+				l.set(func(l *link) { l.mute = true })
+				next := w.held(t)
+				select {
+				case <-h.Lost():
+					if name != "" {
+						t.Error("the planted fault was not noticed")
+					}
+				default:
+					if name == "" {
+						t.Error("two believe in the lock")
+					}
+				}
+				l.set(func(l *link) { l.mute, l.down = false, 0 })
+				if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+					t.Errorf("got %v", err)
+				}
+				unlock(t, next)
+				time.Sleep(2 * timeout)
+				finish(t, s, m, other)
+			})
+		})
+	}
+}
+
+// TestShortOutage: a lock is kept if the server is back soon enough.
+func TestShortOutage(t *testing.T) {
+	setsWatchesAgain(t)
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+		h := take(t, m.Lock)
+		w := wait(t.Context(), other.Lock)
+		s.WaitWaiters(path, 1)
+		for range 5 {
+			s.Disconnect(h.Session())
+			time.Sleep(timeout)
+			s.Stop()
+			time.Sleep(time.Second / 2)
+			s.Restart()
+			time.Sleep(timeout)
+		}
+		w.pending(t)
+		unlock(t, h)
+		unlock(t, w.held(t))
+		finish(t, s, m, other)
+	})
+}
+
+// TestExpired: holder and waiter lose their sessions. The holder loses the lock, and both can
+// get it again in a new session.
+func TestExpired(t *testing.T) {
+	setsWatchesAgain(t)
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		conn, other := s.Connect(t, timeout), s.Connect(t, timeout)
+		m, n := lock.New(conn, path), lock.New(other, path)
+		h := take(t, m.Lock)
+		w := wait(t.Context(), n.Lock)
+		s.WaitWaiters(path, 1)
+		if err := s.ExpireSession(other.SessionID()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(timeout)
+		s.WaitWaiters(path, 1) // it has queued up again
+		w.pending(t)
+		if err := s.ExpireSession(h.Session()); err != nil {
+			t.Fatal(err)
+		}
+		<-h.Lost()
+		next := w.held(t)
+		if next.Token() <= h.Token() {
+			t.Error("the token does not grow")
+		}
+		if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("got %v", err)
+		}
+		again := wait(t.Context(), m.Lock)
+		s.WaitWaiters(path, 1)
+		unlock(t, next)
+		unlock(t, again.held(t))
+		finish(t, s, m, n)
+	})
+}
+
+// TestOldSession: a client that gets a new session does not take its old znode for its own,
+// even if a server still has it.
+func TestOldSession(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		conn := s.Connect(t, timeout)
+		m := lock.New(conn, path)
+		session := conn.SessionID()
+		// The server says that the session has expired, which it has not.
+		s.Inject(lockkeepertest.Fault{Op: "getData", Do: lockkeepertest.CloseBefore()})
+		s.Inject(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Answer(zk.ErrSessionExpired)})
+		h := take(t, m.Lock)
+		if h.Session() == session || h.Session() != conn.SessionID() {
+			t.Errorf("held by session %#x, which was %#x", h.Session(), session)
+		}
+		unlock(t, h)
+		finish(t, s, m)
+	})
+}
+
+// exclusion observes whether several clients believe in the lock at the same time.
+type exclusion struct {
+	mu    sync.Mutex
+	holds []*lock.Held // of those that have not begun to unlock
+	turns int
+	wrong []string
+}
+
+func (x *exclusion) begin(h *lock.Held) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, o := range x.holds {
+		// Err looks at the clock. What counts here is what the holder has been told.
+		select {
+		case <-o.Lost():
+		default:
+			x.wrong = append(x.wrong, fmt.Sprintf("%#x has the lock while %#x believes in it", h.Token(), o.Token()))
+		}
+	}
+	x.holds = append(x.holds, h)
+	x.turns++
+}
+
+func (x *exclusion) end(h *lock.Held) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i, o := range x.holds {
+		if o == h {
+			x.holds = append(x.holds[:i], x.holds[i+1:]...)
+			return
+		}
+	}
+}
+
+// server is a server or a cluster.
+type world interface {
+	lockkeepertest.Guarded
+	Inject(lockkeepertest.Fault) *lockkeepertest.Injection
+}
+
+// random lets clients take a lock in turn, while their links are slow and cut and disturb is
+// called now and then. It returns what was wrong.
+func random(t *testing.T, seed uint64, w world, dial dialer, disturb func(r *rand.Rand), options ...lock.Option) *exclusion {
+	r := rand.New(rand.NewPCG(seed, 0))
+	for _, op := range []string{"create*", "delete", "getChildren2", "getData", "sync", "event"} {
+		do := lockkeepertest.CloseAfter()
+		if r.IntN(2) == 0 {
+			do = lockkeepertest.CloseBefore()
+		}
+		w.Inject(lockkeepertest.Fault{Op: op, Nth: 1 + r.IntN(40), Times: 1 + r.IntN(2), Do: do, Optional: true})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	x := &exclusion{}
+	var links []*link
+	var locks []*lock.Mutex
+	var wg sync.WaitGroup
+	for range 4 {
+		l := newLink()
+		m := lock.New(connect(t, l.dial(dial)), path, options...)
+		links, locks = append(links, l), append(locks, m)
+		r := rand.New(rand.NewPCG(r.Uint64(), 0))
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				patience := ctx
+				if r.IntN(4) == 0 {
+					var stop func()
+					patience, stop = context.WithTimeout(ctx, time.Duration(r.Int64N(int64(2*timeout))))
+					defer stop()
+				}
+				h, err := m.Lock(patience)
+				if err != nil {
+					if !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+						x.mu.Lock()
+						x.wrong = append(x.wrong, err.Error())
+						x.mu.Unlock()
+					}
+					continue
+				}
+				x.begin(h)
+				work := time.NewTimer(time.Duration(r.Int64N(int64(2 * timeout))))
+				select {
+				case <-work.C:
+				case <-h.Lost():
+				}
+				x.end(h)
+				h.Unlock(ctx)
+			}
+		})
+	}
+	for range 40 {
+		time.Sleep(time.Duration(r.Int64N(int64(timeout))))
+		l := links[r.IntN(len(links))]
+		switch r.IntN(5) {
+		case 0:
+			l.set(func(l *link) { l.cut = true })
+		case 1:
+			l.set(func(l *link) { l.cut, l.mute = false, false })
+		case 2:
+			l.set(func(l *link) { l.mute = true })
+		case 3:
+			l.set(func(l *link) {
+				l.up, l.down = time.Duration(r.Int64N(int64(timeout/4))), time.Duration(r.Int64N(int64(timeout*6/10)))
+			})
+		default:
+			disturb(r)
+		}
+	}
+	for _, l := range links {
+		l.set(func(l *link) { l.cut, l.mute, l.up, l.down = false, false, 0, 0 })
+	}
+	cancel()
+	wg.Wait()
+	for _, m := range locks {
+		if err := m.Wait(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	return x
+}
+
+// randomServer is random with one server.
+func randomServer(t *testing.T, seed uint64, options ...lock.Option) (x *exclusion) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(250*time.Millisecond))
+		x = random(t, seed, s, s.Dial, func(r *rand.Rand) {
+			if all := s.Sessions(); len(all) > 0 && r.IntN(3) > 0 {
+				s.Disconnect(all[r.IntN(len(all))].ID)
+				return
+			}
+			s.Stop()
+			time.Sleep(time.Duration(r.Int64N(int64(timeout))))
+			s.Restart()
+		}, options...)
+		time.Sleep(2 * timeout)
+		for _, l := range s.Locks() {
+			x.wrong = append(x.wrong, "left behind: "+l.String())
+		}
+		noGoroutines(t)
+	})
+	return x
+}
+
+// TestRandom: whatever happens to links, servers and replies, nobody gets the lock while
+// another one believes in it, and no znode is left.
+func TestRandom(t *testing.T) {
+	setsWatchesAgain(t)
+	turns := 0
+	for i := range uint64(6) {
+		seed := i + 1
+		if i >= 3 {
+			seed = rand.Uint64()
+		}
+		x := randomServer(t, seed)
+		for _, wrong := range x.wrong {
+			t.Errorf("seed %d: %s", seed, wrong)
+		}
+		turns += x.turns
+	}
+	t.Logf("%d turns", turns)
+	if turns < 30 {
+		t.Error("hardly anybody got the lock")
+	}
+}
+
+// TestRandomFinds: the same finds faults that are put in.
+func TestRandomFinds(t *testing.T) {
+	setsWatchesAgain(t)
+	for name, plant := range lock.Plants {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(100) {
+				if x := randomServer(t, seed, plant); len(x.wrong) > 0 {
+					t.Logf("seed %d: %s", seed, x.wrong[0])
+					return
+				}
+			}
+			t.Error("was not found")
+		})
+	}
+}
+
+// TestRandomCluster is TestRandom with three servers, which are cut off from each other,
+// paused and killed.
+func TestRandomCluster(t *testing.T) {
+	setsWatchesAgain(t)
+	for range 3 {
+		seed := rand.Uint64()
+		synctest.Test(t, func(t *testing.T) {
+			c := lockkeepertest.StartCluster(t, 3)
+			x := random(t, seed, c, c.Dial, func(r *rand.Rand) {
+				i := r.IntN(3)
+				switch r.IntN(3) {
+				case 0:
+					c.Partition([]int{i}, []int{(i + 1) % 3, (i + 2) % 3})
+					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
+					c.Heal()
+				case 1:
+					c.Pause(i)
+					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
+					c.Resume(i)
+				default:
+					c.Kill(i)
+					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
+					c.Restart(i)
+				}
+			})
+			for _, wrong := range x.wrong {
+				t.Errorf("seed %d: %s", seed, wrong)
+			}
+			if x.turns == 0 {
+				t.Errorf("seed %d: nobody got the lock", seed)
+			}
+			noGoroutines(t)
+		})
+	}
+}
