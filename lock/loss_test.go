@@ -84,8 +84,8 @@ func TestLateAnswers(t *testing.T) {
 				m, other := lock.New(connect(t, l.dial(s.Dial)), path, plant), lock.New(s.Connect(t, timeout), path)
 				h := take(t, m.Lock)
 				w := wait(t.Context(), other.Lock)
-				l.set(func(l *link) { l.down = timeout * 6 / 10 })
-				time.Sleep(timeout / 3)
+				l.set(func(l *link) { l.down = timeout * 55 / 100 })
+				time.Sleep(timeout / 10) // one request is sent
 				l.set(func(l *link) { l.mute = true })
 				next := w.held(t)
 				select {
@@ -285,6 +285,9 @@ func random(t *testing.T, seed uint64, w world, dial dialer, disturb func(r *ran
 		case 1:
 			l.set(func(l *link) { l.cut, l.mute = false, false })
 		case 2:
+			// Answers are under way when requests get lost.
+			l.set(func(l *link) { l.down = time.Duration(r.Int64N(int64(timeout * 6 / 10))) })
+			time.Sleep(time.Duration(r.Int64N(int64(timeout / 2))))
 			l.set(func(l *link) { l.mute = true })
 		case 3:
 			l.set(func(l *link) {
