@@ -126,7 +126,7 @@ func noGoroutines(t testing.TB) {
 	}
 }
 
-// tree checks the names of the znodes below the lock.
+// names returns the names of the znodes below the lock.
 func names(t testing.TB, conn *zk.Conn) []string {
 	t.Helper()
 	children, _, err := conn.Children(path)

@@ -195,7 +195,7 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 	me := k.find(line)
 	k.unknown = false
 	if me < 0 {
-		k.name = "" // it has been deleted, or was never created
+		k.name, k.session = "", 0 // it has been deleted, or was never created
 		return nil, nil, nil
 	}
 	k.name = line[me].name
@@ -218,8 +218,8 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 	return nil, wait, err
 }
 
-// create creates the znode, and its parents if need be. It sets unknown before the request,
-// so that the znode is looked for whatever happens.
+// create creates the znode, and its parents if need be. If no answer comes, it sets unknown
+// and unsure, so that the znode is looked for.
 func (k *keeper) create() error {
 	q := k.q
 	for {
@@ -289,7 +289,7 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 	q := k.q
 	_, stat, own, err := q.conn.GetW(q.at(k.name))
 	if errors.Is(err, zk.ErrNoNode) {
-		k.name = ""
+		k.name, k.session = "", 0
 		return nil, nil
 	}
 	if err != nil {
@@ -394,7 +394,7 @@ func (k *keeper) check() time.Duration {
 	return left
 }
 
-// release makes the keeper delete the znode. The caller holds mu and the last reference.
+// releaseLocked makes the keeper delete the znode. The caller holds mu and the last reference.
 func (k *keeper) releaseLocked() {
 	close(k.stop)
 	if k.state == held {

@@ -221,7 +221,7 @@ func (x *exclusion) end(h *lock.Held) {
 	}
 }
 
-// server is a server or a cluster.
+// world is a server or a cluster.
 type world interface {
 	lockkeepertest.Guarded
 	Inject(lockkeepertest.Fault) *lockkeepertest.Injection
