@@ -66,7 +66,7 @@ func TestMixedLocks(t *testing.T) {
 
 // mixed runs a foreign client for each kind, and as many of ours.
 func mixed(t *testing.T, addr, path string, kinds []string, client func(addr, path, dir, kind, turns string) *exec.Cmd) {
-	const turns = 10
+	const turns = 20
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), programDeadline)
 	defer cancel()

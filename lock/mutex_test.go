@@ -306,9 +306,14 @@ func TestDeleted(t *testing.T) {
 		w := wait(t.Context(), m.Lock)
 		s.WaitWaiters(path, 1)
 		for _, name := range names(t, conn) {
-			if err := conn.Delete(path+"/"+name, -1); err != nil {
-				t.Fatal(err)
+			if at := path + "/" + name; at != h.Path() { // the waiter's
+				if err := conn.Delete(at, -1); err != nil {
+					t.Fatal(err)
+				}
 			}
+		}
+		if err := conn.Delete(h.Path(), -1); err != nil {
+			t.Fatal(err)
 		}
 		<-h.Lost()
 		<-ctx.Done()
