@@ -35,10 +35,9 @@ const house = `
 	fsm
 	internal/storage
 	server cluster
-	admin
 	lockkeeper
 	lock/fence
-	conform internal/bench internal/zkshell lock lockkeepertest
+	admin conform internal/bench internal/zkshell lock lockkeepertest
 	cmd/*
 `
 
@@ -74,12 +73,18 @@ var whyNot = map[string]string{
 	"internal/zkshell>server":     anyServer,
 	"internal/zkshell>cluster":    anyServer,
 	"internal/zkshell>fsm":        anyServer,
+	"admin>server":                throughRoot,
+	"admin>cluster":               throughRoot,
+	"admin>fsm":                   throughRoot,
+	"admin>internal/storage":      throughRoot,
 	"lockkeeper>conform":          "programs that embed a server must not contain the suite",
 }
 
 // hooked are the packages that may import internal/testhooks, apart from tests. Package
 // lockkeeper only registers itself there.
 var hooked = []string{"lockkeeper", "lockkeepertest", "internal/sim"}
+
+const throughRoot = "it serves any embedded server through the public API, which shows what operators need"
 
 const anyServer = "it works with any ZooKeeper server, so it must not depend on this one"
 
@@ -189,6 +194,8 @@ func TestImports(t *testing.T) {
 				if !slices.Contains(hooked, from) {
 					bad("it is for tests; users have lockkeepertest")
 				}
+			case strings.HasPrefix(p, "github.com/prometheus/") && from != "admin":
+				bad("metrics belong to admin; a program that embeds a server must not need them")
 			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":
 				bad("flags and help belong to the command; a program that embeds a server must not need them")
 			case !own || helper:

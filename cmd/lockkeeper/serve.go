@@ -32,6 +32,7 @@ type serveOptions struct {
 	level              slog.Level
 	tls                tlsFlags
 	peerTLS            peerTLSFlags
+	admin              adminFlags
 	testControl        string
 	cluster            int
 }
@@ -64,6 +65,9 @@ variable or the configuration file is wrong.`,
 
   # A fourth server, later
   lockkeeper serve --id 4 --peer-listen d:7000 --join a:7000 --listen :2181
+
+  # With metrics, ZooKeeper's commands and probes on http://127.0.0.1:8080
+  lockkeeper serve --admin :8080
 
   # With ZooKeeper's configuration file
   lockkeeper serve --config /etc/zookeeper/conf/zoo.cfg`,
@@ -121,11 +125,13 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
 	})
+	group(all, "Operations", o.admin.define)
 	group(all, "Tests", func(f *pflag.FlagSet) {
 		f.StringVar(&o.testControl, "test-control", "", "with --memory, an HTTP `ADDRESS` for tests, which end sessions, inject faults and look inside (docs/test-control.md). Everyone who can connect to it may. Without a host it is on 127.0.0.1; port 0 picks a free one")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
-	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca")
+	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",
+		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "log-format", "text", "json")
 	completeWith(c, "log-level", "debug", "info", "warn", "error")
@@ -192,11 +198,16 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if o.testControl != "" {
 		return o.serveTests(flags, stderr)
 	}
-	return serveUntilSignal(flags, *cfg, stderr)
+	port, err := o.admin.open(flags, cfg.Logger, o.file)
+	if err != nil {
+		return err
+	}
+	defer port.close()
+	return serveUntilSignal(flags, *cfg, port, stderr)
 }
 
 // serveUntilSignal runs a server until a signal or a fault. flags are the flags from which cfg was made.
-func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Writer) error {
+func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, port *adminPort, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	defer keepHeapFloor(os.Getenv)()
@@ -206,6 +217,7 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, stderr io.Wri
 	} else if err != nil {
 		return err
 	}
+	port.serve(s, stderr)
 	if s.Wait(ctx) == nil {
 		if a := s.SecureAddr(); a != nil {
 			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)

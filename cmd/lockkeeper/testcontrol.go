@@ -39,8 +39,11 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 	if !o.memory {
 		return badFlag(flags, "test-control", "only together with --memory")
 	}
-	// A zoo.cfg always has a dataDir, which --memory overrides.
+	// A zoo.cfg always has a dataDir, which --memory overrides, and may have an admin.serverPort.
 	if by, name := sourceOf(flags.Lookup("data")); by > byFile {
+		return badFlag(flags, "test-control", "not together with %s", name)
+	}
+	if by, name := sourceOf(flags.Lookup("admin")); by > byFile {
 		return badFlag(flags, "test-control", "not together with %s", name)
 	}
 	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen"}

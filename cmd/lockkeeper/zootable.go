@@ -48,6 +48,9 @@ var zooTable = []zooRow{
 	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) })},
 	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) })},
 	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) })},
+	{"admin.enableServer", toFlag("admin", "true without admin.serverPort means port 8080. Without either key nothing is served", adminServer)},
+	{"admin.serverPort", toFlag("admin", "with admin.serverAddress, and on 127.0.0.1 without it; not if admin.enableServer=false", adminServer)},
+	{"admin.serverAddress", readWith("admin.serverPort")},
 
 	{"server.", zooRule{used, "`--peers`", "and the file myid in dataDir, `--id`; only the first of the two ports is used. A single voting server is standalone, unless standaloneEnabled=false", serverLine}},
 	{"dynamicConfigFile", zooRule{used, "", "a file with the lines server.N", nil}},
@@ -96,6 +99,11 @@ var zooTable = []zooRow{
 	{"ssl.quorum.trustStore.passwordPath", only("", noPassword)},
 	{"sslQuorumReloadCertFiles", only("false", "")},
 
+	{"admin.commandURL", only("/commands", "")},
+	{"admin.forceHttps", only("false", "--admin-tls-cert makes the port of --admin use TLS")},
+	{"admin.portUnification", only("false", "")},
+	{"admin.needClientAuth", only("false", "--admin-token-file limits who may use the port of --admin")},
+
 	{"initLimit", ignore("a server has as long as it needs to catch up")},
 	{"connectToLearnerMasterLimit", ignore("likewise")},
 	{"electionAlg", ignore("Raft elects the leader")},
@@ -116,8 +124,8 @@ var zooTable = []zooRow{
 	{"clientPortListenBacklog", ignore("the system's value is used")},
 	{"tcpKeepAlive", ignore("keep-alives are on")},
 	{"clientTcpKeepAlive", ignore("likewise")},
-	{"admin.", ignore("there is no admin server")},
-	{"metricsProvider.", ignore("there are no metrics providers")},
+	{"admin.", ignore("the port of --admin has no such setting")},
+	{"metricsProvider.", ignore("the port of --admin has the metrics")},
 	{"ssl.hostnameVerification", ignore("it concerns the host names of clients, which are not checked")},
 	{"digest.enabled", ignore("every entry of the log is checked anyway")},
 	{"closeSessionTxn.enabled", ignore("it concerns ZooKeeper's log")},
@@ -263,6 +271,17 @@ func securePort(z *zooFile, key, value string) (string, error) {
 		err = z.set("listen", key, "")
 	}
 	return address, err
+}
+
+// adminServer converts the keys of ZooKeeper's AdminServer, which has port 8080 by default.
+func adminServer(z *zooFile, _, _ string) (string, error) {
+	enabled := z.value("admin.enableServer")
+	if enabled != "" && !strings.EqualFold(enabled, "true") {
+		return "", nil
+	}
+	port := cmp.Or(z.value("admin.serverPort"), "8080")
+	_, err := strconv.ParseUint(port, 10, 16)
+	return net.JoinHostPort(cmp.Or(z.value("admin.serverAddress"), "127.0.0.1"), port), err
 }
 
 // pem converts the location of a store of keys or certificates.

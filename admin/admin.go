@@ -1,0 +1,139 @@
+// Package admin serves an HTTP port for operators beside the client port: the commands of
+// ZooKeeper's AdminServer, metrics for Prometheus, and probes for Kubernetes. It uses only
+// the public API of package lockkeeper, so a program that embeds a server can mount the
+// handler wherever it likes.
+//
+// This package promises no compatibility: any version of lockkeeper may change it.
+package admin
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// Options are the options of [New].
+type Options struct {
+	// ZooCfg is the text of the configuration file that the server was started with,
+	// for the command initial_configuration. Values that are secret are masked.
+	ZooCfg string
+}
+
+// New returns a handler for a server:
+//
+//	/commands         the names of ZooKeeper's commands, as links
+//	/commands/NAME    the answer to one of them, in ZooKeeper's JSON
+//	/metrics          metrics in the text format of Prometheus
+//	/healthz          200 unless the server has failed or was closed
+//	/readyz           200 while the server serves clients that read and write
+//
+// The handler is safe for concurrent use, and answers also after the server was closed. It
+// lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do;
+// none changes data.
+func New(s *lockkeeper.Server, o Options) http.Handler {
+	a := &admin{server: s, words: newWords(s), zooCfg: masked(o.ZooCfg)}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /commands", a.index)
+	mux.HandleFunc("GET /commands/{$}", a.index)
+	mux.HandleFunc("GET /commands/{name...}", a.command)
+	mux.Handle("GET /metrics", a.metrics())
+	mux.HandleFunc("GET /healthz", a.healthz)
+	mux.HandleFunc("GET /readyz", a.readyz)
+	return mux
+}
+
+// admin is the state of a handler.
+type admin struct {
+	server *lockkeeper.Server
+	words  *words
+	zooCfg string
+}
+
+// healthz answers Kubernetes' liveness probe. A server without a majority is alive: to
+// restart it would not help, and could hurt those that have one.
+func (a *admin) healthz(w http.ResponseWriter, _ *http.Request) {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.server.Wait(now); err != nil && !errors.Is(err, context.Canceled) {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// readyz answers Kubernetes' readiness probe.
+func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
+	switch st := a.server.Status(); {
+	case st.Serving:
+		fmt.Fprintln(w, "ok")
+	case st.ReadOnly:
+		http.Error(w, "read-only: this server has no contact with a majority", http.StatusServiceUnavailable)
+	default:
+		http.Error(w, fmt.Sprintf("not serving clients: this server is %s", st.Role), http.StatusServiceUnavailable)
+	}
+}
+
+// Guard returns a handler that passes on to h only the requests that may see it.
+//
+// With a token, a request must have the header "Authorization: Bearer TOKEN", except for
+// /healthz and /readyz, which show nothing that a probe does not need. The token must not be
+// empty if everybody can reach the port.
+//
+// Without a token, whoever can connect may see everything. Guard then refuses what a web
+// page in a browser on this machine could send without its user's knowledge: requests that
+// the browser marks as coming from another site, and, on a loopback address, requests to a
+// host name that is not localhost, which a page could have pointed at that address (DNS
+// rebinding).
+func Guard(h http.Handler, token string) http.Handler {
+	want := sha256.Sum256([]byte("Bearer " + token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		switch got := sha256.Sum256([]byte(r.Header.Get("Authorization"))); {
+		case probe:
+		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
+			w.Header().Set("WWW-Authenticate", `Bearer realm="lockkeeper"`)
+			http.Error(w, "this port needs the token of --admin-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			return
+		case token == "" && fromOtherSite(r):
+			http.Error(w, "a browser sent this request for another site", http.StatusForbidden)
+			return
+		case token == "" && rebound(r):
+			http.Error(w, fmt.Sprintf("the host name %q does not stand for this machine; use 127.0.0.1 or localhost", r.Host), http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// fromOtherSite reports whether a browser says that the page of another site made r.
+func fromOtherSite(r *http.Request) bool {
+	site := r.Header.Get("Sec-Fetch-Site")
+	return site == "cross-site" || site == "same-site"
+}
+
+// rebound reports whether r came to a loopback address under a name that can be anybody's.
+func rebound(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok || !local.IP.IsLoopback() {
+		return false
+	}
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	return !strings.EqualFold(host, "localhost") && !strings.HasSuffix(strings.ToLower(host), ".localhost")
+}

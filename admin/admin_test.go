@@ -1,0 +1,430 @@
+package admin_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+// open starts a server, waits until it serves, and closes it at the end of the test.
+func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
+	t.Helper()
+	s := must(lockkeeper.Open(cfg))(t)
+	t.Cleanup(func() { check(t, s.Close()) })
+	await(t, s)
+	return s
+}
+
+func await(t testing.TB, s *lockkeeper.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	check(t, s.Wait(ctx))
+}
+
+func inMemory(s *lockkeeper.Server) rawtest.Dialer {
+	return func() (net.Conn, error) { return s.Dial("", "", time.Minute) }
+}
+
+// ask sends a request to a handler.
+func ask(h http.Handler, path string) (status int, body string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// command returns the answer to a command.
+func command(t testing.TB, h http.Handler, name string) (answer map[string]any) {
+	t.Helper()
+	status, body := ask(h, "/commands/"+name)
+	d := json.NewDecoder(strings.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(&answer); err != nil || status != http.StatusOK {
+		t.Fatalf("%s: status %d, %v: %s", name, status, err, body)
+	}
+	return answer
+}
+
+// TestCommands compares the answers to commands with what clients did.
+func TestCommands(t *testing.T) {
+	testkit.NoGoroutineLeft(t)
+	dir := t.TempDir()
+	s := open(t, lockkeeper.Config{ID: 7, DataDir: dir, TickTime: 500 * time.Millisecond, MaxConnectionsPerAddress: 50, ClientAddr: "127.0.0.1:0"})
+	h := admin.New(s, admin.Options{ZooCfg: "tickTime=500\nssl.keyStore.password=hush\n DigestAuthenticationProvider.superDigest: super:x\n"})
+	dial := func() (net.Conn, error) { return net.Dial("tcp", s.Addr().String()) }
+	c, other := rawtest.Connect(t, dial), rawtest.Connect(t, inMemory(s))
+	must(c.Create("/a", []byte("data"), 0))(t)
+	must(other.Create("/a/e", nil, proto.FlagEphemeral))(t)
+	must(c.Get("/a", true))(t)
+	must(other.Get("/a", true))(t)
+	zxid := must(other.Call(proto.OpPing, nil, nil))(t).Zxid
+	mine, others := strconv.FormatInt(c.Session.SessionID, 10), strconv.FormatInt(other.Session.SessionID, 10)
+
+	has := func(answer map[string]any, want map[string]any) {
+		t.Helper()
+		for name, w := range want {
+			if got := answer[name]; fmt.Sprint(got) != fmt.Sprint(w) {
+				t.Errorf("%v: %s is %v, not %v", answer["command"], name, got, w)
+			}
+		}
+	}
+	_, port, _ := net.SplitHostPort(s.Addr().String())
+	has(command(t, h, "conf"), map[string]any{
+		"command": "configuration", "error": nil, "client_port": port, "data_dir": dir, "data_log_dir": dir, "tick_time": 500,
+		"max_client_cnxns": 50, "min_session_timeout": 1000, "max_session_timeout": 10000, "server_id": 7, "client_port_listen_backlog": -1,
+	})
+	answer := command(t, h, "connections")
+	all := answer["connections"].([]any)
+	if len(all) != 2 || len(answer["secure_connections"].([]any)) != 0 {
+		t.Fatalf("connections: %v", answer)
+	}
+	has(all[0].(map[string]any), map[string]any{
+		"remote_socket_address": c.Conn.LocalAddr(), "interest_ops": 1, "outstanding_requests": 0, "packets_received": 3, "packets_sent": 3,
+		"session_id": mine, "last_operation": "GETD", "session_timeout": c.Session.Timeout, "last_cxid": 2,
+	})
+	has(all[1].(map[string]any), map[string]any{"session_id": others, "remote_socket_address": "pipe", "last_operation": "PING"})
+	if brief := command(t, h, "stat")["connections"].([]any); len(brief) != 2 || len(brief[0].(map[string]any)) != 5 {
+		t.Errorf("stats: %v", brief)
+	}
+
+	answer = command(t, h, "dump")
+	has(answer, map[string]any{"session_id_to_ephemeral_paths": map[string]any{others: "[/a/e]"}})
+	n := 0
+	for at, ids := range answer["expiry_time_to_session_ids"].(map[string]any) {
+		ms, err := strconv.ParseInt(at, 10, 64)
+		if left := time.Until(time.UnixMilli(ms)); err != nil || left < -time.Minute || left > time.Minute {
+			t.Errorf("a session expires at %q: %v", at, err)
+		}
+		n += len(ids.([]any))
+	}
+	if n != 2 {
+		t.Errorf("dump: %v", answer)
+	}
+	both := []any{json.Number(mine), json.Number(others)}
+	has(command(t, h, "wchc"), map[string]any{"session_id_to_watched_paths": map[string]any{mine: "[/a]", others: "[/a]"}})
+	if got := command(t, h, "wchp")["path_to_session_ids"].(map[string]any)["/a"].([]any); len(got) != 2 || !slices.Contains(got, both[0]) || !slices.Contains(got, both[1]) {
+		t.Errorf("watches by path: %v", got)
+	}
+	has(command(t, h, "wchs"), map[string]any{"num_connections": 2, "num_paths": 1, "num_total_watches": 2})
+	if got := command(t, h, "dirs"); got["datadir_size"].(json.Number) == "0" {
+		t.Errorf("dirs: %v", got)
+	}
+	answer = command(t, h, "srvr")
+	has(answer, map[string]any{"command": "server_stats", "read_only": false, "node_count": 7, "proposal_stats": nil})
+	has(answer["server_stats"].(map[string]any), map[string]any{
+		"server_state": "standalone", "num_alive_client_connections": 2, "last_processed_zxid": zxid, "outstanding_requests": 0, "provider_null": false,
+		"packets_sent": 7,
+	})
+	has(command(t, h, "mntr"), map[string]any{
+		"server_state": "standalone", "num_alive_connections": 2, "znode_count": 7, "ephemerals_count": 1, "watch_count": 2, "global_sessions": 2,
+	})
+	has(command(t, h, "icfg"), map[string]any{
+		"initial_configuration": "tickTime=500\nssl.keyStore.password=***\n DigestAuthenticationProvider.superDigest:***\n",
+	})
+	has(command(t, h, "stmk?traceMask=500"), map[string]any{"command": "set_trace_mask", "tracemask": 500, "error": nil})
+	has(command(t, h, "gtmk"), map[string]any{"command": "get_trace_mask", "tracemask": 500})
+	has(command(t, h, "stmk?traceMask=x"), map[string]any{"error": "setTraceMask requires long traceMask argument, got x"})
+	has(command(t, h, "isro"), map[string]any{"command": "is_read_only", "read_only": false})
+	has(command(t, h, "lead"), map[string]any{"command": "leader", "error": "server is not initialized"})
+	has(command(t, h, "env"), map[string]any{"command": "environment", "zookeeper.version": command(t, h, "mntr")["version"]})
+	has(command(t, h, "ruok"), map[string]any{"command": "ruok", "error": nil})
+	has(command(t, h, "voting_view"), map[string]any{"current_config": "map[]"})
+	has(command(t, h, "zabstate"), map[string]any{"voting": false, "zabstate": ""})
+	has(command(t, h, "hash"), map[string]any{"digests": "[]"})
+	for i := range 130 {
+		must(c.Create(fmt.Sprintf("/many%d", i), nil, 0))(t)
+	}
+	if digests := command(t, h, "hash")["digests"].([]any); len(digests) != 1 {
+		t.Errorf("hash: %v", digests)
+	}
+	command(t, h, "crst")
+	has(command(t, h, "cons")["connections"].([]any)[0].(map[string]any), map[string]any{"packets_received": 0, "last_operation": "NA", "last_cxid": -1})
+	command(t, h, "srst")
+	has(command(t, h, "mntr"), map[string]any{"packets_received": 1, "packets_sent": 0}) // the word mntr itself
+	for _, name := range []string{"nosuch", "snapshot", "restore", "last_snapshot", "observers", "system_properties", "conf/x"} {
+		has(command(t, h, name), map[string]any{"command": name, "error": "Unknown command: " + name})
+	}
+	c.Close()
+	other.Close()
+}
+
+// TestLayout compares the text of answers with that of ZooKeeper 3.9.
+func TestLayout(t *testing.T) {
+	h := admin.New(open(t, lockkeeper.Config{}), admin.Options{})
+	for path, want := range map[string]string{
+		"/commands/leader":           "{\n  \"error\" : \"server is not initialized\",\n  \"command\" : \"leader\"\n}",
+		"/commands/nosuch":           "{\n  \"command\" : \"nosuch\",\n  \"error\" : \"Unknown command: nosuch\"\n}",
+		"/commands/cons":             "{\n  \"connections\" : [ ],\n  \"secure_connections\" : [ ],\n  \"command\" : \"connections\",\n  \"error\" : null\n}",
+		"/commands/voting_view":      "{\n  \"current_config\" : { },\n  \"command\" : \"voting_view\",\n  \"error\" : null\n}",
+		"/commands/get_trace_mask":   "{\n  \"tracemask\" : 306,\n  \"command\" : \"get_trace_mask\",\n  \"error\" : null\n}",
+		"/commands/%22%3Cb%3E%0A%22": "{\n  \"command\" : \"\\\"<b>\\n\\\"\",\n  \"error\" : \"Unknown command: \\\"<b>\\n\\\"\"\n}",
+	} {
+		if _, got := ask(h, path); got != want {
+			t.Errorf("%s: %s, not %s", path, got, want)
+		}
+	}
+	for _, path := range []string{"/commands", "/commands/"} {
+		if _, index := ask(h, path); !strings.HasPrefix(index, "<a href=\"/commands/configuration\">configuration</a>\n<br/>\n<a href=\"/commands/connection_stat_reset\">") {
+			t.Errorf("%s: %s", path, index)
+		}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/commands/srst", nil))
+	if w.Code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: status %d", w.Code)
+	}
+}
+
+// members is a cluster in memory.
+type members struct {
+	net     *memnet.Network
+	servers []*lockkeeper.Server
+}
+
+func host(i int) string { return fmt.Sprintf("host%d", i+1) }
+
+func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
+	t.Helper()
+	m := &members{net: memnet.New()}
+	peers := map[uint64]string{}
+	for i := range n {
+		peers[uint64(i+1)] = host(i) + ":7000"
+	}
+	for i := range n {
+		c := lockkeeper.Config{ID: uint64(i + 1), Peers: peers, TickTime: 500 * time.Millisecond}
+		*testhooks.In(&c) = testhooks.Hooks{Network: m.net.Host(host(i)), Memory: storage.NewMemory()}
+		if change != nil {
+			change(&c)
+		}
+		s := must(lockkeeper.Open(c))(t)
+		t.Cleanup(func() { check(t, s.Close()) })
+		m.servers = append(m.servers, s)
+	}
+	for _, s := range m.servers {
+		await(t, s)
+		testkit.Eventually(t, "vote of every member", func() bool {
+			return !slices.ContainsFunc(s.Members(), func(p lockkeeper.Peer) bool { return p.Observer }) && len(s.Members()) == n
+		})
+	}
+	return m
+}
+
+// roles returns the leader, and another member.
+func (m *members) roles(t *testing.T) (leader, follower *lockkeeper.Server) {
+	t.Helper()
+	testkit.Eventually(t, "a leader with two followers", func() bool {
+		for _, s := range m.servers {
+			switch st := s.Status(); {
+			case st.Role == lockkeeper.RoleLeader && st.Followers == len(m.servers)-1:
+				leader = s
+			default:
+				follower = s
+			}
+		}
+		return leader != nil && follower != nil
+	})
+	return leader, follower
+}
+
+// TestCluster checks the answers that concern a cluster.
+func TestCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		leader, follower := m.roles(t)
+		c := rawtest.Connect(t, inMemory(follower))
+		must(c.Create("/e", nil, proto.FlagEphemeral))(t)
+		must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
+		lead := leader.Status()
+		for _, s := range m.servers {
+			h, st := admin.New(s, admin.Options{}), s.Status()
+			is := s == leader
+			if got, want := command(t, h, "leader"), map[string]any{
+				"is_leader": is, "leader_id": json.Number(fmt.Sprint(lead.ID)), "leader_ip": host(int(lead.ID) - 1), "command": "leader", "error": nil,
+			}; !reflect.DeepEqual(got, want) {
+				t.Errorf("%v, not %v", got, want)
+			}
+			got := command(t, h, "zabstate")
+			for name, want := range map[string]any{
+				"myid": st.ID, "is_leader": is, "voting": true, "zabstate": "broadcast", "last_zxid": fmt.Sprintf("0x%x", st.Zxid),
+				"zab_epoch": st.Zxid >> 32, "zab_counter": st.Zxid & 0xffffffff,
+			} {
+				if fmt.Sprint(got[name]) != fmt.Sprint(want) {
+					t.Errorf("zabstate: %s is %v, not %v", name, got[name], want)
+				}
+			}
+			if addr := got["quorum_address"].(map[string]any)["one"]; addr != host(int(st.ID)-1)+":7000" {
+				t.Errorf("quorum_address: %v", addr)
+			}
+			view := command(t, h, "voting_view")["current_config"].(map[string]any)
+			if len(view) != 3 || fmt.Sprint(view["2"].(map[string]any)["server_addresses"]) != "[host2:7000]" {
+				t.Errorf("voting_view: %v", view)
+			}
+			if _, has := command(t, h, "srvr")["proposal_stats"]; has != is {
+				t.Errorf("proposal_stats of leader %v: %v", is, has)
+			}
+			if n := len(command(t, h, "dump")["expiry_time_to_session_ids"].(map[string]any)); (n > 0) != is {
+				t.Errorf("%d times of expiry on leader %v", n, is)
+			}
+		}
+	})
+}
+
+// TestProbes follows a member through its life: alone, serving, cut off, closed.
+func TestProbes(t *testing.T) {
+	for _, readOnly := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly = readOnly })
+			leader, _ := m.roles(t)
+			h := admin.New(leader, admin.Options{})
+			probes := func(live, ready int, says string) {
+				t.Helper()
+				status, body := ask(h, "/healthz")
+				readyStatus, readyBody := ask(h, "/readyz")
+				if status != live || readyStatus != ready || !strings.Contains(body+readyBody, says) {
+					t.Errorf("healthz %d %q, readyz %d %q", status, body, readyStatus, readyBody)
+				}
+			}
+			probes(200, 200, "ok")
+			m.net.Cut(host(int(leader.Status().ID)-1), host(int(leader.Status().ID)%3), true)
+			m.net.Cut(host(int(leader.Status().ID)-1), host(int(leader.Status().ID+1)%3), true)
+			m.net.Cut(host(int(leader.Status().ID)%3), host(int(leader.Status().ID)-1), true)
+			m.net.Cut(host(int(leader.Status().ID+1)%3), host(int(leader.Status().ID)-1), true)
+			time.Sleep(time.Minute)
+			if readOnly {
+				probes(200, 503, "read-only")
+				if got := command(t, h, "isro"); got["read_only"] != true {
+					t.Errorf("%v", got)
+				}
+			} else {
+				probes(200, 503, "not serving")
+				for name, want := range map[string]any{
+					"srvr": "This ZooKeeper instance is not currently serving requests", "mntr": "This ZooKeeper instance is not currently serving requests",
+					"isro": "This ZooKeeper instance is not currently serving requests", "gtmk": nil, "zabstate": nil, "env": nil,
+				} {
+					if got := command(t, h, name)["error"]; got != want {
+						t.Errorf("%s without a majority: %v", name, got)
+					}
+				}
+			}
+			check(t, leader.Close())
+			probes(503, 503, "closed")
+			for _, name := range []string{"srvr", "gtmk"} {
+				if got := command(t, h, name)["error"]; got != "This ZooKeeper instance is not currently serving requests" {
+					t.Errorf("%s of a closed server: %v", name, got)
+				}
+			}
+		})
+	}
+}
+
+// TestForbiddenWords checks what is left if the configuration allows only srvr.
+func TestForbiddenWords(t *testing.T) {
+	h := admin.New(open(t, lockkeeper.Config{FourLetterWords: []string{"srvr"}}), admin.Options{})
+	if got := fmt.Sprint(command(t, h, "monitor")["error"]); !strings.Contains(got, "the four-letter word mntr") || !strings.Contains(got, "--4lw") {
+		t.Errorf("%v", got)
+	}
+	if got := command(t, h, "is_read_only"); got["error"] != nil {
+		t.Errorf("%v", got)
+	}
+	if status, text := ask(h, "/metrics"); status != 200 || !strings.Contains(text, "\nlockkeeper_mntr_answered 0\n") || !strings.Contains(text, "\nlockkeeper_serving 1\n") {
+		t.Errorf("%d, %s", status, text)
+	}
+}
+
+// TestNoRoomForWords checks that a server at its limit of connections is not asked forever.
+func TestNoRoomForWords(t *testing.T) {
+	s := open(t, lockkeeper.Config{MaxConnections: 1})
+	c := rawtest.Connect(t, inMemory(s))
+	h := admin.New(s, admin.Options{})
+	if got := fmt.Sprint(command(t, h, "conf")["error"]); !strings.Contains(got, "does not answer the four-letter word conf") {
+		t.Errorf("%v", got)
+	}
+	c.Close()
+	testkit.Eventually(t, "room", func() bool { return command(t, h, "conf")["error"] == nil })
+}
+
+// TestGuard checks who is let in.
+func TestGuard(t *testing.T) {
+	inner := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") })
+	open, closed := admin.Guard(inner, ""), admin.Guard(inner, "s3cret")
+	at := func(addr string) context.Context {
+		return context.WithValue(context.Background(), http.LocalAddrContextKey, must(net.ResolveTCPAddr("tcp", addr))(t))
+	}
+	local, public := at("127.0.0.1:80"), at("192.0.2.1:80")
+	for _, x := range []struct {
+		h      http.Handler
+		ctx    context.Context
+		path   string
+		host   string
+		header [2]string
+		want   int
+	}{
+		{closed, public, "/metrics", "a", [2]string{"Authorization", "Bearer s3cret"}, 200},
+		{closed, public, "/metrics", "a", [2]string{}, 401},
+		{closed, local, "/metrics", "localhost", [2]string{}, 401},
+		{closed, public, "/metrics", "a", [2]string{"Authorization", "Bearer "}, 401},
+		{closed, public, "/metrics", "a", [2]string{"Authorization", "Bearer s3cre"}, 401},
+		{closed, public, "/metrics", "a", [2]string{"Authorization", "s3cret"}, 401},
+		{closed, public, "/healthz", "a", [2]string{}, 200},
+		{closed, public, "/readyz", "a", [2]string{}, 200},
+		{closed, public, "/readyz/", "a", [2]string{}, 401},
+		{open, local, "/metrics", "127.0.0.1:8080", [2]string{}, 200},
+		{open, local, "/metrics", "[::1]:8080", [2]string{}, 200},
+		{open, local, "/metrics", "::1", [2]string{}, 200},
+		{open, local, "/metrics", "LocalHost:8080", [2]string{}, 200},
+		{open, local, "/metrics", "x.localhost", [2]string{}, 200},
+		{open, local, "/metrics", "evil.example:8080", [2]string{}, 403},
+		{open, local, "/metrics", "localhost.evil.example", [2]string{}, 403},
+		{open, local, "/healthz", "evil.example", [2]string{}, 200},
+		{open, public, "/metrics", "lockkeeper-0.lockkeeper", [2]string{}, 200},
+		{open, local, "/commands/srst", "127.0.0.1:8080", [2]string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "same-site"}, 403},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "same-origin"}, 200},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "none"}, 200},
+	} {
+		r := httptest.NewRequestWithContext(x.ctx, http.MethodGet, x.path, nil)
+		if r.Host = x.host; x.header[0] != "" {
+			r.Header.Set(x.header[0], x.header[1])
+		}
+		w := httptest.NewRecorder()
+		x.h.ServeHTTP(w, r)
+		if w.Code != x.want || (w.Body.String() == "in") != (x.want == 200) {
+			t.Errorf("%s at %s with %v: %d %s", x.path, x.host, x.header, w.Code, w.Body)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// metrics returns the handler of /metrics, which has a registry of its own: a program may
+// have several servers and metrics of its own.
+func (a *admin) metrics() http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(&collector{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
+}
+
+// zooMetric is a metric of ZooKeeper that the word mntr shows (ServerMetrics, and
+// registerMetrics of the classes of servers).
+type zooMetric struct {
+	kind prometheus.ValueType // in ZooKeeper: a gauge or a counter
+	help string
+}
+
+// zooMetrics are ZooKeeper's metrics under the names of its PrometheusMetricsProvider,
+// which are those of the word mntr without zk_. Times are in milliseconds, as in ZooKeeper.
+var zooMetrics = map[string]zooMetric{
+	"quorum_size":                           {gauge, "Voting members of the cluster."},
+	"learners":                              {gauge, "Members that follow this leader."},
+	"synced_followers":                      {gauge, "Voting members that follow this leader."},
+	"synced_non_voting_followers":           {gauge, "Always 0: only observers do not vote."},
+	"synced_observers":                      {gauge, "Observers that follow this leader."},
+	"pending_syncs":                         {gauge, "Always 0: a sync waits in the log."},
+	"leader_uptime":                         {gauge, "How long this member has been the leader, in milliseconds."},
+	"last_proposal_size":                    {gauge, "Bytes of the last entry that this leader proposed; -1 if there is none."},
+	"min_proposal_size":                     {gauge, "Bytes of the smallest entry that this leader proposed; -1 if there is none."},
+	"max_proposal_size":                     {gauge, "Bytes of the largest entry that this leader proposed; -1 if there is none."},
+	"ephemerals_count":                      {gauge, "Ephemeral znodes."},
+	"num_alive_connections":                 {gauge, "Connections of clients to this server."},
+	"avg_latency":                           {gauge, "Mean time to answer a request since the last reset, in milliseconds."},
+	"min_latency":                           {gauge, "Shortest time to answer a request since the last reset, in milliseconds."},
+	"max_latency":                           {gauge, "Longest time to answer a request since the last reset, in milliseconds."},
+	"outstanding_requests":                  {gauge, "Requests to this server that are not answered yet."},
+	"znode_count":                           {gauge, "Znodes; ZooKeeper counts the root twice."},
+	"global_sessions":                       {gauge, "Sessions in the whole cluster."},
+	"local_sessions":                        {gauge, "Always 0: there are no local sessions."},
+	"last_client_response_size":             {gauge, "Bytes of the last reply; -1 if there is none."},
+	"min_client_response_size":              {gauge, "Bytes of the smallest reply; -1 if there is none."},
+	"max_client_response_size":              {gauge, "Bytes of the largest reply; -1 if there is none."},
+	"packets_sent":                          {gauge, "Replies and watch events sent since the last reset."},
+	"packets_received":                      {gauge, "Requests received since the last reset."},
+	"watch_count":                           {gauge, "Watches of this server's clients."},
+	"auth_failed_count":                     {gauge, "Authentications that failed."},
+	"max_file_descriptor_count":             {gauge, "File descriptors that the process may have."},
+	"open_file_descriptor_count":            {gauge, "File descriptors that the process has open."},
+	"approximate_data_size":                 {gauge, "Bytes of all paths and data."},
+	"uptime":                                {gauge, "How long this server has been running, in milliseconds."},
+	"connection_request_count":              {counter, "Requests for a session, new or resumed."},
+	"connection_revalidate_count":           {counter, "Requests to resume a session."},
+	"connection_rejected":                   {counter, "Connections refused because of a limit."},
+	"connection_drop_count":                 {counter, "Connections that have ended, also those of four-letter words."},
+	"sessionless_connections_expired":       {counter, "Connections closed because their handshake took too long."},
+	"cnxn_closed_without_zk_server_running": {counter, "Connections closed because this server was not serving."},
+	"bytes_received_count":                  {counter, "Bytes of requests."},
+	"response_bytes":                        {counter, "Bytes of replies."},
+	"watch_bytes":                           {counter, "Bytes of watch events."},
+	"non_mtls_local_conn_count":             {gauge, "Connections without TLS from this machine since the last reset."},
+	"non_mtls_remote_conn_count":            {gauge, "Connections without TLS from other machines since the last reset."},
+	"throttled_ops":                         {counter, "Requests answered with ThrottledOp."},
+	"unsuccessful_handshake":                {counter, "TLS handshakes that failed."},
+	"tls_handshake_exceeded":                {counter, "TLS handshakes refused because of the limit on them."},
+	"stale_sessions_expired":                {counter, "Sessions that this server has expired since the last reset."},
+	"outstanding_tls_handshake":             {gauge, "TLS handshakes in progress."},
+	"connection_drop_probability":           {gauge, "Always 0: connections are not dropped at random."},
+	"quota_count_limit_per_namespace":       {gauge, "Quota on znodes, by top-level znode."},
+	"quota_bytes_limit_per_namespace":       {gauge, "Quota on bytes, by top-level znode."},
+	"quota_count_usage_per_namespace":       {gauge, "Znodes below a quota, by top-level znode."},
+	"quota_bytes_usage_per_namespace":       {gauge, "Bytes below a quota, by top-level znode."},
+	"quota_exceeded_error_per_namespace":    {counter, "Writes that a quota refused, by top-level znode."},
+}
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+// exposedAs returns the type with which a metric of ZooKeeper is exposed: its own, unless its
+// name then breaks Prometheus' naming rules, on which promtool insists. Counters end in
+// _total, and only parts of histograms and summaries end in _count.
+func (m zooMetric) exposedAs(name string) prometheus.ValueType {
+	if m.kind == counter || strings.HasSuffix(name, "_count") {
+		return prometheus.UntypedValue
+	}
+	return m.kind
+}
+
+// Metrics of lockkeeper itself.
+var (
+	buildInfo = desc("build_info", "The version of lockkeeper and of Go; the value is 1.", "version", "goversion")
+	serving   = desc("serving", "Whether this server serves clients that read and write.")
+	readOnly  = desc("read_only", "Whether this server serves only clients that accept read-only mode.")
+	role      = desc("role", "The role of this server: 1 for the role that it has.", "role")
+	leaderID  = desc("leader_id", "The id of the leader; 0 if this server knows of none.")
+	members   = desc("members", "Members of the cluster, as this server knows them.", "type")
+	contacts  = desc("leader_contacts", "On the leader: other members with which it is in contact.", "type")
+	term      = desc("raft_term", "Raft's term.")
+	applied   = desc("raft_applied_index", "The index of the last log entry that this server has applied.")
+	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
+	expired   = desc("sessions_expired_total", "Sessions that this server, as the leader, has expired since it started.")
+	upSeconds = desc("uptime_seconds", "How long this server has been running.")
+	answered  = desc("mntr_answered", "Whether the server answered the word mntr; otherwise ZooKeeper's metrics are missing.")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("lockkeeper_"+name, help, labels, nil)
+}
+
+// collector is a prometheus.Collector that asks the server at every scrape.
+type collector struct{ *admin }
+
+// Describe sends nothing, since the metrics of ZooKeeper depend on the role and on quotas.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
+	}
+	ctx := context.Background() // a word has its own timeout
+	mntr, err := c.words.monitor(ctx)
+	c.zooKeeper(mntr, send)
+	send(answered, gauge, one(err == nil))
+
+	st := c.server.Status()
+	send(buildInfo, gauge, 1, lockkeeper.Version, runtime.Version())
+	send(serving, gauge, one(st.Serving))
+	send(readOnly, gauge, one(st.ReadOnly))
+	for _, r := range []lockkeeper.Role{lockkeeper.RoleStandalone, lockkeeper.RoleLeader, lockkeeper.RoleFollower, lockkeeper.RoleObserver, lockkeeper.RoleLooking} {
+		send(role, gauge, one(st.Role == r), r.String())
+	}
+	send(upSeconds, gauge, st.Uptime.Seconds())
+	send(term, gauge, float64(st.Term))
+	send(applied, gauge, float64(st.Index))
+	send(expired, counter, float64(st.Expired))
+	if sizes, err := c.words.ask(ctx, "dirs"); err == nil {
+		if n, err := strconv.ParseFloat(byKey(pairs(sizes, ": "))["datadir_size"], 64); err == nil {
+			send(storeSize, gauge, n)
+		}
+	}
+	if st.Role == lockkeeper.RoleStandalone {
+		return
+	}
+	send(leaderID, gauge, float64(st.Leader))
+	voters, observers := 0, 0
+	for _, m := range st.Members {
+		if m.Observer {
+			observers++
+		} else {
+			voters++
+		}
+	}
+	send(members, gauge, float64(voters), "voter")
+	send(members, gauge, float64(observers), "observer")
+	if st.Role == lockkeeper.RoleLeader {
+		send(contacts, gauge, float64(st.Followers), "voter")
+		send(contacts, gauge, float64(st.Observers), "observer")
+	}
+}
+
+// zooKeeper sends ZooKeeper's metrics. A line of mntr about a quota begins with the
+// namespace, which ZooKeeper's provider has as the label "key".
+func (c *collector) zooKeeper(mntr []pair, send func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
+	for _, p := range mntr {
+		value, err := strconv.ParseFloat(p.value, 64)
+		if err != nil {
+			continue // a text, such as the version
+		}
+		name, labels, values := p.key, []string(nil), []string(nil)
+		if strings.HasSuffix(name, "_per_namespace") {
+			i := strings.LastIndex(name, "_quota_")
+			if i < 0 {
+				continue
+			}
+			labels, values, name = []string{"key"}, []string{strings.ToValidUTF8(name[:i], "\uFFFD")}, name[i+1:]
+		}
+		m, ok := zooMetrics[name]
+		if !ok {
+			continue // TestMetricsOfMntr finds such lines
+		}
+		send(prometheus.NewDesc(name, m.help, labels, nil), m.exposedAs(name), value, values...)
+	}
+}
+
+func one(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

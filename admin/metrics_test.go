@@ -1,0 +1,288 @@
+package admin_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// scrape returns the metrics of a server, and fails the test unless promtool's rules accept
+// them.
+func scrape(t *testing.T, h http.Handler) map[string]*dto.MetricFamily {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if kind := w.Header().Get("Content-Type"); w.Code != http.StatusOK || !strings.HasPrefix(kind, "text/plain; version=0.0.4") {
+		t.Fatalf("status %d, %s: %s", w.Code, kind, w.Body)
+	}
+	for _, p := range must(promlint.New(bytes.NewReader(w.Body.Bytes())).Lint())(t) {
+		t.Errorf("promtool check metrics: %s: %s", p.Metric, p.Text)
+	}
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	return must(parser.TextToMetricFamilies(bytes.NewReader(w.Body.Bytes())))(t)
+}
+
+// value returns the value of a metric, and false if it is not there.
+func value(all map[string]*dto.MetricFamily, name string, label ...string) (float64, bool) {
+	for _, m := range all[name].GetMetric() {
+		found := true
+		for i := 0; i < len(label); i += 2 {
+			found = found && slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == label[i] && l.GetValue() == label[i+1] })
+		}
+		if found {
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue() + m.GetUntyped().GetValue(), true
+		}
+	}
+	return 0, false
+}
+
+// TestMetrics compares the metrics with Status and with the word mntr, on every kind of
+// server. Each number of mntr must be there.
+func TestMetrics(t *testing.T) {
+	compare := func(t *testing.T, s *lockkeeper.Server) {
+		all := scrape(t, admin.New(s, admin.Options{}))
+		for key, text := range rawtest.Counts(t, rawtest.Word(t, inMemory(s), "mntr")) {
+			want, err := strconv.ParseFloat(text, 64)
+			if err != nil {
+				continue
+			}
+			labels := []string(nil)
+			if namespace, rest, ok := strings.Cut(key, "_quota_"); ok {
+				key, labels = "quota_"+rest, []string{"key", namespace}
+			}
+			got, ok := value(all, key, labels...)
+			switch {
+			case !ok:
+				t.Errorf("%s: there is no %s%v", s.Role(), key, labels)
+			case slices.Contains([]string{"uptime", "leader_uptime", "connection_drop_count", "non_mtls_local_conn_count", "open_file_descriptor_count", "packets_received", "bytes_received_count"}, key):
+				// Time, the process, and what words count themselves.
+			case key == "num_alive_connections" && got == want-1: // without the one that sent the word
+			case got != want:
+				t.Errorf("%s: %s%v is %v, not %v", s.Role(), key, labels, got, want)
+			}
+		}
+		st := s.Status()
+		want := map[string]float64{
+			"lockkeeper_serving": 1, "lockkeeper_read_only": 0, "lockkeeper_mntr_answered": 1,
+			"lockkeeper_raft_term": float64(st.Term), "lockkeeper_raft_applied_index": float64(st.Index), "lockkeeper_sessions_expired_total": float64(st.Expired),
+		}
+		if st.Role != lockkeeper.RoleStandalone {
+			want["lockkeeper_leader_id"] = float64(st.Leader)
+		}
+		for name, w := range want {
+			if got, ok := value(all, name); !ok || got != w {
+				t.Errorf("%s: %s is %v %v, not %v", st.Role, name, got, ok, w)
+			}
+		}
+		for _, role := range []string{"standalone", "leader", "follower", "observer", "looking"} {
+			if got, ok := value(all, "lockkeeper_role", "role", role); !ok || (got == 1) != (role == st.Role.String()) {
+				t.Errorf("%s: lockkeeper_role of %s is %v %v", st.Role, role, got, ok)
+			}
+		}
+		if got, ok := value(all, "lockkeeper_leader_contacts", "type", "voter"); ok != (st.Role == lockkeeper.RoleLeader) || ok && got != 2 {
+			t.Errorf("%s: in contact with %v voters, %v", st.Role, got, ok)
+		}
+		if got, ok := value(all, "lockkeeper_members", "type", "voter"); ok != (st.Role != lockkeeper.RoleStandalone) || ok && got != 3 {
+			t.Errorf("%s: %v voters, %v", st.Role, got, ok)
+		}
+		if _, ok := value(all, "go_goroutines"); !ok {
+			t.Error("no metrics of the process")
+		}
+	}
+	t.Run("standalone", func(t *testing.T) {
+		s := open(t, lockkeeper.Config{DataDir: t.TempDir(), EnforceQuota: true})
+		c := rawtest.Connect(t, inMemory(s))
+		must(c.Create("/app_quota_x", nil, 0))(t)
+		rawtest.SetQuota(t, c, "countHardLimit=1,bytes=1000")
+		must(c.Get("/", true))(t)
+		compare(t, s)
+		if got, ok := value(scrape(t, admin.New(s, admin.Options{})), "lockkeeper_store_size_bytes"); !ok || got == 0 {
+			t.Errorf("the data directory has %v bytes, %v", got, ok)
+		}
+	})
+	t.Run("cluster", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := startMembers(t, 3, nil)
+			m.roles(t)
+			for _, s := range m.servers {
+				c := rawtest.Connect(t, inMemory(s))
+				must(c.Create(fmt.Sprintf("/of-%d", s.Status().ID), nil, proto.FlagEphemeral))(t)
+				synctest.Wait()
+				compare(t, s)
+			}
+		})
+	})
+}
+
+// TestTwoServers checks that the handlers of two servers in one process do not share
+// metrics.
+func TestTwoServers(t *testing.T) {
+	a, b := open(t, lockkeeper.Config{}), open(t, lockkeeper.Config{})
+	must(rawtest.Connect(t, inMemory(a)).Create("/a", nil, 0))(t)
+	inA, _ := value(scrape(t, admin.New(a, admin.Options{})), "znode_count")
+	inB, _ := value(scrape(t, admin.New(b, admin.Options{})), "znode_count")
+	if inA != inB+1 {
+		t.Errorf("%v and %v znodes", inA, inB)
+	}
+}
+
+// TestReaders reads mntr and srvr as tools do that are often pointed at ZooKeeper: the
+// receiver "zookeeper" of the OpenTelemetry Collector, Telegraf's input of that name, and the
+// fields of srvr that scripts cut out.
+func TestReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		leader, _ := m.roles(t)
+		for _, s := range m.servers {
+			c := rawtest.Connect(t, inMemory(s))
+			must(c.Create(fmt.Sprintf("/of-%d", s.Status().ID), []byte("x"), proto.FlagEphemeral))(t)
+			must(c.Get("/", true))(t)
+			synctest.Wait()
+			collector(t, s, s == leader)
+			telegraf(t, s)
+			srvr(t, s)
+		}
+	})
+}
+
+// sent sends a word and a newline, as both tools do, and returns the lines of the answer.
+func sent(t *testing.T, s *lockkeeper.Server, word string) (lines []string) {
+	t.Helper()
+	nc := must(inMemory(s)())(t)
+	defer nc.Close()
+	go fmt.Fprintf(nc, "%s\n", word) // ends with the connection
+	for r := bufio.NewScanner(nc); r.Scan(); {
+		lines = append(lines, r.Text())
+	}
+	return lines
+}
+
+// collector reads mntr with the receiver's pattern, and ruok. Values that are not whole
+// numbers are skipped, as the receiver does.
+func collector(t *testing.T, s *lockkeeper.Server, leader bool) {
+	t.Helper()
+	form := regexp.MustCompile(`(^zk_\w+)\s+([\w\.\-]+)`)
+	values := map[string]int64{}
+	texts := map[string]string{}
+	for _, line := range sent(t, s, "mntr") {
+		parts := form.FindStringSubmatch(line)
+		if len(parts) != 3 {
+			t.Errorf("the collector would log an unexpected line: %q", line)
+			continue
+		}
+		if n, err := strconv.ParseInt(parts[2], 10, 64); err == nil {
+			values[parts[1]] = n
+		} else {
+			texts[parts[1]] = parts[2]
+		}
+	}
+	st := s.Status()
+	want := map[string]int64{
+		"zk_znode_count": int64(st.Znodes) + 1, "zk_ephemerals_count": int64(st.Ephemerals), "zk_watch_count": int64(st.Watches),
+		"zk_approximate_data_size": st.DataBytes, "zk_outstanding_requests": 0, "zk_num_alive_connections": int64(st.Connections) + 1,
+		"zk_packets_received": st.Requests, "zk_packets_sent": st.Replies,
+	}
+	present := []string{"zk_min_latency", "zk_max_latency", "zk_open_file_descriptor_count", "zk_max_file_descriptor_count"}
+	if leader {
+		want["zk_synced_followers"], want["zk_pending_syncs"] = 2, 0
+	}
+	for key, w := range want {
+		if got, ok := values[key]; !ok || got != w {
+			t.Errorf("the collector reads %s as %d, %v, not %d", key, got, ok, w)
+		}
+	}
+	for _, key := range present {
+		if _, ok := values[key]; !ok {
+			t.Errorf("the collector finds no whole number in %s", key)
+		}
+	}
+	if texts["zk_server_state"] != st.Role.String() || !strings.HasPrefix(texts["zk_version"], "3.9.") {
+		t.Errorf("the collector reads server.state %q, zk.version %q", texts["zk_server_state"], texts["zk_version"])
+	}
+	if _, ok := texts["zk_avg_latency"]; !ok { // a decimal number since ZooKeeper 3.6, which the collector skips
+		t.Errorf("zk_avg_latency is not a decimal number")
+	}
+	if got := sent(t, s, "ruok"); len(got) == 0 || got[0] != "imok" {
+		t.Errorf("the collector reads ruok as %q", got)
+	}
+}
+
+// telegraf reads mntr with Telegraf's pattern. A line that does not match makes Telegraf
+// drop the whole answer.
+func telegraf(t *testing.T, s *lockkeeper.Server) {
+	t.Helper()
+	form := regexp.MustCompile(`^zk_(\w[\w\.\-]*)\s+([\w\.\-]+)`)
+	fields, state := map[string]any{}, ""
+	for _, line := range sent(t, s, "mntr") {
+		parts := form.FindStringSubmatch(line)
+		if len(parts) != 3 {
+			t.Errorf("Telegraf would drop the answer because of %q", line)
+			continue
+		}
+		n, err := strconv.ParseInt(parts[2], 10, 64)
+		switch {
+		case parts[1] == "server_state":
+			state = parts[2]
+		case err == nil:
+			fields[parts[1]] = n
+		default:
+			fields[parts[1]] = parts[2]
+		}
+	}
+	if state != s.Role().String() {
+		t.Errorf("Telegraf's tag state is %q", state)
+	}
+	// InfluxDB refuses a field that is sometimes a number and sometimes a text.
+	for name := range fields {
+		_, whole := fields[name].(int64)
+		if text := slices.Contains([]string{"version", "peer_state", "avg_latency", "connection_drop_probability"}, name); whole == text {
+			t.Errorf("Telegraf's field %s is %v", name, fields[name])
+		}
+	}
+	if fields["znode_count"] != int64(s.Status().Znodes)+1 {
+		t.Errorf("Telegraf reads znode_count as %v", fields["znode_count"])
+	}
+}
+
+// srvr reads the lines "Key: value" of srvr.
+func srvr(t *testing.T, s *lockkeeper.Server) {
+	t.Helper()
+	fields := map[string]string{}
+	for _, line := range sent(t, s, "srvr") {
+		key, value, ok := strings.Cut(line, ": ")
+		if !ok {
+			t.Errorf("srvr has the line %q", line)
+		}
+		fields[key] = value
+	}
+	st := s.Status()
+	for key, want := range map[string]string{
+		"Mode": st.Role.String(), "Zxid": fmt.Sprintf("0x%x", st.Zxid), "Node count": fmt.Sprint(st.Znodes + 1), "Outstanding": "0",
+		"Connections": fmt.Sprint(st.Connections + 1), "Received": fmt.Sprint(st.Requests), "Sent": fmt.Sprint(st.Replies),
+	} {
+		if fields[key] != want {
+			t.Errorf("srvr: %s is %q, not %q", key, fields[key], want)
+		}
+	}
+	if n := strings.Count(fields["Latency min/avg/max"], "/"); n != 2 {
+		t.Errorf("srvr: latency %q", fields["Latency min/avg/max"])
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+)
+
+// adminFlags are the flags for the HTTP port for operators.
+type adminFlags struct {
+	addr, tokenFile string
+	noToken, pprof  bool
+	cert, key       string
+}
+
+func (a *adminFlags) define(f *pflag.FlagSet) {
+	f.StringVar(&a.addr, "admin", "", "HTTP `ADDRESS` for operators: metrics, ZooKeeper's commands and probes (docs/admin.md). By default there is none. A port without a host is on 127.0.0.1; port 0 picks a free one. An address that other machines can reach needs --admin-token-file or --admin-no-token")
+	f.StringVar(&a.tokenFile, "admin-token-file", "", "`FILE` with a token, which requests must have: Authorization: Bearer TOKEN. The probes do not need it")
+	f.BoolVar(&a.noToken, "admin-no-token", false, "let everyone who can connect to --admin use it, also from other machines")
+	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
+	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
+	f.BoolVar(&a.pprof, "admin-pprof", false, "serve profiles of this process at /debug/pprof")
+}
+
+// adminPort is the HTTP port for operators. A nil one is not served.
+type adminPort struct {
+	listener net.Listener
+	https    bool
+	token    string
+	pprof    bool
+	zooCfg   string
+	log      *slog.Logger
+	web      *http.Server
+	ended    chan struct{} // closed when web has stopped; nil before serve
+}
+
+// open checks the flags and opens the port. zooCfg is the name of the configuration file, or
+// empty. Without an address it returns nil.
+func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string) (*adminPort, error) {
+	if a.addr == "" {
+		for _, name := range []string{"admin-token-file", "admin-no-token", "admin-tls-cert", "admin-tls-key", "admin-pprof"} {
+			if by, _ := sourceOf(flags.Lookup(name)); by != byDefault {
+				return nil, badFlag(flags, name, "only together with --admin")
+			}
+		}
+		return nil, nil
+	}
+	addr, local, err := adminAddr(a.addr)
+	switch {
+	case err != nil:
+		return nil, badFlag(flags, "admin", "%w", err)
+	case a.tokenFile != "" && a.noToken:
+		return nil, badFlag(flags, "admin-no-token", "not together with --admin-token-file")
+	case !local && a.tokenFile == "" && !a.noToken:
+		return nil, badFlag(flags, "admin", "%s may be reached from other machines, and shows paths of znodes, addresses of clients and ids of sessions: "+
+			"say who may see that with --admin-token-file, or that everybody may with --admin-no-token", addr)
+	case a.cert == "" && a.key != "":
+		return nil, badFlag(flags, "admin-tls-cert", "--admin-tls-key needs it")
+	}
+	p := &adminPort{pprof: a.pprof, https: a.cert != "", log: log}
+	if a.tokenFile != "" {
+		if p.token, err = readToken(a.tokenFile); err != nil {
+			return nil, badFlag(flags, "admin-token-file", "%w", err)
+		}
+	}
+	if zooCfg != "" {
+		text, err := os.ReadFile(zooCfg)
+		if err != nil {
+			return nil, err
+		}
+		p.zooCfg = string(text)
+	}
+	var secure *tls.Config
+	if p.https {
+		pair, err := loadPair(a.cert, a.key)
+		if err != nil {
+			return nil, err
+		}
+		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	} else if !local && p.token != "" {
+		log.Warn("the token of --admin-token-file travels unencrypted; --admin-tls-cert encrypts it", "address", addr)
+	}
+	p.listener, err = net.Listen("tcp", addr)
+	if by, key := sourceOf(flags.Lookup("admin")); err != nil && by == byFile {
+		// As in ZooKeeper: several servers on one machine often have the same file.
+		log.Warn("there is no HTTP port for operators", "key", key, "error", err)
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if secure != nil {
+		p.listener = tls.NewListener(p.listener, secure)
+	}
+	return p, nil
+}
+
+// adminAddr returns the address to listen on, and whether only this machine can reach it. A
+// port without a host is on 127.0.0.1.
+func adminAddr(text string) (addr string, local bool, err error) {
+	if !strings.Contains(text, ":") {
+		text = ":" + text
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return "", false, err
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
+		return "", false, fmt.Errorf("%q is not a port", port)
+	}
+	host = cmp.Or(host, "127.0.0.1")
+	ip := net.ParseIP(host)
+	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
+}
+
+// readToken reads a token from a file, without the space around it.
+func readToken(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%w: %s has no token: one line of printable characters", fs.ErrInvalid, file)
+	}
+	return token, nil
+}
+
+// serve begins to answer requests about s. It may be called once.
+func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
+	if p == nil {
+		return
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", admin.New(s, admin.Options{ZooCfg: p.zooCfg}))
+	if p.pprof {
+		mux.HandleFunc("/debug/pprof/", pprof.Index)
+		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	}
+	p.web = &http.Server{
+		Handler:           admin.Guard(mux, p.token),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    1 << 16,
+		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+	}
+	p.ended = make(chan struct{})
+	go func() { // until close
+		defer close(p.ended)
+		if err := p.web.Serve(p.listener); !errors.Is(err, http.ErrServerClosed) {
+			p.log.Error("the HTTP port for operators has failed", "error", err)
+		}
+	}()
+	scheme := "http"
+	if p.https {
+		scheme = "https"
+	}
+	fmt.Fprintf(stderr, "lockkeeper: admin on %s://%s\n", scheme, p.listener.Addr())
+}
+
+// close closes the port and waits until it is closed.
+func (p *adminPort) close() {
+	switch {
+	case p == nil:
+	case p.ended == nil:
+		p.listener.Close()
+	default:
+		p.web.Close()
+		<-p.ended
+	}
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+)
+
+var adminLine = regexp.MustCompile(`(?m)^lockkeeper: admin on (https?://\S+:[1-9]\d*)$`)
+
+// admin returns the URL of the HTTP port for operators.
+func (p *process) admin() string {
+	p.t.Helper()
+	m := adminLine.FindStringSubmatch(strings.Join(p.lines(), "\n"))
+	if m == nil {
+		p.t.Fatalf("no HTTP port: %q", p.lines())
+	}
+	return m[1]
+}
+
+// fetch sends a GET.
+func fetch(t *testing.T, c *http.Client, url, token string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, url, nil)
+	check1(t, err)
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	reply, err := c.Do(r)
+	check1(t, err)
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	check1(t, err)
+	return reply.StatusCode, string(text)
+}
+
+// client returns an HTTP client whose connections end with the test.
+func httpClient(t *testing.T, config *tls.Config) *http.Client {
+	transport := &http.Transport{TLSClientConfig: config}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: time.Minute}
+}
+
+// TestServeAdmin starts servers with an HTTP port for operators and fetches from it.
+func TestServeAdmin(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	token := filepath.Join(dir, "token")
+	check1(t, os.WriteFile(token, []byte("s3cret\n"), 0o600))
+	memory := []string{"serve", "--memory", "--listen", "127.0.0.1:0"}
+	begin := func(more ...string) *process { return start(t, nil, append(memory, more...)...).waitReady() }
+
+	p, web := begin("--admin", "0", "--admin-pprof"), httpClient(t, nil)
+	if !strings.HasPrefix(p.admin(), "http://127.0.0.1:") {
+		t.Errorf("a port without a host is on %s", p.admin())
+	}
+	for path, says := range map[string]string{
+		"/metrics": "lockkeeper_serving 1", "/healthz": "ok", "/readyz": "ok", "/commands": "zabstate", "/commands/ruok": `"error" : null`,
+		"/commands/icfg": `"initial_configuration" : ""`, "/debug/pprof/": "goroutine", "/debug/pprof/goroutine?debug=1": "adminPort",
+	} {
+		if status, body := fetch(t, web, p.admin()+path, ""); status != http.StatusOK || !strings.Contains(body, says) {
+			t.Errorf("%s: %d %.200s", path, status, body)
+		}
+	}
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	if code := p.exit(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+
+	p = begin("--admin", "127.0.0.1:0", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key)
+	web = httpClient(t, &tls.Config{RootCAs: ca.Pool})
+	for _, x := range []struct {
+		path, token string
+		want        int
+	}{
+		{"/metrics", "s3cret", 200}, {"/metrics", "", 401}, {"/metrics", "other", 401}, {"/readyz", "", 200},
+		{"/debug/pprof/", "s3cret", 404}, {"/", "s3cret", 404},
+	} {
+		if status, body := fetch(t, web, p.admin()+x.path, x.token); status != x.want {
+			t.Errorf("%s with %q: %d %.200s", x.path, x.token, status, body)
+		}
+	}
+
+	// With a file of ZooKeeper, a port that is in use is no reason not to serve clients.
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	file := zooCfg(t, "admin.serverPort="+port)
+	p = begin("--config", file)
+	if log := strings.Join(p.lines(), "\n"); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "admin.serverPort") || adminLine.MatchString(log) {
+		t.Errorf("%s", log)
+	}
+	if code, _, stderr := call(nil, append(memory, "--admin", port)...); code != exitFault || !strings.Contains(stderr, "address already in use") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	p = begin("--config", zooCfg(t, "admin.serverPort=0", "ssl.keyStore.password="))
+	if _, body := fetch(t, httpClient(t, nil), p.admin()+"/commands/icfg", ""); !strings.Contains(body, `"admin.serverPort=0\nssl.keyStore.password=***\n"`) {
+		t.Errorf("%s", body)
+	}
+}
+
+// TestAdminUsage checks which addresses need a decision about who may use them.
+func TestAdminUsage(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "token")
+	check1(t, os.WriteFile(empty, []byte("\n"), 0o600))
+	for args, says := range map[string][]string{
+		"--admin 0.0.0.0:0":           {"--admin: 0.0.0.0:0 may be reached from other machines", "--admin-token-file", "--admin-no-token"},
+		"--admin [::]:0":              {"--admin: [::]:0 may be reached"},
+		"--admin 192.0.2.1:0":         {"may be reached"},
+		"--admin example.org:0":       {"may be reached"},
+		"--admin x":                   {"--admin: ", `"x" is not a port`},
+		"--admin :":                   {"--admin: ", "is not a port"},
+		"--admin 1:2:3":               {"--admin: ", "too many colons"},
+		"--admin 0 --admin-tls-key x": {"--admin-tls-cert: --admin-tls-key needs it"},
+		"--admin 0 --admin-no-token --admin-token-file":          {"--admin-token-file"},
+		"--admin 0 --admin-token-file " + empty:                  {"--admin-token-file: ", "has no token"},
+		"--admin 0 --admin-token-file nowhere":                   {"--admin-token-file: ", "nowhere"},
+		"--admin-pprof":                                          {"--admin-pprof: only together with --admin"},
+		"--admin-token-file x":                                   {"--admin-token-file: only together with --admin"},
+		"--admin 0 --test-control :0":                            {"--test-control: not together with --admin"},
+		"--admin 0 --admin-no-token --admin-token-file " + empty: {"--admin-no-token: not together with --admin-token-file"},
+	} {
+		code, _, stderr := call(nil, strings.Fields("serve --memory --listen 127.0.0.1:0 "+args)...)
+		if code != exitUsage {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+		oneError(t, stderr, says...)
+	}
+	for text, want := range map[string]string{
+		"8080": "127.0.0.1:8080 true", ":8080": "127.0.0.1:8080 true", "localhost:1": "localhost:1 true", "[::1]:1": "[::1]:1 true", "127.9.9.9:1": "127.9.9.9:1 true",
+		"0.0.0.0:1": "0.0.0.0:1 false", "[::]:1": "[::]:1 false", "10.0.0.1:1": "10.0.0.1:1 false", "localhost.example:1": "localhost.example:1 false",
+	} {
+		addr, local, err := adminAddr(text)
+		if got := addr + map[bool]string{true: " true", false: " false"}[local]; got != want || err != nil {
+			t.Errorf("%s: %s, %v, not %s", text, got, err, want)
+		}
+	}
+}
+
+// TestZooCfgAdmin checks the address that the keys of ZooKeeper's AdminServer give.
+func TestZooCfgAdmin(t *testing.T) {
+	for _, x := range []struct {
+		lines, args []string
+		want        string
+	}{
+		{nil, nil, ""},
+		{[]string{"admin.enableServer=true"}, nil, "127.0.0.1:8080"},
+		{[]string{"admin.enableServer=false"}, nil, ""},
+		{[]string{"admin.serverPort=9"}, nil, "127.0.0.1:9"},
+		{[]string{"zookeeper.admin.serverPort=9", "admin.enableServer=TRUE"}, nil, "127.0.0.1:9"},
+		{[]string{"admin.serverPort=9", "admin.enableServer=false"}, nil, ""},
+		{[]string{"admin.serverPort=9", "admin.serverAddress=0.0.0.0"}, nil, "0.0.0.0:9"},
+		{[]string{"admin.serverAddress=0.0.0.0"}, nil, ""},
+		{[]string{"admin.serverPort=9", "admin.commandURL=/commands", "admin.idleTimeout=5"}, []string{"--admin", "7"}, "7"},
+	} {
+		var o serveOptions
+		var c cobra.Command
+		o.define(&c)
+		check1(t, c.ParseFlags(x.args))
+		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
+		if o.admin.addr != x.want {
+			t.Errorf("%q: %q, not %q", x.lines, o.admin.addr, x.want)
+		}
+	}
+	code, _, stderr := call(nil, "serve", "--memory", "--config", zooCfg(t, "admin.enableServer=true", "admin.serverAddress=0.0.0.0"))
+	if code != exitUsage || !strings.Contains(stderr, "admin.enableServer") || !strings.Contains(stderr, "0.0.0.0:8080 may be reached") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	for _, line := range []string{"admin.forceHttps=true", "admin.commandURL=/x", "admin.serverPort=x"} {
+		if code, _, stderr := call(nil, "serve", "--memory", "--config", zooCfg(t, line)); code != exitUsage || !strings.Contains(stderr, line) {
+			t.Errorf("%s: exit code %d: %s", line, code, stderr)
+		}
+	}
+}
