@@ -58,6 +58,7 @@ jars() {
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
 jars interop/clients/junit/pom.xml junit
 

@@ -29,11 +29,21 @@ type zkVersion string
 const (
 	zk38 zkVersion = "3.8" // Debian's
 	zk39 zkVersion = "3.9" // Maven Central's, pinned in clients/java/pom.xml
+	// With what its AdminServer and its metrics provider for Prometheus need, pinned in
+	// clients/admin/pom.xml.
+	zk39Admin zkVersion = "3.9 with AdminServer"
 )
 
 // classpath returns the class path of the server, the client and the shell.
 func (v zkVersion) classpath(t testing.TB) string {
 	t.Helper()
+	if v == zk39Admin {
+		jars, err := jarsOf("admin", "clients/admin/pom.xml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return zk39.classpath(t) + ":" + jars
+	}
 	if v == zk39 {
 		jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
 		if err != nil {
