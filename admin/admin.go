@@ -57,8 +57,8 @@ type admin struct {
 	zooCfg string
 }
 
-// healthz answers Kubernetes' liveness probe. A server without a majority is alive: to
-// restart it would not help, and could hurt those that have one.
+// healthz answers Kubernetes' liveness probe. A server without a majority is alive:
+// restarting it would not help, and could hurt the others.
 func (a *admin) healthz(w http.ResponseWriter, _ *http.Request) {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -102,7 +102,7 @@ func Guard(h http.Handler, token string) http.Handler {
 		case probe:
 		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="lockkeeper"`)
-			http.Error(w, "this port needs the token of --admin-token-file: Authorization: Bearer TOKEN", http.StatusUnauthorized)
+			http.Error(w, "this port needs a token: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
 		case token == "" && fromOtherSite(r):
 			http.Error(w, "a browser sent this request for another site", http.StatusForbidden)

@@ -85,7 +85,7 @@ func TestCommands(t *testing.T) {
 	testkit.NoGoroutineLeft(t)
 	dir := t.TempDir()
 	s := open(t, lockkeeper.Config{ID: 7, DataDir: dir, TickTime: 500 * time.Millisecond, MaxConnectionsPerAddress: 50, ClientAddr: "127.0.0.1:0"})
-	h := admin.New(s, admin.Options{ZooCfg: "tickTime=500\nssl.keyStore.password=hush\n DigestAuthenticationProvider.superDigest: super:x\n"})
+	h := admin.New(s, admin.Options{ZooCfg: "tickTime=500\nssl.keyStore.password=hushpassword=hush\r\n#ssl.trustStore.password : hush\nssl.keyStore.passwordPath=/p\n DigestAuthenticationProvider.superDigest: super:x\n"})
 	dial := func() (net.Conn, error) { return net.Dial("tcp", s.Addr().String()) }
 	c, other := rawtest.Connect(t, dial), rawtest.Connect(t, inMemory(s))
 	must(c.Create("/a", []byte("data"), 0))(t)
@@ -154,7 +154,7 @@ func TestCommands(t *testing.T) {
 		"server_state": "standalone", "num_alive_connections": 2, "znode_count": 7, "ephemerals_count": 1, "watch_count": 2, "global_sessions": 2,
 	})
 	has(command(t, h, "icfg"), map[string]any{
-		"initial_configuration": "tickTime=500\nssl.keyStore.password=***\n DigestAuthenticationProvider.superDigest:***\n",
+		"initial_configuration": "tickTime=500\nssl.keyStore.password=***\n#ssl.trustStore.password :***\nssl.keyStore.passwordPath=/p\n DigestAuthenticationProvider.superDigest:***\n",
 	})
 	has(command(t, h, "stmk?traceMask=500"), map[string]any{"command": "set_trace_mask", "tracemask": 500, "error": nil})
 	has(command(t, h, "gtmk"), map[string]any{"command": "get_trace_mask", "tracemask": 500})

@@ -312,9 +312,9 @@ func initialConfiguration(_ context.Context, a *admin, _ url.Values) (object, er
 	return object{{"initial_configuration", a.zooCfg}}, nil
 }
 
-// secret matches a line of a configuration file that holds a password or the hash of one.
-// ZooKeeper shows these, too.
-var secret = regexp.MustCompile(`(?im)^([^#!\r\n]*(?:password|superDigest)\s*[=:]).*$`)
+// secret matches a line of a configuration file, or a comment there, that holds a password
+// or the hash of one. ZooKeeper shows these, too.
+var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)[ \t]*[=:]).*$`)
 
 // masked returns the text of a configuration file without its secrets.
 func masked(zooCfg string) string { return secret.ReplaceAllString(zooCfg, "$1***") }
