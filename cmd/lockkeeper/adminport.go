@@ -89,7 +89,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	if p.https {
 		pair, err := loadPair(a.cert, a.key)
 		if err != nil {
-			return nil, err
+			return nil, badFlag(flags, "admin-tls-cert", "%w", err)
 		}
 		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 	} else if !local && p.token != "" {
@@ -155,11 +155,13 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	p.web = &http.Server{
-		Handler:           admin.Guard(mux, p.token),
+		Handler:           withoutBodies(admin.Guard(mux, p.token)),
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    1 << 16,
-		ErrorLog:          slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
+		// A profile gets its own time on top of this. A ReadTimeout would cut it short.
+		WriteTimeout:   time.Minute,
+		IdleTimeout:    2 * time.Minute,
+		MaxHeaderBytes: 1 << 16,
+		ErrorLog:       slog.NewLogLogger(p.log.Handler(), slog.LevelWarn),
 	}
 	p.ended = make(chan struct{})
 	go func() { // until close
@@ -175,7 +177,19 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 	fmt.Fprintf(stderr, "lockkeeper: admin on %s://%s\n", scheme, p.listener.Addr())
 }
 
-// close closes the port and waits until it is closed.
+// withoutBodies returns a handler that does not wait for the body of a request, which a
+// client could send slowly. No request to this port needs one.
+func withoutBodies(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			http.NewResponseController(w).SetReadDeadline(time.Now()) // an error means that the client is gone
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// close closes the port and its connections, and waits until no more are accepted. It does
+// not wait for requests in progress, which end with their connections.
 func (p *adminPort) close() {
 	switch {
 	case p == nil:

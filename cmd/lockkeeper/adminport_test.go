@@ -75,6 +75,15 @@ func TestServeAdmin(t *testing.T) {
 			t.Errorf("%s: %d %.200s", path, status, body)
 		}
 	}
+	// A client that never sends the body of its request is answered, and disconnected.
+	slow, err := net.Dial("tcp", strings.TrimPrefix(p.admin(), "http://"))
+	check1(t, err)
+	defer slow.Close()
+	check1(t, slow.SetDeadline(time.Now().Add(time.Minute)))
+	io.WriteString(slow, "GET /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+	if text, err := io.ReadAll(slow); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200 ") {
+		t.Errorf("the answer to a request without its body: %q, %v", text, err)
+	}
 	check1(t, p.Process.Signal(syscall.SIGTERM))
 	if code := p.exit(); code != 0 {
 		t.Errorf("exit code %d", code)
@@ -128,6 +137,7 @@ func TestAdminUsage(t *testing.T) {
 		"--admin 0 --admin-tls-key x": {"--admin-tls-cert: --admin-tls-key needs it"},
 		"--admin 0 --admin-no-token --admin-token-file":          {"--admin-token-file"},
 		"--admin 0 --admin-token-file " + empty:                  {"--admin-token-file: ", "has no token"},
+		"--admin 0 --admin-tls-cert nowhere":                     {"--admin-tls-cert: ", "nowhere"},
 		"--admin 0 --admin-token-file nowhere":                   {"--admin-token-file: ", "nowhere"},
 		"--admin-pprof":                                          {"--admin-pprof: only together with --admin"},
 		"--admin-token-file x":                                   {"--admin-token-file: only together with --admin"},

@@ -206,7 +206,8 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	return serveUntilSignal(flags, *cfg, port, stderr)
 }
 
-// serveUntilSignal runs a server until a signal or a fault. flags are the flags from which cfg was made.
+// serveUntilSignal runs a server, with an HTTP port for operators unless port is nil, until a
+// signal or a fault. flags are the flags from which cfg was made.
 func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, port *adminPort, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
