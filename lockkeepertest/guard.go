@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -292,8 +293,7 @@ func (g *Guard) follow(v *fsm.View) {
 			g.queue = append(g.queue, before[i])
 			continue
 		}
-		shared := strings.Contains(x.path, "__rlock__") || strings.Contains(x.path, "__READ__")
-		c := &claim{Holding: Holding{Session: x.session, Token: x.czxid, Shared: shared}, path: x.path}
+		c := &claim{Holding: Holding{Session: x.session, Token: x.czxid, Shared: locks.Shared(x.path)}, path: x.path}
 		g.tokens[c.Token] = c
 		g.queue = append(g.queue, c)
 		g.note(c, zxid, "is queued as "+path.Base(c.path))

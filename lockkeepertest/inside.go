@@ -6,7 +6,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -147,7 +147,7 @@ func (s *Server) Locks() (all []Lock) {
 		dirs := map[string]bool{}
 		for _, x := range v.Sessions().All() {
 			for _, at := range v.Tree().EphemeralsOf(x.ID, "") {
-				if _, ok := sequence(at); ok {
+				if _, ok := locks.Sequence(at); ok {
 					dirs[path.Dir(at)] = true
 				}
 			}
@@ -172,16 +172,6 @@ type contender struct {
 	ctime          int64
 }
 
-// sequence returns the sequence number at the end of a path.
-func sequence(path string) (int, bool) {
-	const digits = 10
-	if len(path) < digits {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(path[len(path)-digits:], 10, 63)
-	return int(n), err == nil
-}
-
 // queue returns the contenders below dir in order.
 func queue(v *fsm.View, dir string) (all []contender) {
 	n := v.Tree().Lookup(dir)
@@ -189,7 +179,7 @@ func queue(v *fsm.View, dir string) (all []contender) {
 		return nil
 	}
 	for name := range v.Tree().Children(n) {
-		number, ok := sequence(name)
+		number, ok := locks.Sequence(name)
 		if !ok {
 			continue
 		}
@@ -199,7 +189,7 @@ func queue(v *fsm.View, dir string) (all []contender) {
 		}
 	}
 	slices.SortFunc(all, func(a, b contender) int {
-		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.czxid, b.czxid))
+		return locks.Compare(int64(a.number), a.czxid, int64(b.number), b.czxid)
 	})
 	return all
 }
@@ -300,7 +290,7 @@ func (o *observer) Changed(v *fsm.View, changes []proto.Change) {
 	defer c.mu.Unlock()
 	for i := range changes {
 		x := &changes[i]
-		if _, ok := sequence(x.Path); ok && x.Session != 0 && (x.Kind == proto.NodeCreated || x.Kind == proto.NodeDeleted) {
+		if _, ok := locks.Sequence(x.Path); ok && x.Session != 0 && (x.Kind == proto.NodeCreated || x.Kind == proto.NodeDeleted) {
 			c.note(v, x)
 		}
 	}

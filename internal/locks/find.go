@@ -1,0 +1,192 @@
+package locks
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Kind is what a lock is for.
+type Kind string
+
+// The kinds of locks. An election by a mutex, such as kazoo's or that of Curator's
+// LeaderSelector, looks like a mutex.
+const (
+	Mutex     Kind = "mutex"
+	ReadWrite Kind = "read/write"
+	Semaphore Kind = "semaphore"
+	Election  Kind = "election"
+	Unknown   Kind = "unknown" // ephemeral and sequential children of another recipe
+)
+
+// Node is a child of a znode, with a part of its Stat.
+type Node struct {
+	Name    string
+	Owner   int64 // the Stat's ephemeralOwner
+	Czxid   int64
+	Ctime   int64 // ms since the epoch
+	Version int32
+}
+
+// ephemeral reports whether the znode belongs to a session. The owner of a container and
+// that of a TTL znode are no sessions (ZooKeeper's EphemeralType).
+func (n *Node) ephemeral() bool {
+	return n.Owner != 0 && n.Owner != math.MinInt64 && uint64(n.Owner)>>56 != 0xff
+}
+
+// Directory is a znode that may be a lock.
+type Directory struct {
+	Data  []byte // only that of a kazoo semaphore matters
+	Nodes []Node // those of its children whose names are Interesting, in any order
+}
+
+// Contender is the entry of a session in the queue of a lock.
+type Contender struct {
+	Path    string
+	Session int64 // 0 if the znode is not ephemeral, so that it stays until somebody deletes it
+	Token   int64 // fencing token: the zxid that created the znode
+	Since   int64 // when that was, in ms since the epoch
+	Version int32 // of the znode's data
+	Shared  bool  // it lets other shared ones hold the lock at the same time
+
+	name name
+}
+
+// Lock is a lock that somebody holds or waits for.
+type Lock struct {
+	Path    string
+	Kind    Kind
+	Client  Client      // whose names the znodes have; "" if they are of several or unknown
+	Slots   int         // how many may hold a semaphore; 0 if the server does not know it
+	Holders []Contender // in order; several only of a read lock or a semaphore
+	Queue   []Contender // who waits, in order
+}
+
+// All returns the holders and those who wait, in order.
+func (l *Lock) All() []Contender { return slices.Concat(l.Holders, l.Queue) }
+
+// Find returns the locks among these directories, given by path, in the order of their
+// paths. Directories that are empty must be given, too. If any is set, every directory with
+// ephemeral and sequential children counts as a lock.
+func Find(dirs map[string]*Directory, any bool) (found []Lock) {
+	for _, at := range slices.Sorted(maps.Keys(dirs)) {
+		up, base := dirs[path.Dir(at)], path.Base(at)
+		if up != nil && (base == kazooQueue || (base == "locks" || base == "leases") && ofLeases(dirs[path.Join(path.Dir(at), "leases")])) {
+			continue // a part of a semaphore
+		}
+		var l Lock
+		if leases := dirs[path.Join(at, "leases")]; ofLeases(leases) {
+			l = curatorSemaphore(at, leases, dirs[path.Join(at, "locks")])
+		} else if queue := dirs[path.Join(at, kazooQueue)]; queue != nil {
+			l = kazooSemaphore(at, dirs[at], queue)
+		}
+		if len(l.Holders)+len(l.Queue) == 0 {
+			l = queued(contenders(at, dirs[at], any))
+		}
+		if all := l.All(); len(all) > 0 {
+			l.Path, l.Client = at, clientOf(all)
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// contenders returns the entries of a directory in the order of the queue. An entry that is
+// not ephemeral counts only if its name is certainly that of a lock.
+func contenders(at string, dir *Directory, any bool) (all []Contender) {
+	for i := range dir.Nodes {
+		n := &dir.Nodes[i]
+		name, ok := parse(n.Name)
+		if ok && (name.use != unknown || any && n.ephemeral()) {
+			all = append(all, contender(at, n, name))
+		}
+	}
+	slices.SortFunc(all, func(a, b Contender) int {
+		return Compare(int64(a.name.number), a.Token, int64(b.name.number), b.Token)
+	})
+	return all
+}
+
+func contender(at string, n *Node, name name) Contender {
+	c := Contender{Path: path.Join(at, n.Name), Token: n.Czxid, Since: n.Ctime, Version: n.Version, Shared: name.use == read, name: name}
+	if n.ephemeral() {
+		c.Session = n.Owner
+	}
+	return c
+}
+
+// queued returns the lock with one queue. The first of the queue holds it; if that one is
+// shared, so do the shared ones that follow it.
+func queued(all []Contender) (l Lock) {
+	kinds := map[use]Kind{exclusive: Mutex, read: ReadWrite, write: ReadWrite, leadership: Election, lease: Semaphore}
+	for i := range all {
+		kind := cmp.Or(kinds[all[i].name.use], Unknown)
+		if l.Kind == "" || l.Kind == Mutex && kind == ReadWrite || l.Kind == Unknown {
+			l.Kind = kind
+		}
+	}
+	n := min(1, len(all))
+	for n > 0 && n < len(all) && all[0].Shared && all[n].Shared {
+		n++
+	}
+	l.Holders, l.Queue = all[:n:n], all[n:]
+	return l
+}
+
+// ofLeases reports whether the directory can be that of the leases of Curator's
+// InterProcessSemaphoreV2, "leases". Beside it is "locks", the queue for the next lease.
+func ofLeases(dir *Directory) bool {
+	if dir == nil {
+		return false
+	}
+	for i := range dir.Nodes {
+		if n, _ := parse(dir.Nodes[i].Name); n.use != lease {
+			return false
+		}
+	}
+	return true
+}
+
+// curatorSemaphore returns a semaphore of Curator. A client locks the mutex "locks", adds
+// its lease, and keeps the mutex until there are few enough leases. So only the newest
+// lease can be one that waits, which it does if its session has the mutex.
+func curatorSemaphore(at string, leaseDir, queue *Directory) Lock {
+	leases := contenders(path.Join(at, "leases"), leaseDir, false)
+	l := Lock{Kind: Semaphore, Holders: leases}
+	if queue != nil {
+		l.Queue = contenders(path.Join(at, "locks"), queue, false)
+	}
+	if n := len(leases); n > 0 && len(l.Queue) > 0 && leases[n-1].Session == l.Queue[0].Session && leases[n-1].Token > l.Queue[0].Token {
+		l.Holders, l.Queue[0] = leases[:n-1], leases[n-1]
+	}
+	return l
+}
+
+// kazooQueue is the directory in that of a kazoo semaphore in which clients queue. The
+// leases are ephemerals beside it, named by a UUID, and the data is the number of slots.
+const kazooQueue = "__lock__"
+
+func kazooSemaphore(at string, dir, queue *Directory) Lock {
+	l := Lock{Kind: Semaphore, Queue: contenders(path.Join(at, kazooQueue), queue, false)}
+	for i := range dir.Nodes {
+		if n := &dir.Nodes[i]; kazooLease.MatchString(n.Name) && n.ephemeral() {
+			l.Holders = append(l.Holders, contender(at, n, name{use: lease, client: Kazoo, id: n.Name}))
+		}
+	}
+	slices.SortFunc(l.Holders, func(a, b Contender) int { return cmp.Compare(a.Token, b.Token) })
+	l.Slots, _ = strconv.Atoi(strings.TrimSpace(string(dir.Data)))
+	return l
+}
+
+func clientOf(all []Contender) Client {
+	for i := range all {
+		if all[i].name.client != all[0].name.client {
+			return ""
+		}
+	}
+	return all[0].name.client
+}
