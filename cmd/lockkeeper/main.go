@@ -43,10 +43,14 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	if err == nil {
 		return exitOK
 	}
-	if exit := exitError(0); errors.As(err, &exit) {
-		return int(exit)
+	var exit *exitError
+	if errors.As(err, &exit) && exit.error == nil {
+		return exit.code
 	}
 	fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+	if exit != nil {
+		return exit.code
+	}
 	if !started || errors.As(err, &usageError{}) {
 		return exitUsage
 	}
@@ -74,7 +78,7 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)
@@ -100,10 +104,13 @@ server that speaks that protocol.`,
 // error before a command starts counts as one, too.
 type usageError struct{ error }
 
-// exitError is an exit code. Whatever there is to say has been printed.
-type exitError int
+// exitError ends a command with an exit code of its own. Without an error nothing is printed.
+type exitError struct {
+	code int
+	error
+}
 
-func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+func (e *exitError) Unwrap() error { return e.error }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 

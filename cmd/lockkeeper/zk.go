@@ -174,7 +174,7 @@ func (o *zkOptions) run(c *cobra.Command, args []string) error {
 		exit = shell.Run(ctx, c.InOrStdin())
 	}
 	if err == nil && exit != 0 {
-		err = exitError(exit)
+		err = &exitError{exit, nil}
 	}
 	return err
 }

@@ -84,9 +84,27 @@ func (l *Lock) duplicates() (problems []Problem) {
 	return problems
 }
 
-// unwatched looks at the recipes in which everyone who waits watches a znode of the queue.
+// watching reports whether everyone who waits for the lock watches a znode of its queue.
+func (l *Lock) watching() bool { return l.Kind != Semaphore && l.Kind != Unknown }
+
+// Watchers returns how many watches there must be at least for all who wait.
+func Watchers(all []Lock) (n int) {
+	for i := range all {
+		if l := &all[i]; l.watching() {
+			sessions := map[int64]bool{} // a session's watches on one znode are one
+			for _, c := range l.Queue {
+				if c.Session != 0 {
+					sessions[c.Session] = true
+				}
+			}
+			n += len(sessions)
+		}
+	}
+	return n
+}
+
 func (l *Lock) unwatched(watched func(session int64) ([]string, bool)) (problems []Problem) {
-	if l.Kind == Semaphore || l.Kind == Unknown {
+	if !l.watching() {
 		return nil
 	}
 	all := l.All()

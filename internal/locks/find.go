@@ -75,13 +75,13 @@ func (l *Lock) All() []Contender { return slices.Concat(l.Holders, l.Queue) }
 func Find(dirs map[string]*Directory, any bool) (found []Lock) {
 	for _, at := range slices.Sorted(maps.Keys(dirs)) {
 		up, base := dirs[path.Dir(at)], path.Base(at)
-		if up != nil && (base == kazooQueue || (base == "locks" || base == "leases") && ofLeases(dirs[path.Join(path.Dir(at), "leases")])) {
+		if up != nil && (base == KazooQueue || (base == "locks" || base == "leases") && ofLeases(dirs[path.Join(path.Dir(at), "leases")])) {
 			continue // a part of a semaphore
 		}
 		var l Lock
 		if leases := dirs[path.Join(at, "leases")]; ofLeases(leases) {
 			l = curatorSemaphore(at, leases, dirs[path.Join(at, "locks")])
-		} else if queue := dirs[path.Join(at, kazooQueue)]; queue != nil {
+		} else if queue := dirs[path.Join(at, KazooQueue)]; queue != nil {
 			l = kazooSemaphore(at, dirs[at], queue)
 		}
 		if len(l.Holders)+len(l.Queue) == 0 {
@@ -101,7 +101,7 @@ func contenders(at string, dir *Directory, any bool) (all []Contender) {
 	for i := range dir.Nodes {
 		n := &dir.Nodes[i]
 		name, ok := parse(n.Name)
-		if ok && (name.use != unknown || any && n.ephemeral()) {
+		if ok && (name.use != unknown || any) && (name.id != "" || n.ephemeral()) {
 			all = append(all, contender(at, n, name))
 		}
 	}
@@ -166,12 +166,12 @@ func curatorSemaphore(at string, leaseDir, queue *Directory) Lock {
 	return l
 }
 
-// kazooQueue is the directory in that of a kazoo semaphore in which clients queue. The
+// KazooQueue is the name of the directory in which the clients of a kazoo semaphore queue. The
 // leases are ephemerals beside it, named by a UUID, and the data is the number of slots.
-const kazooQueue = "__lock__"
+const KazooQueue = "__lock__"
 
 func kazooSemaphore(at string, dir, queue *Directory) Lock {
-	l := Lock{Kind: Semaphore, Queue: contenders(path.Join(at, kazooQueue), queue, false)}
+	l := Lock{Kind: Semaphore, Queue: contenders(path.Join(at, KazooQueue), queue, false)}
 	for i := range dir.Nodes {
 		if n := &dir.Nodes[i]; kazooLease.MatchString(n.Name) && n.ephemeral() {
 			l.Holders = append(l.Holders, contender(at, n, name{use: lease, client: Kazoo, id: n.Name}))
@@ -189,4 +189,9 @@ func clientOf(all []Contender) Client {
 		}
 	}
 	return all[0].name.client
+}
+
+// Holds reports whether an entry is one of the holders.
+func (l *Lock) Holds(c *Contender) bool {
+	return slices.ContainsFunc(l.Holders, func(h Contender) bool { return h.Path == c.Path })
 }

@@ -70,7 +70,7 @@ const uuid = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
 
 // Names as the libraries make them. ZooKeeper numbers a znode with at least ten characters.
 var (
-	protected  = regexp.MustCompile(`^_c_([0-9a-f]{32}|` + uuid + `)-(lock-|latch-|lease-|__READ__|__WRIT__)(-?\d{10,})$`)
+	protected  = regexp.MustCompile(`^(?:_c_([0-9a-f]{32}|` + uuid + `)-)?(lock-|latch-|lease-|__READ__|__WRIT__)(-?\d{10,})$`)
 	ofKazoo    = regexp.MustCompile(`^([0-9a-f]{32})(__lock__|__rlock__)(-?\d{10,})$`)
 	kazooLease = regexp.MustCompile(`^[0-9a-f]{32}$`)
 )
@@ -88,6 +88,8 @@ func parse(text string) (n name, ok bool) {
 		match, client = ofKazoo.FindStringSubmatch(text), Kazoo
 	case len(match[1]) == 32:
 		client = GoZooKeeper
+	case match[1] == "": // made without protection; several clients can do that
+		client = ""
 	}
 	if match != nil {
 		number, err := strconv.Atoi(match[3])

@@ -1,0 +1,338 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/signal"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/lockscan"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// lockOptions are the flags of all lock commands.
+type lockOptions struct {
+	servers, auth string
+
+	// Of those that look at locks:
+	json, all bool
+	timeout   time.Duration
+}
+
+func lockCommand() *cobra.Command {
+	var o lockOptions
+	c := &cobra.Command{
+		Use:   "lock COMMAND",
+		Short: "Run a command under a lock; show, check and break locks",
+		Long: `Run a command under a lock, and show, check and break the locks of other clients.
+This works with every server that speaks ZooKeeper's protocol. Locks of
+go-zookeeper, Curator (mutex, read/write lock, semaphore, leader latch and
+selector), kazoo (lock, read/write lock, semaphore, election) and package lock are
+recognised by the names of their znodes.`,
+		Example: `  lockkeeper lock ls
+  lockkeeper lock check --server a:2181,b:2181,c:2181`,
+	}
+	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
+	group(c.PersistentFlags(), "Servers", func(f *pflag.FlagSet) {
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, `HOST:PORT,...`")
+		f.StringVar(&o.auth, "auth", "", "identify with a scheme of ZooKeeper's ACLs, as `SCHEME:IDENTITY`, for example digest:user:password")
+	})
+	c.AddCommand(o.lsCommand(), o.checkCommand(), o.breakCommand())
+	return c
+}
+
+// looks defines the flags of a command that looks at locks.
+func (o *lockOptions) looks(c *cobra.Command) {
+	c.Flags().SortFlags = false
+	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
+}
+
+// addresses returns the servers.
+func (o *lockOptions) addresses(flags *pflag.FlagSet) (all []string, err error) {
+	for _, addr := range list(o.servers) {
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			return nil, badFlag(flags, "server", "%w", err)
+		}
+		all = append(all, addr)
+	}
+	if len(all) == 0 {
+		return nil, badFlag(flags, "server", "no server given")
+	}
+	return all, nil
+}
+
+// identify returns what sends the identity of --auth, nil if there is none.
+func (o *lockOptions) identify(flags *pflag.FlagSet) (func(*zk.Conn) error, error) {
+	if o.auth == "" {
+		return nil, nil
+	}
+	scheme, identity, ok := strings.Cut(o.auth, ":")
+	if !ok || scheme == "" {
+		return nil, badFlag(flags, "auth", "it must be SCHEME:IDENTITY") // the value may be a password
+	}
+	return func(conn *zk.Conn) error {
+		if err := conn.AddAuth(scheme, []byte(identity)); err != nil {
+			return fmt.Errorf("cannot identify by %s: %w", scheme, err)
+		}
+		return nil
+	}, nil
+}
+
+// lockPath checks the path of a lock.
+func lockPath(at string) error {
+	if !znode.ValidPath(at) {
+		return usageError{fmt.Errorf("%q is not the path of a znode", at)}
+	}
+	return nil
+}
+
+// interruptible returns a context that ends with the first signal to end.
+func interruptible() (context.Context, context.CancelFunc) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
+	return ctx, cancel
+}
+
+// look is one look at the locks below a path.
+type look struct {
+	*lockscan.Scanner
+	servers []string
+	words   *lockscan.Words
+}
+
+// open connects to the servers.
+func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet) (*look, error) {
+	servers, err := o.addresses(flags)
+	if err != nil {
+		return nil, err
+	}
+	auth, err := o.identify(flags)
+	if err != nil {
+		return nil, err
+	}
+	s, err := lockscan.Start(ctx, servers, auth)
+	if err != nil {
+		return nil, err
+	}
+	return &look{Scanner: s, servers: servers}, nil
+}
+
+// waited explains why a command ends when ctx has ended.
+func (o *lockOptions) waited(ctx context.Context, err error) error {
+	switch {
+	case err == nil || ctx.Err() == nil:
+		return err
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		return fmt.Errorf("no answer from %s within %v (--timeout)", o.servers, o.timeout)
+	}
+	return errors.New("interrupted")
+}
+
+func (o *lockOptions) breakCommand() *cobra.Command {
+	var yes bool
+	var token int64
+	c := &cobra.Command{
+		Use:   "break PATH",
+		Short: "Take a lock away from its holder",
+		Long: `Take a lock away from its holder, by deleting the holder's znode. The next one in
+the queue then gets the lock.
+
+The holder is not stopped. Unless its library notices that the znode is gone, it goes
+on believing that it holds the lock, so two programs may use what the lock protects
+at the same time. That is safe only if the holder is certainly not running any more,
+or if what the lock protects refuses the holder's token.
+
+PATH is the lock, or the znode of one session in its queue, as 'lockkeeper lock ls
+--json' shows them. The command says what it will do, and asks for confirmation on
+standard input. The exit code is 1 if the lock was not broken.`,
+		Example: "  lockkeeper lock break /locks/report\n  lockkeeper lock break --yes --token 4294967301 /locks/report",
+		Args:    oneLock,
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.breakLock(c, args[0], yes, token)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
+	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
+	return c
+}
+
+// oneLock is the cobra.PositionalArgs of commands that take the path of a lock.
+func oneLock(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("usage: %s", c.UseLine())
+	}
+	return nil
+}
+
+func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int64) error {
+	if err := lockPath(at); err != nil {
+		return err
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	// The time in which the user thinks does not count.
+	connecting, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	s, err := o.open(connecting, c.Flags())
+	if err != nil {
+		return o.waited(connecting, err)
+	}
+	defer s.Close()
+	l, victim, err := s.victim(connecting, at, token)
+	if err != nil {
+		return o.waited(connecting, err)
+	}
+	s.words = lockscan.Ask(connecting, s.servers, "cons")
+	out := c.OutOrStdout()
+	fmt.Fprintf(out, "This deletes %s, version %d,\n  by which %s %s %s, with token %d, since %s.\n", victim.Path, victim.Version, s.who(victim),
+		holdsOrWaits(l, victim), l.Path, victim.Token, clock(victim.Since))
+	switch next := s.next(l, victim); {
+	case !l.Holds(victim):
+		fmt.Fprintln(out, "The session loses its place in the queue. Its client may wait forever.")
+	default:
+		if next != nil {
+			fmt.Fprintf(out, "Next in the queue is %s.\n", s.who(next))
+		} else {
+			fmt.Fprintln(out, "Nobody waits for the lock.")
+		}
+		fmt.Fprintln(out, "The holder is not stopped: it goes on believing that it holds the lock, and what the\nlock protects is safe only if it refuses this token from now on.")
+	}
+	if !yes {
+		fmt.Fprint(out, "Break it? Type yes: ")
+		answer, err := readLine(ctx, c.InOrStdin())
+		if ctx.Err() != nil {
+			return errors.New("interrupted; nothing was deleted")
+		}
+		if strings.TrimSpace(answer) != "yes" {
+			if err != nil {
+				fmt.Fprintln(out)
+			}
+			return errors.New("nothing was deleted, since the answer was not yes")
+		}
+	}
+	switch err := s.Conn().Delete(victim.Path, victim.Version); {
+	case errors.Is(err, zk.ErrNoNode):
+		return fmt.Errorf("nothing was deleted: %s was released in the meantime", victim.Path)
+	case errors.Is(err, zk.ErrBadVersion):
+		return fmt.Errorf("nothing was deleted: the data of %s was changed in the meantime", victim.Path)
+	case err != nil:
+		return fmt.Errorf("cannot delete %s: %w", victim.Path, err)
+	}
+	fmt.Fprintf(out, "Deleted %s.\n", victim.Path)
+	return nil
+}
+
+// readLine reads a line. It returns early if ctx ends; the reader then stays until the process
+// ends.
+func readLine(ctx context.Context, r io.Reader) (line string, err error) {
+	done := make(chan struct{})
+	var text string
+	var failed error
+	go func() {
+		defer close(done)
+		text, failed = bufio.NewReader(r).ReadString('\n')
+	}()
+	select {
+	case <-done:
+		return text, failed
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// victim finds the entry to delete: that of the holder of the lock at, or that with the path
+// at.
+func (s *look) victim(ctx context.Context, at string, token int64) (*locks.Lock, *locks.Contender, error) {
+	if err := s.Scan(ctx, at, false); err != nil {
+		return nil, nil, err
+	}
+	found := s.Locks(true)
+	if i := slices.IndexFunc(found, func(l locks.Lock) bool { return l.Path == at }); i >= 0 {
+		c, err := holder(&found[i], token)
+		return &found[i], c, err
+	}
+	dir := path.Dir(at)
+	if slices.Contains([]string{"leases", "locks", locks.KazooQueue}, path.Base(dir)) {
+		dir = path.Dir(dir) // it may belong to a semaphore
+	}
+	if locks.Interesting(path.Base(at)) {
+		if err := s.Scan(ctx, dir, false); err != nil {
+			return nil, nil, err
+		}
+		for _, l := range s.Locks(true) {
+			for _, c := range l.All() {
+				if c.Path == at && (token == 0 || c.Token == token) {
+					return &l, &c, nil
+				}
+			}
+		}
+	}
+	return nil, nil, fmt.Errorf("nobody holds a lock at %s", at)
+}
+
+// holder returns the holder with a token. 0 stands for any, if there is only one.
+func holder(l *locks.Lock, token int64) (*locks.Contender, error) {
+	var those []locks.Contender
+	var tokens []string
+	for _, c := range l.Holders {
+		if token == 0 || c.Token == token {
+			those, tokens = append(those, c), append(tokens, fmt.Sprint(c.Token))
+		}
+	}
+	switch {
+	case len(those) == 0 && token != 0:
+		return nil, fmt.Errorf("nobody holds %s with token %d", l.Path, token)
+	case len(those) == 0:
+		return nil, fmt.Errorf("nobody holds %s", l.Path)
+	case len(those) > 1:
+		return nil, usageError{fmt.Errorf("several sessions hold %s: choose one by --token %s", l.Path, strings.Join(tokens, " or "))}
+	}
+	return &those[0], nil
+}
+
+// next returns who gets a lock when c is gone, or nil.
+func (s *look) next(l *locks.Lock, c *locks.Contender) *locks.Contender {
+	if !l.Holds(c) || len(l.Queue) == 0 {
+		return nil
+	}
+	return &l.Queue[0]
+}
+
+func holdsOrWaits(l *locks.Lock, c *locks.Contender) string {
+	if l.Holds(c) {
+		return "holds"
+	}
+	return "waits for"
+}
+
+// who names the session of an entry, and its client if the servers tell.
+func (s *look) who(c *locks.Contender) string {
+	switch client, ok := s.words.Clients[c.Session]; {
+	case c.Session == 0:
+		return "nobody (the znode is not ephemeral)"
+	case ok:
+		return fmt.Sprintf("session %s (client %s)", locks.ID(c.Session), client.Addr)
+	}
+	return "session " + locks.ID(c.Session)
+}
+
+// clock formats a time in ms since the epoch.
+func clock(ms int64) string { return time.UnixMilli(ms).Format("2006-01-02T15:04:05.000Z07:00") }

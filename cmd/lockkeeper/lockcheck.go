@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/lockscan"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// exitProblems is the exit code of lock check if it finds problems.
+const exitProblems = 3
+
+func (o *lockOptions) checkCommand() *cobra.Command {
+	var settle time.Duration
+	c := &cobra.Command{
+		Use:   "check [PATH]",
+		Short: "Look for orphans, for clients that wait in vain, and for deadlocks",
+		Long: `Look for what is wrong with the locks at PATH and below, by default all:
+
+  orphan            a lock's znode is not ephemeral: no session's end deletes it
+  duplicate         two znodes are of one attempt to lock, and the client knows only one
+  watches-nobody    a client waits without watching a znode before its own
+  cycle             sessions hold locks and wait for each other's
+  waits-for-itself  a session waits for a lock that it holds. Several threads with one
+                    session do that; it does not count as a problem.
+
+What a client watches is known only if the servers allow the four-letter word wchp,
+and also cons unless all servers are given by --server; with wchs alone, only the
+number of watches is compared, and all servers must be given. wchp is slow on a
+server with very many watches.
+
+Since clients go on while the locks are read, a problem counts only if it is the same
+at a second look.
+
+The exit code is 0 if there is no problem, 3 if there is one, 1 if the locks could
+not be read, and 2 if the command line is wrong.`,
+		Example: `  lockkeeper lock check --server a:2181,b:2181,c:2181
+  lockkeeper lock check /locks || alert`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("usage: %s", c.UseLine())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			root := "/"
+			if len(args) == 1 {
+				root = args[0]
+			}
+			if settle < 0 {
+				return badFlag(c.Flags(), "settle", "it must not be negative")
+			}
+			return o.check(c, root, settle)
+		},
+	}
+	o.looks(c)
+	c.Flags().DurationVar(&settle, "settle", 2*time.Second, "how long after the first look the second one is")
+	return c
+}
+
+// finding is a problem in JSON.
+type finding struct {
+	Problem locks.Fault `json:"problem"`
+	Harmful bool        `json:"harmful"`
+	Path    string      `json:"path,omitempty"`
+	Znodes  []string    `json:"znodes,omitempty"`
+	Text    string      `json:"text"`
+}
+
+func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration) error {
+	if err := lockPath(root); err != nil {
+		return err
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, o.timeout+settle)
+	defer cancel()
+	s, err := o.open(ctx, c.Flags())
+	if err != nil {
+		return o.waited(ctx, err)
+	}
+	defer s.Close()
+	problems, err := s.problems(ctx, root)
+	if err == nil && len(problems) > 0 {
+		timer := time.NewTimer(settle)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return o.waited(ctx, ctx.Err())
+		}
+		first := problems
+		problems, err = s.problems(ctx, root)
+		problems = slices.DeleteFunc(problems, func(p locks.Problem) bool {
+			return !slices.ContainsFunc(first, func(q locks.Problem) bool { return p.Same(&q) })
+		})
+	}
+	if err != nil {
+		return o.waited(ctx, err)
+	}
+	harmful, findings := 0, []finding{}
+	for _, p := range problems {
+		f := finding{Problem: p.Fault, Harmful: p.Harm, Path: p.Path, Text: p.Text}
+		for _, z := range p.Znodes {
+			f.Znodes = append(f.Znodes, z.Path)
+		}
+		if p.Harm {
+			harmful++
+		}
+		findings = append(findings, f)
+	}
+	stdout, notes := c.OutOrStdout(), s.unknown(len(s.Locks(false)) > 0)
+	if o.json {
+		err = json.NewEncoder(stdout).Encode(struct {
+			Problems []finding `json:"problems"`
+			Notes    []string  `json:"notes,omitempty"`
+		}{findings, notes})
+	} else {
+		for _, f := range findings {
+			if _, err = fmt.Fprintf(stdout, "%s %s: %s\n", f.Problem, f.Path, f.Text); err != nil {
+				break
+			}
+		}
+		for _, note := range notes {
+			fmt.Fprintf(c.ErrOrStderr(), "lockkeeper: %s\n", note)
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case harmful == 1:
+		return &exitError{exitProblems, errors.New("there is a problem with locks")}
+	case harmful > 1:
+		return &exitError{exitProblems, fmt.Errorf("there are %d problems with locks", harmful)}
+	}
+	return nil
+}
+
+// problems reads the locks and what clients watch.
+func (s *look) problems(ctx context.Context, root string) ([]locks.Problem, error) {
+	if err := s.Scan(ctx, root, false); err != nil {
+		return nil, err
+	}
+	all := s.Locks(false)
+	s.words = lockscan.Ask(ctx, s.servers, "cons", "wchp", "wchs")
+	if config, _, err := s.Conn().Get(znode.ConfigPath); err == nil {
+		s.words.KnowMembers(string(config), len(s.servers))
+	}
+	problems := locks.Check(all, s.words.Watched)
+	if !s.words.Complete("wchp") && s.words.Complete("wchs") {
+		if waiting := locks.Watchers(all); s.words.Total < waiting {
+			problems = append(problems, locks.Problem{Fault: locks.Unwatched, Path: root, Harm: true,
+				Text: fmt.Sprintf("%d znodes wait in queues, but all servers together have only %d watches", waiting, s.words.Total)})
+		}
+	}
+	return problems, nil
+}
+
+// unknown says what could not be checked.
+func (s *look) unknown(locked bool) (notes []string) {
+	for _, at := range s.Unreadable() {
+		notes = append(notes, fmt.Sprintf("not checked: no permission to read all of %s", at))
+	}
+	for _, e := range s.words.Refused["wchp"] {
+		if locked {
+			notes = append(notes, fmt.Sprintf("not checked: what clients of %s watch: %v", e.Server, e.Err))
+		}
+	}
+	return notes
+}

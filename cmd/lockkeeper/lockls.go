@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/lockscan"
+)
+
+func (o *lockOptions) lsCommand() *cobra.Command {
+	watch := false
+	c := &cobra.Command{
+		Use:   "ls [PATH]",
+		Short: "Show who holds locks, and who waits",
+		Long: `Show the locks at PATH and below, by default all: who holds each, and the queue in
+order. A time is that since which the session's znode exists, that is, since when it
+has asked for the lock. The token is the fencing token, the znode's czxid.
+
+Servers tell more by four-letter words, if they are configured to
+(4lw.commands.whitelist): the addresses of clients by cons, each server for its own
+clients, and by dump, only the leader, when a session ends if it is not heard from
+any more, in whole seconds. So give all servers by --server. What no server tells is
+left out.`,
+		Example: `  lockkeeper lock ls
+  lockkeeper lock ls /locks --watch
+  lockkeeper lock ls --json | jq '.locks[] | select(.queue | length > 10)'`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("usage: %s", c.UseLine())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			root := "/"
+			if len(args) == 1 {
+				root = args[0]
+			}
+			return o.ls(c, root, watch)
+		},
+	}
+	o.looks(c)
+	c.Flags().BoolVar(&watch, "watch", false, "show the locks again whenever they change, without the times at which sessions end")
+	c.Flags().BoolVar(&o.all, "all", false, "show all ephemeral and sequential znodes, also those of unknown recipes, which need not be locks")
+	return c
+}
+
+func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
+	if err := lockPath(root); err != nil {
+		return err
+	}
+	ctx, cancel := interruptible()
+	defer cancel()
+	first, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	s, err := o.open(first, c.Flags())
+	if err != nil {
+		return o.waited(first, err)
+	}
+	defer s.Close()
+	if err := s.Scan(first, root, watch); err != nil {
+		return o.waited(first, err)
+	}
+	stdout, stderr := c.OutOrStdout(), c.ErrOrStderr()
+	if !watch {
+		s.words = lockscan.Ask(first, s.servers, "cons", "dump")
+		l := s.listing(root, o.all)
+		if o.json {
+			return json.NewEncoder(stdout).Encode(l)
+		}
+		fmt.Fprint(stdout, l)
+		for _, note := range l.Notes {
+			fmt.Fprintf(stderr, "lockkeeper: %s\n", note)
+		}
+		return nil
+	}
+	shown := ""
+	for {
+		s.meet(ctx, o.all)
+		l := s.listing(root, o.all)
+		l.Notes = nil
+		if state := fmt.Sprint(s.Locks(o.all)); state != shown || shown == "" {
+			shown = state
+			switch {
+			case o.json:
+				err = json.NewEncoder(stdout).Encode(l)
+			case isTerminal(stdout):
+				_, err = fmt.Fprintf(stdout, "\x1b[H\x1b[2J%s\n%s", l.At.Format(timeFormat), l)
+			default:
+				_, err = fmt.Fprintf(stdout, "%s\n%s\n", l.At.Format(timeFormat), l)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := s.Next(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil // that is how a user ends it
+			}
+			return err
+		}
+	}
+}
+
+// meet asks servers for the clients of sessions that have not been seen before.
+func (s *look) meet(ctx context.Context, all bool) {
+	if s.words == nil {
+		s.words = &lockscan.Words{Clients: map[int64]lockscan.Client{}}
+	}
+	var present []int64
+	for _, l := range s.Locks(all) {
+		for _, c := range l.All() {
+			present = append(present, c.Session)
+		}
+	}
+	known := s.words.Clients
+	if !slices.ContainsFunc(present, func(id int64) bool { _, ok := known[id]; return !ok && id != 0 }) {
+		return
+	}
+	s.words = lockscan.Ask(ctx, s.servers, "cons")
+	for _, id := range present { // what is unknown now is not asked for again
+		if _, ok := s.words.Clients[id]; !ok {
+			s.words.Clients[id] = known[id]
+		}
+	}
+}
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+// listing is what ls shows, in JSON and as text.
+type listing struct {
+	At         time.Time   `json:"at"`
+	Locks      []shownLock `json:"locks"`
+	Unreadable []string    `json:"unreadable,omitempty"`
+	Notes      []string    `json:"notes,omitempty"`
+}
+
+type shownLock struct {
+	Path    string         `json:"path"`
+	Kind    locks.Kind     `json:"kind"`
+	Client  locks.Client   `json:"client,omitempty"`
+	Slots   int            `json:"slots,omitempty"`
+	Holders []shownSession `json:"holders"`
+	Queue   []shownSession `json:"queue"`
+}
+
+type shownSession struct {
+	Session   string    `json:"session,omitempty"` // absent if the znode is not ephemeral
+	Token     int64     `json:"token"`
+	Znode     string    `json:"znode"`
+	Shared    bool      `json:"shared,omitempty"`
+	Since     time.Time `json:"since"`
+	ForMS     int64     `json:"for_ms"`
+	Address   string    `json:"address,omitempty"`
+	Server    string    `json:"server,omitempty"`
+	TimeoutMS int64     `json:"session_timeout_ms,omitempty"`
+	LeftMS    *int64    `json:"session_left_ms,omitempty"`
+}
+
+// listing gathers what is known. now is this machine's time; the servers' may differ.
+func (s *look) listing(root string, all bool) *listing {
+	l := &listing{At: time.Now(), Locks: []shownLock{}, Unreadable: s.Unreadable()}
+	show := func(from []locks.Contender) []shownSession {
+		to := []shownSession{}
+		for i := range from {
+			to = append(to, s.shown(&from[i], l.At))
+		}
+		return to
+	}
+	for _, x := range s.Locks(all) {
+		l.Locks = append(l.Locks, shownLock{x.Path, x.Kind, x.Client, x.Slots, show(x.Holders), show(x.Queue)})
+	}
+	if len(l.Locks) == 0 {
+		l.Notes = append(l.Notes, fmt.Sprintf("nobody holds a lock at %s or below", root))
+	} else {
+		for _, word := range []string{"cons", "dump"} {
+			for _, e := range s.words.Refused[word] {
+				l.Notes = append(l.Notes, fmt.Sprintf("%s are not known from %s: %v", map[string]string{"cons": "clients", "dump": "ends of sessions"}[word], e.Server, e.Err))
+			}
+		}
+	}
+	for _, at := range l.Unreadable {
+		l.Notes = append(l.Notes, fmt.Sprintf("no permission to read all of %s", at))
+	}
+	return l
+}
+
+func (s *look) shown(c *locks.Contender, now time.Time) shownSession {
+	x := shownSession{Token: c.Token, Znode: path.Base(c.Path), Shared: c.Shared, Since: time.UnixMilli(c.Since)}
+	x.ForMS = max(0, now.Sub(x.Since).Milliseconds())
+	if c.Session == 0 {
+		return x
+	}
+	x.Session = locks.ID(c.Session)
+	client := s.words.Clients[c.Session]
+	x.Address, x.Server, x.TimeoutMS = client.Addr, client.Server, client.Timeout.Milliseconds()
+	if end, ok := s.words.Expiry[c.Session]; ok {
+		left := max(0, end.Sub(now).Milliseconds())
+		x.LeftMS = &left
+	}
+	return x
+}
+
+// String formats the listing as text. Columns of which nothing is known are left out.
+func (l *listing) String() string {
+	addresses, ends := false, false
+	for _, x := range l.Locks {
+		for _, c := range append(x.Holders[:len(x.Holders):len(x.Holders)], x.Queue...) {
+			addresses = addresses || c.Address != ""
+			ends = ends || c.LeftMS != nil
+		}
+	}
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	if len(l.Locks) > 0 {
+		fmt.Fprint(t, "\tSESSION\tTOKEN\tSINCE\tFOR")
+		if addresses {
+			fmt.Fprint(t, "\tCLIENT")
+		}
+		if ends {
+			fmt.Fprint(t, "\tENDS IN")
+		}
+		fmt.Fprintln(t)
+	}
+	for _, x := range l.Locks {
+		about := string(x.Kind)
+		if x.Slots > 0 {
+			about += fmt.Sprintf(" of %d slots", x.Slots)
+		}
+		if x.Client != "" {
+			about += ", " + string(x.Client)
+		}
+		fmt.Fprintf(t, "%s (%s)\n", x.Path, about)
+		line := func(does string, c *shownSession) {
+			fmt.Fprintf(t, "  %s\t%s\t%d\t%s\t%s", does, cmp.Or(c.Session, "not ephemeral"), c.Token, c.Since.Format(timeFormat), brief(time.Duration(c.ForMS)*time.Millisecond))
+			if addresses {
+				fmt.Fprintf(t, "\t%s", cmp.Or(c.Address, "-"))
+			}
+			if ends && c.LeftMS != nil {
+				fmt.Fprintf(t, "\t%s", brief(time.Duration(*c.LeftMS)*time.Millisecond))
+			} else if ends {
+				fmt.Fprint(t, "\t-")
+			}
+			fmt.Fprintln(t)
+		}
+		for i := range x.Holders {
+			line("holds", &x.Holders[i])
+		}
+		for i := range x.Queue {
+			line("waits", &x.Queue[i])
+		}
+	}
+	t.Flush()
+	return b.String()
+}
+
+// brief formats a duration for people.
+func brief(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 100*time.Hour:
+		return d.Round(time.Second).String()
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}

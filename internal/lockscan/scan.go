@@ -1,0 +1,411 @@
+// Package lockscan reads the locks of any server that speaks ZooKeeper's protocol, with a
+// stock client, and follows them by watches. What clients and servers say beyond that it
+// learns from four-letter words. Package locks tells what is a lock.
+package lockscan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+)
+
+// maxFrame is the length of the longest reply that a client accepts: ZooKeeper does not
+// limit a list of children.
+const maxFrame = 64 << 20
+
+// quiet drops the log of the stock client.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// Connect opens a session of a stock client. event is called with the events of the
+// session and of watches and must not block; it may be nil. The error is that of the last
+// attempt to connect if ctx ends before there is a session.
+func Connect(ctx context.Context, servers []string, timeout time.Duration, event func(zk.Event)) (*zk.Conn, error) {
+	ready := make(chan struct{})
+	var once sync.Once
+	var mu sync.Mutex
+	var last error
+	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
+		nc, err := net.DialTimeout(network, address, timeout)
+		mu.Lock()
+		defer mu.Unlock()
+		last = err
+		return nc, err
+	}
+	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
+		zk.WithEventCallback(func(e zk.Event) {
+			if e.State == zk.StateHasSession {
+				once.Do(func() { close(ready) })
+			}
+			if event != nil {
+				event(e)
+			}
+		}))
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ready:
+		return conn, nil
+	case <-ctx.Done():
+		conn.Close()
+		mu.Lock()
+		defer mu.Unlock()
+		if last == nil {
+			last = errors.New("no session")
+		}
+		return nil, fmt.Errorf("cannot connect to %s: %w", strings.Join(servers, ","), last)
+	}
+}
+
+// Scanner reads the znodes below a root and keeps the directories of locks. Only one of its
+// methods may be called at a time.
+type Scanner struct {
+	conn *zk.Conn
+	root string // of the last Scan
+
+	mu    sync.Mutex
+	dirty map[string]bool // directories whose children have changed
+	lost  bool            // the watches are gone
+	wake  chan struct{}   // has a value if dirty or lost was set
+
+	dirs       map[string]*directory
+	unreadable map[string]bool // no permission
+}
+
+// directory is a znode that was listed.
+type directory struct {
+	locks.Directory
+	czxid int64
+	below []string // the names of its children that are directories
+}
+
+// Start opens a session and returns a Scanner that has not read anything yet. auth, if it is
+// not nil, is called with the new connection.
+func Start(ctx context.Context, servers []string, auth func(*zk.Conn) error) (*Scanner, error) {
+	s := &Scanner{dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
+	conn, err := Connect(ctx, servers, sessionTimeout, s.event)
+	if err != nil {
+		return nil, err
+	}
+	s.conn = conn
+	if auth != nil {
+		if err := auth(conn); err != nil {
+			conn.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+const sessionTimeout = 10 * time.Second
+
+// Close ends the session.
+func (s *Scanner) Close() { s.conn.Close() }
+
+// Conn returns the connection.
+func (s *Scanner) Conn() *zk.Conn { return s.conn }
+
+func (s *Scanner) event(e zk.Event) {
+	s.mu.Lock()
+	switch {
+	case e.Type == zk.EventNodeChildrenChanged, e.Type == zk.EventNodeDeleted, e.Type == zk.EventNodeCreated:
+		s.dirty[e.Path] = true
+	case e.Type == zk.EventNotWatching, e.State == zk.StateExpired:
+		s.lost = true
+	default:
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// workers is how many requests are in progress at a time.
+const workers = 64
+
+// Scan reads everything below a root. With watch it also sets watches, for Next; then the
+// root need not exist yet. If ctx ends before, Scan closes the connection.
+func (s *Scanner) Scan(ctx context.Context, root string, watch bool) error {
+	s.root = root
+	s.mu.Lock()
+	clear(s.dirty)
+	s.lost = false
+	s.mu.Unlock()
+	clear(s.dirs)
+	clear(s.unreadable)
+	if err := s.read(ctx, watch, s.root); err != nil {
+		return err
+	}
+	if s.dirs[s.root] == nil && !s.unreadable[s.root] && !watch {
+		return fmt.Errorf("%s does not exist", s.root)
+	}
+	return nil
+}
+
+// Next waits for a change and reads it. Scan must have been called with watch set. If ctx
+// ends while Next reads, it closes the connection.
+func (s *Scanner) Next(ctx context.Context) error {
+	select {
+	case <-s.wake:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	var dirty []string
+	for at := range s.dirty {
+		if s.dirs[at] != nil || at == s.root {
+			dirty = append(dirty, at)
+		}
+	}
+	clear(s.dirty)
+	lost := s.lost
+	s.mu.Unlock()
+	if lost {
+		return s.Scan(ctx, s.root, true)
+	}
+	slices.Sort(dirty)
+	return s.read(ctx, true, dirty...)
+}
+
+// listing is what a worker has read of a znode.
+type listing struct {
+	at         string
+	dir        *directory // nil if it does not exist
+	unreadable bool
+	err        error
+}
+
+// read lists these znodes, and those below them that are not known yet.
+func (s *Scanner) read(ctx context.Context, watch bool, todo ...string) error {
+	stop := context.AfterFunc(ctx, s.conn.Close) // which ends requests that wait for a connection
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type job struct {
+		at     string
+		before *directory
+	}
+	work, done := make(chan job), make(chan listing)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(work)
+	for range workers {
+		wg.Go(func() {
+			for j := range work {
+				l := s.list(ctx, j.at, j.before, watch)
+				select {
+				case done <- l:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	for busy := 0; len(todo) > 0 || busy > 0; {
+		var out chan job
+		var first job
+		if len(todo) > 0 {
+			at := todo[len(todo)-1]
+			out, first = work, job{at, s.dirs[at]}
+		}
+		select {
+		case out <- first:
+			todo = todo[:len(todo)-1]
+			busy++
+		case l := <-done:
+			busy--
+			if l.err != nil {
+				return fmt.Errorf("%s: %w", l.at, l.err)
+			}
+			todo = append(todo, s.take(l)...)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// take stores a listing and returns the directories below that are new.
+func (s *Scanner) take(l listing) (fresh []string) {
+	delete(s.unreadable, l.at)
+	before := s.dirs[l.at]
+	if l.dir == nil {
+		s.forget(l.at)
+	}
+	if l.unreadable {
+		s.unreadable[l.at] = true
+	}
+	if l.dir == nil {
+		return nil
+	}
+	s.dirs[l.at] = l.dir
+	for _, name := range l.dir.below {
+		if before == nil || !slices.Contains(before.below, name) {
+			fresh = append(fresh, path.Join(l.at, name))
+		}
+	}
+	if before != nil {
+		for _, name := range before.below {
+			if !slices.Contains(l.dir.below, name) {
+				s.forget(path.Join(l.at, name))
+			}
+		}
+	}
+	return fresh
+}
+
+func (s *Scanner) forget(at string) {
+	dir := s.dirs[at]
+	delete(s.dirs, at)
+	delete(s.unreadable, at)
+	if dir != nil {
+		for _, name := range dir.below {
+			s.forget(path.Join(at, name))
+		}
+	}
+}
+
+// list reads the children of a znode, and those of their Stats that matter and that are
+// not known from before.
+func (s *Scanner) list(ctx context.Context, at string, before *directory, watch bool) (l listing) {
+	l.at = at
+	var names []string
+	var stat *zk.Stat
+	l.err = s.retry(ctx, func() (err error) {
+		if watch {
+			names, stat, _, err = s.conn.ChildrenW(at)
+		} else {
+			names, stat, err = s.conn.Children(at)
+		}
+		if errors.Is(err, zk.ErrNoNode) && watch && at == s.root {
+			_, _, _, err = s.conn.ExistsW(at)
+			stat = nil
+		}
+		return err
+	})
+	switch {
+	case errors.Is(l.err, zk.ErrNoNode):
+		l.err = nil
+		return l
+	case errors.Is(l.err, zk.ErrNoAuth):
+		l.unreadable, l.err = true, nil
+		return l
+	case l.err != nil || stat == nil:
+		return l
+	}
+	l.dir = &directory{czxid: stat.Czxid}
+	known := map[string]locks.Node{}
+	if before != nil && before.czxid == stat.Czxid {
+		for _, n := range before.Nodes { // a sequential name, or a UUID, is never used again
+			known[n.Name] = n
+		}
+	}
+	slices.Sort(names)
+	var unknown []string
+	for _, name := range names {
+		n, ok := known[name]
+		switch {
+		case ok:
+			l.dir.Nodes = append(l.dir.Nodes, n)
+			if slices.Contains(before.below, name) {
+				l.dir.below = append(l.dir.below, name)
+			}
+		case at == "/" && name == "zookeeper":
+		case locks.Interesting(name):
+			unknown = append(unknown, name)
+		default:
+			l.dir.below = append(l.dir.below, name)
+			if name == locks.KazooQueue && stat.DataLength > 0 {
+				l.dir.Data, _, _ = s.conn.Get(at) // without it, the number of slots is unknown
+			}
+		}
+	}
+	stats, unreadable, err := s.stats(ctx, at, unknown)
+	if err != nil {
+		l.err = err
+		return l
+	}
+	l.unreadable = unreadable
+	for i, name := range unknown {
+		if x := stats[i]; x != nil {
+			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version})
+			if x.NumChildren > 0 {
+				l.dir.below = append(l.dir.below, name)
+			}
+		}
+	}
+	return l
+}
+
+// stats returns the Stats of children of a znode, nil for those that do not exist or may
+// not be read. unreadable reports whether there are some of the latter.
+func (s *Scanner) stats(ctx context.Context, at string, names []string) (stats []*zk.Stat, unreadable bool, err error) {
+	stats, errs := make([]*zk.Stat, len(names)), make([]error, len(names))
+	var next atomic.Int64
+	var refused atomic.Bool
+	var wg sync.WaitGroup
+	for range min(workers, len(names)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
+				errs[i] = s.retry(ctx, func() error {
+					exists, stat, err := s.conn.Exists(path.Join(at, names[i]))
+					if exists {
+						stats[i] = stat
+					}
+					return err
+				})
+				if errors.Is(errs[i], zk.ErrNoAuth) {
+					refused.Store(true)
+					errs[i] = nil
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return stats, refused.Load(), errors.Join(errs...)
+}
+
+// retry repeats a read whose answer was lost with its connection.
+func (s *Scanner) retry(ctx context.Context, read func() error) error {
+	for {
+		err := read()
+		again := errors.Is(err, zk.ErrConnectionClosed) || errors.Is(err, zk.ErrNoServer) || errors.Is(err, zk.ErrSessionExpired) || errors.Is(err, zk.ErrSessionMoved)
+		if !again || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// Locks returns the locks that the last Scan or Next has found. See [locks.Find].
+func (s *Scanner) Locks(any bool) []locks.Lock {
+	dirs := make(map[string]*locks.Directory, len(s.dirs))
+	for at, dir := range s.dirs {
+		dirs[at] = &dir.Directory
+	}
+	return locks.Find(dirs, any)
+}
+
+// Unreadable returns the paths that the client may not read, in order.
+func (s *Scanner) Unreadable() (paths []string) {
+	for at := range s.unreadable {
+		paths = append(paths, at)
+	}
+	slices.Sort(paths)
+	return paths
+}
