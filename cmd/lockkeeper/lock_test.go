@@ -32,7 +32,7 @@ func client(t *testing.T, addr string) *zk.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	conn, err := lockscan.Connect(ctx, []string{addr}, time.Minute, nil)
+	conn, err := lockscan.Connect(ctx, []string{addr}, time.Minute, lockscan.Options{})
 	check1(t, err)
 	t.Cleanup(conn.Close)
 	return conn

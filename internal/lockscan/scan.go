@@ -5,6 +5,7 @@ package lockscan
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -29,10 +30,9 @@ type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// Connect opens a session of a stock client. event is called with the events of the
-// session and of watches and must not block; it may be nil. The error is that of the last
-// attempt to connect if ctx ends before there is a session.
-func Connect(ctx context.Context, servers []string, timeout time.Duration, event func(zk.Event)) (*zk.Conn, error) {
+// Connect opens a session of a stock client. If ctx ends before there is a session, the
+// error is that of the last attempt to connect. The options come after Connect's own.
+func Connect(ctx context.Context, servers []string, timeout time.Duration, o Options) (*zk.Conn, error) {
 	ready := make(chan struct{})
 	var once sync.Once
 	var mu sync.Mutex
@@ -40,34 +40,73 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, event
 	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
 		nc, err := net.DialTimeout(network, address, timeout)
 		mu.Lock()
-		defer mu.Unlock()
 		last = err
-		return nc, err
+		mu.Unlock()
+		if err != nil || o.Granted == nil {
+			return nc, err
+		}
+		return &handshake{Conn: nc, granted: o.Granted}, nil
 	}
 	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
 				once.Do(func() { close(ready) })
 			}
-			if event != nil {
-				event(e)
+			if o.Event != nil {
+				o.Event(e)
 			}
 		}))
 	if err != nil {
 		return nil, err
 	}
+	err = nil
 	select {
 	case <-ready:
-		return conn, nil
+		if o.Auth == nil {
+			return conn, nil
+		}
+		if err = o.Auth(conn); err == nil {
+			return conn, nil
+		}
 	case <-ctx.Done():
-		conn.Close()
 		mu.Lock()
 		defer mu.Unlock()
-		if last == nil {
-			last = errors.New("no session")
+		if err = last; err == nil {
+			err = errors.New("no session")
 		}
-		return nil, fmt.Errorf("cannot connect to %s: %w", strings.Join(servers, ","), last)
+		err = fmt.Errorf("cannot connect to %s: %w", strings.Join(servers, ","), err)
 	}
+	conn.Close()
+	return nil, err
+}
+
+// Options are what Connect needs not know. Each may be nil.
+type Options struct {
+	Auth    func(*zk.Conn) error // is called with the new connection
+	Event   func(zk.Event)       // is called with the events of the session and of watches; it must not block
+	Granted func(time.Duration)  // is called with the session timeout that a server grants, for each connection; it must not block
+}
+
+// handshake is a connection that reads the session timeout from the server's answer to the
+// handshake, which the stock client does not tell: after the length of the frame come the
+// version of the protocol and the timeout in ms (ConnectResponse).
+type handshake struct {
+	net.Conn
+	head    []byte
+	granted func(time.Duration)
+}
+
+func (h *handshake) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	if missing := 12 - len(h.head); missing > 0 {
+		h.head = append(h.head, b[:min(n, missing)]...)
+		if len(h.head) == 12 {
+			if ms := int32(binary.BigEndian.Uint32(h.head[8:])); ms > 0 { // otherwise the session is refused
+				h.granted(time.Duration(ms) * time.Millisecond)
+			}
+		}
+	}
+	return n, err
 }
 
 // Scanner reads the znodes below a root and keeps the directories of locks. Only one of its
@@ -92,22 +131,18 @@ type directory struct {
 	below []string // the names of its children that are directories
 }
 
-// Start opens a session and returns a Scanner that has not read anything yet. auth, if it is
-// not nil, is called with the new connection.
+// Start opens a session and returns a Scanner that has not read anything yet. auth may be nil.
 func Start(ctx context.Context, servers []string, auth func(*zk.Conn) error) (*Scanner, error) {
-	s := &Scanner{dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
-	conn, err := Connect(ctx, servers, sessionTimeout, s.event)
-	if err != nil {
-		return nil, err
-	}
+	s := On(nil)
+	conn, err := Connect(ctx, servers, sessionTimeout, Options{Auth: auth, Event: s.event})
 	s.conn = conn
-	if auth != nil {
-		if err := auth(conn); err != nil {
-			conn.Close()
-			return nil, err
-		}
-	}
-	return s, nil
+	return s, err
+}
+
+// On returns a Scanner over a connection that the caller keeps. It can only Scan without
+// watching.
+func On(conn *zk.Conn) *Scanner {
+	return &Scanner{conn: conn, dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
 }
 
 const sessionTimeout = 10 * time.Second

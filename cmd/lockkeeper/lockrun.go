@@ -1,0 +1,471 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/lockscan"
+	"github.com/lockkeeper/lockkeeper/internal/procgroup"
+	"github.com/lockkeeper/lockkeeper/lock"
+)
+
+// Exit codes of lock run, where possible those of timeout(1).
+const (
+	exitLost     = 123 // the lock was lost, and the command ended for that
+	exitNotHeld  = 124 // the lock was not free in time
+	exitNoRun    = 125 // lock run itself failed
+	exitNoExec   = 126 // the command cannot be executed
+	exitNotFound = 127
+	exitSignal   = 128 // plus the number of the signal
+)
+
+// runOptions are the flags of lock run.
+type runOptions struct {
+	*lockOptions
+	wait, connect, session, grace time.Duration
+	try, shared                   bool
+	slots                         int
+}
+
+func (o *lockOptions) runCommand() *cobra.Command {
+	r := &runOptions{lockOptions: o}
+	c := &cobra.Command{
+		Use:   "run PATH -- CMD ...",
+		Short: "Run a command while holding a lock",
+		Long: `Wait for the lock at PATH, run CMD while holding it, and return CMD's exit code.
+Clients of go-zookeeper and Curator can use the same lock; with --shared those of
+Curator's read/write lock, and with --slots those of its semaphore.
+
+CMD runs in a process group of its own, and gets
+
+  LOCKKEEPER_PATH     the path of the lock
+  LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
+                      earlier holders; give it to what the lock protects, which should
+                      refuse smaller ones
+  LOCKKEEPER_SESSION  the id of the session
+
+The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. CMD
+cannot read from a terminal. When CMD ends, the lock is released; what CMD has left
+running in the background goes on without it.
+
+If no server answers for two thirds of the session timeout, the lock is lost, and
+the whole group is ended before another client can hold the lock: with TERM, and
+after --grace, or earlier if the session could end, with KILL. If 'lock run' is
+killed itself, or stopped for too long, a second process kills the group in time; on
+Windows, a job object does so, but not while 'lock run' is suspended. Only processes
+that leave the group escape. The lock is also lost if someone deletes its znode, but
+then another client may hold it at once.
+
+The exit code is that of CMD, or
+    2  the command line is wrong
+  123  the lock was lost before CMD ended, or CMD was ended for that
+  124  the lock was not free in time (--try, --timeout)
+  125  the lock could not be taken for another reason
+  126  CMD cannot be executed
+  127  CMD was not found
+  128  plus the number of a signal that ended CMD, or 'lock run' while it waited`,
+		Example: `  lockkeeper lock run /locks/backup -- backup.sh
+  lockkeeper lock run --try /locks/cron/report -- make report
+  lockkeeper lock run --slots 3 --timeout 10m /locks/upload -- sh -c 'upload --token $LOCKKEEPER_TOKEN'`,
+		Args: func(c *cobra.Command, args []string) error {
+			if c.ArgsLenAtDash() != 1 || len(args) < 2 {
+				return errors.New("lock run takes a path, --, and a command")
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
+	}
+	c.Flags().SortFlags = false
+	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {
+		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
+		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 is without limit")
+		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
+	})
+	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {
+		f.BoolVar(&r.shared, "shared", false, "take a read/write lock for reading, together with others")
+		f.IntVar(&r.slots, "slots", 0, "use a semaphore that `N` clients can hold; all must give the same number")
+		f.DurationVar(&r.session, "session-timeout", 10*time.Second, "how long after the last sign of life the server releases the lock; servers grant between 2 and 20 of their ticks")
+		f.DurationVar(&r.grace, "grace", 5*time.Second, "the longest time between TERM and KILL if the lock is lost; it is never more than what is left of the session")
+	})
+	return c
+}
+
+// guardCommand is the guard of lock run's process group.
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: guardName, Hidden: true, Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if procgroup.Guard(c.InOrStdin()) {
+				return errors.New("ended the command, since lock run does not go on")
+			}
+			return nil
+		},
+	}
+}
+
+const guardName = "guard-of-run"
+
+// check checks the flags.
+func (o *runOptions) check(flags *pflag.FlagSet) error {
+	for name, d := range map[string]time.Duration{"timeout": o.wait, "grace": o.grace} {
+		if d < 0 {
+			return badFlag(flags, name, "it must not be negative")
+		}
+	}
+	switch {
+	case o.try && o.wait > 0:
+		return badFlag(flags, "timeout", "not together with --try")
+	case o.slots < 0:
+		return badFlag(flags, "slots", "it must not be negative")
+	case o.shared && o.slots > 0:
+		return badFlag(flags, "slots", "not together with --shared")
+	case o.session < time.Second || o.session > time.Hour:
+		return badFlag(flags, "session-timeout", "%v is not between 1s and 1h", o.session)
+	}
+	return nil
+}
+
+// run holds the lock at a path while a command runs.
+func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
+	if err := lockPath(at); err != nil {
+		return err
+	}
+	if at == "/" {
+		return usageError{errors.New("/ cannot be a lock")}
+	}
+	if err := o.check(c.Flags()); err != nil {
+		return err
+	}
+	servers, err := o.addresses(c.Flags())
+	if err != nil {
+		return err
+	}
+	auth, err := o.identify(c.Flags())
+	if err != nil {
+		return err
+	}
+	if command[0], err = exec.LookPath(command[0]); err != nil {
+		return cannotRun(err)
+	}
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, procgroup.Forwarded...)
+	defer signal.Stop(signals)
+
+	r := &lockRun{o: o, at: at, servers: servers, stderr: c.ErrOrStderr(), signals: signals, less: make(chan struct{})}
+	if err := r.open(auth); err != nil {
+		return err
+	}
+	defer r.conn.Close()
+	held, err := r.take()
+	if err != nil {
+		return err
+	}
+	return r.hold(held, c, command)
+}
+
+// cannotRun returns the error for a command that cannot be started.
+func cannotRun(err error) error {
+	code := exitNoExec
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	return &exitError{code, err}
+}
+
+// lockRun is one run of lock run.
+type lockRun struct {
+	o       *runOptions
+	at      string
+	servers []string
+	stderr  io.Writer
+	signals <-chan os.Signal
+	conn    *zk.Conn
+
+	mu      sync.Mutex
+	timeout time.Duration // of the session, as granted with the first connection
+	less    chan struct{} // closed when a later connection has got less
+}
+
+// granted notes which session timeout a server grants.
+func (r *lockRun) granted(d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.timeout == 0:
+		r.timeout = d
+	case d < r.timeout:
+		select {
+		case <-r.less:
+		default:
+			close(r.less)
+		}
+	}
+}
+
+// ended is the error for a signal that ends lock run while it waits.
+func ended(s os.Signal) error {
+	code := exitSignal
+	if number, ok := s.(syscall.Signal); ok {
+		code += int(number)
+	}
+	return &exitError{code, nil}
+}
+
+// open opens the session.
+func (r *lockRun) open(auth func(*zk.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), r.o.connect)
+	defer cancel()
+	type opened struct {
+		conn *zk.Conn
+		err  error
+	}
+	done := make(chan opened, 1)
+	go func() {
+		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Granted: r.granted})
+		done <- opened{conn, err}
+	}()
+	select {
+	case x := <-done:
+		if r.conn = x.conn; x.err != nil {
+			return &exitError{exitNoRun, x.err}
+		}
+		return nil
+	case s := <-r.signals:
+		cancel()
+		if x := <-done; x.conn != nil {
+			x.conn.Close()
+		}
+		return ended(s)
+	}
+}
+
+// lockKind returns how to take the lock: waiting for it, or not.
+func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
+	r.mu.Lock()
+	options := []lock.Option{lock.WithSessionTimeout(r.timeout), lock.WithData([]byte(describeSelf()))}
+	r.mu.Unlock()
+	try := r.o.try
+	choose := func(wait, once func(context.Context) (*lock.Held, error)) func(context.Context) (*lock.Held, error) {
+		if try {
+			return once
+		}
+		return wait
+	}
+	switch {
+	case r.o.shared:
+		m := lock.NewRW(r.conn, r.at, options...)
+		return choose(m.RLock, m.TryRLock)
+	case r.o.slots > 0:
+		m := lock.NewSemaphore(r.conn, r.at, r.o.slots, options...)
+		return choose(m.Lock, m.TryLock)
+	}
+	m := lock.New(r.conn, r.at, options...)
+	return choose(m.Lock, m.TryLock)
+}
+
+// describeSelf says in a znode's data who holds the lock.
+func describeSelf() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s pid %d", host, os.Getpid())
+}
+
+const (
+	lookFirst = 300 * time.Millisecond // how long after it began to wait lock run says for whom
+	lookAgain = 30 * time.Second       // and how often it looks whether that has changed
+)
+
+// take waits for the lock.
+func (r *lockRun) take() (*lock.Held, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	if r.o.wait > 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), r.o.wait)
+	}
+	defer cancel()
+	type taken struct {
+		held *lock.Held
+		err  error
+	}
+	done := make(chan taken, 1)
+	acquire := r.lockKind()
+	go func() {
+		held, err := acquire(ctx)
+		done <- taken{held, err}
+	}()
+	said := ""
+	looked := make(chan string, 1)
+	look := time.NewTimer(lookFirst)
+	defer look.Stop()
+	for {
+		select {
+		case x := <-done:
+			switch {
+			case errors.Is(x.err, lock.ErrBusy):
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client", r.at)}
+			case errors.Is(x.err, context.DeadlineExceeded):
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v", r.at, r.o.wait)}
+			case x.err != nil:
+				return nil, &exitError{exitNoRun, x.err}
+			}
+			return x.held, nil
+		case <-look.C:
+			go func() { looked <- r.holders() }() // ends with the connection at the latest
+		case text := <-looked:
+			if text != "" && text != said {
+				fmt.Fprintf(r.stderr, "lockkeeper: waiting for %s\n", text)
+				said = text
+			}
+			look.Reset(lookAgain)
+		case s := <-r.signals:
+			return nil, ended(s)
+		}
+	}
+}
+
+// holders says who holds the lock, or nothing.
+func (r *lockRun) holders() string {
+	s := lockscan.On(r.conn)
+	if err := s.Scan(context.Background(), r.at, false); err != nil {
+		return ""
+	}
+	own := r.conn.SessionID()
+	for _, l := range s.Locks(true) {
+		if l.Path != r.at || len(l.Holders) == 0 || l.Holders[0].Session == own {
+			continue
+		}
+		h := &l.Holders[0]
+		look := look{Scanner: s, words: lockscan.Ask(context.Background(), r.servers, "cons")}
+		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
+		if n := len(l.Holders) - 1; n > 0 {
+			text += fmt.Sprintf(", and %d more with it", n)
+		}
+		ahead := 0
+		for _, c := range l.Queue {
+			if c.Session == own {
+				break
+			}
+			ahead++
+		}
+		if ahead > 0 {
+			text += fmt.Sprintf("; %d more wait before this command", ahead)
+		}
+		return text
+	}
+	return ""
+}
+
+// margin is how much of the last third of the session is left to the server: a leader that
+// has been replaced may answer for up to 300 ms (docs/reliability.md), and KILL takes a
+// moment.
+func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
+
+// hold runs the command.
+func (r *lockRun) hold(held *lock.Held, c *cobra.Command, command []string) error {
+	r.mu.Lock()
+	timeout := r.timeout
+	r.mu.Unlock()
+	// What is left when the lock is lost, until the group has to be gone.
+	last := max(0, timeout/3-margin(timeout))
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.OutOrStdout(), r.stderr
+	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
+	left := held.Remaining()
+	until := time.Now().Add(left + last)
+	if left <= 0 {
+		r.release(held)
+		return &exitError{exitLost, held.Err()}
+	}
+	g, err := procgroup.Start(cmd, []string{"lock", guardName}, left+last)
+	if err != nil {
+		r.release(held)
+		return cannotRun(err)
+	}
+	defer g.Release()
+	tick := time.NewTicker(timeout / 24)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.Done():
+			if why := held.Err(); why != nil { // this process may have been stopped for a while
+				r.release(held)
+				return &exitError{exitLost, fmt.Errorf("the command ended with exit code %d, but the lock is not held any more: %s", g.ExitCode(), reason(why))}
+			}
+			if err := r.release(held); err != nil {
+				fmt.Fprintf(r.stderr, "lockkeeper: the command has ended, but the lock may be released only with its session: %s\n", oneLine(err))
+			}
+			if code := g.ExitCode(); code != 0 {
+				return &exitError{code, nil}
+			}
+			return nil
+		case s := <-r.signals:
+			g.Signal(s)
+		case <-tick.C:
+			if left := held.Remaining(); left > 0 {
+				until = time.Now().Add(left + last)
+				g.Trust(left + last)
+			}
+		case <-held.Lost():
+			return r.lost(held, g, until, held.Err())
+		case <-r.less:
+			return r.lost(held, g, until, fmt.Errorf("a server grants less than the session timeout of %v", timeout))
+		}
+	}
+}
+
+// lost ends the group until a moment.
+func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why error) error {
+	grace := min(r.o.grace, time.Until(until)-50*time.Millisecond) // before the guard does it
+	if grace > 0 {
+		g.Terminate()
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		poll := time.NewTicker(10 * time.Millisecond) // nothing reports the end of the last process
+		defer poll.Stop()
+	waiting:
+		for {
+			select {
+			case <-timer.C:
+				break waiting
+			case <-poll.C:
+				select {
+				case <-g.Done():
+					if g.Empty() {
+						break waiting
+					}
+				default:
+				}
+			}
+		}
+	}
+	g.Kill()
+	<-g.Done()
+	r.release(held)
+	return &exitError{exitLost, fmt.Errorf("ended the command, since the lock is not held any more: %s", reason(why))}
+}
+
+// reason returns why a lock was lost, without what everyone knows.
+func reason(why error) string { return strings.TrimPrefix(why.Error(), lock.ErrLost.Error()+": ") }
+
+// release unlocks, but does not wait for a server for long: the session, which ends with
+// the process, releases the lock as well.
+func (r *lockRun) release(held *lock.Held) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return held.Unlock(ctx)
+}

@@ -1,0 +1,406 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/lock"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+)
+
+// runServer starts a server that grants sessions of 1 s to 10 s.
+func runServer(t *testing.T) *lockkeepertest.Server {
+	t.Helper()
+	return lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(500*time.Millisecond),
+		lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"cons"} }))
+}
+
+// locked is a running lock run.
+type locked struct {
+	*process
+	out *bufio.Scanner // what the command prints
+}
+
+// startRun starts lock run. At the end of the test its process and the one that it has
+// printed are killed.
+func startRun(t *testing.T, s *lockkeepertest.Server, args ...string) *locked {
+	t.Helper()
+	cmd := exec.Command(binary, append([]string{"lock", "run", "--server", s.Addr()}, args...)...)
+	read, write, err := os.Pipe() // unlike with StdoutPipe, what the command leaves behind does not matter
+	check1(t, err)
+	cmd.Stdout = write
+	l := &locked{startCmd(t, cmd), bufio.NewScanner(read)}
+	write.Close()
+	t.Cleanup(func() { read.Close() })
+	read.SetReadDeadline(time.Now().Add(time.Minute))
+	return l
+}
+
+// line waits for a line that the command prints.
+func (l *locked) line() string {
+	l.t.Helper()
+	if !l.out.Scan() {
+		l.t.Fatalf("the command prints nothing: %v %q", l.out.Err(), l.lines())
+	}
+	return l.out.Text()
+}
+
+// group waits for a line that is the pid of the command, which leads its process group.
+func (l *locked) group() int {
+	l.t.Helper()
+	pid, err := strconv.Atoi(l.line())
+	check1(l.t, err)
+	l.t.Cleanup(func() { syscall.Kill(-pid, syscall.SIGKILL) })
+	group, err := syscall.Getpgid(pid)
+	check1(l.t, err)
+	if own := l.Process.Pid; group != pid || group == own {
+		l.t.Fatalf("the command %d is in the group %d", pid, group)
+	}
+	return pid
+}
+
+// alive reports whether a process of a group runs. Zombies do not count: who has to wait for
+// them may be slow.
+func alive(t *testing.T, group int) bool {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	check1(t, err)
+	for _, name := range stats {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has just ended
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if f := strings.Fields(rest); len(f) > 2 && f[2] == strconv.Itoa(group) && f[0] != "Z" && f[0] != "X" {
+			return true
+		}
+	}
+	return false
+}
+
+// stubborn is a command that prints its pid, and that does not end by itself or by TERM, and
+// neither does the process that it starts.
+const stubborn = `trap '' TERM; (trap '' TERM; while :; do sleep 0.05; done) & echo $$; while :; do sleep 0.05; done`
+
+func TestLockRun(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "/locks/a", "--", "sh", "-c", `echo $LOCKKEEPER_PATH $LOCKKEEPER_TOKEN $LOCKKEEPER_SESSION; exit 7`)
+	got := l.line()
+	if code := l.exit(); code != 7 || len(l.lines()) != 0 {
+		t.Errorf("exit code %d, %q", code, l.lines())
+	}
+	var at string
+	var token, session int64
+	if n, err := fmt.Sscanf(got, "%s %d %v", &at, &token, &session); n != 3 || at != "/locks/a" || token <= 0 || session == 0 {
+		t.Errorf("%q: %v", got, err)
+	}
+	if held := s.Locks(); len(held) != 0 {
+		t.Errorf("left: %v", held)
+	}
+
+	l = startRun(t, s, "/locks/a", "--", "sh", "-c", `echo $LOCKKEEPER_TOKEN $LOCKKEEPER_SESSION; trap 'exit 3' USR1; echo ready; while :; do sleep 0.01; done`)
+	next := l.line()
+	held := s.Locks()
+	if want := fmt.Sprintf("%d %s", held[0].Token, locks.ID(held[0].Holder)); len(held) != 1 || next != want || held[0].Token <= token {
+		t.Errorf("got %s, not %s; %v", next, want, held)
+	}
+	l.line()
+	check1(t, l.Process.Signal(syscall.SIGUSR1))
+	if code := l.exit(); code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestLockRunExitCodes(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	conn := s.Connect(t, 10*time.Second)
+	l, held := contend(conn, "/held")
+	check1(t, <-held)
+	defer l.Unlock()
+	plain := filepath.Join(t.TempDir(), "plain")
+	check1(t, os.WriteFile(plain, []byte("text"), 0o600))
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"/a", "--", "true"}, 0, ""},
+		{[]string{"/a", "--", "sh", "-c", "exit 200"}, 200, ""},
+		{[]string{"/a", "--", "sh", "-c", "kill -TERM $$"}, 128 + 15, ""},
+		{[]string{"/a", "--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
+		{[]string{"--try", "/a", "--", "true"}, 0, ""},
+		{[]string{"--try", "/held", "--", "true"}, exitNotHeld, "/held is held by another client"},
+		{[]string{"--try", "--shared", "/held", "--", "true"}, exitNotHeld, "/held is held by another client"},
+		{[]string{"--timeout", "10ms", "/held", "--", "true"}, exitNotHeld, "/held was not free within 10ms"},
+		{[]string{"/a", "--", plain}, exitNoExec, "permission denied"},
+		{[]string{"/a", "--", "no-such-command"}, exitNotFound, "no-such-command"},
+		{[]string{"/a", "--", "/no/such/command"}, exitNotFound, "/no/such/command"},
+		{[]string{"--server", "127.0.0.1:1", "--connect-timeout", "10ms", "/a", "--", "true"}, exitNoRun, "cannot connect to 127.0.0.1:1"},
+	} {
+		l := startRun(t, s, c.args...)
+		if code := l.exit(); code != c.code {
+			t.Errorf("%q: exit code %d: %q", c.args, code, l.lines())
+		}
+		if c.says == "" {
+			if lines := l.lines(); len(lines) > 0 {
+				t.Errorf("%q: %q", c.args, lines)
+			}
+			continue
+		}
+		oneError(t, strings.Join(l.lines(), "\n")+"\n", c.says)
+	}
+	if locks := s.Locks(); len(locks) != 1 || len(locks[0].Queue) != 0 {
+		t.Errorf("left: %v", locks)
+	}
+	for args, says := range map[string]string{
+		"lock run":                                  "lock run takes a path, --, and a command",
+		"lock run /a":                               "lock run takes a path, --, and a command",
+		"lock run /a true":                          "lock run takes a path, --, and a command",
+		"lock run /a --":                            "lock run takes a path, --, and a command",
+		"lock run /a /b -- true":                    "lock run takes a path, --, and a command",
+		"lock run a -- true":                        `"a" is not the path of a znode`,
+		"lock run / -- true":                        "/ cannot be a lock",
+		"lock run --try --timeout 1s /a -- true":    "--timeout: not together with --try",
+		"lock run --timeout -1s /a -- true":         "--timeout: it must not be negative",
+		"lock run --grace -1s /a -- true":           "--grace: it must not be negative",
+		"lock run --slots -1 /a -- true":            "--slots: ",
+		"lock run --slots 2 --shared /a -- true":    "--slots: not together with --shared",
+		"lock run --session-timeout 1ms /a -- true": "--session-timeout: ",
+	} {
+		code, stdout, stderr := call(nil, strings.Fields(args)...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%s: exit code %d, %q", args, code, stdout)
+		}
+		oneError(t, stderr, says)
+	}
+}
+
+// TestLockRunWaits: it says for whom, and takes its turn. A signal ends the wait.
+func TestLockRunWaits(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	conn := client(t, s.Addr())
+	l, held := contend(conn, "/lock")
+	check1(t, <-held)
+	first := startRun(t, s, "/lock", "--", "echo", "mine")
+	s.WaitWaiters("/lock", 1)
+	second := startRun(t, s, "/lock", "--", "echo", "mine")
+	s.WaitWaiters("/lock", 2)
+	waitFor(t, "what lock run says", func() bool { return len(first.lines()) > 0 && len(second.lines()) > 0 })
+	want := fmt.Sprintf("lockkeeper: waiting for /lock: session %s (client 127.0.0.1:", locks.ID(conn.SessionID()))
+	if said := first.lines()[0]; !strings.HasPrefix(said, want) || !strings.HasSuffix(said, fmt.Sprintf("token %d", s.Locks()[0].Token)) {
+		t.Errorf("it says %q", said)
+	}
+	if said := second.lines()[0]; !strings.HasPrefix(said, want) || !strings.HasSuffix(said, "; 1 more wait before this command") {
+		t.Errorf("it says %q", said)
+	}
+	check1(t, second.Process.Signal(syscall.SIGTERM))
+	if code := second.exit(); code != exitSignal+15 {
+		t.Errorf("exit code %d", code)
+	}
+	s.WaitWaiters("/lock", 1)
+	check1(t, l.Unlock())
+	if code := first.exit(); code != exitOK || first.line() != "mine" {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+func TestLockRunTogether(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{"shared": {"--shared"}, "slots": {"--slots", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := runServer(t)
+			command := []string{"/lock", "--", "sh", "-c", "echo $$; while :; do sleep 0.01; done"}
+			a, b := startRun(t, s, append(flags, command...)...), startRun(t, s, append(flags, command...)...)
+			a.group()
+			b.group() // both hold it
+			if name == "shared" {
+				if code := startRun(t, s, "--try", "/lock", "--", "true").exit(); code != exitNotHeld {
+					t.Errorf("exit code %d", code)
+				}
+			} else if code := startRun(t, s, "--try", "--slots", "2", "/lock", "--", "true").exit(); code != exitNotHeld {
+				t.Errorf("exit code %d", code)
+			}
+			if l := lsJSON(t, s.Addr()).Locks; len(l) != 1 || len(l[0].Holders) != 2 || len(l[0].Queue) != 0 {
+				t.Errorf("got %+v", l)
+			}
+			check1(t, a.Process.Signal(syscall.SIGTERM))
+			if code := a.exit(); code != exitSignal+15 {
+				t.Errorf("exit code %d", code)
+			}
+		})
+	}
+}
+
+// TestLockRunOutlastsARestart of the server, while it holds the lock and while it waits.
+func TestLockRunOutlastsARestart(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	a := startRun(t, s, "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.01; done")
+	a.group()
+	b := startRun(t, s, "/lock", "--", "echo", "mine")
+	s.WaitWaiters("/lock", 1)
+	s.Stop()
+	s.Restart()
+	s.WaitWaiters("/lock", 1)
+	check1(t, a.Process.Signal(syscall.SIGUSR1))
+	if code := a.exit(); code != 5 {
+		t.Errorf("exit code %d %q", code, a.lines())
+	}
+	if code := b.exit(); code != exitOK || b.line() != "mine" {
+		t.Errorf("exit code %d %q", code, b.lines())
+	}
+}
+
+// TestLockRunLoses: whatever takes the lock away, every process of the group has ended before
+// another client holds the lock. If the znode is deleted, no client can know that before.
+func TestLockRunLoses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		take func(t *testing.T, s *lockkeepertest.Server, l *locked, group int)
+		code int // of lock run, -1 if a signal ends it
+		says string
+	}{
+		{"server stopped", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
+			s.Stop()
+			l.exit()
+			gone(t, group)
+			s.Restart()
+		}, exitLost, "ended the command, since the lock is not held any more"},
+		{"znode deleted", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
+			if code, _, stderr := call(nil, "lock", "break", "--yes", "--server", s.Addr(), "/lock"); code != exitOK {
+				t.Fatal(stderr)
+			}
+			l.exit()
+			gone(t, group)
+		}, exitLost, "ended the command, since the lock is not held any more"},
+		{"kill -9", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
+			check1(t, l.Process.Kill())
+		}, -1, "lockkeeper: ended the command, since lock run does not go on"},
+		{"SIGSTOP", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
+			check1(t, l.Process.Signal(syscall.SIGSTOP))
+			t.Cleanup(func() { l.Process.Signal(syscall.SIGCONT) })
+		}, exitLost, "the lock is not held any more"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := runServer(t)
+			l := startRun(t, s, "--session-timeout", "6s", "/lock", "--", "sh", "-c", stubborn)
+			group := l.group()
+			if !alive(t, group) {
+				t.Fatal("the group is not seen")
+			}
+			conn := s.Connect(t, 10*time.Second)
+			next := make(chan error, 1)
+			go func() {
+				_, err := lock.New(conn, "/lock").Lock(context.Background())
+				next <- err
+			}()
+			s.WaitWaiters("/lock", 1)
+			c.take(t, s, l, group)
+			check1(t, <-next)
+			if c.name != "znode deleted" && alive(t, group) {
+				t.Error("another client holds the lock, and the command goes on")
+			}
+			l.Process.Signal(syscall.SIGCONT)
+			if code := l.exit(); code != c.code {
+				t.Errorf("exit code %d", code)
+			}
+			if said := strings.Join(l.lines(), "\n"); !strings.Contains(said, c.says) {
+				t.Errorf("it says %q", said)
+			}
+			gone(t, group)
+			conn.Close()
+		})
+	}
+}
+
+// gone waits until a group has no process any more.
+func gone(t *testing.T, group int) {
+	t.Helper()
+	waitFor(t, "the end of the group", func() bool { return !alive(t, group) })
+}
+
+// TestLockRunTerminates: a command that is ended by TERM can clean up.
+func TestLockRunTerminates(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "/lock", "--", "sh", "-c", "trap 'echo cleaned; exit 0' TERM; echo $$; while :; do sleep 0.01; done")
+	l.group()
+	s.Stop()
+	if got := l.line(); got != "cleaned" {
+		t.Errorf("got %q", got)
+	}
+	if code := l.exit(); code != exitLost {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLockRunKilled: the guard does not wait until the session could end.
+func TestLockRunKilled(t *testing.T) {
+	t.Parallel()
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
+	l := startRun(t, s, "--session-timeout", "10m", "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	check1(t, l.Process.Kill())
+	gone(t, group)
+}
+
+// TestLockRunKills a group that ignores TERM after --grace, long before the session could end.
+func TestLockRunKills(t *testing.T) {
+	t.Parallel()
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
+	l := startRun(t, s, "--session-timeout", "10m", "--grace", "100ms", "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	if code, _, stderr := call(nil, "lock", "break", "--yes", "--server", s.Addr(), "/lock"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	if code := l.exit(); code != exitLost || alive(t, group) {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLockRunKilledWithoutGuard: if the guard is gone, too, Linux still ends the command.
+func TestLockRunKilledWithoutGuard(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "/lock", "--", "sh", "-c", "echo $$; exec sleep 1000")
+	group := l.group()
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", l.Process.Pid, l.Process.Pid))
+	check1(t, err)
+	all := string(children)
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.Process.Pid))
+	check1(t, err)
+	for _, name := range tasks {
+		text, err := os.ReadFile(name)
+		check1(t, err)
+		all += " " + string(text)
+	}
+	killed := false
+	for _, field := range strings.Fields(all) {
+		if pid, _ := strconv.Atoi(field); pid != group {
+			check1(t, syscall.Kill(pid, syscall.SIGKILL))
+			killed = true
+		}
+	}
+	if !killed {
+		t.Fatal("there is no guard")
+	}
+	check1(t, l.Process.Kill())
+	gone(t, group)
+}

@@ -1,0 +1,164 @@
+//go:build unix
+
+package procgroup
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/exec"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Forwarded are the signals that a program passes on to its group.
+var Forwarded = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM}
+
+// platform is what a Group has on Unix.
+type platform struct {
+	guard *exec.Cmd
+
+	mu   sync.Mutex
+	pipe *os.File // to the guard; nil when released
+}
+
+// Messages to the guard are numbers of 64 bits: first the process group, then in nanoseconds
+// for how long it is trusted, and dismissed at the end.
+const dismissed = math.MinInt64
+
+// Start starts a command in a group of its own, which is trusted for a time. guard are the
+// arguments with which this program calls [Guard].
+func Start(cmd *exec.Cmd, guard []string, trusted time.Duration) (*Group, error) {
+	g := &Group{cmd: cmd, done: make(chan struct{})}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer read.Close()
+	g.guard = exec.Command(self(), guard...)
+	g.guard.Args[0] = os.Args[0]
+	g.guard.Stdin, g.guard.Stderr = read, os.Stderr
+	g.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the terminal's signals are not for it
+	if err := g.guard.Start(); err != nil {
+		write.Close()
+		return nil, fmt.Errorf("cannot start the guard: %w", err)
+	}
+	g.pipe = write
+	attributes := syscall.SysProcAttr{Setpgid: true}
+	dieWithParent(&attributes)
+	cmd.SysProcAttr = &attributes
+	started := make(chan error)
+	go func() { // ends with the command
+		// The kernel counts the end of the thread that started the command as its parent's.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		if err == nil {
+			g.tell(int64(cmd.Process.Pid))
+			g.trust(trusted)
+		}
+		started <- err
+		if err != nil {
+			return
+		}
+		cmd.Wait()
+		g.code = cmd.ProcessState.ExitCode()
+		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+			g.code = 128 + int(status.Signal())
+		}
+		close(g.done)
+	}()
+	if err := <-started; err != nil {
+		g.release()
+		return nil, err
+	}
+	return g, nil
+}
+
+// tell sends a number to the guard, if it is still there.
+func (g *Group) tell(n int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pipe != nil {
+		g.pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the guard may be stopped, and the pipe full
+		g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(n)))
+	}
+}
+
+// trust is Trust. The guard counts from when it gets the message, so one that is late because
+// this process was stopped comes after the guard has acted.
+func (g *Group) trust(d time.Duration) { g.tell(max(0, int64(d))) }
+
+func (g *Group) release() {
+	g.tell(dismissed)
+	g.mu.Lock()
+	if g.pipe != nil {
+		g.pipe.Close()
+		g.pipe = nil
+	}
+	g.mu.Unlock()
+	g.guard.Wait()
+}
+
+// Signal sends a signal to all processes of the group.
+func (g *Group) Signal(s os.Signal) error {
+	number, ok := s.(syscall.Signal)
+	if !ok {
+		return fmt.Errorf("unknown signal %v", s)
+	}
+	return syscall.Kill(-g.cmd.Process.Pid, number)
+}
+
+// Terminate asks the group to end.
+func (g *Group) Terminate() {
+	g.Signal(syscall.SIGTERM)
+	g.Signal(syscall.SIGCONT) // a stopped process does not see the other signal
+}
+
+// Kill ends the group at once.
+func (g *Group) Kill() { g.Signal(syscall.SIGKILL) }
+
+// Empty reports whether no process of the group is left. It is called when the command has
+// ended.
+func (g *Group) Empty() bool { return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH }
+
+// Guard is the main function of the guard. in is the pipe, and its process's standard input.
+// It returns whether it has killed the group.
+func Guard(in io.Reader) (killed bool) {
+	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+	said := make(chan int64)
+	go func() { // ends with the process
+		defer close(said)
+		for {
+			var b [8]byte
+			if _, err := io.ReadFull(in, b[:]); err != nil {
+				return
+			}
+			said <- int64(binary.BigEndian.Uint64(b[:]))
+		}
+	}()
+	group, ok := <-said
+	if !ok || group <= 1 {
+		return false // the command was never started
+	}
+	timer := time.NewTimer(0)
+	timer.Stop()
+	for {
+		select {
+		case n, ok := <-said:
+			if n == dismissed {
+				return false
+			}
+			if ok {
+				timer.Reset(time.Duration(n))
+				continue
+			}
+		case <-timer.C:
+		}
+		return syscall.Kill(-int(group), syscall.SIGKILL) == nil
+	}
+}
