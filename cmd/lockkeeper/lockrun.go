@@ -60,9 +60,9 @@ CMD runs in a process group of its own, and gets
                       refuse smaller ones
   LOCKKEEPER_SESSION  the id of the session
 
-The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. CMD
-cannot read from a terminal. When CMD ends, the lock is released; what CMD has left
-running in the background goes on without it.
+The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. If
+standard input is a terminal, CMD gets an empty one instead. When CMD ends, the lock
+is released; what CMD has left running in the background goes on without it.
 
 If no server answers for two thirds of the session timeout, the lock is lost, and
 the whole group is ended before another client can hold the lock: with TERM, and
@@ -165,7 +165,11 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 		return cannotRun(err)
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, procgroup.Forwarded...)
+	for _, s := range procgroup.Forwarded {
+		if !signal.Ignored(s) { // as nohup wants it
+			signal.Notify(signals, s)
+		}
+	}
 	defer signal.Stop(signals)
 
 	r := &lockRun{o: o, at: at, servers: servers, stderr: c.ErrOrStderr(), signals: signals, less: make(chan struct{})}
@@ -383,7 +387,10 @@ func (r *lockRun) hold(held *lock.Held, c *cobra.Command, command []string) erro
 	// What is left when the lock is lost, until the group has to be gone.
 	last := max(0, timeout/3-margin(timeout))
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, c.OutOrStdout(), r.stderr
+	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), r.stderr
+	if !isTerminal(os.Stdin) { // the terminal would stop a process of another group that reads from it
+		cmd.Stdin = os.Stdin
+	}
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	left := held.Remaining()
 	until := time.Now().Add(left + last)
