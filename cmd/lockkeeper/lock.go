@@ -138,7 +138,7 @@ func (o *lockOptions) waited(ctx context.Context, err error) error {
 	case err == nil || ctx.Err() == nil:
 		return err
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return fmt.Errorf("no answer from %s within %v (--timeout)", o.servers, o.timeout)
+		return fmt.Errorf("no answer from %s within %v (--timeout): %w", o.servers, o.timeout, err)
 	}
 	return errors.New("interrupted")
 }
@@ -270,8 +270,11 @@ func (s *look) victim(ctx context.Context, at string, token int64) (*locks.Lock,
 		return &found[i], c, err
 	}
 	dir := path.Dir(at)
-	if slices.Contains([]string{"leases", "locks", locks.KazooQueue}, path.Base(dir)) {
-		dir = path.Dir(dir) // it may belong to a semaphore
+	switch base := path.Base(dir); {
+	case base == "leases" || base == "locks": // it may belong to a semaphore
+		dir = path.Dir(dir)
+	case base != locks.KazooQueue:
+		dir = strings.TrimSuffix(dir, locks.KazooQueue)
 	}
 	if locks.Interesting(path.Base(at)) {
 		if err := s.Scan(ctx, dir, false); err != nil {

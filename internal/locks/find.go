@@ -75,13 +75,16 @@ func (l *Lock) All() []Contender { return slices.Concat(l.Holders, l.Queue) }
 func Find(dirs map[string]*Directory, any bool) (found []Lock) {
 	for _, at := range slices.Sorted(maps.Keys(dirs)) {
 		up, base := dirs[path.Dir(at)], path.Base(at)
-		if up != nil && (base == KazooQueue || (base == "locks" || base == "leases") && ofLeases(dirs[path.Join(path.Dir(at), "leases")])) {
+		if up != nil && (base == "locks" || base == "leases") && ofLeases(dirs[path.Join(path.Dir(at), "leases")]) {
 			continue // a part of a semaphore
+		}
+		if semaphore, ok := strings.CutSuffix(at, KazooQueue); ok && dirs[semaphore] != nil {
+			continue
 		}
 		var l Lock
 		if leases := dirs[path.Join(at, "leases")]; ofLeases(leases) {
 			l = curatorSemaphore(at, leases, dirs[path.Join(at, "locks")])
-		} else if queue := dirs[path.Join(at, KazooQueue)]; queue != nil {
+		} else if queue := dirs[at+KazooQueue]; queue != nil {
 			l = kazooSemaphore(at, dirs[at], queue)
 		}
 		if len(l.Holders)+len(l.Queue) == 0 {
@@ -166,12 +169,17 @@ func curatorSemaphore(at string, leaseDir, queue *Directory) Lock {
 	return l
 }
 
-// KazooQueue is the name of the directory in which the clients of a kazoo semaphore queue. The
-// leases are ephemerals beside it, named by a UUID, and the data is the number of slots.
-const KazooQueue = "__lock__"
+// KazooQueue is what follows the path of a kazoo semaphore in the path of the directory in
+// which its clients queue. In the semaphore itself, the leases are ephemerals named by a
+// UUID, and the data is the number of slots.
+const KazooQueue = "-__lock__"
+
+// Lease reports whether a znode with this name may be a lease of a kazoo semaphore, so that
+// Find needs the data of its directory.
+func Lease(name string) bool { return kazooLease.MatchString(name) }
 
 func kazooSemaphore(at string, dir, queue *Directory) Lock {
-	l := Lock{Kind: Semaphore, Queue: contenders(path.Join(at, KazooQueue), queue, false)}
+	l := Lock{Kind: Semaphore, Queue: contenders(at+KazooQueue, queue, false)}
 	for i := range dir.Nodes {
 		if n := &dir.Nodes[i]; kazooLease.MatchString(n.Name) && n.ephemeral() {
 			l.Holders = append(l.Holders, contender(at, n, name{use: lease, client: Kazoo, id: n.Name}))

@@ -50,7 +50,7 @@ func text(all []Lock) (lines []string) {
 }
 
 func TestFind(t *testing.T) {
-	kazooSemaphore := tree("/s", "/s/__lock__", "/s/"+guid+" 1", "/s/"+guid2+" 2", "/s/__lock__/"+guid+"__lock__0000000004 3", "/s/__lock__/"+guid2+"__lock__0000000005 4")
+	kazooSemaphore := tree("/s", "/s-__lock__", "/s/"+guid+" 1", "/s/"+guid2+" 2", "/s-__lock__/"+guid+"__lock__0000000004 3", "/s-__lock__/"+guid2+"__lock__0000000005 4")
 	kazooSemaphore["/s"].Data = []byte("2")
 	for _, c := range []struct {
 		name string

@@ -184,13 +184,21 @@ func (s *Scanner) Scan(ctx context.Context, root string, watch bool) error {
 	s.mu.Unlock()
 	clear(s.dirs)
 	clear(s.unreadable)
-	if err := s.read(ctx, watch, s.root); err != nil {
+	if err := s.read(ctx, watch, s.roots()...); err != nil {
 		return err
 	}
 	if s.dirs[s.root] == nil && !s.unreadable[s.root] && !watch {
 		return fmt.Errorf("%s does not exist", s.root)
 	}
 	return nil
+}
+
+// roots returns the znodes to begin with: the queue of a kazoo semaphore is beside it.
+func (s *Scanner) roots() []string {
+	if s.root == "/" {
+		return []string{s.root}
+	}
+	return []string{s.root, s.root + locks.KazooQueue}
 }
 
 // Next waits for a change and reads it. Scan must have been called with watch set. If ctx
@@ -204,7 +212,7 @@ func (s *Scanner) Next(ctx context.Context) error {
 	s.mu.Lock()
 	var dirty []string
 	for at := range s.dirty {
-		if s.dirs[at] != nil || at == s.root {
+		if s.dirs[at] != nil || slices.Contains(s.roots(), at) {
 			dirty = append(dirty, at)
 		}
 	}
@@ -328,7 +336,7 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 		} else {
 			names, stat, err = s.conn.Children(at)
 		}
-		if errors.Is(err, zk.ErrNoNode) && watch && at == s.root {
+		if errors.Is(err, zk.ErrNoNode) && watch && slices.Contains(s.roots(), at) {
 			_, _, _, err = s.conn.ExistsW(at)
 			stat = nil
 		}
@@ -366,10 +374,10 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 			unknown = append(unknown, name)
 		default:
 			l.dir.below = append(l.dir.below, name)
-			if name == locks.KazooQueue && stat.DataLength > 0 {
-				l.dir.Data, _, _ = s.conn.Get(at) // without it, the number of slots is unknown
-			}
 		}
+	}
+	if stat.DataLength > 0 && slices.ContainsFunc(names, locks.Lease) {
+		l.dir.Data, _, _ = s.conn.Get(at) // without it, the number of slots is unknown
 	}
 	stats, unreadable, err := s.stats(ctx, at, unknown)
 	if err != nil {
