@@ -18,6 +18,7 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/internal/lockscan"
@@ -49,8 +50,11 @@ func (o *lockOptions) runCommand() *cobra.Command {
 		Use:   "run PATH -- CMD ...",
 		Short: "Run a command while holding a lock",
 		Long: `Wait for the lock at PATH, run CMD while holding it, and return CMD's exit code.
-Clients of go-zookeeper and Curator can use the same lock; with --shared those of
-Curator's read/write lock, and with --slots those of its semaphore.
+Clients of go-zookeeper and of Curator's mutex can use the same lock, and with --slots
+those of Curator's semaphore. With --shared, CMD runs together with others that use
+--shared or read by Curator's read/write lock, and never with a writer. But do not use
+'lock run' without --shared on the path of Curator's read/write lock, whose clients do
+not see a mutex.
 
 CMD runs in a process group of its own, and gets
 
@@ -69,8 +73,8 @@ the whole group is ended before another client can hold the lock: with TERM, and
 after --grace, or earlier if the session could end, with KILL. If 'lock run' is
 killed itself, or stopped for too long, a second process kills the group in time; on
 Windows, a job object does so, but not while 'lock run' is suspended. Only processes
-that leave the group escape. The lock is also lost if someone deletes its znode, but
-then another client may hold it at once.
+that leave the group, or that this user may not signal, escape. The lock is also
+lost if someone deletes its znode, but then another client may hold it at once.
 
 The exit code is that of CMD, or
     2  the command line is wrong
@@ -161,8 +165,13 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err != nil {
 		return err
 	}
-	if command[0], err = exec.LookPath(command[0]); err != nil {
-		return cannotRun(err)
+	cmd := exec.Command(command[0], command[1:]...)
+	if cmd.Err != nil {
+		return cannotRun(cmd.Err)
+	}
+	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
+		cmd.Stdin = os.Stdin
 	}
 	signals := make(chan os.Signal, 16)
 	for _, s := range procgroup.Forwarded {
@@ -181,7 +190,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err != nil {
 		return err
 	}
-	return r.hold(held, c, command)
+	return r.hold(held, cmd)
 }
 
 // cannotRun returns the error for a command that cannot be started.
@@ -380,17 +389,12 @@ func (r *lockRun) holders() string {
 func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
 
 // hold runs the command.
-func (r *lockRun) hold(held *lock.Held, c *cobra.Command, command []string) error {
+func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	r.mu.Lock()
 	timeout := r.timeout
 	r.mu.Unlock()
 	// What is left when the lock is lost, until the group has to be gone.
 	last := max(0, timeout/3-margin(timeout))
-	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), r.stderr
-	if !isTerminal(os.Stdin) { // the terminal would stop a process of another group that reads from it
-		cmd.Stdin = os.Stdin
-	}
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	left := held.Remaining()
 	until := time.Now().Add(left + last)
@@ -440,24 +444,8 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why
 	grace := min(r.o.grace, time.Until(until)-50*time.Millisecond) // before the guard does it
 	if grace > 0 {
 		g.Terminate()
-		timer := time.NewTimer(grace)
-		defer timer.Stop()
-		poll := time.NewTicker(10 * time.Millisecond) // nothing reports the end of the last process
-		defer poll.Stop()
-	waiting:
-		for {
-			select {
-			case <-timer.C:
-				break waiting
-			case <-poll.C:
-				select {
-				case <-g.Done():
-					if g.Empty() {
-						break waiting
-					}
-				default:
-				}
-			}
+		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty(); {
+			time.Sleep(10 * time.Millisecond) // nothing reports the end of the last process
 		}
 	}
 	g.Kill()

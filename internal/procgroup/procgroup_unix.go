@@ -122,8 +122,7 @@ func (g *Group) Terminate() {
 // Kill ends the group at once.
 func (g *Group) Kill() { g.Signal(syscall.SIGKILL) }
 
-// Empty reports whether no process of the group is left. It is called when the command has
-// ended.
+// Empty reports whether no process of the group is left, not even the command.
 func (g *Group) Empty() bool { return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH }
 
 // Guard is the main function of the guard. in is the pipe, and its process's standard input.
