@@ -90,6 +90,31 @@ func (s *Server) Status() Status {
 	return st
 }
 
+// Work is what a server has done since it was started, for operators to watch. The
+// differences between two calls are of use: the mean time of a write to the log in between,
+// or the commands in an entry.
+type Work struct {
+	LogWrites Durations // writes of entries to the log, until they were durable
+	Snapshots Durations // snapshots written, of its own or received from the leader
+	Commit    uint64    // index of the last log entry that it knows to be committed
+	// Entries is how many log entries it has proposed for its own clients, and Commands how
+	// many commands were in them.
+	Entries, Commands int64
+}
+
+// Durations is how long something has taken, each time that it happened.
+type Durations struct {
+	Count   int64
+	Sum     time.Duration
+	Buckets map[time.Duration]int64 // how many took at most that long
+}
+
+// Work returns what the server has done. It may be called at any time, also after Close.
+func (s *Server) Work() Work {
+	w := s.member.Work()
+	return Work{Durations(w.LogWrites), Durations(w.Snapshots), w.Commit, w.Entries, w.Commands}
+}
+
 // Members returns the members of the cluster, ordered by id, as far as this server
 // knows them: a server that lags behind may not know the latest change yet. For a
 // standalone server it returns nil.

@@ -22,6 +22,9 @@ func shown(t *testing.T) map[string][]string {
 	note := func(s *lockkeeper.Server) {
 		for name, family := range scrape(t, admin.New(s, admin.Options{})) {
 			labels[name] = append(labels[name], labelsOf(family)...)
+			if family.GetType() == dto.MetricType_HISTOGRAM {
+				labels[name+"_bucket"], labels[name+"_sum"], labels[name+"_count"] = append(labels[name], "le"), labels[name], labels[name]
+			}
 		}
 	}
 	note(open(t, lockkeeper.Config{DataDir: t.TempDir()}))

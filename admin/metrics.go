@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -112,6 +113,11 @@ var (
 	contacts  = desc("leader_contacts", "On the leader: other members with which it is in contact.", "type")
 	term      = desc("raft_term", "Raft's term.")
 	applied   = desc("raft_applied_index", "The index of the last log entry that this server has applied.")
+	committed = desc("raft_commit_index", "The index of the last log entry that this server knows to be committed.")
+	logWrites = desc("log_write_seconds", "Time to write entries to the log until they are durable.")
+	snapshots = desc("snapshot_write_seconds", "Time to write a snapshot, of this server or received from the leader.")
+	proposed  = desc("proposed_entries_total", "Log entries that this server has proposed for its clients.")
+	batched   = desc("proposed_commands_total", "Commands in those entries.")
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
 	expired   = desc("sessions_expired_total", "Sessions that this server, as the leader, has expired since it started.")
 	upSeconds = desc("uptime_seconds", "How long this server has been running.")
@@ -148,6 +154,12 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	send(term, gauge, float64(st.Term))
 	send(applied, gauge, float64(st.Index))
 	send(expired, counter, float64(st.Expired))
+	w := c.server.Work()
+	send(committed, gauge, float64(w.Commit))
+	send(proposed, counter, float64(w.Entries))
+	send(batched, counter, float64(w.Commands))
+	to <- histogram(logWrites, w.LogWrites)
+	to <- histogram(snapshots, w.Snapshots)
 	if sizes, err := c.words.ask(ctx, "dirs"); err == nil {
 		if n, err := strconv.ParseFloat(byKey(pairs(sizes, ": "))["datadir_size"], 64); err == nil {
 			send(storeSize, gauge, n)
@@ -195,6 +207,14 @@ func (c *collector) zooKeeper(mntr []pair, send func(*prometheus.Desc, prometheu
 		}
 		send(prometheus.NewDesc(name, m.help, labels, nil), m.exposedAs(name), value, values...)
 	}
+}
+
+func histogram(d *prometheus.Desc, times lockkeeper.Durations) prometheus.Metric {
+	buckets := map[float64]uint64{}
+	for most, n := range times.Buckets {
+		buckets[float64(most)/float64(time.Second)] = uint64(n)
+	}
+	return prometheus.MustNewConstHistogram(d, uint64(times.Count), times.Sum.Seconds(), buckets)
 }
 
 func one(b bool) float64 {

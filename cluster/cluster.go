@@ -233,7 +233,7 @@ func (m *Member) startRaft() error {
 		m.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
-	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, m.raft.storage.Snapshots, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

@@ -19,6 +19,7 @@ type node struct {
 	storage    *storage.Storage
 	terms      terms
 	stall      stall
+	work       work
 	down       chan struct{} // closed when Raft has shut down
 }
 

@@ -172,6 +172,8 @@ func (p *proposer) run() {
 			}
 			continue
 		}
+		p.raft.work.entries.Add(1)
+		p.raft.work.commands.Add(int64(len(waiters)))
 		p.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(p.id)) })
 		done := p.pending.begin(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{

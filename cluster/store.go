@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -34,9 +35,12 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
+	began := time.Now()
 	err := s.raft.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.cannotWrite(s.raft.storage, err)
+	} else {
+		s.raft.work.writes.since(began)
 	}
 	return err
 }

@@ -1,0 +1,64 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+)
+
+func TestStopwatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s stopwatch
+		for _, took := range []time.Duration{0, bucketUnit, bucketUnit + 1, time.Second, time.Minute} {
+			began := time.Now()
+			time.Sleep(took)
+			s.since(began)
+		}
+		d := s.durations()
+		if want := time.Minute + time.Second + 2*bucketUnit + 1; d.Count != 5 || d.Sum != want {
+			t.Errorf("%d in %v, want 5 in %v", d.Count, d.Sum, want)
+		}
+		for most, want := range map[time.Duration]int64{bucketUnit: 2, 2 * bucketUnit: 3, bucketUnit << 13: 3, bucketUnit << 14: 4, bucketUnit << 15: 4} {
+			if d.Buckets[most] != want {
+				t.Errorf("%d took at most %v, want %d", d.Buckets[most], most, want)
+			}
+		}
+	})
+}
+
+// TestWork: each member counts what it has written, and the one that a command came to
+// counts the command.
+func TestWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		synctest.Wait()
+		from := (lead + 1) % 3
+		var before [3]Work
+		for i, m := range members {
+			before[i] = m.Work()
+		}
+		const writes = 5
+		for range writes {
+			written(t, members[from], time.Minute)
+		}
+		time.Sleep(time.Second) // until each member knows of the last commit
+		for i, m := range members {
+			w, b := m.Work(), before[i]
+			if n := w.LogWrites.Count - b.LogWrites.Count; n != writes {
+				t.Errorf("member %d of %d, which leads: %d writes to the log, want %d", i, lead, n, writes)
+			}
+			want := int64(0)
+			if i == from {
+				want = writes
+			}
+			if w.Entries-b.Entries != want || w.Commands-b.Commands != want {
+				t.Errorf("member %d: %d entries with %d commands, want %d", i, w.Entries-b.Entries, w.Commands-b.Commands, want)
+			}
+			if w.Commit != b.Commit+writes {
+				t.Errorf("member %d: entry %d is committed, after %d and %d more", i, w.Commit, b.Commit, writes)
+			}
+		}
+	})
+}
