@@ -74,7 +74,8 @@ func (a *admin) command(w http.ResponseWriter, r *http.Request) {
 	i := slices.IndexFunc(commands, func(c command) bool { return slices.Contains(c.names, name) })
 	switch {
 	case i < 0:
-		err = fmt.Errorf("Unknown command: %s", name) //nolint:staticcheck // ZooKeeper's text
+		//lint:ignore ST1005 ZooKeeper's words
+		err = fmt.Errorf("Unknown command: %s", name)
 	default:
 		c := commands[i]
 		if name = c.names[0]; !c.always && !a.running() {

@@ -14,7 +14,7 @@ import (
 
 // errNotServing is the error that ZooKeeper's commands report while the server does not
 // serve clients.
-var errNotServing = errors.New("This ZooKeeper instance is not currently serving requests") //nolint:staticcheck // ZooKeeper's text
+var errNotServing = errors.New("This ZooKeeper instance is not currently serving requests") //lint:ignore ST1005 ZooKeeper's words
 
 // errEmpty means that the server closed the connection without an answer.
 var errEmpty = errors.New("it closed the connection")
