@@ -50,7 +50,7 @@ recognised by the names of their znodes.`,
 		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, `HOST:PORT,...`")
 		f.StringVar(&o.auth, "auth", "", "identify with a scheme of ZooKeeper's ACLs, as `SCHEME:IDENTITY`, for example digest:user:password")
 	})
-	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), guardCommand())
+	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), guardCommand(), becomeCommand())
 	return c
 }
 

@@ -124,7 +124,20 @@ func guardCommand() *cobra.Command {
 	}
 }
 
-const guardName = "guard-of-run"
+// becomeCommand is the process of lock run's command before it executes it.
+func becomeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := procgroup.Become(args[0], args[1:]); err != nil {
+				return cannotRun(err)
+			}
+			return nil
+		},
+	}
+}
+
+const guardName, becomeName = "guard-of-run", "become-command-of-run"
 
 // check checks the flags.
 func (o *runOptions) check(flags *pflag.FlagSet) error {
@@ -402,9 +415,13 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 		r.release(held)
 		return &exitError{exitLost, held.Err()}
 	}
-	g, err := procgroup.Start(cmd, []string{"lock", guardName}, left+last)
+	g, err := procgroup.Start(cmd, []string{"lock", guardName}, []string{"lock", becomeName}, until)
 	if err != nil {
+		why := held.Err()
 		r.release(held)
+		if why != nil {
+			return &exitError{exitLost, why}
+		}
 		return cannotRun(err)
 	}
 	defer g.Release()

@@ -133,6 +133,8 @@ func TestLockRunExitCodes(t *testing.T) {
 	defer l.Unlock()
 	plain := filepath.Join(t.TempDir(), "plain")
 	check1(t, os.WriteFile(plain, []byte("text"), 0o600))
+	script := filepath.Join(t.TempDir(), "script") // whose interpreter does not exist
+	check1(t, os.WriteFile(script, []byte("#!/no/such/interpreter\n"), 0o700))
 	for _, c := range []struct {
 		args []string
 		code int
@@ -146,6 +148,7 @@ func TestLockRunExitCodes(t *testing.T) {
 		{[]string{"--try", "/held", "--", "true"}, exitNotHeld, "/held is held by another client"},
 		{[]string{"--try", "--shared", "/held", "--", "true"}, exitNotHeld, "/held is held by another client"},
 		{[]string{"--timeout", "10ms", "/held", "--", "true"}, exitNotHeld, "/held was not free within 10ms"},
+		{[]string{"/a", "--", script}, exitNotFound, "no such file"},
 		{[]string{"/a", "--", plain}, exitNoExec, "permission denied"},
 		{[]string{"/a", "--", "no-such-command"}, exitNotFound, "no-such-command"},
 		{[]string{"/a", "--", "/no/such/command"}, exitNotFound, "/no/such/command"},
@@ -270,6 +273,9 @@ func TestLockRunOutlastsARestart(t *testing.T) {
 // TestLockRunLoses: whatever takes the lock away, every process of the group has ended before
 // another client holds the lock.
 func TestLockRunLoses(t *testing.T) {
+	if !testkit.Thorough {
+		t.Skip("the run under the race detector includes it")
+	}
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -291,9 +297,6 @@ func TestLockRunLoses(t *testing.T) {
 			check1(t, l.Process.Kill())
 		}, -1, "lockkeeper: ended the command, since lock run does not go on"},
 	} {
-		if c.name != "SIGSTOP" && !testkit.Thorough {
-			continue
-		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := runServer(t)
@@ -343,6 +346,20 @@ func TestLockRunTerminates(t *testing.T) {
 	if got := l.line(); got != "cleaned" {
 		t.Errorf("got %q", got)
 	}
+	if code := l.exit(); code != exitLost {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLockRunStopped: if lock run is stopped, the guard ends the command.
+func TestLockRunStopped(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "--session-timeout", "2s", "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	check1(t, l.Process.Signal(syscall.SIGSTOP))
+	gone(t, group)
+	check1(t, l.Process.Signal(syscall.SIGCONT))
 	if code := l.exit(); code != exitLost {
 		t.Errorf("exit code %d", code)
 	}

@@ -5,6 +5,8 @@
 // On Unix the command leads a process group of its own. Beside it runs a guard, which is
 // this program again with other arguments. It kills the group when the trust is over, or
 // when its pipe to the process that started it is closed because that process has ended.
+// The command's process is at first this program, too. It executes the command only when the
+// guard has been told of the group, so that there is no moment without a guard.
 // On Linux the kernel also kills the command itself (not what it has started) when that
 // process ends, in case the guard was killed, too. A process that leaves the group, as with
 // setsid, is out of reach.

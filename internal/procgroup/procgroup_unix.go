@@ -4,6 +4,7 @@ package procgroup
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -31,9 +33,10 @@ type platform struct {
 // for how long it is trusted, and dismissed at the end.
 const dismissed = math.MinInt64
 
-// Start starts a command in a group of its own, which is trusted for a time. guard are the
-// arguments with which this program calls [Guard].
-func Start(cmd *exec.Cmd, guard []string, trusted time.Duration) (*Group, error) {
+// Start starts a command in a group of its own, which is trusted until a moment. guard are the
+// arguments with which this program calls [Guard], and become those with which it calls
+// [Become] with the command's path and arguments, which follow.
+func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, error) {
 	g := &Group{cmd: cmd, done: make(chan struct{})}
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -49,6 +52,15 @@ func Start(cmd *exec.Cmd, guard []string, trusted time.Duration) (*Group, error)
 		return nil, fmt.Errorf("cannot start the guard: %w", err)
 	}
 	g.pipe = write
+	gate, open, err := os.Pipe()
+	if err != nil {
+		g.release()
+		return nil, err
+	}
+	defer gate.Close()
+	defer open.Close()
+	cmd.Args = slices.Concat([]string{os.Args[0]}, become, []string{cmd.Path}, cmd.Args)
+	cmd.Path, cmd.ExtraFiles = self(), []*os.File{gate}
 	attributes := syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(&attributes)
 	cmd.SysProcAttr = &attributes
@@ -57,10 +69,6 @@ func Start(cmd *exec.Cmd, guard []string, trusted time.Duration) (*Group, error)
 		// The kernel counts the end of the thread that started the command as its parent's.
 		runtime.LockOSThread()
 		err := cmd.Start()
-		if err == nil {
-			g.tell(int64(cmd.Process.Pid))
-			g.trust(trusted)
-		}
 		started <- err
 		if err != nil {
 			return
@@ -76,17 +84,48 @@ func Start(cmd *exec.Cmd, guard []string, trusted time.Duration) (*Group, error)
 		g.release()
 		return nil, err
 	}
+	err = g.tell(int64(cmd.Process.Pid))
+	if left := time.Until(until); err == nil && left <= 0 { // this process was stopped for a while
+		err = errors.New("there is no time left")
+	} else if err == nil {
+		err = g.tell(int64(left))
+	}
+	if err == nil {
+		_, err = open.Write([]byte{0})
+	}
+	if err != nil {
+		open.Close()
+		<-g.done
+		g.release()
+		return nil, err
+	}
 	return g, nil
 }
 
-// tell sends a number to the guard, if it is still there.
-func (g *Group) tell(n int64) {
+// gateFile is the descriptor of the pipe from which the command's process reads a byte before it
+// executes the command.
+const gateFile = 3
+
+// Become is the main function of the command's process. It executes the command in the place of
+// this program. It returns nil if that is not wanted, and otherwise why it could not.
+func Become(path string, args []string) error {
+	syscall.CloseOnExec(gateFile)
+	if _, err := io.ReadFull(os.NewFile(gateFile, "gate"), make([]byte, 1)); err != nil {
+		return nil
+	}
+	return &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}
+}
+
+// tell sends a number to the guard.
+func (g *Group) tell(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.pipe != nil {
-		g.pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the guard may be stopped, and the pipe full
-		g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(n)))
+	if g.pipe == nil {
+		return nil
 	}
+	g.pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the guard may be stopped, and the pipe full
+	_, err := g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(n)))
+	return err
 }
 
 // trust is Trust. The guard counts from when it gets the message, so one that is late because

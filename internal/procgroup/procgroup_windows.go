@@ -21,7 +21,7 @@ type platform struct {
 
 // Start starts a command in a job of its own. There is no guard: the system ends the job when
 // this process ends.
-func Start(cmd *exec.Cmd, _ []string, _ time.Duration) (*Group, error) {
+func Start(cmd *exec.Cmd, _, _ []string, _ time.Time) (*Group, error) {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return nil, err
@@ -76,6 +76,9 @@ func (g *Group) Kill() { windows.TerminateJobObject(g.job, 1) }
 
 // Empty reports whether no process of the group is left, which is not known here.
 func (g *Group) Empty() bool { return false }
+
+// Become does nothing on Windows.
+func Become(string, []string) error { return nil }
 
 // Guard does nothing on Windows.
 func Guard(io.Reader) (killed bool) { return false }
