@@ -177,7 +177,8 @@ func TestReaders(t *testing.T) {
 	})
 }
 
-// sent sends a word and a newline, as both tools do, and returns the lines of the answer.
+// sent sends a word and a newline, as both tools do, and returns the lines of the answer
+// when the server does not count the connection any more.
 func sent(t *testing.T, s *lockkeeper.Server, word string) (lines []string) {
 	t.Helper()
 	nc := must(inMemory(s)())(t)
@@ -186,6 +187,7 @@ func sent(t *testing.T, s *lockkeeper.Server, word string) (lines []string) {
 	for r := bufio.NewScanner(nc); r.Scan(); {
 		lines = append(lines, r.Text())
 	}
+	synctest.Wait()
 	return lines
 }
 

@@ -46,8 +46,9 @@ func TestWork(t *testing.T) {
 		time.Sleep(time.Second) // until each member knows of the last commit
 		for i, m := range members {
 			w, b := m.Work(), before[i]
-			if n := w.LogWrites.Count - b.LogWrites.Count; n != writes {
-				t.Errorf("member %d of %d, which leads: %d writes to the log, want %d", i, lead, n, writes)
+			// A follower that the majority does not need may store several entries at once.
+			if n := w.LogWrites.Count - b.LogWrites.Count; n > writes || n < 1 || i == lead && n < writes {
+				t.Errorf("member %d, with %d as the leader: %d writes to the log for %d entries", i, lead, n, writes)
 			}
 			want := int64(0)
 			if i == from {
