@@ -125,6 +125,19 @@ func TestStatus(t *testing.T) {
 			t.Errorf("the observer's clients: %+v", x)
 		}
 
+		for i, s := range m.servers {
+			x := s.Status()
+			want := lockkeeper.MemberStatus{ID: x.ID, Role: x.Role, Leader: x.Leader, Term: x.Term, Index: x.Index, Zxid: x.Zxid}
+			for _, by := range m.servers {
+				if got, err := by.MemberStatus(t.Context(), uint64(i+1)); err != nil || got != want {
+					t.Errorf("member %d says %+v, %v; its status is %+v", i+1, got, err, want)
+				}
+			}
+		}
+		if _, err := m.servers[0].MemberStatus(t.Context(), 9); err == nil {
+			t.Error("a member that does not exist has a status")
+		}
+
 		for _, i := range []int{(lead + 1) % 2, 2} {
 			m.net.Kill(host(i))
 			m.stop(i)
@@ -132,6 +145,12 @@ func TestStatus(t *testing.T) {
 		time.Sleep(time.Minute)
 		if x := m.servers[lead].Status(); x.Role != lockkeeper.RoleLooking || x.Leader != 0 || x.Serving || x.Connections != 0 || x.Leads != 0 {
 			t.Errorf("without a majority: %+v", x)
+		}
+		if x, err := m.servers[lead].MemberStatus(t.Context(), uint64(lead+1)); err != nil || x.Role != lockkeeper.RoleLooking {
+			t.Errorf("without a majority, a member says %+v, %v", x, err)
+		}
+		if x, err := m.servers[lead].MemberStatus(t.Context(), 3); err == nil {
+			t.Errorf("a member that was stopped says %+v", x)
 		}
 
 		s := open(t, lockkeeper.Config{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
@@ -113,6 +114,36 @@ type Durations struct {
 func (s *Server) Work() Work {
 	w := s.member.Work()
 	return Work{Durations(w.LogWrites), Durations(w.Snapshots), w.Commit, w.Entries, w.Commands}
+}
+
+// MemberStatus is what a member of a cluster says of itself.
+type MemberStatus struct {
+	ID     uint64
+	Role   Role
+	Leader uint64 // id of the leader; 0 if that member knows of none
+
+	// The state that the member has applied, as in [Status].
+	Term, Index uint64
+	Zxid        int64
+}
+
+// MemberStatus asks the member with the given id, at its peer port, for its status. It also
+// answers if it serves no clients because it has no contact with a majority. If ctx has no
+// deadline, MemberStatus waits for some seconds.
+func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, error) {
+	members := s.Members()
+	i := slices.IndexFunc(members, func(p Peer) bool { return p.ID == id })
+	if i < 0 {
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %d is not the id of a member", id)
+	}
+	st, err := cluster.Ask(ctx, s.network, members[i].Addr, cluster.Request{Status: true})
+	switch {
+	case err != nil:
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", err)
+	case st == nil || st.ID != id:
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %s is not the address of member %d", members[i].Addr, id)
+	}
+	return MemberStatus{st.ID, Role(st.Role), st.Leader, st.Term, st.Index, st.Zxid}, nil
 }
 
 // Members returns the members of the cluster, ordered by id, as far as this server
