@@ -1,7 +1,7 @@
-// Package admin serves an HTTP port for operators beside the client port: the commands of
-// ZooKeeper's AdminServer, metrics for Prometheus, and probes for Kubernetes. It uses only
-// the public API of package lockkeeper, so a program that embeds a server can mount the
-// handler wherever it likes.
+// Package admin serves an HTTP port for operators beside the client port: a console for
+// browsers, the commands of ZooKeeper's AdminServer, metrics for Prometheus, and probes for
+// Kubernetes. It uses only the public API of package lockkeeper, so a program that embeds a
+// server can mount the handler wherever it likes.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package admin
@@ -29,6 +29,7 @@ type Options struct {
 
 // New returns a handler for a server:
 //
+//	/                 the console, a page that shows locks, sessions, znodes and members
 //	/commands         the names of ZooKeeper's commands, as links
 //	/commands/NAME    the answer to one of them, in ZooKeeper's JSON
 //	/metrics          metrics in the text format of Prometheus
@@ -47,6 +48,7 @@ func New(s *lockkeeper.Server, o Options) http.Handler {
 	mux.Handle("GET /metrics", a.metrics())
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /readyz", a.readyz)
+	a.console(mux)
 	return mux
 }
 
@@ -84,12 +86,13 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 // Guard returns a handler that passes on to h only the requests that may see it.
 //
 // With a token, a request must have the header "Authorization: Bearer TOKEN", except for
-// /healthz and /readyz, which show nothing that a probe does not need. The token must not be
-// empty if everybody can reach the port.
+// /healthz and /readyz, which show nothing that a probe does not need, and for the files of
+// the console, which show nothing of the server. The token must not be empty if everybody
+// can reach the port.
 //
 // Without a token, whoever can connect may see everything. Guard then refuses what a web
 // page in a browser on this machine could send without its user's knowledge: requests that
-// the browser marks as coming from another site, and, on a loopback address, requests to a
+// the browser marks as coming from another site (a link to the console works), and, on a loopback address, requests to a
 // host name that is not localhost, which a page could have pointed at that address (DNS
 // rebinding).
 func Guard(h http.Handler, token string) http.Handler {
@@ -98,13 +101,14 @@ func Guard(h http.Handler, token string) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		probe := r.URL.Path == "/healthz" || r.URL.Path == "/readyz"
+		_, page := consolePages[r.URL.Path]
 		switch got := sha256.Sum256([]byte(r.Header.Get("Authorization"))); {
-		case probe:
+		case probe, page && token != "":
 		case token != "" && subtle.ConstantTimeCompare(got[:], want[:]) != 1:
 			w.Header().Set("WWW-Authenticate", `Bearer realm="lockkeeper"`)
 			http.Error(w, "this port needs a token: Authorization: Bearer TOKEN", http.StatusUnauthorized)
 			return
-		case token == "" && fromOtherSite(r):
+		case token == "" && !page && fromOtherSite(r):
 			http.Error(w, "a browser sent this request for another site", http.StatusForbidden)
 			return
 		case token == "" && rebound(r):

@@ -96,7 +96,7 @@ func TestServeAdmin(t *testing.T) {
 		want        int
 	}{
 		{"/metrics", "s3cret", 200}, {"/metrics", "", 401}, {"/metrics", "other", 401}, {"/readyz", "", 200},
-		{"/debug/pprof/", "s3cret", 404}, {"/", "s3cret", 404},
+		{"/debug/pprof/", "s3cret", 404}, {"/", "", 200}, {"/console/znode", "s3cret", 200}, {"/console/znode", "", 401}, {"/nothing", "s3cret", 404},
 	} {
 		if status, body := fetch(t, web, p.admin()+x.path, x.token); status != x.want {
 			t.Errorf("%s with %q: %d %.200s", x.path, x.token, status, body)

@@ -1,7 +1,7 @@
 // Package rawclient is a client that hides nothing of ZooKeeper's protocol: the caller
 // decides when frames are sent, can send several without waiting for replies, and reads
 // the server's frames one by one. It is for tests that an ordinary client does not
-// allow, and for the command, which needs no more.
+// allow, and for the command and the console, which need no more.
 //
 // Three packages have connections of their own instead. conform ends a check at the
 // first unexpected reply and keeps all frames for its report, differ sends bytes that

@@ -1,0 +1,238 @@
+package admin
+
+import (
+	"cmp"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// The console is one page, which shows what a stream of events tells it: each event is the
+// whole state, in JSON, so a browser that misses some misses nothing. The files are served
+// as they are here.
+//
+//go:embed console
+var consoleFiles embed.FS
+
+// consolePages are the files of the console by their paths. They show nothing of the
+// server, so Guard lets everybody read them; the page asks its user for the token.
+var consolePages = map[string]struct{ file, kind string }{
+	"/":            {"console/index.html", "text/html; charset=utf-8"},
+	"/console.css": {"console/console.css", "text/css; charset=utf-8"},
+	"/console.js":  {"console/console.js", "text/javascript; charset=utf-8"},
+	"/icon.svg":    {"console/icon.svg", "image/svg+xml"},
+}
+
+// consolePolicy forbids the page everything that it does not need. In particular, no script
+// or style can come from anywhere but the files above, and no string can become HTML.
+const consolePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+func consoleHeaders(h http.Header, kind string) {
+	h.Set("Content-Type", kind)
+	h.Set("Content-Security-Policy", consolePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
+// console adds the console to the mux.
+func (a *admin) console(mux *http.ServeMux) {
+	for path, page := range consolePages {
+		text, err := consoleFiles.ReadFile(page.file)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		if path == "/" {
+			path = "/{$}"
+		}
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+			consoleHeaders(w.Header(), page.kind)
+			w.Write(text)
+		})
+	}
+	r := &reader{server: a.server}
+	s := newStream(newSurvey(a.server, a.words, r))
+	mux.HandleFunc("GET /console/events", s.serve)
+	mux.HandleFunc("GET /console/znode", r.serveZnode)
+}
+
+// Limits of what the console shows of a znode.
+const (
+	shownData     = 4 << 10 // bytes
+	shownChildren = 200     // in one answer; the page asks for more
+	maxChildren   = 20_000  // longer lists are not read, since that takes the server long
+)
+
+// znodeAnswer describes a znode for the page.
+type znodeAnswer struct {
+	Path     string       `json:"path"`
+	Stat     znodeStat    `json:"stat"`
+	Text     *string      `json:"text,omitempty"` // the data, if it is UTF-8
+	Hex      string       `json:"hex,omitempty"`  // the data, if it is not
+	Cut      bool         `json:"cut,omitempty"`  // only the beginning of the data is shown
+	NoData   string       `json:"noData,omitempty"`
+	ACL      []znodeACL   `json:"acl"`
+	Children []znodeChild `json:"children"`
+	More     int          `json:"more"` // children after these
+	NoList   string       `json:"noList,omitempty"`
+}
+
+// znodeStat is a Stat. Numbers that may exceed the precision of JavaScript are text.
+type znodeStat struct {
+	Czxid       string `json:"czxid"`
+	Mzxid       string `json:"mzxid"`
+	Pzxid       string `json:"pzxid"`
+	Ctime       int64  `json:"ctime"`
+	Mtime       int64  `json:"mtime"`
+	Version     int32  `json:"version"`
+	Cversion    int32  `json:"cversion"`
+	Aversion    int32  `json:"aversion"`
+	Owner       string `json:"ephemeralOwner"`
+	DataLength  int32  `json:"dataLength"`
+	NumChildren int32  `json:"numChildren"`
+}
+
+type znodeACL struct {
+	Scheme string `json:"scheme"`
+	ID     string `json:"id"`
+	Perms  string `json:"perms"`
+}
+
+type znodeChild struct {
+	Name      string `json:"name"`
+	Children  int32  `json:"children"`
+	Bytes     int32  `json:"bytes"`
+	Ephemeral bool   `json:"ephemeral"`
+	Hidden    bool   `json:"hidden"` // its ACL hides all of this
+}
+
+func statOf(s *proto.Stat) znodeStat {
+	return znodeStat{
+		zxid(s.Czxid), zxid(s.Mzxid), zxid(s.Pzxid), s.Ctime, s.Mtime, s.Version, s.Cversion, s.Aversion,
+		locks.ID(s.EphemeralOwner), s.DataLength, s.NumChildren,
+	}
+}
+
+func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
+
+// serveZnode answers with a znode and those of its children that follow the name "after".
+func (r *reader) serveZnode(w http.ResponseWriter, q *http.Request) {
+	consoleHeaders(w.Header(), "application/json")
+	r.acquire()
+	defer r.release()
+	answer, err := r.znode(cmp.Or(q.FormValue("path"), "/"), q.FormValue("after"))
+	if err != nil {
+		status := http.StatusNotFound
+		if err == proto.NoAuth {
+			status = http.StatusForbidden
+		}
+		w.WriteHeader(status)
+		json.NewEncoder(w).Encode(map[string]string{"error": reason(err)})
+		return
+	}
+	json.NewEncoder(w).Encode(answer) // an error means that the browser is gone
+}
+
+func (r *reader) znode(path, after string) (*znodeAnswer, error) {
+	stat, err := r.exists(path)
+	if err != nil {
+		return nil, err
+	}
+	z := &znodeAnswer{Path: path, Stat: statOf(&stat), ACL: []znodeACL{}, Children: []znodeChild{}}
+	var data proto.DataReply
+	if err := r.call(proto.OpGetData, &proto.PathWatch{Path: path}, &data); err != nil {
+		z.NoData = reason(err)
+	} else {
+		z.show(data.Data)
+	}
+	var acl proto.ACLReply
+	if r.call(proto.OpGetACL, &proto.Path{Path: path}, &acl) == nil {
+		for _, e := range acl.ACL {
+			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, perms(e.Perms)})
+		}
+	}
+	if stat.NumChildren > maxChildren {
+		z.NoList = fmt.Sprintf("%d children are too many to list here; lockkeeper zk lists them", stat.NumChildren)
+		return z, nil
+	}
+	var list proto.ChildrenReply
+	if err := r.call(proto.OpGetChildren, &proto.PathWatch{Path: path}, &list); err != nil {
+		z.NoList = reason(err)
+		return z, nil
+	}
+	slices.Sort(list.Names)
+	from, found := slices.BinarySearch(list.Names, after)
+	if found {
+		from++
+	}
+	names := list.Names[from:]
+	z.More = max(0, len(names)-shownChildren)
+	for _, name := range names[:min(len(names), shownChildren)] {
+		s, err := r.exists(join(path, name))
+		if err == nil || err == proto.NoAuth { // otherwise it has just gone
+			z.Children = append(z.Children, znodeChild{name, s.NumChildren, s.DataLength, session(s.EphemeralOwner), err != nil})
+		}
+	}
+	return z, nil
+}
+
+// show sets the data as text if it is legible, otherwise as hexadecimal digits.
+func (z *znodeAnswer) show(data []byte) {
+	text := utf8.Valid(data) && !strings.ContainsFunc(string(data), func(c rune) bool {
+		return unicode.IsControl(c) && c != '\n' && c != '\t' && c != '\r'
+	})
+	if z.Cut = len(data) > shownData; z.Cut {
+		data = data[:shownData]
+		for text && !utf8.Valid(data) {
+			data = data[:len(data)-1]
+		}
+	}
+	if text {
+		s := string(data)
+		z.Text = &s
+		return
+	}
+	z.Hex = hex.EncodeToString(data)
+}
+
+// perms formats permissions as zkCli does.
+func perms(p int32) string {
+	var b strings.Builder
+	for i, c := range []byte{'r', 'w', 'c', 'd', 'a'} {
+		if p&(1<<i) != 0 {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+func join(parent, name string) string { return strings.TrimSuffix(parent, "/") + "/" + name }
+
+// reason says in the page's words why a request has failed.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, proto.NoNode):
+		return "it does not exist"
+	case errors.Is(err, proto.NoAuth):
+		return "its ACL does not let the console read it"
+	case errors.Is(err, proto.BadArguments):
+		return "this is not a path"
+	case errors.Is(err, proto.SessionClosedRequireSASLAuth):
+		return "the server serves only clients that authenticate (--enforce-auth)"
+	}
+	return err.Error()
+}

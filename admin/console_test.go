@@ -1,0 +1,486 @@
+package admin_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// consoleState is what the tests read of an event of the console.
+type consoleState struct {
+	Server struct {
+		Role    string
+		Serving bool
+	}
+	Members []struct {
+		ID     uint64
+		Self   bool
+		Role   string
+		Term   uint64
+		Behind *int64
+		Note   string
+	}
+	Locks []struct {
+		Path, Kind     string
+		Holders, Queue []struct {
+			Session, Token string
+			Cycle          bool
+		}
+		More  int
+		Cycle bool
+	}
+	LocksMore int
+	Totals    struct{ Locks, Holders, Waiting, Cycles int }
+	Problems  []struct {
+		Fault, Path string
+		Harm        bool
+	}
+	Sessions []struct {
+		ID, Addr         string
+		Timeout, Expires int64
+		Holds, Waits     int
+		Own              bool
+	}
+	SessionsMore int
+	Watches      []struct {
+		Path     string
+		Sessions []string
+		More     int
+	}
+	WatchesMore int
+	Samples     []struct{ Writes, Sync, Grants *float64 }
+	Notes       struct{ Locks, Sessions, Watches string }
+}
+
+// browser reads the stream of a console.
+type browser struct {
+	t    testing.TB
+	body *bufio.Reader
+	stop func() // and wait until the handler has returned
+}
+
+// browse opens the stream of a handler through memory, without buffers: the handler waits
+// for the browser in every write.
+func browse(t testing.TB, h http.Handler) *browser {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := newUnbuffered()
+	returned := make(chan struct{})
+	go func() { // until stop
+		defer close(returned)
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/console/events", nil))
+		w.Close()
+	}()
+	b := &browser{t: t, body: bufio.NewReader(w.body), stop: func() {
+		cancel()
+		w.Close()
+		<-returned
+	}}
+	t.Cleanup(b.stop)
+	return b
+}
+
+// next returns the next state.
+func (b *browser) next() (s consoleState) {
+	b.t.Helper()
+	for {
+		line := must(b.body.ReadString('\n'))(b.t)
+		if data, ok := strings.CutPrefix(line, "data: "); ok {
+			check(b.t, json.Unmarshal([]byte(data), &s))
+			return s
+		}
+	}
+}
+
+// until returns the first state that is as wanted.
+func (b *browser) until(what string, ok func(s *consoleState) bool) consoleState {
+	b.t.Helper()
+	var s consoleState
+	for range 200 { // at most some 50 s
+		if s = b.next(); ok(&s) {
+			return s
+		}
+	}
+	b.t.Fatalf("the console does not show %s: %+v", what, s)
+	return s
+}
+
+// enqueue adds a client to a lock's queue, with the names of go-zookeeper's znodes.
+func enqueue(t testing.TB, c *rawclient.Client, dir string) string {
+	t.Helper()
+	return must(c.Create(fmt.Sprintf("%s/_c_%032x-lock-", dir, uint64(c.Session.SessionID)), nil, proto.FlagEphemeral|proto.FlagSequential))(t)
+}
+
+func idOf(c *rawclient.Client) string { return fmt.Sprintf("0x%x", uint64(c.Session.SessionID)) }
+
+// TestConsoleStream follows two locks: a wait, a hand-over, an expiry and a cycle.
+func TestConsoleStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{TickTime: 500 * time.Millisecond})
+		a, c := rawtest.ConnectFor(t, inMemory(s), 10*time.Second), rawtest.ConnectFor(t, inMemory(s), 5*time.Second)
+		for _, path := range []string{"/l", "/l/x", "/l/y"} {
+			must(a.Create(path, nil, 0))(t)
+		}
+		b := browse(t, admin.New(s, admin.Options{}))
+		if st := b.next(); len(st.Locks) != 0 || len(st.Sessions) < 2 || st.Server.Role != "standalone" || !st.Server.Serving || st.Notes.Locks != "" {
+			t.Errorf("at first: %+v", st)
+		}
+		held := enqueue(t, a, "/l/x")
+		st := b.until("a holder", func(s *consoleState) bool { return s.Totals.Locks == 1 })
+		stat := must(a.Exists(held, false))(t)
+		if l := st.Locks[0]; l.Path != "/l/x" || l.Kind != "mutex" || l.Holders[0].Session != idOf(a) || l.Holders[0].Token != fmt.Sprint(stat.Czxid) || len(l.Queue) != 0 {
+			t.Errorf("held: %+v", l)
+		}
+		next := enqueue(t, c, "/l/x")
+		must(c.Get(held, true))(t)
+		st = b.until("a wait", func(s *consoleState) bool { return s.Totals.Waiting == 1 && len(s.Watches) == 1 })
+		if q := st.Locks[0].Queue; q[0].Session != idOf(c) || st.Watches[0].Path != held || st.Watches[0].Sessions[0] != idOf(c) {
+			t.Errorf("waiting: %+v", st)
+		}
+		for _, x := range st.Sessions {
+			holds, waits, timeout := 0, 0, int64(10_000)
+			switch x.ID {
+			case idOf(a):
+				holds = 1
+			case idOf(c):
+				waits, timeout = 1, 5000
+			}
+			left := time.Until(time.UnixMilli(x.Expires))
+			if x.Holds != holds || x.Waits != waits || x.Timeout != timeout || left <= 0 || left > time.Duration(timeout)*time.Millisecond+time.Second || x.Own != (holds+waits == 0) {
+				t.Errorf("session: %+v, %v left", x, left)
+			}
+		}
+
+		// A cycle, which is also one if it is read for a second time.
+		other := enqueue(t, c, "/l/y")
+		mine := enqueue(t, a, "/l/y")
+		must(a.Get(other, true))(t)
+		st = b.until("a cycle", func(s *consoleState) bool { return s.Totals.Cycles == 1 })
+		if len(st.Problems) != 1 || st.Problems[0].Fault != "cycle" || !st.Problems[0].Harm || !st.Locks[0].Cycle || !st.Locks[1].Queue[0].Cycle {
+			t.Errorf("cycle: %+v", st)
+		}
+		check(t, a.Delete(mine))
+		b.until("the end of the cycle", func(s *consoleState) bool { return s.Totals.Cycles == 0 && len(s.Problems) == 0 })
+
+		// A hand-over, then the new holder's session expires.
+		check(t, a.Delete(held))
+		b.until("the hand-over", func(s *consoleState) bool {
+			return len(s.Locks) == 2 && s.Locks[0].Holders[0].Session == idOf(c) && len(s.Locks[0].Queue) == 0
+		})
+		must(a.Get(next, true))(t)
+		b.until("the expiry", func(s *consoleState) bool {
+			check(t, a.Ping())
+			return len(s.Sessions) == 2 && s.Totals.Locks == 0
+		})
+		st = b.until("samples", func(s *consoleState) bool {
+			check(t, a.Ping())
+			return len(s.Samples) > 5
+		})
+		grants := 0.0
+		for _, x := range st.Samples {
+			if x.Grants != nil {
+				grants += *x.Grants
+			}
+			if x.Sync == nil {
+				t.Error("a sample has no latency")
+			}
+		}
+		if grants < 1 || grants > 4 { // three, in seconds that are not exact
+			t.Errorf("%f hand-overs", grants)
+		}
+		b.stop()
+		synctest.Wait()
+		if n := s.Status().Sessions; n != 1 {
+			t.Errorf("%d sessions are left", n)
+		}
+	})
+}
+
+// TestConsoleCostsNothing: without browsers the server is asked nothing; with several it is
+// asked once for all of them; and one that reads nothing gets the newest state in the end,
+// not what it has missed.
+func TestConsoleCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		h := admin.New(s, admin.Options{})
+		c := rawtest.ConnectFor(t, inMemory(s), 40*time.Second)
+		asked := func(d time.Duration) int64 {
+			before := s.Status().Requests
+			time.Sleep(d)
+			return s.Status().Requests - before
+		}
+		if n := asked(20 * time.Second); n != 0 {
+			t.Errorf("%d requests before there is a browser", n)
+		}
+		must(c.Create("/l", nil, 0))(t)
+		held := enqueue(t, c, "/l")
+		slow := browse(t, h)
+		slow.next()
+		alone := asked(20 * time.Second) // it reads nothing
+		check(t, c.Delete(held))
+		time.Sleep(5 * time.Second)
+		slow.next() // the one that waited in a write
+		if st := slow.next(); st.Totals.Locks != 0 || len(st.Samples) < 20 {
+			t.Errorf("the slow browser gets an old state: %+v", st)
+		}
+		enqueue(t, c, "/l")
+		var read atomic.Int64
+		for range 10 {
+			b := browse(t, h)
+			go func() { // until the stream ends
+				for {
+					if _, err := b.body.ReadString('\n'); err != nil {
+						return
+					}
+					read.Add(1)
+				}
+			}()
+		}
+		check(t, c.Ping())
+		if n := asked(20 * time.Second); n > alone+alone/4 {
+			t.Errorf("%d requests for 11 browsers, %d for one", n, alone)
+		}
+		if read.Load() < 10*20 {
+			t.Errorf("ten browsers got only %d lines", read.Load())
+		}
+	})
+}
+
+// TestConsoleBounds checks that long lists are cut, and say so.
+func TestConsoleBounds(t *testing.T) {
+	synctest.Test(t, testConsoleBounds)
+}
+
+func testConsoleBounds(t *testing.T) {
+	s := open(t, lockkeeper.Config{})
+	c := rawtest.Connect(t, inMemory(s))
+	b := browse(t, admin.New(s, admin.Options{}))
+	must(c.Create("/l", nil, 0))(t)
+	for i := range 130 {
+		must(c.Create(fmt.Sprintf("/l/%03d", i), nil, 0))(t)
+		enqueue(t, c, fmt.Sprintf("/l/%03d", i))
+	}
+	for i := range 130 {
+		must(c.Create(fmt.Sprintf("/l/129/_c_%032x-lock-", i), nil, proto.FlagEphemeral|proto.FlagSequential))(t)
+	}
+	for i := range 205 {
+		_, err := c.Exists(fmt.Sprintf("/l/nothing%d", i), true)
+		if err != proto.NoNode {
+			t.Fatal(err)
+		}
+	}
+	st := b.until("everything", func(s *consoleState) bool { return s.Totals.Waiting == 130 && s.WatchesMore > 0 })
+	last := st.Locks[len(st.Locks)-1]
+	if len(st.Locks) != 100 || st.LocksMore != 30 || st.Totals.Locks != 130 || last.Path != "/l/129" || len(last.Queue) != 50 || last.More != 80 {
+		t.Errorf("%d locks and %d more, %d in all; %s: %d and %d more", len(st.Locks), st.LocksMore, st.Totals.Locks, last.Path, len(last.Queue), last.More)
+	}
+	if len(st.Watches) != 200 || st.WatchesMore != 5 {
+		t.Errorf("watches: %d and %d more", len(st.Watches), st.WatchesMore)
+	}
+	if len(st.Problems) > 20 {
+		t.Errorf("%d problems", len(st.Problems))
+	}
+}
+
+// TestConsoleZnode checks what the page is told about single znodes.
+func TestConsoleZnode(t *testing.T) {
+	s := open(t, lockkeeper.Config{})
+	h := admin.New(s, admin.Options{})
+	c := rawtest.Connect(t, inMemory(s))
+	hostile := "<script>alert(1)</script> \u2028 ü"
+	must(c.Create("/text", []byte(hostile), 0))(t)
+	must(c.Create("/bytes", []byte{0xff, '<', 0}, 0))(t)
+	must(c.Create("/control", []byte("a\x1b[31m"), 0))(t)
+	must(c.Create("/long", []byte(strings.Repeat("ü", 4000)+"x"), 0))(t)
+	must(c.Create("/empty", nil, proto.FlagEphemeral))(t)
+	_, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/secret", Data: []byte("s"), ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: "ip", ID: "192.0.2.1"}}}}, nil)
+	check(t, err)
+	for i := range 203 {
+		must(c.Create(fmt.Sprintf("/long/%03d", i), nil, 0))(t)
+	}
+	type answer struct {
+		Text                       *string
+		Hex, NoData, NoList, Error string
+		Cut                        bool
+		Stat                       struct {
+			DataLength, NumChildren int
+			EphemeralOwner          string
+		}
+		ACL      []struct{ Scheme, ID, Perms string }
+		Children []struct {
+			Name      string
+			Children  int
+			Ephemeral bool
+			Hidden    bool
+		}
+		More int
+	}
+	get := func(path, after string) (status int, z answer) {
+		t.Helper()
+		status, body := ask(h, "/console/znode?"+url.Values{"path": {path}, "after": {after}}.Encode())
+		check(t, json.Unmarshal([]byte(body), &z))
+		return status, z
+	}
+	if _, z := get("/text", ""); z.Text == nil || *z.Text != hostile || z.Hex != "" || z.Stat.DataLength != len(hostile) || len(z.ACL) != 1 || z.ACL[0].Perms != "rwcda" {
+		t.Errorf("text: %+v", z)
+	}
+	if _, body := ask(h, "/console/znode?path=/text"); strings.Contains(body, "<script>") {
+		t.Errorf("the answer contains markup: %s", body)
+	}
+	if _, z := get("/bytes", ""); z.Text != nil || z.Hex != "ff3c00" {
+		t.Errorf("bytes: %+v", z)
+	}
+	if _, z := get("/control", ""); z.Text != nil || z.Hex != "611b5b33316d" {
+		t.Errorf("control characters: %+v", z)
+	}
+	_, z := get("/long", "")
+	if z.Text == nil || *z.Text != strings.Repeat("ü", 2048) || !z.Cut || z.Stat.DataLength != 8001 || len(z.Children) != 200 || z.More != 3 || z.Children[199].Name != "199" {
+		t.Errorf("long: %d children, %d more", len(z.Children), z.More)
+	}
+	if _, z := get("/long", "199"); len(z.Children) != 3 || z.More != 0 || z.Children[0].Name != "200" {
+		t.Errorf("the rest: %+v", z)
+	}
+	if status, z := get("/secret", ""); status != http.StatusForbidden || z.Error != "its ACL does not let the console read it" || z.Text != nil {
+		t.Errorf("a znode that the console may not read: %d %+v", status, z)
+	}
+	if _, z := get("/", ""); len(z.Children) != 7 || z.Children[2].Name != "empty" || !z.Children[2].Ephemeral || z.Children[3].Children != 203 || !z.Children[4].Hidden || z.Children[5].Hidden {
+		t.Errorf("the root: %+v", z)
+	}
+	if status, z := get("/nowhere", ""); status != http.StatusNotFound || z.Error != "it does not exist" {
+		t.Errorf("%d %+v", status, z)
+	}
+	if status, z := get("no path", ""); status != http.StatusNotFound || z.Error == "" {
+		t.Errorf("%d %+v", status, z)
+	}
+	testkit.Eventually(t, "the end of the console's session", func() bool { return s.Status().Sessions == 1 })
+}
+
+// TestConsoleHeaders checks what browsers are told to refuse, and who gets what.
+func TestConsoleHeaders(t *testing.T) {
+	s := open(t, lockkeeper.Config{})
+	plain := admin.New(s, admin.Options{})
+	for _, path := range []string{"/", "/console.css", "/console.js", "/icon.svg", "/console/znode"} {
+		w := httptest.NewRecorder()
+		plain.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != http.StatusOK {
+			t.Errorf("%s: status %d", path, w.Code)
+		}
+		policy := w.Header().Get("Content-Security-Policy")
+		for _, part := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
+			if !strings.Contains(policy, part) {
+				t.Errorf("%s: the policy lacks %s: %s", path, part, policy)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s: %v", path, w.Header())
+		}
+		if strings.Contains(w.Body.String(), "style=") || strings.Contains(w.Body.String(), "://") && path == "/" {
+			t.Errorf("%s has inline style or a foreign address", path)
+		}
+	}
+	_, page := ask(plain, "/")
+	if strings.Count(page, "<script") != 1 || !strings.Contains(page, `<script type="module" src="console.js"></script>`) || strings.Contains(page, "<style") {
+		t.Error("the page has inline scripts or styles")
+	}
+	for _, x := range []struct {
+		path, token, site string
+		with, without     int // status with and without a token on the port
+	}{
+		{"/", "", "none", 200, 200}, {"/", "", "cross-site", 200, 200}, {"/console.js", "", "same-origin", 200, 200},
+		{"/console/znode", "", "same-origin", 401, 200}, {"/console/events", "", "same-origin", 401, 0},
+		{"/console/znode", "Bearer s3cret", "same-origin", 200, 200}, {"/console/znode", "Bearer s3cret", "cross-site", 200, 403}, {"/console/events", "Bearer x", "", 401, 0},
+	} {
+		for token, want := range map[string]int{"s3cret": x.with, "": x.without} {
+			if want == 0 {
+				continue
+			}
+			r := httptest.NewRequest(http.MethodGet, x.path, nil)
+			r.Header.Set("Authorization", x.token)
+			r.Header.Set("Sec-Fetch-Site", x.site)
+			w := httptest.NewRecorder()
+			admin.Guard(plain, token).ServeHTTP(w, r)
+			if w.Code != want {
+				t.Errorf("%+v, token %q: status %d", x, token, w.Code)
+			}
+		}
+	}
+}
+
+// TestConsoleMembers: every member tells the others' consoles its role and its lag, and a
+// member that is down is shown as such.
+func TestConsoleMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		peers := map[uint64]string{1: "host1:7000", 2: "host2:7000", 3: "host3:7000"}
+		var all []*lockkeeper.Server
+		for id := range uint64(3) {
+			cfg := lockkeeper.Config{ID: id + 1, Peers: peers}
+			testhooks.In(&cfg).Network = network.Host(fmt.Sprintf("host%d", id+1))
+			s := must(lockkeeper.Open(cfg))(t)
+			t.Cleanup(func() { check(t, s.Close()) })
+			all = append(all, s)
+		}
+		for _, s := range all {
+			await(t, s)
+		}
+		b := browse(t, admin.New(all[0], admin.Options{}))
+		st := b.until("the members", func(s *consoleState) bool {
+			roles := map[string]int{}
+			for _, m := range s.Members {
+				if m.Behind != nil && *m.Behind == 0 && m.Term == all[0].Status().Term {
+					roles[m.Role]++
+				}
+			}
+			return roles["leader"] == 1 && roles["follower"] == 2
+		})
+		if !st.Members[0].Self || st.Members[1].Self || st.Members[2].ID != 3 {
+			t.Errorf("%+v", st.Members)
+		}
+		down := 2 // a follower, so that the first serves on
+		if all[1].Role() != lockkeeper.RoleLeader {
+			down = 1
+		}
+		check(t, all[down].Close())
+		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Role == "" && s.Members[down].Note != "" })
+		if st.Members[down].Behind != nil {
+			t.Errorf("%+v", st.Members[down])
+		}
+		b.stop()
+	})
+}
+
+// unbuffered is an http.ResponseWriter whose Write waits for the reader.
+type unbuffered struct {
+	http.ResponseWriter
+	body *io.PipeReader
+	*io.PipeWriter
+}
+
+func newUnbuffered() *unbuffered {
+	r, w := io.Pipe()
+	return &unbuffered{httptest.NewRecorder(), r, w}
+}
+
+func (u *unbuffered) Write(b []byte) (int, error) { return u.PipeWriter.Write(b) }
+
+// Flush does nothing: there is nothing to flush.
+func (u *unbuffered) Flush() {}

@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// memberState is what the page shows of a member.
+type memberState struct {
+	ID     uint64 `json:"id"`
+	Addr   string `json:"addr"` // of the peer port
+	Self   bool   `json:"self"`
+	Role   string `json:"role"` // "" if it has not told
+	Term   uint64 `json:"term"`
+	Behind *int64 `json:"behind"` // log entries that another member has applied and it has not; nil if unknown
+	Note   string `json:"note"`   // why something is unknown
+}
+
+// peers asks the other members for their status. It keeps nobody waiting: what they have
+// said last is shown.
+type peers struct {
+	server *lockkeeper.Server
+	asked  time.Time
+	asking sync.WaitGroup
+
+	mu      sync.Mutex
+	busy    bool
+	answers map[uint64]answer
+	index   uint64 // what this server had applied when it asked
+}
+
+// answer is what a member has said, or why it has not.
+type answer struct {
+	lockkeeper.MemberStatus
+	err error
+}
+
+// Times of peers.
+const (
+	askInterval = time.Second
+	askTimeout  = time.Second
+)
+
+// wait waits until nothing is being asked. Each question ends after askTimeout.
+func (p *peers) wait() { p.asking.Wait() }
+
+// states returns the members as they were when they were asked last, and asks again.
+func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState {
+	p.ask(ctx, st)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	newest := p.index
+	for _, a := range p.answers {
+		newest = max(newest, a.Index)
+	}
+	all := []memberState{}
+	for _, m := range st.Members {
+		x := memberState{ID: m.ID, Addr: m.Addr, Self: m.ID == st.ID}
+		a, told := p.answers[m.ID]
+		if x.Self {
+			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Term: st.Term, Index: st.Index}}, true
+		}
+		switch {
+		case !told:
+		case a.err != nil:
+			x.Note = strings.TrimPrefix(a.err.Error(), "lockkeeper: ")
+		default:
+			behind := max(0, int64(newest-a.Index)) // this server has applied more since it asked
+			x.Role, x.Term, x.Behind = a.Role.String(), a.Term, &behind
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+// ask asks the other members, unless they are being asked or have been just now.
+func (p *peers) ask(ctx context.Context, st *lockkeeper.Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(st.Members) == 0 || p.busy || time.Since(p.asked) < askInterval {
+		return
+	}
+	p.busy, p.asked = true, time.Now()
+	index := st.Index
+	p.asking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		answers := map[uint64]answer{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, m := range st.Members {
+			if m.ID == st.ID {
+				continue
+			}
+			wg.Go(func() {
+				s, err := p.server.MemberStatus(ctx, m.ID)
+				if errors.Is(err, context.DeadlineExceeded) {
+					err = errors.New("it does not answer")
+				}
+				mu.Lock()
+				answers[m.ID] = answer{s, err}
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		p.mu.Lock()
+		p.answers, p.index, p.busy = answers, index, false
+		p.mu.Unlock()
+	})
+}

@@ -1,0 +1,693 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Limits of a state. A server with more is not asked for the list at all, since the server
+// makes it with its state locked; rows that are not shown are counted.
+const (
+	maxEphemerals  = 10_000
+	maxWatches     = 10_000
+	maxConnections = 10_000
+	maxLockDirs    = 500   // directories that may be locks
+	maxEntries     = 5_000 // of one directory
+	maxStats       = 2_000 // Stats read for one state
+
+	shownLocks      = 100
+	shownContenders = 50 // of one lock
+	shownSessions   = 200
+	shownWatches    = 200
+	shownProblems   = 20
+)
+
+// state is what the page shows. Numbers that may exceed the precision of JavaScript are
+// text; times are in milliseconds since the epoch.
+type state struct {
+	Now     int64         `json:"now"`
+	Server  serverState   `json:"server"`
+	Members []memberState `json:"members"`
+
+	Locks     []lockState   `json:"locks"`
+	LocksMore int           `json:"locksMore"`
+	Totals    lockTotals    `json:"totals"`
+	Problems  []problem     `json:"problems"`
+	Sessions  []sessionInfo `json:"sessions"`
+	// SessionsMore counts the sessions that exist beyond those.
+	SessionsMore int          `json:"sessionsMore"`
+	Watches      []watchState `json:"watches"`
+	WatchesMore  int          `json:"watchesMore"` // paths
+	Samples      []sample     `json:"samples"`
+	Notes        notes        `json:"notes"`
+}
+
+// notes say why a part of the state is missing.
+type notes struct {
+	Locks    string `json:"locks,omitempty"`
+	Sessions string `json:"sessions,omitempty"`
+	Watches  string `json:"watches,omitempty"`
+}
+
+type serverState struct {
+	ID          uint64 `json:"id"`
+	Role        string `json:"role"`
+	Serving     bool   `json:"serving"`
+	ReadOnly    bool   `json:"readOnly"`
+	Version     string `json:"version"`
+	Since       int64  `json:"since"`
+	Leader      uint64 `json:"leader"`
+	Term        uint64 `json:"term"`
+	Index       uint64 `json:"index"`
+	Zxid        string `json:"zxid"`
+	Znodes      int    `json:"znodes"`
+	Ephemerals  int    `json:"ephemerals"`
+	DataBytes   int64  `json:"dataBytes"`
+	Sessions    int    `json:"sessions"`
+	Connections int    `json:"connections"`
+	Watches     int    `json:"watches"`
+	Outstanding int64  `json:"outstanding"`
+}
+
+type lockState struct {
+	Path    string      `json:"path"`
+	Kind    string      `json:"kind"`
+	Client  string      `json:"client"`
+	Slots   int         `json:"slots"`
+	Holders []contender `json:"holders"`
+	Queue   []contender `json:"queue"`
+	More    int         `json:"more"` // contenders that are not shown
+	Cycle   bool        `json:"cycle"`
+}
+
+type contender struct {
+	Name    string `json:"name"`
+	Session string `json:"session"` // "" if the znode is not ephemeral
+	Token   string `json:"token"`
+	Since   int64  `json:"since"`
+	Shared  bool   `json:"shared"`
+	Cycle   bool   `json:"cycle"` // it is part of a cycle
+}
+
+type lockTotals struct {
+	Locks   int `json:"locks"`
+	Holders int `json:"holders"`
+	Waiting int `json:"waiting"`
+	Cycles  int `json:"cycles"`
+}
+
+type problem struct {
+	Fault string `json:"fault"`
+	Path  string `json:"path"`
+	Text  string `json:"text"`
+	Harm  bool   `json:"harm"`
+}
+
+type sessionInfo struct {
+	ID         string `json:"id"`
+	Addr       string `json:"addr"`    // "" if it is not connected to this server
+	Timeout    int64  `json:"timeout"` // in ms; 0 if unknown
+	Expires    int64  `json:"expires"` // if it stays silent; 0 if unknown
+	Ephemerals int    `json:"ephemerals"`
+	Holds      int    `json:"holds"`
+	Waits      int    `json:"waits"`
+	Watches    int    `json:"watches"`
+	Own        bool   `json:"own"` // it is the console's
+}
+
+type watchState struct {
+	Path     string   `json:"path"`
+	Sessions []string `json:"sessions"`
+	More     int      `json:"more"`
+}
+
+// sample is a point of the charts. A value that is not known is nil.
+type sample struct {
+	At     int64    `json:"at"`
+	Writes *float64 `json:"writes"` // per second, in the whole cluster
+	Sync   *float64 `json:"sync"`   // ms that a sync took
+	Grants *float64 `json:"grants"` // locks that got a new holder, per second
+}
+
+const maxSamples = 120
+
+// survey gathers states. Only one goroutine may use it at a time, except for changed.
+type survey struct {
+	server *lockkeeper.Server
+	words  *words
+	reader *reader
+	peers  *peers
+
+	made     mark // what the last state was made of
+	lockDirs map[string]*lockDir
+	seen     []suspicion
+	newest   map[string]holder // by lock
+	grants   float64           // since the last sample
+	last     point
+	samples  []sample
+	waited   time.Duration // for the majority, when the last state was gathered
+}
+
+// mark changes when the server's state does.
+type mark struct {
+	zxid    int64
+	role    lockkeeper.Role
+	leader  uint64
+	serving bool
+}
+
+func markOf(st *lockkeeper.Status) mark { return mark{st.Zxid, st.Role, st.Leader, st.Serving} }
+
+// holder is the newest holder of a lock.
+type holder struct{ token, sequence int64 }
+
+// point is when the last sample was taken, and the zxid then.
+type point struct {
+	at   time.Time
+	zxid int64
+}
+
+// suspicion is a problem that was there when the locks were read before.
+type suspicion struct {
+	locks.Problem
+	since time.Time
+}
+
+func newSurvey(s *lockkeeper.Server, w *words, r *reader) *survey {
+	return &survey{server: s, words: w, reader: r, peers: &peers{server: s}}
+}
+
+// begin prepares for states, and end stops what begin and gather have started.
+func (v *survey) begin() {
+	v.reader.acquire()
+	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
+	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
+		v.samples = nil
+	}
+}
+
+func (v *survey) end() {
+	v.peers.wait()
+	v.reader.release()
+}
+
+// changed reports whether the server's state has changed since the last one.
+func (v *survey) changed() bool {
+	st := v.server.Status()
+	return v.made != markOf(&st)
+}
+
+// gather returns the state of the server.
+func (v *survey) gather(ctx context.Context) *state {
+	st := v.server.Status()
+	v.made = markOf(&st)
+	now := time.Now()
+	s := &state{
+		Now: now.UnixMilli(),
+		Server: serverState{
+			st.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
+			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
+		},
+		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
+	}
+	if !st.Serving && !st.ReadOnly {
+		why := "this server serves no clients at the moment"
+		s.Notes = notes{why, why, why}
+		v.sample(&st, false)
+		s.Samples = v.samples
+		return s
+	}
+	sessions := map[int64]*sessionInfo{}
+	of := func(id int64) *sessionInfo {
+		if sessions[id] == nil {
+			sessions[id] = &sessionInfo{ID: locks.ID(id), Own: id == v.reader.session()}
+		}
+		return sessions[id]
+	}
+	v.connections(ctx, &st, s, of)
+	ephemerals := v.dump(ctx, &st, s, of)
+	watched := v.watches(ctx, &st, s, of)
+	v.locks(s, ephemerals, watched, of)
+	total := st.Sessions
+	if ephemerals != nil { // then all sessions are known
+		total = len(sessions)
+	}
+	v.listSessions(s, sessions, total)
+	v.sample(&st, true)
+	s.Samples = v.samples
+	return s
+}
+
+// connections adds what this server knows of its clients.
+func (v *survey) connections(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) {
+	if st.Connections > maxConnections {
+		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Connections)
+		return
+	}
+	text, err := v.words.ask(ctx, "cons")
+	if err != nil {
+		s.Notes.Sessions = sentence(err)
+		return
+	}
+	for _, line := range lines(text) {
+		m := connection.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		values := map[string]string{}
+		for p := range strings.SplitSeq(m[3], ",") {
+			key, value, _ := strings.Cut(p, "=")
+			values[key] = value
+		}
+		if id := signed(values["sid"]); id != 0 {
+			x := of(id)
+			x.Addr = m[1]
+			x.Timeout, _ = strconv.ParseInt(values["to"], 10, 64)
+		}
+	}
+}
+
+// dump adds when sessions expire, which only the leader knows, and returns the ephemeral
+// znodes of each. See the command dump for the form of the answer, and for followers
+// LearnerSessionTracker in ZooKeeper:
+//
+//	Global Sessions(1):
+//	0x1…	4000ms
+func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
+	if st.Ephemerals > maxEphemerals {
+		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.Ephemerals)
+		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, "There are too many ephemeral znodes to show when sessions expire.")
+		return nil
+	}
+	text, err := v.words.ask(ctx, "dump")
+	if err != nil {
+		s.Notes.Locks = sentence(err)
+		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, s.Notes.Locks)
+		return nil
+	}
+	all, rest, _ := strings.Cut(text, "ephemeral nodes dump:\n")
+	owners, _, _ := strings.Cut(rest, "Connections dump:\n")
+	var expires int64
+	for _, line := range lines(all) {
+		if at, ok := expiry(line); ok {
+			expires = at.UnixMilli()
+		} else if id, ok := strings.CutPrefix(line, "\t"); ok {
+			of(signed(id)).Expires = expires
+		} else if id, timeout, ok := strings.Cut(line, "\t"); ok {
+			of(signed(id)).Timeout, _ = strconv.ParseInt(strings.TrimSuffix(timeout, "ms"), 10, 64)
+		}
+	}
+	ephemerals := map[int64][]string{}
+	owner := int64(0)
+	for _, line := range lines(owners) {
+		if at, ok := strings.CutPrefix(line, "\t"); ok {
+			ephemerals[owner] = append(ephemerals[owner], at)
+		} else if strings.HasPrefix(line, "0x") {
+			owner = signed(strings.TrimSuffix(line, ":"))
+		}
+	}
+	for id, paths := range ephemerals {
+		of(id).Ephemerals = len(paths)
+	}
+	return ephemerals
+}
+
+// expiry returns the time in a line of the word dump: "2 expire at DATE:".
+func expiry(line string) (at time.Time, ok bool) {
+	_, date, ok := strings.Cut(line, " expire at ")
+	if !ok {
+		return at, false
+	}
+	at, err := time.ParseInLocation("Mon Jan 02 15:04:05 MST 2006:", date, time.Local)
+	if err != nil { // a zone without a name
+		at, _ = time.Parse("Mon Jan 02 15:04:05 -0700 2006:", date)
+	}
+	return at, true
+}
+
+// watches adds the watches of this server's clients, and returns their paths by session; nil
+// if they are not known.
+func (v *survey) watches(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
+	if st.Watches > maxWatches {
+		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Watches)
+		return nil
+	}
+	text, err := v.words.ask(ctx, "wchp")
+	if err != nil {
+		s.Notes.Watches = sentence(err)
+		return nil
+	}
+	bySession := map[int64][]string{}
+	for _, line := range lines(text) {
+		last := len(s.Watches) - 1
+		switch id, ok := strings.CutPrefix(line, "\t"); {
+		case ok && last >= 0:
+			w, session := &s.Watches[last], signed(id)
+			bySession[session] = append(bySession[session], w.Path)
+			of(session).Watches++
+			if len(w.Sessions) < shownContenders {
+				w.Sessions = append(w.Sessions, id)
+			} else {
+				w.More++
+			}
+		case line != "":
+			s.Watches = append(s.Watches, watchState{Path: line})
+		}
+	}
+	s.WatchesMore = max(0, len(s.Watches)-shownWatches)
+	s.Watches = s.Watches[:len(s.Watches)-s.WatchesMore]
+	return bySession
+}
+
+// locks adds the locks.
+func (v *survey) locks(s *state, ephemerals, watched map[int64][]string, of func(int64) *sessionInfo) {
+	if s.Notes.Locks != "" {
+		return
+	}
+	dirs, note := v.directories(ephemerals)
+	s.Notes.Locks = note
+	all := locks.Find(dirs, false)
+	v.count(all)
+	problems := v.problems(all, func(session int64) ([]string, bool) {
+		return watched[session], watched != nil && of(session).Addr != ""
+	})
+	inCycle := map[string]bool{}
+	for _, p := range problems {
+		if p.Fault == locks.Cycle {
+			s.Totals.Cycles++
+			for _, c := range p.Znodes {
+				inCycle[c.Path] = true
+			}
+		}
+		if len(s.Problems) < shownProblems {
+			s.Problems = append(s.Problems, problem{string(p.Fault), p.Path, p.Text, p.Harm})
+		}
+	}
+	s.Totals.Locks = len(all)
+	for i := range all {
+		l := &all[i]
+		s.Totals.Holders += len(l.Holders)
+		s.Totals.Waiting += len(l.Queue)
+		for _, c := range l.Holders {
+			if c.Session != 0 {
+				of(c.Session).Holds++
+			}
+		}
+		for _, c := range l.Queue {
+			if c.Session != 0 {
+				of(c.Session).Waits++
+			}
+		}
+		s.Locks = append(s.Locks, lockOf(l, inCycle))
+	}
+	// If there are too many, those with cycles and long queues are shown, in the order of
+	// their paths.
+	if s.LocksMore = max(0, len(s.Locks)-shownLocks); s.LocksMore > 0 {
+		weight := func(l *lockState) int {
+			if l.Cycle {
+				return -1 << 31
+			}
+			return -len(l.Queue) - l.More
+		}
+		slices.SortStableFunc(s.Locks, func(a, b lockState) int { return cmp.Compare(weight(&a), weight(&b)) })
+		s.Locks = s.Locks[:shownLocks]
+		slices.SortFunc(s.Locks, func(a, b lockState) int { return cmp.Compare(a.Path, b.Path) })
+	}
+}
+
+func lockOf(l *locks.Lock, inCycle map[string]bool) lockState {
+	x := lockState{Path: l.Path, Kind: string(l.Kind), Client: string(l.Client), Slots: l.Slots, Holders: []contender{}, Queue: []contender{}}
+	add := func(to *[]contender, from []locks.Contender) {
+		for _, c := range from {
+			cycle := inCycle[c.Path]
+			x.Cycle = x.Cycle || cycle
+			if len(*to) == shownContenders {
+				x.More++
+				continue
+			}
+			id := ""
+			if c.Session != 0 {
+				id = locks.ID(c.Session)
+			}
+			*to = append(*to, contender{path.Base(c.Path), id, strconv.FormatInt(c.Token, 10), c.Since, c.Shared, cycle})
+		}
+	}
+	add(&x.Holders, l.Holders)
+	add(&x.Queue, l.Queue)
+	return x
+}
+
+// setsWatches is how long a client may take to set its watches.
+const setsWatches = 2 * time.Second
+
+// problems returns what is wrong with the locks and was so before: the locks are not read at
+// one moment, and a client needs some time to set a watch.
+func (v *survey) problems(all []locks.Lock, watched func(int64) ([]string, bool)) (sure []locks.Problem) {
+	now := time.Now()
+	before := v.seen
+	v.seen = nil
+	for _, p := range locks.Check(all, watched) {
+		x := suspicion{p, now}
+		if i := slices.IndexFunc(before, func(b suspicion) bool { return b.Same(&p) }); i >= 0 {
+			x.since = before[i].since
+			if p.Fault != locks.Unwatched || now.Sub(x.since) >= setsWatches {
+				sure = append(sure, p)
+			}
+		}
+		v.seen = append(v.seen, x)
+	}
+	return sure
+}
+
+// count counts how often a lock got a new holder. Between two states that can happen
+// several times; the sequence numbers of the znodes tell how often, unless somebody has
+// given up waiting.
+func (v *survey) count(all []locks.Lock) {
+	first := v.newest == nil
+	if len(v.newest) > 4*maxLockDirs {
+		clear(v.newest)
+		first = true
+	}
+	if first {
+		v.newest = map[string]holder{}
+	}
+	for i := range all {
+		l := &all[i]
+		before, known := v.newest[l.Path]
+		fresh, newest := 0, before
+		for _, h := range l.Holders {
+			if h.Token > before.token {
+				fresh++
+			}
+			if h.Token > newest.token {
+				n, _ := locks.Sequence(path.Base(h.Path))
+				newest = holder{h.Token, int64(n)}
+			}
+		}
+		if fresh > 0 && known && l.Kind != locks.Semaphore {
+			fresh = max(fresh, int(newest.sequence-before.sequence))
+		}
+		if !first {
+			v.grants += float64(fresh)
+		}
+		v.newest[l.Path] = newest
+	}
+}
+
+// sample adds a point to the charts every second.
+func (v *survey) sample(st *lockkeeper.Status, serving bool) {
+	now := time.Now()
+	v.waited = 0
+	passed := now.Sub(v.last.at)
+	if passed < idleInterval-interval/2 {
+		return
+	}
+	x := sample{At: now.UnixMilli()}
+	if !v.last.at.IsZero() && serving {
+		if n := st.Zxid - v.last.zxid; n >= 0 && st.Zxid>>32 == v.last.zxid>>32 {
+			x.Writes = rate(float64(n), passed)
+		}
+		x.Grants = rate(v.grants, passed)
+	}
+	if serving && !st.ReadOnly {
+		err := v.reader.call(proto.OpSync, &proto.Path{Path: "/"}, nil)
+		v.waited = time.Since(now)
+		if err == nil {
+			ms := v.waited.Seconds() * 1000
+			x.Sync = &ms
+		}
+	}
+	v.grants, v.last = 0, point{now, st.Zxid}
+	v.samples = append(v.samples, x)
+	v.samples = slices.Clone(v.samples[max(0, len(v.samples)-maxSamples):])
+}
+
+func rate(n float64, passed time.Duration) *float64 {
+	r := n / passed.Seconds()
+	return &r
+}
+
+// listSessions adds the sessions, those with locks first, if there are too many.
+func (v *survey) listSessions(s *state, all map[int64]*sessionInfo, total int) {
+	ids := slices.SortedFunc(maps.Keys(all), func(a, b int64) int {
+		x, y := all[a], all[b]
+		return cmp.Or(cmp.Compare(y.Holds, x.Holds), cmp.Compare(y.Waits, x.Waits), cmp.Compare(uint64(a), uint64(b)))
+	})
+	ids = ids[:min(len(ids), shownSessions)]
+	slices.SortFunc(ids, func(a, b int64) int { return cmp.Compare(uint64(a), uint64(b)) })
+	for _, id := range ids {
+		s.Sessions = append(s.Sessions, *all[id])
+	}
+	s.SessionsMore = max(0, total-len(ids))
+}
+
+// lockDir is a znode that was read because it may be a lock.
+type lockDir struct {
+	locks.Directory
+	czxid, pzxid int64
+	complete     bool
+	hidden       bool // the ACLs of some entries do not let the console read them
+}
+
+// directories reads the znodes that may be locks: those with ephemeral children whose names
+// are those of lock recipes, and the parts of semaphores. A lock without an ephemeral
+// child is not found; nobody waits for it. What has not changed is not read again.
+func (v *survey) directories(ephemerals map[int64][]string) (dirs map[string]*locks.Directory, note string) {
+	wanted := map[string]bool{}
+	for _, paths := range ephemerals {
+		for _, at := range paths {
+			dir, name := path.Split(at)
+			if dir = strings.TrimSuffix(dir, "/"); dir == "" || !locks.Interesting(name) {
+				continue
+			}
+			wanted[dir] = true
+			if part(path.Base(dir)) && path.Dir(dir) != "/" {
+				wanted[path.Dir(dir)] = true
+			}
+		}
+	}
+	todo := slices.Sorted(maps.Keys(wanted))
+	if len(todo) > maxLockDirs {
+		note = fmt.Sprintf("Only the first %d of %d directories of locks are shown.", maxLockDirs, len(todo))
+		todo = todo[:maxLockDirs]
+	}
+	budget := maxStats
+	read := map[string]*lockDir{}
+	for len(todo) > 0 {
+		at := todo[0]
+		todo = todo[1:]
+		if read[at] != nil {
+			continue
+		}
+		d, parts, err := v.directory(at, &budget)
+		switch {
+		case err != nil:
+			note = cmp.Or(note, fmt.Sprintf("%s is not shown: %s.", at, reason(err)))
+			continue
+		case d == nil:
+			continue
+		case !d.complete:
+			note = cmp.Or(note, "The console is still reading.")
+		case d.hidden:
+			note = cmp.Or(note, fmt.Sprintf("%s has entries whose ACL does not let the console read them.", at))
+		}
+		read[at] = d
+		todo = append(todo, parts...)
+	}
+	v.lockDirs = read
+	dirs = map[string]*locks.Directory{}
+	for at, d := range read {
+		dirs[at] = &d.Directory
+	}
+	return dirs, note
+}
+
+// part reports whether this is the name of a part of a semaphore.
+func part(name string) bool { return name == "leases" || name == "locks" || name == locks.KazooQueue }
+
+// directory reads a znode and the Stats of its children that may be entries of a queue.
+// parts are the children that are parts of a semaphore. It returns nil if the znode does not
+// exist.
+func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, err error) {
+	stat, err := v.reader.exists(at)
+	if err == proto.NoNode {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if stat.NumChildren > maxEntries {
+		return nil, nil, fmt.Errorf("%d children are too many", stat.NumChildren)
+	}
+	before := v.lockDirs[at]
+	known := map[string]locks.Node{}
+	if before != nil && before.czxid == stat.Czxid {
+		for _, n := range before.Nodes {
+			known[n.Name] = n
+		}
+	}
+	var list proto.ChildrenReply
+	if before != nil && before.complete && before.czxid == stat.Czxid && before.pzxid == stat.Pzxid {
+		for _, name := range []string{"leases", "locks", locks.KazooQueue} {
+			if v.lockDirs[join(at, name)] != nil {
+				parts = append(parts, join(at, name))
+			}
+		}
+		return before, parts, nil
+	}
+	if err := v.reader.call(proto.OpGetChildren, &proto.PathWatch{Path: at}, &list); err != nil {
+		return nil, nil, err
+	}
+	d = &lockDir{czxid: stat.Czxid, pzxid: stat.Pzxid, complete: true}
+	for _, name := range list.Names {
+		if part(name) {
+			parts = append(parts, join(at, name))
+			if name == locks.KazooQueue && stat.DataLength > 0 && stat.DataLength < shownData {
+				var data proto.DataReply
+				if v.reader.call(proto.OpGetData, &proto.PathWatch{Path: at}, &data) == nil { // otherwise the number of slots is unknown
+					d.Data = data.Data
+				}
+			}
+		}
+		if !locks.Interesting(name) {
+			continue
+		}
+		n, ok := known[name]
+		if !ok {
+			if *budget--; *budget < 0 {
+				d.complete = false
+				continue
+			}
+			s, err := v.reader.exists(join(at, name))
+			switch {
+			case err == proto.NoNode:
+				continue
+			case err == proto.NoAuth:
+				d.hidden = true
+				continue
+			case err != nil:
+				return nil, nil, err
+			}
+			n = locks.Node{Name: name, Owner: s.EphemeralOwner, Czxid: s.Czxid, Ctime: s.Ctime, Version: s.Version}
+		}
+		d.Nodes = append(d.Nodes, n)
+	}
+	return d, parts, nil
+}
+
+// sentence makes a sentence of an error.
+func sentence(err error) string {
+	text := err.Error()
+	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
+}
