@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Installs what the tests with the build tag interop need, on Debian, as root: Redis,
-# ZooKeeper with its jars, Java, newer jars from Maven Central, clients in other
-# languages, the Go modules, and the Debian packages in its arguments. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The
-# script can be run again, and is quick if everything is installed. It does not start the
-# services of the packages.
+# ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
+# clients in other languages, the Go modules, and the Debian packages in its arguments.
+# Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java strace iproute2 libzookeeper-mt-dev gcc libc6-dev "$@")
+packages=(redis-server zookeeper libslf4j-java strace iproute2 libzookeeper-mt-dev gcc libc6-dev
+	chromium-headless-shell fonts-dejavu-core "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
