@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -248,11 +247,7 @@ func dump(ctx context.Context, a *admin, _ url.Values) (object, error) {
 	ephemerals, _, _ := strings.Cut(rest, "Connections dump:\n")
 	expiry, owners := object{}, object{}
 	for _, line := range lines(sessions) {
-		if _, date, ok := strings.Cut(line, " expire at "); ok {
-			at, err := time.ParseInLocation("Mon Jan 02 15:04:05 MST 2006:", date, time.Local)
-			if err != nil { // a zone without a name
-				at, _ = time.Parse("Mon Jan 02 15:04:05 -0700 2006:", date)
-			}
+		if at, ok := expiryOf(line); ok {
 			expiry.add(strconv.FormatInt(at.UnixMilli(), 10), list(nil))
 		} else if id, ok := strings.CutPrefix(line, "\t"); ok && len(expiry) > 0 {
 			last := &expiry[len(expiry)-1]
