@@ -425,8 +425,9 @@ func TestConsoleHeaders(t *testing.T) {
 	}
 }
 
-// TestConsoleMembers: every member tells the others' consoles its role and its lag, and a
-// member that is down is shown as such.
+// TestConsoleMembers: every member tells the others' consoles its role and its lag, a
+// member that is down is shown as such, and a browser does not see what members said to an
+// earlier one.
 func TestConsoleMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
@@ -442,7 +443,8 @@ func TestConsoleMembers(t *testing.T) {
 		for _, s := range all {
 			await(t, s)
 		}
-		b := browse(t, admin.New(all[0], admin.Options{}))
+		handler := admin.New(all[0], admin.Options{})
+		b := browse(t, handler)
 		st := b.until("the members", func(s *consoleState) bool {
 			roles := map[string]int{}
 			for _, m := range s.Members {
@@ -459,7 +461,12 @@ func TestConsoleMembers(t *testing.T) {
 		if all[1].Role() != lockkeeper.RoleLeader {
 			down = 1
 		}
+		b.stop()
 		check(t, all[down].Close())
+		b = browse(t, handler)
+		if first := b.next(); first.Members[down].Role != "" {
+			t.Errorf("what a member said before it was stopped is shown: %+v", first.Members[down])
+		}
 		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Role == "" && s.Members[down].Note != "" })
 		if st.Members[down].Behind != nil {
 			t.Errorf("%+v", st.Members[down])

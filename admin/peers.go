@@ -46,8 +46,16 @@ const (
 	askTimeout  = time.Second
 )
 
-// wait waits until nothing is being asked. Each question ends after askTimeout.
-func (p *peers) wait() { p.asking.Wait() }
+// begin forgets what the members have said, perhaps long ago.
+func (p *peers) begin() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.answers, p.asked = nil, time.Time{}
+}
+
+// end waits until nothing is being asked. Each question ends after askTimeout, or with the
+// context of states.
+func (p *peers) end() { p.asking.Wait() }
 
 // states returns the members as they were when they were asked last, and asks again.
 func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState {

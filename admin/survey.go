@@ -190,6 +190,7 @@ func newSurvey(s *lockkeeper.Server, w *words, r *reader) *survey {
 // begin prepares for states, and end stops what begin and gather have started.
 func (v *survey) begin() {
 	v.reader.acquire()
+	v.peers.begin()
 	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil
@@ -197,7 +198,7 @@ func (v *survey) begin() {
 }
 
 func (v *survey) end() {
-	v.peers.wait()
+	v.peers.end()
 	v.reader.release()
 }
 

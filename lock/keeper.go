@@ -388,7 +388,7 @@ func (k *keeper) check() time.Duration {
 	}
 	left := time.Until(k.deadline)
 	if left <= 0 && k.q.planted != trustSession {
-		k.loseLocked(fmt.Errorf("%w: no answer to a request sent in the last %v", ErrLost, k.q.belief()))
+		k.loseLocked(fmt.Errorf("%w: no answer to a request sent in the last %v", ErrLost, k.q.belief().Round(time.Millisecond)))
 		return 0
 	}
 	return left

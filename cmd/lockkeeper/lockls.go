@@ -219,8 +219,9 @@ func (l *listing) String() string {
 			ends = ends || c.LeftMS != nil
 		}
 	}
-	var b strings.Builder
-	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	var rows, b strings.Builder
+	t := tabwriter.NewWriter(&rows, 0, 0, 2, ' ', 0)
+	var titles []string // of each line after the first: the line to show before it, or ""
 	if len(l.Locks) > 0 {
 		fmt.Fprint(t, "\tSESSION\tTOKEN\tSINCE\tFOR")
 		if addresses {
@@ -239,7 +240,7 @@ func (l *listing) String() string {
 		if x.Client != "" {
 			about += ", " + string(x.Client)
 		}
-		fmt.Fprintf(t, "%s (%s)\n", x.Path, about)
+		title := fmt.Sprintf("%s (%s)\n", x.Path, about)
 		line := func(does string, c *shownSession) {
 			fmt.Fprintf(t, "  %s\t%s\t%d\t%s\t%s", does, cmp.Or(c.Session, "not ephemeral"), c.Token, c.Since.Format(timeFormat), brief(time.Duration(c.ForMS)*time.Millisecond))
 			if addresses {
@@ -251,6 +252,7 @@ func (l *listing) String() string {
 				fmt.Fprint(t, "\t-")
 			}
 			fmt.Fprintln(t)
+			titles, title = append(titles, title), ""
 		}
 		for i := range x.Holders {
 			line("holds", &x.Holders[i])
@@ -260,6 +262,12 @@ func (l *listing) String() string {
 		}
 	}
 	t.Flush()
+	for i, row := range slices.Collect(strings.Lines(rows.String())) {
+		if i > 0 {
+			b.WriteString(titles[i-1])
+		}
+		b.WriteString(row)
+	}
 	return b.String()
 }
 
