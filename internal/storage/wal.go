@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -255,7 +256,7 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 			}
 		}
 		s.wal, err = wal.Open(filepath.Join(dir, walDir), wal.WithMetaStore(s.meta), wal.WithSegmentSize(w.segmentSize),
-			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New()})), wal.WithLogger(w.log))
+			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New(), &s.undeleted})), wal.WithLogger(w.log))
 		s.LogStore = s.wal
 		return err
 	})
@@ -273,11 +274,16 @@ type walLog struct {
 	wal  *wal.WAL // this and meta are nil if the log is only read
 	meta *walMeta
 	db   io.Closer
+
+	undeleted atomic.Pointer[error] // see segmentFiles
 }
 
 func (s *walLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s *walLog) StoreLogs(logs []*raft.Log) error {
+	if err := s.undeleted.Load(); err != nil {
+		return fmt.Errorf("deleting an old segment: %w", *err)
+	}
 	err := s.LogStore.StoreLogs(logs)
 	if errors.Is(err, wal.ErrSealed) && s.meta.fault != nil {
 		return s.meta.fault // raft-wal could not make the next segment, and only logs why
@@ -408,8 +414,21 @@ func (*walMeta) SetStable([]byte, []byte) error   { return errors.ErrUnsupported
 func (*walMeta) Close() error                     { return nil }
 
 // segmentFiles opens the files of segments as raft-wal's own file system does, but
-// expects that CommitState has made new ones.
-type segmentFiles struct{ *walfs.FS }
+// expects that CommitState has made new ones, and notes when one could not be deleted.
+type segmentFiles struct {
+	*walfs.FS
+	undeleted *atomic.Pointer[error] // the newest such error
+}
+
+// Delete deletes a file. raft-wal only logs an error, but after a sync that has failed, of
+// the directory here, nothing is to be acknowledged any more.
+func (f segmentFiles) Delete(dir, name string) error {
+	err := f.FS.Delete(dir, name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.undeleted.Store(&err)
+	}
+	return err
+}
 
 func (f segmentFiles) Create(dir, name string, _ uint64) (types.WritableFile, error) {
 	return f.OpenWriter(dir, name)

@@ -354,3 +354,27 @@ func TestLostMeta(t *testing.T) {
 		}
 	}
 }
+
+// TestWALUndeleted: after an old segment could not be deleted, which raft-wal only logs,
+// nothing more is stored.
+func TestWALUndeleted(t *testing.T) {
+	disk, dir := testWAL(32<<10), filepath.Join(testkit.MemoryDir(t), "data")
+	s := disk.mustOpen(t, dir)
+	defer s.Close()
+	next := uint64(1)
+	store := func() error {
+		l := &raft.Log{Index: next, Term: 1, Data: make([]byte, 10<<10)}
+		next++
+		return s.Log.StoreLog(l)
+	}
+	for range 12 {
+		check(t, store())
+	}
+	old := disk.files(dir)[1]
+	check(t, os.Remove(filepath.Join(dir, old)))
+	check(t, os.MkdirAll(filepath.Join(dir, old, "full"), 0o700)) // so that it cannot be removed
+	check(t, s.Log.DeleteRange(1, 8))
+	if err := store(); err == nil || !strings.Contains(err.Error(), "deleting an old segment") {
+		t.Errorf("a later entry: %v", err)
+	}
+}
