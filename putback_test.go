@@ -6,10 +6,14 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -108,6 +112,36 @@ func TestPutBack(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestInteropEditsFit checks that the edits of interop/power_test.go still fit the code, since
+// those tests run only where foreign servers are installed.
+func TestInteropEditsFit(t *testing.T) {
+	source := must(parser.ParseFile(token.NewFileSet(), "interop/power_test.go", nil, 0))(t)
+	edits := 0
+	ast.Inspect(source, func(n ast.Node) bool {
+		l, ok := n.(*ast.CompositeLit)
+		if !ok || len(l.Elts) != 3 {
+			return true
+		}
+		var parts []string // file, old and new
+		for _, e := range l.Elts {
+			if b, ok := e.(*ast.BasicLit); ok && b.Kind == token.STRING {
+				parts = append(parts, must(strconv.Unquote(b.Value))(t))
+			}
+		}
+		if len(parts) != 3 || !strings.HasSuffix(parts[0], ".go") {
+			return true
+		}
+		edits++
+		if n := strings.Count(string(must(os.ReadFile(parts[0]))(t)), parts[1]); n != 1 {
+			t.Errorf("%s has %q %d times, should be once: adapt the edit", parts[0], parts[1], n)
+		}
+		return true
+	})
+	if edits < 5 {
+		t.Errorf("found %d edits in interop/power_test.go", edits)
 	}
 }
 

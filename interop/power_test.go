@@ -52,16 +52,16 @@ var smallSegments = edit{"internal/storage/wal.go", "segmentSize = 8 << 20", "se
 // noSync removes the syncs of the log.
 var noSync = map[storage.LogStore]edit{
 	storage.BoltDB: {"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"},
-	storage.WAL: {"internal/storage/wal.go", "type segmentFiles struct{ *walfs.FS }", `type segmentFiles struct{ *walfs.FS }
-
-func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	storage.WAL: {"internal/storage/wal.go", "func (f segmentFiles) Create(", `func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 	file, err := f.FS.OpenWriter(dir, name)
 	return unsynced{file}, err
 }
 
 type unsynced struct{ types.WritableFile }
 
-func (unsynced) Sync() error { return nil }`},
+func (unsynced) Sync() error { return nil }
+
+func (f segmentFiles) Create(`},
 }
 
 // neededSyncs are the files and directories that must be synced, relative to the data
