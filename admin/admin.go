@@ -92,9 +92,9 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 //
 // Without a token, whoever can connect may see everything. Guard then refuses what a web
 // page in a browser on this machine could send without its user's knowledge: requests that
-// the browser marks as coming from another site (a link to the console works), and, on a loopback address, requests to a
-// host name that is not localhost, which a page could have pointed at that address (DNS
-// rebinding).
+// the browser marks as coming from another site (a link to the console works), and, on a
+// loopback address, requests to a host name that is not localhost, which a page could have
+// pointed at that address (DNS rebinding).
 func Guard(h http.Handler, token string) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -184,7 +184,7 @@ func (r *reader) znode(path, after string) (*znodeAnswer, error) {
 	for _, name := range names[:min(len(names), shownChildren)] {
 		s, err := r.exists(join(path, name))
 		if err == nil || err == proto.NoAuth { // otherwise it has just gone
-			z.Children = append(z.Children, znodeChild{name, s.NumChildren, s.DataLength, session(s.EphemeralOwner), err != nil})
+			z.Children = append(z.Children, znodeChild{name, s.NumChildren, s.DataLength, locks.IsSession(s.EphemeralOwner), err != nil})
 		}
 	}
 	return z, nil

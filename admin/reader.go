@@ -2,7 +2,6 @@ package admin
 
 import (
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -84,10 +83,4 @@ func (r *reader) call(op proto.OpCode, body, reply proto.Record) error {
 func (r *reader) exists(path string) (stat proto.Stat, err error) {
 	err = r.call(proto.OpExists, &proto.PathWatch{Path: path}, &stat)
 	return stat, err
-}
-
-// session reports whether an ephemeralOwner is a session. That of a container or of a TTL
-// znode is not (ZooKeeper's EphemeralType).
-func session(owner int64) bool {
-	return owner != 0 && owner != math.MinInt64 && uint64(owner)>>56 != 0xff
 }

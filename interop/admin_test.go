@@ -18,9 +18,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // adminCommands are all commands of ZooKeeper 3.9's AdminServer, without those that
@@ -198,29 +195,7 @@ func TestAdmin(t *testing.T) {
 		compareAdmin(t, theirs, ours, command)
 	}
 	for _, addr := range []string{zookeeper, lockkeeper} {
-		var all [2]*rawclient.Client
-		for i := range all {
-			nc, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
-			if all[i], err = rawclient.Open(nc, 40*time.Second); err != nil {
-				t.Fatal(err)
-			}
-		}
-		do := func(_ any, err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatalf("%s: %v", addr, err)
-			}
-		}
-		for i := range 150 {
-			do(all[0].Create(fmt.Sprintf("/n%d", i), nil, 0))
-		}
-		do(all[1].Create("/e", nil, proto.FlagEphemeral))
-		do(all[0].Get("/e", true)) // ZooKeeper lists only watches on data
-		do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
+		describable(t, addr, 150)
 	}
 	for _, command := range adminCommands {
 		compareAdmin(t, theirs, ours, command)

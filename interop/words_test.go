@@ -45,33 +45,40 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// describable gives a server something to describe until the test ends: znodes, an
+// ephemeral one among them, two sessions and a watch.
+func describable(t *testing.T, addr string, znodes int) {
+	t.Helper()
+	var all [2]*rawclient.Client
+	for i := range all {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { nc.Close() })
+		if all[i], err = rawclient.Open(nc, 40*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", addr, err)
+		}
+	}
+	for i := range znodes {
+		do(all[0].Create(fmt.Sprintf("/n%d", i), nil, 0))
+	}
+	do(all[1].Create("/e", nil, proto.FlagEphemeral))
+	do(all[0].Get("/e", true)) // the AdminServer lists only watches on data
+	do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
+}
+
 func compareWords(t *testing.T, version zkVersion) {
 	theirs := startZooKeeper(t, version, nil, map[string]string{"4lw.commands.whitelist": "*", "tickTime": "2000"}).addr
 	ours := startLockkeeper(t).addr
 	for _, addr := range []string{theirs, ours} {
-		var all [2]*rawclient.Client
-		for i := range all {
-			nc, err := net.Dial("tcp", addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer nc.Close()
-			if all[i], err = rawclient.Open(nc, 40*time.Second); err != nil {
-				t.Fatal(err)
-			}
-		}
-		do := func(_ any, err error) {
-			t.Helper()
-			if err != nil {
-				t.Fatalf("%s: %v", addr, err)
-			}
-		}
-		for i := range 300 {
-			do(all[0].Create(fmt.Sprintf("/n%d", i), nil, 0))
-		}
-		do(all[1].Create("/e", nil, proto.FlagEphemeral))
-		do(all[0].Get("/e", true))
-		do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
+		describable(t, addr, 300)
 	}
 	answer, err := fourLetterWord(theirs, "srvr", rawTimeout)
 	if err != nil || !strings.Contains(answer, "Zookeeper version: "+string(version)) {

@@ -182,6 +182,22 @@ func oneLock(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// oneRoot is the cobra.PositionalArgs of commands that take a path below which to look, or
+// none, and rootOf returns that path.
+func oneRoot(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("usage: %s", c.UseLine())
+	}
+	return nil
+}
+
+func rootOf(args []string) string {
+	if len(args) == 0 {
+		return "/"
+	}
+	return args[0]
+}
+
 func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int64) error {
 	if err := lockPath(at); err != nil {
 		return err

@@ -44,21 +44,12 @@ The exit code is 0 if there is no problem, 3 if there is one, 1 if the locks cou
 not be read, and 2 if the command line is wrong.`,
 		Example: `  lockkeeper lock check --server a:2181,b:2181,c:2181
   lockkeeper lock check /locks || alert`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("usage: %s", c.UseLine())
-			}
-			return nil
-		},
+		Args: oneRoot,
 		RunE: func(c *cobra.Command, args []string) error {
-			root := "/"
-			if len(args) == 1 {
-				root = args[0]
-			}
 			if settle < 0 {
 				return badFlag(c.Flags(), "settle", "it must not be negative")
 			}
-			return o.check(c, root, settle)
+			return o.check(c, rootOf(args), settle)
 		},
 	}
 	o.looks(c)

@@ -34,18 +34,9 @@ left out.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock ls /locks --watch
   lockkeeper lock ls --json | jq '.locks[] | select(.queue | length > 10)'`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("usage: %s", c.UseLine())
-			}
-			return nil
-		},
+		Args: oneRoot,
 		RunE: func(c *cobra.Command, args []string) error {
-			root := "/"
-			if len(args) == 1 {
-				root = args[0]
-			}
-			return o.ls(c, root, watch)
+			return o.ls(c, rootOf(args), watch)
 		},
 	}
 	o.looks(c)

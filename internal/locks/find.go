@@ -32,10 +32,13 @@ type Node struct {
 	Version int32
 }
 
-// ephemeral reports whether the znode belongs to a session. The owner of a container and
-// that of a TTL znode are no sessions (ZooKeeper's EphemeralType).
-func (n *Node) ephemeral() bool {
-	return n.Owner != 0 && n.Owner != math.MinInt64 && uint64(n.Owner)>>56 != 0xff
+// ephemeral reports whether the znode belongs to a session.
+func (n *Node) ephemeral() bool { return IsSession(n.Owner) }
+
+// IsSession reports whether the ephemeralOwner of a Stat is a session. Containers and TTL
+// znodes have other numbers there (ZooKeeper's EphemeralType).
+func IsSession(owner int64) bool {
+	return owner != 0 && owner != math.MinInt64 && uint64(owner)>>56 != 0xff
 }
 
 // Directory is a znode that may be a lock.
