@@ -214,7 +214,7 @@ func (b *budget) cases() []budgetCase {
 		})
 	}
 	// The stats of a quota on a znode with many children, created and deleted in turns.
-	stats := multi(110, func(i int) proto.MultiOp {
+	stats := multi(70, func(i int) proto.MultiOp {
 		const path = "/zookeeper/quota/big/zookeeper_stats"
 		if i%2 == 0 {
 			return proto.MultiOp{Op: proto.OpDelete, Request: &proto.PathVersion{Path: path, Version: -1}}
