@@ -250,3 +250,47 @@ func TestChangeMembers(t *testing.T) {
 		}
 	})
 }
+
+// TestEndSession: any member ends any session of the cluster. Without a majority, EndSession
+// blocks until its context ends or the server is closed.
+func TestEndSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		m := startMembers(t, 3, nil)
+		owner, watcher := m.connect(0, time.Minute), m.connect(1, time.Minute)
+		must(owner.Create("/e", nil, proto.FlagEphemeral))(t)
+		time.Sleep(time.Second) // until each member has applied it
+		must(watcher.Exists("/e", true))(t)
+		by := m.servers[2]
+		check(t, by.EndSession(ctx, owner.Session.SessionID))
+		if f := must(watcher.Read())(t); f.Xid != proto.XidEvent {
+			t.Errorf("instead of an event: %+v", f)
+		}
+		if _, err := owner.Read(); err == nil {
+			t.Error("the connection of the session continues")
+		}
+		if err := by.EndSession(ctx, owner.Session.SessionID); !errors.Is(err, lockkeeper.ErrNoSession) {
+			t.Errorf("once more: %v", err)
+		}
+		for i, s := range m.servers {
+			if s != by {
+				m.net.Kill(host(i))
+				m.stop(i)
+			}
+		}
+		time.Sleep(10 * time.Second) // until it knows that there is no majority
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := by.EndSession(short, watcher.Session.SessionID); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("without a majority: %v after %v", err, time.Since(began))
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- by.EndSession(ctx, watcher.Session.SessionID) }()
+		synctest.Wait()
+		check(t, by.Close())
+		if err := <-ended; err != lockkeeper.ErrClosed {
+			t.Errorf("closed meanwhile: %v", err)
+		}
+	})
+}

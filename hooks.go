@@ -22,19 +22,6 @@ func (h hooked) View(f func(*fsm.View)) { h.s.replica.View(f) }
 
 func (h hooked) Kill() error { return h.s.close((*cluster.Member).Kill) }
 
-func (h hooked) ExpireSession(id int64) error {
-	err := h.s.member.Expire(id)
-	if err == nil || errors.Is(err, cluster.ErrNoSession) {
-		return err
-	}
-	select {
-	case <-h.s.stop:
-		return ErrClosed
-	default:
-		return errors.New("lockkeeper: the outcome is unknown: the session may have ended or not")
-	}
-}
-
 func (h hooked) Propose(c *fsm.Command) <-chan error {
 	done := make(proposed, 1)
 	go h.s.member.Propose(c, done, nil) // it may block

@@ -31,7 +31,7 @@ import (
 const house = `
 	jute
 	proto
-	znode session watch internal/locks
+	znode session watch internal/locks internal/stopwatch
 	fsm
 	internal/storage
 	server cluster

@@ -14,7 +14,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -60,7 +59,7 @@ func handshake(t *testing.T, dial dialer, q proto.ConnectRequest) (*rawclient.Cl
 func staleSession(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	holder := connect(t, dial)
 	must(holder.Create("/lock", nil, proto.FlagEphemeral))(t)
-	check(t, testhooks.Of(s).ExpireSession(holder.Session.SessionID))
+	check(t, s.EndSession(t.Context(), holder.Session.SessionID))
 	c, err := handshake(t, dial, proto.ConnectRequest{Timeout: 10000, SessionID: holder.Session.SessionID, Password: holder.Session.Password})
 	if err != rawclient.ErrRefused || c.Session.Timeout != 0 {
 		t.Errorf("an expired session was resumed as %+v, %v", c.Session, err)
@@ -91,7 +90,7 @@ func predecessorsEphemeral(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	if _, err := after.Create("/lock", nil, proto.FlagEphemeral); err != proto.NodeExists {
 		t.Errorf("create beside the old lock: %v", err)
 	}
-	check(t, testhooks.Of(s).ExpireSession(before.Session.SessionID))
+	check(t, s.EndSession(t.Context(), before.Session.SessionID))
 	must(after.Create("/lock", nil, proto.FlagEphemeral))(t)
 	if stat := must(after.Exists("/lock", false))(t); stat.EphemeralOwner != after.Session.SessionID {
 		t.Errorf("the owner is %#x", stat.EphemeralOwner)
@@ -348,7 +347,7 @@ func writesOfExpired(t *testing.T) {
 		must(writer.Create("/kept", []byte("1"), 0))(t)
 		must(writer.Create("/gone", nil, proto.FlagEphemeral))(t)
 		must(writer.Set("/kept", []byte("2")))(t)
-		check(t, testhooks.Of(s).ExpireSession(writer.Session.SessionID))
+		check(t, s.EndSession(t.Context(), writer.Session.SessionID))
 		for i := range 20 {
 			must(other.Create(fmt.Sprintf("/later%d", i), nil, 0))(t)
 		}

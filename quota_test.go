@@ -6,7 +6,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
-	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -31,7 +30,7 @@ func TestQuotaNotEnforced(t *testing.T) {
 	if _, err := other.Create("/q/b", nil, 0); err != proto.QuotaExceeded {
 		t.Errorf("enforced: %v", err)
 	}
-	check(t, testhooks.Of(s).ExpireSession(c.Session.SessionID))
+	check(t, s.EndSession(t.Context(), c.Session.SessionID))
 	if got := rawtest.QuotaText(t, other); got != "count=2,bytes=3" {
 		t.Errorf("when the session has ended the stats are %q", got)
 	}

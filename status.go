@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // Role is the role of a server in its cluster.
@@ -97,7 +98,12 @@ func (s *Server) Status() Status {
 type Work struct {
 	LogWrites Durations // writes of entries to the log, until they were durable
 	Snapshots Durations // snapshots written, of its own or received from the leader
-	Commit    uint64    // index of the last log entry that it knows to be committed
+	// Handovers of locks to clients of this server: from the event that the znode before the
+	// client's in the queue is gone, until the client has read the queue again. The time that
+	// the client and the network take is included. With many events at once, as when an
+	// expired session held several locks that a client waits for, it is counted once.
+	Handovers Durations
+	Commit    uint64 // index of the last log entry that it knows to be committed
 	// Entries is how many log entries it has proposed for its own clients, and Commands how
 	// many commands were in them.
 	Entries, Commands int64
@@ -113,7 +119,7 @@ type Durations struct {
 // Work returns what the server has done. It may be called at any time, also after Close.
 func (s *Server) Work() Work {
 	w := s.member.Work()
-	return Work{Durations(w.LogWrites), Durations(w.Snapshots), w.Commit, w.Entries, w.Commands}
+	return Work{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Stats().Handovers), w.Commit, w.Entries, w.Commands}
 }
 
 // MemberStatus is what a member of a cluster says of itself.
@@ -193,6 +199,30 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 		return errors.New("lockkeeper: 0 is not the id of a server")
 	}
 	return s.change(ctx, cluster.Request{Remove: id})
+}
+
+// ErrNoSession is returned if a session does not exist or has ended.
+var ErrNoSession = cluster.ErrNoSession
+
+// EndSession ends a session of the cluster as if its client had been silent for the session
+// timeout, and returns when its ephemeral znodes are deleted on this server. Its connection
+// is closed, and the client learns that the session has expired when it reconnects.
+// EndSession blocks while this server knows no leader. It returns [ErrNoSession] if there is
+// no such session. After any other error, among them that of ctx, the session may have ended
+// or not, or may end later.
+func (s *Server) EndSession(ctx context.Context, id int64) error {
+	err := s.member.Expire(ctx, id)
+	if err == nil || errors.Is(err, ErrNoSession) {
+		return err
+	}
+	select {
+	case <-s.stop:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	default:
+		return fmt.Errorf("lockkeeper: the outcome is unknown: session %s may have ended or not", session.FormatID(id))
+	}
 }
 
 // change asks the leader to carry out q.

@@ -116,6 +116,7 @@ var (
 	committed = desc("raft_commit_index", "The index of the last log entry that this server knows to be committed.")
 	logWrites = desc("log_write_seconds", "Time to write entries to the log until they are durable.")
 	snapshots = desc("snapshot_write_seconds", "Time to write a snapshot, of this server or received from the leader.")
+	handovers = desc("handover_seconds", "Time from the event that the znode before a client's in the queue of a lock is gone, until the client reads the queue.")
 	proposed  = desc("proposed_entries_total", "Log entries that this server has proposed for its clients.")
 	batched   = desc("proposed_commands_total", "Commands in those entries.")
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
@@ -160,6 +161,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	send(batched, counter, float64(w.Commands))
 	to <- histogram(logWrites, w.LogWrites)
 	to <- histogram(snapshots, w.Snapshots)
+	to <- histogram(handovers, w.Handovers)
 	if sizes, err := c.words.ask(ctx, "dirs"); err == nil {
 		if n, err := strconv.ParseFloat(byKey(pairs(sizes, ": "))["datadir_size"], 64); err == nil {
 			send(storeSize, gauge, n)

@@ -131,6 +131,16 @@ func TestMetrics(t *testing.T) {
 		if n := before.LogWrites.Count + 3; h.GetSampleCount() != uint64(n) || h.GetSampleSum() != w.LogWrites.Sum.Seconds() || len(h.GetBucket()) != len(w.LogWrites.Buckets)+1 { // and one without a bound
 			t.Errorf("writes to the log: %v, want %d in %v", h, n, w.LogWrites.Sum)
 		}
+		waiter := rawtest.Connect(t, inMemory(s))
+		must(c.Create("/lock-0000000001", nil, 0))(t)
+		must(waiter.Exists("/lock-0000000001", true))(t)
+		if err := c.Delete("/lock-0000000001"); err != nil {
+			t.Fatal(err)
+		}
+		must(waiter.Get("/", false))(t)
+		if h := scrape(t, admin.New(s, admin.Options{}))["lockkeeper_handover_seconds"].GetMetric()[0].GetHistogram(); h.GetSampleCount() != 1 {
+			t.Errorf("hand-overs: %v, want 1", h)
+		}
 	})
 	t.Run("cluster", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

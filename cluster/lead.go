@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -136,8 +137,8 @@ var errResumed = errors.New("the session was resumed")
 
 // Expire expires a session now, as if its timeout had passed, and returns when its
 // ephemeral znodes are deleted here. It returns ErrNoSession if there is no such
-// session. After any other error, the session may have ended or not.
-func (m *Member) Expire(id int64) error {
+// session. After any other error, among them that of ctx, the session may have ended or not.
+func (m *Member) Expire(ctx context.Context, id int64) error {
 	for {
 		var s *session.Session
 		m.replica.View(func(v *fsm.View) { s = v.Sessions().Get(id) })
@@ -145,10 +146,15 @@ func (m *Member) Expire(id int64) error {
 			return ErrNoSession
 		}
 		done := make(result, 1)
-		m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, nil)
+		m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, ctx.Done())
 		m.logExpired(s)
-		if err := <-done; err != errResumed {
-			return err
+		select {
+		case err := <-done:
+			if err != errResumed {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -131,7 +131,7 @@ func TestExpire(t *testing.T) {
 		}
 		defer m.Close()
 		<-m.Ready()
-		if err := m.Expire(7); !errors.Is(err, ErrNoSession) {
+		if err := m.Expire(t.Context(), 7); !errors.Is(err, ErrNoSession) {
 			t.Errorf("a session that does not exist: %v", err)
 		}
 		opened, resumed, expired := make(outcome, 1), make(outcome, 1), make(chan error, 1)
@@ -144,7 +144,7 @@ func TestExpire(t *testing.T) {
 		var none session.Password
 		m.Propose(fsm.ResumeSession(2, 7, 60_000, none[:]), resumed, nil)
 		synctest.Wait()
-		go func() { expired <- m.Expire(7) }()
+		go func() { expired <- m.Expire(t.Context(), 7) }()
 		synctest.Wait()
 		close(write)
 		if r := <-resumed; r.Code != proto.OK {
@@ -153,7 +153,7 @@ func TestExpire(t *testing.T) {
 		if err := <-expired; err != nil || m.hasSession(7) {
 			t.Errorf("Expire returned %v, and the session exists: %v", err, m.hasSession(7))
 		}
-		if err := m.Expire(7); !errors.Is(err, ErrNoSession) || m.Expired() != 1 {
+		if err := m.Expire(t.Context(), 7); !errors.Is(err, ErrNoSession) || m.Expired() != 1 {
 			t.Errorf("once more: %v, with %d sessions expired", err, m.Expired())
 		}
 	})

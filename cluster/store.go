@@ -40,7 +40,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	if err != nil {
 		s.cannotWrite(s.raft.storage, err)
 	} else {
-		s.raft.work.writes.since(began)
+		s.raft.work.writes.Since(began)
 	}
 	return err
 }

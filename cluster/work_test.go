@@ -8,26 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 )
 
-func TestStopwatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var s stopwatch
-		for _, took := range []time.Duration{0, bucketUnit, bucketUnit + 1, time.Second, time.Minute} {
-			began := time.Now()
-			time.Sleep(took)
-			s.since(began)
-		}
-		d := s.durations()
-		if want := time.Minute + time.Second + 2*bucketUnit + 1; d.Count != 5 || d.Sum != want {
-			t.Errorf("%d in %v, want 5 in %v", d.Count, d.Sum, want)
-		}
-		for most, want := range map[time.Duration]int64{bucketUnit: 2, 2 * bucketUnit: 3, bucketUnit << 13: 3, bucketUnit << 14: 4, bucketUnit << 15: 4} {
-			if d.Buckets[most] != want {
-				t.Errorf("%d took at most %v, want %d", d.Buckets[most], most, want)
-			}
-		}
-	})
-}
-
 // TestWork: each member counts what it has written, and the one that a command came to
 // counts the command.
 func TestWork(t *testing.T) {

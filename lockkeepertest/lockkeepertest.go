@@ -107,7 +107,6 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -118,7 +117,7 @@ import (
 const patience = time.Minute
 
 // ErrNoSession is returned when a session does not exist or has ended.
-var ErrNoSession = cluster.ErrNoSession
+var ErrNoSession = lockkeeper.ErrNoSession
 
 // Option changes how [Start] and [StartCluster] start a server.
 type Option func(*Server)
@@ -373,7 +372,7 @@ func (s *Server) ExpireSession(id int64) error {
 	if err != nil {
 		return err
 	}
-	return testhooks.Of(server).ExpireSession(id)
+	return server.EndSession(context.Background(), id)
 }
 
 // Disconnect closes the connection of a session and reports whether there was one.

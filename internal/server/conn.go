@@ -8,11 +8,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -33,6 +35,10 @@ type conn struct {
 	timeout  int32 // ms
 	readOnly bool  // in read-only mode: this server does not track the session
 	identity atomic.Pointer[identity]
+
+	// When the event was queued that the znode before the client's in the queue of a lock is
+	// gone, in ns since Server.start; 0 if the client has read something since then.
+	released atomic.Int64
 
 	out     outbox
 	dirty   atomic.Bool // the connection is in Server.dirty
@@ -97,7 +103,21 @@ func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 		c.s.stats.eventBytes.Add(int64(16 + len(b) - start))
 		return b
 	})
+	if t == proto.EventNodeDeleted && locks.Interesting(path[strings.LastIndexByte(path, '/')+1:]) {
+		c.released.CompareAndSwap(0, int64(time.Since(c.s.start)))
+	}
 	c.markDirty()
+}
+
+// reads ends the hand-over of a lock to this client, if there is one: a client that was told
+// that the znode before its own is gone looks at the queue before it takes the lock.
+func (c *conn) reads() {
+	if c.released.Load() == 0 {
+		return
+	}
+	if at := c.released.Swap(0); at != 0 {
+		c.s.stats.handovers.Since(c.s.start.Add(time.Duration(at)))
+	}
 }
 
 // frame queues one frame. It counts the frame first, because a client that has

@@ -44,6 +44,9 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	if q.op != nil && q.op.Class == proto.Part {
 		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
 	}
+	if q.op != nil && q.op.Class == proto.Read {
+		c.reads()
+	}
 	switch {
 	case !isAuth(frame) && c.refuseUnauthenticated(&q):
 		return false, nil

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/stopwatch"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -27,6 +28,8 @@ type stats struct {
 	tlsFailed, tlsExceeded atomic.Int64 // TLS handshakes that failed, and that the limit refused
 	tlsHandshakes          atomic.Int64 // in progress
 	staleBase              atomic.Int64 // Proposer.Expired at the last reset
+
+	handovers stopwatch.Stopwatch // see conn.reads; srst does not reset it
 
 	mu       sync.Mutex
 	exceeded map[string]int64 // writes that a hard quota refused, by namespace
@@ -119,6 +122,9 @@ type Stats struct {
 	Outstanding                        int64 // requests not answered yet
 	Received, Sent                     int64 // requests; replies and watch events
 	MinLatency, AvgLatency, MaxLatency time.Duration
+	// Handovers of locks to clients of this server, since it started: from the event that the
+	// znode before the client's is gone until the client reads again.
+	Handovers stopwatch.Durations
 }
 
 // Stats returns the server's counts.
@@ -128,6 +134,7 @@ func (s *Server) Stats() Stats {
 		Outstanding: s.stats.outstanding.Load(), Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
 		MinLatency: time.Duration(max(0, s.stats.latencyMin.Load())) * time.Microsecond,
 		MaxLatency: time.Duration(s.stats.latencyMax.Load()) * time.Microsecond,
+		Handovers:  s.stats.handovers.Durations(),
 	}
 	if n := s.stats.latencyCount.Load(); n > 0 {
 		x.AvgLatency = time.Duration(s.stats.latencySum.Load()/n) * time.Microsecond

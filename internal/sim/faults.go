@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -184,7 +185,7 @@ var faultKinds = []fault{
 		s.h.mu.Lock()
 		s.h.Forced[id] = true
 		s.h.mu.Unlock()
-		testhooks.Of(srv).ExpireSession(id) // it may fail because of other faults
+		srv.EndSession(context.Background(), id) // it may fail because of other faults
 	}},
 }
 

@@ -1,7 +1,7 @@
 // Package testhooks is what tests may do to a server and an embedder may not:
 // keep its state in a memory that outlives it, replace its network and its
-// clock, observe what it applies, look into its state, end sessions and
-// connections, and crash it. Users get what they need of it from lockkeepertest;
+// clock, observe what it applies, look into its state, end connections, and
+// crash it. Users get what they need of it from lockkeepertest;
 // besides that only the simulation and this repository's tests import it
 // (house_test.go).
 //
@@ -58,11 +58,6 @@ type Server interface {
 	// Propose proposes a command, and sends nil when it has been applied here, or an
 	// error if its outcome is unknown.
 	Propose(c *fsm.Command) <-chan error
-	// ExpireSession ends a session as if its client had been silent for its
-	// timeout, and returns when its ephemerals are gone. The error is
-	// cluster.ErrNoSession if there is no such session; after any other error it
-	// may have ended or not.
-	ExpireSession(id int64) error
 	// Disconnect closes the connection of a session, which lives on until its
 	// timeout, and reports whether there was one.
 	Disconnect(id int64) bool
