@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -37,7 +38,13 @@ type locked struct {
 // printed are killed.
 func startRun(t *testing.T, s *lockkeepertest.Server, args ...string) *locked {
 	t.Helper()
-	cmd := exec.Command(binary, append([]string{"lock", "run", "--server", s.Addr()}, args...)...)
+	return startRunAt(t, s.Addr(), args...)
+}
+
+// startRunAt is startRun for several servers.
+func startRunAt(t *testing.T, servers string, args ...string) *locked {
+	t.Helper()
+	cmd := exec.Command(binary, append([]string{"lock", "run", "--server", servers}, args...)...)
 	read, write, err := os.Pipe() // unlike with StdoutPipe, what the command leaves behind does not matter
 	check1(t, err)
 	cmd.Stdout = write
@@ -261,6 +268,42 @@ func TestLockRunOutlastsARestart(t *testing.T) {
 	s.Stop()
 	s.Restart()
 	s.WaitWaiters("/lock", 1)
+	check1(t, a.Process.Signal(syscall.SIGUSR1))
+	if code := a.exit(); code != 5 {
+		t.Errorf("exit code %d %q", code, a.lines())
+	}
+	if code := b.exit(); code != exitOK || b.line() != "mine" {
+		t.Errorf("exit code %d %q", code, b.lines())
+	}
+}
+
+// TestLockRunOutlastsLeaders: when the leader of a cluster is killed, the command that runs
+// keeps the lock, and the one that waits keeps its place.
+func TestLockRunOutlastsLeaders(t *testing.T) {
+	t.Parallel()
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(500*time.Millisecond))
+	var addrs []string
+	for i := range 3 {
+		addrs = append(addrs, c.Server(i).Addr())
+	}
+	a := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done")
+	a.group()
+	b := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "echo mine")
+	for range 2 {
+		killed := c.Leader()
+		other := c.Server((killed + 1) % 3)
+		other.WaitWaiters("/lock", 1)
+		before := other.Locks()
+		c.Kill(killed)
+		leader := c.Server(c.Leader())
+		if leader == c.Server(killed) {
+			t.Fatal("a killed server leads")
+		}
+		if after := leader.Locks(); len(after) != 1 || after[0].Holder != before[0].Holder || after[0].Token != before[0].Token || !slices.Equal(after[0].Queue, before[0].Queue) {
+			t.Errorf("before: %+v, after: %+v", before, after)
+		}
+		c.Restart(killed)
+	}
 	check1(t, a.Process.Signal(syscall.SIGUSR1))
 	if code := a.exit(); code != 5 {
 		t.Errorf("exit code %d %q", code, a.lines())
