@@ -77,7 +77,10 @@ vote away.`,
 		})
 	add.Flags().BoolVar(&observer, "observer", false, "add it as an observer, which does not vote")
 	c.AddCommand(
-		o.command("status", "Show the members and the leader", "", "  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181", 0, 0,
+		o.command("status", "Show the members and the leader",
+			`Show what a member knows about the cluster, and what each member says about itself:
+its role, and how far it has applied the log. A member that lags has a lower entry.`,
+			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181", 0, 0,
 			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
 		add,
 		o.command("remove ID", "Remove a member",
@@ -168,21 +171,55 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	if err != nil {
 		return err
 	}
+	own := ownStatus(ctx, cluster.TCP{TLS: config}, s)
 	if o.json {
-		return json.NewEncoder(stdout).Encode(s)
+		return json.NewEncoder(stdout).Encode(struct {
+			*cluster.Status
+			Answers []memberStatus `json:"answers"`
+		}{s, own})
 	}
 	fmt.Fprintf(stdout, "server %d is %s, in term %d at entry %d, zxid 0x%x, digest %s\n", s.ID, s.Role, s.Term, s.Index, s.Zxid, s.Digest)
 	for _, m := range s.Members {
-		role := "follower"
-		switch {
-		case m.ID == s.Leader:
-			role = "leader"
-		case !m.Voter:
-			role = "observer"
+		says := "does not answer"
+		if i := slices.IndexFunc(own, func(x memberStatus) bool { return x.ID == m.ID }); i >= 0 {
+			says = fmt.Sprintf("%-10s at entry %d", own[i].Role, own[i].Index)
 		}
-		fmt.Fprintf(stdout, "%-4d %-30s %s\n", m.ID, m.Addr, role)
+		fmt.Fprintf(stdout, "%-4d %-30s %s\n", m.ID, m.Addr, says)
 	}
 	return nil
+}
+
+// memberStatus is what a member says about itself.
+type memberStatus struct {
+	ID    uint64 `json:"id"`
+	Role  string `json:"role"`
+	Term  uint64 `json:"term"`
+	Index uint64 `json:"index"`
+	Zxid  int64  `json:"zxid"`
+}
+
+// ownStatus asks each member that s names for its own status, all at once, and returns those
+// that answer in time, sorted by id.
+func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) (all []memberStatus) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	answers := make(chan *cluster.Status)
+	for _, m := range s.Members {
+		go func() {
+			x, err := cluster.Ask(ctx, network, m.Addr, cluster.Request{Status: true})
+			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
+				x = nil
+			}
+			answers <- x
+		}()
+	}
+	for range s.Members {
+		if x := <-answers; x != nil {
+			all = append(all, memberStatus{x.ID, x.Role, x.Term, x.Index, x.Zxid})
+		}
+	}
+	slices.SortFunc(all, func(a, b memberStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return all
 }
 
 // peersOf asks servers at their client ports for the peer ports of all members, until

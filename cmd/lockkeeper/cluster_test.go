@@ -78,6 +78,11 @@ func TestClusterByClientPort(t *testing.T) {
 	ask(t, "transfer", fmt.Sprint(to), "--server", all)
 	waitFor(t, "another leader", func() bool { return ask(t, "status", "--server", all).Leader == to })
 	ask(t, "add", "2="+addrs[1], "--observer", "--server", all)
+	code, stdout, _ := call(nil, "cluster", "status", "--json", "--server", all)
+	var own struct{ Answers []memberStatus }
+	if err := json.Unmarshal([]byte(stdout), &own); code != exitOK || err != nil || len(own.Answers) != 3 || own.Answers[1].ID != 2 || own.Answers[1].Role != "observer" {
+		t.Errorf("%d %v %+v", code, err, own)
+	}
 	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || s.Members[1].Voter {
 		t.Errorf("%+v", s)
 	}
@@ -89,6 +94,10 @@ func TestClusterByClientPort(t *testing.T) {
 		code, stdout, _ := call(map[string]string{"LOCKKEEPER_SERVER": clients[1]}, "cluster", "status")
 		return code == exitOK && strings.HasPrefix(stdout, "server 2 is ")
 	})
+	_, stdout, _ = call(nil, "cluster", "status", "--server", clients[1])
+	if lines := strings.Split(stdout, "\n"); len(lines) < 3 || !strings.HasSuffix(lines[1], " does not answer") || !strings.Contains(lines[2], " at entry ") {
+		t.Errorf("without server 1: %q", stdout)
+	}
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 	for server, says := range map[string]string{
 		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members", "x": "missing port",
@@ -151,7 +160,8 @@ func TestCluster(t *testing.T) {
 	waitFor(t, "the status with server 1 as the leader", func() bool {
 		code, stdout, _ := call(map[string]string{"LOCKKEEPER_CLUSTER_PEER": addrs[2]}, "cluster", "status")
 		if lines := strings.Split(stdout, "\n"); code == exitOK && len(lines) == 6 && strings.HasPrefix(lines[0], "server 3 is follower, in term ") &&
-			strings.Join(strings.Fields(lines[1]), " ") == "1 "+addrs[0]+" leader" && strings.Join(strings.Fields(lines[4]), " ") == "4 "+addrs[3]+" observer" {
+			strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "1 "+addrs[0]+" leader at entry ") &&
+			strings.HasPrefix(strings.Join(strings.Fields(lines[4]), " "), "4 "+addrs[3]+" observer at entry ") {
 			return true
 		}
 		t.Logf("%d %q", code, stdout)
