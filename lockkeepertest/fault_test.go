@@ -456,7 +456,8 @@ func TestImpossibleFaults(t *testing.T) {
 func TestFaultsWithTCP(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
 	refused := s.Inject(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Refuse()})
-	conn, _, err := zk.Connect([]string{s.Addr()}, time.Minute, zk.WithLogger(logger{}))
+	// With several addresses the client does not wait for a second before it connects again.
+	conn, _, err := zk.Connect([]string{s.Addr(), s.Addr(), s.Addr()}, time.Minute, zk.WithLogger(logger{}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,6 +116,9 @@ import (
 // fails.
 const patience = time.Minute
 
+// reconnectDelay is how long a client of a single server waits before it reconnects.
+const reconnectDelay = 20 * time.Millisecond
+
 // ErrNoSession is returned when a session does not exist or has ended.
 var ErrNoSession = lockkeeper.ErrNoSession
 
@@ -320,17 +323,34 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 }
 
 // Connect returns a go-zookeeper client that has a session with the given timeout.
-// It is closed when the test ends.
+// If its connection breaks, it reconnects some milliseconds later. It is closed when the
+// test ends.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
 	return connect(t, 1, sessionTimeout, s.Dial, s.report)
 }
 
 // connect returns a client of n servers, to which dial connects.
+//
+// go-zookeeper waits for a second before it connects again to the only address it has, or
+// when it has tried all of them. So a single server gets three addresses, and the client
+// waits only for reconnectDelay. Without any wait, a test could not look at the server
+// before the client is back; in virtual time it always can.
 func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, report *report) *zk.Conn {
 	t.Helper()
 	// The client insists on addresses that it can resolve, though dial does not
 	// connect to them. Their ports tell the servers apart.
+	if n == 1 {
+		n = 3
+		once, again := dial, false // used by one goroutine of the client
+		dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			if again {
+				time.Sleep(reconnectDelay)
+			}
+			again = true
+			return once(network, address, timeout)
+		}
+	}
 	var addrs []string
 	for i := range n {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
@@ -342,6 +362,10 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 	t.Cleanup(func() {
 		report.guards.end(t) // while its session exists
 		report.log(t)
+		// A Close while the client reconnects would take a second.
+		for end := time.Now().Add(100 * time.Millisecond); reconnecting(conn) && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		conn.Close()
 	})
 	late := time.After(patience)
@@ -355,6 +379,14 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 			t.Fatalf("lockkeepertest: no session after %v", patience)
 		}
 	}
+}
+
+func reconnecting(conn *zk.Conn) bool {
+	switch conn.State() {
+	case zk.StateConnecting, zk.StateConnected, zk.StateExpired:
+		return true
+	}
+	return false
 }
 
 // quiet is a zk.Logger that discards everything.

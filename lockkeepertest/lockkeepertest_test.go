@@ -127,6 +127,7 @@ func TestLockExpiresInVirtualTime(t *testing.T) {
 }
 
 func TestADayInVirtualTime(t *testing.T) {
+	t.Parallel() // with TestStopAndRestart, which waits
 	synctest.Test(t, func(t *testing.T) {
 		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second)).Connect(t, 30*time.Second)
 		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
@@ -213,6 +214,7 @@ func TestDisconnectKeepsTheSession(t *testing.T) {
 }
 
 func TestStopAndRestart(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string][]lockkeepertest.Option{"in memory": nil, "TCP": {lockkeepertest.WithTCP()}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // the client waits for a second before it connects again

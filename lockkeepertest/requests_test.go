@@ -150,9 +150,9 @@ func TestMessagesAreLogged(t *testing.T) {
 			"60.000000 C1 -> delete xid=3",
 			"60.000000 C1 <- delete xid=3 zxid=0x200000003 Ok [CloseAfter]",
 			"60.000000 C1 <- close",
-			"61.000000 C2 -> open",
-			"61.000000 C2 -> connect",
-			"61.000000 C2 <- connect",
+			"60.020000 C2 -> open",
+			"60.020000 C2 -> connect",
+			"60.020000 C2 <- connect",
 		}
 		if len(short) < len(want) || strings.Join(short[:len(want)], "\n") != strings.Join(want, "\n") {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(short, "\n"), strings.Join(want, "\n"))
