@@ -51,8 +51,8 @@ func TestGolden(t *testing.T) {
 				}
 			}
 			t.Run(scenario.Name, func(t *testing.T) {
-				if name == "ext" && slices.ContainsFunc(scenario.Steps, func(s golden.Step) bool { return s.Pause > 0 }) {
-					// It waits, or checks that nothing is sent.
+				waits := scenario.Name == "51-session-expiry" || slices.ContainsFunc(scenario.Steps, func(s golden.Step) bool { return s.Pause > 0 })
+				if name == "ext" && waits { // or checks that nothing is sent
 					synctest.Test(t, func(t *testing.T) { play(t, inMemory(open(t, cfg))) })
 					return
 				}

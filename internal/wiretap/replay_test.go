@@ -17,7 +17,7 @@ import (
 
 // TestDifference changes a recording and checks the Difference that its replay returns.
 func TestDifference(t *testing.T) {
-	server := open(t)
+	server := open(t, capturedTick)
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
 	p := start(t, &Proxy{To: server.Addr().String(), InTurn: true, Handle: r.Handle})
