@@ -45,6 +45,7 @@ func (m *Member) foundLate(id int64) bool {
 // applied only afterwards: the session must live on, with its full timeout, and expire
 // when its client is silent again.
 func TestResumedWhileLate(t *testing.T) {
+	t.Parallel() // it waits in real time
 	const timeout = 300
 	m := loneMember(t)
 	opened, resumed := make(outcome, 1), make(outcome, 1)
@@ -162,6 +163,7 @@ func TestExpire(t *testing.T) {
 // TestResumeNearTimeout resumes many sessions just when they are found late: a client
 // whose session was resumed keeps it.
 func TestResumeNearTimeout(t *testing.T) {
+	t.Parallel() // it waits in real time
 	const sessions, timeout = 3000, 600
 	m := loneMember(t)
 	all := make(outcome, sessions)

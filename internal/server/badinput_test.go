@@ -371,7 +371,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 		part("reads", func(t *testing.T) {
 			before := heap()
-			c := connectFor(t, dial, time.Second)
+			c := connectFor(t, dial, 2*cfg.Tick) // the shortest timeout
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -401,7 +401,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		})
 		part("writes", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, time.Second)
+			c := connectFor(t, dial, 2*cfg.Tick)
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)

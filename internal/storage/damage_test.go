@@ -158,6 +158,7 @@ func TestRefusedDirectories(t *testing.T) {
 }
 
 func testRefusedDirectories(t *testing.T, disk testedDisk) {
+	t.Parallel() // a directory in use is refused only after some time
 	dir, _ := sample(t, disk)
 	for _, c := range []struct {
 		name string
