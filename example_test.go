@@ -74,7 +74,7 @@ func Example_cluster() {
 	}
 	servers := map[uint64]*lockkeeper.Server{}
 	for id := range peers {
-		server, err := lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers})
+		server, err := lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers, ElectionTimeout: time.Second})
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -119,7 +119,8 @@ func TestCluster(t *testing.T) {
 	}
 	dir := t.TempDir()
 	data := func(id int) string { return filepath.Join(dir, fmt.Sprint(id)) }
-	one := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", data(1), "--peers", "1="+addrs[0]).waitReady()
+	soon := []string{"LOCKKEEPER_ELECTION_TIMEOUT=1s"} // a member that is removed learns of it after that time
+	one := start(t, soon, "serve", "--listen", "127.0.0.1:0", "--data", data(1), "--peers", "1="+addrs[0]).waitReady()
 	c := one.connect()
 	write := func(path string) {
 		t.Helper()
@@ -139,7 +140,7 @@ func TestCluster(t *testing.T) {
 	joined := func(id int, more ...string) *process {
 		t.Helper()
 		args := append([]string{"serve", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--data", data(id), "--peer-listen", addrs[id-1]}, more...)
-		return start(t, nil, args...)
+		return start(t, soon, args...)
 	}
 	two := joined(2, "--join", addrs[0]).waitReady()
 	three := joined(3, "--join", addrs[1]).waitReady()

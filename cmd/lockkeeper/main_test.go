@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -44,9 +45,22 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "cannot copy the command:", err)
 		os.Exit(1)
 	}
+	waitTogether()
 	code := m.Run()
 	os.RemoveAll(dir)
 	os.Exit(code)
+}
+
+// waitTogether lets at least 16 parallel tests run at a time, however few processors
+// there are, since they mostly wait for processes, elections and the end of sessions. The
+// flag -parallel goes before it.
+func waitTogether() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		flag.Set("test.parallel", fmt.Sprint(max(16, runtime.GOMAXPROCS(0))))
+	}
 }
 
 func copySelf(to string) error {
@@ -583,6 +597,7 @@ func TestDirectoryInUse(t *testing.T) {
 }
 
 func TestBadDirectory(t *testing.T) {
+	t.Parallel()
 	inWAL, inBolt := os.DirFS(filledAs(t, "wal")), os.DirFS(filledAs(t, "boltdb"))
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, dir string)

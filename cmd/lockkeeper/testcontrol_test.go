@@ -181,6 +181,7 @@ const ephemeralSequential = proto.FlagEphemeral | proto.FlagSequential
 
 // TestTestControl uses all endpoints.
 func TestTestControl(t *testing.T) {
+	t.Parallel()
 	t.Run("all", func(t *testing.T) {
 		t.Run("Sessions", testControlSessions)
 		t.Run("Inside", testControlInside)
