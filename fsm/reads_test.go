@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -310,9 +311,13 @@ func TestReplyIsBounded(t *testing.T) {
 	one(t, r.m, 3, &Command{Op: proto.OpMulti, Session: 5, Conn: 1, Body: creates.Append(nil)}, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
 	r.m.tree.SetACL(&znode.Txn{}, &proto.SetACLRequest{Path: "/ttl", ACL: longACL(), Version: -1})
 
+	reads := 50
+	if testkit.Thorough {
+		reads = 400
+	}
 	many := func(ops ...proto.MultiOp) *proto.MultiReadRequest {
 		q := &proto.MultiReadRequest{}
-		for range 400 {
+		for range reads {
 			q.Ops = append(q.Ops, ops...)
 		}
 		return q
