@@ -127,7 +127,6 @@ func TestLockExpiresInVirtualTime(t *testing.T) {
 }
 
 func TestADayInVirtualTime(t *testing.T) {
-	t.Parallel() // with TestStopAndRestart, which waits
 	synctest.Test(t, func(t *testing.T) {
 		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second)).Connect(t, 30*time.Second)
 		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
@@ -214,10 +213,9 @@ func TestDisconnectKeepsTheSession(t *testing.T) {
 }
 
 func TestStopAndRestart(t *testing.T) {
-	t.Parallel()
 	for name, options := range map[string][]lockkeepertest.Option{"in memory": nil, "TCP": {lockkeepertest.WithTCP()}} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // the client waits for a second before it connects again
+			t.Parallel() // after some tries the client waits for a second
 			s := lockkeepertest.Start(t, options...)
 			conn := s.Connect(t, time.Minute)
 			for _, path := range []string{"/n", "/e-"} {
