@@ -153,10 +153,10 @@ func TestZooCfgSilentClient(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
 		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, key+"=300")).waitReady()
+		began := time.Now() // before the server's time begins
 		nc, err := net.Dial("tcp", p.addr)
 		check1(t, err)
 		defer nc.Close()
-		began := time.Now()
 		nc.SetReadDeadline(began.Add(time.Minute))
 		if _, err := nc.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
 			t.Errorf("%s: %v", key, err)
