@@ -135,12 +135,18 @@ func queued(all []Contender) (l Lock) {
 			l.Kind = kind
 		}
 	}
-	n := min(1, len(all))
-	for n > 0 && n < len(all) && all[0].Shared && all[n].Shared {
-		n++
-	}
+	n := holders(len(all), func(i int) bool { return all[i].Shared })
 	l.Holders, l.Queue = all[:n:n], all[n:]
 	return l
+}
+
+// holders returns how many entries at the head of a queue of n hold its lock.
+func holders(n int, shared func(i int) bool) int {
+	held := min(1, n)
+	for held > 0 && held < n && shared(0) && shared(held) {
+		held++
+	}
+	return held
 }
 
 // ofLeases reports whether the directory can be that of the leases of Curator's

@@ -1,0 +1,422 @@
+package locks
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Meter measures for how long clients wait for locks and hold them. Its input are the events
+// of a persistent recursive watch on the root, in order, and the answers to its questions.
+// Events and answers must come from one connection, in the order in which the server sent
+// them, so that an answer shows exactly what the events before it have done.
+//
+// A Meter measures mutexes, read/write locks and elections, with the queues that [Find] sees.
+// It leaves semaphores out: who waits for one is only known to the clients.
+//
+// Times are in nanoseconds since any moment. A Meter is not safe for concurrent use.
+type Meter struct {
+	// Waited is called when a client gets a lock, with the time since the creation of its
+	// entry, and Held when the entry of a holder is gone, with the time since it got the
+	// lock. They are not called if the Meter has not seen both moments.
+	Waited, Held func(ns int64)
+
+	// MaxDirs is how many directories the Meter remembers, and MaxEntries how many entries
+	// there may be in all of them.
+	MaxDirs, MaxEntries int
+
+	dirs      map[string]*queue
+	entries   int // in all queues and logs
+	overrun   bool
+	questions []Question
+}
+
+// Question is a read that a [Meter] needs.
+type Question struct {
+	Dir      string // the directory that it concerns
+	Path     string // what is to be read
+	Children bool   // the names of the children; otherwise the Stat
+}
+
+// Totals describe the present locks.
+type Totals struct {
+	Held       int   // locks with a holder
+	Waiting    int   // entries that wait, in all queues
+	Longest    int   // entries that wait in the longest queue
+	Oldest     int64 // ns that the oldest holder has held its lock, at least; 0 without holders
+	Unmeasured int   // directories that have locks and are not measured, at least
+}
+
+// queue is a directory with entries of locks.
+type queue struct {
+	state  queueState
+	opened int64
+	log    []change // while the names of the children are not known
+	all    []*entry // in the order of the queue
+	holds  int      // how many of them hold the lock
+}
+
+type queueState int
+
+const (
+	unread     queueState = iota // its children are not known yet
+	measured                     // all holds
+	unmeasured                   // it has too many entries, or some that cannot be read
+	foreign                      // it is a part of a semaphore
+)
+
+type change struct {
+	name    string
+	deleted bool
+	at      int64
+}
+
+type entry struct {
+	text    string
+	name    name
+	seen    bool  // its creation was seen
+	created int64 // if seen
+	held    bool  // it holds the lock, or has held it
+	since   int64 // if held: since when, at the latest
+	exact   bool  // since is the moment at which it got the lock
+}
+
+// lockEntry returns what a name says if it can be that of an entry in the queue of a lock
+// that a Meter measures.
+func lockEntry(text string) (name, bool) {
+	if end := len(text) - 1; end < 0 || text[end] < '0' || text[end] > '9' {
+		return name{}, false
+	}
+	n, ok := parse(text)
+	return n, ok && n.use != unknown && n.use != lease
+}
+
+// split returns the directory and the name of a path. ok is false for children of the root,
+// which is not a lock.
+func split(at string) (dir, base string, ok bool) {
+	i := strings.LastIndexByte(at, '/')
+	if i <= 0 {
+		return "", "", false
+	}
+	return at[:i], at[i+1:], true
+}
+
+// Questions returns what the Meter has to read next, in this order. The caller must give
+// every answer to [Meter.Listed] or [Meter.Stat].
+func (m *Meter) Questions() []Question {
+	q := m.questions
+	m.questions = nil
+	return q
+}
+
+func (m *Meter) ask(dir, at string, children bool) {
+	m.questions = append(m.questions, Question{dir, at, children})
+}
+
+// Find tells the Meter about a znode that exists and may be an entry of a lock.
+func (m *Meter) Find(at string, now int64) {
+	if dir, base, ok := split(at); ok {
+		if _, ok := lockEntry(base); ok {
+			m.open(dir, now)
+		}
+	}
+}
+
+// open returns the queue of a directory, and begins to read it if it is not known. It returns
+// nil if it is not to be measured.
+func (m *Meter) open(dir string, now int64) *queue {
+	if q := m.dirs[dir]; q != nil {
+		return q
+	}
+	if strings.HasSuffix(dir, KazooQueue) {
+		return nil
+	}
+	if len(m.dirs) >= m.MaxDirs {
+		for at, q := range m.dirs {
+			if q.state == foreign || q.state == measured && len(q.all) == 0 {
+				delete(m.dirs, at)
+			}
+		}
+		if len(m.dirs) >= m.MaxDirs {
+			m.overrun = true
+			return nil
+		}
+	}
+	if m.dirs == nil {
+		m.dirs = map[string]*queue{}
+	}
+	q := &queue{}
+	m.dirs[dir] = q
+	m.read(dir, q, now)
+	return q
+}
+
+func (m *Meter) read(dir string, q *queue, now int64) {
+	q.state, q.opened = unread, now
+	if up, base, ok := split(dir); ok && base == "locks" {
+		m.ask(dir, up+"/leases", true)
+	}
+	m.ask(dir, dir, true)
+}
+
+// Retry reads the directories again that could not be measured.
+func (m *Meter) Retry(now int64) {
+	for dir, q := range m.dirs {
+		if q.state == unmeasured {
+			m.read(dir, q, now)
+		}
+	}
+}
+
+// drop forgets the entries of a queue.
+func (m *Meter) drop(q *queue, state queueState) {
+	m.entries -= len(q.all) + len(q.log)
+	*q = queue{state: state}
+}
+
+// room counts a new entry of q. If there are too many, q is not measured any more.
+func (m *Meter) room(q *queue) bool {
+	if m.entries >= m.MaxEntries {
+		m.drop(q, unmeasured)
+		return false
+	}
+	m.entries++
+	return true
+}
+
+// Created tells the Meter that a znode was created.
+func (m *Meter) Created(at string, now int64) {
+	dir, base, ok := split(at)
+	if !ok {
+		return
+	}
+	n, ok := lockEntry(base)
+	if !ok {
+		// The first lease shows that the queue beside it is that of a semaphore.
+		if up, ok := strings.CutSuffix(dir, "/leases"); ok && m.dirs[up+"/locks"] != nil {
+			if n, _ := parse(base); n.use == lease {
+				m.drop(m.dirs[up+"/locks"], foreign)
+			}
+		}
+		return
+	}
+	q := m.open(dir, now)
+	if q == nil {
+		return
+	}
+	switch q.state {
+	case unread:
+		if m.room(q) {
+			q.log = append(q.log, change{base, false, now})
+		}
+	case measured:
+		if m.room(q) {
+			q.insert(&entry{text: base, name: n, seen: true, created: now})
+			m.settle(q, now, true)
+		}
+	default:
+		return
+	}
+	if n.id == "" { // it counts only if it is ephemeral
+		m.ask(dir, at, false)
+	}
+}
+
+// Deleted tells the Meter that a znode was deleted.
+func (m *Meter) Deleted(at string, now int64) {
+	if q := m.dirs[at]; q != nil {
+		if q.state == unread { // now it is certain that it has no children
+			m.begin(at, q, nil)
+		}
+		m.drop(q, unread)
+		delete(m.dirs, at)
+	}
+	if up, ok := strings.CutSuffix(at, "/leases"); ok {
+		if q := m.dirs[up+"/locks"]; q != nil && q.state == foreign {
+			delete(m.dirs, up+"/locks")
+		}
+	}
+	dir, base, ok := split(at)
+	if !ok {
+		return
+	}
+	n, ok := lockEntry(base)
+	if !ok {
+		return
+	}
+	q := m.open(dir, now)
+	if q == nil {
+		return
+	}
+	switch q.state {
+	case unread:
+		if m.room(q) {
+			q.log = append(q.log, change{base, true, now})
+		}
+	case measured:
+		m.remove(q, n, base, now)
+		m.settle(q, now, true)
+	}
+}
+
+// Listed is the answer to a question for children.
+func (m *Meter) Listed(a Question, names []string, code proto.Code) {
+	q := m.dirs[a.Dir]
+	if q == nil || q.state != unread {
+		return
+	}
+	switch {
+	case a.Path != a.Dir: // the leases of a semaphore
+		if code == proto.OK && !slices.ContainsFunc(names, func(s string) bool { n, _ := parse(s); return n.use != lease }) {
+			m.drop(q, foreign)
+		}
+	case code == proto.NoNode:
+		m.drop(q, unread)
+		delete(m.dirs, a.Dir)
+	case code != proto.OK:
+		m.drop(q, unmeasured)
+	default:
+		m.begin(a.Dir, q, names)
+	}
+}
+
+// begin measures a queue whose children are known: it goes back to those that were there
+// before the first event, and from there goes through the events with their times.
+func (m *Meter) begin(dir string, q *queue, names []string) {
+	log := q.log
+	changed := map[string]bool{}
+	before := []string(nil)
+	for _, c := range log {
+		if c.deleted && !changed[c.name] {
+			before = append(before, c.name)
+		}
+		changed[c.name] = true
+	}
+	for _, text := range names {
+		if !changed[text] {
+			before = append(before, text)
+		}
+	}
+	opened := q.opened
+	m.drop(q, measured)
+	slices.Sort(before) // entries with the same number must have some order
+	for _, text := range before {
+		n, ok := lockEntry(text)
+		if !ok {
+			continue
+		}
+		if !m.room(q) {
+			return
+		}
+		q.insert(&entry{text: text, name: n})
+		m.ask(dir, path.Join(dir, text), false)
+	}
+	m.settle(q, opened, false)
+	for _, c := range log {
+		n, _ := lockEntry(c.name)
+		if c.deleted {
+			m.remove(q, n, c.name, c.at)
+		} else if !m.room(q) {
+			return
+		} else {
+			q.insert(&entry{text: c.name, name: n, seen: true, created: c.at})
+		}
+		m.settle(q, c.at, true)
+	}
+}
+
+// Stat is the answer to another question, with the ephemeralOwner.
+func (m *Meter) Stat(a Question, owner int64, code proto.Code, now int64) {
+	q := m.dirs[a.Dir]
+	if q == nil || q.state != measured {
+		return
+	}
+	switch {
+	case code == proto.NoAuth: // there are no events either
+		m.drop(q, unmeasured)
+	case code == proto.OK && !IsSession(owner):
+		base := path.Base(a.Path)
+		if n, _ := lockEntry(base); n.id == "" {
+			if i := q.index(n, base); i >= 0 {
+				m.take(q, i)
+				m.settle(q, now, false) // the next one may have had the lock for long
+			}
+		}
+	}
+}
+
+// insert puts an entry into its place. Entries with the same number are in the order in
+// which they were created, as in [Compare].
+func (q *queue) insert(e *entry) {
+	i := len(q.all)
+	for i > 0 && q.all[i-1].name.number > e.name.number {
+		i--
+	}
+	q.all = slices.Insert(q.all, i, e)
+}
+
+func (q *queue) index(n name, text string) int {
+	i, _ := slices.BinarySearchFunc(q.all, n.number, func(e *entry, number int) int { return Compare(int64(e.name.number), 0, int64(number), 0) })
+	for ; i < len(q.all) && q.all[i].name.number == n.number; i++ {
+		if q.all[i].text == text {
+			return i
+		}
+	}
+	return -1
+}
+
+// remove takes out an entry that was deleted.
+func (m *Meter) remove(q *queue, n name, text string, now int64) {
+	i := q.index(n, text)
+	if i < 0 {
+		return
+	}
+	if e := m.take(q, i); e.held && e.exact {
+		m.Held(now - e.since)
+	}
+}
+
+func (m *Meter) take(q *queue, i int) *entry {
+	e := q.all[i]
+	q.all = slices.Delete(q.all, i, i+1)
+	m.entries--
+	return e
+}
+
+// settle finds out who holds the lock after a change at a given time. exact says that who
+// has become a holder did so at that time.
+func (m *Meter) settle(q *queue, now int64, exact bool) {
+	q.holds = holders(len(q.all), func(i int) bool { return q.all[i].name.use == read })
+	for _, e := range q.all[:q.holds] {
+		if !e.held {
+			e.held, e.since, e.exact = true, now, exact
+			if exact && e.seen {
+				m.Waited(now - e.created)
+			}
+		}
+	}
+}
+
+// Totals returns the totals at a given time.
+func (m *Meter) Totals(now int64) (t Totals) {
+	if m.overrun {
+		t.Unmeasured++
+	}
+	for _, q := range m.dirs {
+		if q.state == unmeasured {
+			t.Unmeasured++
+		}
+		if q.holds > 0 {
+			t.Held++
+		}
+		waiting := len(q.all) - q.holds
+		t.Waiting += waiting
+		t.Longest = max(t.Longest, waiting)
+		for _, e := range q.all[:q.holds] {
+			t.Oldest = max(t.Oldest, now-e.since)
+		}
+	}
+	return t
+}
