@@ -19,7 +19,7 @@ import (
 // have several servers and metrics of its own.
 func (a *admin) metrics() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(&collector{a, newLockMeter(a.server, a.words)}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
@@ -130,7 +130,10 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 // collector is a prometheus.Collector that asks the server at every scrape.
-type collector struct{ *admin }
+type collector struct {
+	*admin
+	locks *lockMeter
+}
 
 // Describe sends nothing, since the metrics of ZooKeeper depend on the role and on quotas.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}
@@ -139,6 +142,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
+	c.locks.start()             // first, so that all that follows counts its session
 	ctx := context.Background() // a word has its own timeout
 	mntr, err := c.words.monitor(ctx)
 	c.zooKeeper(mntr, send)
@@ -162,6 +166,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	to <- histogram(logWrites, w.LogWrites)
 	to <- histogram(snapshots, w.Snapshots)
 	to <- histogram(handovers, w.Handovers)
+	c.locks.collect(to)
 	if sizes, err := c.words.ask(ctx, "dirs"); err == nil {
 		if n, err := strconv.ParseFloat(byKey(pairs(sizes, ": "))["datadir_size"], 64); err == nil {
 			send(storeSize, gauge, n)

@@ -117,19 +117,21 @@ func TestMetrics(t *testing.T) {
 		if got, ok := value(scrape(t, admin.New(s, admin.Options{})), "lockkeeper_store_size_bytes"); !ok || got == 0 {
 			t.Errorf("the data directory has %v bytes, %v", got, ok)
 		}
+		h := admin.New(s, admin.Options{})
+		scrape(t, h) // opens a session
 		before := s.Work()
 		for i := range 3 {
 			must(c.Create(fmt.Sprintf("/work-%d", i), nil, 0))(t)
 		}
-		all, w := scrape(t, admin.New(s, admin.Options{})), s.Work()
+		all, w := scrape(t, h), s.Work()
 		for name, want := range map[string]int64{"lockkeeper_proposed_entries_total": before.Entries + 3, "lockkeeper_proposed_commands_total": before.Commands + 3, "lockkeeper_raft_commit_index": int64(before.Commit) + 3} {
 			if got, ok := value(all, name); !ok || got != float64(want) {
 				t.Errorf("%s is %v %v, not %d", name, got, ok, want)
 			}
 		}
-		h := all["lockkeeper_log_write_seconds"].GetMetric()[0].GetHistogram()
-		if n := before.LogWrites.Count + 3; h.GetSampleCount() != uint64(n) || h.GetSampleSum() != w.LogWrites.Sum.Seconds() || len(h.GetBucket()) != len(w.LogWrites.Buckets)+1 { // and one without a bound
-			t.Errorf("writes to the log: %v, want %d in %v", h, n, w.LogWrites.Sum)
+		writes := all["lockkeeper_log_write_seconds"].GetMetric()[0].GetHistogram()
+		if n := before.LogWrites.Count + 3; writes.GetSampleCount() != uint64(n) || writes.GetSampleSum() != w.LogWrites.Sum.Seconds() || len(writes.GetBucket()) != len(w.LogWrites.Buckets)+1 { // and one without a bound
+			t.Errorf("writes to the log: %v, want %d in %v", writes, n, w.LogWrites.Sum)
 		}
 		waiter := rawtest.Connect(t, inMemory(s))
 		must(c.Create("/lock-0000000001", nil, 0))(t)

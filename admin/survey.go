@@ -296,8 +296,7 @@ func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of f
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, s.Notes.Locks)
 		return nil
 	}
-	all, rest, _ := strings.Cut(text, "ephemeral nodes dump:\n")
-	owners, _, _ := strings.Cut(rest, "Connections dump:\n")
+	all, _, _ := strings.Cut(text, ephemeralsDump)
 	var expires int64
 	for _, line := range lines(all) {
 		if at, ok := expiryOf(line); ok {
@@ -308,6 +307,19 @@ func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of f
 			of(signed(id)).Timeout, _ = strconv.ParseInt(strings.TrimSuffix(timeout, "ms"), 10, 64)
 		}
 	}
+	ephemerals := ephemeralsOf(text)
+	for id, paths := range ephemerals {
+		of(id).Ephemerals = len(paths)
+	}
+	return ephemerals
+}
+
+const ephemeralsDump = "ephemeral nodes dump:\n"
+
+// ephemeralsOf returns the ephemeral znodes of each session in an answer to the word dump.
+func ephemeralsOf(dump string) map[int64][]string {
+	_, rest, _ := strings.Cut(dump, ephemeralsDump)
+	owners, _, _ := strings.Cut(rest, "Connections dump:\n")
 	ephemerals := map[int64][]string{}
 	owner := int64(0)
 	for _, line := range lines(owners) {
@@ -316,9 +328,6 @@ func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of f
 		} else if strings.HasPrefix(line, "0x") {
 			owner = signed(strings.TrimSuffix(line, ":"))
 		}
-	}
-	for id, paths := range ephemerals {
-		of(id).Ephemerals = len(paths)
 	}
 	return ephemerals
 }
