@@ -12,6 +12,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -25,6 +26,14 @@ type Options struct {
 	// ZooCfg is the text of the configuration file that the server was started with,
 	// for the command initial_configuration. Values that are secret are masked.
 	ZooCfg string
+	// Write permits the two actions of the console that take locks away: ending any session
+	// of the cluster, which needs no permission in any ACL, and breaking a lock, which
+	// deletes the znode of a holder or of one who waits, if the ACL of its parent lets
+	// everybody delete. Whoever may send requests to the handler may do this.
+	Write bool
+	// Log receives a warning for each of these actions, with the address that asked for it.
+	// If it is nil, nothing is logged.
+	Log *slog.Logger
 }
 
 // New returns a handler for a server:
@@ -37,10 +46,13 @@ type Options struct {
 //	/readyz           200 while the server serves clients that read and write
 //
 // The handler is safe for concurrent use, and answers also after the server was closed. It
-// lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do;
-// none changes data.
+// lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do.
+// Nothing changes data or ends a session, unless Options.Write permits it.
 func New(s *lockkeeper.Server, o Options) http.Handler {
-	a := &admin{server: s, words: newWords(s), zooCfg: masked(o.ZooCfg)}
+	a := &admin{server: s, words: newWords(s), zooCfg: masked(o.ZooCfg), write: o.Write, log: o.Log}
+	if a.log == nil {
+		a.log = slog.New(slog.DiscardHandler)
+	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /commands", a.index)
 	mux.HandleFunc("GET /commands/{$}", a.index)
@@ -49,6 +61,7 @@ func New(s *lockkeeper.Server, o Options) http.Handler {
 	mux.HandleFunc("GET /healthz", a.healthz)
 	mux.HandleFunc("GET /readyz", a.readyz)
 	a.console(mux)
+	a.actions(mux)
 	return mux
 }
 
@@ -57,6 +70,8 @@ type admin struct {
 	server *lockkeeper.Server
 	words  *words
 	zooCfg string
+	write  bool
+	log    *slog.Logger
 }
 
 // healthz answers Kubernetes' liveness probe. A server without a majority is alive:

@@ -86,7 +86,7 @@ func lockOf(l *locks.Lock, inCycle map[string]bool) lockState {
 			if c.Session != 0 {
 				id = locks.ID(c.Session)
 			}
-			*to = append(*to, contender{path.Base(c.Path), id, strconv.FormatInt(c.Token, 10), c.Since, c.Shared, cycle})
+			*to = append(*to, contender{c.Path, id, strconv.FormatInt(c.Token, 10), c.Since, c.Shared, cycle})
 		}
 	}
 	add(&x.Holders, l.Holders)

@@ -23,7 +23,7 @@ type reader struct {
 // Times of a reader.
 const (
 	readerTimeout = time.Second      // of one request
-	readerSession = 10 * time.Second // of its session, which ends with the last user
+	readerSession = 10 * time.Second // of its session, which ends with the last user, and of one that breaks a lock
 )
 
 // acquire announces calls, and release ends what acquire has begun.
@@ -59,15 +59,8 @@ func (r *reader) call(op proto.OpCode, body, reply proto.Record) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client == nil {
-		nc, err := r.server.Dial("", "", readerTimeout)
+		c, err := connect(r.server, readerTimeout, true)
 		if err != nil {
-			return err
-		}
-		c := rawclient.New(nc)
-		c.Timeout = readerTimeout
-		q := proto.ConnectRequest{Timeout: int32(readerSession.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: true}
-		if err := c.Handshake(&q); err != nil {
-			nc.Close()
 			return err
 		}
 		r.client = c
@@ -78,6 +71,23 @@ func (r *reader) call(op proto.OpCode, body, reply proto.Record) error {
 		r.client = nil
 	}
 	return err
+}
+
+// connect opens a session without any permissions, through memory. timeout is that of every
+// request. Only with readOnly may the session be one of a server without a majority.
+func connect(s *lockkeeper.Server, timeout time.Duration, readOnly bool) (*rawclient.Client, error) {
+	nc, err := s.Dial("", "", timeout)
+	if err != nil {
+		return nil, err
+	}
+	c := rawclient.New(nc)
+	c.Timeout = timeout
+	q := proto.ConnectRequest{Timeout: int32(readerSession.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: readOnly}
+	if err := c.Handshake(&q); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (r *reader) exists(path string) (stat proto.Stat, err error) {

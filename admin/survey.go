@@ -36,6 +36,7 @@ const (
 // text; times are in milliseconds since the epoch.
 type state struct {
 	Now     int64         `json:"now"`
+	Write   bool          `json:"write"` // the page may end sessions and break locks
 	Server  serverState   `json:"server"`
 	Members []memberState `json:"members"`
 
@@ -91,7 +92,7 @@ type lockState struct {
 }
 
 type contender struct {
-	Name    string `json:"name"`
+	Path    string `json:"path"`    // of its znode
 	Session string `json:"session"` // "" if the znode is not ephemeral
 	Token   string `json:"token"`
 	Since   int64  `json:"since"`
@@ -147,6 +148,7 @@ type survey struct {
 	words  *words
 	reader *reader
 	peers  *peers
+	write  bool
 
 	made     mark // what the last state was made of
 	lockDirs map[string]*lockDir
@@ -183,8 +185,8 @@ type suspicion struct {
 	since time.Time
 }
 
-func newSurvey(s *lockkeeper.Server, w *words, r *reader) *survey {
-	return &survey{server: s, words: w, reader: r, peers: &peers{server: s}}
+func newSurvey(s *lockkeeper.Server, w *words, r *reader, write bool) *survey {
+	return &survey{server: s, words: w, reader: r, peers: &peers{server: s}, write: write}
 }
 
 // begin prepares for states, and end stops what begin and gather have started.
@@ -214,7 +216,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	v.made = markOf(&st)
 	now := time.Now()
 	s := &state{
-		Now: now.UnixMilli(),
+		Now: now.UnixMilli(), Write: v.write,
 		Server: serverState{
 			st.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
 			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
