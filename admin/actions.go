@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -225,7 +226,7 @@ func undone(ctx context.Context, err error) error {
 		return refuse(http.StatusForbidden, "nothing was deleted: %s", reason(err))
 	case errors.As(err, new(proto.Code)):
 		return refuse(http.StatusInternalServerError, "nothing was deleted: the server answers %v", err)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil, errors.Is(err, os.ErrDeadlineExceeded):
 		return refuse(http.StatusGatewayTimeout, "nothing was deleted: there was no answer within %v", actionTimeout)
 	}
 	return refuse(http.StatusServiceUnavailable, "nothing was deleted: this server does not serve clients: %v", err)

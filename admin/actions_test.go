@@ -3,6 +3,7 @@ package admin_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -272,4 +274,47 @@ func TestActionsWithoutMajority(t *testing.T) {
 		check(t, follower.Close())
 		expect(t, 503, "")(post(t, h, endPath(c), "{}"))
 	})
+}
+
+// beforeDelete is a server's end of a connection. It calls a function when the server is
+// about to read a delete.
+type beforeDelete struct {
+	net.Conn
+	call func(net.Conn)
+}
+
+func (c *beforeDelete) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n >= 12 && proto.OpCode(binary.BigEndian.Uint32(b[8:])) == proto.OpDelete && bytes.Contains(b[:n], []byte("/l/")) { // after the length and the xid
+		c.call(c.Conn)
+	}
+	return n, err
+}
+
+// TestBreakRace: something happens after the token was read, and before the znode is deleted.
+func TestBreakRace(t *testing.T) {
+	var cfg lockkeeper.Config
+	var meanwhile func(net.Conn)
+	testhooks.In(&cfg).Tap = func(nc net.Conn) net.Conn { return &beforeDelete{nc, func(nc net.Conn) { meanwhile(nc) }} }
+	s := open(t, cfg)
+	h := admin.New(s, admin.Options{Write: true})
+	c := rawtest.Connect(t, inMemory(s))
+	must(c.Create("/l", nil, 0))(t)
+	var other *rawclient.Client
+	held := ""
+	for _, x := range []struct {
+		status  int
+		says    string
+		happens func(net.Conn)
+	}{
+		{409, "the data of the znode was changed", func(net.Conn) { must(other.Set(held, []byte("x")))(t) }},
+		{404, "released in the meantime", func(net.Conn) { check(t, other.CloseSession()) }},
+		{504, "may have been deleted or not", func(nc net.Conn) { nc.Close() }},
+	} {
+		other = rawtest.Connect(t, inMemory(s))
+		held = enqueue(t, other, "/l")
+		token := must(c.Exists(held, false))(t).Czxid
+		meanwhile = x.happens // only the action deletes
+		expect(t, x.status, x.says)(post(t, h, breakPath, breakBody(held, token)))
+	}
 }
