@@ -25,6 +25,7 @@ import (
 type adminFlags struct {
 	addr, tokenFile string
 	noToken, pprof  bool
+	write           bool
 	cert, key       string
 }
 
@@ -32,6 +33,7 @@ func (a *adminFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&a.addr, "admin", "", "HTTP `ADDRESS` for operators: a console for browsers, metrics, ZooKeeper's commands and probes (docs/admin.md). By default there is none. A port without a host is on 127.0.0.1; port 0 picks a free one. An address that other machines can reach needs --admin-token-file or --admin-no-token")
 	f.StringVar(&a.tokenFile, "admin-token-file", "", "`FILE` with a token, which requests must have: Authorization: Bearer TOKEN. The probes do not need it")
 	f.BoolVar(&a.noToken, "admin-no-token", false, "let everyone who can connect to --admin use it, also from other machines")
+	f.BoolVar(&a.write, "admin-write", false, "let those who may use --admin end sessions and break locks, from the console or by HTTP. Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
 	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
 	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
 	f.BoolVar(&a.pprof, "admin-pprof", false, "serve profiles of this process at /debug/pprof")
@@ -43,6 +45,7 @@ type adminPort struct {
 	https    bool
 	token    string
 	pprof    bool
+	write    bool
 	zooCfg   string
 	log      *slog.Logger
 	web      *http.Server
@@ -53,7 +56,7 @@ type adminPort struct {
 // empty. Without an address it returns nil.
 func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string) (*adminPort, error) {
 	if a.addr == "" {
-		for _, name := range []string{"admin-token-file", "admin-no-token", "admin-tls-cert", "admin-tls-key", "admin-pprof"} {
+		for _, name := range []string{"admin-token-file", "admin-no-token", "admin-write", "admin-tls-cert", "admin-tls-key", "admin-pprof"} {
 			if by, _ := sourceOf(flags.Lookup(name)); by != byDefault {
 				return nil, badFlag(flags, name, "only together with --admin")
 			}
@@ -66,13 +69,15 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 		return nil, badFlag(flags, "admin", "%w", err)
 	case a.tokenFile != "" && a.noToken:
 		return nil, badFlag(flags, "admin-no-token", "not together with --admin-token-file")
+	case a.write && a.noToken:
+		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions and break locks; use --admin-token-file")
 	case !local && a.tokenFile == "" && !a.noToken:
 		return nil, badFlag(flags, "admin", "%s may be reached from other machines, and shows paths of znodes, addresses of clients and ids of sessions: "+
 			"say who may see that with --admin-token-file, or that everybody may with --admin-no-token", addr)
 	case a.cert == "" && a.key != "":
 		return nil, badFlag(flags, "admin-tls-cert", "--admin-tls-key needs it")
 	}
-	p := &adminPort{pprof: a.pprof, https: a.cert != "", log: log}
+	p := &adminPort{pprof: a.pprof, write: a.write, https: a.cert != "", log: log}
 	if a.tokenFile != "" {
 		if p.token, err = readToken(a.tokenFile); err != nil {
 			return nil, badFlag(flags, "admin-token-file", "%w", err)
@@ -146,7 +151,7 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", admin.New(s, admin.Options{ZooCfg: p.zooCfg}))
+	mux.Handle("/", admin.New(s, admin.Options{ZooCfg: p.zooCfg, Write: p.write, Log: p.log}))
 	if p.pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -155,7 +160,7 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	p.web = &http.Server{
-		Handler:           withoutBodies(admin.Guard(mux, p.token)),
+		Handler:           p.limitBodies(admin.Guard(mux, p.token)),
 		ReadHeaderTimeout: 10 * time.Second,
 		// A profile gets its own time on top of this. A ReadTimeout would cut it short.
 		WriteTimeout:   time.Minute,
@@ -177,12 +182,20 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 	fmt.Fprintf(stderr, "lockkeeper: admin on %s://%s\n", scheme, p.listener.Addr())
 }
 
-// withoutBodies returns a handler that does not wait for the body of a request, which a
-// client could send slowly. No request to this port needs one.
-func withoutBodies(h http.Handler) http.Handler {
+// bodyTimeout is how long the body of a request may take.
+const bodyTimeout = 10 * time.Second
+
+// limitBodies returns a handler that does not wait long for the body of a request, which a
+// client could send slowly. Only the actions that --admin-write permits need one; the
+// bodies of other requests are not waited for at all.
+func (p *adminPort) limitBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			http.NewResponseController(w).SetReadDeadline(time.Now()) // an error means that the client is gone
+			until := time.Now()
+			if p.write && r.Method == http.MethodPost {
+				until = until.Add(bodyTimeout)
+			}
+			http.NewResponseController(w).SetReadDeadline(until) // an error means that the client is gone
 		}
 		h.ServeHTTP(w, r)
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -122,6 +123,61 @@ func TestServeAdmin(t *testing.T) {
 	}
 }
 
+// TestAdminWrite ends a session and refuses to break a lock over HTTP, with the flag and
+// without it, also with TLS, where HTTP/2 has a deadline for each body of its own.
+func TestAdminWrite(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	token := filepath.Join(dir, "token")
+	check1(t, os.WriteFile(token, []byte("s3cret\n"), 0o600))
+	post := func(c *http.Client, url, body string) (status int, answer, version string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+		check1(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", "Bearer s3cret")
+		r.Header.Set("Expect", "100-continue") // so that the body comes late
+		reply, err := c.Do(r)
+		check1(t, err)
+		defer reply.Body.Close()
+		text, err := io.ReadAll(reply.Body)
+		check1(t, err)
+		return reply.StatusCode, string(text), reply.Proto
+	}
+	for _, x := range []struct {
+		args   []string
+		config *tls.Config
+		proto  string
+		end    int // status
+	}{
+		{nil, nil, "HTTP/1.1", 403},
+		{[]string{"--admin-write"}, nil, "HTTP/1.1", 204},
+		{[]string{"--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}, "HTTP/2.0", 204},
+	} {
+		p := start(t, nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0"}, x.args...)...).waitReady()
+		web := httpClient(t, x.config)
+		transport := web.Transport.(*http.Transport)
+		transport.ForceAttemptHTTP2, transport.ExpectContinueTimeout = true, time.Minute
+		c := p.connect()
+		status, answer, version := post(web, p.admin()+fmt.Sprintf("/console/sessions/0x%x/end", uint64(c.Session.SessionID)), "{}")
+		if status != x.end || version != x.proto || (status == 403) != strings.Contains(answer, "--admin-write") {
+			t.Errorf("%v: %s %d %s", x.args, version, status, answer)
+		}
+		if _, err := c.Exists("/", false); (err == nil) != (x.end == 403) {
+			t.Errorf("%v: the session: %v", x.args, err)
+		}
+		if x.end == 204 {
+			waitFor(t, "a line in the log", func() bool {
+				return strings.Contains(strings.Join(p.lines(), "\n"), "an operator has ended a session")
+			})
+		}
+		if status, answer, _ := post(web, p.admin()+"/console/locks/break", `{"path":"/l/lock-0000000001","token":"1"}`); x.end == 204 && status != 404 || x.end == 403 && status != 403 {
+			t.Errorf("%v: break: %d %s", x.args, status, answer)
+		}
+	}
+}
+
 // TestAdminUsage checks which addresses need a decision about who may use them.
 func TestAdminUsage(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "token")
@@ -139,6 +195,10 @@ func TestAdminUsage(t *testing.T) {
 		"--admin 0 --admin-token-file " + empty:                  {"--admin-token-file: ", "has no token"},
 		"--admin 0 --admin-tls-cert nowhere":                     {"--admin-tls-cert: ", "nowhere"},
 		"--admin 0 --admin-token-file nowhere":                   {"--admin-token-file: ", "nowhere"},
+		"--admin-write":                                          {"--admin-write: only together with --admin"},
+		"--admin 0 --admin-write --admin-no-token":               {"--admin-write: not together with --admin-no-token", "--admin-token-file"},
+		"--admin 0.0.0.0:0 --admin-write --admin-no-token":       {"--admin-write: not together with --admin-no-token"},
+		"--admin 0.0.0.0:0 --admin-write":                        {"--admin: 0.0.0.0:0 may be reached"},
 		"--admin-pprof":                                          {"--admin-pprof: only together with --admin"},
 		"--admin-token-file x":                                   {"--admin-token-file: only together with --admin"},
 		"--admin 0 --test-control :0":                            {"--test-control: not together with --admin"},
