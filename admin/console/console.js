@@ -75,6 +75,7 @@ function bytes(n) {
   return `${i ? n.toFixed(1) : n} ${units[i]}`;
 }
 
+const nameOf = (path) => path.slice(path.lastIndexOf("/") + 1);
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 const ordinal = (n) => `${n}${n % 100 > 10 && n % 100 < 14 ? "th" : ["th", "st", "nd", "rd"][n % 10] ?? "th"}`;
 const plural = (n, one, many = `${one}s`) => `${count.format(n)} ${n === 1 ? one : many}`;
@@ -98,7 +99,7 @@ function markFollowed() {
 }
 
 document.addEventListener("keydown", (e) => {
-  if (e.key === "Escape" && followed) follow(followed);
+  if (e.key === "Escape" && followed && !$("dialog[open]")) follow(followed);
 });
 
 const sessionButton = (id) => element("button", { class: "id", type: "button", "aria-pressed": "false", title: "Mark this session everywhere", onclick: () => follow(id) }, id);
@@ -214,21 +215,22 @@ function renderLocks(state, sessions) {
   const table = $("table", section);
   table.keepAfter = $("thead", table);
   keep(table, state.locks, (l) => l.path, (l) => {
-    const body = element("tbody", {}, element("tr", {}, element("th", { colspan: 6, scope: "rowgroup" }, pathButton(l.path), element("span", { class: "kind" }))));
+    const body = element("tbody", {}, element("tr", {}, element("th", { scope: "rowgroup" }, pathButton(l.path), element("span", { class: "kind" }))));
     body.keepAfter = body.firstChild;
     return body;
   }, (body, l) => {
     const waiting = l.queue.length;
+    setAttribute($("th", body), "colspan", state.write ? 7 : 6);
     const slots = l.kind === "semaphore" ? ` of ${l.slots || "?"}` : "";
     setText($(".kind", body), [l.kind + (slots && ` · ${l.holders.length}${slots} slots`), l.client, l.more ? `${plural(l.more, "more entry", "more entries")} not shown` : "", waiting ? `${count.format(waiting)} waiting` : ""].filter(Boolean).join(" · "));
     const first = body.kept === undefined;
     const rows = [...l.holders.map((c) => ({ ...c, place: 0 })), ...l.queue.map((c, i) => ({ ...c, place: i + 1 }))];
-    keep(body, rows, (c) => c.name + c.token, (c) => element("tr", c.session ? { "data-session": c.session } : {},
+    keep(body, rows, (c) => c.path + c.token, (c) => element("tr", c.session ? { "data-session": c.session } : {},
       element("td", { class: "state" }),
       element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("small")),
-      element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide")), (row, c) => {
+      element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide"), element("td", { class: "act" })), (row, c) => {
       const holds = c.place === 0;
-      const [place, who, address, token, since, left] = row.children;
+      const [place, who, address, token, since, left, act] = row.children;
       setText(place, (holds ? "holds" : ordinal(c.place)) + (c.shared ? " shared" : "") + (c.cycle ? ", cycle" : ""));
       const session = sessions.get(c.session);
       setText(address, session?.addr || (session ? "other server" : "–"));
@@ -237,6 +239,7 @@ function renderLocks(state, sessions) {
       setText(since.firstChild, duration(state.now - c.since));
       setText(since.lastChild, session?.expires ? `${duration(session.expires - state.now)} left` : "");
       updateTimeLeft(left, session, state.now);
+      showAction(act, state, "Break…", `Break ${l.path}, ${holds ? "held" : "awaited"} by ${c.session || nameOf(c.path)}`, () => questionOfBreak(l.path, c));
       row.classList.toggle("cycle", c.cycle);
       if (holds && row.classList.contains("waits") || !first && !row.classList.contains("holds") && !row.classList.contains("waits")) row.classList.add("fresh");
       row.classList.toggle("holds", holds);
@@ -253,13 +256,14 @@ function renderSessions(state) {
   showNote(section, state.notes.sessions);
   keep($("tbody", section), state.sessions, (s) => s.id, (s) => element("tr", { "data-session": s.id },
     element("td", {}, sessionButton(s.id), element("small")), element("td", { class: "wide muted" }), timeLeft(),
-    element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" })), (row, s) => {
-    const [id, address, left, ...numbers] = row.children;
+    element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" }), element("td", { class: "act" })), (row, s) => {
+    const [id, address, left, holds, waits, ephemerals, watches, act] = row.children;
     const where = s.own ? "this console" : s.addr || "other server, or not connected";
     setText(id.lastChild, where);
     setText(address, where);
     updateTimeLeft(left, s, state.now);
-    [s.holds, s.waits, s.ephemerals, s.watches].forEach((n, i) => setText(numbers[i], n ? count.format(n) : "·"));
+    for (const [cell, n] of [[holds, s.holds], [waits, s.waits], [ephemerals, s.ephemerals], [watches, s.watches]]) setText(cell, n ? count.format(n) : "·");
+    if (!s.own) showAction(act, state, "End session…", `End session ${s.id}`, () => questionOfEnd(s.id));
   });
   $("table", section).hidden = state.sessions.length === 0;
   $(".empty", section).hidden = state.sessions.length > 0 || Boolean(state.notes.sessions);
@@ -298,6 +302,138 @@ function renderWatches(state) {
   showMore(section, state.watchesMore ? `${plural(state.watchesMore, "more path")} not shown.` : "");
 }
 
+// Actions, if the server permits them. Each is confirmed in a dialog by a question, which has
+//
+//	title, confirm   the words of the dialog and of its button
+//	url, body        what is posted
+//	section          where the focus goes if the button that opened the dialog is gone
+//	describe(state)  what will happen: { text, note, kind }; null if that has become
+//	                 impossible, undefined if the state does not show it
+
+let question = null; // of the open dialog
+
+function showAction(cell, state, text, label, ask) {
+  let button = cell.firstChild;
+  if (!state.write) {
+    button?.remove();
+    return;
+  }
+  if (!button) {
+    button = element("button", { type: "button", "aria-haspopup": "dialog", onclick: () => openQuestion(button.ask(), button) }, text);
+    cell.append(button);
+  }
+  button.ask = ask;
+  setAttribute(button, "aria-label", label);
+}
+
+const whose = (session) => (session?.addr ? ` (${session.addr})` : "");
+const listOf = (parts) => (parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}`);
+
+function questionOfEnd(id) {
+  return {
+    title: "End this session?", confirm: "End session", url: `console/sessions/${id}/end`, body: {}, section: "#sessions",
+    describe(state) {
+      const s = state.sessions.find((s) => s.id === id);
+      if (!s) return state.sessionsMore || state.notes.sessions ? undefined : null;
+      const then = [];
+      if (s.ephemerals) then.push(plural(s.ephemerals, "ephemeral znode is deleted", "ephemeral znodes are deleted"));
+      if (s.holds) then.push(plural(s.holds, "lock that it holds goes to whoever is next", "locks that it holds go to whoever is next"));
+      then.push("its client learns that the session has expired");
+      return { text: `This ends session ${id}${whose(s)}: ${listOf(then)}.`, note: "" };
+    },
+  };
+}
+
+function questionOfBreak(lock, { path, token, session }) {
+  return {
+    title: "Break this lock?", confirm: "Break", url: "console/locks/break", body: { path, token }, section: "#locks",
+    describe(state) {
+      const l = state.locks.find((l) => l.path === lock);
+      const is = (c) => c.path === path && c.token === token;
+      const holds = l?.holders.some(is);
+      if (!holds && !l?.queue.some(is)) return state.locksMore || l?.more || state.notes.locks ? undefined : null;
+      const who = (id) => (id ? `session ${id}${whose(state.sessions.find((s) => s.id === id))}` : "nobody’s session");
+      if (!holds) {
+        return { kind: "waits", text: `This deletes the znode by which ${who(session)} waits for ${lock}, which loses its place in the queue.`, note: "Its client may wait forever." };
+      }
+      const next = l.queue[0];
+      const then = l.kind !== "semaphore" && l.holders.length > 1 ? "others go on holding it" : next ? `${who(next.session)} gets the lock` : "nobody waits for the lock";
+      return {
+        kind: "holds",
+        text: `This deletes the znode by which ${who(session)} holds ${lock}, and ${then}.`,
+        note: `The holder is not stopped: it goes on believing that it holds the lock. What the lock protects is safe only if it refuses the token ${token} from now on.`,
+      };
+    },
+  };
+}
+
+function openQuestion(q, opener) {
+  question = { ...q, opener };
+  setText($("#confirm-title"), q.title);
+  setText($("#confirm-do"), q.confirm);
+  setText($("#confirm-error"), "");
+  $("#confirm-do").disabled = false;
+  renderQuestion(previous);
+  $("#confirm").showModal(); // which gives Cancel the focus
+}
+
+// renderQuestion keeps the open dialog true. If something else would happen than before, the
+// focus returns to Cancel.
+function renderQuestion(state) {
+  if (!question || question.busy) return;
+  const now = question.describe(state);
+  if (now === undefined) return;
+  if (now === null) {
+    $("#confirm-do").disabled = true;
+    setText($("#confirm-error"), "It has gone in the meantime, so there is nothing to do.");
+  } else {
+    setText($("#confirm-text"), now.text);
+    setText($("#confirm-note"), now.note);
+  }
+  if (now?.kind !== question.kind) $("#confirm-cancel").focus();
+  question.kind = now?.kind;
+}
+
+// post asks the server for an action, and returns why it was not done; "" if it was.
+async function post(url, body) {
+  let reply, text;
+  try {
+    reply = await request(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    text = await reply.text();
+  } catch {
+    return "The connection was lost, so it may have been done or not.";
+  }
+  if (reply.ok) return "";
+  try {
+    text = JSON.parse(text).error;
+  } catch {
+    // What refuses a request before it is read answers with text.
+  }
+  text = text.trim() || `status ${reply.status}`;
+  return `${text[0].toUpperCase()}${text.slice(1)}.`;
+}
+
+$("#confirm-do").addEventListener("click", async () => {
+  const q = question;
+  q.busy = true;
+  setText($("#confirm-error"), "");
+  $("#confirm-cancel").focus();
+  $("#confirm-do").disabled = true;
+  const failed = await post(q.url, q.body);
+  q.busy = false;
+  q.done = !failed;
+  if (question !== q) return; // the dialog was closed
+  if (q.done) $("#confirm").close();
+  $("#confirm-do").disabled = false;
+  setText($("#confirm-error"), failed);
+});
+
+$("#confirm").addEventListener("close", () => {
+  const { done, opener, section } = question;
+  question = null;
+  (done || !opener.isConnected ? $(section) : opener).focus({ preventScroll: true });
+});
+
 // Events: what has changed between two states.
 
 const maxEvents = 100, maxEventsAtOnce = 8;
@@ -324,9 +460,9 @@ function changes(before, after) {
     for (const c of l.holders) {
       if (held.has(c.token)) continue;
       const from = old?.holders[0]?.session;
-      found.push(["holds", `${path}: ${c.session || c.name} holds it${waited.has(c.token) && from ? `, after ${from}` : ""}`]);
+      found.push(["holds", `${path}: ${c.session || nameOf(c.path)} holds it${waited.has(c.token) && from ? `, after ${from}` : ""}`]);
     }
-    for (const c of l.queue) if (!waited.has(c.token)) found.push(["waits", `${path}: ${c.session || c.name} waits`]);
+    for (const c of l.queue) if (!waited.has(c.token)) found.push(["waits", `${path}: ${c.session || nameOf(c.path)} waits`]);
     if (l.cycle && !old?.cycle) found.push(["cycle", `${path} is part of a cycle`]);
   }
   if (!after.locksMore) for (const path of was.keys()) if (!now.has(path)) found.push(["free", `${path} is free`]);
@@ -548,6 +684,7 @@ let previous = null;
 
 function render(state) {
   const sessions = new Map(state.sessions.map((s) => [s.id, s]));
+  document.body.classList.toggle("write", state.write);
   renderServer(state);
   renderTotals(state);
   renderCharts(state);
@@ -556,6 +693,7 @@ function render(state) {
   renderMembers(state);
   renderWatches(state);
   renderEvents(previous, state);
+  renderQuestion(state);
   markFollowed();
   if (previous?.server.zxid !== state.server.zxid) treeChanged();
   previous = state;
@@ -578,7 +716,7 @@ function showLink(kind, text) {
 
 let token = sessionStorage.getItem("token") ?? "";
 
-const request = (url, options = {}) => fetch(url, { cache: "no-store", ...options, headers: token ? { Authorization: `Bearer ${token}` } : {} });
+const request = (url, options = {}) => fetch(url, { cache: "no-store", ...options, headers: { ...options.headers, ...(token && { Authorization: `Bearer ${token}` }) } });
 
 // login asks for the token of the port.
 function login(wrong) {
