@@ -262,6 +262,9 @@ func TestConsole(t *testing.T) {
 	b.sees(row("/locks/report", second.id) + ` === "1st"`)
 	third.queue("/locks/report", next)
 	b.sees(row("/locks/report", third.id) + ` === "2nd"`)
+	if buttons := eval[int](b, `document.querySelectorAll(".act").length`); buttons != 0 {
+		t.Errorf("the read-only page has %d buttons that act", buttons)
+	}
 	stat, err := second.Exists(next, false)
 	if err != nil {
 		t.Fatal(err)
@@ -407,6 +410,170 @@ func TestConsole(t *testing.T) {
 	b.sees(live)
 	b.do(chromedp.Reload())
 	b.sees(live)
+}
+
+// TestConsoleWrite breaks locks and ends a session from the console, by mouse and keyboard.
+func TestConsoleWrite(t *testing.T) {
+	cfg, file, port := filepath.Join(t.TempDir(), "zoo.cfg"), filepath.Join(t.TempDir(), "token"), freeAddr(t)
+	for name, text := range map[string]string{cfg: "tickTime=500\nmaxSessionTimeout=300000\n", file: "s3cret\n"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write")
+	const long, path, guarded = 5 * time.Minute, "/locks/<b>report", "/locks/guarded"
+	first, second, third, keeper := newContender(t, l.addr, long), newContender(t, l.addr, long), newContender(t, l.addr, long), newContender(t, l.addr, long)
+	for _, at := range []string{"/locks", path, guarded} {
+		perms := proto.PermAll
+		if at == guarded {
+			perms &^= proto.PermDelete
+		}
+		if _, err := first.Call(proto.OpCreate, &proto.CreateRequest{Path: at, ACL: []proto.ACL{{Perms: perms, ID: proto.ID{Scheme: "world", ID: "anyone"}}}}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := first.queue(path, "")
+	next := second.queue(path, held)
+	third.queue(path, next)
+	keeper.queue(guarded, "")
+
+	b := openBrowser(t, "http://"+port)
+	button := func(section string, c *contender) string {
+		return fmt.Sprintf(`%s tr[data-session="%s"] button.act`, section, c.id)
+	}
+	click := func(selector string) {
+		t.Helper()
+		b.sees(fmt.Sprintf(`document.querySelector(%q) !== null`, selector))
+		b.do(chromedp.Click(chromedp.CSS(selector)))
+	}
+	focus := func(selector string) {
+		t.Helper()
+		b.sees(fmt.Sprintf(`document.activeElement === document.querySelector(%q)`, selector))
+	}
+	says := func(selector string, texts ...string) {
+		t.Helper()
+		for _, text := range texts {
+			b.sees(fmt.Sprintf(`document.querySelector(%q).textContent.includes(%q)`, selector, text))
+		}
+	}
+	const isOpen = `document.querySelector("#confirm").open`
+	b.sees(row(path, third.id) + ` === "2nd"`)
+	b.sees(`document.querySelectorAll("#locks button.act").length === 4 && document.querySelectorAll("#sessions button.act").length === 4`)
+
+	// Cancel is what Enter does; the focus returns.
+	click(button("#locks", first))
+	b.sees(isOpen)
+	focus("#confirm-cancel")
+	says("#confirm-text", first.id+" (127.0.0.1:", "holds "+path, second.id, "gets the lock")
+	says("#confirm-note", "is not stopped")
+	if n := eval[int](b, `document.querySelectorAll("#confirm p *").length`); n != 0 {
+		t.Errorf("the path of the lock was interpreted: %d elements", n)
+	}
+	found := false
+	for _, n := range devtools(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
+		if n.Ignored || n.Role == nil || n.Name == nil {
+			continue
+		}
+		switch name := string(n.Name.Value); strings.Trim(string(n.Role.Value), `"`) {
+		case "alertdialog":
+			found = strings.Contains(name, "Break this lock?") && n.Description != nil && strings.Contains(string(n.Description.Value), second.id)
+		case "button":
+			if strings.Trim(name, `"`) == "" {
+				t.Error("a button has no name")
+			}
+		}
+	}
+	if !found {
+		t.Error("a screen reader does not read the dialog")
+	}
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for _, selector := range []string{"#confirm-text", "#confirm-note", "#confirm-cancel", "#confirm-do", button("#locks", second)} {
+			b.contrast(scheme, selector)
+		}
+		b.picture("break-" + scheme)
+		b.phone("break-phone-" + scheme)
+	}
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.sees("!" + isOpen)
+	focus(button("#locks", first))
+	if _, err := first.Exists(held, false); err != nil {
+		t.Fatalf("the lock was broken without a confirmation: %v", err)
+	}
+
+	// By keyboard: the lock is broken, and the next one gets it.
+	b.do(chromedp.KeyEvent(kb.Enter))
+	focus("#confirm-cancel")
+	b.do(chromedp.KeyEvent(kb.Tab))
+	focus("#confirm-do")
+	b.do(chromedp.KeyEvent(kb.Enter))
+	b.sees("!" + isOpen)
+	b.sees(row(path, second.id) + ` === "holds"`)
+	focus("#locks")
+	if _, err := first.Exists(held, false); err != proto.NoNode {
+		t.Errorf("the znode of the holder: %v", err)
+	}
+
+	// The dialog follows what happens while it is open.
+	click(button("#locks", third))
+	says("#confirm-text", third.id, "waits for "+path)
+	b.do(chromedp.KeyEvent(kb.Tab))
+	focus("#confirm-do")
+	if err := second.Delete(next); err != nil {
+		t.Fatal(err)
+	}
+	says("#confirm-text", third.id, "holds "+path, "nobody waits")
+	focus("#confirm-cancel")
+	if err := third.CloseSession(); err != nil {
+		t.Fatal(err)
+	}
+	says("#confirm-error", "It has gone")
+	b.sees(`document.querySelector("#confirm-do").disabled`)
+	b.do(chromedp.KeyEvent(kb.Escape))
+	b.sees("!" + isOpen)
+	focus("#locks")
+
+	// An error is shown in place.
+	click(button("#locks", keeper))
+	click("#confirm-do")
+	says("#confirm-error", "the ACL of "+guarded, "does not let everybody delete")
+	b.sees(isOpen)
+	b.phone("break-refused-phone")
+	b.do(chromedp.KeyEvent(kb.Escape))
+
+	// A session ends.
+	click(button("#sessions", keeper))
+	says("#confirm-text", "session "+keeper.id, "1 ephemeral znode is deleted", "1 lock that it holds", "expired")
+	b.picture("end-dark")
+	click("#confirm-do")
+	b.sees("!" + isOpen)
+	b.sees(fmt.Sprintf(`!document.querySelector('tr[data-session="%s"]')`, keeper.id))
+	b.sees(listed("Session " + keeper.id + " ended"))
+	focus("#sessions")
+	if _, err := keeper.Read(); err == nil {
+		t.Error("the connection of the session continues")
+	}
+	if _, err := first.Exists(guarded, false); err != nil {
+		t.Errorf("another session: %v", err)
+	}
+	b.mu.Lock()
+	for _, text := range b.complaints {
+		if !strings.Contains(text, "status of 403") { // that of the guarded lock
+			t.Errorf("the browser's console: %s", text)
+		}
+	}
+	b.mu.Unlock()
+
+	// With a token, which the page adds to what it posts.
+	port = freeAddr(t)
+	l = startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write", "--admin-token-file", file)
+	last := newContender(t, l.addr, long)
+	b.do(chromedp.Navigate("http://" + port))
+	b.sees(`document.querySelector("#login").open`)
+	b.do(chromedp.KeyEvent("s3cret"), chromedp.KeyEvent(kb.Enter))
+	click(button("#sessions", last))
+	click("#confirm-do")
+	b.sees(listed("Session " + last.id + " ended"))
 }
 
 // live is true while the page shows the present.

@@ -215,12 +215,11 @@ function renderLocks(state, sessions) {
   const table = $("table", section);
   table.keepAfter = $("thead", table);
   keep(table, state.locks, (l) => l.path, (l) => {
-    const body = element("tbody", {}, element("tr", {}, element("th", { scope: "rowgroup" }, pathButton(l.path), element("span", { class: "kind" }))));
+    const body = element("tbody", {}, element("tr", {}, element("th", { colspan: 6, scope: "rowgroup" }, pathButton(l.path), element("span", { class: "kind" }))));
     body.keepAfter = body.firstChild;
     return body;
   }, (body, l) => {
     const waiting = l.queue.length;
-    setAttribute($("th", body), "colspan", state.write ? 7 : 6);
     const slots = l.kind === "semaphore" ? ` of ${l.slots || "?"}` : "";
     setText($(".kind", body), [l.kind + (slots && ` · ${l.holders.length}${slots} slots`), l.client, l.more ? `${plural(l.more, "more entry", "more entries")} not shown` : "", waiting ? `${count.format(waiting)} waiting` : ""].filter(Boolean).join(" · "));
     const first = body.kept === undefined;
@@ -228,18 +227,18 @@ function renderLocks(state, sessions) {
     keep(body, rows, (c) => c.path + c.token, (c) => element("tr", c.session ? { "data-session": c.session } : {},
       element("td", { class: "state" }),
       element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("small")),
-      element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide"), element("td", { class: "act" })), (row, c) => {
+      element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide")), (row, c) => {
       const holds = c.place === 0;
-      const [place, who, address, token, since, left, act] = row.children;
+      const [place, who, address, token, since, left] = row.children;
       setText(place, (holds ? "holds" : ordinal(c.place)) + (c.shared ? " shared" : "") + (c.cycle ? ", cycle" : ""));
       const session = sessions.get(c.session);
       setText(address, session?.addr || (session ? "other server" : "–"));
-      setText(who.lastChild, `token ${c.token}${session?.addr ? `, ${session.addr}` : ""}`);
+      setText($("small", who), `token ${c.token}${session?.addr ? `, ${session.addr}` : ""}`);
       setText(token, c.token);
       setText(since.firstChild, duration(state.now - c.since));
       setText(since.lastChild, session?.expires ? `${duration(session.expires - state.now)} left` : "");
       updateTimeLeft(left, session, state.now);
-      showAction(act, state, "Break…", `Break ${l.path}, ${holds ? "held" : "awaited"} by ${c.session || nameOf(c.path)}`, () => questionOfBreak(l.path, c));
+      showAction(who, state, "Break…", `Break ${l.path}, ${holds ? "held" : "awaited"} by ${c.session || nameOf(c.path)}`, () => questionOfBreak(l.path, c));
       row.classList.toggle("cycle", c.cycle);
       if (holds && row.classList.contains("waits") || !first && !row.classList.contains("holds") && !row.classList.contains("waits")) row.classList.add("fresh");
       row.classList.toggle("holds", holds);
@@ -256,14 +255,14 @@ function renderSessions(state) {
   showNote(section, state.notes.sessions);
   keep($("tbody", section), state.sessions, (s) => s.id, (s) => element("tr", { "data-session": s.id },
     element("td", {}, sessionButton(s.id), element("small")), element("td", { class: "wide muted" }), timeLeft(),
-    element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" }), element("td", { class: "act" })), (row, s) => {
-    const [id, address, left, holds, waits, ephemerals, watches, act] = row.children;
+    element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" })), (row, s) => {
+    const [id, address, left, ...numbers] = row.children;
     const where = s.own ? "this console" : s.addr || "other server, or not connected";
-    setText(id.lastChild, where);
+    setText($("small", id), where);
     setText(address, where);
     updateTimeLeft(left, s, state.now);
-    for (const [cell, n] of [[holds, s.holds], [waits, s.waits], [ephemerals, s.ephemerals], [watches, s.watches]]) setText(cell, n ? count.format(n) : "·");
-    if (!s.own) showAction(act, state, "End session…", `End session ${s.id}`, () => questionOfEnd(s.id));
+    [s.holds, s.waits, s.ephemerals, s.watches].forEach((n, i) => setText(numbers[i], n ? count.format(n) : "·"));
+    if (!s.own) showAction(id, state, "End session…", `End session ${s.id}`, () => questionOfEnd(s.id));
   });
   $("table", section).hidden = state.sessions.length === 0;
   $(".empty", section).hidden = state.sessions.length > 0 || Boolean(state.notes.sessions);
@@ -313,13 +312,13 @@ function renderWatches(state) {
 let question = null; // of the open dialog
 
 function showAction(cell, state, text, label, ask) {
-  let button = cell.firstChild;
+  let button = $("button.act", cell);
   if (!state.write) {
     button?.remove();
     return;
   }
   if (!button) {
-    button = element("button", { type: "button", "aria-haspopup": "dialog", onclick: () => openQuestion(button.ask(), button) }, text);
+    button = element("button", { class: "act", type: "button", "aria-haspopup": "dialog", onclick: () => openQuestion(button.ask(), button) }, text);
     cell.append(button);
   }
   button.ask = ask;
@@ -684,7 +683,6 @@ let previous = null;
 
 function render(state) {
   const sessions = new Map(state.sessions.map((s) => [s.id, s]));
-  document.body.classList.toggle("write", state.write);
   renderServer(state);
   renderTotals(state);
   renderCharts(state);
