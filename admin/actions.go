@@ -81,7 +81,7 @@ func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
 		return refuse(http.StatusBadRequest, "there is more in the body than one JSON object")
 	}
 	if st := a.server.Status(); !st.Serving {
-		return refuse(http.StatusServiceUnavailable, "this server has no contact with a majority, so it can change nothing at the moment")
+		return refuse(http.StatusServiceUnavailable, "nothing was done: this server does not serve clients that write at the moment")
 	}
 	return nil
 }
@@ -139,8 +139,6 @@ func (a *admin) endSession(ctx context.Context, id int64) error {
 		return nil
 	case errors.Is(err, lockkeeper.ErrNoSession):
 		return refuse(http.StatusNotFound, "there is no session %s", locks.ID(id))
-	case errors.Is(err, lockkeeper.ErrClosed):
-		return refuse(http.StatusServiceUnavailable, "this server was closed")
 	}
 	return refuse(http.StatusGatewayTimeout, "there was no answer: the session may have ended or not, or may end later")
 }
