@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 	"os"
 	"path"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -72,7 +72,7 @@ func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
 		return refuse(http.StatusRequestTimeout, "the body did not arrive: %v", err)
 	}
 	rc.SetReadDeadline(time.Time{}) // the end of the wait for the body must not end the action
-	d := json.NewDecoder(strings.NewReader(string(body)))
+	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(q); err != nil {
 		return refuse(http.StatusBadRequest, "the body is not the JSON object that it must be: %v", err)
