@@ -41,6 +41,7 @@ type consoleState struct {
 	}
 	Locks []struct {
 		Path, Kind     string
+		Slots          int
 		Holders, Queue []struct {
 			Session, Token string
 			Cycle          bool
@@ -211,6 +212,35 @@ func TestConsoleStream(t *testing.T) {
 		synctest.Wait()
 		if n := s.Status().Sessions; n != 1 {
 			t.Errorf("%d sessions are left", n)
+		}
+	})
+}
+
+// TestConsoleSemaphore: a kazoo semaphore has its leases and its number of slots in one
+// directory, and its queue in the one beside it.
+func TestConsoleSemaphore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c := rawtest.Connect(t, inMemory(s))
+		must(c.Create("/s", []byte("2"), 0))(t)
+		must(c.Create("/s-__lock__", nil, 0))(t)
+		for range 2 {
+			must(c.Create("/s/0123456789abcdef0123456789abcdef", nil, proto.FlagEphemeral))(t)
+			b := browse(t, admin.New(s, admin.Options{}))
+			shows := func(waiting int) {
+				t.Helper()
+				b.until(fmt.Sprintf("a semaphore for which %d wait", waiting), func(s *consoleState) bool {
+					return len(s.Locks) == 1 && s.Locks[0].Path == "/s" && s.Locks[0].Kind == "semaphore" && s.Locks[0].Slots == 2 &&
+						len(s.Locks[0].Holders) == 1 && len(s.Locks[0].Queue) == waiting
+				})
+			}
+			shows(0)
+			waiter := must(c.Create("/s-__lock__/0123456789abcdef0123456789abcdee__lock__", nil, proto.FlagEphemeral|proto.FlagSequential))(t)
+			shows(1)
+			check(t, c.Delete(waiter))
+			shows(0)
+			b.stop()
+			check(t, c.Delete("/s/0123456789abcdef0123456789abcdef"))
 		}
 	})
 }

@@ -213,10 +213,10 @@ func (v *survey) directories(ephemerals map[int64][]string) (dirs map[string]*lo
 }
 
 // part reports whether this is the name of a part of a semaphore.
-func part(name string) bool { return name == "leases" || name == "locks" || name == locks.KazooQueue }
+func part(name string) bool { return name == "leases" || name == "locks" }
 
 // directory reads a znode and the Stats of its children that may be entries of a queue.
-// parts are the children that are parts of a semaphore. It returns nil if the znode does not
+// parts are the directories that may belong to the same semaphore. It returns nil if the znode does not
 // exist.
 func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, err error) {
 	stat, err := v.reader.exists(at)
@@ -238,9 +238,9 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 	}
 	var list proto.ChildrenReply
 	if before != nil && before.complete && before.czxid == stat.Czxid && before.pzxid == stat.Pzxid {
-		for _, name := range []string{"leases", "locks", locks.KazooQueue} {
-			if v.lockDirs[join(at, name)] != nil {
-				parts = append(parts, join(at, name))
+		for _, other := range []string{join(at, "leases"), join(at, "locks"), at + locks.KazooQueue} {
+			if v.lockDirs[other] != nil {
+				parts = append(parts, other)
 			}
 		}
 		return before, parts, nil
@@ -252,12 +252,6 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 	for _, name := range list.Names {
 		if part(name) {
 			parts = append(parts, join(at, name))
-			if name == locks.KazooQueue && stat.DataLength > 0 && stat.DataLength < shownData {
-				var data proto.DataReply
-				if v.reader.call(proto.OpGetData, &proto.PathWatch{Path: at}, &data) == nil { // otherwise the number of slots is unknown
-					d.Data = data.Data
-				}
-			}
 		}
 		if !locks.Interesting(name) {
 			continue
@@ -281,6 +275,15 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 			n = locks.Node{Name: name, Owner: s.EphemeralOwner, Czxid: s.Czxid, Ctime: s.Ctime, Version: s.Version}
 		}
 		d.Nodes = append(d.Nodes, n)
+	}
+	if slices.ContainsFunc(list.Names, locks.Lease) {
+		parts = append(parts, at+locks.KazooQueue)
+		if stat.DataLength > 0 && stat.DataLength < shownData {
+			var data proto.DataReply
+			if v.reader.call(proto.OpGetData, &proto.PathWatch{Path: at}, &data) == nil { // otherwise the number of slots is unknown
+				d.Data = data.Data
+			}
+		}
 	}
 	return d, parts, nil
 }
