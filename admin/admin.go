@@ -50,6 +50,7 @@ type Options struct {
 // Nothing changes data or ends a session, unless Options.Write permits it.
 func New(s *lockkeeper.Server, o Options) http.Handler {
 	a := &admin{server: s, words: newWords(s), zooCfg: masked(o.ZooCfg), write: o.Write, log: o.Log}
+	a.locks = newLockMeter(s, a.words)
 	if a.log == nil {
 		a.log = slog.New(slog.DiscardHandler)
 	}
@@ -69,6 +70,7 @@ func New(s *lockkeeper.Server, o Options) http.Handler {
 type admin struct {
 	server *lockkeeper.Server
 	words  *words
+	locks  *lockMeter
 	zooCfg string
 	write  bool
 	log    *slog.Logger

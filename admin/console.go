@@ -65,7 +65,7 @@ func (a *admin) console(mux *http.ServeMux) {
 		})
 	}
 	r := &reader{server: a.server}
-	s := newStream(newSurvey(a.server, a.words, r, a.write))
+	s := newStream(newSurvey(a.server, a.words, r, a.locks, a.write))
 	mux.HandleFunc("GET /console/events", s.serve)
 	mux.HandleFunc("GET /console/znode", r.serveZnode)
 }

@@ -245,6 +245,22 @@ func TestConsoleSemaphore(t *testing.T) {
 	})
 }
 
+// TestConsoleOwnSessions: the sessions of the console and of /metrics are told apart from
+// those of clients.
+func TestConsoleOwnSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c, h := rawtest.Connect(t, inMemory(s)), admin.New(s, admin.Options{})
+		scrape(t, h)
+		got := browse(t, h).until("three sessions", func(s *consoleState) bool { return len(s.Sessions) == 3 })
+		for _, x := range got.Sessions {
+			if x.Own == (x.ID == idOf(c)) {
+				t.Errorf("session %s: own %v", x.ID, x.Own)
+			}
+		}
+	})
+}
+
 // TestConsoleCostsNothing: without browsers the server is asked nothing; with several it is
 // asked once for all of them; and one that reads nothing gets the newest state in the end,
 // not what it has missed.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,6 +39,8 @@ type lockMeter struct {
 	began  time.Time // the Meters' times count from here
 
 	waited, held prometheus.Histogram
+
+	own atomic.Int64 // the id of its newest session
 
 	mu      sync.Mutex
 	scraped time.Time     // the last time
@@ -88,6 +91,9 @@ func (l *lockMeter) collect(to chan<- prometheus.Metric) {
 	gauges(oldestHold, time.Duration(t.Oldest).Seconds())
 	gauges(locksUnknown, float64(t.Unmeasured))
 }
+
+// session returns the id of its newest session, which may have ended; 0 if it has had none.
+func (l *lockMeter) session() int64 { return l.own.Load() }
 
 // start announces a scrape. It starts the goroutine if necessary, and waits a limited time
 // until it knows the locks.
@@ -160,6 +166,7 @@ func (r *meterRun) connect() error {
 	if err := c.Handshake(&proto.ConnectRequest{Timeout: int32(meterSession.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}); err != nil {
 		return err
 	}
+	r.own.Store(c.Session.SessionID)
 	timeout := time.Duration(c.Session.Timeout) * time.Millisecond
 	c.Timeout = timeout
 	r.client = c

@@ -19,7 +19,7 @@ import (
 // have several servers and metrics of its own.
 func (a *admin) metrics() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{a, newLockMeter(a.server, a.words)}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(&collector{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
@@ -130,10 +130,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 // collector is a prometheus.Collector that asks the server at every scrape.
-type collector struct {
-	*admin
-	locks *lockMeter
-}
+type collector struct{ *admin }
 
 // Describe sends nothing, since the metrics of ZooKeeper depend on the role and on quotas.
 func (c *collector) Describe(chan<- *prometheus.Desc) {}

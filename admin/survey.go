@@ -123,7 +123,7 @@ type sessionInfo struct {
 	Holds      int    `json:"holds"`
 	Waits      int    `json:"waits"`
 	Watches    int    `json:"watches"`
-	Own        bool   `json:"own"` // it is the console's
+	Own        bool   `json:"own"` // it is of the console or of /metrics
 }
 
 type watchState struct {
@@ -147,6 +147,7 @@ type survey struct {
 	server *lockkeeper.Server
 	words  *words
 	reader *reader
+	meter  *lockMeter
 	peers  *peers
 	write  bool
 
@@ -185,8 +186,8 @@ type suspicion struct {
 	since time.Time
 }
 
-func newSurvey(s *lockkeeper.Server, w *words, r *reader, write bool) *survey {
-	return &survey{server: s, words: w, reader: r, peers: &peers{server: s}, write: write}
+func newSurvey(s *lockkeeper.Server, w *words, r *reader, m *lockMeter, write bool) *survey {
+	return &survey{server: s, words: w, reader: r, meter: m, peers: &peers{server: s}, write: write}
 }
 
 // begin prepares for states, and end stops what begin and gather have started.
@@ -233,7 +234,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	sessions := map[int64]*sessionInfo{}
 	of := func(id int64) *sessionInfo {
 		if sessions[id] == nil {
-			sessions[id] = &sessionInfo{ID: locks.ID(id), Own: id == v.reader.session()}
+			sessions[id] = &sessionInfo{ID: locks.ID(id), Own: id == v.reader.session() || id == v.meter.session()}
 		}
 		return sessions[id]
 	}

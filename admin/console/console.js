@@ -257,7 +257,7 @@ function renderSessions(state) {
     element("td", {}, sessionButton(s.id), element("small")), element("td", { class: "wide muted" }), timeLeft(),
     element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" })), (row, s) => {
     const [id, address, left, ...numbers] = row.children;
-    const where = s.own ? "this console" : s.addr || "other server, or not connected";
+    const where = s.own ? "this port, for operators" : s.addr || "other server, or not connected";
     setText($("small", id), where);
     setText(address, where);
     updateTimeLeft(left, s, state.now);
