@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/net/netutil"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
@@ -51,6 +52,10 @@ type adminPort struct {
 	web      *http.Server
 	ended    chan struct{} // closed when web has stopped; nil before serve
 }
+
+// maxAdminConns limits the connections of the HTTP port. Further ones wait: the files that a
+// process may have open are for the clients and the members.
+const maxAdminConns = 256
 
 // open checks the flags and opens the port. zooCfg is the name of the configuration file, or
 // empty. Without an address it returns nil.
@@ -108,6 +113,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	} else if err != nil {
 		return nil, err
 	}
+	p.listener = netutil.LimitListener(p.listener, maxAdminConns)
 	if secure != nil {
 		p.listener = tls.NewListener(p.listener, secure)
 	}

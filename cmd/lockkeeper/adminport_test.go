@@ -178,6 +178,32 @@ func TestAdminWrite(t *testing.T) {
 	}
 }
 
+// TestAdminConnections: when the HTTP port has as many connections as it may have, a further
+// one waits until another one ends.
+func TestAdminConnections(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0").waitReady()
+	url := p.admin()
+	var all []net.Conn
+	for range maxAdminConns {
+		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		check1(t, err)
+		defer c.Close()
+		all = append(all, c)
+	}
+	c := httpClient(t, nil)
+	c.Timeout = 300 * time.Millisecond
+	if reply, err := c.Get(url + "/healthz"); err == nil {
+		reply.Body.Close()
+		t.Error("there are more connections than there may be")
+	}
+	check1(t, all[0].Close())
+	c.Timeout = 5 * time.Second // less than connections without a request may last
+	if status, _ := fetch(t, c, url+"/healthz", ""); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
+
 // TestAdminUsage checks which addresses need a decision about who may use them.
 func TestAdminUsage(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "token")
