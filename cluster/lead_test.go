@@ -86,21 +86,33 @@ func TestResumedWhileLate(t *testing.T) {
 // TestRefusedExpiry: the expiry of a late session is refused because the term in which
 // it was found late is over. The session can then be touched again.
 func TestRefusedExpiry(t *testing.T) {
-	m := loneMember(t)
-	opened := make(outcome, 1)
-	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
-	<-opened
-	m.liveness.mu.Lock()
-	late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
-	m.liveness.mu.Unlock()
-	if len(late) != 1 || m.Touch(7, nil) {
-		t.Fatalf("late: %v", late)
-	}
-	m.Propose(fsm.ExpireSession(late[0], m.raft.CurrentTerm()+1), expiry{m, tracker, late[0]}, nil)
-	until(t, "the session can be touched again", func() bool { return m.Touch(7, nil) })
-	if !m.hasSession(7) || m.Expired() != 0 {
-		t.Error("the session has ended")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("")
+		cfg.Memory = storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		<-m.Ready()
+		opened := make(outcome, 1)
+		m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+		<-opened
+		m.liveness.mu.Lock()
+		late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
+		m.liveness.mu.Unlock()
+		if len(late) != 1 || m.Touch(7, nil) {
+			t.Fatalf("late: %v", late)
+		}
+		m.Propose(fsm.ExpireSession(late[0], m.raft.CurrentTerm()+1), expiry{m, tracker, late[0]}, nil)
+		synctest.Wait()
+		if !m.Touch(7, nil) {
+			t.Error("the session cannot be touched again")
+		}
+		if !m.hasSession(7) || m.Expired() != 0 {
+			t.Error("the session has ended")
+		}
+	})
 }
 
 // TestLostExpiry: the expiry of a late session is lost, but may still be applied. The
