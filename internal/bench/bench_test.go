@@ -289,6 +289,7 @@ func TestQueue(t *testing.T) {
 // TestLostConnections closes connections and refuses requests during a load, which must
 // count the errors, go on with new connections, and clean up.
 func TestLostConnections(t *testing.T) {
+	t.Parallel()
 	for i, name := range []string{"mixed-64x16", "handover-8", "create-16x1", "lock-32"} {
 		if i >= 2 && !testkit.Thorough {
 			break
@@ -346,6 +347,7 @@ func TestLostConnections(t *testing.T) {
 
 // TestInterrupt interrupts workloads. They must end soon and delete what they have created.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"create-64x16", "handover-64", "lock-32", "fanout-1000", "churn-32", "znodes"} {
 		t.Run(name, func(t *testing.T) {
 			_, own := target(t)
@@ -372,6 +374,7 @@ func TestInterrupt(t *testing.T) {
 // TestSilentServer interrupts a run on a server that does not answer any more. The run ends
 // and says what it has left.
 func TestSilentServer(t *testing.T) {
+	t.Parallel()
 	_, own := target(t)
 	var measured atomic.Bool
 	dial := own.Dial
