@@ -46,7 +46,7 @@ func largest(n int) *proto.SetDataRequest {
 // read again, and what it made is in the log, in a snapshot and after a restart.
 func TestLargestFrame(t *testing.T) {
 	size := lockkeeper.MaxFrameLimit
-	if !testkit.Thorough { // TestLargestFrameInCluster has the whole length then
+	if !testkit.Thorough {
 		size /= 4
 	}
 	cfg := lockkeeper.Config{DataDir: t.TempDir(), MaxFrameBytes: size, SnapshotBytes: 1}
@@ -98,8 +98,11 @@ func TestLargestFrame(t *testing.T) {
 func TestLargestFrameInCluster(t *testing.T) {
 	noGoroutineLeft(t)
 	size := lockkeeper.MaxFrameLimit
-	if testkit.Race { // members have three seconds for a message
+	switch {
+	case testkit.Race: // members have three seconds for a message
 		size /= 16
+	case !testkit.Thorough:
+		size /= 4
 	}
 	m := startMembers(t, 3, func(c *lockkeeper.Config) { c.MaxFrameBytes, c.SnapshotBytes = size, 1 })
 	q := largest(size)

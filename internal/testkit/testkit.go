@@ -90,8 +90,9 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 
 // Thorough reports whether a test that goes through many offsets, sizes or random cases
 // goes through all of them. That is so under the race detector, with which CI runs the
-// tests. A plain go test, which is to take less than a minute, goes through a part.
-const Thorough = Race
+// tests, and if LOCKKEEPER_THOROUGH is set. A plain go test, which is to take less than a
+// minute, goes through a part.
+var Thorough = Race || os.Getenv("LOCKKEEPER_THOROUGH") != ""
 
 // Seed returns the seed for a test's random numbers: LOCKKEEPER_SEED if it is set, and
 // otherwise a random one. If the test fails, its log shows the seed.
