@@ -66,9 +66,15 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 	for _, s := range m.servers {
 		m.ready(s)
 	}
-	// A member that started late has found the cluster running, and gets its vote when it
-	// has caught up.
-	for _, s := range m.servers {
+	awaitVotes(t, m.servers, len(m.peers)-len(m.configs[0].Observers))
+	return m
+}
+
+// awaitVotes waits until every server knows that many voters. A member that started late
+// has found the cluster running, and gets its vote when it has caught up.
+func awaitVotes(t *testing.T, servers []*lockkeeper.Server, want int) {
+	t.Helper()
+	for _, s := range servers {
 		eventually(t, "vote of every member", func() bool {
 			voters := 0
 			for _, p := range s.Members() {
@@ -76,10 +82,9 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 					voters++
 				}
 			}
-			return voters == len(m.peers)-len(m.configs[0].Observers)
+			return voters == want
 		})
 	}
-	return m
 }
 
 func (m *members) start(i int) {

@@ -376,6 +376,7 @@ func TestReconfigOtherName(t *testing.T) {
 			lead = i
 		}
 	}
+	awaitVotes(t, servers, 3) // before that, a reconfig finds another one in progress
 	c := superUser(t, connect(t, inMemory(servers[lead])))
 	list := func(host string) string {
 		var lines []string
@@ -389,6 +390,9 @@ func TestReconfigOtherName(t *testing.T) {
 		if _, err := reconfig(c, moved, "", "", -1); err != proto.BadArguments {
 			t.Errorf("the leader at %s: %v", other, err)
 		}
+	}
+	if testkit.Race {
+		t.Skip("Raft has a data race when the address of a follower changes: see docs/raft.md")
 	}
 	r := must(reconfig(c, "", "", list("localhost"), -1))(t)
 	if want := list("localhost") + fmt.Sprintf("\nversion=%x", r.Stat.Mzxid); string(r.Data) != want {
