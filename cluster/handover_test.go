@@ -22,8 +22,8 @@ func TestHandOverTooLate(t *testing.T) {
 		for _, host := range hosts {
 			net.Cut(hosts[lead], host, true)
 		}
-		for other.Leader() == 0 || other.Leader() == m.cfg.ID {
-			<-other.leader.get().changed
+		for l := other.leader.get(); l.id == 0 || l.id == m.cfg.ID; l = other.leader.get() {
+			<-l.changed
 		}
 		net.Heal()
 		time.AfterFunc(m.contacts.sure, func() { close(write) })

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,7 +53,7 @@ func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Membe
 }
 
 // startMembers opens the members of a cluster, on hosts a, b and so on, waits until
-// they serve, and returns them and the index of the leader.
+// they serve and have their votes, and returns them and the index of the leader.
 func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick time.Duration) (members []*Member, lead int) {
 	t.Helper()
 	peers := map[uint64]string{}
@@ -72,6 +73,12 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 	}
 	for _, m := range members {
 		<-m.Ready()
+		// A member that started late has found the cluster running, and gets its vote when it
+		// has caught up.
+		until(t, "every member's vote", func() bool {
+			infos, err := m.raft.members()
+			return err == nil && len(infos) == count && !slices.ContainsFunc(infos, func(x MemberInfo) bool { return !x.Voter })
+		})
 	}
 	until(t, "a leader", func() bool {
 		for i, m := range members {
