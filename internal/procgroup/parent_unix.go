@@ -16,3 +16,5 @@ func self() string {
 }
 
 func dieWithParent(*syscall.SysProcAttr) {} // only the guard ends the command
+
+func keepDyingWithParent() error { return nil }

@@ -113,6 +113,10 @@ func Become(path string, args []string) error {
 	if _, err := io.ReadFull(os.NewFile(gateFile, "gate"), make([]byte, 1)); err != nil {
 		return nil
 	}
+	runtime.LockOSThread()
+	if err := keepDyingWithParent(); err != nil {
+		return os.NewSyscallError("prctl", err)
+	}
 	return &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}
 }
 

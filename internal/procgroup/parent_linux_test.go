@@ -1,0 +1,97 @@
+package procgroup
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+func init() {
+	// The main goroutine stays on the main thread, so that all others are on other threads.
+	if len(os.Args) > 1 && os.Args[1] == "become" {
+		runtime.LockOSThread()
+	}
+}
+
+// TestMain is also the three processes of a group.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "lead":
+			lead()
+		case "guard":
+			Guard(os.Stdin)
+			return
+		case "become":
+			result := make(chan error)
+			go func() { result <- Become(os.Args[2], os.Args[3:]) }()
+			if err := <-result; err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+			return
+		}
+	}
+	os.Exit(m.Run())
+}
+
+// lead starts a command, kills its guard, and waits to be killed.
+func lead() {
+	cmd := exec.Command("sh", "-c", "echo $$; exec sleep 1000")
+	cmd.Stdout = os.Stdout
+	g, err := Start(cmd, []string{"guard"}, []string{"become"}, time.Now().Add(time.Hour))
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	g.guard.Process.Kill()
+	g.guard.Wait()
+	fmt.Println("no guard")
+	<-g.Done()
+}
+
+// TestDiesWithParent: the kernel kills the command when the process that started it is
+// killed, also if another thread than the main one has executed the command.
+func TestDiesWithParent(t *testing.T) {
+	leader := exec.Command(self(), "lead")
+	out, err := leader.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := leader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer leader.Wait()
+	defer leader.Process.Kill()
+	pid := 0
+	for lines, n := bufio.NewScanner(out), 0; n < 2; n++ { // the two processes say that they have come so far
+		if !lines.Scan() {
+			t.Fatal("it said too little")
+		}
+		if line := lines.Text(); line != "no guard" {
+			if pid, err = strconv.Atoi(line); err != nil {
+				t.Fatal(line)
+			}
+		}
+	}
+	if err := leader.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if _, rest, _ := strings.Cut(string(text), ") "); err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {
+			return
+		}
+		if time.Now().After(deadline) {
+			if p, err := os.FindProcess(pid); err == nil {
+				p.Kill()
+			}
+			t.Fatal("the command goes on")
+		}
+	}
+}
