@@ -336,6 +336,7 @@ func random(t *testing.T, seed uint64, w world, dial dialer, disturb func(r *ran
 			t.Error(err)
 		}
 	}
+	time.Sleep(2 * timeout) // messages that are under way arrive, and lost sessions end
 	return x
 }
 
@@ -352,7 +353,6 @@ func randomServer(t *testing.T, seed uint64, options ...lock.Option) (x *exclusi
 			time.Sleep(time.Duration(r.Int64N(int64(timeout))))
 			s.Restart()
 		}, options...)
-		time.Sleep(2 * timeout)
 		for _, l := range s.Locks() {
 			x.wrong = append(x.wrong, "left behind: "+l.String())
 		}
