@@ -43,7 +43,7 @@ type budgetCase struct {
 // TestBudget sends the most expensive single requests of every kind, as long as a frame
 // may be by default, and every four-letter word to a server with a large tree. The memory
 // that a request allocates must be in proportion to its length and its reply's. Its CPU
-// time must be at most 4 s; most take less than a tenth of a second per megabyte. Neither
+// time must be at most 2 s; most take less than a tenth of a second per megabyte. Neither
 // depends much on what else the machine does.
 func TestBudget(t *testing.T) {
 	s := open(t, lockkeeper.Config{EnforceQuota: true, Reconfig: true, MaxFrameBytes: 4 << 20, MaxOutboxBytes: budgetOutbox, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour})

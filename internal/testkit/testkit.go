@@ -12,12 +12,24 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
 )
 
 var rewrite = flag.Bool("rewrite", false, "update transcripts and generated files, for review as a diff")
+
+// Tests have small heaps, and collecting them at every doubling takes a fifth of the
+// processor time of the whole suite. A heap that becomes large is still collected often.
+func init() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(1 << 30)
+	}
+}
 
 // Transcripts runs the transcripts in testdata/*.txt, each with a new call of start.
 //
