@@ -233,7 +233,13 @@ func (m *Member) startRaft() error {
 		m.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
-	if m.raft.Raft, err = raft.NewRaft(c, m.replica, store, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
+	logs := raft.LogStore(store)
+	if m.peers != nil {
+		if logs, err = raft.NewLogCache(recentEntries, store); err != nil {
+			return err
+		}
+	}
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

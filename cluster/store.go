@@ -21,6 +21,12 @@ type guardedStore struct {
 	cut  <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
+// recentEntries is how many of the newest entries a member of a cluster keeps in memory. A
+// leader that sends an entry, and a follower that applies it, takes it from there instead of
+// reading it from the log and comparing its checksums. An entry is no longer than
+// maxBatchBytes and one request.
+const recentEntries = 16
+
 // newGuardedStore returns a store that writes to n's storage.
 func newGuardedStore(n *node, l *lifecycle, now func() moment, cut <-chan struct{}) guardedStore {
 	return guardedStore{n.storage.Log, n.storage.Stable, l, n, now, cut}
