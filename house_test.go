@@ -317,10 +317,14 @@ func TestPackageComments(t *testing.T) {
 // whether the package promises compatibility.
 func TestCompatibility(t *testing.T) {
 	const none = "This package promises no compatibility: any version of lockkeeper may change it."
+	const asRoot = "This package promises compatibility, as package lockkeeper explains."
 	promises := map[string]string{
-		"lockkeeper":     "This package, lockkeepertest and conform promise compatibility:",
-		"lockkeepertest": "This package promises compatibility, as package lockkeeper explains.",
-		"conform":        "This package promises compatibility, as package lockkeeper explains.",
+		"lockkeeper":     "This package, lockkeepertest, conform, lock, lock/fence and admin promise compatibility:",
+		"lockkeepertest": asRoot,
+		"conform":        asRoot,
+		"lock":           asRoot,
+		"fence":          asRoot,
+		"admin":          asRoot,
 	}
 	for _, s := range sources(t) {
 		if s.test || s.file.Doc == nil || s.file.Name.Name == "main" || s.dir == "interop" || strings.HasPrefix(s.dir, "internal/") {

@@ -20,12 +20,13 @@
 //
 // # Compatibility
 //
-// This package, lockkeepertest and conform promise compatibility: a program that
-// uses them builds unchanged with later versions of the module. Before version
-// 1.0, a new minor version (0.2, 0.3) may break that, and CHANGELOG.md then says
-// how to change the program; a patch version (0.1.1) may not. From 1.0 on, only a
-// new major version may. Any version may add fields and methods, so use field
-// names in literals of [Config]. The other packages of the module promise nothing.
+// This package, lockkeepertest, conform, lock, lock/fence and admin promise
+// compatibility: a program that uses them builds unchanged with later versions of
+// the module. Before version 1.0, a new minor version (0.2, 0.3) may break that, and
+// CHANGELOG.md then says how to change the program; a patch version (0.1.1) may not.
+// From 1.0 on, only a new major version may. Any version may add fields and methods,
+// so use field names in literals of [Config]. The other packages of the module
+// promise nothing.
 package lockkeeper
 
 import (

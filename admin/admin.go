@@ -3,7 +3,7 @@
 // Kubernetes. It uses only the public API of package lockkeeper, so a program that embeds a
 // server can mount the handler wherever it likes.
 //
-// This package promises no compatibility: any version of lockkeeper may change it.
+// This package promises compatibility, as package lockkeeper explains.
 package admin
 
 import (

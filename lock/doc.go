@@ -56,5 +56,5 @@
 // znode that it watches is deleted, and the next wait on the same lock uses it. So keep a
 // lock and use it again, rather than making a new one for each attempt.
 //
-// This package promises no compatibility: any version of lockkeeper may change it.
+// This package promises compatibility, as package lockkeeper explains.
 package lock

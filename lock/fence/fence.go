@@ -11,7 +11,7 @@
 // compares tokens in the statement that writes, and files can have the token in their names.
 // The examples show both.
 //
-// This package promises no compatibility: any version of lockkeeper may change it.
+// This package promises compatibility, as package lockkeeper explains.
 package fence
 
 import (
