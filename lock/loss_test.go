@@ -253,7 +253,7 @@ func (x *exclusion) end(h *lock.Held) {
 // world is a server or a cluster.
 type world interface {
 	lockkeepertest.Guarded
-	Inject(lockkeepertest.Fault) *lockkeepertest.Injection
+	Inject(lockkeepertest.Fault) (remove func())
 }
 
 // random lets clients take a lock in turn, while their links are slow and cut and disturb is

@@ -357,7 +357,7 @@ func TestLostReplies(t *testing.T) {
 					virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 						m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
 						guard := lockkeepertest.GuardLock(t, s, path)
-						fault := s.Inject(lockkeepertest.Fault{Op: op, Nth: nth + 1, Times: 2, Do: do, Optional: true})
+						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected
 							next := fault.Fired()

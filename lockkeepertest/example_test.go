@@ -89,7 +89,7 @@ func ExampleInjection() {
 
 	server := lockkeepertest.Start(t)
 	conn := server.Connect(t, 30*time.Second)
-	fault := server.Inject(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Nth: 2, Do: lockkeepertest.Hold()})
+	fault := server.Arm(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Nth: 2, Do: lockkeepertest.Hold()})
 
 	done := make(chan error)
 	go func() {

@@ -164,7 +164,7 @@ func Example_lostWatch() {
 	}
 	fmt.Println("watches:", len(server.Watches()))
 
-	lost := server.Inject(lockkeepertest.Fault{Op: "setWatches*", Session: worker.SessionID(), Do: lockkeepertest.Drop()})
+	lost := server.Arm(lockkeepertest.Fault{Op: "setWatches*", Session: worker.SessionID(), Do: lockkeepertest.Drop()})
 	server.Disconnect(worker.SessionID())
 	<-lost.Fired()
 	fmt.Println("watches after the reconnect:", len(server.Watches()))

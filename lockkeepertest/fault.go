@@ -395,17 +395,29 @@ func inject(servers []*Server, f Fault) *Injection {
 	return i
 }
 
-// Inject makes requests fail as f says, from now on, also after a restart. It does not
-// see connections that use TLS. Inject must be called from the goroutine that runs the
-// test, which it fails if f is invalid.
-func (s *Server) Inject(f Fault) *Injection {
+// Inject makes requests fail as f says, from now on, also after a restart, until remove is
+// called: see [Injection.Remove]. It does not see connections that use TLS. Inject must be
+// called from the goroutine that runs the test, which it fails if f is invalid.
+func (s *Server) Inject(f Fault) (remove func()) {
+	s.t.Helper()
+	return s.Arm(f).Remove
+}
+
+// Arm is [Server.Inject] for a test that also waits until the fault takes effect.
+func (s *Server) Arm(f Fault) *Injection {
 	s.t.Helper()
 	return inject([]*Server{s}, f)
 }
 
 // Inject is [Server.Inject] for all members. Matching requests are counted together,
 // whichever member they reach.
-func (c *Cluster) Inject(f Fault) *Injection {
+func (c *Cluster) Inject(f Fault) (remove func()) {
+	c.t.Helper()
+	return c.Arm(f).Remove
+}
+
+// Arm is [Server.Arm] for all members, as [Cluster.Inject] is Inject.
+func (c *Cluster) Arm(f Fault) *Injection {
 	c.t.Helper()
 	return inject(c.servers, f)
 }

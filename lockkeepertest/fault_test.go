@@ -112,7 +112,7 @@ func TestFaultsThatLeaveARequestWithoutReply(t *testing.T) {
 	}{{lockkeepertest.Drop(), false}, {lockkeepertest.DropReply(), true}} {
 		t.Run(fmt.Sprint(x.do), func(t *testing.T) {
 			virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-				fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: x.do})
+				fault := s.Arm(lockkeepertest.Fault{Op: "create", Do: x.do})
 				done := make(chan error, 1)
 				go func() { done <- create(conn, "/a") }()
 				<-fault.Fired()
@@ -143,7 +143,7 @@ func TestFaultsThatDelayRequests(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 
-		fault := s.Inject(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Do: lockkeepertest.Hold()})
+		fault := s.Arm(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Do: lockkeepertest.Hold()})
 		done := make(chan error, 1)
 		began = time.Now()
 		go func() { done <- create(conn, "/b") }()
@@ -176,7 +176,7 @@ func TestFaultHoldsAnEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		session := watcher.SessionID()
-		fault := s.Inject(lockkeepertest.Fault{Op: "event", Path: "/*", Session: session, Do: lockkeepertest.Hold()})
+		fault := s.Arm(lockkeepertest.Fault{Op: "event", Path: "/*", Session: session, Do: lockkeepertest.Hold()})
 		if _, err := writer.Set("/a", []byte("y"), 0); err != nil {
 			t.Fatal(err)
 		}
@@ -266,13 +266,13 @@ func TestFaultLosesAnEvent(t *testing.T) {
 func TestFaultsOfConnections(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		session := conn.SessionID()
-		fault := s.Inject(lockkeepertest.Fault{Op: "connect", Times: -1, Do: lockkeepertest.Refuse()})
+		remove := s.Inject(lockkeepertest.Fault{Op: "connect", Times: -1, Do: lockkeepertest.Refuse()})
 		s.Disconnect(session)
 		time.Sleep(20 * time.Second)
 		if _, err := s.Dial("", "", 0); !errors.Is(err, syscall.ECONNREFUSED) || conn.State() == zk.StateHasSession {
 			t.Errorf("dial: %v, state %v", err, conn.State())
 		}
-		fault.Remove()
+		remove()
 		if exists(t, conn, "/"); conn.SessionID() != session {
 			t.Error("the client has another session")
 		}
@@ -455,7 +455,7 @@ func TestImpossibleFaults(t *testing.T) {
 // TestFaultsWithTCP needs real time.
 func TestFaultsWithTCP(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
-	refused := s.Inject(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Refuse()})
+	refused := s.Arm(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Refuse()})
 	// With several addresses the client does not wait for a second before it connects again.
 	conn, _, err := zk.Connect([]string{s.Addr(), s.Addr(), s.Addr()}, time.Minute, zk.WithLogger(logger{}))
 	if err != nil {
@@ -486,7 +486,7 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 			if op == "getData" {
 				do = lockkeepertest.Trickle(time.Hour)
 			}
-			fault := s.Inject(lockkeepertest.Fault{Op: op, Do: do})
+			fault := s.Arm(lockkeepertest.Fault{Op: op, Do: do})
 			go func() {
 				if op == "getData" {
 					conn.Get("/")

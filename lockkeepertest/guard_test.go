@@ -240,7 +240,7 @@ func TestGuardLostReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			failed := guarded(t, func(t *failures, s *lockkeepertest.Server, g *lockkeepertest.Guard, a, b *zk.Conn) {
 				contend(t, b, "lock-")
-				fault := s.Inject(lockkeepertest.Fault{Op: "[cm]*", Session: a.SessionID(), Do: x.do})
+				fault := s.Arm(lockkeepertest.Fault{Op: "[cm]*", Session: a.SessionID(), Do: x.do})
 				done := make(chan error, 1)
 				go func() {
 					acl := zk.WorldACL(zk.PermAll)
@@ -567,7 +567,7 @@ func TestGuardEnds(t *testing.T) {
 			lockkeepertest.GuardLock(fake, s, "/lock")
 			sub.run(func() { <-lock(s.Connect(sub, time.Minute), "/lock") })
 			conn := s.Connect(fake, time.Minute)
-			fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
+			fault := s.Arm(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
 			go conn.Create("/lock/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 			<-fault.Fired()
 			settle(conn)

@@ -39,7 +39,8 @@
 // [Server.Inject] aims a [Fault] at one request: the second create below /locks, or a watch
 // event of one session. The request is delayed, held, answered with an error, or dropped; it
 // is executed but its reply lost ([DropReply], [CloseAfter]); or the connection ends. A fault
-// that never takes effect fails the test.
+// that never takes effect fails the test; with [Server.Arm] the test can also wait until
+// it does.
 //
 // In a cluster, the network between two members is cut one way, slow or lossy
 // ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Cluster.SetDisk]), and

@@ -21,7 +21,7 @@ type control struct {
 	cluster *lockkeepertest.Cluster // nil without --cluster
 	servers []*lockkeepertest.Server
 	all     interface { // the cluster, or else the server
-		Inject(lockkeepertest.Fault) *lockkeepertest.Injection
+		Arm(lockkeepertest.Fault) *lockkeepertest.Injection
 		Requests(op string) []lockkeepertest.Request
 	}
 
@@ -392,7 +392,7 @@ func (c *control) inject(b injected) (any, error) {
 		}
 		into = c.servers[*b.Member]
 	}
-	i := into.Inject(f)
+	i := into.Arm(f)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = append(c.faults, i)
