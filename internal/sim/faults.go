@@ -233,9 +233,10 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	time.Sleep(time.Second + time.Duration(r.Int64N(int64(14*time.Second))))
 }
 
-// lag makes a follower that serves clients fall behind the leader's log: its disk is
-// as slow as it may be without being stuck, and meanwhile a client writes so much that
-// the leader takes snapshots and trims its log.
+// lag makes a follower that serves clients fall behind the leader: its disk is as slow as
+// it may be without being stuck, and meanwhile a client writes so much that the leader takes
+// snapshots and trims its log or, with a long log, so many entries that the follower falls
+// behind more and more, since the leader sends it 64 at a time.
 func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 	if s.opts.Dir != "" || !s.lagging.TryLock() {
 		return
@@ -253,6 +254,9 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 	each := s.opts.ElectionTimeout * time.Duration(40+r.IntN(50)) / 100
 	over := m.slow(func() error { time.Sleep(each); return nil })
 	hold += 2 * each
+	if s.opts.LongLog {
+		hold += 6 * each
+	}
 	end := s.h.now() + hold
 	var clients sync.WaitGroup
 	clients.Go(func() { s.watchAt(m, end) })
@@ -280,7 +284,11 @@ func (s *sim) fill(m *member, end, pause time.Duration) {
 		if srv := s.members[c.conn.log.Server-1].server(); srv != nil {
 			testhooks.Of(srv).View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
 		}
-		for range 6 { // one entry each; a snapshot is due after two
+		entries := 6 // a snapshot is due after two
+		if s.opts.LongLog {
+			entries, size = 150, 0
+		}
+		for range entries {
 			tag := c.tag()
 			c.do(&Op{Code: proto.OpSetData, Path: "/bursts", Tag: tag + strings.Repeat(".", size/2), Version: -1})
 		}

@@ -43,6 +43,14 @@ type Options struct {
 	Observers       int  // how many members, the last ones, have no vote
 	EnforceQuota    bool // writes that exceed hard limits are refused
 	ReadOnly        bool // members without a majority serve clients that accept read-only service
+	LongLog         bool // snapshots are rare, so a member that lags gets all entries
+}
+
+func (o *Options) snapshotBytes() int64 {
+	if o.LongLog {
+		return 4 << 20
+	}
+	return 16 << 10
 }
 
 // slack is how much longer than usual something may take that has a few steps.
@@ -77,6 +85,7 @@ func OptionsFor(seed uint64) Options {
 	}
 	o.ReadOnly = r.IntN(3) > 0
 	o.EnforceQuota = r.IntN(3) > 0
+	o.LongLog = r.IntN(4) == 0
 	return o
 }
 
@@ -271,7 +280,7 @@ func (m *member) open() error {
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: 16 << 10, ContainerCheckInterval: 10 * time.Second,
+		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.opts.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
 		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
