@@ -94,8 +94,9 @@ type Config struct {
 	PeerTLS *tls.Config
 	// ElectionTimeout is how long the leader may be silent before the other
 	// members elect a new one. A member that has lost contact with a majority for
-	// this long disconnects its clients, and a leader whose disk has been stuck for
-	// this long gives up leadership. It corresponds to ZooKeeper's syncLimit times
+	// this long, or for 300 ms if a majority refuses connections, disconnects its
+	// clients, and a leader whose disk has been stuck for this long gives up
+	// leadership. It corresponds to ZooKeeper's syncLimit times
 	// tickTime. The default is 2 s; the minimum is 100 ms.
 	//
 	// When the leader's process ends, the others do not wait for the timeout: they

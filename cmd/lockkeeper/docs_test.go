@@ -54,7 +54,7 @@ func documented() (all []*cobra.Command) {
 func cliMarkdown() string {
 	var b strings.Builder
 	for _, c := range documented() {
-		text := strings.ReplaceAll(description(c), "\n\n  ", "\n\n    ") // in Markdown a quotation
+		text := codeBlocks(description(c))
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n    %s\n", c.CommandPath(), text, c.UseLine())
 		if c.Example != "" {
 			fmt.Fprintf(&b, "\nExamples:\n\n%s\n", indent(c.Example, "  "))
@@ -68,6 +68,18 @@ func cliMarkdown() string {
 		for _, g := range groupsOfFlags(c) {
 			fmt.Fprintf(&b, "\n%s:\n\n%s", g.title, g.FlagUsagesWrapped(84))
 		}
+	}
+	return b.String()
+}
+
+// codeBlocks makes the indented lines of a help text code blocks of Markdown.
+func codeBlocks(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "  ") {
+			b.WriteString("  ")
+		}
+		b.WriteString(line)
 	}
 	return b.String()
 }

@@ -77,6 +77,7 @@ that leave the group, or that this user may not signal, escape. The lock is also
 lost if someone deletes its znode, but then another client may hold it at once.
 
 The exit code is that of CMD, or
+
     2  the command line is wrong
   123  the lock was lost before CMD ended, or CMD was ended for that
   124  the lock was not free in time (--try, --timeout)
@@ -99,7 +100,7 @@ The exit code is that of CMD, or
 	c.Flags().SortFlags = false
 	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
-		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 is without limit")
+		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")
 		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
 	})
 	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {

@@ -269,7 +269,7 @@ changed. The exit code is 0 if the directory is good and 1 if it is not.`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.Flags().StringVar(&to, "convert", "", "if the directory is good, convert its log to `wal` or boltdb, which serve names --log-store")
+	c.Flags().StringVar(&to, "convert", "", "if the directory is good, keep its log in `STORE` from now on: wal or boltdb, as in serve --log-store")
 	completeWith(c, "convert", "wal", "boltdb")
 	return c
 }

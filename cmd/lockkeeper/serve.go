@@ -91,7 +91,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
-		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `wal` or boltdb. By default as it is there, and wal in a new directory")
+		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `STORE` is wal or boltdb. By default as it is there, and wal in a new directory")
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
