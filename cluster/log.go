@@ -7,8 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"strings"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
 )
 
 // raftLogger returns a logger for Raft that writes to log.
@@ -40,8 +43,8 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		level = hclog.Debug
 	}
 	for _, a := range args {
-		if err, ok := a.(error); ok && errors.Is(err, net.ErrClosed) {
-			level = hclog.Debug // this member closed the connection itself
+		if err, ok := a.(error); ok && ofConnection(err) {
+			level = hclog.Debug
 		}
 	}
 	to := slog.LevelDebug // also for hclog.Info
@@ -62,4 +65,16 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		plain[i] = a
 	}
 	s.log.Log(context.Background(), to, msg, plain...)
+}
+
+// ofConnection reports whether an error of Raft says only that a connection has ended or
+// was refused. That is usual when members start and stop; pulse logs what follows from it.
+func ofConnection(err error) bool {
+	for _, known := range []error{io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown} {
+		// Raft's decoder keeps only the text of an error.
+		if errors.Is(err, known) || strings.HasSuffix(err.Error(), known.Error()) || strings.HasSuffix(err.Error(), known.Error()+"\"") {
+			return true
+		}
+	}
+	return false
 }

@@ -222,15 +222,29 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 	return all
 }
 
+// startTime is how long the commands try to reach servers that may just have been started.
+const startTime = 3 * time.Second
+
+// errStandalone says that a server has no other members.
+var errStandalone = errors.New("is a standalone server, not a member of a cluster")
+
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
 func peersOf(ctx context.Context, servers string) (peers []string, err error) {
-	for addr := range strings.SplitSeq(servers, ",") {
-		if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil {
-			return peers, nil
+	for late := time.After(startTime); ; {
+		for addr := range strings.SplitSeq(servers, ",") {
+			if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil || errors.Is(err, errStandalone) {
+				return peers, err
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-late:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
 		}
 	}
-	return nil, err
 }
 
 // peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
@@ -253,7 +267,10 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 		config, err = c.Get(znode.ConfigPath, false)
 		c.Call(proto.OpCloseSession, nil, nil)
 	}
-	if err != nil {
+	switch {
+	case err == io.EOF:
+		return nil, fmt.Errorf("%s serves no clients at the moment, as when it has no majority; its peer port (--peer) tells more", addr)
+	case err != nil:
 		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}
 	members, err := proto.ParseServers(string(config.Data))
@@ -261,7 +278,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", addr, err)
 	case len(members) == 0:
-		return nil, fmt.Errorf("%s is a standalone server, not a member of a cluster", addr)
+		return nil, fmt.Errorf("%s %w", addr, errStandalone)
 	}
 	self := uint64(c.Session.SessionID) >> 56 // the id of the server that opened the session
 	for _, m := range members {

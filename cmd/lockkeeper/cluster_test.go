@@ -64,6 +64,7 @@ func TestClusterByClientPort(t *testing.T) {
 	for i := range 3 {
 		procs = append(procs, start(t, nil, "serve", "--memory", "--read-only", "--listen", clients[i], "--id", fmt.Sprint(i+1), "--peers", peers))
 	}
+	ask(t, "status", "--server", clients[0]) // waits for a server that has just been started
 	for _, p := range procs {
 		p.waitReady()
 	}

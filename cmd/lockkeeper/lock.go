@@ -96,7 +96,7 @@ func (o *lockOptions) identify(flags *pflag.FlagSet) (func(*zk.Conn) error, erro
 // lockPath checks the path of a lock.
 func lockPath(at string) error {
 	if !znode.ValidPath(at) {
-		return usageError{fmt.Errorf("%q is not the path of a znode", at)}
+		return usageError{fmt.Errorf("%q is not the path of a znode, such as /locks/backup", at)}
 	}
 	return nil
 }

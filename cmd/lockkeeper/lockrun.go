@@ -47,8 +47,10 @@ type runOptions struct {
 func (o *lockOptions) runCommand() *cobra.Command {
 	r := &runOptions{lockOptions: o}
 	c := &cobra.Command{
-		Use:   "run PATH -- CMD ...",
-		Short: "Run a command while holding a lock",
+		Use: "run [flags] PATH -- CMD ...",
+
+		DisableFlagsInUseLine: true,
+		Short:                 "Run a command while holding a lock",
 		Long: `Wait for the lock at PATH, run CMD while holding it, and return CMD's exit code.
 Clients of go-zookeeper and of Curator's mutex can use the same lock, and with --slots
 those of Curator's semaphore. With --shared, CMD runs together with others that use
@@ -90,7 +92,7 @@ The exit code is that of CMD, or
   lockkeeper lock run --slots 3 --timeout 10m /locks/upload -- sh -c 'upload --token $LOCKKEEPER_TOKEN'`,
 		Args: func(c *cobra.Command, args []string) error {
 			if c.ArgsLenAtDash() != 1 || len(args) < 2 {
-				return errors.New("lock run takes a path, --, and a command")
+				return errors.New("lock run takes a path, --, and a command, such as: lock run /locks/backup -- backup.sh")
 			}
 			return nil
 		},
@@ -108,6 +110,13 @@ The exit code is that of CMD, or
 		f.IntVar(&r.slots, "slots", 0, "use a semaphore that `N` clients can hold; all must give the same number")
 		f.DurationVar(&r.session, "session-timeout", 10*time.Second, "how long after the last sign of life the server releases the lock; servers grant between 2 and 20 of their ticks")
 		f.DurationVar(&r.grace, "grace", 5*time.Second, "the longest time between TERM and KILL if the lock is lost; it is never more than what is left of the session")
+	})
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		err = flagError(c, err)
+		if c.ArgsLenAtDash() < 0 {
+			err = fmt.Errorf("%w; the flags of CMD come after --", err)
+		}
+		return err
 	})
 	return c
 }

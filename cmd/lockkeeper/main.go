@@ -78,6 +78,8 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
+	root.Version = versionText() // for --version
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
@@ -223,6 +225,10 @@ func completeCommands(help *cobra.Command, args []string, _ string) ([]cobra.Com
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+func versionText() string {
+	return fmt.Sprintf("lockkeeper %s %s %s/%s", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                   "version",
@@ -231,7 +237,7 @@ func versionCommand() *cobra.Command {
 		Args:                  noArgs,
 		ValidArgsFunction:     cobra.NoFileCompletions,
 		Run: func(c *cobra.Command, _ []string) {
-			fmt.Fprintf(c.OutOrStdout(), "lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			fmt.Fprintln(c.OutOrStdout(), versionText())
 		},
 	}
 }

@@ -300,10 +300,11 @@ func parsePeers(list string) (peers map[uint64]string, observers []uint64, err e
 // checkPeer refuses an address that other members cannot reach.
 func checkPeer(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
-	switch n, _ := strconv.ParseUint(port, 10, 16); {
+	n, invalid := strconv.ParseUint(port, 10, 16)
+	switch {
 	case err != nil:
 		return err
-	case host == "" || n == 0:
+	case host == "" || n == 0 || invalid != nil:
 		return fmt.Errorf("%q is not HOST:PORT as other members reach it", addr)
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
