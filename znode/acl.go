@@ -242,8 +242,8 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		sent += encodedLen(acl[i].ID)
 	}
 	x.aclSent += sent
-	// However long the transaction's other lists became, there is room for this one as
-	// it was sent.
+	// There is always room for this list as it was sent, however long the transaction's
+	// other lists became.
 	room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)
 	add := func(out []proto.ACL, a proto.ACL) []proto.ACL {
 		n := encodedLen(a.ID)
