@@ -45,7 +45,7 @@ type Options struct {
 	ReadOnly        bool // members without a majority serve clients that accept read-only service
 }
 
-// slack is how much longer than usual something may take that has a few steps.
+// slack is how much longer than usual something that has a few steps may take.
 func (s *sim) slack() time.Duration {
 	if s.opts.Real { // on a busy machine
 		return 5 * time.Second
