@@ -120,8 +120,8 @@ $`, h.Session, h.Token, w.Session, w.Token))
 	}
 }
 
-// TestLockLsOfLittle: of a server that tells nothing more, and of znodes that the client may
-// not read.
+// TestLockLsOfLittle shows what a server shows that allows none of the words that lock ls
+// asks for, and that has znodes that the client may not read.
 func TestLockLsOfLittle(t *testing.T) {
 	t.Parallel()
 	s := lockServer(t, "srvr")

@@ -338,7 +338,7 @@ func TestLockRunLoses(t *testing.T) {
 		}, exitLost, "ended the command, since the lock is not held any more"},
 		{"kill -9", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
 			check1(t, l.Process.Kill())
-		}, -1, "lockkeeper: ended the command, since lock run does not go on"},
+		}, -1, "lockkeeper: ended the command, since lock run was killed or stopped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
