@@ -48,7 +48,7 @@
 //
 // Each znode has one goroutine, which creates the znode, waits, asks the server while the
 // lock is held, and ends only when the znode is known to be gone. A call whose context ends
-// returns at once, and this goroutine deletes the znode, also if the reply to its create was
+// returns at once, and this goroutine deletes the znode, even if the reply to its create was
 // lost: the name contains a random id, by which it is found. Wait of each type waits for
 // these goroutines. Call it before you close the connection.
 //

@@ -29,7 +29,7 @@ func AppendRecord(b []byte, r *Record) []byte {
 	return appendNode(b, &n)
 }
 
-// PutBack replaces the znodes of the tree by those in records, where each comes after its
+// PutBack replaces the znodes of the tree with those in records, where each comes after its
 // parent. It leaves out ephemerals whose session is not alive. It does not change
 // [ConfigPath], which belongs to the list of members. The other znodes that every tree has
 // may be missing from records.

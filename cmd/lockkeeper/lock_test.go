@@ -155,8 +155,8 @@ func TestLockLsOfLittle(t *testing.T) {
 	oneError(t, stderr, "/nothing does not exist")
 }
 
-// TestLockLsFollows: --watch shows each change, also after a restart of the server, and that of
-// a path that does not exist at first.
+// TestLockLsFollows: --watch shows each change, even after the server was restarted, and even
+// if the path does not exist at first.
 func TestLockLsFollows(t *testing.T) {
 	t.Parallel()
 	s := lockServer(t)

@@ -78,8 +78,8 @@ func (l *locked) group() int {
 	return pid
 }
 
-// alive reports whether a process of a group runs. Zombies do not count: who has to wait for
-// them may be slow.
+// alive reports whether a process of a group runs. Zombies do not count: the process
+// that has to wait for them may be slow.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -199,7 +199,7 @@ func TestLockRunExitCodes(t *testing.T) {
 	}
 }
 
-// TestLockRunWaits: it says for whom, and takes its turn. A signal ends the wait.
+// TestLockRunWaits: lock run says who holds the lock, and takes its turn. A signal ends the wait.
 func TestLockRunWaits(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)

@@ -15,7 +15,7 @@ import (
 // them, so that an answer shows exactly what the events before it have done.
 //
 // A Meter measures mutexes, read/write locks and elections, with the queues that [Find] sees.
-// It leaves semaphores out: who waits for one is only known to the clients.
+// It leaves semaphores out: only the clients know who waits for one.
 //
 // Times are in nanoseconds since any fixed moment. A Meter is not safe for concurrent use.
 type Meter struct {

@@ -138,7 +138,7 @@ func TestMaxWatches(t *testing.T) {
 
 // TestReplyTooLong: the server stops building a reply that does not fit into the
 // connection's outbox, closes the connection and logs why. Other clients are not
-// affected. A reply that fits is sent, also if it has to wait for a write.
+// affected. A reply that fits is sent, even if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{OutboxBytes: 4 << 20, Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
