@@ -35,7 +35,7 @@ func (a *admin) actions(mux *http.ServeMux) {
 	mux.HandleFunc("POST /console/locks/break", a.serveBreak)
 }
 
-// refusal is an error that has a status of HTTP.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	status int
 	text   string
@@ -48,11 +48,11 @@ func refuse(status int, text string, args ...any) error {
 }
 
 // crossOrigin refuses what the page of another site sends, by the headers Sec-Fetch-Site and
-// Origin. It lets everything in that does not come from a browser.
+// Origin. It accepts everything that does not come from a browser.
 var crossOrigin = http.NewCrossOriginProtection()
 
-// read decides whether a request may act, and reads its body into q. The type of the
-// content is one that the form of another site's page cannot have.
+// read decides whether a request may act, and reads its body into q. It requires a content
+// type that a form on another site's page cannot send.
 func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
 	if !a.write {
 		return refuse(http.StatusForbidden, "this console is read-only: the server was started without --admin-write")

@@ -45,7 +45,7 @@ type Options struct {
 //	/healthz          200 unless the server has failed or was closed
 //	/readyz           200 while the server serves clients that read and write
 //
-// The handler is safe for concurrent use, and answers also after the server was closed. It
+// The handler is safe for concurrent use, and answers even after the server was closed. It
 // lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do.
 // Nothing changes data or ends a session, unless Options.Write permits it.
 func New(s *lockkeeper.Server, o Options) http.Handler {

@@ -65,9 +65,9 @@ var (
 	locksHeld     = desc("locks_held", "Locks that have a holder.")
 	lockWaiters   = desc("lock_waiters", "Entries that wait, in the queues of all locks.")
 	longestQueue  = desc("lock_queue_length_max", "Entries that wait in the longest queue.")
-	oldestHold    = desc("lock_oldest_hold_seconds", "How long the holder that has held its lock for longest has done so, at least; 0 without holders.")
+	oldestHold    = desc("lock_oldest_hold_seconds", "The longest time that a present holder has held its lock, at least; 0 without holders.")
 	locksUnknown  = desc("lock_directories_unmeasured", "Directories with locks that are too large to measure, or hidden by ACLs in part, at least.")
-	locksMeasured = desc("lock_metrics_complete", "Whether all locks are known that ACLs do not hide. Otherwise the gauges of locks are missing.")
+	locksMeasured = desc("lock_metrics_complete", "Whether all locks that ACLs do not hide are known. Otherwise the gauges of locks are missing.")
 )
 
 // now returns the time for a Meter. It does not jump when somebody sets the clock.

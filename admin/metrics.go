@@ -116,7 +116,7 @@ var (
 	committed = desc("raft_commit_index", "The index of the last log entry that this server knows to be committed.")
 	logWrites = desc("log_write_seconds", "Time to write entries to the log until they are durable.")
 	snapshots = desc("snapshot_write_seconds", "Time to write a snapshot, of this server or received from the leader.")
-	handovers = desc("handover_seconds", "Time from the event that the znode before a client's in the queue of a lock is gone, until the client reads the queue.")
+	handovers = desc("handover_seconds", "Time from the event that tells a client that the znode before its own in the queue of a lock is gone, until the client reads the queue.")
 	proposed  = desc("proposed_entries_total", "Log entries that this server has proposed for its clients.")
 	batched   = desc("proposed_commands_total", "Commands in those entries.")
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")

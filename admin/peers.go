@@ -15,14 +15,14 @@ type memberState struct {
 	ID     uint64 `json:"id"`
 	Addr   string `json:"addr"` // of the peer port
 	Self   bool   `json:"self"`
-	Role   string `json:"role"` // "" if it has not told
+	Role   string `json:"role"` // "" if it has not answered
 	Term   uint64 `json:"term"`
 	Behind *int64 `json:"behind"` // log entries that another member has applied and it has not; nil if unknown
 	Note   string `json:"note"`   // why something is unknown
 }
 
-// peers asks the other members for their status. It keeps nobody waiting: what they have
-// said last is shown.
+// peers asks the other members for their status. It does not block: the console shows what
+// they have said last.
 type peers struct {
 	server *lockkeeper.Server
 	asked  time.Time

@@ -70,23 +70,24 @@ func ResumeSession(conn uint64, id int64, timeout int32, password []byte) *Comma
 	return &Command{Op: OpResumeSession, Session: id, Conn: conn, Body: jute.AppendBuffer(b, password)}
 }
 
-// ExpireSession returns the command that closes s, which the leader of the given term has
-// found late. It is refused if another connection has resumed the session, or if there is
-// a new leader, which restarts the timeouts of all sessions. Term 0 stands for any term.
+// ExpireSession returns the command that closes s, a session that the leader of the given
+// term has found to be late. The command is refused if another connection has resumed the
+// session, or if there is a new leader, which restarts the timeouts of all sessions. Term 0
+// stands for any term.
 func ExpireSession(s *session.Session, term uint64) *Command {
 	b := jute.AppendLong(nil, int64(s.Owner.Server))
 	b = jute.AppendLong(b, int64(s.Owner.Number))
 	return &Command{Op: OpExpireSession, Session: s.ID, Body: jute.AppendLong(b, int64(term))}
 }
 
-// Nothing returns a command without effect. When it is done here, everything that was
-// committed before it was proposed has been applied here. So a sync is the same command
-// with a reply.
+// Nothing returns a command without effect. Once this server has applied it, this server
+// has also applied everything that was committed before the command was proposed. A sync
+// is the same command with a reply.
 func Nothing() *Command { return &Command{Op: OpNothing} }
 
-// Describe returns the command that completes the description of members in
-// /zookeeper/config by what a reconfig said about them: their election ports and client
-// addresses. It ignores servers that are not members when it is applied.
+// Describe returns the command that adds to the members in /zookeeper/config what a
+// reconfig said about them: their election ports and client addresses. It ignores servers
+// that are not members when it is applied.
 func Describe(servers []proto.QuorumServer) *Command {
 	var b []byte
 	for _, s := range servers {
@@ -101,9 +102,9 @@ func Reap(path string) *Command {
 	return &Command{Op: proto.OpDeleteContainer, Body: jute.AppendString(nil, path)}
 }
 
-// PutBack returns the command that makes the znodes what they were when they were encoded
-// by [znode.Tree.AppendNodes] (see [znode.Tree.PutBack]), and closes all sessions but the
-// given ones, in one transaction. Only tests propose it, through lockkeepertest.
+// PutBack returns the command that restores the znodes that [znode.Tree.AppendNodes] has
+// encoded (see [znode.Tree.PutBack]) and closes all sessions except the given ones, in one
+// transaction. Only tests propose it, through lockkeepertest.
 func PutBack(sessions []int64, znodes []byte) *Command {
 	b := jute.AppendInt(nil, int32(len(sessions)))
 	for _, id := range sessions {

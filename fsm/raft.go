@@ -84,7 +84,7 @@ func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	return persister{r.m.Snapshot()}, nil
 }
 
-// Load replaces the state by m, which the caller must not use any more.
+// Load replaces the state with m, which the caller must not use any more.
 func (r *Replica) Load(m *Machine) {
 	r.mu.Lock()
 	for _, o := range r.observers {
@@ -97,7 +97,7 @@ func (r *Replica) Load(m *Machine) {
 	}
 }
 
-// Restore replaces the state by that of a snapshot. It refuses a snapshot that is older
+// Restore replaces the state with that of a snapshot. It refuses a snapshot that is older
 // than the state. An old snapshot can arrive late: its sender may have been replaced, or
 // may have given up waiting.
 func (r *Replica) Restore(rc io.ReadCloser) error {

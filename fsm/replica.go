@@ -185,7 +185,7 @@ func (r *Replica) Answer(entry []byte, waiters []Waiter) {
 	r.mu.Lock()
 	v := &View{r, r.m}
 	done := 0
-	r.m.Answer(entry, func(i int, res *Result) { // an error leaves waiters over, which are lost
+	r.m.Answer(entry, func(i int, res *Result) { // on an error, the remaining commands are lost
 		waiters[i].Done(v, res)
 		done++
 	})

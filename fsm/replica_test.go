@@ -196,7 +196,7 @@ func TestReplicaFiltersEvents(t *testing.T) {
 		"friend: event NodeChildrenChanged /private", "friend: event NodeCreated /private/x",
 		"stranger: event NodeCreated /private/x",
 		"super: event NodeChildrenChanged /private", "super: event NodeCreated /private/x")
-	// A watch whose event was filtered is removed nevertheless.
+	// A watch whose event was filtered is removed too.
 	for _, w := range []*watcher{stranger, friend} {
 		r.View(func(v *View) { readBy(w, v, proto.OpExists, &proto.PathWatch{Path: "/private/x", Watch: true}) })
 	}
@@ -330,7 +330,7 @@ func TestReadWhileApplying(t *testing.T) {
 					data.Decode(&d)
 					c.reply(t, data.Stat.Version, n%2 == 0)
 				})
-				if n%64 == 63 { // replace the connection by a new one
+				if n%64 == 63 { // replace the connection with a new one
 					r.DropWatches(c)
 					c = &stream{}
 				}

@@ -20,7 +20,7 @@ import (
 const (
 	snapshotMagic   = "LKSNAP"
 	snapshotVersion = 1
-	sectionSize     = 256 << 10 // the writer ends a section when it has so many bytes
+	sectionSize     = 256 << 10 // the writer ends a section that has reached this many bytes
 
 	// maxSection is the maximum length of a section that a reader accepts. A writer
 	// never exceeds it: a section has less than sectionSize bytes and one more record,

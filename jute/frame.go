@@ -23,9 +23,8 @@ func FrameLength(r io.Reader) (uint32, error) {
 }
 
 // ReadPayload reads a frame's payload of n bytes into buf, which it grows if
-// necessary, and returns it. It allocates memory as bytes arrive, so a frame that
-// claims to be long costs nothing until it is. If n is above limit, the error is
-// [ErrFrame].
+// necessary, and returns it. It allocates memory only as bytes arrive, so a frame that
+// merely claims to be long costs nothing. If n is above limit, the error is [ErrFrame].
 func ReadPayload(r io.Reader, n uint32, limit int, buf []byte) ([]byte, error) {
 	if int64(n) > int64(limit) { // as unsigned, a negative length is above every limit
 		return nil, fmt.Errorf("%w %d (limit %d)", ErrFrame, int32(n), limit)

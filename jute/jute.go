@@ -215,7 +215,7 @@ func (d *Decoder) String() string {
 
 // Count reads the number of elements of a vector. size is the minimum length of an
 // encoded element, in bytes: a count that the remaining input cannot hold is an error,
-// so callers may allocate by the result. As in ZooKeeper, a negative count means an
+// so callers may allocate that many elements. As in ZooKeeper, a negative count means an
 // empty vector.
 func (d *Decoder) Count(size int) int {
 	n := int(d.Int())

@@ -16,8 +16,8 @@
 // of their sequence numbers. Each one that waits watches only the znode before its own. The
 // locks share their queue with those of go-zookeeper, Curator and kazoo on the same path
 // (kazoo's with extra_lock_patterns=["lock-"]). Do not let kazoo's and Curator's own locks
-// share a path, since Curator does not see kazoo's znodes. Children of other names are
-// ignored.
+// share a path, since Curator does not see kazoo's znodes. Children with other names
+// are ignored.
 //
 // # When a lock is lost
 //
@@ -27,7 +27,7 @@
 // that was answered. Then [Held.Lost] is closed, and the holder has the last third to stop
 // what it does. While the lock is held, a sync is sent twelve times in each session
 // timeout. It is answered only when the leader has seen it, so a server that has lost its
-// leader cannot keep a holder believing. go-zookeeper does not tell which session timeout
+// leader cannot keep a holder believing. go-zookeeper does not report which session timeout
 // the server granted: see [WithSessionTimeout].
 //
 // That makes the holder the only one, also by the clock, under the conditions of
@@ -40,15 +40,15 @@
 // whatever the lock protects, and let that refuse a token smaller than one it has seen:
 // package [github.com/lockkeeper/lockkeeper/lock/fence] does so.
 //
-// The lock is also lost, at once and without a third left, if its znode is deleted by
-// someone else, if an administrator ends the session, or if the program closes its
-// connection.
+// The lock is also lost if someone else deletes its znode, if an administrator ends the
+// session, or if the program closes its connection. Then another client may hold the lock at
+// once: there is no last third in which to stop.
 //
 // # What happens in the background
 //
 // Each znode has one goroutine, which creates the znode, waits, asks the server while the
 // lock is held, and ends only when the znode is known to be gone. A call whose context ends
-// returns at once, and this goroutine deletes the znode, also if the reply to its create was
+// returns at once, and this goroutine deletes the znode, even if the reply to its create was
 // lost: the name contains a random id, by which it is found. Wait of each type waits for
 // these goroutines. Call it before you close the connection.
 //

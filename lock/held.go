@@ -72,7 +72,7 @@ func (h *Held) Context(parent context.Context) context.Context {
 // Unlock releases the lock. If it was taken several times by the same context, the last
 // Unlock does. Only the caller's own znode is deleted, never another holder's.
 //
-// If the lock was lost, Unlock returns [ErrLost] at once. It must be called nevertheless:
+// If the lock was lost, Unlock returns [ErrLost] at once. It must be called even then:
 // until then the znode stays in the queue if the session still exists. If ctx ends before a
 // server has answered, Unlock returns an error, and the znode is deleted in the background.
 // A second Unlock of the same Held returns [ErrUnlocked].

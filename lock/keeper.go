@@ -166,8 +166,8 @@ func (k *keeper) startAnew() {
 	k.session, k.sent = 0, time.Time{}
 }
 
-// step contends once. It returns a watch on the own znode if that is the first, or a watch to
-// wait for. If it returns nothing, it is to be called again.
+// step contends once. It returns a watch on the keeper's own znode if that is the first, or a
+// watch to wait for. If it returns neither, it must be called again.
 func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 	q := k.q
 	if k.name == "" && !k.unknown {
@@ -254,8 +254,8 @@ func (k *keeper) list() ([]contender, error) {
 	return contenders(children, k.kind.slots > 0), nil
 }
 
-// find returns the index of the own znode, or -1. If creates whose replies were lost have
-// made several, it is the first, so that the keeper never waits for itself.
+// find returns the index of the keeper's own znode, or -1. If creates whose replies were lost
+// have made several, find returns the first, so that the keeper never waits for itself.
 func (k *keeper) find(line []contender) int {
 	return slices.IndexFunc(line, func(c contender) bool { return k.owns(c.name) })
 }
@@ -297,7 +297,8 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 	}
 	k.token, k.session, k.path = uint64(stat.Czxid), stat.EphemeralOwner, q.at(k.name)
 	if q.conn.SessionID() != k.session {
-		// It is of an earlier session. The server may not know yet that it has ended.
+		// The znode belongs to an earlier session. The server may not know yet that this
+		// session has ended.
 		if err := q.conn.Delete(q.at(k.name), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
 			return nil, err
 		}
@@ -361,8 +362,8 @@ func (k *keeper) hold() bool {
 	return true
 }
 
-// again is queue.lock by a context that holds the lock. It returns nothing if the lock has
-// been unlocked.
+// again is queue.lock for a context that already holds the lock. It returns nothing if the
+// lock has been unlocked.
 func (k *keeper) again(kind kind) (*Held, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -438,8 +439,7 @@ func (k *keeper) prove() {
 	}
 }
 
-// watchOver asks the server again and again, until the lock is unlocked or nothing is left of
-// it.
+// watchOver keeps asking the server, until the lock is unlocked or lost for good.
 func (k *keeper) watchOver(own <-chan zk.Event) {
 	q := k.q
 	var again retries

@@ -150,7 +150,7 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
-// TestElection: candidates lead in turn, also when a leader's session ends.
+// TestElection: candidates lead in turn, even when a leader's session ends.
 func TestElection(t *testing.T) {
 	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {

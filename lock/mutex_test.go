@@ -166,7 +166,7 @@ func TestTryLock(t *testing.T) {
 			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 		if n := len(s.Requests("create*")); n != creates {
-			t.Error("a try that was in vain has created a znode")
+			t.Error("a TryLock that failed has created a znode")
 		}
 		for range 3 {
 			began := time.Now()
@@ -251,8 +251,8 @@ func TestReentrant(t *testing.T) {
 	})
 }
 
-// TestForeignChildren: children that are no contenders do not matter, and those of other
-// clients do.
+// TestForeignChildren: children that are not contenders are ignored, and the contenders of
+// other clients are not.
 func TestForeignChildren(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)

@@ -55,8 +55,8 @@ func newOptions(list []Option) options {
 }
 
 // WithSessionTimeout says which session timeout the server has granted to the connection.
-// go-zookeeper does not tell: it is the one that was asked for, unless that is outside of the
-// server's limits, which are 2 and 20 ticks by default, and a tick is 2 s. The value may be
+// go-zookeeper does not report it: it is the one that was asked for, unless that is outside
+// the server's limits, which are 2 and 20 ticks by default, and a tick is 2 s. The value may be
 // less than what was granted, in which case a lock counts as lost earlier than necessary. It
 // must not be more. The default is [DefaultSessionTimeout], which is right or less unless the
 // server has been configured with a shorter tick.

@@ -53,9 +53,9 @@ const (
 	markLease = "-lease-"
 )
 
-// contenders returns those of a list of children that contend, in order. Children of other
-// names are no contenders. leases selects semaphores' leases; otherwise it is the locks, also
-// those of kazoo.
+// contenders returns those of a list of children that contend, in order, and leaves out
+// children with other names. leases selects the leases of semaphores; without it, contenders
+// selects the znodes of locks, including kazoo's.
 func contenders(children []string, leases bool) (line []contender) {
 	const digits = 10
 	for _, name := range children {
@@ -222,7 +222,7 @@ func (q *queue) try(ctx context.Context, kind kind) (*Held, error) {
 	return held, busy(err)
 }
 
-// busy makes ErrBusy of a deadline that has passed.
+// busy turns the error for a deadline that has passed into ErrBusy.
 func busy(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
@@ -252,7 +252,7 @@ type retries struct {
 }
 
 // pause waits before a request that failed with err is sent again, or until stop is closed.
-// It returns an error if there is no point in it.
+// It returns an error if there is no point in trying again.
 func (r *retries) pause(conn *zk.Conn, err error, stop <-chan struct{}) error {
 	if !transient(err) {
 		return err

@@ -20,9 +20,9 @@ type Access interface {
 	Permits(perms int32, ids []ID) bool
 }
 
-// Change is one change that a command made to the replicated state. The ordered list
-// of a command's changes is all that watch events, session tracking, metrics and tests
-// are derived from.
+// Change is one change that a command made to the replicated state. Watch events, session
+// tracking, metrics and tests are derived only from the ordered list of a command's
+// changes.
 type Change struct {
 	Kind         ChangeKind
 	Path         string // of the znode

@@ -6,7 +6,7 @@ import "strconv"
 // error, which must not be used with OK.
 type Code int32
 
-// The codes that a server sends. ZooKeeper's clients use further ones internally.
+// The codes that a server sends. ZooKeeper's clients use other codes internally.
 const (
 	OK                           Code = 0
 	SystemError                  Code = -1

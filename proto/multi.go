@@ -33,7 +33,7 @@ func appendMultiOps(b []byte, ops []MultiOp) []byte {
 	return AppendMultiEnd(b)
 }
 
-// decodeMultiOps reads the operations of multi or multiRead, whichever kind is.
+// decodeMultiOps reads the operations of a request of the given kind, multi or multiRead.
 func decodeMultiOps(d *jute.Decoder, kind OpCode) []MultiOp {
 	var ops []MultiOp
 	for {

@@ -69,9 +69,9 @@ func (t *Tracker) Confirm(id int64, at int64) {
 }
 
 // Safe reports whether a client that has sent a request at the time now can rely on its
-// session. That is so if, by the touches confirmed so far, the leader does not expire it
-// for two thirds of its timeout and slackMs after now; or if a touch at now or later is
-// confirmed.
+// session. It can if the touches confirmed so far keep the leader from expiring the session
+// until two thirds of its timeout, and slackMs, have passed since now. It can also if a
+// touch at now or later is confirmed.
 func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 	s := t.sessions[id]
 	return s != nil && s.confirmed >= now-max(0, s.timeout()/3-slackMs)
@@ -156,8 +156,8 @@ func (t *Tracker) Buckets() []Bucket {
 	return buckets
 }
 
-// Extend postpones all deadlines by ms, rounded up to whole ticks. It is for a time in
-// which this process could not receive requests.
+// Extend postpones all deadlines by ms, rounded up to whole ticks. It makes up for a time
+// in which this process could not receive requests.
 func (t *Tracker) Extend(ms int64) {
 	ms = (ms + t.tick - 1) / t.tick * t.tick
 	moved := make(map[int64]map[int64]struct{}, len(t.buckets))
@@ -171,8 +171,8 @@ func (t *Tracker) Extend(ms int64) {
 }
 
 // Retry makes Late report a session again, at the next tick after now. It is for an
-// expiry whose outcome is unknown. The session stays late, since it may be closed any
-// time, so touches still do not count. Retry does nothing if the session has been added
+// expiry whose outcome is unknown. The session stays late, because it may be closed at any
+// time, and touches still do not count. Retry does nothing if the session has been added
 // again.
 func (t *Tracker) Retry(late *Session, now int64) {
 	if s := t.sessions[late.ID]; s != nil && s.late && s.session == late {

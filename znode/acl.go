@@ -230,7 +230,7 @@ const (
 func encodedLen(id proto.ID) int { return 3*4 + len(id.Scheme) + len(id.ID) }
 
 // fixACL returns the list to store for the one that a client sent
-// (PrepRequestProcessor.fixupACL). It removes duplicate entries, replaces scheme auth by the
+// (PrepRequestProcessor.fixupACL). It removes duplicate entries, replaces scheme auth with the
 // client's identities, and checks that every entry is valid. Unlike ZooKeeper, it returns
 // InvalidACL if scheme auth makes the list too long; see maxACL.
 func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
@@ -242,8 +242,8 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		sent += encodedLen(acl[i].ID)
 	}
 	x.aclSent += sent
-	// However long the transaction's other lists became, there is room for this one as
-	// it was sent.
+	// There is always room for this list as it was sent, however long the transaction's
+	// other lists became.
 	room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)
 	add := func(out []proto.ACL, a proto.ACL) []proto.ACL {
 		n := encodedLen(a.ID)

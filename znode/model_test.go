@@ -558,7 +558,7 @@ func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, m model, x, y *Txn, tidy 
 	return "multi" + text
 }
 
-// same compares everything that a tree and a model can tell.
+// same compares everything that both a tree and a model know.
 func same(tree *Tree, m model, now int64) error {
 	if err := tree.Check(func(s int64) bool { return s >= 1 && s <= 3 }); err != nil {
 		return err

@@ -42,14 +42,14 @@ type Node struct {
 	name                       uint32 // length of the name, plus nullData if the data is null
 	version                    int32
 	siblings                   *childList // the parent's children; nil for the root
-	more                       *more      // nil if the znode has nothing of it
+	more                       *more      // nil if the znode needs none of its fields
 	czxid, mzxid, ctime, mtime int64
 }
 
 const nullData = 1 << 31
 
-// more is what most znodes do not have. A snapshot may read it while the fields that say
-// where the node is in the tree (owned, children) change.
+// more has the fields that most znodes do not need. A snapshot may read it while the tree
+// changes owned and children, the fields that say where the node is in the tree.
 type more struct {
 	gen      uint32 // the tree's generation when this copy was made
 	owned    uint32 // index in the list of the owner's ephemerals
@@ -120,7 +120,7 @@ func (n *Node) basename() string { return n.text[:n.name&^nullData] }
 func (n *Node) data() string     { return n.text[n.name&^nullData:] }
 func (n *Node) null() bool       { return n.name&nullData != 0 }
 
-// rest returns what n.more has or would have.
+// rest returns *n.more or, if n.more is nil, the values that its fields stand for.
 func (n *Node) rest() more {
 	if n.more == nil {
 		return more{acl: openAccess, pzxid: n.czxid}
@@ -237,8 +237,8 @@ func (n *Node) AppendData(b []byte) []byte {
 func (n *Node) Access() proto.Access { return n.acl() }
 
 // replyCopy returns n, or a copy of it if n is the stats of a quota. The reply to an
-// operation must have the data from before the operation is counted, which may change
-// that znode (DataTree.createNode, setData).
+// operation must have the data from before the operation is counted, because counting it
+// may change that znode (DataTree.createNode, setData).
 func (n *Node) replyCopy() *Node {
 	if _, name, ok := n.quotaPart(); ok && name == statsName {
 		c := *n

@@ -44,10 +44,10 @@ func (x *Txn) addChange(kind proto.ChangeKind, path string, n, parent *Node) {
 	x.Changes = append(x.Changes, c)
 }
 
-// Create creates a znode. op is create, create2, createContainer or createTTL, and with the
-// flags decides the kind. ttl is in ms, and -1 except for createTTL. To the path of a
-// sequential znode, Create appends the number of children that its parent ever had, with at
-// least ten digits. It returns the path that the znode got.
+// Create creates a znode. op is create, create2, createContainer or createTTL; op and the
+// flags together decide the kind of the znode. ttl is in ms, or -1 unless op is createTTL.
+// Create appends to the path of a sequential znode the number of children that its parent
+// has ever had, with at least ten digits. It returns the path that the znode got.
 func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64) (path string, n *Node, code proto.Code) {
 	ttlMode := r.Flags == proto.FlagTTL || r.Flags == proto.FlagTTLSequential
 	switch {

@@ -29,9 +29,10 @@ func AppendRecord(b []byte, r *Record) []byte {
 	return appendNode(b, &n)
 }
 
-// PutBack makes the tree consist of records, each of which comes after its parent. It
-// leaves out ephemerals whose session is not alive, and leaves [ConfigPath] alone, which
-// belongs to the list of members. The other znodes that every tree has may be missing.
+// PutBack replaces the znodes of the tree with those in records, where each comes after its
+// parent. It leaves out ephemerals whose session is not alive. It does not change
+// [ConfigPath], which belongs to the list of members. The other znodes that every tree has
+// may be missing from records.
 //
 // A znode that differs from its record gets back its data, its ACL, its versions, its times
 // and the number of children that it ever had. Its zxids do not go back: they say that it
@@ -114,7 +115,7 @@ func (t *Tree) putNew(x *Txn, r *Record) {
 	x.addChange(proto.NodeCreated, r.Path, n, parent)
 }
 
-// putContent gives a znode what its record says.
+// putContent gives a znode the data, ACL, versions, times and count of its record.
 func (t *Tree) putContent(x *Txn, r *Record) {
 	id, n := t.find(r.Path)
 	m, creates := n.rest(), r.Creates

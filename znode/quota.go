@@ -466,7 +466,7 @@ func (e *QuotaExceeded) String() string {
 	return fmt.Sprintf("Quota exceeded: %s [current %s=%d, %s%sLimit=%d]", e.Path, e.Unit, e.Value, strictness, what, e.Limit)
 }
 
-// checkQuota checks whether so many nodes and bytes may be added at path
+// checkQuota checks whether that many nodes and bytes may be added at path
 // (ZooKeeperServer.checkQuota). As in ZooKeeper, invalid limits or stats are a MarshallingError.
 func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 	if !x.EnforceQuota {

@@ -109,7 +109,8 @@ func (x *pathIndex) find(path string, hash uint32) (id uint32, n *Node) {
 	return 0, nil
 }
 
-// link returns what refers to the node in the slot: a head, or the place of another node.
+// link returns the field that refers to the node in the slot: a head, or next in the place
+// of another node.
 func (x *pathIndex) link(id uint32) *uint32 {
 	l := x.head(x.bucket(x.nodes.place(id).hash))
 	for *l != id+1 {

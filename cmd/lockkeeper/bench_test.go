@@ -43,7 +43,7 @@ func TestBench(t *testing.T) {
 func TestBenchProcess(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
-		t.Skip("only Linux tells what a process uses")
+		t.Skip("only Linux shows what a process uses")
 	}
 	dir := t.TempDir()
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data")).waitReady()

@@ -60,7 +60,7 @@ var endpoints = []endpoint{
 		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 0}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
-	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 0}`, "Wait until so many sessions wait behind the holder of a lock.",
+	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 0}`, "Wait until this many sessions wait behind the holder of a lock.",
 		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
 	post("/wait/gone", `{"path": "/locks/a", "member": 0}`, "Wait until a znode does not exist.",
 		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
@@ -129,7 +129,7 @@ func (c *control) shown(member *int) (int, error) {
 	return best, nil
 }
 
-// queried is shown for the parameter member of a query.
+// queried is like shown, for the member that a query names.
 func (c *control) queried(q url.Values) (int, error) {
 	if !q.Has("member") {
 		return c.shown(nil)
@@ -337,7 +337,7 @@ var actions = []struct {
 	does string // for the documentation
 	make func(b *injected) lockkeepertest.Action
 }{
-	{"delay", "ms", "The request waits for so long before the server receives it, and with it all later ones of its connection. A watch event is sent later, and with it what follows it.",
+	{"delay", "ms", "The server receives the request, and all later ones of its connection, only after this time. A watch event, and what follows it, is sent later by this time.",
 		func(b *injected) lockkeepertest.Action { return lockkeepertest.Delay(time.Duration(*b.Ms)) }},
 	{"hold", "", "The same, until the fault is removed.",
 		func(*injected) lockkeepertest.Action { return lockkeepertest.Hold() }},
@@ -353,7 +353,7 @@ var actions = []struct {
 		func(*injected) lockkeepertest.Action { return lockkeepertest.CloseAfter() }},
 	{"refuse", "", "New connections are refused. `op` must be `connect`.",
 		func(*injected) lockkeepertest.Action { return lockkeepertest.Refuse() }},
-	{"trickle", "ms", "The reply, or the watch event, is sent byte by byte, with so long a pause after each.",
+	{"trickle", "ms", "The reply, or the watch event, is sent byte by byte, with a pause of this length after each.",
 		func(b *injected) lockkeepertest.Action { return lockkeepertest.Trickle(time.Duration(*b.Ms)) }},
 }
 

@@ -101,7 +101,7 @@ func lockPath(at string) error {
 	return nil
 }
 
-// interruptible returns a context that ends with the first signal to end.
+// interruptible returns a context that ends with the first signal that asks the process to end.
 func interruptible() (context.Context, context.CancelFunc) {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
@@ -204,7 +204,7 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 	}
 	ctx, cancel := interruptible()
 	defer cancel()
-	// The time in which the user thinks does not count.
+	// The time that the user takes to answer does not count.
 	connecting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	s, err := o.open(connecting, c.Flags())

@@ -120,8 +120,8 @@ $`, h.Session, h.Token, w.Session, w.Token))
 	}
 }
 
-// TestLockLsOfLittle: of a server that tells nothing more, and of znodes that the client may
-// not read.
+// TestLockLsOfLittle shows what a server shows that allows none of the words that lock ls
+// asks for, and that has znodes that the client may not read.
 func TestLockLsOfLittle(t *testing.T) {
 	t.Parallel()
 	s := lockServer(t, "srvr")
@@ -155,8 +155,8 @@ func TestLockLsOfLittle(t *testing.T) {
 	oneError(t, stderr, "/nothing does not exist")
 }
 
-// TestLockLsFollows: --watch shows each change, also after a restart of the server, and that of
-// a path that does not exist at first.
+// TestLockLsFollows: --watch shows each change, even after the server was restarted, and even
+// if the path does not exist at first.
 func TestLockLsFollows(t *testing.T) {
 	t.Parallel()
 	s := lockServer(t)

@@ -25,20 +25,20 @@ func (o *lockOptions) checkCommand() *cobra.Command {
 		Short: "Look for orphans, for clients that wait in vain, and for deadlocks",
 		Long: `Look for what is wrong with the locks at PATH and below, by default all:
 
-  orphan            a lock's znode is not ephemeral: no session's end deletes it
-  duplicate         two znodes are of one attempt to lock, and the client knows only one
+  orphan            a lock's znode is not ephemeral, so it does not go with a session
+  duplicate         one attempt to lock made two znodes, and the client knows only one
   watches-nobody    a client waits without watching a znode before its own
   cycle             sessions hold locks and wait for each other's
-  waits-for-itself  a session waits for a lock that it holds. Several threads with one
-                    session do that; it does not count as a problem.
+  waits-for-itself  a session waits for a lock that it holds. That happens if several
+                    threads share one session, and does not count as a problem.
 
-What a client watches is known only if the servers allow the four-letter word wchp,
-and also cons unless all servers are given by --server; with wchs alone, only the
-number of watches is compared, and all servers must be given. wchp is slow on a
-server with very many watches.
+What a client watches is known only if the servers allow the four-letter word wchp.
+Unless --server lists all servers, they must allow cons too. If they allow only wchs,
+just the number of watches is compared, and --server must list all servers. wchp is
+slow on a server with very many watches.
 
-Since clients go on while the locks are read, a problem counts only if it is the same
-at a second look.
+Clients go on working while the locks are read, so a problem counts only if a second
+look finds it again.
 
 The exit code is 0 if there is no problem, 3 if there is one, 1 if the locks could
 not be read, and 2 if the command line is wrong.`,
@@ -53,7 +53,7 @@ not be read, and 2 if the command line is wrong.`,
 		},
 	}
 	o.looks(c)
-	c.Flags().DurationVar(&settle, "settle", 2*time.Second, "how long after the first look the second one is")
+	c.Flags().DurationVar(&settle, "settle", 2*time.Second, "how long to wait between the two looks")
 	return c
 }
 

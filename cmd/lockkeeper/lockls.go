@@ -23,14 +23,14 @@ func (o *lockOptions) lsCommand() *cobra.Command {
 		Use:   "ls [PATH]",
 		Short: "Show who holds locks, and who waits",
 		Long: `Show the locks at PATH and below, by default all: who holds each, and the queue in
-order. A time is that since which the session's znode exists, that is, since when it
-has asked for the lock. The token is the fencing token, the znode's czxid.
+order. Each entry shows when its znode was created, that is, when the session asked for
+the lock. The token is the fencing token, the znode's czxid.
 
-Servers tell more by four-letter words, if they are configured to
-(4lw.commands.whitelist): the addresses of clients by cons, each server for its own
-clients, and by dump, only the leader, when a session ends if it is not heard from
-any more, in whole seconds. So give all servers by --server. What no server tells is
-left out.`,
+If servers are configured to answer four-letter words (4lw.commands.whitelist), more is
+shown: the addresses of clients, from cons, which each server answers for its own
+clients; and the time, in whole seconds, at which a session ends if it stays silent,
+from dump, which only the leader knows. So give all servers with --server. What no
+server answers is left out.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock ls /locks --watch
   lockkeeper lock ls --json | jq '.locks[] | select(.queue | length > 10)'`,

@@ -28,7 +28,7 @@ import (
 
 // Exit codes of lock run, where possible those of timeout(1).
 const (
-	exitLost     = 123 // the lock was lost, and the command ended for that
+	exitLost     = 123 // the lock was lost, and the command was ended for that reason
 	exitNotHeld  = 124 // the lock was not free in time
 	exitNoRun    = 125 // lock run itself failed
 	exitNoExec   = 126 // the command cannot be executed
@@ -53,10 +53,10 @@ func (o *lockOptions) runCommand() *cobra.Command {
 		Short:                 "Run a command while holding a lock",
 		Long: `Wait for the lock at PATH, run CMD while holding it, and return CMD's exit code.
 Clients of go-zookeeper and of Curator's mutex can use the same lock, and with --slots
-those of Curator's semaphore. With --shared, CMD runs together with others that use
---shared or read by Curator's read/write lock, and never with a writer. But do not use
-'lock run' without --shared on the path of Curator's read/write lock, whose clients do
-not see a mutex.
+those of Curator's semaphore. With --shared, CMD may run at the same time as others that
+use --shared or hold Curator's read/write lock for reading, but never at the same time as
+a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
+lock, whose clients do not see a mutex.
 
 CMD runs in a process group of its own, and gets
 
@@ -81,7 +81,7 @@ lost if someone deletes its znode, but then another client may hold it at once.
 The exit code is that of CMD, or
 
     2  the command line is wrong
-  123  the lock was lost before CMD ended, or CMD was ended for that
+  123  the lock was lost before CMD ended, or CMD was ended because of that
   124  the lock was not free in time (--try, --timeout)
   125  the lock could not be taken for another reason
   126  CMD cannot be executed
@@ -127,7 +127,7 @@ func guardCommand() *cobra.Command {
 		Use: guardName, Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if procgroup.Guard(c.InOrStdin()) {
-				return errors.New("ended the command, since lock run does not go on")
+				return errors.New("ended the command, since lock run was killed or stopped")
 			}
 			return nil
 		},
@@ -323,8 +323,8 @@ func describeSelf() string {
 }
 
 const (
-	lookFirst = 300 * time.Millisecond // how long after it began to wait lock run says for whom
-	lookAgain = 30 * time.Second       // and how often it looks whether that has changed
+	lookFirst = 300 * time.Millisecond // how long lock run has waited when it first says who holds the lock
+	lookAgain = 30 * time.Second       // how often it looks whether that has changed
 )
 
 // take waits for the lock.
@@ -416,7 +416,7 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	r.mu.Lock()
 	timeout := r.timeout
 	r.mu.Unlock()
-	// What is left when the lock is lost, until the group has to be gone.
+	// How much time is left to end the group when the lock is lost.
 	last := max(0, timeout/3-margin(timeout))
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	left := held.Remaining()
@@ -466,7 +466,7 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	}
 }
 
-// lost ends the group until a moment.
+// lost ends the group before the time until.
 func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why error) error {
 	grace := min(r.o.grace, time.Until(until)-50*time.Millisecond) // before the guard does it
 	if grace > 0 {
@@ -481,7 +481,7 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why
 	return &exitError{exitLost, fmt.Errorf("ended the command, since the lock is not held any more: %s", reason(why))}
 }
 
-// reason returns why a lock was lost, without what everyone knows.
+// reason returns why a lock was lost, without the text of ErrLost itself.
 func reason(why error) string { return strings.TrimPrefix(why.Error(), lock.ErrLost.Error()+": ") }
 
 // release unlocks, but does not wait for a server for long: the session, which ends with

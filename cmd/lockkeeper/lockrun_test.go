@@ -78,8 +78,8 @@ func (l *locked) group() int {
 	return pid
 }
 
-// alive reports whether a process of a group runs. Zombies do not count: who has to wait for
-// them may be slow.
+// alive reports whether a process of a group runs. Zombies do not count: the process
+// that has to wait for them may be slow.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -199,7 +199,7 @@ func TestLockRunExitCodes(t *testing.T) {
 	}
 }
 
-// TestLockRunWaits: it says for whom, and takes its turn. A signal ends the wait.
+// TestLockRunWaits: lock run says who holds the lock, and takes its turn. A signal ends the wait.
 func TestLockRunWaits(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
@@ -338,7 +338,7 @@ func TestLockRunLoses(t *testing.T) {
 		}, exitLost, "ended the command, since the lock is not held any more"},
 		{"kill -9", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
 			check1(t, l.Process.Kill())
-		}, -1, "lockkeeper: ended the command, since lock run does not go on"},
+		}, -1, "lockkeeper: ended the command, since lock run was killed or stopped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 
 // waitTogether lets at least 16 parallel tests run at a time, however few processors
 // there are, since they mostly wait for processes, elections and the end of sessions. The
-// flag -parallel goes before it.
+// flag -parallel takes precedence.
 func waitTogether() {
 	flag.Parse()
 	given := false

@@ -91,7 +91,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
-		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `STORE` is wal or boltdb. By default as it is there, and wal in a new directory")
+		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one")
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
@@ -127,7 +127,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Operations", o.admin.define)
 	group(all, "Tests", func(f *pflag.FlagSet) {
-		f.StringVar(&o.testControl, "test-control", "", "with --memory, an HTTP `ADDRESS` for tests, which end sessions, inject faults and look inside (docs/test-control.md). Everyone who can connect to it may. Without a host it is on 127.0.0.1; port 0 picks a free one")
+		f.StringVar(&o.testControl, "test-control", "", "with --memory, an HTTP `ADDRESS` for tests, which end sessions, inject faults and look inside (docs/test-control.md). Everyone who can connect to it may do that. Without a host it is on 127.0.0.1; port 0 picks a free one")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
 	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",

@@ -135,9 +135,9 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control,
 	return c, err
 }
 
-// runOfServe is a run of this command in the role of a test for lockkeepertest. It has the
-// methods that lockkeepertest calls; the others would panic. Package testing is part of
-// the command anyway, because packages raft and conform import it. It defines its flags only
+// runOfServe plays the test that lockkeepertest expects, in a run of this command. It has the
+// methods that lockkeepertest calls; the others would panic. Package testing is part of the
+// command anyway, because packages raft and conform import it, and it defines its flags only
 // in a test program.
 type runOfServe struct {
 	testing.TB

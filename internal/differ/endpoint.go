@@ -214,8 +214,8 @@ func (e *endpoint) skip(z int64) {
 	e.skipped = slices.Insert(e.skipped, i, z)
 }
 
-// stat makes a Stat comparable: it converts zxids to steps, and replaces times by 0 if
-// they are plausible and by -1 otherwise.
+// stat makes a Stat comparable: it converts zxids to steps, and replaces times with 0 if
+// they are plausible and with -1 otherwise.
 func (e *endpoint) stat(s *proto.Stat) {
 	ctime, mtime := int64(0), int64(0)
 	if !e.sameTime(s.Czxid, s.Ctime) {

@@ -209,7 +209,7 @@ func oneSkips(r *run, a, b *wire.Frame) {
 	}
 }
 
-// noAstral replaces each character above U+FFFF by what its two surrogates are decoded to.
+// noAstral replaces each character above U+FFFF with what its two surrogates are decoded to.
 func noAstral(s string) string {
 	var b strings.Builder
 	for _, r := range s {

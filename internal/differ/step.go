@@ -26,9 +26,9 @@ type step struct {
 	Session int // of open
 	Frames  []frame
 	// Ends means that the server closes the connection without a reply. Pending events
-	// must be received before, because the server might not send them any more.
+	// must be received first, because the server might not send them any more.
 	Ends bool
-	// Alone means, for open, that the session's current connection is closed before.
+	// Alone, which is for open, means that the session's current connection is closed first.
 	Alone bool
 	// Closes means that the step closes the session. The order in which its ephemerals
 	// are deleted is undefined, so their events are kept apart from all others.
@@ -50,7 +50,7 @@ type part struct {
 	Kind  partKind
 	Bytes []byte // literal
 	Path  string // path: "~" at its start is the root of the run, "^" its place under /zookeeper/quota
-	N     int    // path "": the last sequential znode but N; zxid: the last one seen plus N; sessionID, password: the session
+	N     int    // newest: how many sequential znodes before the last; zxid: the last one seen plus N; sessionID, password: the session
 	Off   bool   // password: a wrong one
 }
 

@@ -17,8 +17,8 @@ const (
 	Orphan Fault = "orphan"
 	// Duplicate: two znodes with the UUID of one attempt to lock. The client knows one.
 	Duplicate Fault = "duplicate"
-	// Unwatched: who waits does not watch a znode before its own, and is not told when the
-	// lock is free.
+	// Unwatched: a client that waits does not watch any znode before its own, so it does not
+	// learn when the lock is free.
 	Unwatched Fault = "watches-nobody"
 	// Cycle: sessions that wait for each other.
 	Cycle Fault = "cycle"
@@ -30,8 +30,8 @@ const (
 // Problem is something that is wrong with locks.
 type Problem struct {
 	Fault  Fault
-	Path   string      // of the lock; in a cycle of the first one
-	Znodes []Contender // whose entries are meant
+	Path   string      // of the lock; of a cycle, that of its first lock
+	Znodes []Contender // the entries that the problem is about
 	Text   string      // what is wrong, without the path
 	Harm   bool        // false if it can be intended
 }
@@ -44,9 +44,10 @@ func (p *Problem) Same(q *Problem) bool {
 // Check returns what is wrong with locks. watched returns the paths that a session watches,
 // and false if that is not known; it may be nil.
 //
-// If the locks were not read at one moment, a cycle or a client that watches nobody may be
-// an impression. It is real if it is still the [Problem.Same] when the locks are read again,
-// the second time long enough for clients to set their watches.
+// Unless all locks were read at the same moment, Check may report a cycle, or a client
+// without a watch, that never existed. Such a problem is real if Check reports the
+// [Problem.Same] after the locks were read a second time, late enough for clients to have
+// set their watches.
 func Check(all []Lock, watched func(session int64) (paths []string, known bool)) (problems []Problem) {
 	for i := range all {
 		l := &all[i]
@@ -91,7 +92,7 @@ func (l *Lock) watching() bool { return l.Kind != Semaphore && l.Kind != Unknown
 func Watchers(all []Lock) (n int) {
 	for i := range all {
 		if l := &all[i]; l.watching() {
-			sessions := map[int64]bool{} // a session's watches on one znode are one
+			sessions := map[int64]bool{} // a session's watches on one znode count as one
 			for _, c := range l.Queue {
 				if c.Session != 0 {
 					sessions[c.Session] = true

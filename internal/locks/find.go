@@ -178,9 +178,9 @@ func curatorSemaphore(at string, leaseDir, queue *Directory) Lock {
 	return l
 }
 
-// KazooQueue is what follows the path of a kazoo semaphore in the path of the directory in
-// which its clients queue. In the semaphore itself, the leases are ephemerals named by a
-// UUID, and the data is the number of slots.
+// KazooQueue is the suffix that turns the path of a kazoo semaphore into that of the
+// directory in which its clients queue. The children of the semaphore itself are the leases,
+// ephemerals named by a UUID, and its data is the number of slots.
 const KazooQueue = "-__lock__"
 
 // Lease reports whether a znode with this name may be a lease of a kazoo semaphore, so that

@@ -8,15 +8,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Meter measures for how long clients wait for locks and hold them. Its input are the events
-// of a persistent recursive watch on the root, in order, and the answers to its questions.
+// Meter measures how long clients wait for locks and how long they hold them. Its input is
+// the events of a persistent recursive watch on the root, in order, and the answers to its
+// questions.
 // Events and answers must come from one connection, in the order in which the server sent
 // them, so that an answer shows exactly what the events before it have done.
 //
 // A Meter measures mutexes, read/write locks and elections, with the queues that [Find] sees.
-// It leaves semaphores out: who waits for one is only known to the clients.
+// It leaves semaphores out: only the clients know who waits for one.
 //
-// Times are in nanoseconds since any moment. A Meter is not safe for concurrent use.
+// Times are in nanoseconds since any fixed moment. A Meter is not safe for concurrent use.
 type Meter struct {
 	// Waited is called when a client gets a lock, with the time since the creation of its
 	// entry, and Held when the entry of a holder is gone, with the time since it got the
@@ -282,8 +283,8 @@ func (m *Meter) Listed(a Question, names []string, code proto.Code) {
 	}
 }
 
-// begin measures a queue whose children are known: it goes back to those that were there
-// before the first event, and from there goes through the events with their times.
+// begin starts to measure a queue whose children are now known. It works out which children
+// existed before the first event in the log, and then replays the events at their times.
 func (m *Meter) begin(dir string, q *queue, names []string) {
 	log := q.log
 	changed := map[string]bool{}
@@ -385,8 +386,8 @@ func (m *Meter) take(q *queue, i int) *entry {
 	return e
 }
 
-// settle finds out who holds the lock after a change at a given time. exact says that who
-// has become a holder did so at that time.
+// settle finds out who holds the lock after a change. exact says that those who have become
+// holders did so at the time now.
 func (m *Meter) settle(q *queue, now int64, exact bool) {
 	q.holds = holders(len(q.all), func(i int) bool { return q.all[i].name.use == read })
 	for _, e := range q.all[:q.holds] {

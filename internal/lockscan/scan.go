@@ -1,6 +1,6 @@
 // Package lockscan reads the locks of any server that speaks ZooKeeper's protocol, with a
-// stock client, and follows them by watches. What clients and servers say beyond that it
-// learns from four-letter words. Package locks tells what is a lock.
+// stock client, and follows them by watches. It learns more about clients and servers from
+// four-letter words. Package locks decides what is a lock.
 package lockscan
 
 import (
@@ -80,7 +80,7 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 	return nil, err
 }
 
-// Options are what Connect needs not know. Each may be nil.
+// Options are options of [Connect]. Each may be nil.
 type Options struct {
 	Auth    func(*zk.Conn) error // is called with the new connection
 	Event   func(zk.Event)       // is called with the events of the session and of watches; it must not block
@@ -88,8 +88,8 @@ type Options struct {
 }
 
 // handshake is a connection that reads the session timeout from the server's answer to the
-// handshake, which the stock client does not tell: after the length of the frame come the
-// version of the protocol and the timeout in ms (ConnectResponse).
+// handshake, because the stock client does not reveal it. In that answer (ConnectResponse),
+// the length of the frame is followed by the version of the protocol and the timeout in ms.
 type handshake struct {
 	net.Conn
 	head    []byte
@@ -139,8 +139,8 @@ func Start(ctx context.Context, servers []string, auth func(*zk.Conn) error) (*S
 	return s, err
 }
 
-// On returns a Scanner over a connection that the caller keeps. It can only Scan without
-// watching.
+// On returns a Scanner over a connection that the caller keeps. Only Scan without watch may
+// be called.
 func On(conn *zk.Conn) *Scanner {
 	return &Scanner{conn: conn, dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
 }

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// Client is what a server tells of a session's connection.
+// Client is what a server reports about a session's connection.
 type Client struct {
 	Addr    string        // of the client
 	Server  string        // that it is connected to
 	Timeout time.Duration // of the session
 }
 
-// Words is what servers tell by their four-letter words, as far as they allow them.
+// Words is what servers report in answer to the four-letter words that they allow.
 type Words struct {
 	Clients map[int64]Client         // by session, from cons
 	Expiry  map[int64]time.Time      // when the session expires if it stays silent, from the leader's dump; in whole seconds
@@ -68,8 +68,8 @@ func Ask(ctx context.Context, servers []string, words ...string) *Words {
 	return w
 }
 
-// KnowMembers tells whether the servers that were asked are all of them, by the content of
-// the znode /zookeeper/config.
+// KnowMembers finds out whether all members were asked, from the content of the znode
+// /zookeeper/config and the number of servers that were asked.
 func (w *Words) KnowMembers(config string, asked int) {
 	members := 0
 	for line := range strings.Lines(config) {
@@ -128,7 +128,7 @@ func (w *Words) cons(server, text string) {
 
 // dump reads when sessions expire. Only the leader, or a standalone server, knows
 // (SessionTrackerImpl.dumpSessions). ZooKeeper writes the date without the fraction of a
-// second, and the time zone as an abbreviation, so other zones than UTC and the local one
+// second, and the time zone as an abbreviation, so zones other than UTC and the local one
 // are unknown.
 func (w *Words) dump(text string) {
 	var at time.Time
@@ -166,8 +166,8 @@ func (w *Words) wchp(text string) {
 	}
 }
 
-// Watched returns the paths that a session watches. known is false if its server does not
-// tell, or if its server is not known.
+// Watched returns the paths that a session watches. known is false if the session's server
+// did not answer, or if it is not known which server that is.
 func (w *Words) Watched(session int64) (paths []string, known bool) {
 	if w.Complete("wchp") {
 		return w.Watches[session], true

@@ -12,9 +12,9 @@ func self() string { return "/proc/self/exe" }
 // dieWithParent makes the kernel kill the command when the thread that has started it ends.
 func dieWithParent(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// keepDyingWithParent makes what dieWithParent has said last when the calling thread executes
-// another program: the kernel keeps that for each thread apart, and only that of the thread
-// that calls execve remains.
+// keepDyingWithParent keeps the effect of dieWithParent when the calling thread executes
+// another program. The kernel has this setting separately for each thread, and after execve
+// only that of the thread that called it counts.
 func keepDyingWithParent() error {
 	return unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0)
 }

@@ -56,7 +56,7 @@ func lead() {
 }
 
 // TestDiesWithParent: the kernel kills the command when the process that started it is
-// killed, also if another thread than the main one has executed the command.
+// killed, even if a thread other than the main one has executed the command.
 func TestDiesWithParent(t *testing.T) {
 	leader := exec.Command(self(), "lead")
 	out, err := leader.StdoutPipe()
@@ -69,9 +69,9 @@ func TestDiesWithParent(t *testing.T) {
 	defer leader.Wait()
 	defer leader.Process.Kill()
 	pid := 0
-	for lines, n := bufio.NewScanner(out), 0; n < 2; n++ { // the two processes say that they have come so far
+	for lines, n := bufio.NewScanner(out), 0; n < 2; n++ { // one line from each of the two processes
 		if !lines.Scan() {
-			t.Fatal("it said too little")
+			t.Fatal("a process printed nothing")
 		}
 		if line := lines.Text(); line != "no guard" {
 			if pid, err = strconv.Atoi(line); err != nil {

@@ -29,13 +29,13 @@ type platform struct {
 	pipe *os.File // to the guard; nil when released
 }
 
-// Messages to the guard are numbers of 64 bits: first the process group, then in nanoseconds
-// for how long it is trusted, and dismissed at the end.
+// Messages to the guard are numbers of 64 bits: first the process group, then one or more
+// times how long it is trusted, in nanoseconds, and at the end dismissed.
 const dismissed = math.MinInt64
 
-// Start starts a command in a group of its own, which is trusted until a moment. guard are the
-// arguments with which this program calls [Guard], and become those with which it calls
-// [Become] with the command's path and arguments, which follow.
+// Start starts a command in a group of its own, which is trusted until the given time. guard
+// has the arguments that make this program call [Guard]. become has those that make it call
+// [Become]; Start appends the command's path and arguments to them.
 func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, error) {
 	g := &Group{cmd: cmd, done: make(chan struct{})}
 	read, write, err := os.Pipe()
@@ -66,7 +66,7 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, erro
 	cmd.SysProcAttr = &attributes
 	started := make(chan error)
 	go func() { // ends with the command
-		// The kernel counts the end of the thread that started the command as its parent's.
+		// For the kernel, the command's parent ends when the thread that started it ends.
 		runtime.LockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -106,8 +106,9 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, erro
 // executes the command.
 const gateFile = 3
 
-// Become is the main function of the command's process. It executes the command in the place of
-// this program. It returns nil if that is not wanted, and otherwise why it could not.
+// Become is the main function of the command's process. It executes the command in place of
+// this program. If it returns, the command was not executed: either the process that started
+// this one has given up, and the error is nil, or the error says why it was impossible.
 func Become(path string, args []string) error {
 	syscall.CloseOnExec(gateFile)
 	if _, err := io.ReadFull(os.NewFile(gateFile, "gate"), make([]byte, 1)); err != nil {
@@ -132,8 +133,8 @@ func (g *Group) tell(n int64) error {
 	return err
 }
 
-// trust is Trust. The guard counts from when it gets the message, so one that is late because
-// this process was stopped comes after the guard has acted.
+// trust is Trust. The guard counts from when it gets the message. So if this process is
+// stopped and sends its message too late, the guard has already killed the group.
 func (g *Group) trust(d time.Duration) { g.tell(max(0, int64(d))) }
 
 func (g *Group) release() {

@@ -36,8 +36,8 @@ type conn struct {
 	readOnly bool  // in read-only mode: this server does not track the session
 	identity atomic.Pointer[identity]
 
-	// When the event was queued that the znode before the client's in the queue of a lock is
-	// gone, in ns since Server.start; 0 if the client has read something since then.
+	// When the client was sent the event that the znode before its own in the queue of a lock
+	// is gone, in ns since Server.start; 0 if the client has read something since then.
 	released atomic.Int64
 
 	out     outbox
@@ -72,8 +72,8 @@ func newRequestQueue(slots int) requestQueue {
 type reader struct {
 	r       *bufio.Reader // nil while the client is idle
 	scratch []byte        // buffer for replies
-	head    [4]byte       // for what ends the idle time
-	ahead   []byte        // what r has yet to read of it
+	head    [4]byte       // receives the first bytes after an idle time
+	ahead   []byte        // the part of head that r has yet to read
 	begun   bool          // the client is being served: a handshake has begun
 	between bool          // no byte of the next request has been read
 	timed   bool          // reading has a deadline, when the client counts as idle
@@ -138,8 +138,7 @@ func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	}
 }
 
-// markDirty makes the applier flush the outbox once the running entry is applied.
-// markDirty has the outbox flushed once the running entry is applied.
+// markDirty makes the applier flush the outbox once the current entry is applied.
 func (c *conn) markDirty() {
 	if !c.dirty.Swap(true) {
 		c.s.dirty.add(c)
@@ -156,10 +155,10 @@ func (c *conn) kill() {
 	c.raw.Close()
 }
 
-// goodbye sends a client that uses TLS the alert that the connection is complete.
+// goodbye sends a client that uses TLS the alert that ends the connection properly.
 func (c *conn) goodbye() {
 	if t, ok := c.nc.(*tls.Conn); ok {
-		t.CloseWrite() // takes 5 s at the longest
+		t.CloseWrite() // takes at most 5 s
 	}
 }
 
@@ -170,11 +169,11 @@ func (c *conn) end() {
 	c.out.finish()
 }
 
-// idleAfter is how long a client must send nothing, at least, to count as idle.
+// A client that sends nothing for idleAfter counts as idle.
 const idleAfter = 50 * time.Millisecond
 
-// await sets the deadline for reading when the client counts as idle if it sends
-// nothing before.
+// await sets the deadline for reading to the time at which the client counts as idle,
+// unless it sends something before.
 func (c *conn) await() {
 	c.timed, c.busy = true, false
 	c.nc.SetReadDeadline(time.Now().Add(idleAfter))

@@ -10,8 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 )
 
-// TestHandovers: the hand-over of a lock is measured from the event that the znode before the
-// client's is gone until the client reads, once, and nothing else is.
+// TestHandovers: the hand-over of a lock is measured once, from the event that tells a client
+// that the znode before its own is gone, until that client reads. Nothing else is measured.
 func TestHandovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newApplying()

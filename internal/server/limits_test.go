@@ -138,7 +138,7 @@ func TestMaxWatches(t *testing.T) {
 
 // TestReplyTooLong: the server stops building a reply that does not fit into the
 // connection's outbox, closes the connection and logs why. Other clients are not
-// affected. A reply that fits is sent, also if it has to wait for a write.
+// affected. A reply that fits is sent, even if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
 	var log logLines
 	overAll(t, server.Config{OutboxBytes: 4 << 20, Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
@@ -192,7 +192,7 @@ func TestReplyTooLong(t *testing.T) {
 			} {
 				log.reset()
 				closed(t, ask(q.op, q.body, behindWrite, 1))
-				eventually(t, "word of it", func() bool {
+				eventually(t, "the warning", func() bool {
 					return len(log.matching("a reply does not fit into its outbox", proto.OpByCode(q.op).Name)) > 0
 				})
 			}
@@ -215,7 +215,7 @@ func TestReplyTooLong(t *testing.T) {
 			if n := len(word(t, dial, w)); n > 0 {
 				t.Errorf("%s: %d bytes", w, n)
 			}
-			eventually(t, "word of it", func() bool { return len(log.matching("the answer to its word is too long", w)) > 0 })
+			eventually(t, "the warning", func() bool { return len(log.matching("the answer to its word is too long", w)) > 0 })
 		}
 		if w := word(t, dial, "wchs"); !strings.Contains(w, "Total watches:5000\n") {
 			t.Errorf("%q", w)

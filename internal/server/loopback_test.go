@@ -25,10 +25,9 @@ import (
 )
 
 // loopback is a server.Proposer without a log: a goroutine applies what is proposed to
-// the replica. As with a cluster, that happens after Propose has returned, commands
-// that wait are applied together as one entry, or answered if none of them is a write,
-// and sessions expire. Commands are lost
-// only when it ends, or if a test says so.
+// the replica. As in a cluster, it does so after Propose has returned, and sessions
+// expire. Commands that wait are applied together as one entry, or answered if none of
+// them is a write. They are lost only when the loopback ends, or if a test asks for it.
 type loopback struct {
 	replica *fsm.Replica
 	start   time.Time // origin of nowMs

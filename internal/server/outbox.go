@@ -19,7 +19,7 @@ type outbox struct {
 	closed  bool   // the connection has ended; queued frames are discarded
 	ended   bool   // the last writer has ended the connection
 
-	limit int // maximum bytes queued; beyond it, the client is taken not to be reading
+	limit int // maximum bytes queued; the server closes a connection that exceeds it
 }
 
 // softLimit is the number of queued bytes beyond which the server runs no further

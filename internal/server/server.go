@@ -26,9 +26,9 @@ type Proposer interface {
 	// log; w may close over when a command is lost.
 	Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{})
 	// Touch records that the client of a session has been heard from. It blocks until
-	// the session is certain to live at least as long as its client will believe after
-	// an answer. It returns false if the session is about to end, or if over is closed
-	// first.
+	// the session is certain to live for as long as its client will rely on it once it
+	// has an answer. It returns false if the session is about to end, or if over is
+	// closed first.
 	Touch(session int64, over <-chan struct{}) bool
 	// Role returns this server's role in the cluster, in the form that four-letter
 	// words use.
@@ -41,8 +41,8 @@ type Proposer interface {
 	Expired() int64
 	// Reconfigure changes the members as the body of a reconfig request says. The
 	// request must have passed the checks against the state. A server that is to vote
-	// has the duration wait to catch up first. When Reconfigure returns, the change has
-	// been applied here. It returns ok false if the outcome is unknown.
+	// is given the duration wait to catch up first. When Reconfigure returns, the change
+	// has been applied here. It returns ok false if the outcome is unknown.
 	Reconfigure(body []byte, wait time.Duration) (code proto.Code, ok bool)
 	// Quorum describes the cluster. It returns false if this server is standalone.
 	Quorum() (Quorum, bool)

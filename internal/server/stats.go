@@ -122,8 +122,8 @@ type Stats struct {
 	Outstanding                        int64 // requests not answered yet
 	Received, Sent                     int64 // requests; replies and watch events
 	MinLatency, AvgLatency, MaxLatency time.Duration
-	// Handovers of locks to clients of this server, since it started: from the event that the
-	// znode before the client's is gone until the client reads again.
+	// How long handovers of locks to clients of this server took, since it started: from the
+	// event that tells a client that the znode before its own is gone, until it reads again.
 	Handovers stopwatch.Durations
 }
 

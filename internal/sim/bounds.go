@@ -8,8 +8,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// The promises that are limits on time: how soon a write is acknowledged while a
-// single member is stuck, and how old a read may be.
+// The promises about time: how soon a write is acknowledged while a single member is
+// stuck, and how old a read may be.
 
 // ackLimit is the time within which a write is acknowledged while one member is stuck, if
 // it was sent to another one. The other members elect a new leader once the stuck one,

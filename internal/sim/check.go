@@ -346,8 +346,8 @@ func (c *checker) reconfigs() {
 	}
 }
 
-// gaps checks that the writes of each connection were done in order, and that none was
-// done after an unanswered one that was not. done has the zxids by tag.
+// gaps checks that the writes of each connection were done in order, and that no write was
+// done after an unanswered one that was never done. done has the zxids by tag.
 func (c *checker) gaps(done map[string]int64) {
 	last, missing := map[int]*Op{}, map[int]*Op{} // by connection
 	for _, o := range c.h.Ops {
@@ -864,8 +864,9 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 	return *leaves
 }
 
-// again checks a setWatches: it names the watches that the client had, and the events
-// that came at once are for what had changed. It arms the other watches.
+// again checks a setWatches: the request must name the watches that the client had, and
+// the events that came at once must be those for what had changed. again arms the other
+// watches.
 func (k *watchCheck) again(o *Op, first knownWatches, atOnce []due, armed map[oneShot]trigger, persist func(persistentWatch, int64), fail func(string, ...any)) {
 	c, q := k.c, o.Set
 	if n := len(q.Data) + len(q.Exist) + len(q.Child); n != len(first.watching) || len(q.Persistent)+len(q.Recursive) != len(first.persistent) {
@@ -973,8 +974,8 @@ func (c *checker) ephemerals() {
 	}
 }
 
-// reportTime is how long it takes at most until the leader knows that a member has
-// heard from a session, if the network between them is not cut.
+// reportTime is the longest time until the leader knows that a member has heard from a
+// session, if the network between them is not cut.
 const reportTime = tick/4 + 600*time.Millisecond
 
 // reportTime is reportTime in this run. Where each step of a message often sleeps,
@@ -1043,7 +1044,7 @@ func (c *checker) expiries() {
 	}
 }
 
-// reportedBy is when the last of some members can have learned what another one, by,
+// reportedBy returns the time by which all of the members have learned what the member by
 // heard at a given time.
 func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Duration {
 	c.s.mu.Lock()
@@ -1141,7 +1142,7 @@ func (c *checker) lateness() {
 			last[o.Session] = o
 		}
 	}
-	// A member hears what arrived while its process was paused when it is resumed.
+	// When the process of a member is resumed, the member hears what arrived in the pause.
 	afterStop := map[int64]time.Duration{}
 	c.s.mu.Lock()
 	for _, t := range c.s.pauseLog {
@@ -1192,7 +1193,8 @@ func (c *checker) lateness() {
 			if s.within(heard, at) && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard += s.Until - s.At + tick
 			}
-			// What a leader hears before it notices that it was paused gets that time too.
+			// A leader that was paused also gives that time to the sessions that it hears
+			// from before it notices the pause.
 			if s.Until <= at && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard = max(heard, s.Until+s.Until-s.At+tick)
 			}

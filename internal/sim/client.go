@@ -108,7 +108,7 @@ func (c *client) tag() string {
 	return fmt.Sprintf("c%d-%d", c.id, c.tags)
 }
 
-// errExpired is what a client gets that tries to resume a session that has ended.
+// errExpired is what a client gets when it tries to resume a session that has ended.
 var errExpired = errors.New("sim: session expired")
 
 // connect connects the client, unless it is connected, and tries until it succeeds or

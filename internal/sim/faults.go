@@ -465,7 +465,7 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 	}
 }
 
-// reconfigure gives a member a vote or takes it away, in at most so many attempts, and
+// reconfigure gives a member a vote or takes it away, in at most that many attempts, and
 // reports whether one was acknowledged. Each attempt names the version that the members
 // had when it was sent, so none that was delayed takes effect after the acknowledged one.
 func (c *client) reconfigure(m *member, votes bool, attempts int) bool {

@@ -103,7 +103,7 @@ type Commit struct {
 	Index   uint64
 	Digest  uint64
 	At      time.Duration // when the first member applied it
-	Seq     int           // likewise, as a number
+	Seq     int           // the same moment as a number; see Op
 	By      uint64        // that member
 	Changes []Change
 }

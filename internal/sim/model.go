@@ -83,7 +83,7 @@ func (w *world) track(path, data string, exists bool) {
 	w.quotas[of] = q
 }
 
-// exceeds reports whether a write that adds so many znodes and bytes exceeds a hard
+// exceeds reports whether a write that adds that many znodes and bytes exceeds a hard
 // limit.
 func (w *world) exceeds(path string, nodes, bytes int) bool {
 	q := w.enforced[w.quotaOf(w.enforced, path)]

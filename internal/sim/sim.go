@@ -53,7 +53,7 @@ func (o *Options) snapshotBytes() int64 {
 	return 16 << 10
 }
 
-// slack is how much longer than usual something may take that has a few steps.
+// slack is how much longer than usual something that has a few steps may take.
 func (s *sim) slack() time.Duration {
 	if s.opts.Real { // on a busy machine
 		return 5 * time.Second

@@ -40,7 +40,7 @@ type Checker struct {
 func NewChecker(highest uint64) *Checker { return &Checker{highest: highest} }
 
 // Do calls write if the token is not stale, and returns its error, or else returns [ErrStale].
-// A token is noted as accepted before write is called, also if write then fails. Calls of
+// A token is noted as accepted before write is called, even if write then fails. Calls of
 // write do not overlap: a check that is not one step with the write would let a stale write
 // follow a newer one.
 func (c *Checker) Do(token uint64, write func() error) error {

@@ -88,7 +88,7 @@ func (r *Run) Hot() (where []string, longest time.Duration) {
 	return where, r.longest
 }
 
-// Slack is how much longer than usual something may take that has a few steps.
+// Slack is how much longer than usual something that has a few steps may take.
 func (r *Run) Slack() time.Duration {
 	switch {
 	case !Woven():
