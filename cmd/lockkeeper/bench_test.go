@@ -47,8 +47,9 @@ func TestBenchProcess(t *testing.T) {
 	}
 	dir := t.TempDir()
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data")).waitReady()
-	// The command kills the server, starts it again, and prints its new process id.
-	script := fmt.Sprintf(`kill -9 %d; %s serve --listen "$ENDPOINT" --data %s/data >/dev/null 2>&1 & echo $! | tee %s/pid`, p.Process.Pid, binary, dir, dir)
+	// The command kills the server, starts it again when it has released its files, and
+	// prints its new process id.
+	script := fmt.Sprintf(`kill -9 %[1]d; while kill -0 %[1]d 2>/dev/null; do sleep 0.01; done; %[2]s serve --listen "$ENDPOINT" --data %[3]s/data >/dev/null 2>&1 & echo $! | tee %[3]s/pid`, p.Process.Pid, binary, dir)
 	t.Cleanup(func() {
 		var pid int
 		if b, err := os.ReadFile(filepath.Join(dir, "pid")); err == nil {

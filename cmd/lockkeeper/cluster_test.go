@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,9 @@ func TestClusterByClientPort(t *testing.T) {
 	for _, p := range procs {
 		p.waitReady()
 	}
+	waitFor(t, "every member's vote", func() bool { // one that starts late joins the others
+		return !slices.ContainsFunc(ask(t, "status", "--server", clients[0]).Members, func(m cluster.MemberInfo) bool { return !m.Voter })
+	})
 	for i, addr := range clients[:3] {
 		if s := ask(t, "status", "--server", addr); s.ID != uint64(i+1) || len(s.Members) != 3 {
 			t.Errorf("%+v", s)
