@@ -108,7 +108,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	p.listener, err = net.Listen("tcp", addr)
 	if by, key := sourceOf(flags.Lookup("admin")); err != nil && by == byFile {
 		// As in ZooKeeper: several servers on one machine often have the same file.
-		log.Warn("there is no HTTP port for operators", "key", key, "error", err)
+		log.Warn("cannot open the HTTP port for operators, so there is none", "key", key, "error", err)
 		return nil, nil
 	} else if err != nil {
 		return nil, err

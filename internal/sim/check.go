@@ -569,7 +569,8 @@ func (c *checker) locks() {
 
 // believesUntil is how long a client may believe that it holds a lock: until it releases
 // the lock, but no longer than two thirds of its session timeout after it sent the last
-// request that was answered. Stock clients do the same.
+// request that was answered. So does package lock. Stock clients count from when the answer
+// arrived, and may believe a little longer; see the conditions in docs/reliability.md.
 func believesUntil(p *Span, answered []answer) time.Duration {
 	until := p.CallAt + p.Timeout*2/3
 	for _, a := range answered { // in order of their calls
