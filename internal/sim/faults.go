@@ -254,7 +254,7 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 	each := s.opts.ElectionTimeout * time.Duration(40+r.IntN(50)) / 100
 	over := m.slow(func() error { time.Sleep(each); return nil })
 	hold += 2 * each
-	if s.opts.LongLog {
+	if s.longLog() {
 		hold += 6 * each
 	}
 	end := s.h.now() + hold
@@ -285,7 +285,7 @@ func (s *sim) fill(m *member, end, pause time.Duration) {
 			testhooks.Of(srv).View(func(v *fsm.View) { size = max(size, int(v.Tree().DataSize())) })
 		}
 		entries := 6 // a snapshot is due after two
-		if s.opts.LongLog {
+		if s.longLog() {
 			entries, size = 150, 0
 		}
 		for range entries {

@@ -46,8 +46,12 @@ type Options struct {
 	LongLog         bool // snapshots are rare, so a member that lags gets all entries
 }
 
-func (o *Options) snapshotBytes() int64 {
-	if o.LongLog {
+// longLog reports whether snapshots are rare. They are not where each entry takes long to
+// apply, since a member that starts with an empty disk would need most of the run for the log.
+func (s *sim) longLog() bool { return s.opts.LongLog && s.slack() <= 50*time.Millisecond }
+
+func (s *sim) snapshotBytes() int64 {
+	if s.longLog() {
 		return 4 << 20
 	}
 	return 16 << 10
@@ -280,7 +284,7 @@ func (m *member) open() error {
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.opts.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
+		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
 		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
 		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
