@@ -78,7 +78,7 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)
