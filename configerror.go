@@ -2,7 +2,7 @@ package lockkeeper
 
 import "fmt"
 
-// ConfigError reports an invalid field of a [Config]. [Open] returns it as a
+// ConfigError reports an invalid field of a [Config]. [Open] and [Restore] return it as a
 // *ConfigError.
 type ConfigError struct {
 	Field  string // name of the field, such as "MaxFrameBytes"

@@ -19,8 +19,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// This file has what Options.Write permits. Each action is a POST with a JSON object as its
-// body, and is answered with status 204, or with the reason why not: {"error": "…"}.
+// This file has what Options.Write permits, except for snapshots (snapshot.go). Each action is a
+// POST with a JSON object as its body, and is answered with status 204, or with the reason why
+// not: {"error": "…"}.
 
 // Limits of an action.
 const (
@@ -33,6 +34,7 @@ const (
 func (a *admin) actions(mux *http.ServeMux) {
 	mux.HandleFunc("POST /console/sessions/{id}/end", a.serveEndSession)
 	mux.HandleFunc("POST /console/locks/break", a.serveBreak)
+	mux.HandleFunc("GET /snapshot", a.serveSnapshot)
 }
 
 // refusal is an error with an HTTP status.
@@ -51,14 +53,24 @@ func refuse(status int, text string, args ...any) error {
 // Origin. It accepts everything that does not come from a browser.
 var crossOrigin = http.NewCrossOriginProtection()
 
+// mayAct decides whether a request may do what Options.Write permits.
+func (a *admin) mayAct(r *http.Request) error {
+	if !a.write {
+		return refuse(http.StatusForbidden, "not permitted: the server was started without --admin-write")
+	}
+	post := r.WithContext(r.Context())
+	post.Method = http.MethodPost // Check lets every GET in
+	if err := crossOrigin.Check(post); err != nil {
+		return refuse(http.StatusForbidden, "a browser sent this request for another site")
+	}
+	return nil
+}
+
 // read decides whether a request may act, and reads its body into q. It requires a content
 // type that a form on another site's page cannot send.
 func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
-	if !a.write {
-		return refuse(http.StatusForbidden, "this console is read-only: the server was started without --admin-write")
-	}
-	if err := crossOrigin.Check(r); err != nil {
-		return refuse(http.StatusForbidden, "a browser sent this request for another site")
+	if err := a.mayAct(r); err != nil {
+		return err
 	}
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, "the body must be JSON: Content-Type: application/json")

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/lockkeeper/lockkeeper"
 )
@@ -29,9 +30,11 @@ type Options struct {
 	// Write permits the two actions of the console that take locks away: ending any session
 	// of the cluster, which needs no permission in any ACL, and breaking a lock, which
 	// deletes the znode of a holder or of one who waits, if the ACL of its parent lets
-	// everybody delete. Whoever may send requests to the handler may do this.
+	// everybody delete. It also permits to get a snapshot, which has all data whatever the
+	// ACLs say, and the passwords of sessions (Server.WriteSnapshot). Whoever may send
+	// requests to the handler may do this.
 	Write bool
-	// Log receives a warning for each of these actions, with the address that asked for it.
+	// Log receives a warning each time, with the address that asked for it.
 	// If it is nil, nothing is logged.
 	Log *slog.Logger
 }
@@ -44,6 +47,7 @@ type Options struct {
 //	/metrics          metrics in the text format of Prometheus
 //	/healthz          200 unless the server has failed or was closed
 //	/readyz           200 while the server serves clients that read and write
+//	/snapshot         the state of the server, for lockkeeper.Restore, if Options.Write permits
 //
 // The handler is safe for concurrent use, and answers even after the server was closed. It
 // lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do.
@@ -74,6 +78,8 @@ type admin struct {
 	zooCfg string
 	write  bool
 	log    *slog.Logger
+
+	snapshots sync.Mutex // held while a snapshot is sent
 }
 
 // healthz answers Kubernetes' liveness probe. A server without a majority is alive:

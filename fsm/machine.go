@@ -87,6 +87,9 @@ func (m *Machine) Zxid() int64 { return m.zxid }
 // Index returns the log index of the last entry that was applied.
 func (m *Machine) Index() uint64 { return m.index }
 
+// Term returns the term of the last entry that had commands; 0 if there was none.
+func (m *Machine) Term() uint64 { return m.term }
+
 // Digest returns a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
 	return digest(m.sessions.All(), m.zxid, m.batches, appendMembers(nil, m.members, m.membersZxid), m.tree.Digest())

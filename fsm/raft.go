@@ -29,7 +29,6 @@ func (r *Replica) Apply(l *raft.Log) any {
 		return r.failed
 	}
 	if err := r.apply(l.Index, l.Term, l.Data); err != nil {
-		r.failed = fmt.Errorf("log entry %d: %w", l.Index, err)
 		for _, o := range r.observers {
 			o.Failed(r.failed)
 		}
@@ -76,12 +75,8 @@ func ElectionPort(peer int) int {
 
 // Snapshot takes a snapshot. Raft writes it while further entries are applied.
 func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
-	if r.failed != nil {
-		return nil, r.failed
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return persister{r.m.Snapshot()}, nil
+	s, err := r.State()
+	return persister{s}, err
 }
 
 // Load replaces the state with m, which the caller must not use any more.
@@ -110,7 +105,9 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 	}
 	rc.Close()
 	if errors.Is(err, ErrVersion) { // otherwise the leader would send it again and again
+		r.mu.Lock()
 		r.failed = fmt.Errorf("snapshot: %w", err)
+		r.mu.Unlock()
 		for _, o := range r.observers {
 			o.Failed(r.failed)
 		}

@@ -81,6 +81,23 @@ func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto
 	return m.txn.Changes
 }
 
+// epochGap is by how many epochs Restart raises the zxid. Every leader begins an epoch.
+const epochGap = 1 << 16
+
+// Restart makes m, which is the state of a snapshot, the first state of new servers: those
+// with these members, or a standalone one if there are none. It does so in an entry's place.
+//
+// The zxid becomes higher than all that clients have got from the old servers, even if these
+// have gone on for a while after the snapshot. Otherwise the new servers would refuse
+// those clients as long as their own zxid is lower, and would give out fencing tokens a
+// second time.
+func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
+	m.zxid = (max(m.zxid>>32, int64(m.term)) + epochGap) << 32
+	if m.index = index; !m.HasMembers(members) {
+		m.SetMembers(index, members)
+	}
+}
+
 // describe records what a reconfig said about members that Raft does not store: the
 // election port, which nothing uses, and the address for clients. If a client has
 // overwritten /zookeeper/config, describe restores it.

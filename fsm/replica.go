@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 
@@ -76,7 +77,7 @@ type Replica struct {
 	observers []Observer
 	completer Completer
 
-	failed error // why this replica no longer applies entries; only Raft's goroutine uses it
+	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
 
 // NewReplica returns a replica with the state of a new cluster.
@@ -171,11 +172,26 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 			w.Done(v, res)
 		}
 	})
+	if err != nil {
+		err = fmt.Errorf("log entry %d: %w", index, err)
+		r.failed = err
+	}
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Applied(index, term, len(entry))
 	}
 	return err
+}
+
+// State returns the state after the last entry that was applied here. It fails if an entry
+// could not be applied, since a part of that one may have been.
+func (r *Replica) State() (*Snapshot, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed != nil {
+		return nil, r.failed
+	}
+	return r.m.Snapshot(), nil
 }
 
 // Answer answers the commands of an entry that is not in the log (see [Machine.Answer]),

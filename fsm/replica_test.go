@@ -227,6 +227,9 @@ func TestReplicaFails(t *testing.T) {
 	if _, err := r.Snapshot(); !errors.Is(err, ErrVersion) {
 		t.Errorf("a snapshot of a failed replica: %v", err)
 	}
+	if _, err := r.State(); !errors.Is(err, ErrVersion) {
+		t.Errorf("the state of a failed replica: %v", err)
+	}
 }
 
 // TestReplicaNewerSnapshot checks that a snapshot of a newer version fails the replica.

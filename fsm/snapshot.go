@@ -112,7 +112,8 @@ func (w *sectionWriter) section(kind byte, payload []byte) {
 	w.w.Write(binary.BigEndian.AppendUint32(nil, sum))
 }
 
-// ReadSnapshot reads a snapshot and verifies it: checksums, totals and digest.
+// ReadSnapshot reads a snapshot, with nothing after it, and verifies it: checksums, totals
+// and digest.
 func ReadSnapshot(in io.Reader) (*Machine, error) {
 	r := &sectionReader{r: bufio.NewReaderSize(in, 64<<10)}
 	if err := r.magic(); err != nil {
@@ -178,6 +179,12 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 			if m.Digest() != sum {
 				return nil, r.damaged("digest %016x, should be %016x", m.Digest(), sum)
 			}
+			r.offset = r.next
+			if _, err := r.r.ReadByte(); err == nil {
+				return nil, r.damaged("something after the end")
+			} else if err != io.EOF {
+				return nil, err
+			}
 			return m, nil
 		default:
 			return nil, r.damaged("section of unknown kind %d", kind)
@@ -198,8 +205,10 @@ func (r *sectionReader) damaged(format string, args ...any) error {
 // read reads n bytes. It allocates memory as it reads, so a wrong n does not cost memory.
 func (r *sectionReader) read(n uint32) ([]byte, error) {
 	b, err := jute.ReadPayload(r.r, n, maxSection, nil)
-	if err != nil {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, r.damaged("cut short")
+	} else if err != nil {
+		return nil, err
 	}
 	r.next += int64(n)
 	return b, nil

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/crc32"
+	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -63,6 +66,45 @@ func TestSnapshotDamage(t *testing.T) {
 		}
 		if _, err := ReadSnapshot(bytes.NewReader(good[:i])); !errors.Is(err, ErrSnapshot) {
 			t.Errorf("truncated at byte %d: %v", i, err)
+		}
+	}
+	want := fmt.Sprintf("at offset %d: something after the end", len(good))
+	if _, err := ReadSnapshot(bytes.NewReader(append(good, 0))); !errors.Is(err, ErrSnapshot) || !strings.Contains(err.Error(), want) {
+		t.Errorf("with one more byte: %v", err)
+	}
+}
+
+// TestRestart checks that the zxid goes up, by whole epochs, and on from there with the next
+// leader, and that everything else stays, except for the members.
+func TestRestart(t *testing.T) {
+	for _, members := range [][]proto.QuorumServer{nil, {{ID: 1, Addr: "c:1"}}, small(t).members} {
+		m, was := small(t), small(t)
+		m.Restart(99, members)
+		if m.Index() != 99 || m.Term() != was.Term() || !m.HasMembers(members) || m.Zxid()>>32 != was.Zxid()>>32+epochGap || m.Check() != nil {
+			t.Errorf("%v: index %d, term %d, zxid %#x after %#x, members %v", members, m.Index(), m.Term(), m.Zxid(), was.Zxid(), m.members)
+		}
+		if same := was.HasMembers(members); same != (m.tree.Digest() == was.tree.Digest()) || m.sessions.Len() != was.sessions.Len() {
+			t.Errorf("%v: another state", members)
+		}
+		throughSnapshot(t, m, nil)
+		one(t, m, m.Term()+1, createCommand(5, "/next", 0))
+		if n := m.tree.Lookup("/next"); n == nil || n.Stat().Czxid != (was.Zxid()>>32+epochGap+1)<<32+1 {
+			t.Errorf("%v: the next zxid is %#x", members, m.Zxid())
+		}
+	}
+	m := NewMachine()
+	if m.Restart(2, nil); m.Zxid() != epochGap<<32 {
+		t.Errorf("a new state: zxid %#x", m.Zxid())
+	}
+}
+
+// TestSnapshotReadError: an error of the reader is not taken for the end of a snapshot.
+func TestSnapshotReadError(t *testing.T) {
+	good := encode(t, small(t))
+	for i := range len(good) + 1 {
+		_, err := ReadSnapshot(io.MultiReader(bytes.NewReader(good[:i]), iotest.ErrReader(errDisk)))
+		if !errors.Is(err, errDisk) || errors.Is(err, ErrSnapshot) {
+			t.Fatalf("after byte %d: %v", i, err)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func (a *adminFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&a.addr, "admin", "", "HTTP `ADDRESS` for operators: a console for browsers, metrics, ZooKeeper's commands and probes (docs/admin.md). By default there is none. A port without a host is on 127.0.0.1; port 0 picks a free one. An address that other machines can reach needs --admin-token-file or --admin-no-token")
 	f.StringVar(&a.tokenFile, "admin-token-file", "", "`FILE` with a token, which requests must have: Authorization: Bearer TOKEN. The probes do not need it")
 	f.BoolVar(&a.noToken, "admin-no-token", false, "let everyone who can connect to --admin use it, also from other machines")
-	f.BoolVar(&a.write, "admin-write", false, "let those who may use --admin end sessions and break locks, from the console or by HTTP. Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
+	f.BoolVar(&a.write, "admin-write", false, "let those who may use --admin end sessions and break locks, from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions. Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
 	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
 	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
 	f.BoolVar(&a.pprof, "admin-pprof", false, "serve profiles of this process at /debug/pprof")
@@ -75,7 +75,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	case a.tokenFile != "" && a.noToken:
 		return nil, badFlag(flags, "admin-no-token", "not together with --admin-token-file")
 	case a.write && a.noToken:
-		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions and break locks; use --admin-token-file")
+		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions, break locks and get all data; use --admin-token-file")
 	case !local && a.tokenFile == "" && !a.noToken:
 		return nil, badFlag(flags, "admin", "%s may be reached from other machines, and shows paths of znodes, addresses of clients and ids of sessions: "+
 			"say who may see that with --admin-token-file, or that everybody may with --admin-no-token", addr)

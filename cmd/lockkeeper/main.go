@@ -80,7 +80,7 @@ server that speaks that protocol.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = versionText() // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)

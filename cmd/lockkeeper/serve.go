@@ -79,6 +79,13 @@ variable or the configuration file is wrong.`,
 	return c
 }
 
+// What help says about flags that snapshot restore has, too.
+const (
+	logStoreUsage = "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one"
+	idUsage       = "this server's `ID`, from 1 to 254"
+	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer"
+)
+
 // define defines the flags of serve.
 func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
@@ -91,13 +98,13 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
-		f.StringVar(&cfg.LogStore, "log-store", "", "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one")
+		f.StringVar(&cfg.LogStore, "log-store", "", logStoreUsage)
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
 	group(all, "Cluster", func(f *pflag.FlagSet) {
-		f.Uint64Var(&cfg.ID, "id", 1, "this server's `ID`, from 1 to 254")
-		f.StringVar(&o.peers, "peers", "", "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer")
+		f.Uint64Var(&cfg.ID, "id", 1, idUsage)
+		f.StringVar(&o.peers, "peers", "", peersUsage)
 		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join the server waits until 'lockkeeper cluster add' adds it")
 		f.StringVar(&cfg.Join, "join", "", "join a running cluster: the peer port, `HOST:PORT`, of any of its members")
 		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")

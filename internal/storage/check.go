@@ -10,6 +10,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
+// State describes a replicated state.
+type State struct {
+	Zxid     int64  `json:"zxid"`
+	Znodes   int    `json:"znodes"`
+	Sessions int    `json:"sessions"`
+	Digest   string `json:"digest"`
+}
+
+func stateOf(m *fsm.Machine) State {
+	return State{m.Zxid(), m.Tree().Len(), m.Sessions().Len(), fmt.Sprintf("%016x", m.Digest())}
+}
+
 // Report is what [Check] found.
 type Report struct {
 	ServerID      uint64   `json:"serverId"`
@@ -17,10 +29,7 @@ type Report struct {
 	SnapshotIndex uint64   `json:"snapshotIndex"` // 0 without one
 	FirstIndex    uint64   `json:"firstIndex"`    // of the log; 0 if it is empty
 	LastIndex     uint64   `json:"lastIndex"`
-	Zxid          int64    `json:"zxid"`
-	Znodes        int      `json:"znodes"`
-	Sessions      int      `json:"sessions"`
-	Digest        string   `json:"digest"`
+	State
 	// Exposed is a file with passwords that other users may read.
 	Exposed string `json:"exposed,omitempty"`
 }
@@ -29,38 +38,49 @@ type Report struct {
 // of its log, the snapshots, every entry of the log, and the state that these
 // lead to. It changes nothing. If the server is running, the error is [ErrInUse].
 func Check(dir string) (*Report, error) {
+	report, _, err := verify(dir)
+	return report, err
+}
+
+func verify(dir string) (*Report, *fsm.Machine, error) {
 	has, err := logStoreOf(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	disk, err := cmp.Or(has, LogStores[0]).disk(hclog.NewNullLogger())
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	return checkDirectory(disk, dir)
+	return verifyDirectory(disk, dir)
 }
 
 func checkDirectory(disk diskStore, dir string) (*Report, error) {
+	report, _, err := verifyDirectory(disk, dir)
+	return report, err
+}
+
+// verifyDirectory is Check for a directory with the store disk. It also returns the state.
+func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) {
 	m, err := readMeta(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if m == nil {
-		return nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
+		return nil, nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
 	if err := disk.verify(dir); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	store, err := disk.open(dir, true)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer store.Close()
 	newest, snapshot, err := reading.wait()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	report := &Report{ServerID: m.ServerID, LogStore: disk.name(), Exposed: exposed(dir, disk.files(dir))}
 	machine := snapshot
@@ -71,7 +91,7 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 	}
 	old, err := supersededLog(disk.logPath(dir), store, newest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if old == nil {
 		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error {
@@ -86,19 +106,18 @@ func checkDirectory(disk diskStore, dir string) (*Report, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if report.FirstIndex, err = store.FirstIndex(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if report.LastIndex, err = store.LastIndex(); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	if err := machine.Check(); err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	report.Zxid, report.Znodes, report.Sessions = machine.Zxid(), machine.Tree().Len(), machine.Sessions().Len()
-	report.Digest = fmt.Sprintf("%016x", machine.Digest())
-	return report, nil
+	report.State = stateOf(machine)
+	return report, machine, nil
 }

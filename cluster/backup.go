@@ -1,0 +1,42 @@
+package cluster
+
+import (
+	"errors"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+// Restore makes cfg.Dir, which must be empty or not exist, the data directory of a server
+// that begins with the state m: of a standalone server, or of a member of the new cluster
+// that cfg.Peers lists. It does not start the server. m must not be used afterwards.
+//
+// Every member of a cluster is restored from the same state and with the same Peers and
+// Observers. They then agree from the beginning, as if they had all taken the same
+// snapshot of one log. Their zxids continue far above that of m (see [fsm.Machine.Restart]).
+func Restore(cfg Config, m *fsm.Machine) error {
+	first := cfg.first()
+	if len(first.Servers) == 0 {
+		return errors.New("cluster: a server that joins a cluster gets its state from there")
+	}
+	// A member whose log ends at index 1 could be taken for a new one (Status.Formed).
+	index, term := max(m.Index()+1, 2), max(m.Term(), 1)
+	m.Restart(index, fsm.Members(first))
+	return storage.Make(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log), func(s *storage.Storage) error {
+		if err := s.Stable.SetUint64([]byte(storage.TermKey), term); err != nil {
+			return err
+		}
+		trans := newLoneTransport(first.Servers[0].Address) // only asked to encode addresses
+		sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, index, term, first, index, trans)
+		if err != nil {
+			return err
+		}
+		if err := m.Snapshot().Write(sink); err != nil {
+			sink.Cancel()
+			return err
+		}
+		return sink.Close()
+	})
+}

@@ -1,0 +1,152 @@
+package cluster
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// someState returns the state of a standalone server with one session, which has a lock,
+// after an entry of term 5.
+func someState(t *testing.T) *fsm.Machine {
+	t.Helper()
+	m := fsm.NewMachine()
+	create := proto.CreateRequest{Path: "/lock", ACL: proto.OpenACL, Flags: proto.FlagEphemeral}
+	b := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(1, 7, 10_000, session.Password{1}))
+	b = fsm.AppendCommand(b, &fsm.Command{Op: proto.OpCreate, Session: 7, Conn: 1, Body: create.Append(nil)})
+	if err := m.Apply(40, 5, fsm.EndEntry(b, &fsm.Envelope{Origin: 1, Batch: 1, Count: 2}), nil); err != nil {
+		t.Fatal(err)
+	}
+	if m.Tree().Lookup("/lock") == nil {
+		t.Fatal("there is no lock")
+	}
+	return m
+}
+
+// reread returns the state after a snapshot was written and read.
+func reread(t *testing.T, m *fsm.Machine) *fsm.Machine {
+	t.Helper()
+	var b bytes.Buffer
+	if err := m.Snapshot().Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	again, err := fsm.ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
+// TestRestore restores a state to a standalone server, from there to a cluster, to a
+// cluster with other members, and back. All members get the same state, with the right
+// members and the next index. The zxid goes up each time.
+func TestRestore(t *testing.T) {
+	for _, kind := range storage.LogStores {
+		t.Run(string(kind), func(t *testing.T) {
+			base := testkit.MemoryDir(t)
+			state := someState(t)
+			for i, x := range []struct {
+				id        uint64
+				peers     map[uint64]string
+				observers []uint64
+				config    string // what /zookeeper/config begins with
+			}{
+				{id: 1},
+				{id: 3},
+				{peers: map[uint64]string{1: "a:7000", 2: "b:7000", 3: "c:7000"}, config: "server.1=a:7000:8000:participant\nserver.2=b:7000:8000:participant\nserver.3=c:7000:8000:participant\nversion="},
+				{peers: map[uint64]string{1: "a:7000", 2: "b:7000", 3: "c:7000"}, config: "server.1=a:7000:8000:participant\nserver.2=b:7000:8000:participant\nserver.3=c:7000:8000:participant\nversion="},
+				{peers: map[uint64]string{4: "d:7000", 2: "b:7000"}, observers: []uint64{2}, config: "server.2=b:7000:8000:observer\nserver.4=d:7000:8000:participant\nversion="},
+				{peers: map[uint64]string{2: "b:7000"}, config: "server.2=b:7000:8000:participant\nversion="},
+				{id: 2},
+			} {
+				ids := []uint64{x.id}
+				if x.id == 0 {
+					ids = nil
+					for id := range x.peers {
+						ids = append(ids, id)
+					}
+				}
+				var next *fsm.Machine
+				for _, id := range ids {
+					cfg := testConfig(filepath.Join(base, fmt.Sprintf("%d-%d", i, id)))
+					cfg.ID, cfg.LogStore, cfg.Peers, cfg.Observers = id, kind, x.peers, x.observers
+					if err := Restore(cfg, reread(t, state)); err != nil {
+						t.Fatal(err)
+					}
+					s, err := storage.Open(cfg.Dir, "", id, cfg.Log, raftLogger(cfg.Log))
+					if err != nil {
+						t.Fatal(err)
+					}
+					m := s.TakeState()
+					meta, err := s.NewestSnapshot()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if term, err := s.Term(); err != nil || term != 5 || meta.Term != 5 || meta.Index != state.Index()+1 || m.Index() != meta.Index {
+						t.Errorf("%d: term %d, entry %d of term %d", i, term, meta.Index, meta.Term)
+					}
+					if len(s.Members.Servers) != max(1, len(x.peers)) || !m.HasMembers(fsm.Members(s.Members)) {
+						t.Errorf("%d: the members are %v", i, s.Members)
+					}
+					if config := string(m.Tree().Lookup(znode.ConfigPath).Record().Data); !strings.HasPrefix(config, x.config) || x.config == "" && config != "" {
+						t.Errorf("%d: /zookeeper/config is %q", i, config)
+					}
+					if m.Zxid()>>32 <= state.Zxid()>>32 || m.Sessions().Len() != 1 || m.Tree().Lookup("/lock") == nil {
+						t.Errorf("%d: zxid %#x after %#x, %d sessions", i, m.Zxid(), state.Zxid(), m.Sessions().Len())
+					}
+					if next != nil && next.Digest() != m.Digest() {
+						t.Errorf("%d: member %d has another state than the first", i, id)
+					}
+					if next = m; s.Close() != nil {
+						t.Error("it cannot be closed")
+					}
+					if r, err := storage.Check(cfg.Dir); err != nil || r.Digest != fmt.Sprintf("%016x", m.Digest()) || r.ServerID != id || r.LogStore != kind {
+						t.Errorf("%d: Check says %+v, %v", i, r, err)
+					}
+					if x.id > 0 { // a standalone server
+						openReady(t, cfg)
+						if r, err := storage.Check(cfg.Dir); err != nil || r.FirstIndex != meta.Index+1 {
+							t.Errorf("%d: after a start, Check says %+v, %v", i, r, err)
+						}
+					}
+				}
+				state = next
+			}
+		})
+	}
+}
+
+// TestRestoreNothing restores the state of a server on which nothing was written. The log
+// of its members must not look like that of new members.
+func TestRestoreNothing(t *testing.T) {
+	cfg := testConfig(filepath.Join(testkit.MemoryDir(t), "data"))
+	cfg.Join, cfg.Addr = "b:7000", "a:7000"
+	if err := Restore(cfg, fsm.NewMachine()); err == nil || !strings.Contains(err.Error(), "joins a cluster") {
+		t.Errorf("a server that joins a cluster: %v", err)
+	}
+	if _, err := os.Stat(cfg.Dir); err == nil {
+		t.Error("there is a directory")
+	}
+	cfg.Join, cfg.Addr, cfg.Peers = "", "", map[uint64]string{1: "a:7000"}
+	if err := Restore(cfg, fsm.NewMachine()); err != nil {
+		t.Fatal(err)
+	}
+	s, err := storage.Open(cfg.Dir, "", 1, cfg.Log, raftLogger(cfg.Log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if newest, err := s.NewestSnapshot(); err != nil || newest.Index < 2 || newest.Term != 1 {
+		t.Errorf("%+v, %v", newest, err)
+	}
+}

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+func snapshotCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "snapshot COMMAND",
+		Short: "Save the state of a server in a file, or restore it",
+		Long: `Save the state of a server in a file, or make the data directories of new servers
+from it.
+
+The file has all data whatever the ACLs say, the digests of passwords in ACLs, and
+the passwords of sessions. Everything in it has a checksum.`,
+		Example: `  lockkeeper snapshot save backup --admin 127.0.0.1:8080
+  lockkeeper snapshot restore backup --data lockkeeper-data`,
+	}
+	c.AddCommand(saveCommand(), restoreCommand())
+	return c
+}
+
+// oneFile is the cobra.PositionalArgs of commands that take one file.
+func oneFile(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s takes one file", words(c))
+	}
+	return nil
+}
+
+// saveOptions are the flags of snapshot save.
+type saveOptions struct {
+	admin, tokenFile, data string
+	force, json            bool
+}
+
+func saveCommand() *cobra.Command {
+	var o saveOptions
+	c := &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save the state of a server in a file",
+		Long: `Save the state of a server in a file, verify the file, and print what is in it. The
+server either runs, with --admin and --admin-write, and goes on serving, or it does
+not run, and its data directory is read.
+
+A running server saves what it has applied. One that lags, or has no contact with a
+majority of its cluster, saves an older state. The directory of a cluster's member may
+also have writes that were never acknowledged.
+
+Only the user who saves it may read the file. It appears when it is complete and on
+the disk. If its server uses a certificate that this system does not trust, the
+variable SSL_CERT_FILE names the file with its authority.`,
+		Example: `  lockkeeper snapshot save backup --admin 127.0.0.1:8080
+  lockkeeper snapshot save backup --admin https://a:8080 --admin-token-file token
+  lockkeeper snapshot save backup --data lockkeeper-data`,
+		Args: oneFile,
+		RunE: func(c *cobra.Command, args []string) error { return o.save(c, args[0]) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.admin, "admin", "", "a running server: the `ADDRESS` of its HTTP port for operators, HOST:PORT or a URL")
+	f.StringVar(&o.tokenFile, "admin-token-file", "", "`FILE` with the token of --admin")
+	f.StringVar(&o.data, "data", "", "the data `DIR` of a server that is not running")
+	f.BoolVar(&o.force, "force", false, "replace FILE if it exists")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	completeFiles(c, "admin-token-file")
+	must(c.MarkFlagDirname("data"))
+	return c
+}
+
+// source returns a function that writes a snapshot from where the flags say, and the name
+// of that.
+func (o *saveOptions) source(flags *pflag.FlagSet) (write func(ctx context.Context, w io.Writer) error, from string, err error) {
+	byAdmin, admin := sourceOf(flags.Lookup("admin"))
+	byData, data := sourceOf(flags.Lookup("data"))
+	switch {
+	case byAdmin == byDefault && byData == byDefault:
+		return nil, "", usageError{errors.New("say what to save: a running server with --admin, or the data directory of one that is not running with --data")}
+	case byAdmin == byData:
+		return nil, "", badFlag(flags, "data", "not together with %s", admin)
+	case byAdmin == byDefault && o.tokenFile != "":
+		return nil, "", badFlag(flags, "admin-token-file", "only together with --admin, not with %s", data)
+	case byData > byAdmin && o.data == "":
+		return nil, "", badFlag(flags, "data", "it cannot be empty")
+	case byData > byAdmin:
+		return func(_ context.Context, w io.Writer) error {
+			_, err := storage.Save(o.data, w)
+			return err
+		}, o.data, nil
+	}
+	if from, err = snapshotURL(o.admin); err != nil {
+		return nil, "", badFlag(flags, "admin", "%w", err)
+	}
+	token := ""
+	if o.tokenFile != "" {
+		if token, err = readToken(o.tokenFile); err != nil {
+			return nil, "", badFlag(flags, "admin-token-file", "%w", err)
+		}
+	}
+	return func(ctx context.Context, w io.Writer) error { return fetchSnapshot(ctx, from, token, w) }, from, nil
+}
+
+// saved is what snapshot save prints.
+type saved struct {
+	File string `json:"file"`
+	storage.State
+	Bytes int64 `json:"bytes"`
+}
+
+func (o *saveOptions) save(c *cobra.Command, file string) error {
+	write, from, err := o.source(c.Flags())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	if err := o.mayReplace(file); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*.tmp") // only for this user
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // unless it was renamed
+	s := saved{File: file}
+	if err = write(ctx, f); err == nil {
+		s.Bytes, err = f.Seek(0, io.SeekCurrent)
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err == nil {
+		if s.State, err = storage.VerifySnapshot(f); err != nil {
+			err = fmt.Errorf("the snapshot of %s: %w", from, err)
+		}
+	}
+	if err == nil {
+		err = cmp.Or(f.Sync(), ctx.Err(), o.mayReplace(file))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), file); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(file)); err != nil {
+		return err
+	}
+	if o.json {
+		return json.NewEncoder(c.OutOrStdout()).Encode(s)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "saved %s: zxid 0x%x, %d znodes, %d sessions, %d bytes, digest %s\n", file, s.Zxid, s.Znodes, s.Sessions, s.Bytes, s.Digest)
+	return nil
+}
+
+// mayReplace returns an error if there is something at the path of the file that must stay.
+func (o *saveOptions) mayReplace(file string) error {
+	switch info, err := os.Lstat(file); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a file", file)
+	case !o.force:
+		return fmt.Errorf("%s exists; --force replaces it", file)
+	}
+	return nil
+}
+
+// syncDir makes the names of files in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// snapshotURL returns the URL of the snapshot of a server, given what --admin says.
+func snapshotURL(text string) (string, error) {
+	if !strings.Contains(text, "://") {
+		addr, _, err := adminAddr(text)
+		return "http://" + addr + "/snapshot", err
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return "", err
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return "", fmt.Errorf("%q is not HOST:PORT, http://HOST:PORT or https://HOST:PORT", text)
+	}
+	return u.JoinPath("snapshot").String(), nil
+}
+
+// silence is how long a server may send nothing of a snapshot.
+const silence = time.Minute
+
+var errSilent = fmt.Errorf("it has sent nothing for %v", silence)
+
+// fetchSnapshot writes what the server sends.
+func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(silence, func() { cancel(errSilent) })
+	defer watch.Stop()
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s: %w", from, cmp.Or(context.Cause(ctx), err))
+		}
+	}()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableKeepAlives = true
+	reply, err := transport.RoundTrip(r)
+	if err != nil {
+		return err
+	}
+	defer reply.Body.Close()
+	if reply.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(reply.Body, 4096))
+		var refusal struct{ Error string }
+		if json.Unmarshal(text, &refusal) != nil {
+			refusal.Error = strings.TrimSpace(string(text))
+		}
+		return fmt.Errorf("%s: %s", reply.Status, refusal.Error)
+	}
+	_, err = io.Copy(w, readerFunc(func(b []byte) (int, error) {
+		watch.Reset(silence)
+		return reply.Body.Read(b)
+	}))
+	return err
+}
+
+type readerFunc func(b []byte) (int, error)
+
+func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+
+// restoreOptions are the flags of snapshot restore.
+type restoreOptions struct {
+	config lockkeeper.Config
+	peers  string
+}
+
+func restoreCommand() *cobra.Command {
+	var o restoreOptions
+	c := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Make the data directory of a server from a file",
+		Long: `Make the data directory of a server that begins with a saved state. The directory
+must be empty or not exist. Without --peers it is for a standalone server; with --peers
+it is for a member of that new cluster. Restore the same file with the same --peers for
+every member, each with its --id, before any of them is started.
+
+The servers whose state it was must be stopped, and must never be started again with
+their old data. Sessions live on, with their locks, if their clients come back within
+their timeouts.`,
+		Example: `  lockkeeper snapshot restore backup --data lockkeeper-data
+
+  # The first of three servers; the others have --id 2 and --id 3
+  lockkeeper snapshot restore backup --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
+		Args: oneFile,
+		RunE: func(c *cobra.Command, args []string) error { return o.restore(c, args[0]) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
+	f.StringVar(&o.config.LogStore, "log-store", "", logStoreUsage)
+	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
+	f.StringVar(&o.peers, "peers", "", peersUsage)
+	completeWith(c, "log-store", "wal", "boltdb")
+	must(c.MarkFlagDirname("data"))
+	return c
+}
+
+func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
+	cfg, flags := &o.config, c.Flags()
+	switch {
+	case cfg.DataDir == "":
+		return badFlag(flags, "data", "it must say where to restore the snapshot")
+	case cfg.ID == 0: // in Config, it would mean the default
+		return badFlag(flags, "id", `it cannot be "0"`)
+	}
+	if o.peers != "" {
+		if cfg.Peers, cfg.Observers, err = parsePeers(o.peers); err != nil {
+			return badFlag(flags, "peers", "%w", err)
+		}
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = lockkeeper.Restore(*cfg, f)
+	bad := (*lockkeeper.ConfigError)(nil)
+	switch {
+	case errors.As(err, &bad):
+		return badField(flags, bad)
+	case errors.Is(err, fsm.ErrSnapshot), errors.Is(err, fsm.ErrVersion):
+		return fmt.Errorf("%s: %w", file, err)
+	case err != nil:
+		return err
+	}
+	r, err := storage.Check(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	serve := fmt.Sprintf("lockkeeper serve --data %s --id %d", cfg.DataDir, cfg.ID)
+	if o.peers != "" {
+		serve += " --peers " + o.peers
+	}
+	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serve)
+	return nil
+}

@@ -1,0 +1,76 @@
+package lockkeeper
+
+import (
+	"errors"
+	"io"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// WriteSnapshot writes the state that this server has applied, while it goes on serving.
+// [Restore] makes a data directory from it. A server of the cluster that lags, or has no
+// contact with a majority, writes an older state than others have.
+//
+// The snapshot has all data, whatever the ACLs say, the digests of passwords in ACLs, and
+// the passwords of sessions, with which anybody could resume them.
+//
+// WriteSnapshot fails before the server is first ready, because it may not have applied what
+// it has stored, after a fault, and after Close. After an error, what was written is no
+// complete snapshot, and Restore refuses it.
+func (s *Server) WriteSnapshot(w io.Writer) error {
+	select {
+	case <-s.stop:
+		return ErrClosed
+	default:
+	}
+	select {
+	case <-s.failed:
+		return s.fault
+	default:
+	}
+	select {
+	case <-s.ready:
+	default:
+		return errors.New("lockkeeper: the server is not ready")
+	}
+	state, err := s.replica.State()
+	if err != nil {
+		return err
+	}
+	return state.Write(w)
+}
+
+// Restore makes cfg.DataDir, which must be empty or not exist, the data directory of a server
+// that begins with the state of a snapshot, which [Server.WriteSnapshot] or the command
+// lockkeeper snapshot save has written. It opens no port; [Open] then starts the server. If
+// the snapshot is damaged, or there is another error, the directory is as before.
+//
+// Without Peers the server is standalone; with Peers it is a member of that new cluster.
+// Restore the same snapshot with the same Peers and Observers for each of its members,
+// before any of them is started. It does not matter which cluster or server the snapshot is
+// from, but no member of that cluster may be running any more, or be started with its old
+// data: a member that remembers a later state would take the others' away.
+//
+// The sessions of the snapshot live, with their ephemeral znodes, and their clients can
+// resume them. Those whose clients do not come back within their timeout expire. Zxids, and
+// so fencing tokens, are higher than all that the old servers have given out, unless these had
+// more than 65,536 leaders after the snapshot.
+func Restore(cfg Config, snapshot io.Reader) error {
+	if err := cfg.complete(); err != nil {
+		return err
+	}
+	switch {
+	case cfg.DataDir == "":
+		return badField("DataDir", "a snapshot is restored into a directory")
+	case cfg.Join != "":
+		return badField("Join", "a server that joins a cluster gets its state from there, not from a snapshot")
+	case len(cfg.Peers) == 0 && cfg.PeerAddr != "":
+		return badField("PeerAddr", "a server that waits until it is added to a cluster gets its state from there, not from a snapshot")
+	}
+	m, err := fsm.ReadSnapshot(snapshot)
+	if err != nil {
+		return err
+	}
+	return cluster.Restore(cfg.cluster(), m)
+}
