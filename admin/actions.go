@@ -59,7 +59,7 @@ func (a *admin) mayAct(r *http.Request) error {
 		return refuse(http.StatusForbidden, "not permitted: the server was started without --admin-write")
 	}
 	post := r.WithContext(r.Context())
-	post.Method = http.MethodPost // Check lets every GET in
+	post.Method = http.MethodPost // Check accepts every GET
 	if err := crossOrigin.Check(post); err != nil {
 		return refuse(http.StatusForbidden, "a browser sent this request for another site")
 	}
