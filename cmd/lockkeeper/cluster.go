@@ -223,19 +223,22 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 }
 
 // startTime is how long the commands try to reach servers that may just have been started.
-const startTime = 3 * time.Second
+const startTime = time.Second
 
-// errStandalone says that a server has no other members.
-var errStandalone = errors.New("is a standalone server, not a member of a cluster")
+// errNotServing says that a server closes the connections of clients.
+var errNotServing = errors.New("serves no clients at the moment, as when it has no majority; its peer port (--peer) tells more")
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
 func peersOf(ctx context.Context, servers string) (peers []string, err error) {
 	for late := time.After(startTime); ; {
 		for addr := range strings.SplitSeq(servers, ",") {
-			if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil || errors.Is(err, errStandalone) {
-				return peers, err
+			if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil {
+				return peers, nil
 			}
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNotServing) {
+			return nil, err
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
@@ -269,7 +272,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	}
 	switch {
 	case err == io.EOF:
-		return nil, fmt.Errorf("%s serves no clients at the moment, as when it has no majority; its peer port (--peer) tells more", addr)
+		return nil, fmt.Errorf("%s %w", addr, errNotServing)
 	case err != nil:
 		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}
@@ -278,7 +281,7 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", addr, err)
 	case len(members) == 0:
-		return nil, fmt.Errorf("%s %w", addr, errStandalone)
+		return nil, fmt.Errorf("%s is a standalone server, not a member of a cluster", addr)
 	}
 	self := uint64(c.Session.SessionID) >> 56 // the id of the server that opened the session
 	for _, m := range members {

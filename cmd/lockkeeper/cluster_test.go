@@ -107,7 +107,7 @@ func TestClusterByClientPort(t *testing.T) {
 	for server, says := range map[string]string{
 		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members", "x": "missing port",
 	} {
-		code, _, stderr := call(nil, "cluster", "status", "--server", server)
+		code, _, stderr := call(nil, "cluster", "status", "--timeout", "200ms", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {
 			t.Errorf("%s: exit code %d", server, code)
 		}
