@@ -230,16 +230,23 @@ var errNotServing = errors.New("serves no clients at the moment, as when it has 
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
-func peersOf(ctx context.Context, servers string) (peers []string, err error) {
+func peersOf(ctx context.Context, servers string) ([]string, error) {
+	var before error
 	for late := time.After(startTime); ; {
+		var err error
 		for addr := range strings.SplitSeq(servers, ",") {
+			var peers []string
 			if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil {
 				return peers, nil
 			}
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNotServing) {
+		switch {
+		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
+			return nil, cmp.Or(before, err) // that the last attempt was cut short tells less
+		case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNotServing):
 			return nil, err
 		}
+		before = err
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-late:
