@@ -271,6 +271,7 @@ func TestCluster(t *testing.T) {
 		must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 		lead := leader.Status()
 		for _, s := range m.servers {
+			testkit.Eventually(t, "leader's last entry", func() bool { return s.Status().Zxid == lead.Zxid })
 			h, st := admin.New(s, admin.Options{}), s.Status()
 			is := s == leader
 			if got, want := command(t, h, "leader"), map[string]any{

@@ -468,10 +468,7 @@ func testControlCluster(t *testing.T) {
 
 func testControlNetwork(t *testing.T) {
 	t.Parallel()
-	port := testkit.Port(t)
-	for slices.ContainsFunc([]int{1, 2}, func(i int) bool { return !free(port + i) }) {
-		port = testkit.Port(t)
-	}
+	port := testkit.Ports(t, 3)
 	addr := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", port+i) }
 	c := startControl(t, "--cluster", "3", "--election-timeout", "300ms", "--listen", addr(0))
 	if want := addr(0) + "," + addr(1) + "," + addr(2); c.addr != want {
@@ -524,14 +521,6 @@ func testControlNetwork(t *testing.T) {
 	c.do("/restart", fmt.Sprintf(`{"member": %d}`, lead))
 	_, err = c.openAt(lead).Exists("/n", false)
 	check1(t, err)
-}
-
-func free(port int) bool {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err == nil {
-		l.Close()
-	}
-	return err == nil
 }
 
 // TestTestControlRefuses sends requests that are wrong.

@@ -9,7 +9,10 @@ import (
 // Until release is called, the system does not assign the port to anyone who asks for
 // any free port, nor to an outgoing connection. A server that names the port can listen
 // on it, also after a restart. While no server listens, connections are refused.
-func TakePort() (port int, release func(), err error) {
+func TakePort() (port int, release func(), err error) { return takePort(0) }
+
+// takePort is TakePort for a certain port, or for any if it is 0.
+func takePort(want int) (port int, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, nil, os.NewSyscallError("socket", err)
@@ -20,7 +23,7 @@ func TakePort() (port int, release func(), err error) {
 		release()
 		return 0, nil, os.NewSyscallError("setsockopt", err)
 	}
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: want, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		release()
 		return 0, nil, os.NewSyscallError("bind", err)
 	}

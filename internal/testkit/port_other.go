@@ -2,12 +2,17 @@
 
 package testkit
 
-import "net"
+import (
+	"fmt"
+	"net"
+)
 
 // TakePort finds a free TCP port of 127.0.0.1 for a server that is to be started later.
 // On this system it cannot reserve the port, so another process may take it.
-func TakePort() (port int, release func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func TakePort() (port int, release func(), err error) { return takePort(0) }
+
+func takePort(want int) (port int, release func(), err error) {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", want))
 	if err != nil {
 		return 0, nil, err
 	}
