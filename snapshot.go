@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"context"
 	"errors"
 	"io"
 
@@ -19,20 +20,12 @@ import (
 // it has stored, after a fault, and after Close. After an error, what was written is no
 // complete snapshot, and Restore refuses it.
 func (s *Server) WriteSnapshot(w io.Writer) error {
-	select {
-	case <-s.stop:
-		return ErrClosed
-	default:
-	}
-	select {
-	case <-s.failed:
-		return s.fault
-	default:
-	}
-	select {
-	case <-s.ready:
-	default:
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Wait(now); errors.Is(err, context.Canceled) {
 		return errors.New("lockkeeper: the server is not ready")
+	} else if err != nil {
+		return err
 	}
 	state, err := s.replica.State()
 	if err != nil {
