@@ -65,7 +65,7 @@ func (m *membership) self(voter bool) *MemberInfo {
 // is set. form retries until it succeeds or the member stops.
 func (m *membership) form(first raft.Configuration) {
 	members, said, complained := infos(first), time.Now(), false
-	for wait := hurryGap; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
+	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		fresh, running, err := 1, m.cfg.Join, error(nil)
 		if len(members) > 0 {
 			fresh, running, err = m.survey(members)
@@ -160,7 +160,7 @@ func (m *membership) joinThrough(addr string) error {
 // configured as an observer.
 func (m *membership) awaitVote(addr string) {
 	ctx := m.peers.ctx
-	for wait := askAgain; m.cfg.votes(); wait = min(2*wait, time.Second) {
+	for wait := askSoon; m.cfg.votes(); wait = min(2*wait, time.Second) {
 		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
 		if ctx.Err() != nil {
 			return

@@ -190,8 +190,11 @@ func refuse(code proto.Code, format string, args ...any) error {
 
 // Times of requests about the members.
 const (
-	adminTimeout = 10 * time.Second      // for one change
-	askAgain     = 50 * time.Millisecond // between two attempts
+	adminTimeout = 10 * time.Second // for one change
+	// The time between two attempts is askSoon at first, and then twice as long each
+	// time, up to askAgain.
+	askSoon  = 2 * time.Millisecond
+	askAgain = 50 * time.Millisecond
 )
 
 // Change carries out a request. All requests except Status must go to the leader;
@@ -445,7 +448,7 @@ func (l lags) Unwrap() error { return l.error }
 func (m *membership) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
-	for {
+	for wait := askSoon; ; wait = min(2*wait, askAgain) {
 		now, err := m.raft.members()
 		if err != nil {
 			return err
@@ -471,7 +474,7 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 		}
 		done()
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached and have the current list of members", know, len(vote))
 		}
@@ -570,13 +573,13 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 	}
 	var goal uint64
 	m.replica.View(func(v *fsm.View) { goal = v.Index() })
-	for {
+	for wait := askSoon; ; wait = min(2*wait, askAgain) {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && s.Index >= goal {
 			return m.giveVote(x, patience)
 		}
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
 		}
@@ -666,7 +669,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
 	defer cancel()
-	for to := addr; ; {
+	for to, wait := addr, askSoon; ; {
 		r, err := ask(ctx, network, to, q)
 		switch {
 		case err != nil && (to == addr || !unreachable(err)):
@@ -682,7 +685,8 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 		}
 		to = addr // the leader is not known yet, or has just changed
 		select {
-		case <-time.After(askAgain):
+		case <-time.After(wait):
+			wait = min(2*wait, askAgain)
 		case <-ctx.Done():
 			return r, fmt.Errorf("%s: no member leads", addr)
 		}
@@ -730,12 +734,12 @@ func (m *membership) watch() {
 		case <-ctx.Done():
 			return
 		}
-		members, err := m.raft.members()
-		if err != nil || len(members) == 0 { // not added yet
-			continue
-		}
 		if m.leader.get().id != 0 {
 			every = 250 * time.Millisecond
+			continue
+		}
+		members, err := m.raft.members()
+		if err != nil || len(members) == 0 { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)
