@@ -33,6 +33,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -135,14 +136,16 @@ func Open(cfg Config) (*Server, error) {
 func (s *Server) listen(cfg *Config) (err error) {
 	if cfg.ClientAddr != "" {
 		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
-			return err
+			return fmt.Errorf("client port: %w", err)
 		}
 	}
 	if cfg.SecureAddr != "" {
 		s.tls = cfg.TLS.Clone()
-		s.secure, err = net.Listen("tcp", cfg.SecureAddr)
+		if s.secure, err = net.Listen("tcp", cfg.SecureAddr); err != nil {
+			return fmt.Errorf("TLS client port: %w", err)
+		}
 	}
-	return err
+	return nil
 }
 
 func (s *Server) closeListeners() {

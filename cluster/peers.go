@@ -109,7 +109,7 @@ func newPeerPort(network Network, addr string, log *slog.Logger) *peerPort {
 func (p *peerPort) open() error {
 	l, err := p.network.Listen(p.addr)
 	if err != nil {
-		return err
+		return fmt.Errorf("peer port: %w", err)
 	}
 	p.l = l
 	return nil

@@ -111,7 +111,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 		log.Warn("cannot open the HTTP port for operators, so there is none", "key", key, "error", err)
 		return nil, nil
 	} else if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("HTTP port for operators: %w", err)
 	}
 	p.listener = netutil.LimitListener(p.listener, maxAdminConns)
 	if secure != nil {

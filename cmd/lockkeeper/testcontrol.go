@@ -72,7 +72,7 @@ func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err e
 	defer keepHeapFloor(os.Getenv)()
 	l, err := net.Listen("tcp", o.testControl)
 	if err != nil {
-		return err
+		return fmt.Errorf("HTTP port for tests: %w", err)
 	}
 	defer l.Close()
 	t := &runOfServe{}
