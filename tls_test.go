@@ -282,7 +282,7 @@ func TestTLSConfig(t *testing.T) {
 		"lockkeeper: SecureAddr: ":    func(c *lockkeeper.Config) { c.SecureAddr = "" },
 		"needs a certificate":         func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
 		"lockkeeper: X509SuperUser: ": func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
-		"TLS client port: listen tcp": func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
+		"address already in use":      func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
 	} {
 		cfg := good
 		cfg.ClientAddr = port

@@ -192,7 +192,7 @@ func refuse(code proto.Code, format string, args ...any) error {
 const (
 	adminTimeout = 10 * time.Second // for one change
 	// The time between two attempts is askSoon at first, and then twice as long each
-	// time, up to askAgain.
+	// time, up to askAgain, or up to a second where a member waits for the cluster.
 	askSoon  = 2 * time.Millisecond
 	askAgain = 50 * time.Millisecond
 )

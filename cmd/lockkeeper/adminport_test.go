@@ -114,7 +114,7 @@ func TestServeAdmin(t *testing.T) {
 	if log := strings.Join(p.lines(), "\n"); !strings.Contains(log, "level=WARN") || !strings.Contains(log, "admin.serverPort") || adminLine.MatchString(log) {
 		t.Errorf("%s", log)
 	}
-	if code, _, stderr := call(nil, append(memory, "--admin", port)...); code != exitFault || !strings.Contains(stderr, "HTTP port for operators: ") {
+	if code, _, stderr := call(nil, append(memory, "--admin", port)...); code != exitFault || !strings.Contains(stderr, "HTTP port for operators: ") || !strings.Contains(stderr, "address already in use") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 	p = begin("--config", zooCfg(t, "admin.serverPort=0", "ssl.keyStore.password="))

@@ -242,7 +242,7 @@ func peersOf(ctx context.Context, servers string) ([]string, error) {
 		}
 		switch {
 		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-			return nil, cmp.Or(before, err) // that the last attempt was cut short tells less
+			return nil, cmp.Or(before, err) // an earlier error says more than that the last attempt was cut short
 		case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNotServing):
 			return nil, err
 		}
