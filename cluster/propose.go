@@ -3,6 +3,7 @@ package cluster
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"runtime"
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -161,6 +162,9 @@ func (p *proposer) run() {
 		case <-p.stop:
 			return
 		}
+		// Goroutines that can run may be about to propose a command. Letting each run once
+		// costs little, and the more commands share an entry, the less each costs.
+		runtime.Gosched()
 		entry, waiters, writes := p.batcher.take()
 		if len(waiters) == 0 {
 			continue
