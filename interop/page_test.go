@@ -97,10 +97,6 @@ It is reached by the HTTP/2 client of Go's standard library, which needs more of
 machine's processors than the raw client for ZooKeeper's protocol. It reads from the member
 itself, as ZooKeeper does.
 
-What bounds lockkeeper, and what was tried, is in decisions
-[16](decisions/016-where-a-lone-write-goes.md) and
-[18](decisions/018-what-bounds-the-rest.md).
-
 To measure again, on an otherwise idle Debian, as root:
 
     make bench-peers TURNS=%d
