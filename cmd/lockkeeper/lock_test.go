@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -379,4 +380,22 @@ func TestLockUsage(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	oneError(t, stderr, "127.0.0.1:1")
+}
+
+// TestUnknown: a server that answers no word is named once.
+func TestUnknown(t *testing.T) {
+	down, closed := errors.New("connection refused"), errors.New("not one of its words")
+	got := unknown(&lockscan.Words{Refused: map[string][]lockscan.ServerError{
+		"cons": {{Server: "a:1", Err: down}, {Server: "b:1", Err: closed}},
+		"dump": {{Server: "a:1", Err: down}, {Server: "b:1", Err: down}, {Server: "c:1", Err: closed}},
+	}})
+	want := []string{
+		"clients and ends of sessions are not known from a:1: connection refused",
+		"clients are not known from b:1: not one of its words",
+		"ends of sessions are not known from b:1: connection refused",
+		"ends of sessions are not known from c:1: not one of its words",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
 }

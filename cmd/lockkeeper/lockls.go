@@ -173,16 +173,30 @@ func (s *look) listing(root string, all bool) *listing {
 	if len(l.Locks) == 0 {
 		l.Notes = append(l.Notes, fmt.Sprintf("nobody holds a lock at %s or below", root))
 	} else {
-		for _, word := range []string{"cons", "dump"} {
-			for _, e := range s.words.Refused[word] {
-				l.Notes = append(l.Notes, fmt.Sprintf("%s are not known from %s: %v", map[string]string{"cons": "clients", "dump": "ends of sessions"}[word], e.Server, e.Err))
-			}
-		}
+		l.Notes = append(l.Notes, unknown(s.words)...)
 	}
 	for _, at := range l.Unreadable {
 		l.Notes = append(l.Notes, fmt.Sprintf("no permission to read all of %s", at))
 	}
 	return l
+}
+
+// unknown says what is not known because servers did not answer a word, with one line for
+// a server that answered none.
+func unknown(w *lockscan.Words) (notes []string) {
+	dump := w.Refused["dump"]
+	for _, e := range w.Refused["cons"] {
+		what := "clients"
+		if i := slices.IndexFunc(dump, func(d lockscan.ServerError) bool { return d.Server == e.Server }); i >= 0 && dump[i].Err.Error() == e.Err.Error() {
+			what = "clients and ends of sessions"
+			dump = slices.Delete(slices.Clone(dump), i, i+1)
+		}
+		notes = append(notes, fmt.Sprintf("%s are not known from %s: %v", what, e.Server, e.Err))
+	}
+	for _, e := range dump {
+		notes = append(notes, fmt.Sprintf("ends of sessions are not known from %s: %v", e.Server, e.Err))
+	}
+	return notes
 }
 
 func (s *look) shown(c *locks.Contender, now time.Time) shownSession {

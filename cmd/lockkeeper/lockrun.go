@@ -344,7 +344,7 @@ func (r *lockRun) take() (*lock.Held, error) {
 		held, err := acquire(ctx)
 		done <- taken{held, err}
 	}()
-	said := ""
+	said, began := "", time.Now()
 	looked := make(chan string, 1)
 	look := time.NewTimer(lookFirst)
 	defer look.Stop()
@@ -358,6 +358,9 @@ func (r *lockRun) take() (*lock.Held, error) {
 				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v", r.at, r.o.wait)}
 			case x.err != nil:
 				return nil, &exitError{exitNoRun, x.err}
+			}
+			if said != "" {
+				fmt.Fprintf(r.stderr, "lockkeeper: %s taken after %v, token %d\n", r.at, time.Since(began).Round(100*time.Millisecond), x.held.Token())
 			}
 			return x.held, nil
 		case <-look.C:

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,7 +200,7 @@ func TestLockRunExitCodes(t *testing.T) {
 	}
 }
 
-// TestLockRunWaits: lock run says who holds the lock, and takes its turn. A signal ends the wait.
+// TestLockRunWaits: lock run says who holds the lock, takes its turn, and says that. A signal ends the wait.
 func TestLockRunWaits(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
@@ -226,6 +227,10 @@ func TestLockRunWaits(t *testing.T) {
 	check1(t, l.Unlock())
 	if code := first.exit(); code != exitOK || first.line() != "mine" {
 		t.Errorf("exit code %d", code)
+	}
+	taken := regexp.MustCompile(`^lockkeeper: /lock taken after [0-9.]+m?s, token [0-9]+$`)
+	if said := first.lines(); len(said) != 2 || !taken.MatchString(said[1]) {
+		t.Errorf("it says %q", said)
 	}
 }
 
