@@ -149,7 +149,7 @@ function renderTotals(state) {
   const { server: s, totals: t } = state;
   const rows = [
     ["Locks held", t.locks], ["Waiting", t.waiting], ["Cycles", t.cycles, t.cycles > 0], ["Sessions", s.sessions],
-    ["Clients", s.connections], ["Znodes", s.znodes], ["Watches", s.watches], ["Data", bytes(s.dataBytes)],
+    ["Clients here", s.connections], ["Znodes", s.znodes], ["Watches", s.watches], ["Data", bytes(s.dataBytes)],
   ];
   keep($("#totals"), rows, (r) => r[0], (r) => element("div", {}, element("dt", {}, r[0]), element("dd")), (e, r) => {
     setText(e.lastChild, typeof r[1] === "number" ? count.format(r[1]) : r[1]);
@@ -232,7 +232,7 @@ function renderLocks(state, sessions) {
       const [place, who, address, token, since, left] = row.children;
       setText(place, (holds ? "holds" : ordinal(c.place)) + (c.shared ? " shared" : "") + (c.cycle ? ", cycle" : ""));
       const session = sessions.get(c.session);
-      setText(address, session?.addr || (session ? "other server" : "–"));
+      setText(address, session?.addr || (session ? "not connected here" : "–"));
       setText($("small", who), `token ${c.token}${session?.addr ? `, ${session.addr}` : ""}`);
       setText(token, c.token);
       setText(since.firstChild, duration(state.now - c.since));
@@ -257,7 +257,7 @@ function renderSessions(state) {
     element("td", {}, sessionButton(s.id), element("small")), element("td", { class: "wide muted" }), timeLeft(),
     element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" })), (row, s) => {
     const [id, address, left, ...numbers] = row.children;
-    const where = s.own ? "this port, for operators" : s.addr || "other server, or not connected";
+    const where = s.own ? "this port, for operators" : s.addr || "not connected here";
     setText($("small", id), where);
     setText(address, where);
     updateTimeLeft(left, s, state.now);
