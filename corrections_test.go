@@ -78,7 +78,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{".", "TestReconfigOwnServer", "FAIL"}}},
 	{"settle", []edit{
-		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tnow, err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tnow, err"},
+		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"lost disk", []edit{
 		{"cluster/cluster.go", "m.wg.Go(func() { m.membership.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.membership.gate.lift()"},

@@ -34,6 +34,9 @@ type edit struct{ file, old, new string }
 type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
+	{"a change of the members that waited in an old leader is made when it leads again", []edit{
+		{"cluster/members.go", "!leads || term != m.asked {", "!leads || term == 0 {"},
+	}, []finding{{"cluster", "TestChangeEndsWithItsTerm", "the change of an earlier term"}}},
 	{"a leader answers a sync without asking the majority", []edit{
 		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
 	}, []finding{{"cluster", "TestReadOnReplacedLeader", "FAIL"}, {"cluster", "TestReadWithoutMajority", "FAIL"}}},

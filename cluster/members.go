@@ -64,7 +64,8 @@ type membership struct {
 	transport  *transport
 	handover   *handover
 
-	changing turn // held by change while it changes the members
+	changing turn   // held by change while it changes the members
+	asked    uint64 // the term in which the change under way was asked for; guarded by changing
 }
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
@@ -209,6 +210,10 @@ func (m *membership) change(q Request) (Reply, error) {
 	case m.leader.get().id != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
+	term, leads := m.raft.term()
+	if !leads {
+		return Reply{}, ErrNotLeader
+	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
 	if err := m.raft.answer(m.raft.Barrier(adminTimeout)); err != nil {
@@ -225,6 +230,10 @@ func (m *membership) change(q Request) (Reply, error) {
 		m.changing.take() // an operator's changes wait for each other
 	}
 	defer m.changing.give()
+	m.asked = term
+	if err := m.stillLeads(); err != nil {
+		return Reply{}, err
+	}
 	members, err := m.raft.members()
 	if err != nil {
 		return Reply{}, err
@@ -265,6 +274,17 @@ func (m *membership) change(q Request) (Reply, error) {
 	}
 	s, err := m.status()
 	return Reply{Status: &s}, err
+}
+
+// stillLeads returns ErrNotLeader if the term is over in which the change under way was
+// asked for. Another leader may have been asked for it since, and for its opposite after
+// that: a member may have been removed, and added again with an empty disk. A change that
+// waited in the old leader must not undo that when the old leader leads again.
+func (m *membership) stillLeads() error {
+	if term, leads := m.raft.term(); !leads || term != m.asked {
+		return ErrNotLeader
+	}
+	return nil
 }
 
 func leaderError(err error) error {
@@ -444,11 +464,14 @@ func (l lags) Unwrap() error { return l.error }
 // settle waits until a majority of the voters after a change have the current list of
 // members, the one before the change. A voter refuses a candidate that is no voter in
 // the list that it has: if too few had the current list and this leader were lost, no
-// leader could be elected any more.
+// leader could be elected any more. It returns [ErrNotLeader] if this leader's term ends.
 func (m *membership) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
 	for wait := askSoon; ; wait = min(2*wait, askAgain) {
+		if err := m.stillLeads(); err != nil {
+			return err
+		}
 		now, err := m.raft.members()
 		if err != nil {
 			return err
@@ -469,7 +492,7 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 			}
 			if know > len(vote)/2 {
 				done()
-				return nil
+				return m.stillLeads()
 			}
 		}
 		done()
@@ -533,6 +556,9 @@ func checkMember(x MemberInfo) error {
 func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
 	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
 	if is != nil && is.Addr != x.Addr {
+		if err := m.stillLeads(); err != nil {
+			return err
+		}
 		change := m.raft.AddNonvoter
 		if is.Voter {
 			change = m.raft.AddVoter

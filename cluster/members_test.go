@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -105,6 +106,35 @@ func TestReconfigInProgress(t *testing.T) {
 			if err := receive(t, "the change", done); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// TestChangeEndsWithItsTerm: a change that still waits when its leader is replaced is not
+// made when that member leads again.
+func TestChangeEndsWithItsTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m, other := members[lead], members[(lead+1)%3]
+		m.membership.changing.take()
+		done := make(chan error, 1)
+		go func() {
+			_, err := m.Change(Request{Remove: members[(lead+2)%3].cfg.ID})
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		for _, hand := range [][2]*Member{{m, other}, {other, m}} {
+			if err := hand[0].membership.handover.to(hand[1].cfg.ID); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
+		}
+		m.membership.changing.give()
+		if err := receive(t, "the change", done); err != ErrNotLeader {
+			t.Errorf("the change of an earlier term: %v", err)
+		}
+		if all, err := m.raft.members(); err != nil || len(all) != 3 {
+			t.Errorf("the members are %v, %v", all, err)
 		}
 	})
 }
