@@ -533,8 +533,18 @@ func TestConsoleWrite(t *testing.T) {
 	b.sees("!" + isOpen)
 	focus("#locks")
 
-	// An error is shown in place.
+	// An error is shown in place, even in a dialog that opened before the browser sent the
+	// close event of the one before.
 	click(button("#locks", keeper))
+	b.sees(isOpen)
+	eval[bool](b, fmt.Sprintf(`(() => {
+		const dialog = document.querySelector("#confirm");
+		dialog.addEventListener("close", () => { window.wasClosed = true; }, { once: true });
+		document.querySelector("#confirm-cancel").click();
+		document.querySelector(%q).click();
+		return dialog.open;
+	})()`, button("#locks", keeper)))
+	b.sees("window.wasClosed")
 	click("#confirm-do")
 	says("#confirm-error", "the ACL of "+guarded, "does not let everybody delete")
 	b.sees(isOpen)

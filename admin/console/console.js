@@ -427,7 +427,10 @@ $("#confirm-do").addEventListener("click", async () => {
   setText($("#confirm-error"), failed);
 });
 
+// The browser sends close a moment after the dialog has closed. By then the dialog may be open
+// with the next question, which must stay.
 $("#confirm").addEventListener("close", () => {
+  if (!question || $("#confirm").open) return;
   const { done, opener, section } = question;
   question = null;
   (done || !opener.isConnected ? $(section) : opener).focus({ preventScroll: true });
