@@ -417,6 +417,26 @@ var multiChecks = []Check{
 		},
 	},
 	{
+		Name:  "multi/null ACL's zxid",
+		Says:  "A create with a null ACL makes the whole multi fail with MarshallingError, without consuming a zxid unless its flags are unknown.",
+		In:    releases.MultiReadsModes,
+		Alone: true,
+		run: func(t *trial) {
+			t.undisturbed(func(string) {
+				k := t.connect()
+				zxid := k.ping().Zxid
+				for _, x := range []struct {
+					flags int32
+					takes int64
+				}{{0, 0}, {proto.FlagContainer, 0}, {proto.FlagTTL, 0}, {proto.FlagTTLSequential, 0}, {7, 1}, {-1, 1}} {
+					zxid += x.takes
+					f := k.wantRaw(proto.MarshallingError, proto.OpMulti, body(int(proto.OpCreate), false, -1, t.path("x"), -1, -1, int(x.flags), -1, true, -1))
+					t.equal(fmt.Sprintf("the zxid of a multi with flags %d", x.flags), f.Zxid, zxid)
+				}
+			})
+		},
+	},
+	{
 		Name: "multi/unknown flags fail one operation",
 		Says: "A create in a multi with unknown flags fails with BadArguments.",
 		In:   releases.MultiChecksModes,

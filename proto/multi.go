@@ -52,14 +52,18 @@ func decodeMultiOps(d *jute.Decoder, kind OpCode) []MultiOp {
 			return nil
 		}
 		// Only in a multi does ZooKeeper (since 3.8.2) check a create's mode and ACL
-		// while it decodes the request. The TTL modes are allowed only in createTTL.
+		// while it decodes the request. The TTL modes are allowed only in createTTL. The
+		// order matters, because only the error of the ACL costs no zxid.
 		if c, ok := r.(*CreateRequest); ok {
 			switch {
-			case c.Flags < FlagPersistent || c.Flags > FlagContainer:
+			case c.Flags < FlagPersistent || c.Flags > FlagTTLSequential:
 				d.Fail(ErrMulti)
 				return nil
 			case c.ACL == nil:
 				d.Fail(jute.ErrNull)
+				return nil
+			case c.Flags > FlagContainer:
+				d.Fail(ErrMulti)
 				return nil
 			}
 		}
