@@ -676,6 +676,11 @@ func multiEnd(f *frame) *frame { return f.int(-1).bool(true).int(-1) }
 
 func (g *generator) multi(f *frame) *frame {
 	for range g.IntN(6) {
+		// With a second large value the frame could exceed the limit, and that ends the
+		// connection.
+		if f.literals() > 20_000 {
+			break
+		}
 		switch x := g.IntN(100); {
 		case x < 40:
 			op, body := g.creation(true)

@@ -81,6 +81,15 @@ func (f *frame) str(v string) *frame    { return f.bytes(jute.AppendString(nil, 
 func (f *frame) buffer(v []byte) *frame { return f.bytes(jute.AppendBuffer(nil, v)) }
 func (f *frame) part(p part) *frame     { f.Parts = append(f.Parts, p); return f }
 
+// literals returns how many bytes of the frame are known before it is sent.
+func (f *frame) literals() int {
+	n := 0
+	for i := range f.Parts {
+		n += len(f.Parts[i].Bytes)
+	}
+	return n
+}
+
 // blanks has the values to fill in.
 type blanks struct {
 	root    string
