@@ -537,13 +537,16 @@ func TestConsoleWrite(t *testing.T) {
 	// close event of the one before.
 	click(button("#locks", keeper))
 	b.sees(isOpen)
-	eval[bool](b, fmt.Sprintf(`(() => {
+	reopened := eval[bool](b, fmt.Sprintf(`(() => {
 		const dialog = document.querySelector("#confirm");
 		dialog.addEventListener("close", () => { window.wasClosed = true; }, { once: true });
 		document.querySelector("#confirm-cancel").click();
 		document.querySelector(%q).click();
 		return dialog.open;
 	})()`, button("#locks", keeper)))
+	if !reopened {
+		t.Error("the dialog does not open right after it has closed")
+	}
 	b.sees("window.wasClosed")
 	click("#confirm-do")
 	says("#confirm-error", "the ACL of "+guarded, "does not let everybody delete")

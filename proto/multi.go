@@ -53,7 +53,8 @@ func decodeMultiOps(d *jute.Decoder, kind OpCode) []MultiOp {
 		}
 		// Only in a multi does ZooKeeper (since 3.8.2) check a create's mode and ACL
 		// while it decodes the request. The TTL modes are allowed only in createTTL. The
-		// order matters, because only the error of the ACL costs no zxid.
+		// order matters, because a null ACL is the only one of these errors that consumes
+		// no zxid.
 		if c, ok := r.(*CreateRequest); ok {
 			switch {
 			case c.Flags < FlagPersistent || c.Flags > FlagTTLSequential:
