@@ -43,8 +43,11 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tcase raft.Candidate:\n\t\tp.stepDown()\n", ""},
+		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
+	{"successor that lost an election", []edit{
+		{"cluster/transport.go", "\t\tt.endElection(peerTimeout)\n", ""},
+	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},

@@ -312,25 +312,15 @@ func (p *pulse) tellState(c net.Conn) {
 
 // stand has this member stand for election, by giving Raft the message with which a
 // leader hands over: then the others vote for it even if they still know a leader.
-// contacts.mayStand has checked that a majority has lost its leader. If Raft is still
-// a candidate in an earlier election, it would wait for its own long timeout, so it
-// steps down first.
+// contacts.mayStand has checked that a majority has lost its leader.
 func (p *pulse) stand() {
-	switch p.raft.State() {
-	case raft.Leader:
+	if p.raft.State() == raft.Leader {
 		return
-	case raft.Candidate:
-		p.stepDown()
 	}
+	p.transport.endElection(p.contacts.sure)
 	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
 	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.sure)
 }
 
-// stepDown turns a leader or a candidate into a follower, by giving Raft a vote
-// request of a later term. The request comes with an empty log, so it gets no vote.
-func (p *pulse) stepDown() {
-	if p.raft.State() == raft.Follower {
-		return
-	}
-	p.transport.give(&raft.RequestVoteRequest{RPCHeader: p.transport.header(), Term: p.raft.CurrentTerm() + 1, LeadershipTransfer: true}, p.contacts.sure)
-}
+// stepDown turns a leader or a candidate into a follower.
+func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.sure) }

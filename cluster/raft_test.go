@@ -112,27 +112,7 @@ func TestLogNotStored(t *testing.T) {
 // its election timeout is over, if it stood as a leader's chosen successor does.
 func TestCandidateFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var net *memnet.Network
-		var m, elected *Member
-		for won := false; !won; { // now and then the old leader wins the next election
-			net = memnet.New()
-			members, lead := threeMembers(t, net, new(lines))
-			m, elected = members[(lead+1)%3], members[(lead+2)%3]
-			old := members[lead]
-			time.Sleep(time.Second) // so that all have the whole log
-			cutOff(net, members, (lead+1)%3)
-			m.pulse.stand()
-			elected.pulse.stand()
-			until(t, "another leader", func() bool {
-				won = elected.raft.State() == raft.Leader
-				return won || old.raft.State() == raft.Leader && old.raft.CurrentTerm() > m.raft.CurrentTerm()
-			})
-		}
-		if a, b := m.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
-			t.Fatalf("they stood in terms %d and %d", a, b)
-		}
-		net.Heal()
-		time.Sleep(3 * time.Second)
+		m, elected := lostElection(t)
 		if m.Leader() != elected.cfg.ID {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
@@ -140,4 +120,45 @@ func TestCandidateFollows(t *testing.T) {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})
+}
+
+// TestHandOverToCandidate: a leader hands over to a member that Raft still calls a
+// candidate in the election which this leader won.
+func TestHandOverToCandidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, elected := lostElection(t)
+		if s := m.raft.State(); s != raft.Candidate {
+			t.Fatalf("Raft has the loser as a %s", s)
+		}
+		if err := elected.membership.handover.to(m.cfg.ID); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// lostElection starts three members, of which one, loser, has lost an election to another
+// in the same term, and follows it since.
+func lostElection(t *testing.T) (loser, elected *Member) {
+	t.Helper()
+	var net *memnet.Network
+	for won := false; !won; { // now and then the old leader wins the next election
+		net = memnet.New()
+		members, lead := threeMembers(t, net, new(lines))
+		loser, elected = members[(lead+1)%3], members[(lead+2)%3]
+		old := members[lead]
+		time.Sleep(time.Second) // so that all have the whole log
+		cutOff(net, members, (lead+1)%3)
+		loser.pulse.stand()
+		elected.pulse.stand()
+		until(t, "another leader", func() bool {
+			won = elected.raft.State() == raft.Leader
+			return won || old.raft.State() == raft.Leader && old.raft.CurrentTerm() > loser.raft.CurrentTerm()
+		})
+	}
+	if a, b := loser.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
+		t.Fatalf("they stood in terms %d and %d", a, b)
+	}
+	net.Heal()
+	time.Sleep(3 * time.Second)
+	return loser, elected
 }

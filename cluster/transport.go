@@ -62,6 +62,9 @@ func (t *transport) header() raft.RPCHeader {
 
 // pass gives a message to Raft's main goroutine.
 func (t *transport) pass(rpc raft.RPC) {
+	if _, stand := rpc.Command.(*raft.TimeoutNowRequest); stand {
+		t.endElection(peerTimeout)
+	}
 	select {
 	case t.rpcs <- rpc:
 	case <-t.peers.ctx.Done():
@@ -86,6 +89,25 @@ func (t *transport) give(message any, patience time.Duration) {
 	case <-answered:
 	case <-late.C:
 	case <-t.peers.ctx.Done():
+	}
+}
+
+// endElection ends this member's candidacy in an election, before it is given TimeoutNow
+// again. A candidate that stood because of that message remains one in Raft until its own
+// long timeout, even if another member was elected, and until then ignores the next
+// TimeoutNow. It gives up after patience.
+func (t *transport) endElection(patience time.Duration) {
+	if t.raft.State() == raft.Candidate {
+		t.stepDown(patience)
+	}
+}
+
+// stepDown turns a leader or a candidate into a follower, by giving Raft a vote
+// request of a later term. The request comes with an empty log, so it gets no vote. It
+// gives up after patience.
+func (t *transport) stepDown(patience time.Duration) {
+	if t.raft.State() != raft.Follower {
+		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: t.raft.CurrentTerm() + 1, LeadershipTransfer: true}, patience)
 	}
 }
 
