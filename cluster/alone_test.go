@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -28,7 +29,8 @@ type base struct {
 	pulse   *pulse // not running; it has the other parts
 }
 
-// newBase starts a base. Without members, Raft has no configuration yet.
+// newBase starts a base, in a bubble of synctest. Without members, Raft has no configuration
+// yet.
 func newBase(t *testing.T, members ...MemberInfo) *base {
 	t.Helper()
 	network := memnet.New()
@@ -90,6 +92,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 	if voters(members) == 1 {
 		until(t, "Raft leads", func() bool { return n.State() == raft.Leader })
 		b.leader.set(1, "a:1")
+		synctest.Wait() // until this member has applied its first entry
 	}
 	return b
 }

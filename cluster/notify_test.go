@@ -37,7 +37,6 @@ func TestNotifier(t *testing.T) {
 			case <-time.After(time.Second):
 			}
 		}
-		synctest.Wait() // until this member's first entry is committed
 		n := newNotifier(b.lifecycle, p.raft, p.transport, p.commits)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
