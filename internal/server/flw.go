@@ -406,14 +406,21 @@ func (s *Server) state() (st state) {
 
 func (s *Server) counts(b *text) {
 	st := s.state()
-	least, mean, greatest := s.stats.latency()
-	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", int64(least), decimal(mean), int64(greatest))
+	least, mean, greatest := s.latency()
+	fmt.Fprintf(b, "Latency min/avg/max: %d/%s/%d\n", least, mean, greatest)
 	fmt.Fprintf(b, "Received: %d\nSent: %d\nConnections: %d\n", s.stats.received.Load(), s.stats.sent.Load(), len(s.connections()))
 	role := s.role()
 	fmt.Fprintf(b, "Outstanding: %d\nZxid: 0x%x\nMode: %s\nNode count: %d\n", s.stats.outstanding.Load(), st.zxid, role, st.znodes)
 	if q, _ := s.cfg.Proposer.Quorum(); role == "leader" {
 		fmt.Fprintf(b, "Proposal sizes last/min/max: %d/%d/%d\n", q.Last, q.Min, q.Max)
 	}
+}
+
+// latency returns the smallest, mean and greatest latency in milliseconds. As in ZooKeeper,
+// only the mean has decimal places; the others are rounded so that they enclose it.
+func (s *Server) latency() (least int64, mean string, greatest int64) {
+	a, b, c := s.stats.latency()
+	return a.Milliseconds(), decimal(float64(b) / float64(time.Millisecond)), (c + time.Millisecond - 1).Milliseconds()
 }
 
 // decimal formats a number as ZooKeeper does, with one to four decimal places.
@@ -427,7 +434,7 @@ func decimal(v float64) string {
 
 func mntr(s *Server, _ *conn, b *text) {
 	st := s.state()
-	least, mean, greatest := s.stats.latency()
+	least, mean, greatest := s.latency()
 	line := func(key string, value any) { fmt.Fprintf(b, "zk_%s\t%v\n", key, value) }
 	line("version", s.version())
 	role := s.role()
@@ -443,7 +450,7 @@ func mntr(s *Server, _ *conn, b *text) {
 		line("synced_followers", quorum.Followers)
 		line("synced_non_voting_followers", 0) // only observers do not vote
 		line("synced_observers", quorum.Observers)
-		line("pending_syncs", 0) // a sync goes through the log
+		line("pending_syncs", 0) // the leader keeps no queue of syncs
 		line("leader_uptime", quorum.Leads.Milliseconds())
 		line("last_proposal_size", quorum.Last)
 		line("min_proposal_size", quorum.Min)
@@ -454,7 +461,7 @@ func mntr(s *Server, _ *conn, b *text) {
 	}
 	line("ephemerals_count", st.ephemerals)
 	line("num_alive_connections", len(s.connections()))
-	line("avg_latency", decimal(mean))
+	line("avg_latency", mean)
 	line("outstanding_requests", s.stats.outstanding.Load())
 	line("znode_count", st.znodes)
 	line("global_sessions", st.sessions)
@@ -464,7 +471,7 @@ func mntr(s *Server, _ *conn, b *text) {
 	line("max_client_response_size", s.stats.maxReply.Load())
 	line("watch_count", st.watches)
 	line("auth_failed_count", s.stats.authFailed.Load())
-	line("min_latency", int64(least))
+	line("min_latency", least)
 	if open, limit, ok := fileDescriptors(); ok {
 		line("max_file_descriptor_count", limit)
 		line("open_file_descriptor_count", open)
@@ -472,7 +479,7 @@ func mntr(s *Server, _ *conn, b *text) {
 	line("approximate_data_size", st.dataSize)
 	line("local_sessions", 0)
 	line("uptime", time.Since(s.start).Milliseconds())
-	line("max_latency", int64(greatest))
+	line("max_latency", greatest)
 	line("min_client_response_size", s.stats.minReply.Load())
 	for _, c := range s.stats.counters() {
 		line(c.key, c.v.Load())

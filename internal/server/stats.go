@@ -105,12 +105,15 @@ func lower(v *atomic.Int64, x int64) {
 	}
 }
 
-// latency returns the smallest, mean and greatest latency in milliseconds.
-func (s *stats) latency() (least, mean, greatest float64) {
+// latency returns the smallest, mean and greatest latency. A request that is being counted
+// meanwhile does not bring them out of order.
+func (s *stats) latency() (least, mean, greatest time.Duration) {
 	if n := s.latencyCount.Load(); n > 0 {
-		mean = float64(s.latencySum.Load()) / float64(n) / 1000
+		mean = time.Duration(s.latencySum.Load()) * time.Microsecond / time.Duration(n)
 	}
-	return float64(max(0, s.latencyMin.Load())) / 1000, mean, float64(s.latencyMax.Load()) / 1000
+	least = time.Duration(max(0, s.latencyMin.Load())) * time.Microsecond
+	greatest = time.Duration(s.latencyMax.Load()) * time.Microsecond
+	return least, min(max(mean, least), greatest), greatest
 }
 
 // Stats are a server's counters. Received, Sent and the latencies cover the time
@@ -132,13 +135,9 @@ func (s *Server) Stats() Stats {
 	x := Stats{
 		Serving: s.isServing(), ReadOnly: s.isReadOnly(), Uptime: time.Since(s.start), Connections: len(s.connections()),
 		Outstanding: s.stats.outstanding.Load(), Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
-		MinLatency: time.Duration(max(0, s.stats.latencyMin.Load())) * time.Microsecond,
-		MaxLatency: time.Duration(s.stats.latencyMax.Load()) * time.Microsecond,
-		Handovers:  s.stats.handovers.Durations(),
+		Handovers: s.stats.handovers.Durations(),
 	}
-	if n := s.stats.latencyCount.Load(); n > 0 {
-		x.AvgLatency = time.Duration(s.stats.latencySum.Load()/n) * time.Microsecond
-	}
+	x.MinLatency, x.AvgLatency, x.MaxLatency = s.stats.latency()
 	return x
 }
 
