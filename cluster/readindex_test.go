@@ -294,8 +294,8 @@ func TestReadAsksLeader(t *testing.T) {
 			t.Error("it is lost")
 		}
 
-		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
 		b.pulse.commits.set(5, 1)
+		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
 		receive(t, "a question", asked)
 		synctest.Wait()
 		b.leader.suspend()

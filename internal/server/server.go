@@ -296,10 +296,12 @@ func (s *Server) Close() {
 func (s *Server) Wait() { s.wg.Wait() }
 
 // Disconnect closes the connection of a session and reports whether there was one.
-// The session continues.
+// The session continues. From now on it counts as not connected, although the
+// connection's goroutines may end a moment later.
 func (s *Server) Disconnect(session int64) bool {
 	s.mu.Lock()
 	c := s.sessions[session]
+	delete(s.sessions, session)
 	s.mu.Unlock()
 	if c == nil {
 		return false

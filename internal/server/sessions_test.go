@@ -269,3 +269,26 @@ func TestIdentitiesAreBounded(t *testing.T) {
 		closed(t, c)
 	})
 }
+
+// TestDisconnect: a session has no connection any more when Disconnect returns, and can be
+// resumed.
+func TestDisconnect(t *testing.T) {
+	noGoroutineLeft(t)
+	p := open(t, server.Config{})
+	for range 100 {
+		c := connect(t, p.dial)
+		id := c.Session.SessionID
+		if !p.Connected(id) || !p.Disconnect(id) {
+			t.Fatal("it had no connection")
+		}
+		if p.Connected(id) || p.Disconnect(id) {
+			t.Fatal("it still has a connection")
+		}
+		c.Close()
+		again := must(rawclient.Resume(must(p.dial())(t), c.Session))(t)
+		if again.Session.SessionID != id || !p.Connected(id) {
+			t.Fatal("it is not resumed")
+		}
+		again.Close()
+	}
+}
