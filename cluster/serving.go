@@ -246,6 +246,7 @@ func (s *service) run() {
 			}
 		}
 		if now && !serving {
+			s.follow(*s.pulse.verdict.Load()) // Raft may have found a leader since the last look
 			serving = true
 			served = s.nowMs()
 			if late.timer != nil {

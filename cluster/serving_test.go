@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -54,6 +55,41 @@ func (b *base) tick() {
 			}
 		}
 	})
+}
+
+// TestServingKnowsLeader: when a service tells that clients can be served, it has noted who
+// leads, also if it learns of both at once.
+func TestServingKnowsLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		logged := make(chan []byte)
+		b.cfg.Log = slog.New(slog.NewTextHandler(unbuffered(logged), nil))
+		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
+		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, b.proposer())
+		b.leader.set(0, "")
+		p.verdict.Store(&verdict{lost: true})
+		b.tick()
+		b.wg.Go(s.run)
+		synctest.Wait()
+		p.verdict.Store(&verdict{leads: true})
+		l.gain(p.moment())
+		synctest.Wait() // until it logs that it has noted the leader
+		if len(s.changes) > 0 {
+			t.Error("it serves before it has noted the leader")
+		}
+		receive(t, "the message about the leader", logged)
+		if !receive(t, "serving", s.changes) {
+			t.Error("it does not serve")
+		}
+	})
+}
+
+// unbuffered is a writer whose Write returns when the channel's reader has received it.
+type unbuffered chan []byte
+
+func (u unbuffered) Write(b []byte) (int, error) {
+	u <- b
+	return len(b), nil
 }
 
 // TestServiceFollowsVerdict: a service serves once this member has begun to lead, stops
