@@ -133,7 +133,8 @@ func (c *Cluster) Partition(groups ...[]int) {
 	}
 }
 
-// Heal reconnects all members and ends the delays and losses between them.
+// Heal reconnects all members and ends the delays and losses between them, for what is sent
+// from then on.
 func (c *Cluster) Heal() {
 	c.links.mu.Lock()
 	clear(c.links.all)
