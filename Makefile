@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint fuzz chaos sim perturbed plants mutants interop diff bench-peers bench-quick ci
+.PHONY: build test race lint fuzz chaos sim perturbed shake plants mutants interop diff bench-peers bench-quick ci
 
 build:
 	go build ./...
@@ -36,6 +36,11 @@ sim:
 # The same with perturbed schedules and paused processes.
 perturbed:
 	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.perturb -sim.hours=$(H)
+
+# The tests of all other packages, N times, with goroutines that yield: do they rely on
+# which one runs first?
+shake:
+	go test ./internal/sim -run '^TestShake$$' -timeout 0 -v -sim.shake=$(N)
 
 # Builds with planted bugs, each of which a check has to find.
 plants:

@@ -63,7 +63,7 @@ func TestServingKnowsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, MemberInfo{1, "a:1", true})
 		logged := make(chan []byte)
-		b.cfg.Log = slog.New(slog.NewTextHandler(unbuffered(logged), nil))
+		b.cfg.Log = slog.New(slog.NewTextHandler(unbuffered{logged, b.stop}, nil))
 		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
 		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, b.proposer())
 		b.leader.set(0, "")
@@ -84,11 +84,18 @@ func TestServingKnowsLeader(t *testing.T) {
 	})
 }
 
-// unbuffered is a writer whose Write returns when the channel's reader has received it.
-type unbuffered chan []byte
+// unbuffered is a writer whose Write returns when the channel's reader has received what is
+// written, or stop is closed.
+type unbuffered struct {
+	to   chan []byte
+	stop chan struct{}
+}
 
 func (u unbuffered) Write(b []byte) (int, error) {
-	u <- b
+	select {
+	case u.to <- b:
+	case <-u.stop:
+	}
 	return len(b), nil
 }
 

@@ -34,6 +34,7 @@ var (
 	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: use this many processes")
 	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and pause processes (see package perturb)")
 	changedFlag = flag.String("sim.changed", "", "with sim.perturb: an overlay, as for go build -overlay, to build with")
+	shakeFlag   = flag.Int("sim.shake", 0, "TestShake: run the tests of the other packages this many times")
 	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: write the test program to this file, and run nothing")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )

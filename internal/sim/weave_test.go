@@ -7,12 +7,15 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	randv2 "math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
 )
 
 // woven are the packages whose code gets points (see package perturb). The packages
@@ -70,9 +73,15 @@ func changed(t *testing.T) map[string]string {
 	return files
 }
 
-// weave returns the servers' files with points in them, by their names in the
-// repository. changed has the text of files that differ from the repository.
+// weave returns the servers' files with points in them, and with the mutexes of package
+// perturb, by their names in the repository. changed has the text of files that differ
+// from the repository.
 func weave(t *testing.T, changed map[string]string) map[string]string {
+	t.Helper()
+	return weaveFiles(t, changed, true)
+}
+
+func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for file, text := range changed {
@@ -101,7 +110,7 @@ func weave(t *testing.T, changed map[string]string) map[string]string {
 				}
 				text = string(b)
 			}
-			files[file] = weaveFile(t, file, text, &sites)
+			files[file] = weaveFile(t, file, text, mutexes, &sites)
 		}
 	}
 	var table strings.Builder
@@ -115,8 +124,9 @@ func weave(t *testing.T, changed map[string]string) map[string]string {
 }
 
 // weaveFile adds points to one file: at the start of each function and of each case of
-// a select, and after each unlock and each call of View. Lines keep their numbers.
-func weaveFile(t *testing.T, file, text string, sites *[]string) string {
+// a select, and after each unlock and each call of View. If mutexes is true, it replaces
+// those of package sync. Lines keep their numbers.
+func weaveFile(t *testing.T, file, text string, mutexes bool, sites *[]string) string {
 	t.Helper()
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
@@ -180,7 +190,7 @@ func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 				point(n.Pos(), "defer %s; ")
 			}
 		case *ast.SelectorExpr:
-			if x, ok := n.X.(*ast.Ident); ok && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex") {
+			if x, ok := n.X.(*ast.Ident); ok && mutexes && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex") {
 				inserts = append(inserts, insert{at: offset(x.Pos()), text: "perturb", until: offset(x.End()), seq: len(inserts)})
 			}
 		}
@@ -210,7 +220,18 @@ func weaveFile(t *testing.T, file, text string, sites *[]string) string {
 func buildWith(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	binary := filepath.Join(dir, "sim.test")
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay(t, dir, files), "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// overlay writes files and a list of them, as for go build -overlay, to dir. It returns the
+// list's path.
+func overlay(t *testing.T, dir string, files map[string]string) string {
+	t.Helper()
+	all := struct{ Replace map[string]string }{map[string]string{}}
 	for file, text := range files {
 		from, err := filepath.Abs(filepath.Join("../..", file))
 		if err != nil {
@@ -220,9 +241,9 @@ func buildWith(t *testing.T, files map[string]string) string {
 		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		overlay.Replace[from] = to
+		all.Replace[from] = to
 	}
-	b, err := json.Marshal(overlay)
+	b, err := json.Marshal(all)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,9 +251,31 @@ func buildWith(t *testing.T, files map[string]string) string {
 	if err := os.WriteFile(list, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	binary := filepath.Join(dir, "sim.test")
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", list, "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+	return list
+}
+
+// TestShake runs the tests of the other packages, -sim.shake times, in a build with points
+// at which goroutines yield, to find tests and code that rely on which goroutine runs
+// first. The goroutines yield often at a few points, which a seed selects.
+func TestShake(t *testing.T) {
+	if *shakeFlag == 0 {
+		t.Skip("runs with -sim.shake")
 	}
-	return binary
+	list := overlay(t, t.TempDir(), weaveFiles(t, nil, false))
+	out, err := exec.Command("go", "list", "../../...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return strings.Contains(p, "/internal/sim") })
+	first := cmp.Or(*seedFlag, randv2.Uint64()>>1)
+	for seed := first; seed < first+uint64(*shakeFlag); seed++ {
+		args := append([]string{"test", "-vet=off", "-count=1", "-shuffle=on", "-overlay", list}, packages...)
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", perturb.EnvShake, seed))
+		out, err := cmd.CombinedOutput()
+		t.Logf("seed %d: %v", seed, err)
+		if err != nil {
+			t.Errorf("%s", out)
+		}
+	}
 }

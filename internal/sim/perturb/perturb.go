@@ -5,14 +5,17 @@
 // build the servers with a call of [Point] wherever another goroutine could run first
 // on several processors, and with the mutexes of this package in place of those of
 // package sync. In other builds nothing calls Point, and this package has no effect.
+// With points and no simulation, as in TestShake, goroutines only yield.
 package perturb
 
 import (
 	"context"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,6 +151,7 @@ const shortest = 2 * time.Millisecond
 func Point(site int) {
 	r := current.Load()
 	if r == nil {
+		shake(site)
 		return
 	}
 	p := mark()
@@ -192,6 +196,39 @@ func Point(site int) {
 //
 //go:linkname mark runtime/pprof.runtime_getProfLabel
 func mark() unsafe.Pointer
+
+// EnvShake is the environment variable that makes goroutines yield at points outside of a
+// simulation. Its value is the seed that selects the points where they yield often.
+const EnvShake = "LOCKKEEPER_SHAKE"
+
+// often says of each site whether goroutines yield often there; nil without EnvShake.
+var often = func() []bool {
+	seed, err := strconv.ParseUint(os.Getenv(EnvShake), 10, 64)
+	if err != nil {
+		return nil
+	}
+	random, often := rand.New(rand.NewPCG(seed, 78)), make([]bool, len(sites))
+	for i := range often {
+		often[i] = random.IntN(20) == 0
+	}
+	return often
+}()
+
+// shake may make the calling goroutine yield, which takes no virtual time.
+func shake(site int) {
+	if often == nil {
+		return
+	}
+	n := 0
+	if often[site] {
+		n = rand.IntN(200)
+	} else if rand.IntN(32) == 0 {
+		n = 1
+	}
+	for range n {
+		runtime.Gosched()
+	}
+}
 
 // Mutex is a [sync.Mutex] that a goroutine may hold while it sleeps: virtual time goes
 // on although others wait for the lock.
