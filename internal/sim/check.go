@@ -1137,6 +1137,11 @@ func (c *checker) lateness() {
 	c.s.mu.Lock()
 	slices.SortStableFunc(c.s.cutLog, func(a, b span) int { return cmp.Compare(a.At, b.At) })
 	c.s.mu.Unlock()
+	committed := make([]time.Duration, len(c.h.Commits))
+	for i := range c.h.Commits {
+		committed[i] = c.h.Commits[i].At
+	}
+	slices.Sort(committed)
 	last := map[int64]*Op{}
 	for _, o := range c.h.Ops {
 		if l := last[o.Session]; !o.ReadOnly && (l == nil || o.CallAt >= l.CallAt) {
@@ -1183,10 +1188,15 @@ func (c *checker) lateness() {
 			heard = max(heard, t)
 		}
 		heard = c.reportedBy(server, by, heard)
-		// A new leader with a slow store needs a while before it counts timeouts.
+		// A new leader with a slow store needs a while before it counts timeouts. It counts
+		// them once it has applied its log, which takes long where each step often sleeps;
+		// nothing new is committed before that.
 		for _, t := range c.h.LeaderChanges {
 			if t <= at {
 				heard = max(heard, t+10*time.Second)
+			}
+			if i, _ := slices.BinarySearch(committed, t); i < len(committed) && committed[i] <= at {
+				heard = max(heard, committed[i])
 			}
 		}
 		// A leader does not count time in which its process is paused.
