@@ -81,6 +81,7 @@ func weave(t *testing.T, changed map[string]string) map[string]string {
 	return weaveFiles(t, changed, true)
 }
 
+// weaveFiles is weave. If mutexes is false, the mutexes stay those of package sync.
 func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[string]string {
 	t.Helper()
 	files := map[string]string{}
