@@ -1,9 +1,11 @@
 package differ
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestFrameSizes checks that a frame is above the limit only where the step expects the
@@ -33,5 +35,27 @@ func TestFrameSizes(t *testing.T) {
 	}
 	if largest < jute.DefaultMaxFrame*9/10 {
 		t.Errorf("the largest frame has only %d bytes", largest)
+	}
+}
+
+// TestSurveyed: the requests that read the znodes at the end of a run fit in what a server
+// reads at a time, also if there are many znodes.
+func TestSurveyed(t *testing.T) {
+	paths := make([]string, 500)
+	for i := range paths {
+		paths[i] = "/differ-12345678/" + strings.Repeat("x", i)
+	}
+	for len(paths) > 0 {
+		n := surveyed(paths)
+		size := 0
+		for _, p := range paths[:n] {
+			for _, op := range []proto.OpCode{proto.OpGetChildren2, proto.OpGetData, proto.OpGetACL} {
+				size += len(request(1, op).str(p).bool(false).append(nil, &blanks{root: "/"}))
+			}
+		}
+		if n == 0 || size > 4096 {
+			t.Fatalf("%d znodes of %d at once, with %d bytes", n, len(paths), size)
+		}
+		paths = paths[n:]
 	}
 }

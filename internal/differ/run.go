@@ -423,7 +423,7 @@ func (r *run) survey(ctx context.Context) error {
 	told := len(r.story)
 	for paths := []string{r.root, quotaRoot(r.root)}; len(paths) > 0; {
 		s := step{Kind: send, Conn: control}
-		now := paths
+		now := paths[:surveyed(paths)]
 		if r.telling {
 			now = paths[:1] // so that a difference shows only one znode
 		}
@@ -454,6 +454,20 @@ func (r *run) survey(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// surveyed returns how many of the paths survey asks for at once. While it sends the
+// requests it reads no replies, and a server stops reading when it cannot send: over a
+// connection without a buffer, as net.Pipe, all requests must fit in what a server reads at
+// a time, 4,096 bytes.
+func surveyed(paths []string) (n int) {
+	const most, others = 3000, 20 // bytes in all; bytes of a request besides its path
+	for size := 0; n < len(paths); n++ {
+		if size += 3 * (others + len(paths[n])); n > 0 && size > most {
+			break
+		}
+	}
+	return n
 }
 
 // clear closes all sessions of the run and deletes its znodes. It handles each server on
