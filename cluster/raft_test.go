@@ -137,7 +137,7 @@ func TestHandOverToCandidate(t *testing.T) {
 }
 
 // lostElection starts three members, of which one, loser, has lost an election to another
-// in the same term, and follows it since.
+// in the same term, and has followed it since.
 func lostElection(t *testing.T) (loser, elected *Member) {
 	t.Helper()
 	var net *memnet.Network

@@ -57,8 +57,8 @@ func (b *base) tick() {
 	})
 }
 
-// TestServingKnowsLeader: when a service tells that clients can be served, it has noted who
-// leads, also if it learns of both at once.
+// TestServingKnowsLeader: when a service reports that clients can be served, it has noted who
+// leads, even if it learns of both at once.
 func TestServingKnowsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, MemberInfo{1, "a:1", true})

@@ -39,7 +39,7 @@ func TestFrameSizes(t *testing.T) {
 }
 
 // TestSurveyed: the requests that read the znodes at the end of a run fit in what a server
-// reads at a time, also if there are many znodes.
+// reads at a time, even if there are many znodes.
 func TestSurveyed(t *testing.T) {
 	paths := make([]string, 500)
 	for i := range paths {

@@ -458,7 +458,7 @@ func (r *run) survey(ctx context.Context) error {
 
 // surveyed returns how many of the paths survey asks for at once. While it sends the
 // requests it reads no replies, and a server stops reading when it cannot send: over a
-// connection without a buffer, as net.Pipe, all requests must fit in what a server reads at
+// connection without a buffer, such as net.Pipe, all requests must fit in what a server reads at
 // a time, 4,096 bytes.
 func surveyed(paths []string) (n int) {
 	const most, others = 3000, 20 // bytes in all; bytes of a request besides its path

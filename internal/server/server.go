@@ -296,8 +296,8 @@ func (s *Server) Close() {
 func (s *Server) Wait() { s.wg.Wait() }
 
 // Disconnect closes the connection of a session and reports whether there was one.
-// The session continues. From now on it counts as not connected, although the
-// connection's goroutines may end a moment later.
+// The session continues. It counts as not connected when Disconnect returns, although
+// the connection's goroutines may end a moment later.
 func (s *Server) Disconnect(session int64) bool {
 	s.mu.Lock()
 	c := s.sessions[session]

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	seedFlag    = flag.Uint64("sim.seed", 0, "TestSeeds: run only this seed; TestLong: begin with it")
+	seedFlag    = flag.Uint64("sim.seed", 0, "TestSeeds: run only this seed; TestLong, TestShake: begin with it")
 	countFlag   = flag.Int("sim.count", 1, "TestSeeds: run this many seeds, from sim.seed on")
 	forFlag     = flag.Duration("sim.for", 0, "the longest that a run may be")
 	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run this many virtual hours")
