@@ -84,7 +84,7 @@ var corrections = []putBack{
 		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"lost disk", []edit{
-		{"cluster/cluster.go", "m.wg.Go(func() { m.membership.form(first) })", "m.raft.BootstrapCluster(first)\n\t\tm.membership.gate.lift()"},
+		{"cluster/form.go", "return f.join(next.at, next.cluster)", "f.raft.BootstrapCluster(f.first)\n\t\tf.lift(next.cluster)\n\t\treturn true, nil"},
 	}, []finding{{".", "TestClusterWipedMember", "FAIL"}}},
 
 	// Snapshots and the log.

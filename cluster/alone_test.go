@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -40,13 +41,14 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 	}
 	clock, n, contacts := newClock(nil), newNode(1), newContacts(1, timesFor(time.Second))
 	now := func() moment { return contacts.moment(clock.nowMs()) }
-	peers := newPeerPort(b.cfg.Network, "a:1", b.cfg.Log)
+	gate := new(gate)
+	peers := newPeerPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
 	trans := newTransport(n, peers, now, contacts.followed)
 	trans.open()
-	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newGate(), peers, trans)
+	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.replica), gate, peers, trans)
 	b.replica.Observe(committing{b.pulse.commits})
 
 	c := raft.DefaultConfig()
@@ -70,6 +72,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 			t.Fatal(err)
 		}
 		n.terms.begin(1)
+		gate.lift(testCluster)
 	}
 	store := newGuardedStore(n, b.lifecycle, now, nil)
 	var err error
@@ -101,7 +104,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 // with serve.
 func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Conn)) {
 	t.Helper()
-	p := newPeerPort(b.net.Host(host), host+":1", b.cfg.Log)
+	p := newPeerPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
 	p.serve = map[byte]func(net.Conn){kind: serve}
 	if err := p.open(); err != nil {
 		t.Fatal(err)
@@ -111,6 +114,25 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 		p.close()
 		p.wg.Wait()
 	})
+}
+
+// testCluster is the cluster of members that do not form one by themselves.
+const testCluster = ClusterID(0x1234)
+
+// lifted returns a gate that is open for that cluster.
+func lifted() *gate {
+	g := new(gate)
+	g.lift(testCluster)
+	return g
+}
+
+// callPeer connects to a peer port as a member of a cluster does.
+func callPeer(network Network, addr string, kind byte, of ClusterID) (net.Conn, error) {
+	c, err := network.Dial(context.Background(), addr)
+	if err != nil {
+		return nil, err
+	}
+	return greetPeer(c, addr, &hello{kind: kind, cluster: of}, nil)
 }
 
 // answerRequests is answer for requests about the members.

@@ -119,12 +119,12 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
 	m.lease = newLease(m.clock, m.raft, m.contacts)
+	gate := new(gate)
 	if cfg.clustered() {
-		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
+		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
 		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
-	gate := newGate()
-	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, gate, m.peers, m.transport)
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
@@ -132,12 +132,13 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
 		m.peers.serve = map[byte]func(net.Conn){
-			kindRaft:    gate.guard(m.peers.toRaft),
+			kindRaft:    m.peers.toRaft,
 			kindForward: m.serveForward,
 			kindAdmin:   m.membership.serve,
-			kindReach:   gate.guard(m.pulse.tellState),
-			kindBeat:    gate.guard(m.pulse.takeBeats),
+			kindReach:   m.pulse.tellState,
+			kindBeat:    m.pulse.takeBeats,
 		}
+		m.peers.idOf, m.peers.called = m.membership.idOf, m.membership.former.called
 	}
 	return m
 }
@@ -208,18 +209,7 @@ func (m *Member) startRaft() error {
 		trans, cut = m.transport, m.peers.cut
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
-	fresh, err := m.raft.storage.Empty()
-	if err != nil {
-		return where(err)
-	}
-	fresh = fresh && (len(first.Servers) > 0 || m.cfg.Join != "") // otherwise it waits to be added
-	if m.peers == nil || fresh && len(first.Servers) == 1 {
-		if err := m.raft.storage.Bootstrap(first); err != nil {
-			return where(err)
-		}
-		fresh = false
-	}
-	rejoining, err := m.raft.storage.Rejoining()
+	begin, err := m.belong(first)
 	if err != nil {
 		return where(err)
 	}
@@ -245,17 +235,56 @@ func (m *Member) startRaft() error {
 	if m.peers == nil {
 		return nil
 	}
-	switch {
-	case fresh:
-		m.wg.Go(func() { m.membership.form(first) })
-	case rejoining:
-		m.membership.gate.lift()
-		m.wg.Go(m.membership.resumeRejoin)
-	default:
-		m.membership.gate.lift()
+	if begin != nil {
+		m.wg.Go(begin)
 	}
 	m.peers.wg.Go(m.peers.accept)
 	return nil
+}
+
+// belong finds out which cluster the storage belongs to, if it can be told without the other
+// members. It returns what has to run once Raft is started: nil if this member is in its
+// cluster, and has its vote if it is to have one.
+func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
+	s, former := m.raft.storage, m.membership.former
+	empty, err := s.Empty()
+	if err != nil {
+		return nil, err
+	}
+	rejoining, err := s.Rejoining()
+	if err != nil {
+		return nil, err
+	}
+	list := m.membership.configured
+	if !empty {
+		list, first = infos(s.Members), raft.Configuration{}
+	}
+	of := s.Identity()
+	if !of.Agreed && len(list) == 1 && list[0].ID == m.cfg.ID { // there is nobody to ask
+		of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
+		if err := s.SetIdentity(of); err != nil {
+			return nil, err
+		}
+	}
+	if empty && of.Agreed && !rejoining && len(of.First.Servers) > 0 { // also after a crash in the middle
+		if err := s.Bootstrap(of.First); err != nil {
+			return nil, err
+		}
+		empty = false
+	}
+	switch {
+	case empty && of.Agreed: // it was about to join
+		former.begin(list, raft.Configuration{})
+		return former.run, nil
+	case !of.Agreed:
+		former.begin(list, first)
+		return former.run, nil
+	}
+	m.membership.gate.lift(of.Cluster)
+	if rejoining {
+		return former.resumeRejoin, nil
+	}
+	return nil, nil
 }
 
 // first returns the first configuration of a new cluster. It is empty if this server is

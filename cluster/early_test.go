@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -23,7 +22,7 @@ func TestEarlyPeer(t *testing.T) {
 		var peers sync.WaitGroup
 		send := func(kind byte, say func(c net.Conn) error) {
 			peers.Go(func() {
-				c, err := hello(context.Background(), mem.Host("b"), "a:7", kind)
+				c, err := callPeer(mem.Host("b"), "a:7", kind, testCluster)
 				if err != nil {
 					t.Error(err)
 					return

@@ -5,84 +5,88 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"slices"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
+// A cluster is formed once, and has an id from then on. The rules are in formation.go; this
+// file carries them out: it asks the other members, stores what follows, and brings a
+// member without data into the cluster that the others have formed (see
+// docs/decisions/019-formed-once.md).
+//
 // A member whose storage is empty is either new or has lost its disk. In the second
 // case it has forgotten its votes and what it acknowledged, so taking part as before
-// could lead to two leaders in one term, or to a majority without a committed entry.
-// So a member whose storage is empty exchanges no Raft messages until it knows which
-// it is. If most of the configured members are new too, they form the cluster. If one
-// of them already belongs to a running cluster, the leader adds this member like any
-// other: the others first take its vote away, without its taking part, and it gets its
-// vote back when it has caught up.
+// could lead to two leaders in one term, or to a majority without a committed entry. So
+// when the cluster exists already, the leader adds such a member like any other: the others
+// first take its vote away, without its taking part, and it gets its vote back when it has
+// caught up.
 
-// gate rejects Raft's messages and heartbeats until it is lifted.
-type gate struct {
-	open chan struct{}
-	once sync.Once
+// gate rejects Raft's messages and heartbeats until this member is in a cluster.
+type gate struct{ of atomic.Uint64 }
+
+// lift opens the gate for the other members of a cluster.
+func (g *gate) lift(of ClusterID) { g.of.Store(uint64(of)) }
+
+func (g *gate) lifted() bool { return g.cluster() != 0 }
+
+// cluster returns the cluster that this member is in; 0 if the gate has not been lifted.
+func (g *gate) cluster() ClusterID { return ClusterID(g.of.Load()) }
+
+// former brings this member into its cluster. Its goroutine is run, which ends when the
+// member is in the cluster and has its vote, if it is to have one, or when it stops.
+type former struct {
+	*membership
+	run64  uint64       // identifies this run of the member, for proposals that are meant for it
+	wake   signal       // for run: look again at once
+	caller atomic.Value // a hello: the last member of a cluster that has called this one
+
+	deciding turn // held while the identity is changed, and while a proposal is made
+	list     []MemberInfo
+	first    raft.Configuration // of a new cluster; no servers if the storage has data
 }
 
-func newGate() *gate { return &gate{open: make(chan struct{})} }
-
-func (g *gate) lift() { g.once.Do(func() { close(g.open) }) }
-
-func (g *gate) lifted() bool {
-	select {
-	case <-g.open:
-		return true
-	default:
-		return false
-	}
-}
-
-// guard returns a handler that closes connections until the gate is lifted, and then
-// passes them to serve.
-func (g *gate) guard(serve func(net.Conn)) func(net.Conn) {
-	return func(c net.Conn) {
-		if !g.lifted() {
-			c.Close()
-			return
+// newRun returns a random number other than 0.
+func newRun() uint64 {
+	for {
+		if n := rand.Uint64(); n != 0 {
+			return n
 		}
-		serve(c)
 	}
 }
 
-// self describes this member, for a request to add it.
-func (m *membership) self(voter bool) *MemberInfo {
-	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
+func newFormer(m *membership) *former {
+	return &former{membership: m, run64: newRun(), wake: newSignal(), deciding: newTurn()}
 }
 
-// form brings a member whose storage is empty into its cluster: it forms a new one
-// with the members in first, or joins the running one. first is empty if Config.Join
-// is set. form retries until it succeeds or the member stops.
-func (m *membership) form(first raft.Configuration) {
-	members, said, complained := infos(first), time.Now(), false
+// begin prepares forming, before run: list are the members of the new cluster, or of the one
+// that the storage is of but that has no id yet; first is empty in the second case.
+func (f *former) begin(list []MemberInfo, first raft.Configuration) {
+	f.list, f.first = list, first
+}
+
+// called notes that a member of a cluster has called this one, which is not in one yet.
+func (f *former) called(h *hello) {
+	if h.cluster != 0 && h.addr != "" {
+		f.caller.Store(*h)
+		f.wake.raise()
+	}
+}
+
+// run forms the cluster with the other members, or joins the one that exists. It retries
+// until it succeeds or the member stops.
+func (f *former) run() {
+	began, said, complained := time.Now(), time.Now(), false
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
-		fresh, running, err := 1, m.cfg.Join, error(nil)
-		if len(members) > 0 {
-			fresh, running, err = m.survey(members)
-		}
-		switch {
-		case running != "":
-			err = m.joinThrough(running)
-		case err != nil:
-		case fresh > voters(members)/2:
-			if err = m.raft.BootstrapCluster(first).Error(); err == nil {
-				m.gate.lift()
-				m.pulse.look()
-			}
-		default:
-			err = fmt.Errorf("%d of %d members have been reached", fresh, len(members))
-		}
-		if err == nil || m.peers.ctx.Err() != nil {
+		done, err := f.step()
+		if done || f.peers.ctx.Err() != nil {
 			return
 		}
 		level := slog.LevelInfo
@@ -92,106 +96,328 @@ func (m *membership) form(first raft.Configuration) {
 		if hopeless || time.Since(said) > 10*time.Second { // before that, the others may just be starting
 			level, said = slog.LevelWarn, time.Now()
 		}
-		m.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err)
+		f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "since", time.Since(began).Round(time.Second))
 		select {
 		case <-time.After(wait):
-		case <-m.peers.ctx.Done():
+		case <-f.wake:
+			wait = askSoon
+		case <-f.peers.ctx.Done():
 			return
 		}
 	}
 }
 
-// survey asks the members whether they are new. It returns the number of voters that
-// are, and the address of a member that is not, if there is one. It fails if a member
-// was started with a different list of members, since their logs would begin with
-// different configurations.
-func (m *membership) survey(members []MemberInfo) (fresh int, running string, err error) {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, time.Second)
+// step makes one attempt. It reports true if this member is in the cluster and needs
+// nothing more, or has failed for good.
+func (f *former) step() (done bool, err error) {
+	if len(f.list) == 0 || f.storage().Identity().Agreed {
+		return f.follow()
+	}
+	said := f.survey(f.list)
+	f.deciding.take()
+	defer f.deciding.give()
+	s := f.stance()
+	switch next := s.decide(said); next.do {
+	case toAgree:
+		return f.agree(s.proposed)
+	case toPropose:
+		return f.propose(s, said, s.required())
+	case toJoin:
+		f.deciding.give()
+		defer f.deciding.take()
+		return f.join(next.at, next.cluster)
+	case toStop:
+		f.fail(fmt.Errorf("%s: %s", f.raft.storage.Name, next.why))
+		return true, nil
+	default:
+		return false, refuse(next.code, "%s", next.why)
+	}
+}
+
+func (f *former) storage() *storage.Storage { return f.raft.storage }
+
+// stance is where this member stands.
+func (f *former) stance() stance {
+	s := stance{self: f.cfg.ID, members: f.list, data: len(f.first.Servers) == 0}
+	if x := f.storage().Identity(); !x.Agreed {
+		s.proposed = x.Cluster
+	}
+	if s.data {
+		f.replica.View(func(v *fsm.View) { s.index, s.digest = v.Index(), fmt.Sprintf("%016x", v.Digest()) })
+	}
+	return s
+}
+
+// survey asks the other members where they stand.
+func (f *former) survey(members []MemberInfo) map[uint64]*Status {
+	ctx, cancel := context.WithTimeout(f.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
+	said := map[uint64]*Status{}
 	for _, x := range members {
+		if x.ID == f.cfg.ID {
+			continue
+		}
 		asked.Go(func() {
-			s, e := m.statusOf(ctx, x)
+			s, err := f.askStatus(ctx, x)
 			mu.Lock()
 			defer mu.Unlock()
-			switch {
-			case e != nil:
-			case s.Formed:
-				running = x.Addr
-			case !slices.Equal(s.Configured, members):
-				err = refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", x.ID, m.cfg.ID, s.Configured, members)
-			case x.Voter:
-				fresh++
+			if err == nil {
+				said[x.ID] = s
 			}
 		})
 	}
 	asked.Wait()
-	return fresh, running, err
+	return said
 }
 
-// joinThrough has the leader of a running cluster add this member; addr is the
-// address of any member of that cluster.
-func (m *membership) joinThrough(addr string) error {
-	ctx, network := m.peers.ctx, m.peers.network
-	if m.cfg.Join == "" { // the cluster must already have this member
-		r, err := askLeader(ctx, network, addr, Request{Knows: m.cfg.ID})
-		if err != nil {
-			return err
+// propose proposes an id to the members in required, which have all answered, and agrees to
+// it if all accept it. f.deciding must be held.
+func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (bool, error) {
+	id := s.proposed
+	if id == 0 {
+		id = ClusterID(newRun())
+		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
+			f.cannotWrite(f.storage(), err)
+			return true, nil
 		}
-		if !r.Known {
-			m.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", m.cfg.ID, addr))
-			return nil
-		}
-		m.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr)
 	}
-	if err := m.raft.storage.SetRejoining(true); err != nil {
+	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	defer cancel()
+	answers := make(chan error, len(required))
+	others := 0
+	for _, to := range required {
+		if to == f.cfg.ID {
+			continue
+		}
+		others++
+		x := find(f.list, to)
+		go func() {
+			r, err := ask(ctx, f.peers.network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, Data: s.data}})
+			if err == nil && r.Error != "" {
+				err = fmt.Errorf("server %d: %s", to, r.Error)
+			}
+			answers <- err
+		}()
+	}
+	var err error
+	for range others {
+		err = errors.Join(err, <-answers)
+	}
+	if err != nil {
+		return false, err
+	}
+	done, err := f.agree(id)
+	for _, x := range f.list {
+		if x.ID != f.cfg.ID {
+			f.wg.Go(func() {
+				ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+				defer cancel()
+				ask(ctx, f.peers.network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
+			})
+		}
+	}
+	return done, err
+}
+
+// agree makes id this member's cluster for good. f.deciding must be held.
+func (f *former) agree(id ClusterID) (done bool, err error) {
+	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
+	if err := f.storage().SetIdentity(x); err != nil {
+		f.cannotWrite(f.storage(), err)
+		return true, nil
+	}
+	if len(x.First.Servers) > 0 {
+		// After an error the next start does it (see startRaft).
+		if err := f.raft.BootstrapCluster(x.First).Error(); err != nil {
+			f.fail(fmt.Errorf("%s: %w", f.storage().Name, err))
+			return true, nil
+		}
+		f.cfg.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
+	} else {
+		f.cfg.Log.Info("the cluster has an id now", "cluster", id)
+	}
+	f.lift(id)
+	return true, nil
+}
+
+// lift opens the gate.
+func (f *former) lift(id ClusterID) {
+	f.gate.lift(id)
+	f.pulse.look()
+}
+
+// accept answers a proposal. A proposal may replace an earlier one, but nothing replaces
+// what was agreed.
+func (f *former) accept(q *Proposal) error {
+	if !f.deciding.tryTake() {
+		return refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
+	}
+	defer f.deciding.give()
+	s := f.stance()
+	if err := s.mayAccept(q, f.run64, f.storage().Identity()); err != nil {
 		return err
 	}
-	if _, err := Ask(ctx, network, addr, Request{Add: m.self(false)}); err != nil {
+	if f.storage().Identity().Cluster == q.Cluster {
+		return nil
+	}
+	if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
+		f.cannotWrite(f.storage(), err)
 		return err
 	}
-	m.gate.lift()
-	m.awaitVote(addr)
 	return nil
 }
 
-// awaitVote requests a vote for this member until it has one, unless it is
-// configured as an observer.
-func (m *membership) awaitVote(addr string) {
-	ctx := m.peers.ctx
-	for wait := askSoon; m.cfg.votes(); wait = min(2*wait, time.Second) {
-		_, err := Ask(ctx, m.peers.network, addr, Request{Add: m.self(true)})
+// form carries out an operator's word that the cluster is new, or that its members may be
+// given an id, although not all of them are there: those that answer must be a majority.
+func (f *former) form() error {
+	if f.gate.lifted() || f.storage().Identity().Agreed {
+		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, f.storage().Identity().Cluster)
+	}
+	if len(f.list) == 0 {
+		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
+	}
+	said := f.survey(f.list)
+	f.deciding.take()
+	defer f.deciding.give()
+	s := f.stance()
+	required, err := s.majority(said)
+	if err != nil {
+		return err
+	}
+	_, err = f.propose(s, said, required)
+	return err
+}
+
+// follow brings a member without data into the cluster that exists: the one that its list
+// or Config.Join names, the one of its identity, or the one that calls it.
+func (f *former) follow() (bool, error) {
+	of := f.storage().Identity()
+	addrs := []string{f.cfg.Join}
+	if f.cfg.Join == "" {
+		addrs = nil
+		for _, x := range f.list {
+			if x.ID != f.cfg.ID {
+				addrs = append(addrs, x.Addr)
+			}
+		}
+		if h, ok := f.caller.Load().(hello); ok {
+			addrs = append(addrs, h.addr)
+		}
+	}
+	err := error(refuse(proto.OK, "no cluster has called this server: add it with \"cluster add\" on a member"))
+	for _, addr := range addrs {
+		var r Reply
+		ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+		r, err = ask(ctx, f.peers.network, addr, Request{Status: true})
+		cancel()
+		switch {
+		case err != nil:
+		case r.Status == nil:
+			err = fmt.Errorf("%s: %s", addr, r.Error)
+		case !r.Status.Formed:
+			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
+		case of.Agreed && r.Status.Cluster != of.Cluster:
+			f.fail(fmt.Errorf("%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster))
+			return true, nil
+		default:
+			return f.join(addr, r.Status.Cluster)
+		}
+	}
+	return false, err
+}
+
+// join has the leader of a cluster, one of whose members is at addr, add this member, which
+// has no data. It reports true when this member is in the cluster, and has its vote if it
+// is to have one. f.deciding must not be held.
+func (f *former) join(addr string, of ClusterID) (bool, error) {
+	ctx, network := f.peers.ctx, f.peers.network
+	votes := f.cfg.votes()
+	if f.cfg.Join == "" { // the cluster must already have this member
+		r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID})
+		if err != nil {
+			return false, err
+		}
+		if !r.Known {
+			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", f.cfg.ID, addr))
+			return true, nil
+		}
+		if len(f.list) == 0 { // nobody has told this server whether it votes
+			votes = r.Votes
+		}
+		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+	}
+	f.deciding.take()
+	err := f.storage().SetRejoining(votes)
+	if err == nil {
+		// Whatever was proposed meanwhile, the others have agreed to this id.
+		err = f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true})
+	}
+	f.deciding.give()
+	if err != nil {
+		f.cannotWrite(f.storage(), err)
+		return true, nil
+	}
+	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: f.cfg.Join == "", Cluster: of}); err != nil {
+		return false, err
+	}
+	f.lift(of)
+	if votes {
+		f.awaitVote(addr)
+	}
+	return true, nil
+}
+
+// self describes this member, for a request to add it.
+func (m *membership) self(voter bool) *MemberInfo {
+	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
+}
+
+// awaitVote requests this member's vote until it has it, or is no member any more, which
+// [membership.watch] then finds out too.
+func (f *former) awaitVote(addr string) {
+	ctx := f.peers.ctx
+	for wait := askSoon; ; wait = min(2*wait, time.Second) {
+		_, err := askLeader(ctx, f.peers.network, addr, Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			break
 		}
-		m.cfg.Log.Info("this member does not vote yet", "error", err)
+		var refused *refusal
+		if errors.As(err, &refused) && refused.code == proto.BadArguments {
+			f.cfg.Log.Warn("this member does not get a vote", "error", err)
+			return
+		}
+		f.cfg.Log.Info("this member does not vote yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
 	}
-	m.raft.storage.SetRejoining(false) // if this fails, the next start requests the vote again
+	// If it asked again after the next start, it could undo a later change.
+	if err := f.storage().SetRejoining(false); err != nil {
+		f.cannotWrite(f.storage(), err)
+	}
 }
 
-// resumeRejoin continues joinThrough after a restart.
-func (m *membership) resumeRejoin() {
+// resumeRejoin asks for this member's vote after a restart.
+func (f *former) resumeRejoin() {
 	for {
-		if members, err := m.raft.members(); err == nil {
+		if members, err := f.raft.members(); err == nil {
 			for _, x := range members {
-				if x.ID != m.cfg.ID {
-					m.awaitVote(x.Addr)
+				if x.ID != f.cfg.ID {
+					f.awaitVote(x.Addr)
 					return
 				}
 			}
 		}
 		select {
 		case <-time.After(askAgain):
-		case <-m.peers.ctx.Done():
+		case <-f.peers.ctx.Done():
 			return
 		}
 	}

@@ -54,7 +54,7 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := p.peers.dial(ctx, addr, kindForward)
+	c, err := p.peers.dial(ctx, addr, kindForward, lead.id)
 	if err != nil {
 		return nil, err
 	}

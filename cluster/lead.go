@@ -47,6 +47,9 @@ func (m *Member) watchLeadership() {
 			}
 			m.setLeading(term)
 			m.trackAll()
+			if m.identified() == 0 { // the cluster is new, or is older than ids
+				m.Propose(fsm.Identify(uint64(m.raft.storage.Identity().Cluster)), make(result, 1), nil)
+			}
 			stop, done = make(chan struct{}), make(chan struct{})
 			if m.peers != nil {
 				stop := stop
@@ -61,6 +64,13 @@ func (m *Member) watchLeadership() {
 			return
 		}
 	}
+}
+
+// identified returns the cluster that the replicated state belongs to; 0 if its log does not
+// say so yet.
+func (m *Member) identified() (of ClusterID) {
+	m.replica.View(func(v *fsm.View) { of = ClusterID(v.Cluster()) })
+	return of
 }
 
 // setLeading notes that this member has begun to lead in term, or, if term is 0, that

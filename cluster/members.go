@@ -36,23 +36,38 @@ type Status struct {
 	Zxid    int64        `json:"zxid"`
 	Digest  string       `json:"digest"`  // of the state at Index
 	Members []MemberInfo `json:"members"` // sorted by id
-	Formed  bool         `json:"formed"`  // its log goes beyond the initial configuration
-	// Configured are the members with which it was started; a new member forms a
-	// cluster with them.
+
+	// Cluster is the id of its cluster; 0 until it is in one.
+	Cluster ClusterID `json:"cluster"`
+	Formed  bool      `json:"formed"` // it is in the cluster: it has agreed to the id, or was taken in
+	Data    bool      `json:"data"`   // it has a log or a snapshot
+	Run     uint64    `json:"run"`    // random, made at each start
+	// Configured are the members with which it is to form a cluster; empty once it is in one.
 	Configured []MemberInfo `json:"configured,omitempty"`
+	// Differs says, on the leader, which members have another state than it at the same
+	// entry of the log. Such a member stops serving.
+	Differs []Difference `json:"differs,omitempty"`
+}
+
+// Difference says that the state of a member differs from the leader's.
+type Difference struct {
+	ID    uint64 `json:"id"`    // of the member
+	Index uint64 `json:"index"` // of the first entry at which that was seen
 }
 
 // membership changes the list of members while this member leads, brings this server
 // into its cluster, and notices when it was removed. The list itself is in Raft's
 // configuration.
 //
-// Its goroutines are watch, and form or resumeRejoin; they end with the member. Those
+// Its goroutines are watch, and those of its former; they end with the member. Those
 // that settle starts, and sendToRemoved, end within seconds. Its methods are safe for
 // concurrent use.
 type membership struct {
 	*lifecycle
 	cfg        *Config
 	configured []MemberInfo // the members of a new cluster, from cfg
+	former     *former
+	digests    *digests
 	raft       *node
 	replica    *fsm.Replica
 	leader     *knownLeader
@@ -69,11 +84,13 @@ type membership struct {
 }
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
-	return &membership{
+	m := &membership{
 		lifecycle: p.lifecycle, cfg: cfg, configured: infos(cfg.first()), raft: p.raft, replica: replica, leader: leader,
 		commits: p.commits, contacts: p.contacts, pulse: p, gate: p.gate, peers: p.peers, transport: p.transport,
-		handover: newHandover(p, leader), changing: newTurn(),
+		handover: newHandover(p, leader), changing: newTurn(), digests: p.digests,
 	}
+	m.former = newFormer(m)
+	return m
 }
 
 // Status returns what this member knows about its cluster.
@@ -84,7 +101,11 @@ func (m *membership) status() (Status, error) {
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members, Formed: m.raft.LastIndex() > 1, Configured: m.configured}
+	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members,
+		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.run64, Differs: m.digests.differences()}
+	if !s.Formed {
+		s.Configured = m.former.list
+	}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
 	})
@@ -98,6 +119,15 @@ func infos(c raft.Configuration) (members []MemberInfo) {
 	}
 	slices.SortFunc(members, func(a, b MemberInfo) int { return cmp.Compare(a.ID, b.ID) })
 	return members
+}
+
+// idOf returns the id of the member that should be at an address; 0 if none should.
+func (m *membership) idOf(addr string) uint64 {
+	members, err := m.raft.members()
+	if i := slices.IndexFunc(members, func(x MemberInfo) bool { return x.Addr == addr }); err == nil && i >= 0 {
+		return members[i].ID
+	}
+	return 0
 }
 
 // find returns the member with the given id, or nil.
@@ -142,14 +172,23 @@ func (m *membership) role() string {
 }
 
 // Request asks a member for a change of the members, or for information about them.
-// One of its fields is set.
+// One of its fields is set, besides Back and Cluster.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
 	Add      *MemberInfo `json:"add,omitempty"`      // a new member, or one whose address or vote changes
 	Remove   uint64      `json:"remove,omitempty"`   // the member's id
 	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 means any
 	Reconfig *Reconfig   `json:"reconfig,omitempty"`
-	Knows    uint64      `json:"knows,omitempty"` // whether the cluster has a member with this id
+	Knows    uint64      `json:"knows,omitempty"`   // whether the cluster has a member with this id
+	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
+	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
+	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
+
+	// Back restricts Add to a server that is a member already: a removed one must not add
+	// itself again.
+	Back bool `json:"back,omitempty"`
+	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
+	Cluster ClusterID `json:"cluster,omitzero"`
 }
 
 // Reconfig is a change of several members at once, like ZooKeeper's reconfig.
@@ -165,6 +204,7 @@ type Reconfig struct {
 type Reply struct {
 	Status *Status    `json:"status,omitempty"`
 	Known  bool       `json:"known,omitempty"` // the answer to Knows
+	Votes  bool       `json:"votes,omitempty"` // and whether that member has a vote
 	Error  string     `json:"error,omitempty"`
 	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
 	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
@@ -198,8 +238,8 @@ const (
 	askAgain = 50 * time.Millisecond
 )
 
-// Change carries out a request. All requests except Status must go to the leader;
-// another member returns ErrNotLeader.
+// Change carries out a request. All requests except Status, and those about a cluster that is
+// being formed, must go to the leader; another member returns ErrNotLeader.
 func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q) }
 
 func (m *membership) change(q Request) (Reply, error) {
@@ -207,6 +247,19 @@ func (m *membership) change(q Request) (Reply, error) {
 	case q.Status:
 		s, err := m.status()
 		return Reply{Status: &s}, err
+	case q.Propose != nil:
+		return Reply{}, m.former.accept(q.Propose)
+	case q.Agreed != 0:
+		m.former.wake.raise()
+		return Reply{}, nil
+	case q.Form:
+		if err := m.former.form(); err != nil {
+			return Reply{}, err
+		}
+		s, err := m.status()
+		return Reply{Status: &s}, err
+	case q.Cluster != 0 && q.Cluster != m.gate.cluster():
+		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.cluster(), q.Cluster)
 	case m.leader.get().id != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
@@ -220,8 +273,13 @@ func (m *membership) change(q Request) (Reply, error) {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
-		known, err := m.knows(q.Knows)
-		return Reply{Known: known}, err
+		return m.knows(q.Knows)
+	}
+	if q.Back {
+		if done, err := m.back(q.Add); done || err != nil {
+			s, _ := m.status()
+			return Reply{Status: &s}, err
+		}
 	}
 	if !m.changing.tryTake() {
 		if q.Reconfig != nil {
@@ -240,6 +298,9 @@ func (m *membership) change(q Request) (Reply, error) {
 	}
 	switch {
 	case q.Add != nil:
+		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
+			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Add.ID)
+		}
 		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, byOperator)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
@@ -299,15 +360,54 @@ func leaderError(err error) error {
 // knows reports whether there is a member with this id, in the newest or in the last
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes.
-func (m *membership) knows(id uint64) (bool, error) {
+func (m *membership) knows(id uint64) (Reply, error) {
 	members, err := m.raft.members()
-	if err != nil || find(members, id) != nil {
-		return err == nil, err
+	if err != nil {
+		return Reply{}, err
+	}
+	if x := find(members, id); x != nil {
+		return Reply{Known: true, Votes: x.Voter}, nil
 	}
 	known := false
 	m.replica.View(func(v *fsm.View) { _, known = v.Member(id) })
-	return known, nil
+	return Reply{Known: known}, nil
 }
+
+// back checks the request of a member that has lost its disk: x describes it, first without
+// its vote, and then with it. It reports whether nothing is left to do. It does not hold
+// membership.changing, so that a member which asks again and again, and has not caught up
+// yet, is in nobody's way.
+func (m *membership) back(x *MemberInfo) (done bool, err error) {
+	if x == nil {
+		return false, errors.New("the request is incomplete")
+	}
+	members, err := m.raft.members()
+	if err != nil {
+		return false, err
+	}
+	is := find(members, x.ID)
+	switch {
+	case is == nil:
+		return false, refuse(proto.BadArguments, "server %d is not a member", x.ID)
+	case *is == *x:
+		return true, nil
+	case !x.Voter:
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	s, err := m.statusOf(ctx, *x)
+	if err != nil {
+		return false, err
+	}
+	if goal := m.commits.applied(); s.Index < goal && goal-s.Index > nearlyCaughtUp {
+		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
+	}
+	return false, nil
+}
+
+// nearlyCaughtUp is by how many entries a member may lag that asks for its vote.
+const nearlyCaughtUp = 1000
 
 func (m *membership) configVersion() (zxid int64) {
 	m.replica.View(func(v *fsm.View) { zxid = v.MembersZxid() })
@@ -520,7 +620,7 @@ func (m *membership) moved(x MemberInfo) bool {
 	defer cancel()
 	s, err := m.askStatus(ctx, x)
 	if x.ID != m.cfg.ID || err != nil {
-		return err == nil && s.Formed
+		return err == nil && s.Formed && s.Data && s.Cluster == m.gate.cluster()
 	}
 	members, err := m.raft.members()
 	term, leads := m.raft.term()
@@ -726,7 +826,11 @@ func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	c, err := hello(dial, network, addr, kindAdmin)
+	nc, err := network.Dial(dial, addr)
+	var c net.Conn
+	if err == nil {
+		c, err = greetPeer(nc, addr, &hello{kind: kindAdmin}, nil)
+	}
 	if err != nil {
 		if !unreachable(err) { // those errors already name the address
 			err = fmt.Errorf("%s: %w", addr, err)
@@ -744,6 +848,33 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 		return r, fmt.Errorf("%s: %w", addr, err)
 	}
 	return r, nil
+}
+
+// astray returns an error if this member has the data of another cluster than most of the
+// servers that should be its members, or the log of another one than its directory says.
+func (m *membership) astray(members []MemberInfo) error {
+	own := m.gate.cluster()
+	if own == 0 {
+		return nil
+	}
+	var log ClusterID
+	m.replica.View(func(v *fsm.View) { log = ClusterID(v.Cluster()) })
+	if log != 0 && log != own {
+		return fmt.Errorf("%s belongs to cluster %v, but its log to cluster %v: files of two data directories were mixed", m.raft.storage.Name, own, log)
+	}
+	others := map[ClusterID][]uint64{}
+	for id, s := range m.former.survey(members) {
+		if s.Formed && s.Cluster != own && find(members, id).Voter {
+			others[s.Cluster] = append(others[s.Cluster], id)
+		}
+	}
+	for of, ids := range others {
+		if len(ids) > voters(members)/2 {
+			slices.Sort(ids)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster: start it with its own, or with an empty one", m.raft.storage.Name, own, ids, of)
+		}
+	}
+	return nil
 }
 
 // watch finds out whether this member was removed from its cluster, and
@@ -769,6 +900,10 @@ func (m *membership) watch() {
 			continue
 		}
 		every = min(2*every, 5*time.Second)
+		if err := m.astray(members); err != nil {
+			m.fail(err)
+			return
+		}
 		for _, x := range members {
 			if x.ID == m.cfg.ID {
 				continue

@@ -153,24 +153,61 @@ func TestHandOverNobody(t *testing.T) {
 	})
 }
 
-// TestForm: a member whose storage is empty forms the cluster once most of its members
-// are new too, and only then lifts its gate.
+// startFormer has m form its cluster in the background, as Start does.
+func (b *base) startFormer(m *membership) {
+	m.former.begin(m.configured, b.cfg.first())
+	b.wg.Go(m.former.run)
+}
+
+// TestForm: a member whose storage is empty forms the cluster once all of its voters
+// are there and have accepted its proposal, and only then lifts its gate.
 func TestForm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 		m := b.membership()
-		b.wg.Go(func() { m.form(b.cfg.first()) })
-		time.Sleep(5 * time.Second)
-		if m.gate.lifted() || m.raft.LastIndex() != 0 {
-			t.Fatal("it has formed a cluster by itself")
+		b.startFormer(m)
+		unformed := func(when string) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			if m.gate.lifted() || m.raft.LastIndex() != 0 {
+				t.Fatalf("it has formed a cluster %s", when)
+			}
 		}
-		b.answerRequests(t, "b", func(Request) Reply {
-			return Reply{Status: &Status{ID: 2, Configured: m.configured}}
-		})
+		unformed("by itself")
+		var accepts atomic.Bool
+		var proposed, agreed atomic.Uint64
+		fresh := func(id uint64) func(q Request) Reply {
+			return func(q Request) Reply {
+				switch {
+				case q.Propose != nil && id == 3 && !accepts.Load():
+					return Reply{Error: "not now"}
+				case q.Propose != nil:
+					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.Data {
+						t.Errorf("server %d is proposed %+v", id, q.Propose)
+					}
+					proposed.Store(uint64(q.Propose.Cluster))
+				case q.Agreed != 0:
+					agreed.Store(uint64(q.Agreed))
+				}
+				return Reply{Status: &Status{ID: id, Run: id * 10, Configured: m.configured}}
+			}
+		}
+		b.answerRequests(t, "b", fresh(2))
+		unformed("with a majority")
+		b.answerRequests(t, "c", fresh(3))
+		unformed("although one has not accepted it")
+		before := m.raft.storage.Identity()
+		if before.Agreed || before.Cluster == 0 || uint64(before.Cluster) != proposed.Load() {
+			t.Errorf("the proposal is %v, it holds %+v", proposed.Load(), before)
+		}
+		accepts.Store(true)
 		time.Sleep(5 * time.Second)
-		if members, err := m.raft.members(); err != nil || !m.gate.lifted() || !slices.Equal(members, m.configured) {
-			t.Errorf("members %v, %v; gate lifted: %v", members, err, m.gate.lifted())
+		if members, err := m.raft.members(); err != nil || m.gate.cluster() != before.Cluster || !slices.Equal(members, m.configured) {
+			t.Errorf("members %v, %v; in cluster %v", members, err, m.gate.cluster())
+		}
+		if agreed.Load() != uint64(before.Cluster) {
+			t.Error("the others were not told")
 		}
 	})
 }
@@ -180,12 +217,15 @@ func TestForm(t *testing.T) {
 func TestFormOtherMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
-		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1"}
 		m := b.membership()
-		b.answerRequests(t, "b", func(Request) Reply {
-			return Reply{Status: &Status{ID: 2, Configured: m.configured[:2]}}
+		b.answerRequests(t, "b", func(q Request) Reply {
+			if q.Propose != nil {
+				t.Error("it proposes an id")
+			}
+			return Reply{Status: &Status{ID: 2, Configured: m.configured[:1]}}
 		})
-		b.wg.Go(func() { m.form(b.cfg.first()) })
+		b.startFormer(m)
 		time.Sleep(5 * time.Second)
 		if m.gate.lifted() || m.raft.LastIndex() != 0 {
 			t.Error("it has formed a cluster")
@@ -201,12 +241,12 @@ func TestFormStranger(t *testing.T) {
 		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 		b.answerRequests(t, "b", func(q Request) Reply {
 			if q.Status {
-				return Reply{Status: &Status{ID: 2, Formed: true}}
+				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
 			}
 			return Reply{} // it does not know member 1
 		})
 		m := b.membership()
-		b.wg.Go(func() { m.form(b.cfg.first()) })
+		b.startFormer(m)
 		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is not a member") {
 			t.Error(err)
 		}

@@ -55,8 +55,7 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// A connection to a peer port begins with two bytes: the kind of the connection and
-// the version of the peer protocol.
+// The kinds of connections to a peer port; see hello.
 const (
 	kindRaft    = 'R' // Raft's own messages
 	kindForward = 'F' // entries, touches and questions sent to the leader
@@ -64,7 +63,7 @@ const (
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
 
-	peerVersion = 1
+	peerVersion = 2 // of the peer protocol
 )
 
 // Timeouts of the peer port.
@@ -79,7 +78,11 @@ type peerPort struct {
 	addr    string // of this member, as the others know it
 	log     *slog.Logger
 	serve   map[byte]func(net.Conn) // handles a connection, by its kind; set before accept is started
-	raft    chan net.Conn           // accepted connections for Raft
+	self    uint64                  // this member's id
+	gate    *gate
+	idOf    func(addr string) uint64 // the member that should be at an address; 0 if unknown
+	called  func(h *hello)           // another member has called this one, which is not in a cluster yet
+	raft    chan net.Conn            // accepted connections for Raft
 
 	l      net.Listener    // nil before open
 	ctx    context.Context // canceled by close
@@ -92,12 +95,14 @@ type peerPort struct {
 	warned map[string]time.Time  // when each message was last logged by warn
 }
 
-func newPeerPort(network Network, addr string, log *slog.Logger) *peerPort {
+func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slog.Logger) *peerPort {
 	if network == nil {
 		network = TCP{}
 	}
 	p := &peerPort{
-		network: network, addr: addr, log: log, raft: make(chan net.Conn),
+		network: network, self: self, addr: addr, gate: gate, log: log,
+		idOf: func(string) uint64 { return 0 }, called: func(*hello) {},
+		raft:  make(chan net.Conn),
 		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -177,34 +182,57 @@ func (p *peerPort) accept() {
 	}
 }
 
-// greet reads the first bytes of a connection and handles it according to its kind.
+// greet reads the hello of a connection, answers it, and handles the connection according
+// to its kind.
 func (p *peerPort) greet(nc net.Conn) {
 	c, err := p.track(nc)
 	if err != nil {
 		return
 	}
 	c.SetDeadline(time.Now().Add(helloTimeout))
-	var hello [2]byte
-	if _, err := io.ReadFull(c, hello[:]); err != nil {
+	h, err := readHello(c)
+	serve := p.serve[h.kind]
+	from := c.RemoteAddr().String()
+	switch {
+	case errors.Is(err, errPeerVersion):
+		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", peerVersion)
+	case err != nil:
 		if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
-			p.warn("refusing a peer: it does not prove itself by TLS", "peer", c.RemoteAddr().String(), "error", err)
+			p.warn("refusing a peer: it does not prove itself by TLS", "peer", from, "error", err)
 		}
-		c.Close()
-		return
+	case serve == nil:
+		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", from)
+	default:
+		a := p.judge(h)
+		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
+			c.SetDeadline(time.Time{})
+			serve(c)
+			return
+		}
 	}
-	c.SetDeadline(time.Time{})
-	if hello[1] != peerVersion {
-		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", c.RemoteAddr().String(), "version", hello[1], "known", peerVersion)
-		c.Close()
-		return
+	c.Close()
+}
+
+// judge decides whether to accept a connection. Everybody may ask about the members;
+// everything else is for members of the same cluster.
+func (p *peerPort) judge(h *hello) answer {
+	a := answer{welcome, p.gate.cluster(), p.self}
+	switch {
+	case h.kind == kindAdmin:
+	case a.cluster == 0:
+		a.verdict = notYet
+		if h.to == p.self {
+			p.called(h)
+		}
+	case h.cluster != a.cluster:
+		a.verdict = otherCluster
+		p.warn("refusing a server of another cluster: one of the two has the wrong data directory, or is called at the wrong address",
+			"server", h.from, "address", h.addr, "its cluster", h.cluster, "cluster", a.cluster)
+	case h.to != 0 && h.to != p.self:
+		a.verdict = otherMember
+		p.warn("refusing a connection that is meant for another server: the list of members has a wrong address", "from", h.from, "to", h.to, "this is", p.self)
 	}
-	serve := p.serve[hello[0]]
-	if serve == nil {
-		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", c.RemoteAddr().String())
-		c.Close()
-		return
-	}
-	serve(c)
+	return a
 }
 
 // toRaft hands a connection over to Raft.
@@ -231,28 +259,23 @@ func (p *peerPort) warn(message string, args ...any) {
 	}
 }
 
-// dial connects to another member. The connection is closed when the port is.
-func (p *peerPort) dial(ctx context.Context, addr string, kind byte) (net.Conn, error) {
-	c, err := hello(ctx, p.network, addr, kind)
+// dial connects to the member with the id to; 0 means that whichever member is at the
+// address is meant. The connection is closed when the port is. The first read from it
+// fails with a [*notWelcome] if the other server refuses it.
+func (p *peerPort) dial(ctx context.Context, addr string, kind byte, to uint64) (net.Conn, error) {
+	of := p.gate.cluster()
+	if of == 0 {
+		return nil, errNotInCluster
+	}
+	nc, err := p.network.Dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return p.track(c)
-}
-
-// hello connects to a peer port and sends the first bytes.
-func hello(ctx context.Context, network Network, addr string, kind byte) (net.Conn, error) {
-	c, err := network.Dial(ctx, addr)
+	c, err := p.track(nc)
 	if err != nil {
 		return nil, err
 	}
-	c.SetWriteDeadline(time.Now().Add(helloTimeout))
-	if _, err := c.Write([]byte{kind, peerVersion}); err != nil {
-		c.Close()
-		return nil, err
-	}
-	c.SetWriteDeadline(time.Time{})
-	return c, nil
+	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, addr: p.addr}, p.warn)
 }
 
 // raftLayer implements [raft.StreamLayer] on the peer port.
@@ -276,7 +299,7 @@ func (l raftLayer) Addr() net.Addr { return peerAddr(l.addr) }
 func (l raftLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()
-	return l.dial(ctx, string(addr), kindRaft)
+	return l.dial(ctx, string(addr), kindRaft, l.idOf(string(addr)))
 }
 
 // peerAddr is an address as the configuration gives it.

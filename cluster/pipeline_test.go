@@ -21,7 +21,7 @@ func openTransport(t *testing.T, network *memnet.Network, host string) (o opened
 	t.Helper()
 	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network.Host(host), host+":1", slog.New(slog.DiscardHandler))
+	peers := newPeerPort(network.Host(host), 1, host+":1", lifted(), slog.New(slog.DiscardHandler))
 	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft}
 	if err := peers.open(); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -20,12 +21,14 @@ import (
 // are so long that they matter only if everything here fails.
 //
 // A heartbeat consists of the leader's term and id, how many ms ago a majority
-// confirmed it, for how many ms its disk has been blocking a write, and the index of
-// the last entry that it has applied. The answer is the newest term that the receiver
-// knows; unless that is later than the sender's, the receiver follows the sender.
+// confirmed it, for how many ms its disk has been blocking a write, the index of
+// the last entry that it has applied, and the index of an entry at which the receiver's state is
+// known to be wrong, or 0. The answer is the newest term that the receiver knows; unless that is
+// later than the sender's, the receiver follows the sender. Then comes the index of an entry
+// that the leader has applied, or 0, and the digest of the receiver's state there.
 const (
-	beatLen   = 8 + 8 + 4 + 4 + 8
-	answerLen = 8
+	beatLen   = 8 + 8 + 4 + 4 + 8 + 8
+	answerLen = 8 + 8 + 8
 )
 
 // pulse sends and answers heartbeats, and notices when the leader or the majority is
@@ -42,6 +45,7 @@ type pulse struct {
 	raft      *node
 	contacts  *contacts
 	commits   *commits
+	digests   *digests
 	gate      *gate
 	peers     *peerPort
 	transport *transport
@@ -51,9 +55,9 @@ type pulse struct {
 	changed signal                  // for service.run: the verdict has changed
 }
 
-func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *contacts, commits *commits, gate *gate, peers *peerPort, t *transport) *pulse {
+func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *contacts, commits *commits, digests *digests, gate *gate, peers *peerPort, t *transport) *pulse {
 	p := &pulse{
-		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits,
+		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits, digests: digests,
 		gate: gate, peers: peers, transport: t, wake: newSignal(), changed: newSignal(),
 	}
 	p.verdict.Store(new(verdict))
@@ -197,7 +201,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.call(s.addr, kindBeat); err != nil {
+			if c, err = p.call(MemberInfo{ID: to, Addr: s.addr}, kindBeat); err != nil {
 				c = nil
 				if errors.Is(err, syscall.ECONNREFUSED) {
 					p.contacts.refused(to)
@@ -212,6 +216,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
 		binary.BigEndian.PutUint64(beat[24:], p.commits.applied())
+		binary.BigEndian.PutUint64(beat[32:], p.digests.wrong(to))
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -233,15 +238,16 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		if newest <= term {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
+			p.judge(to, binary.BigEndian.Uint64(answer[8:]), binary.BigEndian.Uint64(answer[16:]))
 		}
 	}
 }
 
 // call connects to another member, within half of the election timeout.
-func (p *pulse) call(addr string, kind byte) (net.Conn, error) {
+func (p *pulse) call(x MemberInfo, kind byte) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.peers.ctx, p.contacts.silence/2)
 	defer cancel()
-	return p.peers.dial(ctx, addr, kind)
+	return p.peers.dial(ctx, x.Addr, kind, x.ID)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection.
@@ -254,9 +260,9 @@ func (p *pulse) takeBeats(c net.Conn) {
 	}()
 	var beat [beatLen]byte
 	var answer [answerLen]byte
-	for {
-		// The next heartbeat is sent after this: the leader waits for each answer.
-		asked := p.moment()
+	// The next heartbeat is sent after asked: the leader waits for each answer. Only the
+	// first one may have been sent before.
+	for asked := (moment{never, never}); ; asked = p.moment() {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
@@ -270,10 +276,32 @@ func (p *pulse) takeBeats(c net.Conn) {
 		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
 			p.look()
 		}
+		index, digest := p.digests.told(h.applied)
+		if wrong := binary.BigEndian.Uint64(beat[32:]); wrong != 0 && h.term >= newest {
+			p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, wrong, ErrDiffers))
+		}
 		binary.BigEndian.PutUint64(answer[:], newest)
+		binary.BigEndian.PutUint64(answer[8:], index)
+		binary.BigEndian.PutUint64(answer[16:], digest)
 		if _, err := c.Write(answer[:]); err != nil {
 			return
 		}
+	}
+}
+
+// judge compares the digest of another member with this leader's. If most members differ from
+// this one, its own state is wrong.
+func (p *pulse) judge(id, index, digest uint64) {
+	members, err := p.raft.members()
+	if err != nil {
+		return
+	}
+	seen, own := p.digests.answered(id, index, digest, members, p.id, p.moment().ran, p.contacts.silence)
+	if seen {
+		p.log.Error("the state of a member differs from this leader's", "id", id, "entry", index)
+	}
+	if own {
+		p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, ErrDiffers))
 	}
 }
 
@@ -282,7 +310,7 @@ func (p *pulse) question(x MemberInfo) {
 	defer p.look()
 	defer p.contacts.questionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x.Addr, kindReach)
+	c, err := p.call(x, kindReach)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			p.contacts.refused(x.ID)

@@ -26,7 +26,7 @@ func TestPulseBeats(t *testing.T) {
 					return
 				}
 				beats <- beat
-				c.Write(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()))
+				c.Write(append(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()), make([]byte, answerLen-8)...))
 			}
 		})
 		p.commits.set(7, 1)
@@ -65,8 +65,8 @@ func TestPulseStands(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", true}, MemberInfo{3, "c:1", true})
 			p := b.pulse
-			if lifted {
-				p.gate.lift()
+			if !lifted {
+				p.gate.lift(0)
 			}
 			b.answerState(t, "b", state{lost: true, term: 1})
 			b.wg.Go(p.run)

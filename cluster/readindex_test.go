@@ -219,7 +219,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 				case <-b.stop:
 					return
 				}
-				c.Write(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()))
+				c.Write(append(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()), make([]byte, answerLen-8)...))
 			}
 		})
 		b.wg.Go(p.run)

@@ -113,7 +113,7 @@ func TestNewerEntry(t *testing.T) {
 				var log lines
 				members, lead := threeMembers(t, memnet.New(), &log)
 				other := members[(lead+1)%3]
-				c, err := hello(context.Background(), other.peers.network, members[lead].cfg.addr(), kindForward)
+				c, err := callPeer(other.peers.network, members[lead].cfg.addr(), kindForward, other.membership.gate.cluster())
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -19,6 +19,7 @@ const (
 	OpNothing       proto.OpCode = -1003 // see Nothing
 	OpDescribe      proto.OpCode = -1004 // see Describe
 	OpPutBack       proto.OpCode = -1005 // see PutBack
+	OpIdentify      proto.OpCode = -1006 // see Identify
 )
 
 // Command is one operation in an entry of the log.
@@ -94,6 +95,12 @@ func Describe(servers []proto.QuorumServer) *Command {
 		b = fmt.Appendf(b, "%v\n", s)
 	}
 	return &Command{Op: OpDescribe, Body: b}
+}
+
+// Identify returns the command that says which cluster the log belongs to. The first one in
+// a log counts; it is no transaction, so it has no zxid.
+func Identify(cluster uint64) *Command {
+	return &Command{Op: OpIdentify, Body: jute.AppendLong(nil, int64(cluster))}
 }
 
 // Reap returns the command that deletes a container or TTL znode if it still may be

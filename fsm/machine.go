@@ -19,6 +19,7 @@ type Machine struct {
 	zxid     int64             // of the last transaction: epoch high, counter low
 	term     uint64            // of the last entry
 	index    uint64            // of the last entry
+	cluster  uint64            // see Identify; 0 if no entry has said it
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
 	// The members of the cluster, in order of their ids, and the zxid of their last
@@ -90,9 +91,20 @@ func (m *Machine) Index() uint64 { return m.index }
 // Term returns the term of the last entry that had commands; 0 if there was none.
 func (m *Machine) Term() uint64 { return m.term }
 
+// Cluster returns the id of the cluster that the state belongs to; 0 if no entry has said it
+// (see [Identify]).
+func (m *Machine) Cluster() uint64 { return m.cluster }
+
 // Digest returns a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
 	return digest(m.sessions.All(), m.zxid, m.batches, appendMembers(nil, m.members, m.membersZxid), m.tree.Digest())
+}
+
+// Quick returns a digest of the znodes, the sessions and the zxid that costs nothing, so that
+// servers can compare their states while they run. Unlike Digest, it is not stored.
+func (m *Machine) Quick() uint64 {
+	const odd = 0x9e3779b97f4a7c15 // so that equal parts do not cancel each other
+	return (m.tree.Digest()*odd+m.sessions.Digest())*odd + uint64(m.zxid)
 }
 
 func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, members []byte, tree uint64) uint64 {

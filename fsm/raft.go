@@ -86,6 +86,7 @@ func (r *Replica) Load(m *Machine) {
 		o.Restoring()
 	}
 	r.m, r.view = m, View{r, m}
+	r.note()
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Restored()

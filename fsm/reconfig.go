@@ -93,6 +93,7 @@ const epochGap = 1 << 16
 // second time.
 func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
 	m.zxid = (max(m.zxid>>32, int64(m.term)) + epochGap) << 32
+	m.cluster = 0 // they form a cluster of their own
 	if m.index = index; !m.HasMembers(members) {
 		m.SetMembers(index, members)
 	}

@@ -77,6 +77,10 @@ type Replica struct {
 	observers []Observer
 	completer Completer
 
+	noteMu sync.Mutex // locked after mu, and only for a moment
+	notes  [notes]stateDigest
+	newest uint64 // index of the newest note
+
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
 
@@ -92,6 +96,38 @@ func (r *Replica) Observe(o Observer) { r.observers = append(r.observers, o) }
 
 // Complete sets the Completer. It must not be called once entries are applied.
 func (r *Replica) Complete(c Completer) { r.completer = c }
+
+// notes is for how many of the newest entries a replica knows the digest of its state.
+const notes = 1024
+
+type stateDigest struct{ index, digest uint64 }
+
+// note records the digest of the state. r.mu must be locked.
+func (r *Replica) note() {
+	n := stateDigest{r.m.index, r.m.Quick()}
+	r.noteMu.Lock()
+	r.notes[n.index%notes], r.newest = n, n.index
+	r.noteMu.Unlock()
+}
+
+// Newest returns the index of the newest entry that was applied here, and the digest of the
+// state there (see [Machine.Quick]); both are 0 if there was none. Unlike View, it does not
+// wait while an entry is applied.
+func (r *Replica) Newest() (index, digest uint64) {
+	r.noteMu.Lock()
+	defer r.noteMu.Unlock()
+	n := r.notes[r.newest%notes]
+	return n.index, n.digest
+}
+
+// DigestAt returns the digest of the state after the entry with this index, one of the last
+// that were applied here. ok is false if it is not known. Like Newest, it does not wait.
+func (r *Replica) DigestAt(index uint64) (digest uint64, ok bool) {
+	r.noteMu.Lock()
+	defer r.noteMu.Unlock()
+	n := r.notes[index%notes]
+	return n.digest, index != 0 && n.index == index
+}
 
 // View gives read access to a replica. The replica does not change while a View is used.
 type View struct {
@@ -112,6 +148,9 @@ func (v *View) Zxid() int64 { return v.m.zxid }
 // LastBatch returns the number of the last entry of an origin that was applied here, or 0 if
 // there was none.
 func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
+
+// Cluster returns the id of the cluster that the state belongs to; 0 if no entry has said it.
+func (v *View) Cluster() uint64 { return v.m.cluster }
 
 // Index returns the log index of the last entry that was applied here.
 func (v *View) Index() uint64 { return v.m.index }
@@ -176,6 +215,7 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 		err = fmt.Errorf("log entry %d: %w", index, err)
 		r.failed = err
 	}
+	r.note()
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Applied(index, term, len(entry))
@@ -222,6 +262,7 @@ func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	for _, o := range r.observers {
 		o.Changed(&View{r, r.m}, changes)
 	}
+	r.note()
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Applied(index, 0, 0)

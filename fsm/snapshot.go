@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"maps"
+	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -19,7 +20,7 @@ import (
 // sections are in order of their kinds, and there may be several of sessions and of znodes.
 const (
 	snapshotMagic   = "LKSNAP"
-	snapshotVersion = 1
+	snapshotVersion = 2         // version 1, which is still read, had no id of the cluster
 	sectionSize     = 256 << 10 // the writer ends a section that has reached this many bytes
 
 	// maxSection is the maximum length of a section that a reader accepts. A writer
@@ -37,7 +38,7 @@ const MaxRequest = 16 << 20
 const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
-	sectionState    = 1 + iota // zxid, term, index, and each origin's last batch
+	sectionState    = 1 + iota // zxid, term, index, id of the cluster, and each origin's last batch
 	sectionMembers             // members of the cluster
 	sectionSessions            // session records
 	sectionNodes               // znode records
@@ -51,6 +52,7 @@ var ErrSnapshot = errors.New("fsm: damaged snapshot")
 type Snapshot struct {
 	zxid        int64
 	term, index uint64
+	cluster     uint64
 	batches     map[uint64]uint64
 	members     []byte
 	sessions    []*session.Session // unsorted
@@ -60,7 +62,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of the state. It is fast, since nothing can be applied meanwhile:
 // sorting and encoding are left to [Snapshot.Write].
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, maps.Clone(m.batches), appendMembers(nil, m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, m.cluster, maps.Clone(m.batches), appendMembers(nil, m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -72,6 +74,7 @@ func (s *Snapshot) Write(out io.Writer) error {
 	b := binary.BigEndian.AppendUint64(nil, uint64(s.zxid))
 	b = binary.BigEndian.AppendUint64(b, s.term)
 	b = binary.BigEndian.AppendUint64(b, s.index)
+	b = binary.BigEndian.AppendUint64(b, s.cluster)
 	w.section(sectionState, appendBatches(b, s.batches))
 	if len(s.members) > 0 {
 		w.section(sectionMembers, s.members)
@@ -116,7 +119,8 @@ func (w *sectionWriter) section(kind byte, payload []byte) {
 // and digest.
 func ReadSnapshot(in io.Reader) (*Machine, error) {
 	r := &sectionReader{r: bufio.NewReaderSize(in, 64<<10)}
-	if err := r.magic(); err != nil {
+	version, err := r.magic()
+	if err != nil {
 		return nil, err
 	}
 	m := NewMachine()
@@ -132,12 +136,15 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		last = kind
 		switch kind {
 		case sectionState:
-			if len(b) < 24 || len(b)%16 != 8 {
+			if version == 1 && len(b) >= 24 {
+				b = slices.Insert(b, 24, make([]byte, 8)...)
+			}
+			if len(b) < 32 || len(b)%16 != 0 {
 				return nil, r.damaged("state of %d bytes", len(b))
 			}
 			m.zxid = int64(binary.BigEndian.Uint64(b))
-			m.term, m.index = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
-			for b = b[24:]; len(b) > 0; b = b[16:] {
+			m.term, m.index, m.cluster = binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), binary.BigEndian.Uint64(b[24:])
+			for b = b[32:]; len(b) > 0; b = b[16:] {
 				m.batches[binary.BigEndian.Uint64(b)] = binary.BigEndian.Uint64(b[8:])
 			}
 		case sectionMembers:
@@ -214,18 +221,18 @@ func (r *sectionReader) read(n uint32) ([]byte, error) {
 	return b, nil
 }
 
-func (r *sectionReader) magic() error {
+func (r *sectionReader) magic() (version byte, err error) {
 	b, err := r.read(uint32(len(snapshotMagic)) + 1)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if string(b[:len(snapshotMagic)]) != snapshotMagic {
-		return r.damaged("not a snapshot")
+		return 0, r.damaged("not a snapshot")
 	}
-	if v := b[len(snapshotMagic)]; v != snapshotVersion {
-		return fmt.Errorf("%w: snapshot of version %d, this program knows %d", ErrVersion, v, snapshotVersion)
+	if version = b[len(snapshotMagic)]; version == 0 || version > snapshotVersion {
+		return 0, fmt.Errorf("%w: snapshot of version %d, this program knows up to %d", ErrVersion, version, snapshotVersion)
 	}
-	return nil
+	return version, nil
 }
 
 func (r *sectionReader) section() (kind byte, payload []byte, err error) {

@@ -164,7 +164,7 @@ func TestSnapshotSections(t *testing.T) {
 		{"wrong order", "section 3 after 4", join(state, members, nodes, sessions, end)},
 		{"no end", "cut short", join(state, members, sessions, nodes)},
 		{"unknown section", "unknown kind 9", join(state, members, sessions, nodes, kind(9, end))},
-		{"long state", "state of 41 bytes", join(more(state, 1), members, sessions, nodes, end)},
+		{"long state", "state of 49 bytes", join(more(state, 1), members, sessions, nodes, end)},
 		{"long totals", "totals of 25 bytes", join(state, members, sessions, nodes, more(end, 1))},
 		{"long sessions", "bad record", join(state, members, more(sessions, 1), nodes, end)},
 		{"long znodes", "bad record", join(state, members, sessions, more(nodes, 1), end)},

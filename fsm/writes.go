@@ -46,6 +46,15 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return Result{Zxid: m.zxid}, nil
 	case OpPutBack:
 		return m.putBack(&d)
+	case OpIdentify:
+		id := uint64(d.Long())
+		if d.Err() != nil {
+			return Result{}, fmt.Errorf("%w: identify", ErrEntry)
+		}
+		if m.cluster == 0 {
+			m.cluster = id
+		}
+		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {

@@ -14,6 +14,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 
@@ -43,10 +44,40 @@ type Session struct {
 func FormatID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
 
 // Table holds the sessions that exist. It is not safe for concurrent use.
-type Table struct{ byID map[int64]*Session }
+type Table struct {
+	byID   map[int64]*Session
+	digest uint64
+}
 
 // NewTable returns an empty table.
-func NewTable() *Table { return &Table{map[int64]*Session{}} }
+func NewTable() *Table { return &Table{byID: map[int64]*Session{}} }
+
+// Digest returns a hash of all sessions. It is kept up to date, so it costs nothing.
+func (t *Table) Digest() uint64 { return t.digest }
+
+// put adds a session, or replaces the one with its id.
+func (t *Table) put(s *Session) {
+	t.drop(s.ID)
+	t.byID[s.ID] = s
+	t.digest += hash(s)
+}
+
+// drop removes a session and reports whether it existed.
+func (t *Table) drop(id int64) bool {
+	s := t.byID[id]
+	if s != nil {
+		t.digest -= hash(s)
+		delete(t.byID, id)
+	}
+	return s != nil
+}
+
+// hash returns the FNV-1a hash of a session's encoding.
+func hash(s *Session) uint64 {
+	h := fnv.New64a()
+	h.Write(Append(make([]byte, 0, recordLen), s))
+	return h.Sum64()
+}
 
 // Len returns the number of sessions.
 func (t *Table) Len() int { return len(t.byID) }
@@ -76,7 +107,7 @@ func (t *Table) Open(s Session) *Session {
 	for s.ID == 0 || t.byID[s.ID] != nil {
 		s.ID++
 	}
-	t.byID[s.ID] = &s
+	t.put(&s)
 	return &s
 }
 
@@ -90,16 +121,12 @@ func (t *Table) Resume(id int64, password []byte, timeout int32, owner Conn) *Se
 	}
 	resumed := *s // a snapshot may contain s
 	resumed.Timeout, resumed.Owner = timeout, owner
-	t.byID[id] = &resumed
+	t.put(&resumed)
 	return &resumed
 }
 
 // Close removes a session and reports whether it existed.
-func (t *Table) Close(id int64) bool {
-	_, ok := t.byID[id]
-	delete(t.byID, id)
-	return ok
-}
+func (t *Table) Close(id int64) bool { return t.drop(id) }
 
 const recordLen = 8 + 4 + proto.PasswordLen + 8 + 8
 

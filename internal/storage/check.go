@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -24,11 +25,13 @@ func stateOf(m *fsm.Machine) State {
 
 // Report is what [Check] found.
 type Report struct {
-	ServerID      uint64   `json:"serverId"`
-	LogStore      LogStore `json:"logStore"`
-	SnapshotIndex uint64   `json:"snapshotIndex"` // 0 without one
-	FirstIndex    uint64   `json:"firstIndex"`    // of the log; 0 if it is empty
-	LastIndex     uint64   `json:"lastIndex"`
+	ServerID uint64 `json:"serverId"`
+	// Cluster is the cluster that the directory belongs to; 0 if it belongs to none yet.
+	Cluster       ClusterID `json:"cluster"`
+	LogStore      LogStore  `json:"logStore"`
+	SnapshotIndex uint64    `json:"snapshotIndex"` // 0 without one
+	FirstIndex    uint64    `json:"firstIndex"`    // of the log; 0 if it is empty
+	LastIndex     uint64    `json:"lastIndex"`
 	State
 	// Exposed is a file with passwords that other users may read.
 	Exposed string `json:"exposed,omitempty"`
@@ -82,7 +85,14 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err != nil {
 		return nil, nil, err
 	}
+	of, err := m.decode()
+	if err != nil {
+		return nil, nil, damaged(filepath.Join(dir, metaFile), "%w", err)
+	}
 	report := &Report{ServerID: m.ServerID, LogStore: disk.name(), Exposed: exposed(dir, disk.files(dir))}
+	if of.Agreed {
+		report.Cluster = of.Cluster
+	}
 	machine := snapshot
 	if newest == nil {
 		machine = fsm.NewMachine()
@@ -117,6 +127,9 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	if err := machine.Check(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if err := checkCluster(dir, of, machine); err != nil {
+		return nil, nil, err
 	}
 	report.State = stateOf(machine)
 	return report, machine, nil

@@ -58,7 +58,11 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err := syncDir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
 		return nil, err
 	}
-	if err := writeMeta(dir, &meta{formatVersion, before.ServerID, to}); err != nil {
+	m, err := readMeta(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.metaIdentity}); err != nil {
 		return nil, err
 	}
 	return after, os.RemoveAll(from.logPath(dir))

@@ -167,8 +167,8 @@ func testRefusedDirectories(t *testing.T, disk testedDisk) {
 		says []string                       // DIR stands for the directory, LOG for the path of the log
 	}{
 		{"newer format", 1, func(t *testing.T, dir string) {
-			check(t, os.WriteFile(filepath.Join(dir, metaFile), []byte(`{"format":2,"serverId":1}`), fileMode))
-		}, []string{"DIR", "format 2", "newer"}},
+			check(t, os.WriteFile(filepath.Join(dir, metaFile), []byte(`{"format":3,"serverId":1}`), fileMode))
+		}, []string{"DIR", "format 3", "newer"}},
 		{"other server", 2, func(*testing.T, string) {}, []string{"DIR", "server 1", "not 2"}},
 		{"no log", 1, func(t *testing.T, dir string) {
 			check(t, os.RemoveAll(disk.logPath(dir)))

@@ -15,11 +15,14 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // The data directory:
 //
-//	meta.json        format version, server id, and which of the two logs it has
+//	meta.json        format version, server id, which of the two logs it has, and
+//	                 the cluster that it belongs to
 //	raft/wal/        Raft's log, term and vote (see walStore), or
 //	raft/raft.db     the same (see boltStore)
 //	raft/snapshots/  Raft's snapshots, the newest two
@@ -28,8 +31,10 @@ import (
 // ACLs, so what is created here is readable only by its owner.
 //
 // While a file or a directory is being made, its name ends in .tmp.
+//
+// Format 1 had no cluster in meta.json, and is still read.
 const (
-	formatVersion = 1
+	formatVersion = 2
 	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
 	raftDir       = "raft"
 
@@ -42,6 +47,7 @@ type meta struct {
 	Format   int      `json:"format"`
 	ServerID uint64   `json:"serverId"`
 	LogStore LogStore `json:"logStore,omitempty"` // empty means BoltDB
+	metaIdentity
 }
 
 func (m *meta) logStore() LogStore {
@@ -110,7 +116,11 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	s, err := openVerified(disk, dir, store, snapshot, log, raftLog)
 	if err == nil && known == nil {
-		err = writeMeta(dir, &meta{formatVersion, serverID, disk.name()})
+		known = &meta{Format: formatVersion, ServerID: serverID, LogStore: disk.name()}
+		err = writeMeta(dir, known)
+	}
+	if err == nil {
+		s.identity, err = identityIn(dir, known, s.state)
 	}
 	if err != nil {
 		store.Close()
@@ -175,6 +185,33 @@ func readMeta(dir string) (*meta, error) {
 		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
 	}
 	return &m, nil
+}
+
+// identityIn returns the identity in meta.json, as m has it. If the newest snapshot is of
+// another cluster, that is an error.
+func identityIn(dir string, m *meta, snapshot *fsm.Machine) (*identity, error) {
+	x, err := m.decode()
+	if err != nil {
+		return nil, damaged(filepath.Join(dir, metaFile), "%w", err)
+	}
+	if err := checkCluster(dir, x, snapshot); err != nil {
+		return nil, err
+	}
+	return &identity{now: x, store: func(x Identity) error {
+		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.logStore(), encodeIdentity(x)})
+	}}, nil
+}
+
+// checkCluster fails if machine, a state in the data directory dir, is of another cluster
+// than meta.json says.
+func checkCluster(dir string, x Identity, machine *fsm.Machine) error {
+	if machine == nil || !x.Agreed {
+		return nil
+	}
+	if of := ClusterID(machine.Cluster()); of != 0 && of != x.Cluster {
+		return fmt.Errorf("%s says that it belongs to cluster %s, but its state is of cluster %s: files of two data directories were mixed", filepath.Join(dir, metaFile), x.Cluster, of)
+	}
+	return nil
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

@@ -12,12 +12,15 @@ import (
 type Memory struct {
 	log   *memoryLog
 	snaps *memorySnapshots
+	of    atomic.Pointer[Identity]
 	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never ran.
 func NewMemory() *Memory {
-	return &Memory{log: &memoryLog{InmemStore: raft.NewInmemStore()}, snaps: &memorySnapshots{}}
+	m := &Memory{log: &memoryLog{InmemStore: raft.NewInmemStore()}, snaps: &memorySnapshots{}}
+	m.of.Store(new(Identity))
+	return m
 }
 
 // SetFault has f called before each write of the log, the term or the vote. f may
@@ -34,6 +37,9 @@ func (m *Memory) SetFault(f func() error) {
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}
 	s := &Storage{Log: faulty, Stable: &voteStore{StableStore: faulty}, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	s.identity = &identity{now: *m.of.Load(), store: func(x Identity) error {
+		return faulty.write(func() error { m.of.Store(&x); return nil })
+	}}
 	newest, _ := s.NewestSnapshot()
 	s.Members = newest.Configuration
 	reconcileLog(m.log, newest) // a crash may have kept the member from doing it

@@ -29,8 +29,9 @@ type Storage struct {
 	// opened; it is empty if there was none.
 	Members raft.Configuration
 
-	state *fsm.Machine // see TakeState
-	close func() error
+	identity *identity
+	state    *fsm.Machine // see TakeState
+	close    func() error
 }
 
 // Close closes the files. Nothing may use the storage afterwards.

@@ -1,0 +1,204 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// How a cluster is formed, and how one that is older than ids gets its id, in two steps:
+//
+//  1. Its member with the lowest id makes an id and proposes it to all the others. Each stores
+//     the proposal durably before it accepts it.
+//  2. When all have accepted it, the proposer agrees to it: it stores that this is its cluster
+//     for good, and begins its log. The others agree when they see that one has agreed to the
+//     id whose proposal they hold.
+//
+// A proposal may be replaced by another one, an agreement never. The invariants:
+//
+//   - Two members never agree to different ids while no more than one of them has lost its disk.
+//     Agreeing to an id needs a proposal that all have stored, and one that has agreed refuses
+//     every other proposal.
+//   - A member that agreed holds everything that it has acknowledged since the cluster was
+//     formed, unless it has lost its disk. A member that lost its disk holds no proposal, and
+//     a proposal is never made again once somebody has agreed to it. So it does not agree, but
+//     joins, without a vote at first.
+//
+// Nothing in this file depends on time, messages or disks, so that TestFormationModel can
+// explore all orders of what may happen with these very rules.
+
+// Proposal asks a member to accept an id for its cluster.
+type Proposal struct {
+	Cluster ClusterID    `json:"cluster"`
+	From    uint64       `json:"from"` // the member that proposes it
+	To      uint64       `json:"to"`   // the member that is asked
+	Run     uint64       `json:"run"`  // the run of that member which is meant (Status.Run)
+	Members []MemberInfo `json:"members"`
+	Data    bool         `json:"data,omitempty"` // the members have data already
+}
+
+// stance is where a member stands that has no cluster yet.
+type stance struct {
+	self     uint64
+	members  []MemberInfo // of the cluster to be
+	data     bool         // it has data: restored from a snapshot, or from before clusters had ids
+	proposed ClusterID    // the proposal that it holds; 0 if none
+	index    uint64       // of its state, if it has data
+	digest   string       // of the state at index
+}
+
+// The things that a member without a cluster can do next.
+const (
+	toWait    = iota
+	toPropose // propose an id to the others
+	toAgree   // agree to the proposal that it holds
+	toJoin    // join the cluster that the others have formed without it
+	toStop    // give up: the data is not of that cluster
+)
+
+type next struct {
+	do      int
+	why     string     // of toWait and toStop
+	code    proto.Code // BadArguments if waiting alone does not help
+	cluster ClusterID  // to join
+	at      string     // the address of one of its members
+}
+
+func wait(format string, args ...any) next { return next{why: fmt.Sprintf(format, args...)} }
+
+func hopeless(format string, args ...any) next {
+	return next{why: fmt.Sprintf(format, args...), code: proto.BadArguments}
+}
+
+// decide returns what to do next, given what the other members say; those that do not answer
+// are not in said.
+func (s *stance) decide(said map[uint64]*Status) next {
+	if n, ok := s.agreedTo(said); ok {
+		return n
+	}
+	if err := s.conflict(said); err != nil {
+		return hopeless("%v", err)
+	}
+	required := s.required()
+	var missing []string
+	for _, id := range required {
+		if id != s.self && said[id] == nil {
+			missing = append(missing, fmt.Sprintf("%d at %s", id, find(s.members, id).Addr))
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return wait("waiting for server %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\"", strings.Join(missing, " and server "))
+	case required[0] != s.self:
+		return wait("server %d forms the cluster", required[0])
+	}
+	return next{do: toPropose}
+}
+
+// agreedTo returns what to do if other members have agreed to an id, and false if none has.
+func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
+	var of ClusterID
+	var at MemberInfo
+	for _, x := range s.members {
+		switch st := said[x.ID]; {
+		case st == nil || !st.Formed || st.Cluster == of:
+		case of != 0:
+			return hopeless("server %d belongs to cluster %v, but server %d to cluster %v: one of them has the wrong data directory, or the list of members a wrong address", at.ID, of, x.ID, st.Cluster), true
+		default:
+			of, at = st.Cluster, x
+		}
+	}
+	switch {
+	case of == 0:
+		return next{}, false
+	case of == s.proposed:
+		return next{do: toAgree}, true
+	case s.data:
+		return next{do: toStop, why: fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already: empty the directory and start this server again, and it gets the state of that cluster", at.ID, at.Addr, of)}, true
+	}
+	return next{do: toJoin, cluster: of, at: at.Addr}, true
+}
+
+// conflict returns the reason if the members that answer cannot form a cluster with this one.
+func (s *stance) conflict(said map[uint64]*Status) error {
+	for _, x := range s.members {
+		st := said[x.ID]
+		switch {
+		case st == nil:
+		case st.Data && !s.data:
+			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
+		case !st.Data && s.data:
+			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none: if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
+		case !slices.Equal(st.Configured, s.members):
+			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
+		case s.data && st.Index == s.index && st.Digest != s.digest:
+			return fmt.Errorf("server %d has another state at entry %d than this server: restore the same snapshot on all", x.ID, s.index)
+		}
+	}
+	return nil
+}
+
+// required returns the ids of the members that must accept a proposal, in order: all of
+// them, except that an observer without data can join a new cluster later.
+func (s *stance) required() (ids []uint64) {
+	for _, x := range s.members {
+		if x.Voter || s.data {
+			ids = append(ids, x.ID)
+		}
+	}
+	return ids
+}
+
+// majority returns the ids of those that an operator lets form the cluster: the members that
+// answer. It fails if they are no majority of the voters, or if there is a cluster.
+func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
+	if n, ok := s.agreedTo(said); ok {
+		if n.do == toWait || n.do == toStop {
+			return nil, refuse(proto.BadArguments, "%s", n.why)
+		}
+		return nil, refuse(proto.BadArguments, "the cluster exists already, and this server is about to join it")
+	}
+	there := map[uint64]*Status{}
+	for id, st := range said {
+		if st.Data == s.data { // a server that has lost its disk joins later
+			there[id] = st
+		}
+	}
+	if err := s.conflict(there); err != nil {
+		return nil, refuse(proto.BadArguments, "%v", err)
+	}
+	votes := 0
+	for _, id := range s.required() {
+		if id == s.self || there[id] != nil {
+			ids = append(ids, id)
+			if find(s.members, id).Voter {
+				votes++
+			}
+		}
+	}
+	if most := voters(s.members); votes <= most/2 {
+		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here: a cluster needs a majority", votes, most)
+	}
+	return ids, nil
+}
+
+// mayAccept fails if this member, in its run with the number run and with the identity of,
+// must not accept a proposal.
+func (s *stance) mayAccept(q *Proposal, run uint64, of storage.Identity) error {
+	switch {
+	case of.Agreed:
+		return refuse(proto.BadArguments, "server %d belongs to cluster %v", s.self, of.Cluster)
+	case q.Cluster == 0 || q.To != s.self || q.Run != run:
+		return refuse(proto.BadArguments, "the proposal is for server %d, or for an earlier run of it", q.To)
+	case q.Data && !s.data:
+		return refuse(proto.BadArguments, "server %d has data, and server %d has none", q.From, s.self)
+	case !q.Data && s.data:
+		return refuse(proto.BadArguments, "server %d has data, and server %d has none", s.self, q.From)
+	case !slices.Equal(q.Members, s.members):
+		return refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", s.self, q.From, s.members, q.Members)
+	}
+	return nil
+}
