@@ -47,14 +47,7 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	case OpPutBack:
 		return m.putBack(&d)
 	case OpIdentify:
-		id := uint64(d.Long())
-		if d.Err() != nil {
-			return Result{}, fmt.Errorf("%w: identify", ErrEntry)
-		}
-		if m.cluster == 0 {
-			m.cluster = id
-		}
-		return Result{Zxid: m.zxid}, nil
+		return m.identify(&d)
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {
@@ -107,6 +100,18 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		r.Zxid = m.zxid
 	}
 	return r, nil
+}
+
+// identify notes which cluster the log belongs to; see Identify.
+func (m *Machine) identify(d *jute.Decoder) (Result, error) {
+	id := uint64(d.Long())
+	if d.Err() != nil {
+		return Result{}, fmt.Errorf("%w: identify", ErrEntry)
+	}
+	if m.cluster == 0 {
+		m.cluster = id
+	}
+	return Result{Zxid: m.zxid}, nil
 }
 
 // answer carries out a command for which [Command.ReadOnly] returns true. It changes
