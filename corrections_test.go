@@ -83,9 +83,23 @@ var corrections = []putBack{
 	{"settle", []edit{
 		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{".", "TestReconfigLaggingVoter", "FAIL"}}},
+	{"formed by a majority", []edit{
+		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
+		{"cluster/formation.go", "case required[0] != s.self:", "case false:"},
+		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
+	{"no clusters", []edit{
+		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
+		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
+		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"cluster/members.go", "if log != 0 && log != own {", "if false {"},
+	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}}},
+	{"compares nothing", []edit{
+		{"cluster/pulse.go", "\t\t\tp.judge(to, binary", "\t\t\t_ = binary.BigEndian; fmt.Sprint(binary"},
+	}, []finding{{"cluster", "TestDiffers", "FAIL"}}},
 	{"lost disk", []edit{
 		{"cluster/form.go", "return f.join(next.at, next.cluster)", "f.raft.BootstrapCluster(f.first)\n\t\tf.lift(next.cluster)\n\t\treturn true, nil"},
-	}, []finding{{".", "TestClusterWipedMember", "FAIL"}}},
+	}, []finding{{".", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.
 	{"snapshot and log", []edit{

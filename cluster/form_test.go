@@ -1,0 +1,383 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// fleet is a cluster whose members a test starts, stops and deprives of their disks. Its
+// writes are sessions, which are never closed.
+type fleet struct {
+	t       *testing.T
+	net     *memnet.Network
+	log     lines
+	peers   map[uint64]string
+	disks   []*storage.Memory
+	running []*Member // nil if it is down
+	acked   []int64   // sessions
+	asked   int64
+}
+
+func newFleet(t *testing.T, size int) *fleet {
+	f := &fleet{t: t, net: memnet.New(), peers: map[uint64]string{}, running: make([]*Member, size)}
+	for i := range size {
+		f.peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+		f.disks = append(f.disks, storage.NewMemory())
+	}
+	t.Cleanup(func() {
+		for i := range f.running {
+			f.stop(i)
+		}
+	})
+	return f
+}
+
+func (f *fleet) config(i int) Config {
+	id := uint64(i + 1)
+	host, _, _ := net.SplitHostPort(f.peers[id])
+	return Config{ID: id, Peers: f.peers, Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+		Log: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+}
+
+func (f *fleet) start(i int) *Member {
+	f.t.Helper()
+	return f.open(i, f.config(i))
+}
+
+func (f *fleet) open(i int, cfg Config) *Member {
+	f.t.Helper()
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// stop ends a member without handing over, as a crash does.
+func (f *fleet) stop(i int) {
+	if m := f.running[i]; m != nil {
+		f.running[i] = nil
+		m.Kill()
+	}
+}
+
+// lose stops a member and takes its disk.
+func (f *fleet) lose(i int) {
+	f.stop(i)
+	f.disks[i] = storage.NewMemory()
+}
+
+// write opens a session through a member, and reports whether that was acknowledged within
+// some seconds.
+func (f *fleet) write(i int) bool {
+	m := f.running[i]
+	if m == nil {
+		return false
+	}
+	f.asked++
+	done, cancel := make(result, 1), make(chan struct{})
+	m.Propose(fsm.OpenSession(uint64(f.asked), f.asked, 1<<30, session.Password{}), done, cancel)
+	select {
+	case err := <-done:
+		if err == nil {
+			f.acked = append(f.acked, f.asked)
+		}
+		return err == nil
+	case <-time.After(5 * time.Second):
+		close(cancel)
+		go func() { <-done }()
+		return false
+	}
+}
+
+// whole waits until all members are in the same cluster, with their votes and the same state.
+func (f *fleet) whole() {
+	f.t.Helper()
+	until(f.t, "the whole cluster\n"+f.log.text.String(), func() bool {
+		var states []string
+		for _, m := range f.running {
+			if m == nil {
+				f.t.Fatal("a member is down")
+			}
+			s, err := m.Status()
+			if err != nil || s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x MemberInfo) bool { return !x.Voter }) {
+				return false
+			}
+			states = append(states, fmt.Sprint(s.Cluster, s.Index, s.Digest, m.identified()))
+		}
+		return len(slices.Compact(states)) == 1
+	})
+}
+
+// check fails if an acknowledged write is missing on a member.
+func (f *fleet) check() {
+	f.t.Helper()
+	for i, m := range f.running {
+		m.replica.View(func(v *fsm.View) {
+			for _, id := range f.acked {
+				if v.Sessions().Get(id) == nil {
+					f.t.Errorf("member %d has lost the acknowledged write %d", i+1, id)
+					break
+				}
+			}
+		})
+	}
+}
+
+// TestFormedOnce: two of three members whose disks are empty do not form the cluster a second
+// time, whatever the third has stored.
+func TestFormedOnce(t *testing.T) {
+	for _, third := range []string{"never started", "formed, and then down"} {
+		t.Run(third, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 3)
+				f.start(0)
+				f.start(1)
+				time.Sleep(20 * time.Second)
+				if f.write(0) || f.write(1) {
+					t.Fatal("two members have formed a cluster without the third")
+				}
+				f.start(2)
+				f.whole()
+				if third == "never started" { // as if it had never come: it has stored nothing
+					f.lose(2)
+				} else {
+					f.stop(2)
+				}
+				for !f.write(0) {
+				}
+				f.stop(0)
+				f.lose(1) // with the above, two disks are lost; without, one is
+				f.start(1)
+				f.start(2)
+				time.Sleep(time.Minute)
+				if f.write(1) || f.write(2) {
+					t.Error("members without the first one's data acknowledge a write")
+				}
+				f.start(0)
+				if third == "never started" {
+					time.Sleep(time.Minute)
+					if f.write(0) {
+						t.Error("a member alone acknowledges a write")
+					}
+					for i, m := range f.running[1:] {
+						if m.membership.gate.lifted() {
+							t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
+						}
+					}
+					return
+				}
+				f.whole()
+				f.check()
+			})
+		})
+	}
+}
+
+// TestFormByWord: an operator lets a majority form the cluster; the third member joins it
+// later, and two members without data do not form another one.
+func TestFormByWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.start(1)
+		form := func(i int) error {
+			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true})
+			return err
+		}
+		if err := form(1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
+			t.Errorf("one of three: %v", err)
+		}
+		f.start(2)
+		time.Sleep(time.Second)
+		if err := form(1); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "a write", func() bool { return f.write(1) })
+		if err := form(2); err == nil {
+			t.Error("the cluster is formed twice")
+		}
+		f.stop(1)
+		f.lose(2)
+		f.start(2)
+		f.start(0)
+		time.Sleep(time.Minute)
+		if f.write(0) || f.write(2) {
+			t.Error("members without data acknowledge a write")
+		}
+		f.lose(2) // as it was
+		f.stop(0)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.start(1)
+		f.start(2)
+		time.Sleep(time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[2], Request{Form: true}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "a write", func() bool { return f.write(2) })
+		f.start(0)
+		f.whole()
+		f.check()
+	})
+}
+
+// TestFormInAnyOrder starts, stops and kills members, and takes their disks, in a random order,
+// before, while and after they form their cluster. Of the disks, a minority is lost at a time.
+func TestFormInAnyOrder(t *testing.T) {
+	runs := 150
+	if testkit.Thorough {
+		runs = 1500
+	}
+	seed := testkit.Seed(t)
+	for run := range runs {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, uint64(run)))
+			f := newFleet(t, 3)
+			lost := -1 // whose disk is lost, until it has recovered
+			var did []string
+			for range 10 + r.IntN(40) {
+				i := r.IntN(3)
+				switch n := r.IntN(10); {
+				case n < 4 && f.running[i] == nil:
+					f.start(i)
+					did = append(did, fmt.Sprint("start ", i+1))
+				case n < 6:
+					f.stop(i)
+					did = append(did, fmt.Sprint("stop ", i+1))
+				case n == 6 && lost < 0:
+					f.lose(i)
+					lost = i
+					did = append(did, fmt.Sprint("lose ", i+1))
+				case n == 7 && !slices.Contains(f.running, nil):
+					f.whole()
+					lost = -1
+					did = append(did, "all well")
+				default:
+					f.write(i)
+				}
+				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
+			}
+			for i, m := range f.running {
+				if m == nil {
+					f.start(i)
+				}
+			}
+			f.whole()
+			f.check()
+			for i, m := range f.running {
+				select {
+				case err := <-m.Err():
+					t.Errorf("member %d: %v", i+1, err)
+				default:
+				}
+			}
+			if t.Failed() {
+				t.Errorf("run %d: %v", run, did)
+			}
+		})
+	}
+}
+
+// TestOtherClustersData: a member that is started with the data of another cluster, with the
+// same ids and addresses, takes no part, and ends when it sees that the others agree.
+func TestOtherClustersData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := newFleet(t, 3)
+		for i := range 3 {
+			other.start(i)
+		}
+		other.whole()
+		for range 5 {
+			other.write(0)
+		}
+		for i := range 3 {
+			other.stop(i)
+		}
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		f.write(0)
+		f.stop(2)
+		own := f.disks[2]
+		f.disks[2] = other.disks[2]
+		m := f.start(2)
+		err := receive(t, "its fault", m.Err())
+		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
+		}
+		if f.log.count("refusing a server of another cluster") == 0 {
+			t.Error("the others do not say that they refuse it")
+		}
+		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
+			t.Error("it takes part")
+		}
+		f.stop(2)
+		f.disks[2] = own
+		f.start(2)
+		f.whole()
+		f.check()
+	})
+}
+
+// TestDiffers: a member whose state is not what the log makes of it is found, and it is that
+// one which stops, the leader too.
+func TestDiffers(t *testing.T) {
+	for _, who := range []string{"a follower", "the leader"} {
+		t.Run(who, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 3)
+				for i := range 3 {
+					f.start(i)
+				}
+				f.whole()
+				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+				bad := lead
+				if who == "a follower" {
+					bad = (lead + 1) % 3
+				}
+				f.running[bad].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
+				f.write(lead)
+				for i, m := range f.running {
+					if i == bad {
+						if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
+							t.Error(err)
+						}
+						if s, err := f.running[lead].Status(); err != nil || who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
+							t.Errorf("the leader's status names %v, %v", s.Differs, err)
+						}
+					}
+				}
+				time.Sleep(10 * time.Second)
+				for i, m := range f.running {
+					select {
+					case err := <-m.Err():
+						t.Errorf("member %d stops: %v", i+1, err)
+					default:
+					}
+				}
+				f.stop(bad)
+				f.start(bad)
+				f.whole()
+				f.check()
+			})
+		})
+	}
+}
