@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,9 +9,12 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
@@ -380,4 +384,229 @@ func TestDiffers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// older gives a member's disk the data that a build from before clusters had ids has left:
+// the first configuration, and sessions up to the given one.
+func (f *fleet) older(i int, sessions int64) {
+	f.t.Helper()
+	cfg := f.config(i)
+	s := f.disks[i].Open()
+	if err := s.Bootstrap(cfg.first()); err != nil {
+		f.t.Fatal(err)
+	}
+	for id := int64(1); id <= sessions; id++ {
+		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}))
+		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 1, Batch: uint64(id), Count: 1})
+		if err := s.Log.StoreLog(&raft.Log{Index: uint64(id) + 1, Term: 1, Type: raft.LogCommand, Data: e}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// TestOlderData: the members of a cluster from before clusters had ids agree to one when all
+// of them are there, and keep what they have.
+func TestOlderData(t *testing.T) {
+	begin := func(t *testing.T) *fleet {
+		f := newFleet(t, 3)
+		f.asked, f.acked = 5, []int64{1, 2, 3, 4, 5}
+		f.older(0, 5)
+		f.older(1, 5)
+		f.older(2, 3)
+		f.start(1)
+		f.start(2)
+		time.Sleep(time.Minute)
+		if f.write(1) || f.write(2) {
+			t.Error("two of three serve without an id")
+		}
+		return f
+	}
+	t.Run("all", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := begin(t)
+			f.start(0)
+			f.whole()
+			f.check()
+			f.stop(0)
+			f.write(1)
+			f.start(0)
+			f.whole()
+			f.check()
+		})
+	})
+	t.Run("crash in between", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
+			for range 30 {
+				f := begin(t)
+				f.start(0)
+				time.Sleep(time.Duration(r.IntN(10_000)) * time.Microsecond)
+				i := r.IntN(3)
+				f.stop(i)
+				time.Sleep(time.Duration(r.IntN(1<<r.IntN(14))) * time.Millisecond)
+				f.start(i)
+				f.whole()
+				f.check()
+				for i := range f.running {
+					f.stop(i)
+				}
+			}
+		})
+	})
+	t.Run("a lost disk", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := begin(t)
+			f.lose(2)
+			f.start(0)
+			f.start(2)
+			time.Sleep(time.Minute)
+			if f.write(0) {
+				t.Error("two of three serve without an id")
+			}
+			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[2], Request{Form: true}); err != nil {
+				t.Fatal(err)
+			}
+			f.whole()
+			f.check()
+		})
+	})
+	t.Run("into a cluster", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 3)
+			for i := range 3 {
+				f.start(i)
+			}
+			f.whole()
+			f.write(0)
+			f.lose(2)
+			f.older(2, 77)
+			if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
+				t.Error(err)
+			}
+			f.lose(2)
+			f.start(2)
+			f.whole()
+			f.check()
+		})
+	})
+	t.Run("another snapshot", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 2)
+			for i := range 2 {
+				m := fsm.NewMachine()
+				m.Restart(9, fsm.Members(ptr(f.config(i)).first()))
+				m.Sessions().Open(session.Session{ID: int64(1 + i)})
+				f.restored(i, m)
+				f.start(i)
+			}
+			time.Sleep(time.Minute)
+			if f.running[0].membership.gate.lifted() || f.log.count("has another state at entry 9") == 0 {
+				t.Errorf("two different snapshots are one cluster: %s", f.log.text.String())
+			}
+		})
+	})
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// restored gives a member's disk a snapshot with the state m, as [Restore] does with a directory.
+func (f *fleet) restored(i int, m *fsm.Machine) {
+	f.t.Helper()
+	s := f.disks[i].Open()
+	first := ptr(f.config(i)).first()
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, 9, 1, first, 9, newLoneTransport("x"))
+	if err == nil {
+		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// TestRemovedWhileJoining: a member that has lost its disk and is removed before it has its
+// vote back does not add itself again, and ends; meanwhile it is in no other change's way.
+func TestRemovedWhileJoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		other := (lead + 1) % 3
+		f.lose(other)
+		for range 2000 {
+			f.running[lead].Propose(fsm.Nothing(), make(result, 1), nil)
+		}
+		for range 2 * nearlyCaughtUp {
+			f.write(lead)
+		}
+		var slow atomic.Bool
+		slow.Store(true)
+		f.disks[other].SetFault(func() error { // it catches up, but not soon
+			if slow.Load() {
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		m := f.start(other)
+		time.Sleep(30 * time.Second)
+		ask := func(q Request) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+			return err
+		}
+		refused := 0
+		for range 30 {
+			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{{uint64(lead + 1), f.peers[uint64(lead+1)], true}}, WaitMs: 100}}); err != nil {
+				refused++
+			}
+			time.Sleep(time.Second)
+		}
+		if refused > 3 {
+			t.Errorf("%d of 30 changes were refused while a member waits for its vote", refused)
+		}
+		if err := ask(Request{Remove: uint64(other + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		slow.Store(false)
+		err := receive(t, "its fault", m.Err())
+		if !errors.Is(err, ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if s, err := f.running[lead].Status(); err != nil || len(s.Members) != 2 {
+			t.Errorf("the members are %v, %v", s.Members, err)
+		}
+		f.stop(other)
+	})
+}
+
+// TestWaitingServerHasNoVote: a server without data that was started with only the address of
+// its peer port, at the address of a voter, takes no part before the others have taken the
+// vote away.
+func TestWaitingServerHasNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		f.stop(2)
+		f.write(0)
+		f.stop(0)
+		f.lose(1)
+		cfg := f.config(1)
+		cfg.Peers, cfg.Addr = nil, f.peers[2]
+		f.open(1, cfg)
+		f.start(2) // it has not got the write
+		time.Sleep(time.Minute)
+		if f.write(2) || f.write(1) {
+			t.Error("a server that has forgotten everything completes a majority")
+		}
+		f.start(0)
+		f.whole()
+		f.check()
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -79,8 +80,9 @@ type membership struct {
 	transport  *transport
 	handover   *handover
 
-	changing turn   // held by change while it changes the members
-	asked    uint64 // the term in which the change under way was asked for; guarded by changing
+	changing turn        // held by change while it changes the members
+	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
+	asked    uint64      // the term in which the change under way was asked for; guarded by changing
 }
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
@@ -282,12 +284,13 @@ func (m *membership) change(q Request) (Reply, error) {
 		}
 	}
 	if !m.changing.tryTake() {
-		if q.Reconfig != nil {
+		if q.Reconfig != nil && !m.brief.Load() {
 			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 		}
 		m.changing.take() // an operator's changes wait for each other
 	}
 	defer m.changing.give()
+	m.brief.Store(q.Back)
 	m.asked = term
 	if err := m.stillLeads(); err != nil {
 		return Reply{}, err
@@ -301,7 +304,11 @@ func (m *membership) change(q Request) (Reply, error) {
 		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
 			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Add.ID)
 		}
-		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, byOperator)
+		need := byOperator
+		if q.Back && q.Add.Voter { // it asks again, so nothing else has to wait for it
+			need.patience = m.contacts.silence / 2
+		}
+		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, need)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
 			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Remove)
