@@ -28,6 +28,7 @@ func loneMember(t *testing.T) *Member {
 	}
 	t.Cleanup(func() { m.Close() })
 	<-m.Ready()
+	until(t, "the entry with the cluster's id", func() bool { return m.identified() != 0 })
 	return m
 }
 
