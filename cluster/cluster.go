@@ -163,6 +163,10 @@ func (m *Member) Start() (err error) {
 	if err := m.startRaft(); err != nil {
 		if m.peers != nil {
 			m.peers.close()
+			if m.transport.NetworkTransport != nil {
+				m.transport.Close()
+				m.transport.wg.Wait()
+			}
 		}
 		return errors.Join(err, m.raft.storage.Close())
 	}
@@ -260,6 +264,9 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		list, first = infos(s.Members), raft.Configuration{}
 	}
 	of := s.Identity()
+	if err := of.Check(s.LogOf()); err != nil {
+		return nil, err
+	}
 	if !of.Agreed && len(list) == 1 && list[0].ID == m.cfg.ID { // there is nobody to ask
 		of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
 		if err := s.SetIdentity(of); err != nil {

@@ -496,7 +496,7 @@ func TestOlderData(t *testing.T) {
 				m := fsm.NewMachine()
 				m.Restart(9, fsm.Members(ptr(f.config(i)).first()))
 				m.Sessions().Open(session.Session{ID: int64(1 + i)})
-				f.restored(i, m)
+				f.restoredAt(i, m)
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
@@ -509,12 +509,13 @@ func TestOlderData(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// restored gives a member's disk a snapshot with the state m, as [Restore] does with a directory.
-func (f *fleet) restored(i int, m *fsm.Machine) {
+// restoredAt gives a member's disk a snapshot with the state m, as [Restore] does with a
+// directory.
+func (f *fleet) restoredAt(i int, m *fsm.Machine) {
 	f.t.Helper()
 	s := f.disks[i].Open()
 	first := ptr(f.config(i)).first()
-	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, 9, 1, first, 9, newLoneTransport("x"))
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, first, m.Index(), newLoneTransport("x"))
 	if err == nil {
 		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
 	}

@@ -456,7 +456,7 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 		}
 		for _, y := range after {
 			switch {
-			case x.ID == y.ID && x.Addr != y.Addr && !m.moved(x):
+			case x.ID == y.ID && x.Addr != y.Addr && !m.moved(y, x):
 				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
 			case x.ID != y.ID && x.Addr == y.Addr:
 				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
@@ -530,16 +530,18 @@ func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	there := 0
+	there, other := 0, error(nil)
 	for _, x := range after {
 		if !x.Voter {
 			continue
 		}
 		asked.Go(func() {
-			_, err := m.statusOf(ctx, x)
+			s, err := m.statusOf(ctx, x)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
+			case err == nil && m.foreign(s) != nil:
+				other = m.foreign(s)
 			case err == nil:
 				there++
 			case unreachable(err):
@@ -548,6 +550,9 @@ func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
 		})
 	}
 	asked.Wait()
+	if other != nil {
+		return nil, other
+	}
 	if n := voters(after); there <= n/2 {
 		return nil, refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached", there, n)
 	}
@@ -618,16 +623,21 @@ func without(id uint64) func([]MemberInfo) []MemberInfo {
 	}
 }
 
-// moved reports whether the member with x's id now runs at x's address, with its
+// moved reports whether the member was now runs at x's address, with its
 // data, so that only its address needs to be changed. A server there with empty data
-// has forgotten its votes and must be added as a new member. For this member, the
-// address must be another name of its own.
-func (m *membership) moved(x MemberInfo) bool {
+// has forgotten its votes and must be added as a new member. Two servers with copies of the
+// data could both vote in one term, so nothing but the server at x's address may answer at
+// the old one. For this member, the address must be another name of its own.
+func (m *membership) moved(was, x MemberInfo) bool {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	s, err := m.askStatus(ctx, x)
 	if x.ID != m.cfg.ID || err != nil {
-		return err == nil && s.Formed && s.Data && s.Cluster == m.gate.cluster()
+		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.cluster() {
+			return false
+		}
+		old, err := m.askStatus(ctx, was)
+		return err != nil || old.Run == s.Run
 	}
 	members, err := m.raft.members()
 	term, leads := m.raft.term()
@@ -686,7 +696,9 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
-	switch _, err := m.statusOf(ctx, x); {
+	switch s, err := m.statusOf(ctx, x); {
+	case err == nil && m.foreign(s) != nil:
+		return m.foreign(s)
 	case err == nil:
 	case !x.Voter && unreachable(err): // nothing depends on an observer, so it may be started later
 		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
@@ -717,6 +729,14 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
 		}
 	}
+}
+
+// foreign returns an error if the server with this status belongs to another cluster.
+func (m *membership) foreign(s *Status) error {
+	if !s.Formed || s.Cluster == m.gate.cluster() {
+		return nil
+	}
+	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.cluster())
 }
 
 // statusOf returns the status of a member, which may be this one, or of a server that
@@ -857,17 +877,19 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	return r, nil
 }
 
+// mixed returns an error if the log that is applied here is not of this member's cluster, which
+// only a restored snapshot may show.
+func (m *membership) mixed() (err error) {
+	m.replica.View(func(v *fsm.View) { err = m.raft.storage.Identity().Check(ClusterID(v.Cluster())) })
+	return err
+}
+
 // astray returns an error if this member has the data of another cluster than most of the
-// servers that should be its members, or the log of another one than its directory says.
+// servers that should be its members.
 func (m *membership) astray(members []MemberInfo) error {
 	own := m.gate.cluster()
 	if own == 0 {
 		return nil
-	}
-	var log ClusterID
-	m.replica.View(func(v *fsm.View) { log = ClusterID(v.Cluster()) })
-	if log != 0 && log != own {
-		return fmt.Errorf("%s belongs to cluster %v, but its log to cluster %v: files of two data directories were mixed", m.raft.storage.Name, own, log)
 	}
 	others := map[ClusterID][]uint64{}
 	for id, s := range m.former.survey(members) {
@@ -896,6 +918,10 @@ func (m *membership) watch() {
 		select {
 		case <-time.After(every):
 		case <-ctx.Done():
+			return
+		}
+		if err := m.mixed(); err != nil {
+			m.fail(fmt.Errorf("%s: %w", m.raft.storage.Name, err))
 			return
 		}
 		if m.leader.get().id != 0 {

@@ -103,6 +103,22 @@ func Identify(cluster uint64) *Command {
 	return &Command{Op: OpIdentify, Body: jute.AppendLong(nil, int64(cluster))}
 }
 
+// Identified returns the cluster that an entry says the log belongs to (see [Identify]); 0 if
+// it does not say it.
+func Identified(entry []byte) uint64 {
+	e, rest, err := OpenEntry(entry)
+	for range e.Count {
+		var c Command
+		if c, rest, err = nextCommand(rest); err != nil {
+			return 0
+		}
+		if c.Op == OpIdentify && len(c.Body) == 8 {
+			return binary.BigEndian.Uint64(c.Body)
+		}
+	}
+	return 0
+}
+
 // Reap returns the command that deletes a container or TTL znode if it still may be
 // deleted.
 func Reap(path string) *Command {

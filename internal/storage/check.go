@@ -128,8 +128,8 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err := machine.Check(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := checkCluster(dir, of, machine); err != nil {
-		return nil, nil, err
+	if err := of.Check(ClusterID(machine.Cluster())); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	report.State = stateOf(machine)
 	return report, machine, nil

@@ -14,9 +14,6 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/hashicorp/raft"
-
-	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // The data directory:
@@ -120,7 +117,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		err = writeMeta(dir, known)
 	}
 	if err == nil {
-		s.identity, err = identityIn(dir, known, s.state)
+		s.identity, err = identityIn(dir, known)
 	}
 	if err != nil {
 		store.Close()
@@ -157,14 +154,9 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 	latched := &latchedStore{LogStore: store, StableStore: store}
 	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
 	if newest != nil {
-		s.Members = newest.Configuration
+		s.Members, s.logOf = newest.Configuration, ClusterID(machine.Cluster())
 	}
-	return s, verifyStore(disk, dir, store, newest, machine, func(l *raft.Log) error {
-		if l.Type == raft.LogConfiguration {
-			s.Members = raft.DecodeConfiguration(l.Data)
-		}
-		return nil
-	})
+	return s, verifyStore(disk, dir, store, newest, machine, s.note)
 }
 
 // readMeta reads meta.json; the result is nil if there is none.
@@ -187,31 +179,15 @@ func readMeta(dir string) (*meta, error) {
 	return &m, nil
 }
 
-// identityIn returns the identity in meta.json, as m has it. If the newest snapshot is of
-// another cluster, that is an error.
-func identityIn(dir string, m *meta, snapshot *fsm.Machine) (*identity, error) {
+// identityIn returns the identity in meta.json, as m has it.
+func identityIn(dir string, m *meta) (*identity, error) {
 	x, err := m.decode()
 	if err != nil {
 		return nil, damaged(filepath.Join(dir, metaFile), "%w", err)
 	}
-	if err := checkCluster(dir, x, snapshot); err != nil {
-		return nil, err
-	}
-	return &identity{now: x, store: func(x Identity) error {
+	return newIdentity(x, func(x Identity) error {
 		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.logStore(), encodeIdentity(x)})
-	}}, nil
-}
-
-// checkCluster fails if machine, a state in the data directory dir, is of another cluster
-// than meta.json says.
-func checkCluster(dir string, x Identity, machine *fsm.Machine) error {
-	if machine == nil || !x.Agreed {
-		return nil
-	}
-	if of := ClusterID(machine.Cluster()); of != 0 && of != x.Cluster {
-		return fmt.Errorf("%s says that it belongs to cluster %s, but its state is of cluster %s: files of two data directories were mixed", filepath.Join(dir, metaFile), x.Cluster, of)
-	}
-	return nil
+	}), nil
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

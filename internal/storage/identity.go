@@ -3,9 +3,11 @@ package storage
 import (
 	"fmt"
 	"strconv"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // ClusterID identifies a cluster, or a standalone server's data. It is random, made once
@@ -45,27 +47,52 @@ type Identity struct {
 	First raft.Configuration
 }
 
+// Check fails if the log and the snapshots beside the identity are of another cluster, of; 0
+// stands for an unknown one.
+func (x Identity) Check(of ClusterID) error {
+	if !x.Agreed || of == 0 || of == x.Cluster {
+		return nil
+	}
+	return fmt.Errorf("it belongs to cluster %v, but its log to cluster %v: files of two data directories were mixed", x.Cluster, of)
+}
+
+// LogOf returns the cluster that the log and the snapshots were of when the storage was opened;
+// 0 if they do not say it.
+func (s *Storage) LogOf() ClusterID { return s.logOf }
+
+// note takes from an entry of the log what a Storage says about it when it is opened.
+func (s *Storage) note(l *raft.Log) error {
+	switch {
+	case l.Type == raft.LogConfiguration:
+		s.Members = raft.DecodeConfiguration(l.Data)
+	case l.Type == raft.LogCommand && s.logOf == 0:
+		s.logOf = ClusterID(fsm.Identified(l.Data))
+	}
+	return nil
+}
+
 // identity is the Identity of a Storage, and how to store another one.
 type identity struct {
-	mu    sync.Mutex
-	now   Identity
+	now   atomic.Pointer[Identity]
 	store func(Identity) error
 }
 
-// Identity returns what was stored last.
-func (s *Storage) Identity() Identity {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
-	return s.identity.now
+func newIdentity(now Identity, store func(Identity) error) *identity {
+	x := &identity{store: store}
+	x.now.Store(&now)
+	return x
 }
 
-// SetIdentity stores x durably. After an error it is unknown whether it was stored.
+// Identity returns what was stored last. It may be called at any time, and does not wait for
+// the disk.
+func (s *Storage) Identity() Identity { return *s.identity.now.Load() }
+
+// SetIdentity stores x durably. It must not be called twice at a time. After an error it is
+// unknown whether x was stored.
 func (s *Storage) SetIdentity(x Identity) error {
-	s.identity.mu.Lock()
-	defer s.identity.mu.Unlock()
 	err := s.identity.store(x)
 	if err == nil {
-		s.identity.now = x
+		s.identity.now.Store(&x)
 	}
 	return err
 }

@@ -37,9 +37,9 @@ func (m *Memory) SetFault(f func() error) {
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}
 	s := &Storage{Log: faulty, Stable: &voteStore{StableStore: faulty}, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
-	s.identity = &identity{now: *m.of.Load(), store: func(x Identity) error {
+	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
 		return faulty.write(func() error { m.of.Store(&x); return nil })
-	}}
+	})
 	newest, _ := s.NewestSnapshot()
 	s.Members = newest.Configuration
 	reconcileLog(m.log, newest) // a crash may have kept the member from doing it
@@ -47,8 +47,8 @@ func (m *Memory) Open() *Storage {
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
 		var l raft.Log
-		if m.log.GetLog(i, &l) == nil && l.Type == raft.LogConfiguration {
-			s.Members = raft.DecodeConfiguration(l.Data)
+		if m.log.GetLog(i, &l) == nil {
+			s.note(&l)
 		}
 	}
 	return s

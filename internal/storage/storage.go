@@ -30,6 +30,7 @@ type Storage struct {
 	Members raft.Configuration
 
 	identity *identity
+	logOf    ClusterID    // the cluster that the log and the snapshots are of, as far as they say it
 	state    *fsm.Machine // see TakeState
 	close    func() error
 }

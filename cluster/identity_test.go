@@ -1,0 +1,286 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+// The tests in this file mix up clusters as operators do by mistake. Nothing that was
+// acknowledged may be lost, and no member may serve what is not of its cluster. The list is in
+// docs/operations.md; tests of others are in form_test.go and internal/storage.
+
+// startedFleet returns a cluster of three members that has acknowledged some writes.
+func startedFleet(t *testing.T, writes int) *fleet {
+	t.Helper()
+	f := newFleet(t, 3)
+	for i := range f.running {
+		f.start(i)
+	}
+	f.whole()
+	for range writes {
+		for !f.write(0) {
+		}
+	}
+	return f
+}
+
+// detour is the network of a host on which some addresses lead to others.
+type detour struct {
+	Network
+	to map[string]string
+}
+
+func (d detour) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if to, ok := d.to[addr]; ok {
+		addr = to
+	}
+	return d.Network.Dial(ctx, addr)
+}
+
+// TestEarlierFormation: a member that has kept its directory when the others were made anew
+// does not lend it to them, and they do not form a cluster beside it.
+func TestEarlierFormation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		for i := range f.running {
+			f.stop(i)
+		}
+		f.lose(0)
+		f.lose(1)
+		for i := range f.running {
+			f.start(i)
+		}
+		time.Sleep(time.Minute)
+		if f.write(0) || f.write(1) || f.write(2) {
+			t.Error("a cluster serves of which two disks are lost")
+		}
+		if f.running[0].membership.gate.lifted() || f.running[1].membership.gate.lifted() {
+			t.Error("a member without data takes part")
+		}
+	})
+}
+
+// TestMixedFiles: a member whose log is of another cluster than its identity ends.
+func TestMixedFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, other := startedFleet(t, 1), startedFleet(t, 1)
+		f.stop(2)
+		other.stop(2)
+		own, foreign := f.disks[2].Open(), other.disks[2].Open()
+		was := foreign.Identity()
+		if err := foreign.SetIdentity(own.Identity()); err != nil {
+			t.Fatal(err)
+		}
+		disk := f.disks[2]
+		f.disks[2] = other.disks[2]
+		_, err := openMember(f.config(2), fsm.NewReplica())
+		if err == nil || !strings.Contains(err.Error(), was.Cluster.String()) || !strings.Contains(err.Error(), "were mixed") {
+			t.Error(err)
+		}
+		f.disks[2] = disk
+		f.start(2)
+		f.whole()
+		f.check()
+	})
+}
+
+// TestWrongAddress: an address that leads to another member of the cluster, or to one of
+// another cluster, does not make that one count for the member that should be there.
+func TestWrongAddress(t *testing.T) {
+	for name, to := range map[string]string{"of this cluster": "b:1", "of another cluster": "z:1"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 1)
+				other := newFleet(t, 1)
+				other.net, other.peers[1] = f.net, "z:1"
+				other.start(0)
+				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+				for i := range f.running {
+					f.stop(i)
+				}
+				// From now on all connections to the third member, which is down, end elsewhere.
+				for i := range 2 {
+					cfg := f.config(i)
+					cfg.Network = detour{cfg.Network, map[string]string{"c:1": to}}
+					f.open(i, cfg)
+				}
+				until(t, "a write", func() bool { return f.write(lead % 2) })
+				f.stop(1)
+				time.Sleep(20 * time.Second)
+				if f.write(0) {
+					t.Error("a member alone acknowledges a write, since another one counts as the third")
+				}
+				for i := range 2 {
+					f.stop(i)
+				}
+				other.stop(0)
+				for i := range f.running {
+					f.start(i)
+				}
+				f.whole()
+				f.check()
+			})
+		})
+	}
+}
+
+// TestJoinsWrongCluster: a new server that is told to join a cluster which has its id already
+// takes that member's place only if it is that member; a list with a server of a running
+// cluster does not join that cluster.
+func TestJoinsWrongCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		members, err := f.running[0].raft.members()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, cfg := range map[string]Config{
+			"--join": {ID: 2, Addr: "x:1", Join: "a:1"},
+			"list":   {ID: 2, Peers: map[uint64]string{1: "w:1", 2: "x:1", 3: "c:1"}},
+		} {
+			cfg.Network, cfg.Memory, cfg.Tick, cfg.ReapInterval, cfg.SnapshotBytes, cfg.Log = f.net.Host("x"), storage.NewMemory(), time.Second, time.Minute, 1<<20, f.config(0).Log
+			m, err := openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if m.membership.gate.lifted() {
+				t.Errorf("%s: it takes part", name)
+			}
+			if now, err := f.running[0].raft.members(); err != nil || !slices.Equal(now, members) {
+				t.Errorf("%s: the members are %v, %v", name, now, err)
+			}
+			if err := m.Kill(); err != nil {
+				t.Error(err)
+			}
+		}
+		for i := range f.running {
+			if !f.write(i) {
+				t.Errorf("member %d does not write any more", i+1)
+			}
+		}
+		f.whole()
+		f.check()
+	})
+}
+
+// TestAddForeign: a server that belongs to another cluster is not added, neither by an
+// operator nor by a reconfig.
+func TestAddForeign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		other := newFleet(t, 1)
+		other.net, other.peers = f.net, map[uint64]string{4: "z:1"}
+		cfg := other.config(0)
+		cfg.ID, cfg.Addr, cfg.Network = 4, "z:1", f.net.Host("z")
+		other.open(0, cfg)
+		until(t, "the other cluster", func() bool { return other.running[0].Role() == "leader" })
+		x := MemberInfo{4, "z:1", true}
+		for what, q := range map[string]Request{
+			"added":                 {Add: &x},
+			"added as an observer":  {Add: &MemberInfo{4, "z:1", false}},
+			"added by a reconfig":   {Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{x}, WaitMs: 1000}},
+			"moved to that address": {Add: &MemberInfo{3, "z:1", true}},
+		} {
+			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[1], q)
+			if err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if s, err := f.running[0].Status(); err != nil || len(s.Members) != 3 {
+			t.Errorf("the members are %v, %v", s.Members, err)
+		}
+	})
+}
+
+// TestTwoAddresses: a member's address does not change to that of a copy of its data while
+// the old process lives.
+func TestTwoAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		id := (lead + 1) % 3
+		f.stop(id)
+		f.start(id)
+		// The copy: nothing is written to it any more.
+		copied := storage.NewMemory()
+		s, from := copied.Open(), f.disks[id].Open()
+		if err := s.Bootstrap(ptr(f.config(id)).first()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SetIdentity(from.Identity()); err != nil {
+			t.Fatal(err)
+		}
+		cfg := f.config(id)
+		cfg.Addr, cfg.Network, cfg.Memory = "copy:1", f.net.Host("copy"), copied
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		move := func() error {
+			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{uint64(id + 1), "copy:1", true}})
+			return err
+		}
+		if err := move(); err == nil {
+			t.Error("its address is that of a copy now")
+		}
+		f.stop(id)
+		if err := move(); err != nil {
+			t.Errorf("after the old one has ended: %v", err)
+		}
+		if err := m.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSnapshotsOfDifferentIndexes: members that were restored from different snapshots do not
+// serve different states for long.
+func TestSnapshotsOfDifferentIndexes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			m := fsm.NewMachine()
+			m.Restart(uint64(9+i%2), fsm.Members(ptr(f.config(i)).first()))
+			f.restoredAt(i, m)
+			f.start(i)
+		}
+		deadline := time.Now().Add(time.Minute)
+		for same := false; !same; time.Sleep(100 * time.Millisecond) {
+			same = true
+			var states []string
+			for i, m := range f.running {
+				if m == nil {
+					continue
+				}
+				select {
+				case err := <-m.Err():
+					if !strings.Contains(err.Error(), ErrDiffers.Error()) {
+						t.Fatal(err)
+					}
+					f.stop(i)
+					continue
+				default:
+				}
+				s, err := m.Status()
+				if err != nil || !s.Formed || s.Leader == 0 {
+					same = false
+					break
+				}
+				states = append(states, s.Digest)
+			}
+			same = same && len(slices.Compact(states)) == 1
+			if time.Now().After(deadline) {
+				t.Fatalf("they have the states %v", states)
+			}
+		}
+	})
+}
