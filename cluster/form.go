@@ -47,6 +47,7 @@ type former struct {
 	run64  uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
+	why    atomic.Value // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -89,6 +90,7 @@ func (f *former) run() {
 		if done || f.peers.ctx.Err() != nil {
 			return
 		}
+		f.why.Store(err.Error())
 		level := slog.LevelInfo
 		var refused *refusal
 		hopeless := errors.As(err, &refused) && refused.code == proto.BadArguments && !complained
@@ -105,6 +107,12 @@ func (f *former) run() {
 			return
 		}
 	}
+}
+
+// waiting returns why this member is in no cluster yet, as far as it knows.
+func (f *former) waiting() string {
+	why, _ := f.why.Load().(string)
+	return why
 }
 
 // step makes one attempt. It reports true if this member is in the cluster and needs

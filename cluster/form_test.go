@@ -377,6 +377,14 @@ func TestDiffers(t *testing.T) {
 				f.start(bad)
 				f.whole()
 				f.check()
+				time.Sleep(10 * time.Second)
+				for i, m := range f.running {
+					select {
+					case err := <-m.Err():
+						t.Errorf("after the restart, member %d stops: %v", i+1, err)
+					default:
+					}
+				}
 			})
 		})
 	}
