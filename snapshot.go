@@ -45,7 +45,7 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 // from: the new cluster gets an id of its own when all its members have been started (see
 // [Server.FormCluster] if one is lost). It and a running cluster with another id refuse each
 // other's members, so a server that is started with its old data does no harm to the restored
-// state. But stop the servers that the snapshot is from: while they run, they give out the
+// state, unless that data is from before clusters had ids. But stop the servers that the snapshot is from: while they run, they give out the
 // same locks.
 //
 // The sessions of the snapshot live, with their ephemeral znodes, and their clients can

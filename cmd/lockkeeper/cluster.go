@@ -103,7 +103,7 @@ The absent ones join later, when they are started.
 Use it only if you know that the cluster has never been formed. An absent server that
 belongs to it already may have writes that were acknowledged, and the others would
 begin without them. If the directories were restored from a snapshot, or are from a
-version in which clusters had no ids, use it only if the disks of the absent servers are
+build in which clusters had no ids, use it only if the disks of the absent servers are
 lost.
 
 The server that forms the cluster serves no clients yet, so it is asked at its peer
@@ -220,7 +220,7 @@ func printStatus(w io.Writer, s *cluster.Status, own []memberStatus) {
 	} else {
 		data := ""
 		if s.Data {
-			data = fmt.Sprintf(", and has data without the id of a cluster: entry %d, zxid 0x%x, digest %s", s.Index, s.Zxid, s.Digest)
+			data = ", and has data without the id of a cluster"
 		}
 		fmt.Fprintf(w, "server %d is in no cluster yet%s\n", s.ID, data)
 	}
