@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -294,8 +295,14 @@ func TestClusterStatusOfOthers(t *testing.T) {
 		peers[uint64(i+1)] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	open := func(id uint64, peers map[uint64]string) *lockkeeper.Server {
-		s, err := lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers})
-		check1(t, err)
+		var s *lockkeeper.Server
+		waitFor(t, "the port", func() bool { // a process that another test is starting may have a copy of its listener
+			var err error
+			if s, err = lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers}); !errors.Is(err, syscall.EADDRINUSE) {
+				check1(t, err)
+			}
+			return err == nil
+		})
 		t.Cleanup(func() { check1(t, s.Close()) })
 		return s
 	}
@@ -406,6 +413,32 @@ func TestClusterZooCfg(t *testing.T) {
 		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
 			t.Errorf("without a valid certificate: exit code %d", code)
+		}
+	}
+}
+
+// TestPrintStatus: each member has a line with what is wrong with it.
+func TestPrintStatus(t *testing.T) {
+	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1", Voter: true}, {ID: 3, Addr: "c:1", Voter: true}, {ID: 4, Addr: "d:1"}}
+	for want, s := range map[string]*cluster.Status{
+		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
+1    a:1                            leader     at entry 9
+2    b:1                            in no cluster yet
+3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
+4    d:1                            does not answer, its state differs at entry 8
+`: {ID: 1, Role: "leader", Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
+		`server 2 is in no cluster yet, and has data without the id of a cluster
+1    a:1                            leader     at entry 9, belongs to cluster 00000000000000aa
+2    b:1                            in no cluster yet
+3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
+4    d:1                            does not answer
+reason: one; two
+`: {ID: 2, Role: "looking", Data: true, Configured: members, Members: members[:1], Waiting: "one\ntwo"},
+	} {
+		var b strings.Builder
+		printStatus(&b, s, []memberStatus{{ID: 1, Role: "leader", Cluster: 0xaa, Index: 9}, {ID: 2, Role: "looking"}, {ID: 3, Role: "follower", Cluster: 0xbb, Index: 7}})
+		if b.String() != want {
+			t.Errorf("%s\nnot\n%s", b.String(), want)
 		}
 	}
 }
