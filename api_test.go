@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -101,6 +103,9 @@ func TestStatus(t *testing.T) {
 		first := m.servers[0].Status()
 		for i, s := range m.servers {
 			x := s.Status()
+			if id, err := strconv.ParseUint(x.Cluster, 16, 64); err != nil || id == 0 || len(x.Cluster) != 16 || x.Cluster != first.Cluster || x.Differs != nil {
+				t.Errorf("server %d is of cluster %q, server 1 of %q; %v differ", i+1, x.Cluster, first.Cluster, x.Differs)
+			}
 			if x.ID != uint64(i+1) || x.Role != roles[i] || x.Role != s.Role() || x.Leader != uint64(lead+1) || !x.Serving || x.ReadOnly {
 				t.Errorf("server %d: %+v", i+1, x)
 			}
@@ -127,9 +132,9 @@ func TestStatus(t *testing.T) {
 
 		for i, s := range m.servers {
 			x := s.Status()
-			want := lockkeeper.MemberStatus{ID: x.ID, Role: x.Role, Leader: x.Leader, Term: x.Term, Index: x.Index, Zxid: x.Zxid}
+			want := lockkeeper.MemberStatus{ID: x.ID, Role: x.Role, Leader: x.Leader, Cluster: x.Cluster, Term: x.Term, Index: x.Index, Zxid: x.Zxid}
 			for _, by := range m.servers {
-				if got, err := by.MemberStatus(t.Context(), uint64(i+1)); err != nil || got != want {
+				if got, err := by.MemberStatus(t.Context(), uint64(i+1)); err != nil || !reflect.DeepEqual(got, want) {
 					t.Errorf("member %d says %+v, %v; its status is %+v", i+1, got, err, want)
 				}
 			}

@@ -43,6 +43,20 @@ func (m *members) host(name string) testhooks.Hooks {
 // startMembers starts a cluster of n and waits until all of them serve.
 func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
 	t.Helper()
+	m := newMembers(t, n, change)
+	for i := range n {
+		m.start(i)
+	}
+	t.Cleanup(m.close)
+	for _, s := range m.servers {
+		m.ready(s)
+	}
+	awaitVotes(t, m.servers, len(m.peers)-len(m.configs[0].Observers))
+	return m
+}
+
+// newMembers prepares a cluster whose members the test starts, and closes.
+func newMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
 	m := &members{t: t, net: memnet.New(), peers: map[uint64]string{}, servers: make([]*lockkeeper.Server, n)}
 	for i := range n {
 		m.peers[uint64(i+1)] = host(i) + ":7000"
@@ -56,18 +70,14 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 			change(&c)
 		}
 		m.configs = append(m.configs, c)
-		m.start(i)
 	}
-	t.Cleanup(func() {
-		for i := range m.servers {
-			m.stop(i)
-		}
-	})
-	for _, s := range m.servers {
-		m.ready(s)
-	}
-	awaitVotes(t, m.servers, len(m.peers)-len(m.configs[0].Observers))
 	return m
+}
+
+func (m *members) close() {
+	for i := range m.servers {
+		m.stop(i)
+	}
 }
 
 // awaitVotes waits until every server knows that many voters. A member that started late

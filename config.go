@@ -60,7 +60,9 @@ type Config struct {
 
 	// Peers lists the members of a new cluster, including this server: it maps
 	// each member's id to the address of its peer port, HOST:PORT. Every member
-	// must be started with the same Peers.
+	// must be started with the same Peers. The cluster is formed once, when all of
+	// its voting members have been started; see also [Server.FormCluster]. A server
+	// that is started with an empty DataDir later joins it, without a vote at first.
 	//
 	// Peers is used only by a server that has no state yet. After that, the
 	// members are the ones recorded in the state. If Peers is nil, the server is

@@ -67,6 +67,12 @@ var ErrInUse = storage.ErrInUse
 // while it was running or before it was opened. Its data directory is kept.
 var ErrRemoved = cluster.ErrRemoved
 
+// ErrDiffers is the fault of a server whose state, or whose log, is not that of the other
+// members of its cluster: memory or a disk has failed, or the programs differ. The server has
+// stopped serving, and its data directory is kept. See "Two members differ" in
+// docs/operations.md.
+var ErrDiffers = cluster.ErrDiffers
+
 // Server is a running server. Its methods are safe for concurrent use and may be
 // called at any time, also after Close.
 type Server struct {

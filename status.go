@@ -43,8 +43,15 @@ type Status struct {
 	ReadOnly bool // the server serves only clients that accept read-only mode (Config.ReadOnly)
 	Uptime   time.Duration
 
+	// Cluster is the id of the cluster, 16 hexadecimal digits. It is random, made once when the
+	// cluster is formed, and never changes. It is empty until this server is in a cluster. The
+	// data of a standalone server has an id, too.
+	Cluster string
 	Leader  uint64 // id of the leader; 0 if this server knows of none
 	Members []Peer // as returned by Server.Members
+	// Differs is set on the leader only: the members whose state differs from the leader's.
+	// Such a member stops, with [ErrDiffers].
+	Differs []Difference
 	// Set on the leader only: how long it has been the leader, and how many voting
 	// members and observers it is in contact with.
 	Leads                time.Duration
@@ -71,11 +78,28 @@ type Status struct {
 	Expired                            int64 // sessions that this server has expired since it started
 }
 
+// Difference says that the state of a member differs from the leader's at the same entry of
+// the log.
+type Difference struct {
+	ID    uint64 // of the member
+	Index uint64 // of the first entry at which that was seen
+}
+
+func differences(all []cluster.Difference) (list []Difference) {
+	for _, d := range all {
+		list = append(list, Difference(d))
+	}
+	return list
+}
+
 // Status returns the server's view of itself and its cluster. It sends nothing to
 // other servers, and may be called at any time, also after Close.
 func (s *Server) Status() Status {
 	m, _ := s.member.Status() // an error concerns only the list of members
-	st := Status{ID: m.ID, Role: Role(m.Role), Leader: m.Leader, Term: m.Term, Members: s.peers(m.Members), Expired: s.member.Expired()}
+	st := Status{
+		ID: m.ID, Role: Role(m.Role), Cluster: m.Cluster.String(), Leader: m.Leader, Term: m.Term,
+		Members: s.peers(m.Members), Differs: differences(m.Differs), Expired: s.member.Expired(),
+	}
 	if q, ok := s.member.Quorum(); ok {
 		st.Leads, st.Followers, st.Observers = q.Leads, q.Followers, q.Observers
 	}
@@ -127,6 +151,11 @@ type MemberStatus struct {
 	ID     uint64
 	Role   Role
 	Leader uint64 // id of the leader; 0 if that member knows of none
+	// The id of its cluster, and on the leader the members that differ, as in [Status]. If
+	// Cluster is empty, it is in no cluster yet; if it is another one than this server's, the
+	// other server has the wrong data directory, or the list of members a wrong address.
+	Cluster string
+	Differs []Difference
 
 	// The state that the member has applied, as in [Status].
 	Term, Index uint64
@@ -149,7 +178,7 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 	case st == nil || st.ID != id:
 		return MemberStatus{}, fmt.Errorf("lockkeeper: %s is not the address of member %d", members[i].Addr, id)
 	}
-	return MemberStatus{st.ID, Role(st.Role), st.Leader, st.Term, st.Index, st.Zxid}, nil
+	return MemberStatus{st.ID, Role(st.Role), st.Leader, st.Cluster.String(), differences(st.Differs), st.Term, st.Index, st.Zxid}, nil
 }
 
 // Members returns the members of the cluster, ordered by id, as far as this server
@@ -199,6 +228,23 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 		return errors.New("lockkeeper: 0 is not the id of a server")
 	}
 	return s.change(ctx, cluster.Request{Remove: id})
+}
+
+// FormCluster lets this server form the cluster that Config.Peers lists with those of its
+// members that are running, although not all of them are. They must be a majority of the
+// voting members. The absent ones join later, as a member that has lost its disk does; one
+// whose directory has data without the id of this cluster stops until that is emptied.
+//
+// Use it only if you know that the cluster has never been formed: an absent server that
+// belongs to it already would be left alone with all that the cluster has acknowledged, which
+// the new cluster does not have. If the directories were restored from a snapshot, or are from
+// before clusters had ids, use it only if the disks of the absent servers are lost.
+//
+// It is carried out by this server itself, and fails if it is in a cluster already, was
+// started without Config.Peers, or knows a member that is in a cluster. Without FormCluster a
+// cluster is formed as soon as all its voting members are running.
+func (s *Server) FormCluster(ctx context.Context) error {
+	return s.change(ctx, cluster.Request{Form: true})
 }
 
 // ErrNoSession is returned if a session does not exist or has ended.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -17,18 +18,21 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // consoleState is what the tests read of an event of the console.
 type consoleState struct {
 	Server struct {
 		Role    string
+		Cluster string
 		Serving bool
 	}
 	Members []struct {
@@ -38,6 +42,8 @@ type consoleState struct {
 		Term   uint64
 		Behind *int64
 		Note   string
+
+		Differs uint64
 	}
 	Locks []struct {
 		Path, Kind     string
@@ -500,6 +506,9 @@ func TestConsoleMembers(t *testing.T) {
 			}
 			return roles["leader"] == 1 && roles["follower"] == 2
 		})
+		if id := all[0].Status().Cluster; len(id) != 16 || st.Server.Cluster != id {
+			t.Errorf("it shows cluster %q, but is of %q", st.Server.Cluster, id)
+		}
 		if !st.Members[0].Self || st.Members[1].Self || st.Members[2].ID != 3 {
 			t.Errorf("%+v", st.Members)
 		}
@@ -516,6 +525,76 @@ func TestConsoleMembers(t *testing.T) {
 		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Role == "" && s.Members[down].Note != "" })
 		if st.Members[down].Behind != nil {
 			t.Errorf("%+v", st.Members[down])
+		}
+		b.stop()
+	})
+}
+
+// TestDifferingMember: the consoles of the leader and of another member show which member's
+// state differs, and since which entry, and the leader's metrics do.
+func TestDifferingMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		leader, bad := m.roles(t)
+		var third *lockkeeper.Server
+		for _, s := range m.servers {
+			if s != leader && s != bad {
+				third = s
+			}
+		}
+		c, at := rawtest.Connect(t, inMemory(leader)), int(bad.Status().ID)-1
+		shown := []*browser{browse(t, admin.New(leader, admin.Options{})), browse(t, admin.New(third, admin.Options{}))}
+		for _, b := range shown {
+			b.until("no difference", func(s *consoleState) bool { return s.Members[at].Role == "follower" && s.Members[at].Differs == 0 })
+		}
+		testhooks.Of(bad).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
+		must(c.Create("/x", nil, 0))(t)
+		if err := <-bad.Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
+			t.Error(err)
+		}
+		index := leader.Status().Differs[0].Index
+		for _, b := range shown {
+			st := b.until("the difference", func(s *consoleState) bool { return s.Members[at].Differs != 0 })
+			for i, x := range st.Members {
+				if want := map[bool]uint64{true: index}[i == at]; x.Differs != want {
+					t.Errorf("member %d differs at %d, should at %d", i+1, x.Differs, want)
+				}
+			}
+			b.stop()
+		}
+		all := scrape(t, admin.New(leader, admin.Options{}))
+		for _, s := range []*lockkeeper.Server{bad, third} {
+			if got, ok := value(all, "lockkeeper_member_differs_index", "member", fmt.Sprint(s.Status().ID)); !ok || got != map[bool]float64{true: float64(index)}[s == bad] {
+				t.Errorf("lockkeeper_member_differs_index of %d is %v %v; %d differs at %d", s.Status().ID, got, ok, at+1, index)
+			}
+		}
+	})
+}
+
+// TestConsoleOtherCluster: the console shows that a member belongs to another cluster, and does
+// not take it for one that lags or is ahead.
+func TestConsoleOtherCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		leader, down := m.roles(t)
+		at := int(down.Status().ID) - 1
+		check(t, down.Close())
+		cfg := lockkeeper.Config{ID: uint64(at + 1), Peers: map[uint64]string{uint64(at + 1): host(at) + ":7000"}}
+		testhooks.In(&cfg).Network = m.net.Host(host(at))
+		other := open(t, cfg)
+		c := rawtest.Connect(t, inMemory(other))
+		for i := range 99 {
+			must(c.Create(fmt.Sprint("/", i), nil, 0))(t)
+		}
+		b := browse(t, admin.New(leader, admin.Options{}))
+		st := b.until("the other cluster", func(s *consoleState) bool { return s.Members[at].Note != "" })
+		if x := st.Members[at]; x.Note != "belongs to cluster "+other.Status().Cluster || x.Role != "" || x.Behind != nil {
+			t.Errorf("%+v", x)
+		}
+		for i, x := range st.Members {
+			if i != at && (x.Behind == nil || *x.Behind > 50) {
+				t.Errorf("member %d is compared with it: %+v", i+1, x)
+			}
 		}
 		b.stop()
 	})

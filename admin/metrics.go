@@ -105,12 +105,14 @@ func (m zooMetric) exposedAs(name string) prometheus.ValueType {
 // Metrics of lockkeeper itself.
 var (
 	buildInfo = desc("build_info", "The version of lockkeeper and of Go; the value is 1.", "version", "goversion")
+	ofCluster = desc("cluster_info", "The id of the cluster that this server is in; the value is 1.", "id")
 	serving   = desc("serving", "Whether this server serves clients that read and write.")
 	readOnly  = desc("read_only", "Whether this server serves only clients that accept read-only mode.")
 	role      = desc("role", "The role of this server: 1 for the role that it has.", "role")
 	leaderID  = desc("leader_id", "The id of the leader; 0 if this server knows of none.")
 	members   = desc("members", "Members of the cluster, as this server knows them.", "type")
 	contacts  = desc("leader_contacts", "On the leader: other members with which it is in contact.", "type")
+	differs   = desc("member_differs_index", "On the leader: the index of the first log entry at which the state of a member was seen to differ from the leader's; 0 if it does not differ.", "member")
 	term      = desc("raft_term", "Raft's term.")
 	applied   = desc("raft_applied_index", "The index of the last log entry that this server has applied.")
 	committed = desc("raft_commit_index", "The index of the last log entry that this server knows to be committed.")
@@ -147,6 +149,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 
 	st := c.server.Status()
 	send(buildInfo, gauge, 1, lockkeeper.Version, runtime.Version())
+	if st.Cluster != "" {
+		send(ofCluster, gauge, 1, st.Cluster)
+	}
 	send(serving, gauge, one(st.Serving))
 	send(readOnly, gauge, one(st.ReadOnly))
 	for _, r := range []lockkeeper.Role{lockkeeper.RoleStandalone, lockkeeper.RoleLeader, lockkeeper.RoleFollower, lockkeeper.RoleObserver, lockkeeper.RoleLooking} {
@@ -186,6 +191,11 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if st.Role == lockkeeper.RoleLeader {
 		send(contacts, gauge, float64(st.Followers), "voter")
 		send(contacts, gauge, float64(st.Observers), "observer")
+		for _, m := range st.Members {
+			if m.ID != st.ID {
+				send(differs, gauge, float64(differsAt(st.Differs, m.ID)), strconv.FormatUint(m.ID, 10))
+			}
+		}
 	}
 }
 

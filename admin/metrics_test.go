@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
@@ -20,7 +21,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -92,6 +95,14 @@ func TestMetrics(t *testing.T) {
 				t.Errorf("%s: %s is %v %v, not %v", st.Role, name, got, ok, w)
 			}
 		}
+		if got, ok := value(all, "lockkeeper_cluster_info", "id", st.Cluster); !ok || got != 1 || len(all["lockkeeper_cluster_info"].Metric) != 1 {
+			t.Errorf("%s: lockkeeper_cluster_info of %q is %v %v", st.Role, st.Cluster, got, ok)
+		}
+		for _, m := range st.Members {
+			if got, ok := value(all, "lockkeeper_member_differs_index", "member", fmt.Sprint(m.ID)); ok != (st.Role == lockkeeper.RoleLeader && m.ID != st.ID) || got != 0 {
+				t.Errorf("%s %d: lockkeeper_member_differs_index of %d is %v %v", st.Role, st.ID, m.ID, got, ok)
+			}
+		}
 		for _, role := range []string{"standalone", "leader", "follower", "observer", "looking"} {
 			if got, ok := value(all, "lockkeeper_role", "role", role); !ok || (got == 1) != (role == st.Role.String()) {
 				t.Errorf("%s: lockkeeper_role of %s is %v %v", st.Role, role, got, ok)
@@ -155,6 +166,21 @@ func TestMetrics(t *testing.T) {
 				compare(t, s)
 			}
 		})
+	})
+}
+
+// TestMetricsWithoutCluster: a server that is in no cluster yet has no id.
+func TestMetricsWithoutCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := lockkeeper.Config{ID: 1, Peers: map[uint64]string{1: host(0) + ":7000", 2: host(1) + ":7000"}}
+		testhooks.In(&cfg).Network = memnet.New().Host(host(0))
+		s := must(lockkeeper.Open(cfg))(t)
+		defer s.Close()
+		time.Sleep(time.Minute)
+		all := scrape(t, admin.New(s, admin.Options{}))
+		if _, ok := all["lockkeeper_cluster_info"]; ok || s.Status().Cluster != "" {
+			t.Errorf("it is of cluster %q: %v", s.Status().Cluster, all["lockkeeper_cluster_info"])
+		}
 	})
 }
 

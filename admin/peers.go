@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,10 @@ type memberState struct {
 	Role   string `json:"role"` // "" if it has not answered
 	Term   uint64 `json:"term"`
 	Behind *int64 `json:"behind"` // log entries that another member has applied and it has not; nil if unknown
-	Note   string `json:"note"`   // why something is unknown
+	Note   string `json:"note"`   // why something is unknown, or which other cluster it belongs to
+	// Differs is the log entry at which its state was first seen to differ from the leader's;
+	// 0 if nobody has said that it does.
+	Differs uint64 `json:"differs"`
 }
 
 // peers asks the other members for their status. It does not block: the console shows what
@@ -62,21 +66,28 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 	p.ask(ctx, st)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	newest := p.index
+	newest, differ := p.index, st.Differs
 	for _, a := range p.answers {
-		newest = max(newest, a.Index)
+		if a.Cluster == st.Cluster {
+			newest = max(newest, a.Index)
+			differ = append(slices.Clip(differ), a.Differs...)
+		}
 	}
 	all := []memberState{}
 	for _, m := range st.Members {
-		x := memberState{ID: m.ID, Addr: m.Addr, Self: m.ID == st.ID}
+		x := memberState{ID: m.ID, Addr: m.Addr, Self: m.ID == st.ID, Differs: differsAt(differ, m.ID)}
 		a, told := p.answers[m.ID]
 		if x.Self {
-			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Term: st.Term, Index: st.Index}}, true
+			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Cluster: st.Cluster, Term: st.Term, Index: st.Index}}, true
 		}
 		switch {
 		case !told:
 		case a.err != nil:
 			x.Note = strings.TrimPrefix(a.err.Error(), "lockkeeper: ")
+		case a.Cluster == "":
+			x.Note = "in no cluster yet"
+		case a.Cluster != st.Cluster:
+			x.Note = "belongs to cluster " + a.Cluster
 		default:
 			behind := max(0, int64(newest-a.Index)) // this server has applied more since it asked
 			x.Role, x.Term, x.Behind = a.Role.String(), a.Term, &behind
@@ -84,6 +95,17 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 		all = append(all, x)
 	}
 	return all
+}
+
+// differsAt returns the log entry at which the state of a member was seen to differ; 0 if it
+// is not among those that differ.
+func differsAt(all []lockkeeper.Difference, id uint64) uint64 {
+	for _, d := range all {
+		if d.ID == id {
+			return d.Index
+		}
+	}
+	return 0
 }
 
 // ask asks the other members, unless they are being asked or have been just now.

@@ -62,6 +62,7 @@ type notes struct {
 
 type serverState struct {
 	ID          uint64 `json:"id"`
+	Cluster     string `json:"cluster"` // "" if it is in none yet
 	Role        string `json:"role"`
 	Serving     bool   `json:"serving"`
 	ReadOnly    bool   `json:"readOnly"`
@@ -219,7 +220,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	s := &state{
 		Now: now.UnixMilli(), Write: v.write,
 		Server: serverState{
-			st.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
+			st.ID, st.Cluster, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
 			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
 		},
 		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},

@@ -103,6 +103,14 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 	return seen, false
 }
 
+// forget forgets that a member differs: it has answered over a new connection, so it may have
+// been started again since then.
+func (d *digests) forget(id uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.differs, id)
+}
+
 // wrong returns the entry at which the state of a member is known to be wrong, or 0.
 func (d *digests) wrong(id uint64) uint64 {
 	d.mu.Lock()

@@ -43,9 +43,9 @@
 //   - the transport passes Raft's incoming messages on (transport.go); it also
 //     forwards the answers of each of Raft's pipelines until Raft closes the
 //     pipeline (pipeline.go).
-//   - form, if the storage is empty, or resumeRejoin, if a crash interrupted it,
-//     runs until this member is in the cluster and votes, if it is to vote
-//     (form.go).
+//   - former.run, if this member is in no cluster yet, or former.resumeRejoin, if a
+//     crash interrupted its joining, runs until it is in the cluster and votes, if it
+//     is to vote (form.go).
 //
 // On the leader, sendToRemoved runs for up to two seconds for each member that was
 // removed (farewell.go).

@@ -47,6 +47,7 @@ type former struct {
 	run64  uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
+	why    atomic.Value // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -89,6 +90,7 @@ func (f *former) run() {
 		if done || f.peers.ctx.Err() != nil {
 			return
 		}
+		f.why.Store(err.Error())
 		level := slog.LevelInfo
 		var refused *refusal
 		hopeless := errors.As(err, &refused) && refused.code == proto.BadArguments && !complained
@@ -107,15 +109,30 @@ func (f *former) run() {
 	}
 }
 
+// waiting returns why this member is in no cluster yet, as far as it knows.
+func (f *former) waiting() string {
+	why, _ := f.why.Load().(string)
+	return why
+}
+
 // step makes one attempt. It reports true if this member is in the cluster and needs
 // nothing more, or has failed for good.
 func (f *former) step() (done bool, err error) {
-	if len(f.list) == 0 || f.storage().Identity().Agreed {
+	f.deciding.take() // an operator's word may be forming the cluster; see form
+	formed, agreed := f.gate.lifted(), f.storage().Identity().Agreed
+	f.deciding.give()
+	switch {
+	case formed:
+		return true, nil
+	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
 	said := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
+	if f.gate.lifted() { // by an operator's word, meanwhile
+		return true, nil
+	}
 	s := f.stance()
 	switch next := s.decide(said); next.do {
 	case toAgree:
@@ -272,15 +289,15 @@ func (f *former) accept(q *Proposal) error {
 // form carries out an operator's word that the cluster is new, or that its members may be
 // given an id, although not all of them are there: those that answer must be a majority.
 func (f *former) form() error {
-	if f.gate.lifted() || f.storage().Identity().Agreed {
-		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, f.storage().Identity().Cluster)
-	}
-	if len(f.list) == 0 {
+	if len(f.list) == 0 && !f.storage().Identity().Agreed {
 		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
 	}
 	said := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
+	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
+		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
+	}
 	s := f.stance()
 	required, err := s.majority(said)
 	if err != nil {
@@ -349,6 +366,10 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
 	f.deciding.take()
+	if f.gate.lifted() { // by an operator's word, meanwhile
+		f.deciding.give()
+		return true, nil
+	}
 	err := f.storage().SetRejoining(votes)
 	if err == nil {
 		// Whatever was proposed meanwhile, the others have agreed to this id.

@@ -235,6 +235,10 @@ func TestFormByWord(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, "a write", func() bool { return f.write(2) })
+		time.Sleep(30 * time.Second)
+		if n := f.log.count("this member's data is empty"); n > 0 {
+			t.Errorf("a member that has formed the cluster joins it:\n%s", f.log.text.String())
+		}
 		f.start(0)
 		f.whole()
 		f.check()
@@ -381,6 +385,14 @@ func TestDiffers(t *testing.T) {
 				f.start(bad)
 				f.whole()
 				f.check()
+				time.Sleep(10 * time.Second)
+				for i, m := range f.running {
+					select {
+					case err := <-m.Err():
+						t.Errorf("after the restart, member %d stops: %v", i+1, err)
+					default:
+					}
+				}
 			})
 		})
 	}

@@ -45,6 +45,7 @@ type Status struct {
 	Run     uint64    `json:"run"`    // random, made at each start
 	// Configured are the members with which it is to form a cluster; empty once it is in one.
 	Configured []MemberInfo `json:"configured,omitempty"`
+	Waiting    string       `json:"waiting,omitempty"` // why it is in no cluster yet
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log. Such a member stops serving.
 	Differs []Difference `json:"differs,omitempty"`
@@ -104,9 +105,12 @@ func (m *membership) status() (Status, error) {
 		return Status{}, err
 	}
 	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members,
-		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.run64, Differs: m.digests.differences()}
+		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.run64}
 	if !s.Formed {
-		s.Configured = m.former.list
+		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+	}
+	if s.Role == "leader" { // what an earlier leader knows may be over
+		s.Differs = m.digests.differences()
 	}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())

@@ -216,7 +216,11 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
 		binary.BigEndian.PutUint64(beat[24:], p.commits.applied())
-		binary.BigEndian.PutUint64(beat[32:], p.digests.wrong(to))
+		wrong := uint64(0)
+		if works { // else it may have been started again, and its state is compared anew
+			wrong = p.digests.wrong(to)
+		}
+		binary.BigEndian.PutUint64(beat[32:], wrong)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -230,6 +234,9 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			continue
 		}
 		newest := binary.BigEndian.Uint64(answer[:])
+		if !works {
+			p.digests.forget(to)
+		}
 		if !works || newest > term {
 			p.transport.doubts.Add(1)
 		}

@@ -141,8 +141,14 @@ function renderServer(state) {
   const s = state.server;
   const parts = [`server ${s.id}`, s.role, `term ${s.term}`, `zxid ${s.zxid}`, `up ${duration(state.now - s.since)}`, `version ${s.version}`];
   if (s.role !== "standalone" && s.role !== "leader") parts.splice(2, 0, s.leader ? `leader is ${s.leader}` : "no leader known");
+  if (s.role !== "standalone" || s.cluster) parts.splice(1, 0, s.cluster ? `cluster ${s.cluster}` : "in no cluster yet");
   setText($("#server"), parts.join(" · "));
-  document.title = `${state.totals.cycles ? "⚠ " : ""}lockkeeper ${s.id}`;
+  const differ = state.members.filter((m) => m.differs);
+  keep($("#alarms"), differ, (m) => m.id, () => element("li", { class: "harm" }, element("b"), element("span")), (e, m) => {
+    setText(e.firstChild, `Server ${m.id} differs`);
+    setText(e.lastChild, `: its state at log entry ${m.differs} is not the leader's. It stops serving. Keep its files, and see “Two members differ” in docs/operations.md.`);
+  });
+  document.title = `${differ.length || state.totals.cycles ? "⚠ " : ""}lockkeeper ${s.id}`;
 }
 
 function renderTotals(state) {
@@ -279,14 +285,17 @@ function renderMembers(state) {
     setText(role, (m.role || "?") + (m.self ? " (this)" : ""));
     setClass(role, m.role === "leader" ? "leader" : m.role ? "" : "bad");
     setText(where.firstChild, m.addr);
-    setText(where.lastChild, m.note);
-    where.lastChild.hidden = !m.note;
+    const note = [m.differs ? `its state differs at entry ${m.differs}` : "", m.note].filter(Boolean).join("; ");
+    setText(where.lastChild, note);
+    setClass(where.lastChild, m.differs ? "bad" : "");
+    where.lastChild.hidden = !note;
     setText(term, m.role ? m.term : "–");
     setText(behind, m.behind === null ? "–" : m.behind ? count.format(m.behind) : "0");
     setClass(behind, m.behind > 0 ? "number behind" : "number");
   });
   $("table", section).hidden = state.members.length === 0;
   $(".empty", section).hidden = state.members.length > 0;
+  setText($(".empty", section), state.server.role === "standalone" ? "This server is standalone." : "This server is in no cluster yet.");
   showMore(section, state.members.length ? "“Behind” counts log entries that a member has not applied yet." : "");
 }
 

@@ -37,13 +37,13 @@ func clusterCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster COMMAND",
 		Short: "Show or change the members of a cluster",
-		Long: `Show or change the members of a running cluster. Every command prints the
-members when it is done.
+		Long: `Show or change the members of a cluster. Every command prints the members when it
+is done.
 
 The command asks a server at its client port (--server) for the peer ports of all
 members, and then connects to a peer port. So it has to run where it can reach the
-peer ports. For a member that does not serve clients, because it has no majority,
-give its peer port instead (--peer).`,
+peer ports. For a member that does not serve clients, because it has no majority or
+is in no cluster yet, give its peer port instead (--peer).`,
 		Example: `  lockkeeper cluster status --server a:2181,b:2181,c:2181
   lockkeeper cluster add 4=d:7000 --server a:2181`,
 	}
@@ -79,9 +79,37 @@ vote away.`,
 	c.AddCommand(
 		o.command("status", "Show the members and the leader",
 			`Show what a member knows about the cluster, and what each member says about itself:
-its role, and how far it has applied the log. A member that lags has a lower entry.`,
-			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181", 0, 0,
+its role, and how far it has applied the log. A member that lags has a lower entry.
+The first line ends with the id of the cluster, which never changes. A member with
+another id has the wrong data directory, or the list of members a wrong address. If a
+member's state differs from the leader's, it has stopped: see "Two members differ" in
+docs/operations.md.
+
+A server that is in no cluster yet says what it is waiting for; ask it with --peer.
+
+In the JSON, "cluster" is the id, "" in no cluster; "configured" are the members with
+which a server is to form a cluster, and "waiting" is why it is in none yet; "differs"
+are the ids of members that differ, each with the first entry at which that was seen;
+and "answers" is what the members say about themselves, without those that do not
+answer.`,
+			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181\n  lockkeeper cluster status --peer a:7000", 0, 0,
 			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
+		o.command("form", "Form a new cluster although not all of its servers are there",
+			`Let a server form the cluster that its --peers lists with those that are running,
+although not all of them are. They must be a majority of the voting servers. Without
+this command a cluster is formed as soon as all its voting servers have been started.
+The absent ones join later, when they are started.
+
+Use it only if you know that the cluster has never been formed. An absent server that
+belongs to it already may have writes that were acknowledged, and the others would
+begin without them. If the directories were restored from a snapshot, or are from a
+build in which clusters had no ids, use it only if the disks of the absent servers are
+lost.
+
+The server that forms the cluster serves no clients yet, so it is asked at its peer
+port, with --peer.`,
+			"  lockkeeper cluster form --peer a:7000", 0, 0,
+			func([]string) (cluster.Request, error) { return cluster.Request{Form: true}, nil }),
 		add,
 		o.command("remove ID", "Remove a member",
 			`Remove a member permanently. If it is running, it exits with a message that says
@@ -150,6 +178,8 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 		return badFlag(flags, "peer", "it cannot be combined with %s", server)
 	case byPeer && err != nil:
 		return badFlag(flags, "peer", "%w", err)
+	case q.Form && !byPeer:
+		return usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
@@ -178,33 +208,71 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 			Answers []memberStatus `json:"answers"`
 		}{s, own})
 	}
-	fmt.Fprintf(stdout, "server %d is %s, in term %d at entry %d, zxid 0x%x, digest %s\n", s.ID, s.Role, s.Term, s.Index, s.Zxid, s.Digest)
-	for _, m := range s.Members {
+	printStatus(stdout, s, own)
+	return nil
+}
+
+// printStatus prints what a member says about the cluster, and what the members say about
+// themselves.
+func printStatus(w io.Writer, s *cluster.Status, own []memberStatus) {
+	if s.Formed {
+		fmt.Fprintf(w, "server %d is %s, in term %d at entry %d, zxid 0x%x, digest %s, cluster %v\n", s.ID, s.Role, s.Term, s.Index, s.Zxid, s.Digest, s.Cluster)
+	} else {
+		data := ""
+		if s.Data {
+			data = ", and has data without the id of a cluster"
+		}
+		fmt.Fprintf(w, "server %d is in no cluster yet%s\n", s.ID, data)
+	}
+	for _, m := range membersOf(s) {
 		says := "does not answer"
 		if i := slices.IndexFunc(own, func(x memberStatus) bool { return x.ID == m.ID }); i >= 0 {
-			says = fmt.Sprintf("%-10s at entry %d", own[i].Role, own[i].Index)
+			switch x := own[i]; {
+			case x.Cluster == 0:
+				says = "in no cluster yet"
+			case x.Cluster != s.Cluster:
+				says = fmt.Sprintf("%-10s at entry %d, belongs to cluster %v", x.Role, x.Index, x.Cluster)
+			default:
+				says = fmt.Sprintf("%-10s at entry %d", x.Role, x.Index)
+			}
 		}
-		fmt.Fprintf(stdout, "%-4d %-30s %s\n", m.ID, m.Addr, says)
+		if i := slices.IndexFunc(s.Differs, func(d cluster.Difference) bool { return d.ID == m.ID }); i >= 0 {
+			says += fmt.Sprintf(", its state differs at entry %d", s.Differs[i].Index)
+		}
+		fmt.Fprintf(w, "%-4d %-30s %s\n", m.ID, m.Addr, says)
 	}
-	return nil
+	if s.Waiting != "" {
+		fmt.Fprintf(w, "reason: %s\n", strings.ReplaceAll(s.Waiting, "\n", "; "))
+	}
 }
 
 // memberStatus is what a member says about itself.
 type memberStatus struct {
-	ID    uint64 `json:"id"`
-	Role  string `json:"role"`
-	Term  uint64 `json:"term"`
-	Index uint64 `json:"index"`
-	Zxid  int64  `json:"zxid"`
+	ID      uint64            `json:"id"`
+	Role    string            `json:"role"`
+	Cluster cluster.ClusterID `json:"cluster"`
+	Term    uint64            `json:"term"`
+	Index   uint64            `json:"index"`
+	Zxid    int64             `json:"zxid"`
+}
+
+// membersOf returns the members of the cluster that s is about, or is to be about.
+func membersOf(s *cluster.Status) []cluster.MemberInfo {
+	if !s.Formed {
+		return s.Configured
+	}
+	return s.Members
 }
 
 // ownStatus asks each member that s names for its own status, all at once, and returns those
-// that answer in time, sorted by id.
+// that answer in time, sorted by id. It adds to s the members that differ, which only the
+// leader knows.
 func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) (all []memberStatus) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+	members := membersOf(s)
 	answers := make(chan *cluster.Status)
-	for _, m := range s.Members {
+	for _, m := range members {
 		go func() {
 			x, err := cluster.Ask(ctx, network, m.Addr, cluster.Request{Status: true})
 			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
@@ -213,9 +281,14 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 			answers <- x
 		}()
 	}
-	for range s.Members {
-		if x := <-answers; x != nil {
-			all = append(all, memberStatus{x.ID, x.Role, x.Term, x.Index, x.Zxid})
+	for range members {
+		x := <-answers
+		if x == nil {
+			continue
+		}
+		all = append(all, memberStatus{x.ID, x.Role, x.Cluster, x.Term, x.Index, x.Zxid})
+		if x.Cluster == s.Cluster && len(x.Differs) > 0 {
+			s.Differs = x.Differs
 		}
 	}
 	slices.SortFunc(all, func(a, b memberStatus) int { return cmp.Compare(a.ID, b.ID) })
@@ -226,7 +299,7 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 const startTime = time.Second
 
 // errNotServing says that a server closes the connections of clients.
-var errNotServing = errors.New("serves no clients at the moment, as when it has no majority; its peer port (--peer) tells more")
+var errNotServing = errors.New("serves no clients at the moment, as when it has no majority or is in no cluster yet; its peer port (--peer) tells more")
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.

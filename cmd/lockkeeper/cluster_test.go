@@ -2,17 +2,25 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // freePorts reserves ports for servers that the test starts.
@@ -222,6 +230,136 @@ func TestCluster(t *testing.T) {
 	four.waitReady()
 }
 
+// TestClusterForm: two of three servers say what they wait for, form the cluster when an
+// operator says so, and the third joins them.
+func TestClusterForm(t *testing.T) {
+	t.Parallel()
+	var addrs, members []string
+	ports := freePorts(t, 6)
+	for i, port := range ports[:3] {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+		members = append(members, fmt.Sprintf("%d=%s", i+1, addrs[i]))
+	}
+	client := func(id int) string { return fmt.Sprintf("127.0.0.1:%d", ports[2+id]) }
+	serve := func(id int) *process {
+		return start(t, nil, "serve", "--memory", "--listen", client(id), "--id", fmt.Sprint(id), "--peers", strings.Join(members, ","))
+	}
+	status := func(id int) string {
+		_, stdout, _ := call(nil, "cluster", "status", "--peer", addrs[id-1])
+		return strings.Join(strings.Fields(strings.ReplaceAll(stdout, "\n", " | ")), " ")
+	}
+	procs := []*process{serve(1), serve(2)}
+	want := fmt.Sprintf("server 1 is in no cluster yet | 1 %s in no cluster yet | 2 %s in no cluster yet | 3 %s does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" |", addrs[0], addrs[1], addrs[2])
+	waitFor(t, want, func() bool { return status(1) == want })
+	waiting := ask(t, "status", "--peer", addrs[0])
+	if waiting.Formed || waiting.Cluster != 0 || len(waiting.Configured) != 3 || len(waiting.Members) != 0 || !strings.HasPrefix(waiting.Waiting, "waiting for server 3") {
+		t.Errorf("%+v", waiting)
+	}
+	code, _, stderr := call(nil, "cluster", "form")
+	if oneError(t, stderr, "--peer", "client port serves nobody"); code != exitUsage {
+		t.Errorf("without --peer: exit code %d", code)
+	}
+	code, _, stderr = call(nil, "cluster", "status", "--server", client(1))
+	if oneError(t, stderr, "in no cluster yet", "--peer"); code != exitFault {
+		t.Errorf("by the client port: exit code %d", code)
+	}
+	formed := ask(t, "form", "--peer", addrs[1])
+	if len(formed.Cluster.String()) != 16 || !formed.Formed || len(formed.Members) != 3 || formed.Waiting != "" {
+		t.Errorf("%+v", formed)
+	}
+	for _, p := range procs {
+		p.waitReady()
+	}
+	for id := 1; id <= 2; id++ {
+		code, _, stderr = call(nil, "cluster", "form", "--peer", addrs[id-1])
+		if oneError(t, stderr, fmt.Sprintf("server %d belongs to cluster %v already", id, formed.Cluster)); code != exitFault {
+			t.Errorf("formed again: exit code %d", code)
+		}
+	}
+	if line, _, _ := strings.Cut(status(1), " | "); !strings.HasSuffix(line, ", cluster "+formed.Cluster.String()) {
+		t.Errorf("%q", line)
+	}
+	serve(3).waitReady()
+	waitFor(t, "the third one's vote", func() bool {
+		s := ask(t, "status", "--peer", addrs[0])
+		return s.Cluster == formed.Cluster && len(s.Members) == 3 && s.Members[2].Voter
+	})
+}
+
+// TestClusterStatusOfOthers: cluster status says which members belong to another cluster, and
+// which have another state than the leader, whichever member is asked.
+func TestClusterStatusOfOthers(t *testing.T) {
+	t.Parallel()
+	peers := map[uint64]string{}
+	for i, port := range freePorts(t, 3) {
+		peers[uint64(i+1)] = fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	open := func(id uint64, peers map[uint64]string) *lockkeeper.Server {
+		var s *lockkeeper.Server
+		waitFor(t, "the port", func() bool { // a process that another test is starting may have a copy of its listener
+			var err error
+			if s, err = lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers}); !errors.Is(err, syscall.EADDRINUSE) {
+				check1(t, err)
+			}
+			return err == nil
+		})
+		t.Cleanup(func() { check1(t, s.Close()) })
+		return s
+	}
+	servers := map[uint64]*lockkeeper.Server{}
+	for id := range uint64(3) {
+		servers[id+1] = open(id+1, peers)
+	}
+	var lead uint64
+	waitFor(t, "a leader with two followers", func() bool {
+		lead = servers[1].Status().Leader
+		return lead != 0 && servers[lead].Status().Followers == 2
+	})
+	bad := lead%3 + 1
+	good := 6 - lead - bad
+	line := func(id, by uint64) string {
+		_, stdout, _ := call(nil, "cluster", "status", "--peer", peers[by])
+		if lines := strings.Split(stdout, "\n"); len(lines) == 5 {
+			return lines[id]
+		}
+		return stdout
+	}
+	testhooks.Of(servers[bad]).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
+	c := rawtest.Connect(t, func() (net.Conn, error) { return servers[lead].Dial("", "", time.Minute) })
+	_, err := c.Create("/x", nil, 0)
+	check1(t, err)
+	if err := <-servers[bad].Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
+		t.Error(err)
+	}
+	differs := servers[lead].Status().Differs
+	if len(differs) != 1 || differs[0].ID != bad {
+		t.Fatalf("%+v", differs)
+	}
+	says := fmt.Sprintf(", its state differs at entry %d", differs[0].Index)
+	for _, by := range []uint64{lead, good} {
+		if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (cluster.Difference{ID: bad, Index: differs[0].Index}) {
+			t.Errorf("asked server %d: %+v", by, s.Differs)
+		}
+		for id := range peers {
+			if got := line(id, by); strings.HasSuffix(got, says) != (id == bad) {
+				t.Errorf("asked server %d: %q", by, got)
+			}
+		}
+	}
+
+	check1(t, servers[bad].Close())
+	other := open(bad, map[uint64]string{bad: peers[bad]})
+	waitFor(t, "the other cluster's leader", func() bool { return other.Status().Role == lockkeeper.RoleLeader })
+	for _, by := range []uint64{lead, good} {
+		if got, of := line(bad, by), servers[by].Status().Cluster; !strings.Contains(got, ", belongs to cluster "+other.Status().Cluster) || other.Status().Cluster == of {
+			t.Errorf("asked server %d: %q", by, got)
+		}
+		if got := line(good, by); strings.Contains(got, "cluster") {
+			t.Errorf("asked server %d: %q", by, got)
+		}
+	}
+}
+
 // TestClusterZooCfg configures a cluster with three zoo.cfg files and TLS between the
 // members. One of the files has its servers in a dynamic configuration file.
 func TestClusterZooCfg(t *testing.T) {
@@ -275,6 +413,32 @@ func TestClusterZooCfg(t *testing.T) {
 		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
 			t.Errorf("without a valid certificate: exit code %d", code)
+		}
+	}
+}
+
+// TestPrintStatus: each member has a line with what is wrong with it.
+func TestPrintStatus(t *testing.T) {
+	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1", Voter: true}, {ID: 3, Addr: "c:1", Voter: true}, {ID: 4, Addr: "d:1"}}
+	for want, s := range map[string]*cluster.Status{
+		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
+1    a:1                            leader     at entry 9
+2    b:1                            in no cluster yet
+3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
+4    d:1                            does not answer, its state differs at entry 8
+`: {ID: 1, Role: "leader", Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
+		`server 2 is in no cluster yet, and has data without the id of a cluster
+1    a:1                            leader     at entry 9, belongs to cluster 00000000000000aa
+2    b:1                            in no cluster yet
+3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
+4    d:1                            does not answer
+reason: one; two
+`: {ID: 2, Role: "looking", Data: true, Configured: members, Members: members[:1], Waiting: "one\ntwo"},
+	} {
+		var b strings.Builder
+		printStatus(&b, s, []memberStatus{{ID: 1, Role: "leader", Cluster: 0xaa, Index: 9}, {ID: 2, Role: "looking"}, {ID: 3, Role: "follower", Cluster: 0xbb, Index: 7}})
+		if b.String() != want {
+			t.Errorf("%s\nnot\n%s", b.String(), want)
 		}
 	}
 }

@@ -292,8 +292,12 @@ func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error
 	if asJSON {
 		return json.NewEncoder(stdout).Encode(r)
 	}
-	fmt.Fprintf(stdout, "%s is good: server %d, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
-		dir, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
+	of := "no cluster id yet"
+	if r.Cluster != 0 {
+		of = "cluster " + r.Cluster.String()
+	}
+	fmt.Fprintf(stdout, "%s is good: server %d, %s, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
+		dir, r.ServerID, of, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
 	if r.Exposed != "" {
 		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
 	}

@@ -186,6 +186,9 @@ func TestUsage(t *testing.T) {
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
 		{"cluster status 1", nil, []string{"usage: lockkeeper cluster status"}},
 		{"cluster status --peer x", nil, []string{"-peer"}},
+		{"cluster form", nil, []string{"--peer", "client port"}},
+		{"cluster form --server a:1", nil, []string{"--peer", "client port"}},
+		{"cluster form 1", nil, []string{"usage: lockkeeper cluster form"}},
 		{"cluster status --peer a:1 --server a:1", nil, []string{"-peer", "-server"}},
 		{"cluster status --observer", nil, []string{"--observer"}},
 		{"cluster add", nil, []string{"usage"}},
@@ -714,7 +717,7 @@ func TestCheck(t *testing.T) {
 	dir := filled(t)
 	before := modTimes(t, dir)
 	code, stdout, stderr := call(nil, "check", dir)
-	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ in wal after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
+	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, cluster [0-9a-f]{16}, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ in wal after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
 		t.Errorf("%d %q %q, not %s", code, stdout, stderr, pattern)
 	}
 	code, out, stderr := call(nil, "check", "--json", dir)
@@ -722,7 +725,7 @@ func TestCheck(t *testing.T) {
 		ServerID, LastIndex uint64
 		Zxid                int64
 		Znodes, Sessions    int
-		Digest              string
+		Cluster, Digest     string
 	}
 	if err := json.Unmarshal([]byte(out), &report); code != exitOK || stderr != "" || err != nil {
 		t.Errorf("%d %q %q, %v", code, out, stderr, err)

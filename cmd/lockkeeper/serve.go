@@ -60,7 +60,7 @@ variable or the configuration file is wrong.`,
   # Three servers for tests, which make them fail over HTTP (docs/test-control.md)
   lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
 
-  # The first of three servers; the others have --id 2 and --id 3
+  # The first of three servers; the others have --id 2 and --id 3. Start all of them
   lockkeeper serve --id 1 --peers 1=a:7000,2=b:7000,3=c:7000 --listen :2181
 
   # A fourth server, later
@@ -83,7 +83,7 @@ variable or the configuration file is wrong.`,
 const (
 	logStoreUsage = "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one"
 	idUsage       = "this server's `ID`, from 1 to 254"
-	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer"
+	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer. The cluster is formed when all that vote have been started"
 )
 
 // define defines the flags of serve.
@@ -105,8 +105,8 @@ func (o *serveOptions) define(c *cobra.Command) {
 	group(all, "Cluster", func(f *pflag.FlagSet) {
 		f.Uint64Var(&cfg.ID, "id", 1, idUsage)
 		f.StringVar(&o.peers, "peers", "", peersUsage)
-		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join the server waits until 'lockkeeper cluster add' adds it")
-		f.StringVar(&cfg.Join, "join", "", "join a running cluster: the peer port, `HOST:PORT`, of any of its members")
+		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
+		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members")
 		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)

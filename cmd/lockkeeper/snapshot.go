@@ -170,7 +170,11 @@ func (o *saveOptions) save(c *cobra.Command, file string) error {
 	if o.json {
 		return json.NewEncoder(c.OutOrStdout()).Encode(s)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "saved %s: zxid 0x%x, %d znodes, %d sessions, %d bytes, digest %s\n", file, s.Zxid, s.Znodes, s.Sessions, s.Bytes, s.Digest)
+	of := ""
+	if s.Cluster != 0 {
+		of = fmt.Sprintf("cluster %v, ", s.Cluster)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "saved %s: %szxid 0x%x, %d znodes, %d sessions, %d bytes, digest %s\n", file, of, s.Zxid, s.Znodes, s.Sessions, s.Bytes, s.Digest)
 	return nil
 }
 
@@ -277,11 +281,12 @@ func restoreCommand() *cobra.Command {
 		Long: `Make the data directory of a server that begins with a saved state. The directory
 must be empty or not exist. Without --peers it is for a standalone server; with --peers
 it is for a member of that new cluster. Restore the same file with the same --peers for
-every member, each with its --id, before any of them is started.
+every member, each with its --id, before any of them is started. The cluster gets an id
+of its own when all of them have been started.
 
-The servers whose state it was must be stopped, and must never be started again with
-their old data. Sessions live on, with their locks, if their clients come back within
-their timeouts.`,
+Stop the servers whose state it was first: while they run, they give out the same locks.
+The restored cluster and they refuse each other, since their ids differ. Sessions live
+on, with their locks, if their clients come back within their timeouts.`,
 		Example: `  lockkeeper snapshot restore backup --data lockkeeper-data
 
   # The first of three servers; the others have --id 2 and --id 3

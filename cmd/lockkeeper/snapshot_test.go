@@ -98,13 +98,13 @@ func TestSnapshotOfDirectory(t *testing.T) {
 		File             string
 		Zxid, Bytes      int64
 		Znodes, Sessions int
-		Digest           string
+		Cluster, Digest  string
 	}
 	check1(t, json.Unmarshal([]byte(succeeds(t, "check", "--json", dir)), &report))
 	out := succeeds(t, "snapshot", "save", file, "--data", dir)
 	info, err := os.Stat(file)
 	check1(t, err)
-	want := fmt.Sprintf("saved %s: zxid 0x%x, 24 znodes, 1 sessions, %d bytes, digest %s\n", file, report.Zxid, info.Size(), report.Digest)
+	want := fmt.Sprintf("saved %s: cluster %s, zxid 0x%x, 24 znodes, 1 sessions, %d bytes, digest %s\n", file, report.Cluster, report.Zxid, info.Size(), report.Digest)
 	if out != want || info.Mode() != 0o600 {
 		t.Errorf("%q, not %q; mode %v", out, want, info.Mode())
 	}
@@ -124,7 +124,7 @@ func TestSnapshotOfDirectory(t *testing.T) {
 	before, err := os.ReadFile(file)
 	check1(t, err)
 	check1(t, json.Unmarshal([]byte(succeeds(t, "snapshot", "save", file, "--data", dir, "--force", "--json")), &saved))
-	if saved.File != file || saved.Bytes != info.Size() || saved.Zxid != report.Zxid || saved.Znodes != 24 || saved.Sessions != 1 || saved.Digest != report.Digest {
+	if saved.File != file || saved.Bytes != info.Size() || len(saved.Cluster) != 16 || saved.Cluster != report.Cluster || saved.Zxid != report.Zxid || saved.Znodes != 24 || saved.Sessions != 1 || saved.Digest != report.Digest {
 		t.Errorf("%+v, but check says %+v", saved, report)
 	}
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(after, before) {
@@ -159,7 +159,7 @@ func TestSnapshotOfDirectory(t *testing.T) {
 		if out != want || report.Zxid <= was && logStore == "boltdb" {
 			t.Errorf("%q, not %q; the zxid was %#x", out, want, was)
 		}
-		if out := succeeds(t, "check", restored); !strings.Contains(out, " is good: server 7, ") || !strings.Contains(out, " in "+logStore+" ") {
+		if out := succeeds(t, "check", restored); !strings.Contains(out, " is good: server 7, no cluster id yet, ") || !strings.Contains(out, " in "+logStore+" ") {
 			t.Errorf("%s", out)
 		}
 	}
@@ -192,7 +192,7 @@ func TestSnapshotOfServer(t *testing.T) {
 	check1(t, err)
 	for i, admin := range []string{p.admin(), p.admin() + "/", strings.TrimPrefix(p.admin(), "http://")} {
 		out := succeeds(t, "snapshot", "save", fmt.Sprint(file, i), "--admin", admin)
-		if !regexp.MustCompile(`^saved \S+: zxid 0x\w+, 5 znodes, 1 sessions, \d+ bytes, digest \w{16}\n$`).MatchString(out) {
+		if !regexp.MustCompile(`^saved \S+: cluster \w{16}, zxid 0x\w+, 5 znodes, 1 sessions, \d+ bytes, digest \w{16}\n$`).MatchString(out) {
 			t.Errorf("%s", out)
 		}
 		check1(t, os.Remove(fmt.Sprint(file, i)))

@@ -13,14 +13,17 @@ import (
 
 // State describes a replicated state.
 type State struct {
-	Zxid     int64  `json:"zxid"`
-	Znodes   int    `json:"znodes"`
-	Sessions int    `json:"sessions"`
-	Digest   string `json:"digest"`
+	// Cluster is the cluster that the state is from; 0 if it does not say so, as one that was
+	// restored from a snapshot, or is from before clusters had ids.
+	Cluster  ClusterID `json:"cluster"`
+	Zxid     int64     `json:"zxid"`
+	Znodes   int       `json:"znodes"`
+	Sessions int       `json:"sessions"`
+	Digest   string    `json:"digest"`
 }
 
 func stateOf(m *fsm.Machine) State {
-	return State{m.Zxid(), m.Tree().Len(), m.Sessions().Len(), fmt.Sprintf("%016x", m.Digest())}
+	return State{ClusterID(m.Cluster()), m.Zxid(), m.Tree().Len(), m.Sessions().Len(), fmt.Sprintf("%016x", m.Digest())}
 }
 
 // Report is what [Check] found.

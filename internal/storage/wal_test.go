@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -320,6 +321,29 @@ func TestConvert(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			})
+		}
+	}
+}
+
+// TestConvertKeepsCluster: a directory belongs to the same cluster after it was converted, or
+// has the same proposal.
+func TestConvertKeepsCluster(t *testing.T) {
+	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}, {ID: "2", Address: "b:1", Suffrage: raft.Nonvoter}}}
+	for _, want := range []Identity{{Cluster: 7, Agreed: true}, {Cluster: 8, Agreed: true, First: first}, {Cluster: 9, First: first}, {}} {
+		dir, _ := sample(t, testedDisk{diskStore: must(LogStores[0].disk(hclog.NewNullLogger()))(t)})
+		s := must(openAs(dir, ""))(t)
+		check(t, s.SetIdentity(want))
+		check(t, s.Close())
+		for _, to := range []LogStore{other(LogStores[0]), LogStores[0]} {
+			r := must(Convert(dir, to))(t)
+			if of := map[bool]ClusterID{true: want.Cluster}[want.Agreed]; r.Cluster != of {
+				t.Errorf("%+v, converted to %s: it is of cluster %v", want, to, r.Cluster)
+			}
+			s := must(openAs(dir, to))(t)
+			if got := s.Identity(); !reflect.DeepEqual(got, want) {
+				t.Errorf("converted to %s it has %+v, not %+v", to, got, want)
+			}
+			check(t, s.Close())
 		}
 	}
 }
