@@ -135,7 +135,7 @@ func TestAlerts(t *testing.T) {
 	text := string(must(os.ReadFile("../docs/alerts.yml"))(t))
 	all := shown(t)
 	rules := strings.Split(text, "\n      - alert: ")[1:]
-	if len(rules) != 5 {
+	if len(rules) != 6 {
 		t.Errorf("%d rules", len(rules))
 	}
 	for _, rule := range rules {

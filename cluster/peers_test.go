@@ -4,6 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +57,64 @@ func TestPeerPortBadInput(t *testing.T) {
 		if now := members[lead].raft.CurrentTerm(); now != term || members[lead].Role() != "leader" {
 			t.Errorf("the leader of term %d is a %s in term %d", term, members[lead].Role(), now)
 		}
+	})
+}
+
+// fullNetwork is a network on which the first connections cannot be accepted, because the
+// process has no file descriptor left.
+type fullNetwork struct {
+	Network
+	failures int
+}
+
+func (n *fullNetwork) Listen(addr string) (net.Listener, error) {
+	l, err := n.Network.Listen(addr)
+	return fullListener{l, n}, err
+}
+
+type fullListener struct {
+	net.Listener
+	n *fullNetwork
+}
+
+func (l fullListener) Accept() (net.Conn, error) {
+	if l.n.failures--; l.n.failures >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+// TestPeerPortNoFiles: while a peer port cannot accept connections, it tries again without being
+// busy with that, and logs it from time to time.
+func TestPeerPortNoFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		testkit.NoGoroutineLeft(t)
+		network, log := memnet.New(), new(lines)
+		p := newPeerPort(&fullNetwork{network.Host("a"), 3000}, "a:1", slog.New(slog.NewTextHandler(log, nil)))
+		greeted := make(chan struct{})
+		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
+			c.Close()
+			close(greeted)
+		}}
+		if err := p.open(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		p.wg.Go(p.accept)
+		c, err := hello(t.Context(), network.Host("b"), "a:1", kindReach)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		<-greeted
+		if took := time.Since(began); took < 10*time.Second {
+			t.Errorf("3000 attempts to accept in %v", took)
+		}
+		if n := log.count("cannot accept a peer"); n == 0 || n > 5 {
+			t.Errorf("%d lines in the log", n)
+		}
+		p.close()
+		p.wg.Wait()
 	})
 }
 
