@@ -166,8 +166,14 @@ type Config struct {
 	// MaxFrameBytes is the maximum size of a request (jute.maxbuffer). The default
 	// is 1 MiB - 1; the maximum is MaxFrameLimit, 16 MiB.
 	MaxFrameBytes int
-	// MaxConnections and MaxConnectionsPerAddress (maxClientCnxns) limit the number
-	// of client connections. A connection beyond a limit is reset. 0 means no limit.
+	// MaxConnections (maxCnxns) and MaxConnectionsPerAddress (maxClientCnxns) limit the
+	// number of client connections. A connection beyond a limit is reset. 0 means no
+	// limit.
+	//
+	// Whatever MaxConnections is, an accepted connection is also reset if its socket is
+	// one of the last quarter of the file descriptors that the process may have
+	// (RLIMIT_NOFILE at that moment). They stay free for the log, snapshots, other
+	// members, and the rest of the program. Connections of [Server.Dial] do not count.
 	MaxConnections, MaxConnectionsPerAddress int
 	// MaxSessions limits the number of sessions in the whole cluster. At the limit,
 	// the server closes the connection of a client that asks for a new session

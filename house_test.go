@@ -31,7 +31,7 @@ import (
 const house = `
 	jute
 	proto
-	znode session watch internal/locks internal/stopwatch
+	znode session watch internal/locks internal/stopwatch internal/fdlimit
 	fsm
 	internal/storage
 	server cluster

@@ -86,8 +86,17 @@ var putBacks = []putBack{
 		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
-		{"internal/server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
+		{"internal/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
 	}, []finding{{".", "TestBudget", "logged while the tree is locked"}}},
+	{"clients may take all file descriptors", []edit{
+		{"internal/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
+	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},
+	{"strangers' connections to the peer port may take all file descriptors", []edit{
+		{"internal/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
+	}, []finding{{"cmd/lockkeeper", "TestFewFiles", "too many open files"}}},
+	{"strangers keep a probe from a connection to the HTTP port", []edit{
+		{"cmd/lockkeeper/adminconns.go", "\t\tall.waiting[0].Conn.Close()", "\t\tall.waiting[0], c = c, all.waiting[0]\n\t\tall.waiting[0].Conn.Close()"},
+	}, []finding{{"cmd/lockkeeper", "TestAdminProbes", "FAIL: TestAdminProbes"}}},
 }
 
 // TestPutBack puts back faults that were fixed, and checks that general checks find them,

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
 )
 
 // Network is how members reach each other. Its methods must be safe for concurrent
@@ -171,11 +173,16 @@ func (p *peerPort) accept() {
 			return
 		}
 		if err != nil {
-			p.log.Warn("cannot accept a peer", "error", err)
+			p.warn("cannot accept a peer", "error", err)
 			select { // most likely too many files are open
 			case <-time.After(10 * time.Millisecond):
 			case <-p.ctx.Done():
 			}
+			continue
+		}
+		if fdlimit.Last(c, fdlimit.ForPeers) { // checked here, before many connections wait to be greeted
+			p.warn("refusing a peer: the process has too many files open", "peer", c.RemoteAddr().String())
+			c.Close()
 			continue
 		}
 		p.wg.Go(func() { p.greet(c) })
@@ -206,11 +213,17 @@ func (p *peerPort) greet(nc net.Conn) {
 		a := p.judge(h)
 		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
 			c.SetDeadline(time.Time{})
-			serve(c)
+			serve(guest{c, h.from})
 			return
 		}
 	}
 	c.Close()
+}
+
+// guest is a connection of another member.
+type guest struct {
+	net.Conn
+	from uint64 // its id, as it says
 }
 
 // judge decides whether to accept a connection. Everybody may ask about the members;

@@ -4,6 +4,8 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +27,7 @@ func TestPeerPortBadInput(t *testing.T) {
 		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
 		entry[len(entry)-1]++
-		for i := range 60 {
+		for i := range 84 {
 			nc, err := net.Host("stranger").Dial(t.Context(), members[i%3].cfg.addr())
 			if err != nil {
 				t.Fatal(err)
@@ -34,12 +36,17 @@ func TestPeerPortBadInput(t *testing.T) {
 			for j := range garbage {
 				garbage[j] = byte(r.Uint32())
 			}
+			hello := func(kind byte, rest ...byte) []byte {
+				h := hello{kind: kind, cluster: members[0].membership.gate.cluster(), from: 2, addr: "stranger:1"}
+				return append(h.append(nil), rest...)
+			}
 			start := [][]byte{
-				{}, {'R', 1}, {'F', 1}, {'A', 1}, {'X', 1}, {'R', 99}, {'F'},
-				{'F', 1, 'B', 0x3f, 0xff, 0xff, 0xff},                            // an entry of a gigabyte that does not come
-				append([]byte{'F', 1, 'B', 0, 0, 0, byte(len(entry))}, entry...), // one that is damaged
-				{'A', 1, '{', '}', '\n'},
-			}[i%10]
+				{}, {'R', 1}, {'R', 99}, {'F'}, hello('R')[:20], hello('X'),
+				hello('R'), hello('F'), hello('A'), hello('P'), hello('H'),
+				hello('F', 'B', 0x3f, 0xff, 0xff, 0xff),                                 // an entry of a gigabyte that does not come
+				hello('F', append([]byte{'B', 0, 0, 0, byte(len(entry))}, entry...)...), // one that is damaged
+				hello('A', '{', '}', '\n'),
+			}[i%14]
 			nc.SetDeadline(time.Now().Add(2 * time.Second))
 			nc.Write(append(start, garbage...))
 			if i%2 == 0 {
@@ -55,6 +62,64 @@ func TestPeerPortBadInput(t *testing.T) {
 		if now := members[lead].raft.CurrentTerm(); now != term || members[lead].Role() != "leader" {
 			t.Errorf("the leader of term %d is a %s in term %d", term, members[lead].Role(), now)
 		}
+	})
+}
+
+// fullNetwork is a network on which the first connections cannot be accepted, because the
+// process has no file descriptor left.
+type fullNetwork struct {
+	Network
+	failures int
+}
+
+func (n *fullNetwork) Listen(addr string) (net.Listener, error) {
+	l, err := n.Network.Listen(addr)
+	return fullListener{l, n}, err
+}
+
+type fullListener struct {
+	net.Listener
+	n *fullNetwork
+}
+
+func (l fullListener) Accept() (net.Conn, error) {
+	if l.n.failures--; l.n.failures >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+// TestPeerPortNoFiles: while a peer port cannot accept connections, it tries again without being
+// busy with that, and logs it from time to time.
+func TestPeerPortNoFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		testkit.NoGoroutineLeft(t)
+		network, log := memnet.New(), new(lines)
+		p := newPeerPort(&fullNetwork{network.Host("a"), 3000}, 1, "a:1", lifted(), slog.New(slog.NewTextHandler(log, nil)))
+		greeted := make(chan struct{})
+		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
+			c.Close()
+			close(greeted)
+		}}
+		if err := p.open(); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		p.wg.Go(p.accept)
+		c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		<-greeted
+		if took := time.Since(began); took < 10*time.Second {
+			t.Errorf("3000 attempts to accept in %v", took)
+		}
+		if n := log.count("cannot accept a peer"); n == 0 || n > 5 {
+			t.Errorf("%d lines in the log", n)
+		}
+		p.close()
+		p.wg.Wait()
 	})
 }
 

@@ -274,6 +274,9 @@ func (p *pulse) takeBeats(c net.Conn) {
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
 		}
+		if g, ok := c.(guest); ok && g.from != binary.BigEndian.Uint64(beat[8:]) {
+			return // this is no heartbeat
+		}
 		newest := p.raft.terms.newest.Load()
 		h := heard{
 			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/net/netutil"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
@@ -52,10 +51,6 @@ type adminPort struct {
 	web      *http.Server
 	ended    chan struct{} // closed when web has stopped; nil before serve
 }
-
-// maxAdminConns limits the connections of the HTTP port. Further ones wait: the files that a
-// process may have open are for the clients and the members.
-const maxAdminConns = 256
 
 // open checks the flags and opens the port. zooCfg is the name of the configuration file, or
 // empty. Without an address it returns nil.
@@ -113,7 +108,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	} else if err != nil {
 		return nil, fmt.Errorf("HTTP port for operators: %w", err)
 	}
-	p.listener = netutil.LimitListener(p.listener, maxAdminConns)
+	p.listener = adminListener{p.listener, newAdminConns()}
 	if secure != nil {
 		p.listener = tls.NewListener(p.listener, secure)
 	}
@@ -165,8 +160,19 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
+	p.start(mux)
+	scheme := "http"
+	if p.https {
+		scheme = "https"
+	}
+	fmt.Fprintf(stderr, "lockkeeper: admin on %s://%s\n", scheme, p.listener.Addr())
+}
+
+// start begins to answer requests with h, until close.
+func (p *adminPort) start(h http.Handler) {
 	p.web = &http.Server{
-		Handler:           p.limitBodies(admin.Guard(mux, p.token)),
+		Handler:           p.limitBodies(admin.Guard(p.limitRequests(h), p.token)),
+		ConnContext:       withAdminConn,
 		ReadHeaderTimeout: 10 * time.Second,
 		// A profile gets its own time on top of this. A ReadTimeout would cut it short.
 		WriteTimeout:   time.Minute,
@@ -181,11 +187,6 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 			p.log.Error("the HTTP port for operators has failed", "error", err)
 		}
 	}()
-	scheme := "http"
-	if p.https {
-		scheme = "https"
-	}
-	fmt.Fprintf(stderr, "lockkeeper: admin on %s://%s\n", scheme, p.listener.Addr())
 }
 
 // bodyTimeout is how long the body of a request may take.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -178,29 +181,111 @@ func TestAdminWrite(t *testing.T) {
 	}
 }
 
-// TestAdminConnections: when the HTTP port has as many connections as it may have, a further
-// one waits until another one ends.
+// TestAdminConnections: however many connections strangers open to the HTTP port, and however
+// slowly they send their requests, probes and those who have the token are answered. Requests
+// that are permitted are limited, without keeping a probe from its answer, and their connections
+// are not closed in favour of strangers.
 func TestAdminConnections(t *testing.T) {
+	for _, token := range []string{"s3cret", ""} {
+		t.Run("token="+token, func(t *testing.T) {
+			t.Parallel()
+			p := &adminPort{token: token, log: slog.New(slog.DiscardHandler)}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			check1(t, err)
+			conns := newAdminConns()
+			p.listener = adminListener{l, conns}
+			entered, release := make(chan bool, maxAdmin), make(chan struct{})
+			p.start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/slow" {
+					entered <- true
+					<-release
+				}
+			}))
+			defer p.close()
+			open := func(send string) net.Conn {
+				t.Helper()
+				c, err := net.DialTimeout("tcp", l.Addr().String(), time.Minute)
+				check1(t, err)
+				t.Cleanup(func() { c.Close() })
+				check1(t, c.SetDeadline(time.Now().Add(time.Minute)))
+				_, err = io.WriteString(c, send)
+				check1(t, err)
+				return c
+			}
+			get := func(path string, want int) {
+				t.Helper()
+				if status, _ := fetch(t, httpClient(t, nil), "http://"+l.Addr().String()+path, token); status != want {
+					t.Errorf("%s: %d", path, status)
+				}
+			}
+			strangers := func() (all []net.Conn) {
+				for i := range 2 * conns.most {
+					all = append(all, open([]string{"", "GET /slow HTTP/1.1\r\nHost: local", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"}[i%3]))
+				}
+				return all
+			}
+			slow := "GET /slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\n\r\n"
+
+			first := open(slow)
+			<-entered
+			all := strangers()
+			get("/healthz", http.StatusOK)
+			get("/other", http.StatusOK)
+			for _, c := range all[:conns.most] {
+				if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal("a stranger's connection is still open although there were enough later ones")
+				}
+			}
+			for range conns.most - 1 {
+				open(slow)
+				<-entered
+			}
+			get("/other", http.StatusServiceUnavailable)
+			get("/healthz", http.StatusOK)
+			strangers()
+			get("/readyz", http.StatusOK)
+			close(release)
+			if reply, err := http.ReadResponse(bufio.NewReader(first), nil); err != nil || reply.StatusCode != http.StatusOK {
+				t.Errorf("the first request: %v, %v", reply, err)
+			}
+			waitFor(t, "room for a request", func() bool {
+				conns.mu.Lock()
+				defer conns.mu.Unlock()
+				return conns.requests == 0
+			})
+			get("/other", http.StatusOK)
+		})
+	}
+}
+
+// TestAdminProbes: a server answers a probe on its HTTP port, also with TLS, while strangers
+// hold more connections to it than it keeps.
+func TestAdminProbes(t *testing.T) {
 	t.Parallel()
-	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0").waitReady()
-	url := p.admin()
-	var all []net.Conn
-	for range maxAdminConns {
-		c, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
-		check1(t, err)
-		defer c.Close()
-		all = append(all, c)
-	}
-	c := httpClient(t, nil)
-	c.Timeout = 300 * time.Millisecond
-	if reply, err := c.Get(url + "/healthz"); err == nil {
-		reply.Body.Close()
-		t.Error("there are more connections than there may be")
-	}
-	check1(t, all[0].Close())
-	c.Timeout = 5 * time.Second // less than connections without a request may last
-	if status, _ := fetch(t, c, url+"/healthz", ""); status != http.StatusOK {
-		t.Errorf("status %d", status)
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	for _, x := range []struct {
+		args   []string
+		config *tls.Config
+	}{{}, {[]string{"--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}}} {
+		p := start(t, nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0"}, x.args...)...).waitReady()
+		url := p.admin()
+		_, addr, _ := strings.Cut(url, "://")
+		for range 300 {
+			var c net.Conn
+			var err error
+			if dialer := (&net.Dialer{Timeout: time.Minute}); x.config == nil {
+				c, err = dialer.Dial("tcp", addr)
+			} else {
+				c, err = tls.DialWithDialer(dialer, "tcp", addr, x.config)
+			}
+			check1(t, err)
+			defer c.Close()
+			io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n") // after that it may be idle for two minutes
+		}
+		if status, _ := fetch(t, httpClient(t, x.config), url+"/healthz", ""); status != http.StatusOK {
+			t.Errorf("status %d", status)
+		}
 	}
 }
 

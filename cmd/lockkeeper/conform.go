@@ -20,6 +20,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/conform"
 	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/internal/privatefile"
 )
 
 // errDiffers ends the command with exit code 1. The differences have been printed.
@@ -85,7 +86,7 @@ difference is printed with a short sequence of requests that shows it.`,
 		f.StringVar(&o.Super, "super", "", "the super user of the server, or of both, as `USER:PASSWORD`")
 		f.StringVar(&o.without, "without", "", fmt.Sprintf("`FEATURES` that the server does not have, separated by commas: %s; with --against: %s", join(conform.Features()), join(differ.Features)))
 		f.BoolVar(&o.json, "json", false, "print JSON")
-		f.StringVar(&o.junit, "junit", "", "`FILE` to write a JUnit report of the checks to")
+		f.StringVar(&o.junit, "junit", "", "`FILE` to write a JUnit report of the checks to. It may have the password of --super, so only you may read it")
 	})
 	completeFiles(c, "junit")
 	completeWith(c, "group", groupsOf(conform.Checks())...)
@@ -188,8 +189,9 @@ func groupsOf(checks []conform.Check) (groups []string) {
 	return groups
 }
 
+// writeFile writes a report. It may have the password of the super user.
 func writeFile(name string, write func(io.Writer) error) error {
-	file, err := os.Create(name)
+	file, err := privatefile.Create(name)
 	if err != nil {
 		return err
 	}

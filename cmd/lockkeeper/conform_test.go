@@ -20,6 +20,7 @@ func TestConform(t *testing.T) {
 	if code != exitOK || !strings.Contains(stdout, " 0 failed, ") || !strings.Contains(stderr, "passed handshake/") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
+	onlyMine(t, junit)
 	if b, err := os.ReadFile(junit); err != nil || !strings.Contains(string(b), `name="handshake/new session"`) {
 		t.Errorf("%v\n%s", err, b)
 	}

@@ -148,6 +148,7 @@ func TestUsage(t *testing.T) {
 		{"serve", map[string]string{"LOCKKEEPER_ID": "300"}, []string{"LOCKKEEPER_ID: 300 is not in 1 to 254"}},
 		{"serve --memory --super-digest nohash", nil, []string{"nohash"}},
 		{"serve --memory --max-client-cnxns -1", nil, []string{"negative"}},
+		{"serve --memory --max-cnxns -1", nil, []string{"--max-cnxns: ", "negative"}},
 		{"serve --listen=", nil, []string{"-listen", "-tls-listen"}},
 		{"serve --tls-listen :0", nil, []string{"-tls-cert"}},
 		{"serve --tls-listen :0 --tls-cert x", nil, []string{"-tls-client-auth need", "-tls-ca"}},

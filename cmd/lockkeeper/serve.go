@@ -125,6 +125,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
 	})
 	group(all, "Limits", func(f *pflag.FlagSet) {
+		f.IntVar(&cfg.MaxConnections, "max-cnxns", 0, "`NUMBER` of client connections in all, as ZooKeeper's maxCnxns; 0 means no limit. However large it is, clients get at most three quarters of the file descriptors that the process may have (ulimit -n)")
 		f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 means no limit")
 		f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes that exceed the hard limits of a quota, and log those that exceed its soft limits")
 	})
@@ -252,7 +253,7 @@ var fieldFlags = map[string]string{
 	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",
 	"SuperDigest": "super-digest", "X509SuperUser": "x509-super-user", "FourLetterWords": "4lw", "NoTTL": "no-ttl",
 	"EnforceQuota": "enforce-quota", "Reconfig": "reconfig", "AllowSingleVoter": "allow-single-voter",
-	"ReadOnly": "read-only", "MaxConnectionsPerAddress": "max-client-cnxns",
+	"ReadOnly": "read-only", "MaxConnections": "max-cnxns", "MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
 // badField turns an error about a field into one about its flag or its key in zoo.cfg.

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -83,7 +84,9 @@ func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err e
 	} else if err != nil {
 		return err
 	}
-	web := &http.Server{Handler: c, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
+	// Nobody needs a token, so a web page in a browser on this machine must not get through.
+	guarded := admin.Guard(http.NewCrossOriginProtection().Handler(c), "")
+	web := &http.Server{Handler: guarded, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()

@@ -607,6 +607,60 @@ func TestTestControlRefuses(t *testing.T) {
 	}
 }
 
+// TestTestControlBrowser sends what the page of another site could have a browser send, which
+// must do nothing and show nothing.
+func TestTestControlBrowser(t *testing.T) {
+	t.Parallel()
+	c := startControl(t)
+	ask := func(path, body, host string, headers ...string) (status int, reply string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, c.url+path, nil)
+		if body != "" {
+			r, err = http.NewRequest(http.MethodPost, c.url+path, strings.NewReader(body))
+		}
+		check1(t, err)
+		if host != "" {
+			r.Host = host
+		}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		answer, err := httpClient(t, nil).Do(r)
+		check1(t, err)
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		check1(t, err)
+		return answer.StatusCode, string(text)
+	}
+	const inject = `{"do": "drop", "op": "create"}`
+	for _, x := range []struct {
+		path, body, host string
+		headers          []string
+		want             int
+	}{
+		{"/state", "", "evil.example", nil, 403},
+		{"/", "", "evil.example", nil, 403},
+		{"/inject", inject, "evil.example", []string{"Sec-Fetch-Site", "same-origin"}, 403},
+		{"/inject", inject, "", []string{"Sec-Fetch-Site", "cross-site", "Content-Type", "text/plain"}, 403},
+		{"/inject", inject, "", []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{"/inject", inject, "", []string{"Origin", "https://evil.example", "Content-Type", "text/plain"}, 403},
+		{"/inject", inject, "", []string{"Origin", "null"}, 403},
+		{"/state", "", "", []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"/state", "", "localhost", []string{"Sec-Fetch-Site", "none"}, 200},
+		{"/heal", "", "", nil, 405},
+	} {
+		if status, reply := ask(x.path, x.body, x.host, x.headers...); status != x.want {
+			t.Errorf("%s for %q with %q: %d %s", x.path, x.host, x.headers, status, reply)
+		}
+	}
+	if s := asked[stateReply](c, "/state", ""); len(s.Faults) != 0 {
+		t.Errorf("a fault was injected: %+v", s.Faults)
+	}
+	if status, reply := ask("/inject", inject, "localhost", "Content-Type", "text/plain"); status != 200 {
+		t.Errorf("from a test: %d %s", status, reply)
+	}
+}
+
 // TestTestControlEnds checks what keeps a server with a test control from starting.
 func TestTestControlEnds(t *testing.T) {
 	t.Parallel()

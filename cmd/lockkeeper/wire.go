@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/privatefile"
 	"github.com/lockkeeper/lockkeeper/internal/wiretap"
 )
 
@@ -53,7 +54,7 @@ definite order.`,
 	f.SortFlags = false
 	f.StringVar(&o.to, "to", "", "the server, `HOST:PORT`")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`ADDRESS` for clients; port 0 picks a free one")
-	f.StringVar(&o.record, "record", "", "`FILE` to write a recording to")
+	f.StringVar(&o.record, "record", "", "`FILE` to write a recording to. It has the passwords of sessions and users, so only you may read it")
 	f.StringVar(&o.only, "only", "", "print only these `OPERATIONS`, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
 	f.BoolVar(&o.printer.JSON, "json", false, "print JSON, one object per line")
 	f.BoolVar(&o.printer.Hex, "hex", false, "print the bytes too")
@@ -87,7 +88,7 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 	proxy := wiretap.Proxy{To: o.to}
 	var recorder *wiretap.Recorder
 	if o.record != "" {
-		file, createErr := os.Create(o.record)
+		file, createErr := privatefile.Create(o.record)
 		if createErr != nil {
 			return createErr
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,6 +27,16 @@ func startWire(t *testing.T, p *process, args ...string) (*process, *bytes.Buffe
 
 func memoryServer(t *testing.T) *process {
 	return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
+}
+
+// onlyMine checks that other users may not read a file that may have passwords.
+func onlyMine(t *testing.T, file string) {
+	t.Helper()
+	info, err := os.Stat(file)
+	check1(t, err)
+	if mode := info.Mode().Perm(); mode&0o077 != 0 && runtime.GOOS != "windows" {
+		t.Errorf("the mode of %s is %o", file, mode)
+	}
 }
 
 // interrupt stops the proxy while clients are connected.
@@ -59,11 +70,13 @@ func TestWire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "it.txt")
+	check1(t, os.WriteFile(file, []byte("an older recording"), 0o644))
 	server := memoryServer(t)
 	p, stdout := startWire(t, server, "--listen", "127.0.0.1:0", "--record", file)
 	if want := "lockkeeper: proxying " + p.addr + " to " + server.addr; p.lines()[0] != want {
 		t.Errorf("it says %q, not %q", p.lines(), want)
 	}
+	onlyMine(t, file)
 	converse(t, p)
 	p.interrupt(syscall.SIGINT)
 	at := 0

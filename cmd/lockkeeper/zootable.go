@@ -42,7 +42,7 @@ var zooTable = []zooRow{
 	{"enforceQuota", toFlag("enforce-quota", "", isTrue)},
 	{"readonlymode.enabled", toFlag("read-only", "", isTrue)},
 	{"maxClientCnxns", toFlag("max-client-cnxns", "", same)},
-	{"maxCnxns", toField("MaxConnections", "the limit on all connections together", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxConnections) })},
+	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", same)},
 	{"jute.maxbuffer", toField("MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxFrameBytes) })},
 	{"minSessionTimeout", toField("MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MinSessionTimeout) })},
 	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) })},

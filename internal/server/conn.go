@@ -236,12 +236,8 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 		s.stats.plainNear.Add(1)
 	}
 	if !s.admit(c) {
-		s.stats.refused.Add(1)
 		c.warn("refusing a connection: too many")
-		if t, ok := c.raw.(*net.TCPConn); ok {
-			t.SetLinger(0) // a reset, as from ZooKeeper
-		}
-		c.raw.Close()
+		s.refuse(c.raw)
 		c.ended()
 		return
 	}

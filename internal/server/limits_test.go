@@ -2,11 +2,16 @@ package server_test
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -221,5 +226,49 @@ func TestReplyTooLong(t *testing.T) {
 			t.Errorf("%q", w)
 		}
 		alive(t, other)
+	})
+}
+
+// fullListener is a listener whose process has no file descriptor left for the next
+// connections.
+type fullListener struct {
+	net.Listener
+	left  int // fail so many times
+	began time.Time
+	took  chan time.Duration // of the failures together
+}
+
+func (l *fullListener) Accept() (net.Conn, error) {
+	if l.left == 0 {
+		l.took <- time.Since(l.began)
+	}
+	if l.left--; l.left >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+// TestNoFilesToAccept: while no connection can be accepted, because too many files are open,
+// the server tries again without being busy with that, logs it from time to time, and
+// accepts connections afterwards.
+func TestNoFilesToAccept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logLines
+		p := open(t, server.Config{Log: log.logger()})
+		host := memnet.New().Host("server")
+		l, err := host.Listen("server:1")
+		check(t, err)
+		full := &fullListener{Listener: l, left: 3000, began: time.Now(), took: make(chan time.Duration, 1)}
+		p.plain = full
+		go p.Serve(full)
+		if took := <-full.took; took < 10*time.Second {
+			t.Errorf("%d attempts to accept in %v", 3000, took)
+		}
+		if lines := log.matching("cannot accept a connection", "too many open files"); len(lines) == 0 || len(lines) > 5 {
+			t.Errorf("%d lines in the log", len(lines))
+		}
+		c := must(rawclient.Open(must(host.Dial(t.Context(), "server:1"))(t), time.Minute))(t)
+		alive(t, c)
+		c.Close()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -80,7 +81,7 @@ type Config struct {
 	SuperX509         string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
 	MaxFrame         int           // bytes of a request (jute.maxbuffer)
-	MaxConns         int           // 0 is no limit
+	MaxConns         int           // 0 is no limit but that of file descriptors (see tooManyFiles)
 	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
 	MaxOutstanding   int           // waiting requests of one connection
 	MaxWatches       int           // of one connection; 0 is no limit
@@ -236,6 +237,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	*addr = l.Addr()
 	s.mu.Unlock()
 	ended := s.wg.Done
+	var warned time.Time
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -243,8 +245,17 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 				return err
 			}
 			// Probably too many files are open, which may be over in a moment.
-			s.cfg.Log.Warn("cannot accept a connection", "error", err)
+			if now := time.Now(); now.Sub(warned) >= acceptWarnEvery {
+				warned = now
+				const msg = "cannot accept a connection"
+				s.warnLater(msg, msg, "error", err)
+			}
 			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		// Here, not in the connection's goroutine: many of those may have to wait for a
+		// processor, and would hold the descriptors that are to stay free.
+		if s.tooManyFiles(c) {
 			continue
 		}
 		if !s.enter() {
@@ -255,8 +266,38 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 	}
 }
 
+// acceptWarnEvery is how often a listener may log that it cannot accept.
+const acceptWarnEvery = 10 * time.Second
+
+// tooManyFiles refuses a connection and returns true if its socket has one of the file
+// descriptors that are not for clients.
+func (s *Server) tooManyFiles(nc net.Conn) bool {
+	if !fdlimit.Last(nc, fdlimit.ForClients) {
+		return false
+	}
+	const msg = "refusing a connection: the process has too many files open"
+	s.warnLater(msg, msg, "client", nc.RemoteAddr().String())
+	s.refuse(nc)
+	return true
+}
+
+// refuse resets a connection that a limit does not allow, as ZooKeeper does.
+func (s *Server) refuse(nc net.Conn) {
+	s.stats.refused.Add(1)
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	if t, ok := nc.(*net.TCPConn); ok {
+		t.SetLinger(0)
+	}
+	nc.Close()
+}
+
 // ServeConn serves one connection until it ends.
 func (s *Server) ServeConn(c net.Conn) {
+	if s.tooManyFiles(c) {
+		return
+	}
 	if !s.enter() {
 		c.Close()
 		return

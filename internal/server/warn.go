@@ -31,7 +31,7 @@ const (
 // warn logs a warning about a connection that its client has caused. The log may
 // block, so the applier, and any caller that holds a lock, must use warnLater.
 func (c *conn) warn(msg string, args ...any) {
-	if say := c.warning(msg, msg, args...); say != nil {
+	if say := c.s.warning(msg, msg, c.named(args)...); say != nil {
 		say()
 	}
 }
@@ -39,19 +39,29 @@ func (c *conn) warn(msg string, args ...any) {
 // warnLater is like warn but does not block: another goroutine writes to the log.
 // The limit is per kind, whatever msg says.
 func (c *conn) warnLater(kind, msg string, args ...any) {
-	say := c.warning(kind, msg, args...)
-	w := &c.s.warnings
+	c.s.warnLater(kind, msg, c.named(args)...)
+}
+
+// named returns args after those that name the client and its session.
+func (c *conn) named(args []any) []any {
+	return append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
+}
+
+// warnLater logs a warning like [conn.warnLater], without a connection.
+func (s *Server) warnLater(kind, msg string, args ...any) {
+	say := s.warning(kind, msg, args...)
+	w := &s.warnings
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if say == nil || len(w.waiting) >= maxWaiting {
 		return
 	}
 	if !w.logging {
-		if !c.s.enter() {
+		if !s.enter() {
 			return
 		}
 		w.logging = true
-		go c.s.logWaiting()
+		go s.logWaiting()
 	}
 	w.waiting = append(w.waiting, say)
 }
@@ -76,16 +86,15 @@ func (s *Server) logWaiting() {
 }
 
 // warning returns a function that logs the warning, or nil if it is suppressed.
-func (c *conn) warning(kind, msg string, args ...any) (say func()) {
-	suppressed, ok := c.s.warnings.allow(kind, time.Now())
+func (s *Server) warning(kind, msg string, args ...any) (say func()) {
+	suppressed, ok := s.warnings.allow(kind, time.Now())
 	if !ok {
 		return nil
 	}
-	args = append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
 	if suppressed > 0 {
 		args = append(args, "suppressed", suppressed)
 	}
-	return func() { c.s.cfg.Log.Warn(msg, args...) }
+	return func() { s.cfg.Log.Warn(msg, args...) }
 }
 
 // allow decides whether a line of that kind may be logged now, and returns how many lines

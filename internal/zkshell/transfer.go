@@ -14,6 +14,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lockkeeper/lockkeeper/internal/privatefile"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -275,6 +276,9 @@ func export(s *Shell, ctx context.Context, p *parsed) (result fields, err error)
 	last, done, err := resume(file, root)
 	if err != nil {
 		return nil, usage(name + ": " + err.Error())
+	}
+	if err := privatefile.Protect(file); err != nil { // one that was there before
+		return nil, usage(err.Error())
 	}
 	if done > 0 {
 		s.note(fmt.Sprintf("%s has %d znodes: continuing after %s", name, done, join(root, last)))

@@ -2,9 +2,11 @@ package zkshell_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,7 +129,7 @@ func TestExportContinues(t *testing.T) {
 			end += len(line)
 		}
 		for _, n := range cuts {
-			if err := os.WriteFile(part, []byte(want[:n]), 0o600); err != nil {
+			if err := errors.Join(os.WriteFile(part, []byte(want[:n]), 0o600), os.Chmod(part, 0o644)); err != nil {
 				t.Fatal(err)
 			}
 			if n > 0 {
@@ -136,6 +138,9 @@ func TestExportContinues(t *testing.T) {
 			transfer(t, server, 0, "export", part, "/app")
 			if got := read(t, part); got != want {
 				t.Fatalf("after a cut at byte %d of %d the file is\n%s", n, len(want), got)
+			}
+			if info, err := os.Stat(part); err != nil || info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+				t.Fatalf("other users may read the file: %v, %v", info.Mode(), err)
 			}
 		}
 		for _, c := range []struct{ text, path string }{{want, "/app"}, {"other\n", "/app"}, {"other", "/app"}, {want[:200], "/"}} {
