@@ -21,8 +21,7 @@ func Restore(cfg Config, m *fsm.Machine) error {
 	if len(first.Servers) == 0 {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}
-	// A member whose log ends at index 1 could be taken for a new one (Status.Formed).
-	index, term := max(m.Index()+1, 2), max(m.Term(), 1)
+	index, term := m.Index()+1, max(m.Term(), 1)
 	m.Restart(index, fsm.Members(first))
 	return storage.Make(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log), func(s *storage.Storage) error {
 		if err := s.Stable.SetUint64([]byte(storage.TermKey), term); err != nil {

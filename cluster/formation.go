@@ -117,7 +117,7 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 	case of == s.proposed:
 		return next{do: toAgree}, true
 	case s.data:
-		return next{do: toStop, why: fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already: empty the directory and start this server again, and it gets the state of that cluster", at.ID, at.Addr, of)}, true
+		return next{do: toStop, why: fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already: if this server is to join that cluster, empty the directory and start it again; if that server is not to be in this one, stop it", at.ID, at.Addr, of)}, true
 	}
 	return next{do: toJoin, cluster: of, at: at.Addr}, true
 }

@@ -98,15 +98,22 @@ type notWelcome struct {
 func (e *notWelcome) Error() string {
 	switch e.verdict {
 	case otherCluster:
-		return fmt.Sprintf("%s belongs to cluster %v, this server to cluster %v: one of the two has the wrong data directory, or the address is wrong", e.addr, e.answer.cluster, e.hello.cluster)
+		return fmt.Sprintf("%s belongs to cluster %v, this server to cluster %v: one of the two has the wrong data directory, %v", e.addr, e.answer.cluster, e.hello.cluster, errAddress)
 	case otherMember:
-		return fmt.Sprintf("%s is the address of server %d, not of server %d", e.addr, e.id, e.to)
+		return fmt.Sprintf("server %d answers at %s in the place of server %d, %v", e.id, e.addr, e.to, errAddress)
 	}
-	return fmt.Sprintf("the server at %s is in no cluster yet", e.addr)
+	return fmt.Sprintf("the server at %s %v", e.addr, errNoCluster)
 }
 
+// The ends of errors by which ofConnection knows them: what is to be said of them to an
+// operator is said elsewhere.
+var (
+	errAddress   = errors.New("or the address is wrong")
+	errNoCluster = errors.New("is in no cluster yet")
+)
+
 // errNotInCluster is returned for a connection that only a member of a cluster may make.
-var errNotInCluster = errors.New("cluster: this server is in no cluster yet")
+var errNotInCluster = fmt.Errorf("cluster: this server %w", errNoCluster)
 
 // greeted is a connection on which hello was sent, and whose answer is read before anything
 // else. Only one goroutine may read from it.

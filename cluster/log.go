@@ -70,7 +70,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 // ofConnection reports whether an error of Raft says only that a connection has ended or
 // was refused. That is usual when members start and stop; pulse logs what follows from it.
 func ofConnection(err error) bool {
-	for _, known := range []error{io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown} {
+	for _, known := range []error{io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, errAddress, errNoCluster} {
 		// Raft's decoder keeps only the text of an error.
 		if errors.Is(err, known) || strings.HasSuffix(err.Error(), known.Error()) || strings.HasSuffix(err.Error(), known.Error()+"\"") {
 			return true
