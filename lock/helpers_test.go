@@ -39,10 +39,15 @@ func setsWatchesAgain(t *testing.T) {
 	}
 }
 
+// patience is how long a test waits for a lock that is free, or will be, in virtual time.
+const patience = 10 * time.Minute
+
 // take locks, which must succeed.
 func take(t testing.TB, lock func(context.Context) (*lock.Held, error)) *lock.Held {
 	t.Helper()
-	h, err := lock(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	h, err := lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +74,16 @@ func wait(ctx context.Context, lock func(context.Context) (*lock.Held, error)) w
 // held returns the lock that the call must get.
 func (w waiting) held(t testing.TB) *lock.Held {
 	t.Helper()
-	o := <-w
-	if o.err != nil {
-		t.Fatal(o.err)
+	select {
+	case o := <-w:
+		if o.err != nil {
+			t.Fatal(o.err)
+		}
+		return o.held
+	case <-time.After(patience):
+		t.Fatal("it never gets the lock")
 	}
-	return o.held
+	return nil
 }
 
 // pending checks that the call has not returned when nobody has anything to do.

@@ -236,7 +236,7 @@ func (k *keeper) create() error {
 			if k.stopped() {
 				return errGivenUp
 			}
-		case (transient(err) || errors.Is(err, zk.ErrClosing)) && q.planted != forgetUnknown:
+		case transient(err), errors.Is(err, zk.ErrClosing):
 			k.unknown, k.unsure, k.sent = true, true, time.Time{}
 			return err
 		default:
@@ -324,9 +324,6 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 func (k *keeper) ask() error {
 	sent := time.Now()
 	_, err := k.q.conn.Sync(k.q.path)
-	if k.q.planted == countFromAnswer {
-		sent = time.Now()
-	}
 	if err == nil && k.q.conn.SessionID() == k.session {
 		k.sent = sent
 	}
@@ -388,7 +385,7 @@ func (k *keeper) check() time.Duration {
 		return 0
 	}
 	left := time.Until(k.deadline)
-	if left <= 0 && k.q.planted != trustSession {
+	if left <= 0 {
 		k.loseLocked(fmt.Errorf("%w: no answer to a request sent in the last %v", ErrLost, k.q.belief().Round(time.Millisecond)))
 		return 0
 	}

@@ -352,12 +352,15 @@ func TestLostReplies(t *testing.T) {
 	setsWatchesAgain(t)
 	for _, op := range []string{"create*", "getChildren2", "getData", "sync", "delete"} {
 		for _, do := range []lockkeepertest.Action{lockkeepertest.CloseAfter(), lockkeepertest.CloseBefore(), lockkeepertest.DropReply(), lockkeepertest.Answer(zk.ErrSessionMoved)} {
-			for nth := range 2 {
+			for nth := range 4 { // the last two once more, when the lock's own path exists
 				t.Run(fmt.Sprintf("%s %v %d", strings.Trim(op, "*"), do, nth+1), func(t *testing.T) {
 					virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 						m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+						if nth >= 2 {
+							unlock(t, take(t, m.Lock))
+						}
 						guard := lockkeepertest.GuardLock(t, s, path)
-						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth + 1, Times: 2, Do: do, Optional: true})
+						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected
 							next := fault.Fired()

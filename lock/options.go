@@ -34,17 +34,7 @@ type options struct {
 	data      []byte
 	timeout   time.Duration
 	reentrant bool
-	planted   plant
 }
-
-// plant is a fault that tests put in, to see that they find it.
-type plant int
-
-const (
-	countFromAnswer plant = iota + 1 // believe from when the answer came
-	trustSession                     // believe until the server says that the session has expired
-	forgetUnknown                    // do not look for a znode whose create was not answered
-)
 
 func newOptions(list []Option) options {
 	o := options{acl: zk.WorldACL(zk.PermAll), data: []byte{}, timeout: DefaultSessionTimeout}
