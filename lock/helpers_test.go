@@ -20,8 +20,10 @@ import (
 
 const path = "/locks/report"
 
-// timeout is the session timeout of the tests.
-const timeout = lock.DefaultSessionTimeout
+// timeout is the session timeout of most tests.
+const timeout = 4 * time.Second
+
+var known = lock.WithSessionTimeout(timeout)
 
 // virtual runs a test in virtual time, with a server.
 func virtual(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server)) {
@@ -260,6 +262,12 @@ func (silent) Printf(string, ...any) {}
 
 // connect returns a client that has a session. It is closed when the test ends.
 func connect(t testing.TB, dial dialer) *zk.Conn {
+	t.Helper()
+	return connectFor(t, dial, timeout)
+}
+
+// connectFor is connect for another session timeout.
+func connectFor(t testing.TB, dial dialer, timeout time.Duration) *zk.Conn {
 	t.Helper()
 	conn, events, err := zk.Connect([]string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}, timeout, zk.WithDialer(zk.Dialer(dial)), zk.WithLogger(silent{}))
 	if err != nil {

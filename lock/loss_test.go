@@ -23,7 +23,7 @@ func TestCutOff(t *testing.T) {
 	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := newLink()
-		m, other := lock.New(connect(t, l.dial(s.Dial)), path), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(connect(t, l.dial(s.Dial)), path, known), lock.New(s.Connect(t, timeout), path, known)
 		h := take(t, m.Lock)
 		w := wait(t.Context(), other.Lock)
 		time.Sleep(10 * timeout)
@@ -67,7 +67,7 @@ func TestCutOff(t *testing.T) {
 func TestSlowAnswers(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := newLink()
-		m := lock.New(connect(t, l.dial(s.Dial)), path)
+		m := lock.New(connect(t, l.dial(s.Dial)), path, known)
 		h := take(t, m.Lock)
 		l.set(func(l *link) { l.down = timeout / 4 })
 		time.Sleep(10 * timeout)
@@ -85,7 +85,7 @@ func TestLateAnswers(t *testing.T) {
 	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		l := newLink()
-		m, other := lock.New(connect(t, l.dial(s.Dial)), path), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(connect(t, l.dial(s.Dial)), path, known), lock.New(s.Connect(t, timeout), path, known)
 		h := take(t, m.Lock)
 		w := wait(t.Context(), other.Lock)
 		l.set(func(l *link) { l.down = timeout * 55 / 100 })
@@ -111,7 +111,7 @@ func TestLateAnswers(t *testing.T) {
 func TestShortOutage(t *testing.T) {
 	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
 		h := take(t, m.Lock)
 		w := wait(t.Context(), other.Lock)
 		s.WaitWaiters(path, 1)
@@ -136,7 +136,7 @@ func TestExpired(t *testing.T) {
 	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn, other := s.Connect(t, timeout), s.Connect(t, timeout)
-		m, n := lock.New(conn, path), lock.New(other, path)
+		m, n := lock.New(conn, path, known), lock.New(other, path, known)
 		h := take(t, m.Lock)
 		w := wait(t.Context(), n.Lock)
 		s.WaitWaiters(path, 1)
@@ -170,7 +170,7 @@ func TestExpired(t *testing.T) {
 func TestOldSession(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path)
+		m := lock.New(conn, path, known)
 		session := conn.SessionID()
 		// The server says that the session has expired, which it has not.
 		s.Inject(lockkeepertest.Fault{Op: "getData", Do: lockkeepertest.CloseBefore()})
@@ -242,7 +242,8 @@ func random(t *testing.T, seed uint64, w world, dial dialer, disturb func(r *ran
 	var wg sync.WaitGroup
 	for range 4 {
 		l := newLink()
-		m := lock.New(connect(t, l.dial(dial)), path)
+		d := &lock.Dialer{Base: zk.Dialer(l.dial(dial))}
+		m := lock.New(connect(t, d.Dial), path, lock.WithDialer(d))
 		links, locks = append(links, l), append(locks, m)
 		r := rand.New(rand.NewPCG(r.Uint64(), 0))
 		wg.Go(func() {

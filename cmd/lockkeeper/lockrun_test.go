@@ -356,7 +356,7 @@ func TestLockRunLoses(t *testing.T) {
 			conn := s.Connect(t, 10*time.Second)
 			next := make(chan error, 1)
 			go func() {
-				_, err := lock.New(conn, "/lock").Lock(context.Background())
+				_, err := lock.New(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
 				next <- err
 			}()
 			s.WaitWaiters("/lock", 1)
