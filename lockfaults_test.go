@@ -23,6 +23,12 @@ var lockFaults = []putBack{
 	{"a holder trusts a Dialer that is not its own", []edit{
 		{"lock/dialer.go", "if g.session == session {", "if g.session != 0 {"},
 	}, []finding{{"lock", "TestTimeoutUnknown", "got <nil>"}}},
+	{"the guard of lock run counts from when it gets a message", []edit{
+		{"internal/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
+	}, []finding{{"internal/procgroup", "TestGuardDeadlines", "the group goes on"}}},
+	{"lock run does not notice that the machine was suspended", []edit{
+		{"cmd/lockkeeper/lockrun.go", "if !woke.IsZero() && awake+left <=", "if woke.IsZero() && awake+left <="},
+	}, []finding{{"cmd/lockkeeper", "TestTrustAfterSleep", "right after a sleep"}}},
 	{"a znode whose create was not answered is forgotten", []edit{
 		{"lock/keeper.go", "case transient(err), errors.Is(err, zk.ErrClosing):", "case transient(err) && len(at) > 1<<20:"},
 	}, []finding{{"lock", "TestLostReplies", "it never gets the lock"}, {"lock", "TestRandom -lock.seeds=400", "left behind"}}},
