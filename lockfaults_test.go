@@ -26,6 +26,9 @@ var lockFaults = []putBack{
 	{"the guard of lock run counts from when it gets a message", []edit{
 		{"internal/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
 	}, []finding{{"internal/procgroup", "TestGuardDeadlines", "the group goes on"}}},
+	{"lock run does not follow a shorter session timeout", []edit{
+		{"cmd/lockkeeper/lockrun.go", "\ttimeout := r.dialer.SessionTimeout()\n\treturn max(0,", "\ttimeout := 12 * time.Second\n\treturn max(0,"},
+	}, []finding{{"cmd/lockkeeper", "TestTrustLess", "with 3s: trusted until"}}},
 	{"lock run does not notice that the machine was suspended", []edit{
 		{"cmd/lockkeeper/lockrun.go", "if !woke.IsZero() && awake+left <=", "if woke.IsZero() && awake+left <="},
 	}, []finding{{"cmd/lockkeeper", "TestTrustAfterSleep", "right after a sleep"}}},

@@ -20,7 +20,8 @@ import (
 // A Dialer is for one *zk.Conn, and for all locks that use it. The zero Dialer is ready for
 // use. It must not be copied, and its methods may be called from any goroutine.
 type Dialer struct {
-	// Base opens the connections, for example over TLS. If it is nil, net.DialTimeout does.
+	// Base opens the connections, for example over TLS, or to a server in this process
+	// (lockkeeper.Server.Dial). If it is nil, net.DialTimeout does.
 	// It must be set before the Dialer is used.
 	Base zk.Dialer
 

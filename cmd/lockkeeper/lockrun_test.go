@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -480,6 +482,11 @@ func TestTrustAfterSleep(t *testing.T) {
 		defer conn.Close()
 		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
 		check1(t, err)
+		// ahead makes the clock of procgroup, which is real, gain so much on that of package time.
+		ahead := func(d time.Duration) {
+			r.clock.start = procgroup.Now() - time.Since(r.clock.began) - r.clock.slept - d
+		}
+		ahead(-time.Hour)
 		before := procgroup.Now()
 		until, ok := r.trust(held)
 		if least, most := before+timeout/2, procgroup.Now()+timeout-margin(timeout); !ok || until < least || until > most {
@@ -488,11 +495,12 @@ func TestTrustAfterSleep(t *testing.T) {
 		for range 3 {
 			time.Sleep(timeout / 36)
 			synctest.Wait()
-			r.clock.start -= 5 * time.Second // as if the other clock had gone further
+			ahead(5 * time.Second)
 			asked := len(s.Requests("sync"))
 			if until, ok := r.trust(held); ok {
 				t.Errorf("trusted until %v right after a sleep", until)
 			}
+			ahead(-time.Hour)
 			for len(s.Requests("sync")) == asked {
 				if _, ok := r.trust(held); ok {
 					t.Fatal("trusted without a new answer")
@@ -509,6 +517,67 @@ func TestTrustAfterSleep(t *testing.T) {
 			t.Errorf("trusted until %v without the lock", until)
 		}
 	})
+}
+
+// TestTrustLess: when the client reconnects and the server grants less than before, lock run
+// trusts its command for less.
+func TestTrustLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		var least atomic.Int64 // what the server seems to grant, in ms
+		least.Store(12_000)
+		r := &lockRun{clock: newSleepClock()}
+		r.clock.start += time.Hour // it never seems that the machine was suspended
+		r.dialer.Base = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			nc, err := s.Dial(network, address, timeout)
+			return &granting{Conn: nc, ms: uint32(least.Load())}, err
+		}
+		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 12*time.Second, zk.WithDialer(r.dialer.Dial), zk.WithLogInfo(false))
+		check1(t, err)
+		defer conn.Close()
+		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
+		check1(t, err)
+		for _, timeout := range []time.Duration{12 * time.Second, 3 * time.Second} {
+			least.Store(timeout.Milliseconds())
+			s.Disconnect(held.Session())
+			for began := time.Now(); r.dialer.SessionTimeout() != timeout; time.Sleep(time.Millisecond) {
+				if time.Since(began) > time.Minute {
+					t.Fatal("it does not learn what the server grants")
+				}
+			}
+			for range 20 {
+				time.Sleep(timeout / 10)
+				synctest.Wait()
+				least := procgroup.Now() + timeout/2
+				if until, ok := r.trust(held); !ok || until < least || until > procgroup.Now()+timeout-margin(timeout) {
+					t.Errorf("with %v: trusted until %v, %v, at %v", timeout, until, ok, procgroup.Now())
+				}
+			}
+		}
+		check1(t, held.Unlock(t.Context()))
+	})
+}
+
+// granting is a connection on which a server seems to grant another session timeout.
+type granting struct {
+	net.Conn
+	ms   uint32
+	head []byte // of the answer to the handshake
+}
+
+func (g *granting) Read(b []byte) (int, error) {
+	missing := 12 - len(g.head)
+	if missing == 0 {
+		return g.Conn.Read(b)
+	}
+	n, err := g.Conn.Read(b[:min(len(b), missing)])
+	for i := range n {
+		g.head = append(g.head, b[i])
+		if at := len(g.head) - 1; at >= 8 { // after the length of the frame and the version of the protocol
+			b[i] = byte(g.ms >> (8 * (11 - at)))
+		}
+	}
+	return n, err
 }
 
 // TestLockRunTerminates: a command that is ended by TERM can clean up.
