@@ -30,7 +30,8 @@ type putBack struct {
 
 type edit struct{ file, old, new string }
 
-// finding is a test that must fail, with this text in its output.
+// finding is a test that must fail, with this text in its output. The test's name may be
+// followed by flags.
 type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
@@ -101,10 +102,10 @@ var putBacks = []putBack{
 
 // TestPutBack puts back faults that were fixed, and checks that general checks find them,
 // not only the tests that came with the fixes. It also takes out the corrections that
-// docs/raft.md lists, and checks that their tests fail. Without the flag -putback it
+// docs/raft.md lists, and makes faults in package lock, and checks that their tests fail. Without the flag -putback it
 // only checks that the edits still fit the code.
 func TestPutBack(t *testing.T) {
-	for _, p := range slices.Concat(putBacks, corrections) {
+	for _, p := range slices.Concat(putBacks, corrections, lockFaults) {
 		t.Run(p.name, func(t *testing.T) {
 			overlay := p.overlay(t)
 			if t.Failed() || !*putBackFlag {
@@ -116,10 +117,12 @@ func TestPutBack(t *testing.T) {
 					t.Fatalf("%v\n%s", err, out)
 				}
 				// Some of the faults would take all memory of the machine.
-				c := exec.Command("sh", "-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^"+f.test+"$")
+				name, flags, _ := strings.Cut(f.test, " ")
+				args := []string{"-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^" + name + "$"}
+				c := exec.Command("sh", append(args, strings.Fields(flags)...)...)
 				c.Dir = f.pkg
 				out, err := c.CombinedOutput()
-				if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), f.text) || !strings.Contains(string(out), "=== RUN   "+f.test) {
+				if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), f.text) || !strings.Contains(string(out), "=== RUN   "+name) {
 					t.Errorf("%s does not find it: %v\n%.4000s", f.test, err, out)
 				}
 			}

@@ -103,8 +103,9 @@ func mixed(t *testing.T, addr, path string, kinds []string, client func(addr, pa
 	ours := 0
 	var mu sync.Mutex
 	for i, kind := range kinds {
-		conn := connect(t, addr, 10*time.Second)
-		take := ourLock(conn, path, kind)
+		dialer := &locks.Dialer{}
+		conn := connectBy(t, addr, 10*time.Second, dialer.Dial)
+		take := ourLock(conn, dialer, path, kind)
 		if kind == "mutex" && i == 1 {
 			take = func(context.Context) (func() error, error) {
 				l := zk.NewLock(conn, path, openACL)
@@ -136,11 +137,12 @@ func mixed(t *testing.T, addr, path string, kinds []string, client func(addr, pa
 }
 
 // ourLock returns a function that takes a lock of package lock.
-func ourLock(conn *zk.Conn, path, kind string) func(context.Context) (unlock func() error, err error) {
-	rw := locks.NewRW(conn, path)
+func ourLock(conn *zk.Conn, dialer *locks.Dialer, path, kind string) func(context.Context) (unlock func() error, err error) {
+	granted := locks.WithDialer(dialer)
+	rw := locks.NewRW(conn, path, granted)
 	take := map[string]func(context.Context) (*locks.Held, error){
-		"mutex": locks.New(conn, path).Lock, "write": rw.Lock, "read": rw.RLock,
-		"slot": locks.NewSemaphore(conn, path, mixedSlots).Lock,
+		"mutex": locks.New(conn, path, granted).Lock, "write": rw.Lock, "read": rw.RLock,
+		"slot": locks.NewSemaphore(conn, path, mixedSlots, granted).Lock,
 	}[kind]
 	return func(ctx context.Context) (func() error, error) {
 		held, err := take(ctx)

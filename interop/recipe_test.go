@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path"
 	"slices"
@@ -136,9 +137,15 @@ func unlock(conn *zk.Conn, t ticket) error {
 // connect returns a go-zookeeper client with a session. It is closed at the end of the test.
 func connect(t testing.TB, addr string, timeout time.Duration) *zk.Conn {
 	t.Helper()
+	return connectBy(t, addr, timeout, net.DialTimeout)
+}
+
+// connectBy is connect with another dialer.
+func connectBy(t testing.TB, addr string, timeout time.Duration, dial zk.Dialer) *zk.Conn {
+	t.Helper()
 	log := &clientLog{t: t}
 	t.Cleanup(log.end)
-	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithLogInfo(false), zk.WithLogger(log))
+	conn, events, err := zk.Connect([]string{addr}, timeout, zk.WithDialer(dial), zk.WithLogInfo(false), zk.WithLogger(log))
 	if err != nil {
 		t.Fatalf("connect to %s: %v", addr, err)
 	}

@@ -2,7 +2,10 @@
 // and writers, a semaphore and an election. They run over a stock go-zookeeper connection
 // on any server that speaks ZooKeeper's protocol.
 //
-//	mutex := lock.New(conn, "/locks/report")
+//	var dialer lock.Dialer // learns which session timeout the servers grant
+//	conn, events, err := zk.Connect(servers, 10*time.Second, zk.WithDialer(dialer.Dial))
+//	...
+//	mutex := lock.New(conn, "/locks/report", lock.WithDialer(&dialer))
 //	held, err := mutex.Lock(ctx)
 //	if err != nil {
 //		return err
@@ -27,14 +30,21 @@
 // that was answered. Then [Held.Lost] is closed, and the holder has the last third to stop
 // what it does. While the lock is held, a sync is sent twelve times in each session
 // timeout. It is answered only when the leader has seen it, so a server that has lost its
-// leader cannot keep a holder believing. go-zookeeper does not report which session timeout
-// the server granted: see [WithSessionTimeout].
+// leader cannot keep a holder believing.
+//
+// The session timeout is the one that the server has granted, which is often not the one that
+// the client asked for, and may be another one after a reconnect. go-zookeeper does not report
+// it, so a [Dialer] reads it from the server's answer; or [WithSessionTimeout] names it. A lock
+// that has neither fails with [ErrTimeoutUnknown].
 //
 // That makes the holder the only one, also by the clock, under the conditions of
 // docs/reliability.md: clocks that run at about the same speed, and a program that runs.
-// ZooKeeper's own servers weaken it in one case: a leader that is cut off from the majority
+// ZooKeeper's own servers weaken it in two cases. A leader that is cut off from the majority
 // answers syncs for up to syncLimit ticks (10 s by default), while a new leader may end
-// sessions whose timeout is shorter than that.
+// sessions whose timeout is shorter than that. And where minSessionTimeout allows sessions
+// shorter than 2 ticks, the leader may learn too late that such a session is alive. All
+// servers of a cluster should grant the same timeouts: if one grants less, and its answer is
+// lost, its client cannot know.
 //
 // No lock can stop a program that was paused, or that does not look. Pass [Held.Token] to
 // whatever the lock protects, and let that refuse a token smaller than one it has seen:

@@ -15,18 +15,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/lock/fence"
 )
 
-// client returns a client of a server in memory. Yours connects to your ZooKeeper.
-func client() (conn *zk.Conn, done func()) {
+// client returns a client of a server in memory. Yours connects to your ZooKeeper, and its
+// Dialer needs no Base.
+func client() (conn *zk.Conn, dialer *lock.Dialer, done func()) {
 	server, err := lockkeeper.Open(lockkeeper.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
 	<-server.Ready()
-	conn, _, err = zk.Connect([]string{"127.0.0.1:2181"}, 10*time.Second, zk.WithDialer(server.Dial), zk.WithLogger(silent{}))
+	dialer = &lock.Dialer{Base: server.Dial}
+	conn, _, err = zk.Connect([]string{"127.0.0.1:2181"}, 10*time.Second, zk.WithDialer(dialer.Dial), zk.WithLogger(silent{}))
 	if err != nil {
 		log.Fatal(err)
 	}
-	return conn, func() {
+	return conn, dialer, func() {
 		conn.Close()
 		server.Close()
 	}
@@ -34,11 +36,11 @@ func client() (conn *zk.Conn, done func()) {
 
 // A mutex around something that checks fencing tokens.
 func Example() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
 
-	mutex := lock.New(conn, "/locks/report", lock.WithSessionTimeout(10*time.Second))
+	mutex := lock.New(conn, "/locks/report", lock.WithDialer(dialer))
 	held, err := mutex.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -61,9 +63,9 @@ func Example() {
 //	await using var handle = await @lock.TryAcquireAsync(TimeSpan.FromSeconds(1));
 //	if (handle == null) { … }
 func ExampleMutex_TryLock() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
-	mutex := lock.New(conn, "/locks/report")
+	mutex := lock.New(conn, "/locks/report", lock.WithDialer(dialer))
 	other, err := mutex.Lock(context.Background())
 	if err != nil {
 		log.Fatal(err)
@@ -97,9 +99,9 @@ func ExampleMutex_TryLock() {
 // the lease; here the session is kept alive, and Lost tells when that has failed. The thread
 // that holds the lock may take it again; here it is the context. Only the holder can unlock it.
 func ExampleReentrant() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
-	mutex := lock.New(conn, "/locks/account", lock.Reentrant())
+	mutex := lock.New(conn, "/locks/account", lock.WithDialer(dialer), lock.Reentrant())
 
 	withdraw := func(ctx context.Context) error {
 		held, err := mutex.Lock(ctx)
@@ -131,10 +133,10 @@ func ExampleReentrant() {
 
 // Many readers or one writer.
 func ExampleRWMutex() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
-	prices := lock.NewRW(conn, "/locks/prices")
+	prices := lock.NewRW(conn, "/locks/prices", lock.WithDialer(dialer))
 	first, err := prices.RLock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -159,10 +161,10 @@ func ExampleRWMutex() {
 
 // At most two at a time.
 func ExampleSemaphore() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
-	downloads := lock.NewSemaphore(conn, "/semaphores/downloads", 2)
+	downloads := lock.NewSemaphore(conn, "/semaphores/downloads", 2, lock.WithDialer(dialer))
 	var mu sync.Mutex
 	running, most := 0, 0
 	count := func(by int) {
@@ -191,10 +193,10 @@ func ExampleSemaphore() {
 
 // One of several candidates leads until it resigns or is lost.
 func ExampleElection() {
-	conn, done := client()
+	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
-	election := lock.NewElection(conn, "/election", lock.WithData([]byte("host-a")))
+	election := lock.NewElection(conn, "/election", lock.WithDialer(dialer), lock.WithData([]byte("host-a")))
 	leads, err := election.Campaign(ctx)
 	if err != nil {
 		log.Fatal(err)

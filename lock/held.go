@@ -33,7 +33,8 @@ func (h *Held) Lost() <-chan struct{} { return h.k.lost }
 
 // Remaining returns for how long the lock is held even if no server answers any more. It
 // looks at the clock, so unlike Lost it is right at once after the program has been paused.
-// It is 0 when the lock is lost or unlocked.
+// Whoever adds it to the time must take the time before the call: the program may be paused
+// in between. It is 0 when the lock is lost or unlocked.
 func (h *Held) Remaining() time.Duration {
 	if h.unlocked.Load() {
 		return 0

@@ -20,8 +20,10 @@ import (
 
 const path = "/locks/report"
 
-// timeout is the session timeout of the tests.
-const timeout = lock.DefaultSessionTimeout
+// timeout is the session timeout of most tests.
+const timeout = 4 * time.Second
+
+var known = lock.WithSessionTimeout(timeout)
 
 // virtual runs a test in virtual time, with a server.
 func virtual(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server)) {
@@ -39,10 +41,15 @@ func setsWatchesAgain(t *testing.T) {
 	}
 }
 
+// patience is how long a test waits for a lock that is free, or will be, in virtual time.
+const patience = 10 * time.Minute
+
 // take locks, which must succeed.
 func take(t testing.TB, lock func(context.Context) (*lock.Held, error)) *lock.Held {
 	t.Helper()
-	h, err := lock(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	h, err := lock(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +76,16 @@ func wait(ctx context.Context, lock func(context.Context) (*lock.Held, error)) w
 // held returns the lock that the call must get.
 func (w waiting) held(t testing.TB) *lock.Held {
 	t.Helper()
-	o := <-w
-	if o.err != nil {
-		t.Fatal(o.err)
+	select {
+	case o := <-w:
+		if o.err != nil {
+			t.Fatal(o.err)
+		}
+		return o.held
+	case <-time.After(patience):
+		t.Fatal("it never gets the lock")
 	}
-	return o.held
+	return nil
 }
 
 // pending checks that the call has not returned when nobody has anything to do.
@@ -250,6 +262,12 @@ func (silent) Printf(string, ...any) {}
 
 // connect returns a client that has a session. It is closed when the test ends.
 func connect(t testing.TB, dial dialer) *zk.Conn {
+	t.Helper()
+	return connectFor(t, dial, timeout)
+}
+
+// connectFor is connect for another session timeout.
+func connectFor(t testing.TB, dial dialer, timeout time.Duration) *zk.Conn {
 	t.Helper()
 	conn, events, err := zk.Connect([]string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}, timeout, zk.WithDialer(zk.Dialer(dial)), zk.WithLogger(silent{}))
 	if err != nil {

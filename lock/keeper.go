@@ -63,13 +63,13 @@ type keeper struct {
 	session int64
 	path    string // of the znode
 
-	mu       sync.Mutex
-	state    state
-	refs     int // how many Helds have not been unlocked
-	why      error
-	deadline time.Time   // until when the lock is held without another answer
-	timer    *time.Timer // of the deadline
-	removed  error       // why the znode could not be deleted; set before gone is closed
+	mu      sync.Mutex
+	state   state
+	refs    int // how many Helds have not been unlocked
+	why     error
+	proved  time.Time   // when the last request was sent that was answered
+	timer   *time.Timer // of the deadline
+	removed error       // why the znode could not be deleted; set before gone is closed
 }
 
 type state int
@@ -90,6 +90,9 @@ func (k *keeper) run() {
 	// A caller that waits for an error waits until the znode is gone, so that it does not
 	// stand in the way of the caller's next attempt.
 	k.removed = k.remove()
+	if q.dialer != nil {
+		q.dialer.leave(k)
+	}
 	if err != nil {
 		k.failed = err
 		close(k.settled)
@@ -145,7 +148,7 @@ func (k *keeper) await(event <-chan zk.Event) {
 		// A watch for children can be lost in a reconnect: go-zookeeper sets it again with the
 		// zxid of the last reply, which may be one that came after the reconnect. Watches for
 		// deletion cannot. Of each semaphore, only one contender at a time waits like this.
-		timer := time.NewTimer(k.q.timeout)
+		timer := time.NewTimer(k.q.sessionTimeout(k.q.conn.SessionID()))
 		defer timer.Stop()
 		relist = timer.C
 	}
@@ -199,6 +202,9 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 		return nil, nil, nil
 	}
 	k.name = line[me].name
+	if !q.knowsTimeout() {
+		return nil, nil, fmt.Errorf("%w: the Dialer serves another connection", ErrTimeoutUnknown)
+	}
 	i := k.kind.ahead(line, me)
 	if i < 0 {
 		own, err = k.confirm()
@@ -236,7 +242,7 @@ func (k *keeper) create() error {
 			if k.stopped() {
 				return errGivenUp
 			}
-		case (transient(err) || errors.Is(err, zk.ErrClosing)) && q.planted != forgetUnknown:
+		case transient(err), errors.Is(err, zk.ErrClosing):
 			k.unknown, k.unsure, k.sent = true, true, time.Time{}
 			return err
 		default:
@@ -305,7 +311,7 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 		k.startAnew()
 		return nil, nil
 	}
-	if time.Since(k.sent) > q.interval() {
+	if time.Since(k.sent) > k.interval() {
 		if err := k.ask(); err != nil {
 			return nil, err
 		}
@@ -324,9 +330,6 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 func (k *keeper) ask() error {
 	sent := time.Now()
 	_, err := k.q.conn.Sync(k.q.path)
-	if k.q.planted == countFromAnswer {
-		sent = time.Now()
-	}
 	if err == nil && k.q.conn.SessionID() == k.session {
 		k.sent = sent
 	}
@@ -356,8 +359,11 @@ func (k *keeper) hold() bool {
 		return false
 	}
 	k.state, k.refs = held, 1
-	k.deadline = k.sent.Add(k.q.belief())
-	k.timer = time.AfterFunc(time.Until(k.deadline), func() { k.check() })
+	k.proved = k.sent
+	if d := k.q.dialer; d != nil {
+		d.join(k)
+	}
+	k.timer = time.AfterFunc(k.left(), func() { k.check() })
 	close(k.settled)
 	return true
 }
@@ -387,9 +393,9 @@ func (k *keeper) check() time.Duration {
 	if k.state != held {
 		return 0
 	}
-	left := time.Until(k.deadline)
-	if left <= 0 && k.q.planted != trustSession {
-		k.loseLocked(fmt.Errorf("%w: no answer to a request sent in the last %v", ErrLost, k.q.belief().Round(time.Millisecond)))
+	left := k.left()
+	if left <= 0 {
+		k.loseLocked(fmt.Errorf("%w: no answer to a request sent in the last %v", ErrLost, k.belief().Round(time.Millisecond)))
 		return 0
 	}
 	return left
@@ -432,18 +438,39 @@ func (k *keeper) loseLocked(why error) {
 // prove notes that a request was answered.
 func (k *keeper) prove() {
 	k.mu.Lock()
+	k.proved = k.sent
+	k.mu.Unlock()
+	k.rearm()
+}
+
+// rearm sets the timer anew when the deadline has changed.
+func (k *keeper) rearm() {
+	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.state == held {
-		k.deadline = k.sent.Add(k.q.belief())
-		k.timer.Reset(time.Until(k.deadline))
+		k.timer.Reset(k.left())
 	}
 }
+
+// left returns how long it is until the deadline, which is closer if the client has
+// reconnected and was granted a shorter session timeout. The caller holds mu.
+func (k *keeper) left() time.Duration { return time.Until(k.proved.Add(k.belief())) }
+
+// belief is how long after it was sent an answered request keeps a lock.
+func (k *keeper) belief() time.Duration { return k.q.sessionTimeout(k.session) * 2 / 3 }
+
+// interval is how often a holder asks its server. ZooKeeper's followers report to the leader
+// twice in a tick which sessions they have heard from, so the leader may believe that a
+// session was last heard of half a tick and one interval before an answered request was sent.
+// Half a tick is at most a quarter of a session timeout of at least two ticks; an interval of
+// a twelfth adds up with it to the third that a holder does not count on.
+func (k *keeper) interval() time.Duration { return k.q.sessionTimeout(k.session) / 12 }
 
 // watchOver keeps asking the server, until the lock is unlocked or lost for good.
 func (k *keeper) watchOver(own <-chan zk.Event) {
 	q := k.q
 	var again retries
-	timer := time.NewTimer(time.Until(k.sent.Add(q.interval())))
+	timer := time.NewTimer(time.Until(k.sent.Add(k.interval())))
 	defer timer.Stop()
 	for !k.stopped() {
 		var err error
@@ -481,7 +508,7 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 			k.lose("the session has ended", nil)
 			return
 		}
-		next := time.Until(k.sent.Add(q.interval()))
+		next := time.Until(k.sent.Add(k.interval()))
 		if err == nil {
 			again = retries{}
 		} else if err = again.pause(q.conn, err, k.stop); err != nil {
@@ -489,7 +516,7 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 				k.lose("the connection was closed", nil)
 				return
 			}
-			next = q.interval() // refused, for a reason that may go away
+			next = k.interval() // refused, for a reason that may go away
 		}
 		timer.Reset(next)
 	}

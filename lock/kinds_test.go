@@ -17,7 +17,7 @@ func TestRWMutex(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		var m []*lock.RWMutex
 		for range 5 {
-			m = append(m, lock.NewRW(s.Connect(t, timeout), path))
+			m = append(m, lock.NewRW(s.Connect(t, timeout), path, known))
 		}
 		r0, r1 := take(t, m[0].RLock), take(t, m[1].RLock)
 		if _, err := m[2].TryLock(t.Context()); !errors.Is(err, lock.ErrBusy) {
@@ -60,7 +60,7 @@ func TestRWMutex(t *testing.T) {
 // TestRWReentrant: a writer reads, a reader does not write.
 func TestRWReentrant(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.NewRW(s.Connect(t, timeout), path, lock.Reentrant()), lock.NewRW(s.Connect(t, timeout), path)
+		m, other := lock.NewRW(s.Connect(t, timeout), path, known, lock.Reentrant()), lock.NewRW(s.Connect(t, timeout), path, known)
 		w := take(t, m.Lock)
 		r, err := m.RLock(w.Context(t.Context()))
 		if err != nil {
@@ -92,7 +92,7 @@ func TestSemaphore(t *testing.T) {
 		const slots, clients = 3, 10
 		var all []*lock.Semaphore
 		for range clients {
-			all = append(all, lock.NewSemaphore(s.Connect(t, timeout), path, slots))
+			all = append(all, lock.NewSemaphore(s.Connect(t, timeout), path, slots, known))
 		}
 		var held []*lock.Held
 		for i := range slots {
@@ -157,7 +157,7 @@ func TestElection(t *testing.T) {
 		var all []*lock.Election
 		var queue []waiting
 		for i := range 3 {
-			all = append(all, lock.NewElection(s.Connect(t, timeout), path, lock.WithData(fmt.Append(nil, i))))
+			all = append(all, lock.NewElection(s.Connect(t, timeout), path, known, lock.WithData(fmt.Append(nil, i))))
 		}
 		if _, _, err := all[0].Leader(t.Context()); !errors.Is(err, lock.ErrNoLeader) {
 			t.Errorf("got %v", err)

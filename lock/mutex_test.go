@@ -20,7 +20,7 @@ import (
 func TestMutex(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path)
+		m := lock.New(conn, path, known)
 		var last uint64
 		for range 3 {
 			h := take(t, m.Lock)
@@ -62,13 +62,13 @@ func TestMutex(t *testing.T) {
 // one before it, and a release wakes only one.
 func TestOrder(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m := lock.New(s.Connect(t, timeout), path)
+		m := lock.New(s.Connect(t, timeout), path, known)
 		first := take(t, m.Lock)
 		const n = 20
 		var clients []*lock.Mutex
 		var queue []waiting
 		for i := range n {
-			clients = append(clients, lock.New(s.Connect(t, timeout), path))
+			clients = append(clients, lock.New(s.Connect(t, timeout), path, known))
 			queue = append(queue, wait(t.Context(), clients[i].Lock))
 			s.WaitWaiters(path, i+1)
 		}
@@ -125,7 +125,7 @@ func TestOrder(t *testing.T) {
 // not overtake the holder.
 func TestCancel(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
 		held := take(t, m.Lock)
 		ctx, cancel := context.WithCancel(t.Context())
 		second := wait(ctx, other.Lock)
@@ -155,7 +155,7 @@ func TestCancel(t *testing.T) {
 // TestTryLock: with a deadline it waits, without one it does not.
 func TestTryLock(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
 		held, err := m.TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestTryLock(t *testing.T) {
 func TestReentrant(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m, other := lock.New(conn, path, lock.Reentrant()), lock.New(s.Connect(t, timeout), path)
+		m, other := lock.New(conn, path, known, lock.Reentrant()), lock.New(s.Connect(t, timeout), path, known)
 		outer := take(t, m.Lock)
 		ctx := outer.Context(t.Context())
 		inner, err := m.Lock(ctx)
@@ -241,7 +241,7 @@ func TestReentrant(t *testing.T) {
 		}
 		finish(t, s, m, other)
 
-		plain := lock.New(conn, path)
+		plain := lock.New(conn, path, known)
 		h := take(t, plain.Lock)
 		if _, err := plain.Lock(h.Context(t.Context())); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("got %v", err)
@@ -256,7 +256,7 @@ func TestReentrant(t *testing.T) {
 func TestForeignChildren(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path)
+		m := lock.New(conn, path, known)
 		unlock(t, take(t, m.Lock))
 		for _, name := range []string{"config", "lock", "x-0000000000", "block-0000000000", "_c_0123-lease-0000000000", "-lock-12", "0000000000"} {
 			if _, err := conn.Create(path+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
@@ -289,7 +289,7 @@ func TestForeignChildren(t *testing.T) {
 func TestDeleted(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(s.Connect(t, timeout), path, lock.WithData([]byte("me")))
+		m := lock.New(s.Connect(t, timeout), path, known, lock.WithData([]byte("me")))
 		h := take(t, m.Lock)
 		if data, _, err := conn.Get(h.Path()); string(data) != "me" || err != nil {
 			t.Errorf("got %q, %v", data, err)
@@ -328,13 +328,13 @@ func TestDeleted(t *testing.T) {
 // TestRefused: what a server refuses is an error, at once.
 func TestRefused(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m := lock.New(s.Connect(t, timeout), path, lock.WithACL(zk.ACL{Perms: zk.PermAll, Scheme: "nonsense"}))
+		m := lock.New(s.Connect(t, timeout), path, known, lock.WithACL(zk.ACL{Perms: zk.PermAll, Scheme: "nonsense"}))
 		if _, err := m.Lock(t.Context()); !errors.Is(err, zk.ErrInvalidACL) {
 			t.Errorf("got %v", err)
 		}
 		finish(t, s, m)
 		closed := s.Connect(t, timeout)
-		m = lock.New(closed, path)
+		m = lock.New(closed, path, known)
 		closed.Close()
 		if _, err := m.Lock(t.Context()); !errors.Is(err, zk.ErrClosing) {
 			t.Errorf("on a closed connection: %v", err)
@@ -352,12 +352,15 @@ func TestLostReplies(t *testing.T) {
 	setsWatchesAgain(t)
 	for _, op := range []string{"create*", "getChildren2", "getData", "sync", "delete"} {
 		for _, do := range []lockkeepertest.Action{lockkeepertest.CloseAfter(), lockkeepertest.CloseBefore(), lockkeepertest.DropReply(), lockkeepertest.Answer(zk.ErrSessionMoved)} {
-			for nth := range 2 {
+			for nth := range 4 { // the last two once more, when the lock's own path exists
 				t.Run(fmt.Sprintf("%s %v %d", strings.Trim(op, "*"), do, nth+1), func(t *testing.T) {
 					virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-						m, other := lock.New(s.Connect(t, timeout), path), lock.New(s.Connect(t, timeout), path)
+						m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
+						if nth >= 2 {
+							unlock(t, take(t, m.Lock))
+						}
 						guard := lockkeepertest.GuardLock(t, s, path)
-						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth + 1, Times: 2, Do: do, Optional: true})
+						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected
 							next := fault.Fired()

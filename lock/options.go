@@ -20,11 +20,11 @@ var (
 	ErrDeadlock = errors.New("lock: the context holds this lock already")
 	// ErrNoLeader is returned by [Election.Leader] if nobody leads.
 	ErrNoLeader = errors.New("lock: no leader")
+	// ErrTimeoutUnknown is returned if nothing tells for how long a session outlives its last
+	// request: there is neither [WithDialer] nor [WithSessionTimeout], or the Dialer is not
+	// that of the connection.
+	ErrTimeoutUnknown = errors.New("lock: the session timeout is not known (see WithDialer)")
 )
-
-// DefaultSessionTimeout is what [WithSessionTimeout] is by default: the shortest session
-// timeout that a server with ZooKeeper's default settings grants.
-const DefaultSessionTimeout = 4 * time.Second
 
 // Option changes a lock.
 type Option func(*options)
@@ -34,32 +34,33 @@ type options struct {
 	data      []byte
 	timeout   time.Duration
 	reentrant bool
-	planted   plant
+	dialer    *Dialer
 }
 
-// plant is a fault that tests put in, to see that they find it.
-type plant int
-
-const (
-	countFromAnswer plant = iota + 1 // believe from when the answer came
-	trustSession                     // believe until the server says that the session has expired
-	forgetUnknown                    // do not look for a znode whose create was not answered
-)
-
 func newOptions(list []Option) options {
-	o := options{acl: zk.WorldACL(zk.PermAll), data: []byte{}, timeout: DefaultSessionTimeout}
+	o := options{acl: zk.WorldACL(zk.PermAll), data: []byte{}}
 	for _, option := range list {
 		option(&o)
 	}
 	return o
 }
 
-// WithSessionTimeout says which session timeout the server has granted to the connection.
-// go-zookeeper does not report it: it is the one that was asked for, unless that is outside
-// the server's limits, which are 2 and 20 ticks by default, and a tick is 2 s. The value may be
-// less than what was granted, in which case a lock counts as lost earlier than necessary. It
-// must not be more. The default is [DefaultSessionTimeout], which is right or less unless the
-// server has been configured with a shorter tick.
+// WithDialer gives the lock the [Dialer] of its connection, from which it knows at any time
+// which session timeout the server has granted. Every lock needs this option or
+// [WithSessionTimeout], and fails with [ErrTimeoutUnknown] without them.
+func WithDialer(d *Dialer) Option {
+	if d == nil {
+		panic("lock: the Dialer is nil")
+	}
+	return func(o *options) { o.dialer = d }
+}
+
+// WithSessionTimeout says which session timeout the server grants to the connection. That is
+// the one that was asked for, unless it is outside the server's limits: by default, these
+// are 2 and 20 of its ticks, and a tick is 2 s. The value may be less than what is granted, in
+// which case a lock counts as lost earlier than necessary. It must not be more, or two clients
+// may believe that they hold the lock. So prefer [WithDialer]; with both options, the smaller
+// timeout counts.
 func WithSessionTimeout(d time.Duration) Option {
 	if d <= 0 {
 		panic("lock: the session timeout must be positive")
@@ -81,12 +82,14 @@ func WithData(data []byte) Option { return func(o *options) { o.data = data } }
 // each of them is unlocked. Without Reentrant, such a call returns [ErrDeadlock].
 func Reentrant() Option { return func(o *options) { o.reentrant = true } }
 
-// belief is how long after it was sent an answered request keeps a lock.
-func (o *options) belief() time.Duration { return o.timeout * 2 / 3 }
-
-// interval is how often a holder asks its server. ZooKeeper's followers report to the leader
-// twice in a tick which sessions they have heard from, so the leader may believe that a
-// session was last heard of half a tick and one interval before an answered request was sent.
-// Half a tick is at most a quarter of the shortest session timeout; an interval of a twelfth
-// adds up with it to the third that a holder does not count on.
-func (o *options) interval() time.Duration { return o.timeout / 12 }
+// sessionTimeout returns the timeout of a session, or 0 if it is not known.
+func (o *options) sessionTimeout(session int64) time.Duration {
+	if o.dialer == nil {
+		return o.timeout
+	}
+	granted := o.dialer.granted(session)
+	if o.timeout > 0 {
+		granted = min(granted, o.timeout)
+	}
+	return granted
+}

@@ -98,6 +98,14 @@ func newID() string {
 	return hex.EncodeToString(id[:])
 }
 
+// knowsTimeout reports whether the timeout of the connection's session is known, as far as there
+// is a session. If not, the connection is not that of the Dialer, which always knows the
+// session and the one before it.
+func (q *queue) knowsTimeout() bool {
+	session := q.conn.SessionID()
+	return q.sessionTimeout(session) > 0 || q.conn.SessionID() != session || session == 0
+}
+
 // makePath creates a znode and its parents. They are containers, which the server deletes
 // some time after their last child, so that locks that are used once leave nothing behind.
 // Servers without containers get persistent ones.
@@ -186,6 +194,9 @@ type holding struct{ q *queue }
 func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
+	}
+	if q.timeout == 0 && q.dialer == nil {
+		return nil, fmt.Errorf("lock: %s: %w", q.path, ErrTimeoutUnknown)
 	}
 	if k, _ := ctx.Value(holding{q}).(*keeper); k != nil && kind.slots == 0 {
 		if held, err := k.again(kind); held != nil || err != nil {

@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -204,7 +203,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	}
 	defer signal.Stop(signals)
 
-	r := &lockRun{o: o, at: at, servers: servers, stderr: c.ErrOrStderr(), signals: signals, less: make(chan struct{})}
+	r := &lockRun{o: o, at: at, servers: servers, stderr: c.ErrOrStderr(), signals: signals, clock: newSleepClock()}
 	if err := r.open(auth); err != nil {
 		return err
 	}
@@ -232,27 +231,9 @@ type lockRun struct {
 	servers []string
 	stderr  io.Writer
 	signals <-chan os.Signal
+	clock   *sleepClock
+	dialer  lock.Dialer
 	conn    *zk.Conn
-
-	mu      sync.Mutex
-	timeout time.Duration // of the session, as granted with the first connection
-	less    chan struct{} // closed when a later connection has got less
-}
-
-// granted notes which session timeout a server grants.
-func (r *lockRun) granted(d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case r.timeout == 0:
-		r.timeout = d
-	case d < r.timeout:
-		select {
-		case <-r.less:
-		default:
-			close(r.less)
-		}
-	}
 }
 
 // ended is the error for a signal that ends lock run while it waits.
@@ -274,7 +255,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 	}
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Granted: r.granted})
+		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Dial: r.dialer.Dial})
 		done <- opened{conn, err}
 	}()
 	select {
@@ -294,9 +275,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 
 // lockKind returns how to take the lock: waiting for it, or not.
 func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
-	r.mu.Lock()
-	options := []lock.Option{lock.WithSessionTimeout(r.timeout), lock.WithData([]byte(describeSelf()))}
-	r.mu.Unlock()
+	options := []lock.Option{lock.WithDialer(&r.dialer), lock.WithData([]byte(describeSelf()))}
 	try := r.o.try
 	choose := func(wait, once func(context.Context) (*lock.Held, error)) func(context.Context) (*lock.Held, error) {
 		if try {
@@ -414,19 +393,63 @@ func (r *lockRun) holders() string {
 // moment.
 func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
 
+// afterLoss returns how much time is left to end the group when the lock is lost.
+func (r *lockRun) afterLoss() time.Duration {
+	timeout := r.dialer.SessionTimeout()
+	return max(0, timeout/3-margin(timeout))
+}
+
+// trust returns until when the command may run if no server answers any more, on the clock of
+// procgroup. It returns false if nothing new is known.
+func (r *lockRun) trust(held *lock.Held) (until time.Duration, ok bool) {
+	// The clock is read first: if this process is stopped in between, the result is too early
+	// and not too late.
+	now, woke := procgroup.Now(), r.clock.woke()
+	awake := time.Since(woke)
+	left := held.Remaining()
+	if left <= 0 {
+		return 0, false
+	}
+	// While the machine was suspended, Remaining did not count. So the last answered request
+	// must have been sent since then.
+	if !woke.IsZero() && awake+left <= r.dialer.SessionTimeout()*2/3 {
+		return 0, false
+	}
+	return now + left + r.afterLoss(), true
+}
+
+// sleepClock finds out whether the machine was suspended.
+type sleepClock struct {
+	began time.Time
+	start time.Duration // began on the clock of procgroup, which goes on then, unlike that of package time
+	slept time.Duration // since then
+	last  time.Time     // when that was last seen to have grown
+}
+
+func newSleepClock() *sleepClock {
+	return &sleepClock{start: procgroup.Now(), began: time.Now()}
+}
+
+// woke returns a time after the machine last woke up, or the zero time.
+func (c *sleepClock) woke() time.Time {
+	const little = 20 * time.Millisecond // margin has room for it
+	if slept := procgroup.Now() - c.start - time.Since(c.began); slept > c.slept+little {
+		c.slept, c.last = slept, time.Now()
+	}
+	return c.last
+}
+
 // hold runs the command.
 func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
-	r.mu.Lock()
-	timeout := r.timeout
-	r.mu.Unlock()
-	// How much time is left to end the group when the lock is lost.
-	last := max(0, timeout/3-margin(timeout))
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
-	left := held.Remaining()
-	until := time.Now().Add(left + last)
-	if left <= 0 {
-		r.release(held)
-		return &exitError{exitLost, held.Err()}
+	timeout := r.dialer.SessionTimeout() // with which until is worked out, or a longer one
+	until, ok := r.trust(held)
+	for ; !ok; until, ok = r.trust(held) { // the machine was suspended, or the lock is lost already
+		if why := held.Err(); why != nil {
+			r.release(held)
+			return &exitError{exitLost, why}
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	g, err := procgroup.Start(cmd, []string{"lock", guardName}, []string{"lock", becomeName}, until)
 	if err != nil {
@@ -438,12 +461,16 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 		return cannotRun(err)
 	}
 	defer g.Release()
-	tick := time.NewTicker(timeout / 24)
+	tick := time.NewTimer(timeout / 24)
 	defer tick.Stop()
 	for {
 		select {
 		case <-g.Done():
-			if why := held.Err(); why != nil { // this process may have been stopped for a while
+			why := held.Err() // this process may have been stopped for a while
+			if why == nil && procgroup.Now() >= until {
+				why = errors.New("the machine was suspended")
+			}
+			if why != nil {
 				r.release(held)
 				return &exitError{exitLost, fmt.Errorf("the command ended with exit code %d, but the lock is not held any more: %s", g.ExitCode(), reason(why))}
 			}
@@ -457,21 +484,24 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 		case s := <-r.signals:
 			g.Signal(s)
 		case <-tick.C:
-			if left := held.Remaining(); left > 0 {
-				until = time.Now().Add(left + last)
-				g.Trust(left + last)
+			before := r.dialer.SessionTimeout()
+			if longer, ok := r.trust(held); ok {
+				until, timeout = longer, before
+				g.Trust(until)
 			}
+			tick.Reset(before / 24)
 		case <-held.Lost():
-			return r.lost(held, g, until, held.Err())
-		case <-r.less:
-			return r.lost(held, g, until, fmt.Errorf("a server grants less than the session timeout of %v", timeout))
+			if r.dialer.SessionTimeout() < timeout { // it has reconnected, and a server grants less
+				until = min(until, procgroup.Now()+r.afterLoss())
+			}
+			return r.lost(held, g, until)
 		}
 	}
 }
 
 // lost ends the group before the time until.
-func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why error) error {
-	grace := min(r.o.grace, time.Until(until)-50*time.Millisecond) // before the guard does it
+func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Duration) error {
+	grace := min(r.o.grace, until-procgroup.Now()-50*time.Millisecond) // before the guard does it
 	if grace > 0 {
 		g.Terminate()
 		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty(); {
@@ -480,6 +510,7 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Time, why
 	}
 	g.Kill()
 	<-g.Done()
+	why := held.Err()
 	r.release(held)
 	return &exitError{exitLost, fmt.Errorf("ended the command, since the lock is not held any more: %s", reason(why))}
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,12 +13,17 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/procgroup"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/lock"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
@@ -44,6 +51,12 @@ func startRun(t *testing.T, s *lockkeepertest.Server, args ...string) *locked {
 
 // startRunAt is startRun for several servers.
 func startRunAt(t *testing.T, servers string, args ...string) *locked {
+	t.Helper()
+	return startRunOf(t, binary, servers, args...)
+}
+
+// startRunOf is startRunAt for another build of the command.
+func startRunOf(t *testing.T, binary, servers string, args ...string) *locked {
 	t.Helper()
 	cmd := exec.Command(binary, append([]string{"lock", "run", "--server", servers}, args...)...)
 	read, write, err := os.Pipe() // unlike with StdoutPipe, what the command leaves behind does not matter
@@ -356,7 +369,7 @@ func TestLockRunLoses(t *testing.T) {
 			conn := s.Connect(t, 10*time.Second)
 			next := make(chan error, 1)
 			go func() {
-				_, err := lock.New(conn, "/lock").Lock(context.Background())
+				_, err := lock.New(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
 				next <- err
 			}()
 			s.WaitWaiters("/lock", 1)
@@ -382,6 +395,189 @@ func TestLockRunLoses(t *testing.T) {
 func gone(t *testing.T, group int) {
 	t.Helper()
 	waitFor(t, "the end of the group", func() bool { return !alive(t, group) })
+}
+
+// TestLockRunStoppedTwice: lock run is stopped after it has found out how much longer the lock is
+// held, and before it tells the guard. It goes on, tells the guard, and is stopped again. The
+// group has ended before another client holds the lock.
+func TestLockRunStoppedTwice(t *testing.T) {
+	if !testkit.Thorough {
+		t.Skip("the run under the race detector includes it")
+	}
+	t.Parallel()
+	// This build stops at a point when there is a file of that name, which it deletes.
+	dir := t.TempDir()
+	source := string(value(os.ReadFile("lockrun.go"))(t))
+	for old, point := range map[string]string{"\tleft := held.Remaining()\n": "asked", "\t\t\t\tg.Trust(until)\n": "told"} {
+		if n := strings.Count(source, old); n != 1 {
+			t.Fatalf("lockrun.go has %q %d times, should be once: adapt the edit", old, n)
+		}
+		// A signal to its own thread stops a process before it does anything else.
+		source = strings.Replace(source, old, fmt.Sprintf("%sif os.Remove(%q) == nil {\nruntime.LockOSThread()\nsyscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)\nruntime.UnlockOSThread()\n}\n", old, filepath.Join(dir, point)), 1)
+	}
+	source = strings.Replace(source, "import (\n", "import (\n\"runtime\"\n", 1)
+	edited, overlay, stopping := filepath.Join(dir, "lockrun.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "stopping")
+	check1(t, os.WriteFile(edited, []byte(source), 0o600))
+	list := map[string]map[string]string{"Replace": {value(filepath.Abs("lockrun.go"))(t): edited}}
+	check1(t, os.WriteFile(overlay, value(json.Marshal(list))(t), 0o600))
+	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", stopping, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	s := runServer(t)
+	l := startRunOf(t, stopping, s.Addr(), "--session-timeout", "6s", "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	conn := s.Connect(t, 10*time.Second)
+	next := make(chan error, 1)
+	go func() {
+		_, err := lock.New(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
+		next <- err
+	}()
+	s.WaitWaiters("/lock", 1)
+	check1(t, os.WriteFile(filepath.Join(dir, "asked"), nil, 0o600))
+	waitFor(t, "the first stop", func() bool { return !exists(filepath.Join(dir, "asked")) && stopped(t, l.Process.Pid) })
+	t.Cleanup(func() { l.Process.Signal(syscall.SIGCONT) })
+	check1(t, os.WriteFile(filepath.Join(dir, "told"), nil, 0o600))
+	s.Disconnect(s.Locks()[0].Holder) // so that it cannot reach the server in the moment in between
+	time.Sleep(3 * time.Second)       // by which a guard that counts from its end on is wrong
+	check1(t, l.Process.Signal(syscall.SIGCONT))
+	select {
+	case err := <-next:
+		check1(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the other client never gets the lock")
+	}
+	if alive(t, group) {
+		t.Error("another client holds the lock, and the command goes on")
+	}
+	l.Process.Signal(syscall.SIGCONT)
+	if code := l.exit(); code != exitLost {
+		t.Errorf("exit code %d: %q", code, l.lines())
+	}
+	conn.Close()
+}
+
+// stopped reports whether a process is stopped by a signal.
+func stopped(t *testing.T, pid int) bool {
+	t.Helper()
+	_, rest, _ := strings.Cut(string(value(os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)))(t)), ") ")
+	return strings.HasPrefix(rest, "T")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// TestTrustAfterSleep: after the machine was suspended, lock run trusts its command no longer
+// than before, until a request is answered that was sent since then.
+func TestTrustAfterSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		const timeout = 12 * time.Second
+		r := &lockRun{clock: newSleepClock()}
+		r.dialer.Base = s.Dial
+		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, timeout, zk.WithDialer(r.dialer.Dial), zk.WithLogInfo(false))
+		check1(t, err)
+		defer conn.Close()
+		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
+		check1(t, err)
+		// ahead makes the clock of procgroup, which is real, gain so much on that of package time.
+		ahead := func(d time.Duration) {
+			r.clock.start = procgroup.Now() - time.Since(r.clock.began) - r.clock.slept - d
+		}
+		ahead(-time.Hour)
+		before := procgroup.Now()
+		until, ok := r.trust(held)
+		if least, most := before+timeout/2, procgroup.Now()+timeout-margin(timeout); !ok || until < least || until > most {
+			t.Errorf("trusted until %v, %v, not between %v and %v", until, ok, least, most)
+		}
+		for range 3 {
+			time.Sleep(timeout / 36)
+			synctest.Wait()
+			ahead(5 * time.Second)
+			asked := len(s.Requests("sync"))
+			if until, ok := r.trust(held); ok {
+				t.Errorf("trusted until %v right after a sleep", until)
+			}
+			ahead(-time.Hour)
+			for len(s.Requests("sync")) == asked {
+				if _, ok := r.trust(held); ok {
+					t.Fatal("trusted without a new answer")
+				}
+				time.Sleep(timeout / 100)
+				synctest.Wait()
+			}
+			if _, ok := r.trust(held); !ok {
+				t.Error("not trusted after a new answer")
+			}
+		}
+		check1(t, held.Unlock(t.Context()))
+		if until, ok := r.trust(held); ok {
+			t.Errorf("trusted until %v without the lock", until)
+		}
+	})
+}
+
+// TestTrustLess: when the client reconnects and the server grants less than before, lock run
+// trusts its command for less.
+func TestTrustLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		var least atomic.Int64 // what the server seems to grant, in ms
+		least.Store(12_000)
+		r := &lockRun{clock: newSleepClock()}
+		r.clock.start += time.Hour // it never seems that the machine was suspended
+		r.dialer.Base = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			nc, err := s.Dial(network, address, timeout)
+			return &granting{Conn: nc, ms: uint32(least.Load())}, err
+		}
+		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 12*time.Second, zk.WithDialer(r.dialer.Dial), zk.WithLogInfo(false))
+		check1(t, err)
+		defer conn.Close()
+		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
+		check1(t, err)
+		for _, timeout := range []time.Duration{12 * time.Second, 3 * time.Second} {
+			least.Store(timeout.Milliseconds())
+			s.Disconnect(held.Session())
+			for began := time.Now(); r.dialer.SessionTimeout() != timeout; time.Sleep(time.Millisecond) {
+				if time.Since(began) > time.Minute {
+					t.Fatal("it does not learn what the server grants")
+				}
+			}
+			for range 20 {
+				time.Sleep(timeout / 10)
+				synctest.Wait()
+				least := procgroup.Now() + timeout/2
+				if until, ok := r.trust(held); !ok || until < least || until > procgroup.Now()+timeout-margin(timeout) {
+					t.Errorf("with %v: trusted until %v, %v, at %v", timeout, until, ok, procgroup.Now())
+				}
+			}
+		}
+		check1(t, held.Unlock(t.Context()))
+	})
+}
+
+// granting is a connection on which a server seems to grant another session timeout.
+type granting struct {
+	net.Conn
+	ms   uint32
+	head []byte // of the answer to the handshake
+}
+
+func (g *granting) Read(b []byte) (int, error) {
+	missing := 12 - len(g.head)
+	if missing == 0 {
+		return g.Conn.Read(b)
+	}
+	n, err := g.Conn.Read(b[:min(len(b), missing)])
+	for i := range n {
+		g.head = append(g.head, b[i])
+		if at := len(g.head) - 1; at >= 8 { // after the length of the frame and the version of the protocol
+			b[i] = byte(g.ms >> (8 * (11 - at)))
+		}
+	}
+	return n, err
 }
 
 // TestLockRunTerminates: a command that is ended by TERM can clean up.

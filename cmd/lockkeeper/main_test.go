@@ -88,6 +88,15 @@ func check1(t testing.TB, err error) {
 	}
 }
 
+// value returns a function that returns v, or fails the test if err is not nil.
+func value[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check1(t, err)
+		return v
+	}
+}
+
 // call calls run with an environment and returns its exit code and output.
 func call(env map[string]string, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer

@@ -5,7 +5,6 @@ package lockscan
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -37,15 +36,16 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 	var once sync.Once
 	var mu sync.Mutex
 	var last error
+	open := o.Dial
+	if open == nil {
+		open = net.DialTimeout
+	}
 	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
-		nc, err := net.DialTimeout(network, address, timeout)
+		nc, err := open(network, address, timeout)
 		mu.Lock()
 		last = err
 		mu.Unlock()
-		if err != nil || o.Granted == nil {
-			return nc, err
-		}
-		return &handshake{Conn: nc, granted: o.Granted}, nil
+		return nc, err
 	}
 	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
 		zk.WithEventCallback(func(e zk.Event) {
@@ -82,31 +82,9 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 
 // Options are options of [Connect]. Each may be nil.
 type Options struct {
-	Auth    func(*zk.Conn) error // is called with the new connection
-	Event   func(zk.Event)       // is called with the events of the session and of watches; it must not block
-	Granted func(time.Duration)  // is called with the session timeout that a server grants, for each connection; it must not block
-}
-
-// handshake is a connection that reads the session timeout from the server's answer to the
-// handshake, because the stock client does not reveal it. In that answer (ConnectResponse),
-// the length of the frame is followed by the version of the protocol and the timeout in ms.
-type handshake struct {
-	net.Conn
-	head    []byte
-	granted func(time.Duration)
-}
-
-func (h *handshake) Read(b []byte) (int, error) {
-	n, err := h.Conn.Read(b)
-	if missing := 12 - len(h.head); missing > 0 {
-		h.head = append(h.head, b[:min(n, missing)]...)
-		if len(h.head) == 12 {
-			if ms := int32(binary.BigEndian.Uint32(h.head[8:])); ms > 0 { // otherwise the session is refused
-				h.granted(time.Duration(ms) * time.Millisecond)
-			}
-		}
-	}
-	return n, err
+	Auth  func(*zk.Conn) error // is called with the new connection
+	Event func(zk.Event)       // is called with the events of the session and of watches; it must not block
+	Dial  zk.Dialer            // opens the network connections, instead of net.DialTimeout
 }
 
 // Scanner reads the znodes below a root and keeps the directories of locks. Only one of its

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 func lead() {
 	cmd := exec.Command("sh", "-c", "echo $$; exec sleep 1000")
 	cmd.Stdout = os.Stdout
-	g, err := Start(cmd, []string{"guard"}, []string{"become"}, time.Now().Add(time.Hour))
+	g, err := Start(cmd, []string{"guard"}, []string{"become"}, Now()+time.Hour)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)

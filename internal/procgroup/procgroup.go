@@ -9,8 +9,9 @@
 // command's process is at first this program, too. It executes the command only after the
 // guard has been given the group, so that there is no moment without a guard. On Linux the
 // kernel also kills the command itself (not what it has started) when the process that
-// started it ends, in case the guard was killed, too. A process that leaves the group, as
-// with setsid, is out of reach.
+// started it ends, in case the guard was killed, too. If the machine is suspended, the guard
+// kills the group soon after it wakes up, provided that the clock of [Now] went on. A process
+// that leaves the group, as with setsid, is out of reach.
 //
 // On Windows the command is in a job object. When the process that started it ends, the
 // system ends the job with all of its processes. Nothing ends it while that process is
@@ -21,6 +22,16 @@ import (
 	"os/exec"
 	"time"
 )
+
+// Now returns the time on a clock that this process and the guard share. It is not that of
+// package time, which differs between processes. A deadline on this clock means the same
+// however late the guard gets to read it.
+//
+// Where the system has such a clock, it goes on while the machine is suspended, as
+// CLOCK_BOOTTIME does on Linux. A deadline stands for the end of a session, and the session's
+// server goes on while this machine is suspended. CLOCK_MONOTONIC of Linux stands still, and
+// so does the clock by which timers expire; so the guard looks at the clock every now and then.
+func Now() time.Duration { return now() }
 
 // Group is a command that was started. Its methods may be called from any goroutine.
 type Group struct {
@@ -41,9 +52,10 @@ func (g *Group) ExitCode() int {
 	return g.code
 }
 
-// Trust sets how long the group may run from now on, unless Trust is called again. If this
-// process is stopped during the call or right after it, the group is still ended in time.
-func (g *Group) Trust(d time.Duration) { g.trust(d) }
+// Trust sets until when, on the clock of [Now], the group may run, unless Trust is called
+// again before. Whenever this process is stopped, also before or during the call, the group is
+// ended in time.
+func (g *Group) Trust(until time.Duration) { g.trust(until) }
 
 // Release ends the guard without ending the group, so that processes that the command has
 // left behind may go on; on Windows they end with this process. It is called when the command

@@ -30,13 +30,13 @@ type platform struct {
 }
 
 // Messages to the guard are numbers of 64 bits: first the process group, then one or more
-// times how long it is trusted, in nanoseconds, and at the end dismissed.
+// times until when it is trusted, in nanoseconds on the clock of Now, and at the end dismissed.
 const dismissed = math.MinInt64
 
-// Start starts a command in a group of its own, which is trusted until the given time. guard
-// has the arguments that make this program call [Guard]. become has those that make it call
-// [Become]; Start appends the command's path and arguments to them.
-func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, error) {
+// Start starts a command in a group of its own, which is trusted until the given time on the
+// clock of [Now]. guard has the arguments that make this program call [Guard]. become has
+// those that make it call [Become]; Start appends the command's path and arguments to them.
+func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, error) {
 	g := &Group{cmd: cmd, done: make(chan struct{})}
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -85,10 +85,11 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Time) (*Group, erro
 		return nil, err
 	}
 	err = g.tell(int64(cmd.Process.Pid))
-	if left := time.Until(until); err == nil && left <= 0 { // this process was stopped for a while
+	if err == nil {
+		err = g.tell(int64(until))
+	}
+	if err == nil && Now() >= until { // this process was stopped for a while
 		err = errors.New("there is no time left")
-	} else if err == nil {
-		err = g.tell(int64(left))
 	}
 	if err == nil {
 		_, err = open.Write([]byte{0})
@@ -133,9 +134,7 @@ func (g *Group) tell(n int64) error {
 	return err
 }
 
-// trust is Trust. The guard counts from when it gets the message. So if this process is
-// stopped and sends its message too late, the guard has already killed the group.
-func (g *Group) trust(d time.Duration) { g.tell(max(0, int64(d))) }
+func (g *Group) trust(until time.Duration) { g.tell(int64(until)) }
 
 func (g *Group) release() {
 	g.tell(dismissed)
@@ -188,20 +187,30 @@ func Guard(in io.Reader) (killed bool) {
 	if !ok || group <= 1 {
 		return false // the command was never started
 	}
-	timer := time.NewTimer(0)
-	timer.Stop()
+	until := time.Duration(math.MaxInt64) // the command does not run before the guard is told
+	timer := time.NewTimer(guardLooks)
 	for {
+		closed := false
 		select {
 		case n, ok := <-said:
-			if n == dismissed {
+			switch {
+			case !ok:
+				closed = true
+			case n == dismissed:
 				return false
-			}
-			if ok {
-				timer.Reset(time.Duration(n))
-				continue
+			case Now() < until: // otherwise the message has come too late
+				until = time.Duration(n)
 			}
 		case <-timer.C:
 		}
-		return syscall.Kill(-int(group), syscall.SIGKILL) == nil
+		left := until - Now()
+		if closed || left <= 0 {
+			return syscall.Kill(-int(group), syscall.SIGKILL) == nil
+		}
+		timer.Reset(min(left, guardLooks))
 	}
 }
+
+// guardLooks is how often the guard looks at the clock at least, because its timers do not
+// count the time in which the machine is suspended.
+const guardLooks = 250 * time.Millisecond

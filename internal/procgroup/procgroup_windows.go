@@ -21,7 +21,7 @@ type platform struct {
 
 // Start starts a command in a job of its own. There is no guard: the system ends the job when
 // this process ends.
-func Start(cmd *exec.Cmd, _, _ []string, _ time.Time) (*Group, error) {
+func Start(cmd *exec.Cmd, _, _ []string, _ time.Duration) (*Group, error) {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return nil, err
@@ -58,6 +58,8 @@ func Start(cmd *exec.Cmd, _, _ []string, _ time.Time) (*Group, error) {
 }
 
 func (g *Group) trust(time.Duration) {}
+
+func now() time.Duration { return windows.DurationSinceBoot() }
 
 // release leaves the job open until this process ends, which ends what the command has left
 // behind.

@@ -1,0 +1,5 @@
+package procgroup
+
+import "golang.org/x/sys/unix"
+
+const sharedClock = unix.CLOCK_BOOTTIME
