@@ -97,6 +97,20 @@ var corrections = []putBack{
 	{"kept entry", []edit{
 		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+	{"replaced entry", []edit{
+		{"cluster/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
+	}, []finding{
+		{"cluster", "TestFollowerModel/wal", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/boltdb", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/memory", "the member stops by itself"},
+		{"cluster", "TestStaleLog", "states differ"},
+	}},
+	{"order of the log", []edit{
+		{"internal/storage/order.go", "if l.Index != last+1 && (i > 0 || last > 0) {", "if i < 0 {"},
+	}, []finding{
+		{"internal/storage", "TestModel/boltdb", "was stored although"},
+		{"internal/storage", "TestModel/memory", "was stored although"},
+	}},
 	{"gap", []edit{
 		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
@@ -202,7 +216,7 @@ var corrections = []putBack{
 
 	// In memory.
 	{"log in memory", []edit{
-		{"internal/storage/memorystores.go", "\tfrom, to = max(from, first), min(to, last)\n\tif last == 0 || from > to {", "\tif last == 1<<63 && first == 0 {"},
+		{"internal/storage/order.go", "\tfirst, last = max(first, begin), min(last, end)\n\tif end == 0 || first > last {", "\tif end == 1<<63 && begin == 0 {"},
 	}, []finding{{"internal/storage", "TestMemoryLog", "the log is"}}},
 	{"snapshots in memory", []edit{
 		{"internal/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},

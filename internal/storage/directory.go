@@ -144,7 +144,7 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 			return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 		}
 	}
-	latched := &latchedStore{LogStore: store, StableStore: store}
+	latched := &latchedStore{LogStore: orderedLog{store}, StableStore: store}
 	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
 	if newest != nil {
 		s.Members = newest.Configuration

@@ -14,7 +14,7 @@ import (
 
 // TestModel compares a store with a map: entries are appended, deleted at both
 // ends and replaced, the term is set, and now and then the store is closed and
-// opened again.
+// opened again. It refuses what would replace an entry or leave a gap.
 func TestModel(t *testing.T) {
 	onEachStore(t, func(t *testing.T, open func() *Storage) {
 		r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
@@ -48,7 +48,7 @@ func TestModel(t *testing.T) {
 			}
 		}
 		for step := range 300 {
-			switch r.IntN(8) {
+			switch r.IntN(9) {
 			case 0: // a snapshot, and the entries up to its end are deleted
 				if n := uint64(r.IntN(int(last - first + 1))); n > 0 {
 					end := first + n - 1
@@ -68,6 +68,22 @@ func TestModel(t *testing.T) {
 				check(t, s.Stable.SetUint64([]byte(TermKey), term))
 			case 3:
 				check(t, s.Close())
+				s = open()
+				compare(step)
+			case 4: // what no store accepts: an entry that is there, a gap, a hole
+				if last == 0 || last-first < 2 {
+					break
+				}
+				at := []uint64{first, first + 1, last, last + 2}[r.IntN(4)]
+				logs := []*raft.Log{{Index: at, Term: []uint64{term, entries[at].Term}[r.IntN(2)], Type: raft.LogNoop}}
+				if r.IntN(2) == 0 {
+					if err := s.Log.StoreLogs(logs); err == nil {
+						t.Fatalf("step %d: entry %d was stored although the log is %d to %d", step, at, first, last)
+					}
+				} else if err := s.Log.DeleteRange(first+1, last-1); err == nil {
+					t.Fatalf("step %d: the middle of entries %d to %d was deleted", step, first, last)
+				}
+				check(t, s.Close()) // nothing is written after a fault
 				s = open()
 				compare(step)
 			default:

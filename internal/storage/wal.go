@@ -304,16 +304,6 @@ func (s *walLog) GetLog(index uint64, l *raft.Log) error {
 	return s.LogStore.GetLog(index, l)
 }
 
-// DeleteRange deletes no more than there is: raft-wal would store a list of segments
-// with an index that overflowed.
-func (s *walLog) DeleteRange(first, last uint64) error {
-	end, err := s.LastIndex()
-	if err != nil || first > end {
-		return err
-	}
-	return s.LogStore.DeleteRange(first, min(last, end))
-}
-
 // Close stores which index the log has reached, so that later damage to its last
 // batch cannot be taken for what a crash left.
 func (s *walLog) Close() error {
