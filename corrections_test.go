@@ -133,7 +133,7 @@ var corrections = []putBack{
 
 	// Faults of the disk.
 	{"vote", []edit{
-		{"internal/storage/memory.go", "Stable: &voteStore{StableStore: faulty}", "Stable: faulty"},
+		{"internal/storage/memory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
 		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
@@ -151,10 +151,10 @@ var corrections = []putBack{
 		{"internal/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
 	}, []finding{{"internal/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/storage", "TestStorageIsLatched", "FAIL"}}},
 	{"bootstrap", []edit{
-		{"internal/storage/storage.go", "\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {", "\tif term, _ := s.Term(); term > 0 {\n\t\treturn raft.ErrCantBootstrap\n\t}\n\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {"},
+		{"internal/storage/storage.go", "\tif term, err := s.Term(); err != nil {\n\t\treturn err\n", "\tif term, err := s.Term(); err != nil || term > 0 {\n\t\treturn raft.ErrCantBootstrap\n"},
 	}, []finding{{"internal/storage", "TestEmpty", "FAIL"}}},
 	{"bootstrap's term", []edit{
-		{"internal/storage/storage.go", "if err == nil && term > 0 {", "if err == nil && term == 1<<63 {"},
+		{"internal/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term < 1<<63 {"},
 	}, []finding{{"internal/storage", "TestEmpty", "the term is 1"}}},
 
 	// Shutdown.

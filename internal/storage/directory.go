@@ -145,7 +145,8 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 		}
 	}
 	latched := &latchedStore{LogStore: orderedLog{store}, StableStore: store}
-	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
+	s := &Storage{Log: checksumLog{latched}, Stable: checksumStable{latched}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
+	s.keepVotes()
 	if newest != nil {
 		s.Members = newest.Configuration
 	}

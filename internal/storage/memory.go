@@ -33,7 +33,8 @@ func (m *Memory) SetFault(f func() error) {
 // Open returns a Storage that reads and writes m.
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}
-	s := &Storage{Log: faulty, Stable: &voteStore{StableStore: faulty}, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	s.keepVotes()
 	newest, _ := s.NewestSnapshot()
 	s.Members = newest.Configuration
 	reconcileLog(m.log, newest) // a crash may have kept the member from doing it
