@@ -164,7 +164,7 @@ var corrections = []putBack{
 
 	// Files.
 	{"private snapshots", []edit{
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
 	}, []finding{{"internal/storage", "TestPrivateFiles", "has mode"}}},
 	{"unfinished snapshots", []edit{
 		{"internal/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},

@@ -70,6 +70,15 @@ var putBacks = []putBack{
 	{"a member that voted before its first entry may lose its log", []edit{
 		{"internal/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
 	}, []finding{{"internal/storage", "TestVoteBeforeLog", "FAIL"}}},
+	{"a write does not wait for a file descriptor", []edit{
+		{"internal/storage/descriptors.go", "\terr := open()\n\tif !outOfFiles(err) {", "\terr := open()\n\tif !outOfFiles(err) || err != nil {"},
+	}, []finding{{"internal/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/storage", "TestReserve", "too many open files"}}},
+	{"no segment of the log is made in reserve", []edit{
+		{"internal/storage/walfiles.go", "int64(m.size/8)", "1<<60"},
+	}, []finding{{"internal/storage", "TestReserve", "too many open files"}}},
+	{"a snapshot that cannot be opened for lack of descriptors counts as damaged", []edit{
+		{"internal/storage/snapshots.go", " || outOfFiles(err) || errors.Is(err, fs.ErrPermission) {", " || errors.Is(err, fs.ErrPermission) {"},
+	}, []finding{{"internal/storage", "TestModelOutOfFiles", "damaged"}}},
 	{"there is no limit on a reply to a read", []edit{
 		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
 	}, []finding{{".", "TestBudget", "out of memory"}}},
@@ -96,7 +105,7 @@ var putBacks = []putBack{
 	}, []finding{{".", "TestSurvivesRestart", `key "LastVoteCand"`}}},
 	{"everybody may read the snapshots", []edit{
 		{"internal/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
 		{"internal/server/warn.go", "\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &c.s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
