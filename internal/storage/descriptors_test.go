@@ -166,21 +166,24 @@ func TestReserve(t *testing.T) {
 			m.index++
 			return m.s.Log.StoreLogs([]*raft.Log{{Index: m.index, Term: m.term, Type: raft.LogNoop, Data: make([]byte, 30<<10)}})
 		}
+		_, err := os.Stat(filepath.Join(dir, walDir, reserveFile))
+		if time.AfterFunc(patience/3, back); err != nil {
+			t.Errorf("no segment is in reserve: %v", err)
+		}
 		check(t, store())
 		check(t, store())
 		if took := time.Since(began); took > 4*askAgain {
 			t.Errorf("with a segment in reserve, writes take %v", took)
 		}
-		time.AfterFunc(patience/2, back)
 		check(t, store())
-		if took := time.Since(began); took < patience/2 || took > patience/2+time.Second {
+		if took := time.Since(began); took < patience/3 || took > patience/3+time.Second {
 			t.Errorf("without one, writes take %v", took)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		back = runOut(t, 0)
 		defer back()
-		var err error
+		err = nil
 		for tries := 0; err == nil && tries < 5; tries++ {
 			began = time.Now()
 			err = store()
@@ -194,5 +197,36 @@ func TestReserve(t *testing.T) {
 			t.Errorf("%+v, should end at %d", r, m.index-1)
 		}
 		disk.mustOpen(t, dir).Close()
+	})
+}
+
+// TestOutOfFilesIsNoDamage opens and checks a directory with any number of descriptors:
+// either there are enough, or the error says that there are not.
+func TestOutOfFilesIsNoDamage(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir, intact := sample(t, disk)
+		good := 0
+		for spare := range 40 {
+			back := runOut(t, spare)
+			report, checked := checkDirectory(disk, dir)
+			s, opened := disk.tryOpen(dir)
+			if opened == nil {
+				check(t, s.Close())
+				good++
+			}
+			_, _, snapshot := verifySnapshots(dir, 1)
+			back()
+			for what, err := range map[string]error{"check": checked, "open": opened, "the snapshot": snapshot} {
+				if err != nil && (!tooMany(err) || strings.Contains(err.Error(), "damaged")) {
+					t.Errorf("with %d descriptors, %s: %v", spare, what, err)
+				}
+			}
+			if checked == nil && !sameState(report, intact) {
+				t.Errorf("with %d descriptors, the state is %+v, was %+v", spare, report, intact)
+			}
+		}
+		if good == 0 || good == 40 {
+			t.Errorf("opened %d times of 40", good)
+		}
 	})
 }

@@ -310,7 +310,7 @@ func (s *walLog) StoreLogs(logs []*raft.Log) error {
 	}
 	err := s.files.ready(func() bool {
 		last, err := s.LastIndex()
-		return err != nil || last == 0 || s.files.filled.Load()+int64(bytes) >= int64(s.files.size)
+		return err != nil || last == 0 && logs[0].Index != s.meta.base.Load() || s.files.filled.Load()+int64(bytes) >= int64(s.files.size)
 	})
 	if err != nil {
 		return err
@@ -370,8 +370,9 @@ type walMeta struct {
 	dir     string
 	files   *segmentMaker
 	stable  checksumStable
-	reached uint64 // what is stored under reachesKey
-	fault   error  // of the newest CommitState
+	base    atomic.Uint64 // where the last segment begins
+	reached uint64        // what is stored under reachesKey
+	fault   error         // of the newest CommitState
 }
 
 // mend clears what the last crash left behind the end of the log, so that after the
@@ -397,6 +398,7 @@ func (m *walMeta) mend(state types.PersistentState) error {
 			return err
 		}
 	}
+	m.base.Store(tail.BaseIndex)
 	m.files.filled.Store(int64(found.end))
 	if found.index == 0 {
 		return nil
@@ -430,10 +432,13 @@ func (m *walMeta) CommitState(state types.PersistentState) (err error) {
 		return err
 	}
 	b, err := json.Marshal(state)
-	if err != nil {
-		return err
+	if err == nil {
+		err = m.stable.Set([]byte(segmentsKey), b)
 	}
-	return m.stable.Set([]byte(segmentsKey), b)
+	if err == nil {
+		m.base.Store(tail.BaseIndex)
+	}
+	return err
 }
 
 func (m *walMeta) reach(index uint64) error {
