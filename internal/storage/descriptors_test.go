@@ -125,14 +125,15 @@ func modelOutOfFiles(t *testing.T, disk testedDisk, r *rand.Rand) {
 			step(false)
 			continue
 		}
+		steps, length := 1+r.IntN(8), time.Duration(r.Int64N(int64(patience*2/3)))
 		back, done := runOut(t, r.IntN(6)), make(chan struct{})
 		go func() {
 			defer close(done)
-			for range 1 + r.IntN(8) {
+			for range steps {
 				step(true)
 			}
 		}()
-		time.Sleep(time.Duration(r.Int64N(int64(patience * 2 / 3))))
+		time.Sleep(length)
 		back()
 		<-done
 		if t.Failed() {
