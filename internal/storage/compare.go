@@ -26,8 +26,9 @@ type Comparison struct {
 	LastIndex  uint64 `json:"lastIndex"`
 	// Tail is the first entry that is of different terms: from there on, one of the two
 	// logs, or each, has only entries that were not committed. 0 if there is none.
-	Tail         uint64 `json:"tail,omitempty"`
-	TermA, TermB uint64 `json:",omitempty"` // of the entry Tail
+	Tail  uint64 `json:"tail,omitempty"`
+	TermA uint64 `json:"termA,omitempty"` // of the entry Tail
+	TermB uint64 `json:"termB,omitempty"`
 
 	// StateIndex is the last entry after which both can be in a state that agrees with the
 	// other's log; the states after it are compared. If it is 0, there is no such state: one
