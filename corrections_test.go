@@ -111,6 +111,20 @@ var corrections = []putBack{
 	{"kept entry", []edit{
 		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+	{"replaced entry", []edit{
+		{"cluster/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
+	}, []finding{
+		{"cluster", "TestFollowerModel/wal", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/boltdb", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/memory", "the member stops by itself"},
+		{"cluster", "TestStaleLog", "states differ"},
+	}},
+	{"order of the log", []edit{
+		{"internal/storage/order.go", "if l.Index != last+1 && (i > 0 || last > 0) {", "if i < 0 {"},
+	}, []finding{
+		{"internal/storage", "TestModel/boltdb", "was stored although"},
+		{"internal/storage", "TestModel/memory", "was stored although"},
+	}},
 	{"gap", []edit{
 		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
@@ -133,7 +147,7 @@ var corrections = []putBack{
 
 	// Faults of the disk.
 	{"vote", []edit{
-		{"internal/storage/memory.go", "Stable: &voteStore{StableStore: faulty}", "Stable: faulty"},
+		{"internal/storage/memory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
 		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
@@ -151,10 +165,10 @@ var corrections = []putBack{
 		{"internal/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
 	}, []finding{{"internal/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/storage", "TestStorageIsLatched", "FAIL"}}},
 	{"bootstrap", []edit{
-		{"internal/storage/storage.go", "\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {", "\tif term, _ := s.Term(); term > 0 {\n\t\treturn raft.ErrCantBootstrap\n\t}\n\tif err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {"},
+		{"internal/storage/storage.go", "\tif term, err := s.Term(); err != nil {\n\t\treturn err\n", "\tif term, err := s.Term(); err != nil || term > 0 {\n\t\treturn raft.ErrCantBootstrap\n"},
 	}, []finding{{"internal/storage", "TestEmpty", "FAIL"}}},
 	{"bootstrap's term", []edit{
-		{"internal/storage/storage.go", "if err == nil && term > 0 {", "if err == nil && term == 1<<63 {"},
+		{"internal/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term < 1<<63 {"},
 	}, []finding{{"internal/storage", "TestEmpty", "the term is 1"}}},
 
 	// Shutdown.
@@ -164,7 +178,7 @@ var corrections = []putBack{
 
 	// Files.
 	{"private snapshots", []edit{
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
 	}, []finding{{"internal/storage", "TestPrivateFiles", "has mode"}}},
 	{"unfinished snapshots", []edit{
 		{"internal/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
@@ -216,7 +230,7 @@ var corrections = []putBack{
 
 	// In memory.
 	{"log in memory", []edit{
-		{"internal/storage/memorystores.go", "\tfrom, to = max(from, first), min(to, last)\n\tif last == 0 || from > to {", "\tif last == 1<<63 && first == 0 {"},
+		{"internal/storage/order.go", "\tfirst, last = max(first, begin), min(last, end)\n\tif end == 0 || first > last {", "\tif end == 1<<63 && begin == 0 {"},
 	}, []finding{{"internal/storage", "TestMemoryLog", "the log is"}}},
 	{"snapshots in memory", []edit{
 		{"internal/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},

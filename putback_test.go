@@ -58,6 +58,25 @@ var putBacks = []putBack{
 		{"fsm/snapshot.go", "if m.Digest() != sum {", "if told, err := m.told(); err != nil {\n\t\t\t\treturn nil, r.damaged(\"members: %v\", err)\n\t\t\t} else if told != nil {\n\t\t\t\tm.members = told\n\t\t\t}\n\t\t\tif m.Digest() != sum {"},
 		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.QuorumServer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
 	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {".", "TestSurvivesRestart", "damaged snapshot"}}},
+	{"a member whose log is empty forgets its term and its vote at a start", []edit{
+		{"internal/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term == 0 {"},
+		{"internal/storage/storage.go", "err != nil || voted > 0 {", "err != nil || voted > 1<<62 {"},
+	}, []finding{{"internal/storage", "TestModel", "the term is 0, should be"}, {"internal/storage", "TestVoteBeforeLog", "in term 0"}}},
+	{"a member that forms its cluster alone forgets its term", []edit{
+		{"internal/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
+	}, []finding{{"internal/storage", "TestModel", "the term is 1, should be"}}},
+	{"a member that has voted before its first entry does not start again", []edit{
+		{"internal/storage/verify.go", "(mark == votedInUse || mark == notMarked && rejoining == 0)", "mark <= notMarked && rejoining == 0"},
+	}, []finding{{"internal/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
+	{"a member that voted before its first entry may lose its log", []edit{
+		{"internal/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
+	}, []finding{{"internal/storage", "TestVoteBeforeLog", "FAIL"}}},
+	{"a write does not wait for a file descriptor", []edit{
+		{"internal/storage/descriptors.go", "\terr := open()\n\tif !outOfFiles(err) {", "\terr := open()\n\tif !outOfFiles(err) || err != nil {"},
+	}, []finding{{"internal/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/storage", "TestReserve", "too many open files"}}},
+	{"no segment of the log is made in reserve", []edit{
+		{"internal/storage/walfiles.go", "int64(m.size/8)", "1<<60"},
+	}, []finding{{"internal/storage", "TestReserve", "with a segment in reserve, writes take"}}},
 	{"there is no limit on a reply to a read", []edit{
 		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
 	}, []finding{{".", "TestBudget", "out of memory"}}},
@@ -80,11 +99,11 @@ var putBacks = []putBack{
 		{"internal/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
 	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
-		{"internal/storage/directory.go", "Stable: &voteStore{StableStore: checksumStable{latched}}", "Stable: checksumStable{latched}"},
+		{"internal/storage/directory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{".", "TestSurvivesRestart", `key "LastVoteCand"`}}},
 	{"everybody may read the snapshots", []edit{
 		{"internal/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err", "return s, err"},
+		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
 		{"internal/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},

@@ -83,7 +83,13 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 		return err
 	}
 	if last == newest.Index {
-		last--
+		replaced, err := s.endsWithOther(newest)
+		if err != nil {
+			return err
+		}
+		if !replaced {
+			last--
+		}
 	}
 	if first > last {
 		return nil
@@ -93,6 +99,18 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 		s.cannotWrite(s.raft.storage, err)
 	}
 	return err
+}
+
+// endsWithOther reports whether the log ends where the snapshot newest does, but with an
+// entry of another term. That entry was never committed. Raft deletes it only to store
+// the leader's in its place, and no store takes an entry with an index that it has.
+func (s guardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
+	if end, err := s.LastIndex(); err != nil || end != newest.Index || end == 0 {
+		return false, err
+	}
+	var l raft.Log
+	err := s.GetLog(newest.Index, &l)
+	return l.Term != newest.Term, err
 }
 
 func (s guardedStore) Set(key, val []byte) error {

@@ -23,8 +23,8 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 	return logs
 }
 
-// TestGuardedLog: no write leaves a gap in the log, and the last entry that the
-// snapshot covers is kept.
+// TestGuardedLog: no write leaves a gap in the log or replaces an entry, and the last entry
+// that the snapshot covers is kept.
 func TestGuardedLog(t *testing.T) {
 	n, life := newNode(1), newLifecycle()
 	n.storage = storage.NewMemory().Open()
@@ -55,7 +55,11 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.DeleteRange(0, 5), true, 0, 0)
 	expect(s.StoreLogs(noops(8, 8, 2)), false, 0, 0)
 	expect(s.StoreLogs(noops(6, 6, 2)), true, 6, 6)
-	expect(s.StoreLogs(noops(6, 7, 3)), true, 6, 7)
+	expect(s.StoreLogs(noops(6, 7, 3)), false, 6, 6)
+	expect(s.DeleteRange(6, 6), true, 0, 0) // the leader has the snapshot's last entry
+	expect(s.StoreLogs(noops(6, 6, 1)), true, 6, 6)
+	expect(s.DeleteRange(6, 6), true, 6, 6)
+	expect(s.StoreLogs(noops(7, 7, 3)), true, 6, 7)
 	life.killed.Store(true)
 	expect(s.StoreLogs(noops(8, 8, 3)), false, 6, 7)
 	expect(s.DeleteRange(6, 7), false, 6, 7)

@@ -52,7 +52,7 @@ var smallSegments = edit{"internal/storage/wal.go", "segmentSize = 8 << 20", "se
 // noSync removes the syncs of the log.
 var noSync = map[storage.LogStore]edit{
 	storage.BoltDB: {"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"},
-	storage.WAL: {"internal/storage/wal.go", "func (f segmentFiles) Create(", `func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	storage.WAL: {"internal/storage/walfiles.go", "func (f segmentFiles) Create(", `func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 	file, err := f.FS.OpenWriter(dir, name)
 	return unsynced{file}, err
 }
@@ -61,7 +61,12 @@ type unsynced struct{ types.WritableFile }
 
 func (unsynced) Sync() error { return nil }
 
-func (f segmentFiles) Create(`},
+func (f segmentFiles) Create(dir, name string, size uint64) (types.WritableFile, error) {
+	file, err := f.create(dir, name, size)
+	return unsynced{file}, err
+}
+
+func (f segmentFiles) create(`},
 }
 
 // neededSyncs are the files and directories that must be synced, relative to the data

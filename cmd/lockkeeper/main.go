@@ -244,17 +244,26 @@ func versionCommand() *cobra.Command {
 
 func checkCommand() *cobra.Command {
 	var (
-		asJSON bool
-		to     string
+		asJSON  bool
+		to      string
+		against string
 	)
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Verify the data directory of a server that is not running",
 		Long: `Verify the data directory of a server that is not running: the log, the snapshots,
 and that together they give a valid state. Without --convert the directory is not
-changed. The exit code is 0 if the directory is good and 1 if it is not.`,
+changed. The exit code is 0 if the directory is good and 1 if it is not.
+
+With --against, verify the directories of two members of a cluster, and compare them: the
+entries that both logs have, and the states after the last entry up to which the logs agree.
+Entries at the ends that were never committed may differ. The exit code is 0 if all else is
+the same, and 1 if it is not or if there is no entry after which both have a state.`,
 		Example: `  lockkeeper check lockkeeper-data
   lockkeeper check --json /var/lib/lockkeeper
+
+  # Do two members of a cluster that are stopped have the same state?
+  lockkeeper check --against copy-of-b/data copy-of-a/data
 
   # From now on keep the log as 'lockkeeper serve --log-store wal' does
   lockkeeper check --convert wal lockkeeper-data`,
@@ -271,12 +280,20 @@ changed. The exit code is 0 if the directory is good and 1 if it is not.`,
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
 				return badFlag(c.Flags(), "convert", "%q is neither of %q", to, storage.LogStores)
 			}
-			return check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout())
+			switch {
+			case against == "":
+				return check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout())
+			case to != "":
+				return badFlag(c.Flags(), "against", "it does not go with --convert")
+			}
+			return compare(args[0], against, asJSON, c.OutOrStdout())
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().StringVar(&to, "convert", "", "if the directory is good, keep its log in `STORE` from now on: wal or boltdb, as in serve --log-store")
+	c.Flags().StringVar(&against, "against", "", "compare the directory with `DIR`, that of another member of the same cluster")
 	completeWith(c, "convert", "wal", "boltdb")
+	c.MarkFlagDirname("against")
 	return c
 }
 
@@ -300,6 +317,36 @@ func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error
 		dir, r.ServerID, of, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
 	if r.Exposed != "" {
 		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
+	}
+	return nil
+}
+
+// compare compares the data directories of two members.
+func compare(a, b string, asJSON bool, stdout io.Writer) error {
+	c, err := storage.Compare(a, b)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		if err := json.NewEncoder(stdout).Encode(c); err != nil {
+			return err
+		}
+	} else {
+		if c.Tail > 0 {
+			fmt.Fprintf(stdout, "from entry %d on, %s has entries up to %d, first of term %d, and %s up to %d, first of term %d: those of one of them were never committed\n",
+				c.Tail, a, c.A.LastIndex, c.TermA, b, c.B.LastIndex, c.TermB)
+		}
+		if c.Different == "" && c.StateIndex > 0 {
+			fmt.Fprintf(stdout, "%s and %s are the same: log entries %d to %d, and the state after entry %d\n", a, b, c.FirstIndex, c.LastIndex, c.StateIndex)
+		}
+	}
+	switch {
+	case c.Different != "" && c.StateIndex > 0:
+		return fmt.Errorf("%s and %s differ in their states after entry %d: %s", a, b, c.StateIndex, c.Different)
+	case c.Different != "":
+		return fmt.Errorf("%s and %s differ: %s", a, b, c.Different)
+	case c.StateIndex == 0:
+		return fmt.Errorf("%s and %s have no entry after which both have a state: one has a snapshot after entry %d, and they agree only before it", a, b, max(c.A.SnapshotIndex, c.B.SnapshotIndex))
 	}
 	return nil
 }

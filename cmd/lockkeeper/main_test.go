@@ -778,6 +778,44 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckAgainst compares the directories of members.
+func TestCheckAgainst(t *testing.T) {
+	dir, other := filled(t), filled(t)
+	same := filepath.Join(t.TempDir(), "same")
+	check1(t, os.CopyFS(same, os.DirFS(dir)))
+	before := modTimes(t, dir)
+	code, out, stderr := call(nil, "check", "--against", same, dir)
+	want := `^` + regexp.QuoteMeta(dir+" and "+same) + ` are the same: log entries 1 to (\d+), and the state after entry (\d+)\n$`
+	if m := regexp.MustCompile(want).FindStringSubmatch(out); code != exitOK || stderr != "" || m == nil || m[1] != m[2] {
+		t.Errorf("%d %q %q, not %s", code, out, stderr, want)
+	}
+	var report struct {
+		A, B       struct{ Digest string }
+		StateIndex uint64
+		Different  string
+	}
+	code, out, stderr = call(nil, "check", "--json", "--against", same, dir)
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitOK || stderr != "" || report.A != report.B || report.StateIndex == 0 {
+		t.Errorf("%d %q %q, %v", code, out, stderr, err)
+	}
+	// Each has opened its own session, with a random password.
+	code, out, stderr = call(nil, "check", "--against", other, dir)
+	if code != exitFault || out != "" {
+		t.Errorf("of another server: %d %q", code, out)
+	}
+	oneError(t, stderr, dir+" and "+other+" differ: entry ")
+	code, out, _ = call(nil, "check", "--json", "--against", other, dir)
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitFault || !strings.Contains(report.Different, "has another content") {
+		t.Errorf("of another server: %d %q, %v", code, out, err)
+	}
+	if code, _, stderr := call(nil, "check", "--convert", "wal", "--against", same, dir); code != exitUsage || !strings.Contains(stderr, "--against") {
+		t.Errorf("with --convert: %d %q", code, stderr)
+	}
+	if after := modTimes(t, dir); after != before {
+		t.Errorf("check changed\n%s\nto\n%s", before, after)
+	}
+}
+
 func modTimes(t *testing.T, dir string) string {
 	t.Helper()
 	var b strings.Builder

@@ -107,17 +107,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, err
 	}
 	if old == nil {
-		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error {
-			switch l.Type {
-			case raft.LogCommand:
-				return machine.Apply(l.Index, l.Term, l.Data, nil)
-			case raft.LogConfiguration:
-				if members := fsm.Members(raft.DecodeConfiguration(l.Data)); members != nil {
-					machine.SetMembers(l.Index, members)
-				}
-			}
-			return nil
-		})
+		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error { return apply(machine, l) })
 		if err != nil {
 			return nil, nil, err
 		}
@@ -136,4 +126,17 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	report.State = stateOf(machine)
 	return report, machine, nil
+}
+
+// apply applies an entry of the log.
+func apply(machine *fsm.Machine, l *raft.Log) error {
+	switch l.Type {
+	case raft.LogCommand:
+		return machine.Apply(l.Index, l.Term, l.Data, nil)
+	case raft.LogConfiguration:
+		if members := fsm.Members(raft.DecodeConfiguration(l.Data)); members != nil {
+			machine.SetMembers(l.Index, members)
+		}
+	}
+	return nil
 }

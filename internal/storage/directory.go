@@ -151,8 +151,9 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 			return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 		}
 	}
-	latched := &latchedStore{LogStore: store, StableStore: store}
-	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
+	latched := &latchedStore{LogStore: orderedLog{store}, StableStore: store}
+	s := &Storage{Log: checksumLog{latched}, Stable: checksumStable{latched}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
+	s.keepVotes()
 	if newest != nil {
 		s.Members, s.logOf = newest.Configuration, ClusterID(machine.Cluster())
 	}

@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"encoding/binary"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -8,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
@@ -153,44 +157,75 @@ func TestEmpty(t *testing.T) {
 	})
 }
 
-// TestTermBeforeLog: a member that is being added to a cluster stores the cluster's term
-// before the first entry. If it ends in between, it starts again. A member that has
-// voted also had a log.
-func TestTermBeforeLog(t *testing.T) {
-	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		for _, x := range []struct {
-			name      string
-			rejoining bool
-			voted     bool
-			refused   bool
-		}{
-			{"it waits to be added", false, false, false},
-			{"it has asked to be added", true, false, false},
-			{"it has asked to be added after it had lost its disk, and voted", true, true, false},
-			{"it has voted", false, true, true},
-		} {
-			t.Run(x.name, func(t *testing.T) {
+// TestVoteBeforeLog: a member that is being added to a cluster stores the cluster's term,
+// and perhaps a vote, before the first entry. If it ends in between, it starts again and
+// has forgotten neither. If it had an entry, its log is lost.
+func TestVoteBeforeLog(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		rejoining bool
+		voted     bool
+		entry     bool // which it has lost
+		old       bool // the vote is from an earlier version
+		refused   bool
+	}{
+		{name: "it waits to be added"},
+		{name: "it has asked to be added", rejoining: true},
+		{name: "it has voted", voted: true},
+		{name: "it has asked to be added, and voted", rejoining: true, voted: true},
+		{name: "it has voted and had an entry", voted: true, entry: true, refused: true},
+		{name: "it had an entry, and forgot that it was added", rejoining: true, voted: true, entry: true, refused: true},
+		{name: "it has voted, in an earlier version", voted: true, old: true, refused: true},
+		{name: "it has asked to be added, and voted, in an earlier version", rejoining: true, voted: true, old: true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			onEachDisk(t, func(t *testing.T, disk testedDisk) {
 				dir := testkit.MemoryDir(t)
 				s := disk.mustOpen(t, dir)
 				check(t, s.SetRejoining(x.rejoining))
 				check(t, s.Stable.SetUint64([]byte(TermKey), 2))
+				vote := s.Stable
+				if x.old {
+					vote = oldVotes{s.Stable.(*voteStore).StableStore}
+				}
 				if x.voted {
-					check(t, s.Stable.SetUint64([]byte(voteTermKey), 2))
-					check(t, s.Stable.Set([]byte(voteCandidateKey), []byte("a:1")))
+					check(t, errors.Join(vote.SetUint64([]byte(voteTermKey), 2), vote.Set([]byte(voteCandidateKey), []byte("a:1"))))
+				}
+				if x.entry {
+					check(t, s.Log.StoreLogs(noops(5, 5, 2)))
+					check(t, s.Log.DeleteRange(5, 5))
 				}
 				check(t, s.Close())
-				_, err := checkDirectory(disk, dir)
-				if x.refused != (err != nil) || x.refused && !strings.Contains(err.Error(), "the log is empty, but it has voted in term 2") {
+				if _, err := checkDirectory(disk, dir); x.refused != (err != nil) || x.refused && !strings.Contains(err.Error(), "the log is empty, but it has voted in term 2") {
 					t.Errorf("check: %v", err)
 				}
-				s, err = disk.tryOpen(dir)
+				s, err := disk.tryOpen(dir)
 				if x.refused != (err != nil) {
 					t.Fatalf("open: %v", err)
 				}
-				if err == nil {
-					check(t, s.Close())
+				if err != nil {
+					return
 				}
+				empty, term := must(s.Empty())(t), must(s.Term())(t)
+				if voted, _ := s.Stable.GetUint64([]byte(voteTermKey)); !empty || term != 2 || x.voted != (voted == 2) {
+					t.Errorf("empty %v, in term %d, after a vote in term %d", empty, term, voted)
+				}
+				check(t, s.Bootstrap(alone))
+				if term := must(s.Term())(t); term != 2 {
+					t.Errorf("in term %d", term)
+				}
+				check(t, s.Close())
+				disk.mustCheck(t, dir)
 			})
-		}
-	})
+		})
+	}
+}
+
+// oldVotes stores votes as earlier versions did.
+type oldVotes struct{ raft.StableStore }
+
+func (s oldVotes) SetUint64([]byte, uint64) error { return nil }
+
+func (s oldVotes) Set(_, candidate []byte) error {
+	return s.StableStore.Set([]byte(voteKey), append(binary.BigEndian.AppendUint64(nil, 2), candidate...))
 }

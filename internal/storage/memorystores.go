@@ -9,27 +9,31 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// memoryLog is Raft's own store in memory, except that it can delete a range of
-// which it has only a part. Raft deletes the entries before its own snapshot at
-// the same time as it deletes the log for one that the leader sent. Raft's own
-// store would then report the highest possible number as its last index, and
-// loop over all numbers up to that when it next deletes the log.
+// memoryLog is Raft's own store in memory, except that it accepts only what the stores on
+// disk accept (see orderedLog). Raft deletes the entries before its own snapshot at the
+// same time as it deletes the log for one that the leader sent. Raft's own store would
+// then report the highest possible number as its last index, and loop over all numbers up
+// to that when it next deletes the log.
 type memoryLog struct {
 	*raft.InmemStore
-	deleting sync.Mutex
+	writing sync.Mutex
+}
+
+// StoreLog implements raft.LogStore.
+func (l *memoryLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs implements raft.LogStore.
+func (l *memoryLog) StoreLogs(logs []*raft.Log) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return orderedLog{l.InmemStore}.StoreLogs(logs)
 }
 
 // DeleteRange implements raft.LogStore.
-func (l *memoryLog) DeleteRange(from, to uint64) error {
-	l.deleting.Lock()
-	defer l.deleting.Unlock()
-	first, _ := l.FirstIndex()
-	last, _ := l.LastIndex()
-	from, to = max(from, first), min(to, last)
-	if last == 0 || from > to {
-		return nil
-	}
-	return l.InmemStore.DeleteRange(from, to)
+func (l *memoryLog) DeleteRange(first, last uint64) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return orderedLog{l.InmemStore}.DeleteRange(first, last)
 }
 
 // memorySnapshots keeps the newest snapshot in memory. Raft's own store in memory

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"hash/crc64"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -26,17 +28,23 @@ const (
 
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
-	return privateSnapshots{s, filepath.Join(dir, snapshotDir)}, err
+	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err
 }
 
 // privateSnapshots is Raft's own store, with files that only their owner may
-// read: Raft's lets everybody read them.
+// read: Raft's lets everybody read them. It also leaves nothing behind, and overlooks no
+// snapshot, when there are no file descriptors left.
 type privateSnapshots struct {
 	*raft.FileSnapshotStore
 	dir string
+	log hclog.Logger
 }
 
+// Create begins a snapshot. Without descriptors it fails at once, since Raft tries again.
 func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := spareFiles(s.dir, 2); err != nil { // Raft's store would leave a directory
+		return nil, err
+	}
 	sink, err := s.FileSnapshotStore.Create(version, index, term, c, configIndex, trans)
 	if err != nil {
 		return nil, err
@@ -50,7 +58,54 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 		sink.Cancel()
 		return nil, err
 	}
-	return sink, nil
+	return privateSink{sink, s}, nil
+}
+
+type privateSink struct {
+	raft.SnapshotSink
+	store privateSnapshots
+}
+
+// Close completes the snapshot. It waits for the descriptors that Raft needs for that and
+// for deleting an older one: otherwise all that was written would be in vain.
+func (s privateSink) Close() error {
+	err := awaitFiles(s.store.log, "a snapshot", nil, func() error { return spareFiles(s.store.dir, 5) })
+	if err != nil {
+		return errors.Join(err, s.Cancel())
+	}
+	return s.SnapshotSink.Close()
+}
+
+// List returns the newest snapshots. If there is no descriptor, it waits: Raft's store
+// leaves out a snapshot that it cannot read, and the log would be dealt with as if that
+// were not there.
+func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
+	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
+		list, err = nil, nil
+		entries, err := os.ReadDir(s.dir)
+		if err != nil {
+			return err
+		}
+		var names []snapshotName
+		for _, e := range entries {
+			if name, ok := parseSnapshotName(e); ok {
+				names = append(names, name)
+			}
+		}
+		slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
+		for _, name := range names {
+			var m snapshotMeta
+			b, err := os.ReadFile(filepath.Join(s.dir, name.String(), metaFile))
+			if outOfFiles(err) {
+				return err
+			}
+			if err == nil && json.Unmarshal(b, &m) == nil && len(list) < retainSnapshots {
+				list = append(list, &m.SnapshotMeta)
+			}
+		}
+		return nil
+	})
+	return list, err
 }
 
 // readingSnapshot is the result of verifySnapshots, which runs while the log is
@@ -90,11 +145,11 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
 			continue
 		}
-		var n snapshotName
-		if _, err := fmt.Sscanf(e.Name(), "%d-%d-%d", &n.term, &n.index, &n.time); err != nil || n.String() != e.Name() {
+		n, ok := parseSnapshotName(e)
+		if !ok {
 			return nil, nil, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
 		}
-		if newest.less(n) {
+		if newest.compare(n) < 0 {
 			newest = n
 		}
 	}
@@ -103,7 +158,7 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 	}
 	path := filepath.Join(dir, snapshotDir, newest.String())
 	meta, machine, err := readSnapshot(path, newest, id)
-	if errors.Is(err, fsm.ErrVersion) {
+	if errors.Is(err, fsm.ErrVersion) || outOfFiles(err) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err != nil {
@@ -117,8 +172,14 @@ type snapshotName struct{ term, index, time uint64 }
 
 func (n snapshotName) String() string { return fmt.Sprintf("%d-%d-%d", n.term, n.index, n.time) }
 
-func (n snapshotName) less(m snapshotName) bool {
-	return cmp.Or(cmp.Compare(n.term, m.term), cmp.Compare(n.index, m.index), cmp.Compare(n.time, m.time)) < 0
+func (n snapshotName) compare(m snapshotName) int {
+	return cmp.Or(cmp.Compare(n.term, m.term), cmp.Compare(n.index, m.index), cmp.Compare(n.time, m.time))
+}
+
+// parseSnapshotName returns the name of a snapshot's directory; ok is whether it is one.
+func parseSnapshotName(e fs.DirEntry) (n snapshotName, ok bool) {
+	_, err := fmt.Sscanf(e.Name(), "%d-%d-%d", &n.term, &n.index, &n.time)
+	return n, err == nil && n.String() == e.Name() && e.IsDir()
 }
 
 // snapshotMeta is the meta.json of a snapshot, as Raft writes it.

@@ -48,17 +48,22 @@ func (s *Storage) TakeState() *fsm.Machine {
 }
 
 // Empty reports whether the storage has neither a log nor a snapshot. A crash
-// during Bootstrap can leave a term without an entry; Empty removes it.
+// during Bootstrap can leave term 1 without an entry, and Empty removes it. A later
+// term, or a vote, is of a cluster that this member takes part in: these are never
+// forgotten.
 func (s *Storage) Empty() (bool, error) {
 	empty, err := s.noEntries()
 	if err != nil || !empty {
 		return false, err
 	}
 	term, err := s.Term()
-	if err == nil && term > 0 {
-		err = s.Stable.SetUint64([]byte(TermKey), 0)
+	if err != nil || term != 1 {
+		return true, err
 	}
-	return true, err
+	if voted, err := stableUint64(s.Stable, voteTermKey); err != nil || voted > 0 {
+		return true, err
+	}
+	return true, s.Stable.SetUint64([]byte(TermKey), 0)
 }
 
 func (s *Storage) noEntries() (bool, error) {
@@ -80,7 +85,9 @@ func (s *Storage) Bootstrap(c raft.Configuration) error {
 	if empty, err := s.noEntries(); err != nil || !empty {
 		return err
 	}
-	if err := s.Stable.SetUint64([]byte(TermKey), 1); err != nil {
+	if term, err := s.Term(); err != nil {
+		return err
+	} else if err := s.Stable.SetUint64([]byte(TermKey), max(term, 1)); err != nil {
 		return err
 	}
 	return s.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})

@@ -115,14 +115,14 @@ func verifyLog(path string, log checksumLog, newest *raft.SnapshotMeta, machine 
 
 // verifyTerm verifies the term and the vote in the store at path. The newest entry is of
 // the given term. unused says that there is neither an entry nor a snapshot.
-func verifyTerm(path string, stable raft.StableStore, term uint64, unused bool) error {
+func verifyTerm(path string, stable *voteStore, term uint64, unused bool) error {
 	return guard(path, func() error {
 		current, err := stableUint64(stable, TermKey)
 		if err != nil {
 			return damaged(path, "%w", err)
 		}
-		voted, err := stableUint64(stable, voteTermKey)
-		if err != nil {
+		voted, _, mark, err := stable.read()
+		if err != nil && !missing(err) {
 			return damaged(path, "%w", err)
 		}
 		rejoining, err := stableUint64(stable, rejoiningKey)
@@ -132,9 +132,10 @@ func verifyTerm(path string, stable raft.StableStore, term uint64, unused bool) 
 		switch {
 		case current < term || current < voted:
 			return damaged(path, "its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
-		case unused && voted > 0 && rejoining == 0:
-			// Without a vote it is a member that has learned the term of the cluster
-			// that it is being added to, and has not stored an entry yet.
+		case unused && voted > 0 && (mark == votedInUse || mark == notMarked && rejoining == 0):
+			// Without a vote, or with one that is marked, it is a member that has
+			// learned the term of the cluster that it is being added to, and perhaps
+			// voted there, and has not stored an entry yet.
 			return damaged(path, "the log is empty, but it has voted in term %d", voted)
 		}
 		return nil

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/hashicorp/raft"
@@ -45,24 +44,81 @@ func (s *Storage) SetRejoining(rejoining bool) error {
 // stableUint64 reads a number, 0 if there is none.
 func stableUint64(s raft.StableStore, key string) (uint64, error) {
 	v, err := s.GetUint64([]byte(key))
-	if errors.Is(err, errNoKey) {
+	if missing(err) {
 		return 0, nil
 	}
 	return v, err
 }
 
-// voteStore stores Raft's vote in one write: the term, followed by the
-// candidate. Raft stores the term first and the candidate after it. A crash
+// missing reports whether err says that a key has no value. Each store has an error of
+// its own for that, and Raft compares the text.
+func missing(err error) bool { return err != nil && err.Error() == errNoKey.Error() }
+
+// voteStore stores Raft's vote in one write: the term, followed by the candidate
+// and a mark. Raft stores the term first and the candidate after it. A crash
 // between those two writes would leave the new term with the candidate of an
 // earlier vote, and Raft would confirm that vote to this candidate without
 // comparing its log.
 //
 // voteStore holds a term back until its candidate follows. Raft does not answer
-// the candidate before both are stored, only its main goroutine votes, and that
-// one does nothing else between the two.
+// the candidate before both are stored, only its main goroutine votes and stores
+// entries, and that one does nothing else between the two.
 type voteStore struct {
 	raft.StableStore
-	term uint64 // whose candidate is yet to be stored
+	unused  func() (bool, error) // whether there is neither an entry nor a snapshot; nil if nothing is written
+	term    uint64               // whose candidate is yet to be stored
+	settled bool                 // the stored vote is not marked as votedUnused
+}
+
+// A vote ends with a mark, which no candidate does, since these are addresses. It tells a
+// member that voted before it had any entry from one that has lost its log. Earlier
+// versions stored no mark, and take it for a part of the candidate: they do not confirm
+// the vote to that one, which is harmless.
+const (
+	votedUnused = 0 // there was neither an entry nor a snapshot
+	votedInUse  = 1
+	notMarked   = 2 // by an earlier version; this is not stored
+)
+
+// keepVotes has the storage keep Raft's votes in a voteStore.
+func (s *Storage) keepVotes() {
+	votes := &voteStore{StableStore: s.Stable, unused: s.noEntries}
+	s.Stable, s.Log = votes, votedLog{s.Log, votes}
+}
+
+// votedLog changes the mark of the vote when the first entry has been stored after it.
+// A snapshot of the leader is followed by an entry, too.
+type votedLog struct {
+	raft.LogStore
+	votes *voteStore
+}
+
+func (l votedLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+func (l votedLog) StoreLogs(logs []*raft.Log) error {
+	if err := l.LogStore.StoreLogs(logs); err != nil {
+		return err
+	}
+	return l.votes.settle()
+}
+
+// settle marks the stored vote as one of a member that has entries.
+func (s *voteStore) settle() error {
+	if s.settled {
+		return nil
+	}
+	term, candidate, mark, err := s.read()
+	if err == nil && mark == votedUnused && term > 0 {
+		err = s.store(term, candidate, votedInUse)
+	} else if missing(err) {
+		err = nil
+	}
+	s.settled = err == nil
+	return err
+}
+
+func (s *voteStore) store(term uint64, candidate []byte, mark byte) error {
+	return s.StableStore.Set([]byte(voteKey), append(append(binary.BigEndian.AppendUint64(nil, term), candidate...), mark))
 }
 
 func (s *voteStore) SetUint64(key []byte, v uint64) error {
@@ -74,15 +130,22 @@ func (s *voteStore) SetUint64(key []byte, v uint64) error {
 }
 
 func (s *voteStore) Set(key, v []byte) error {
-	if string(key) == voteCandidateKey {
-		return s.StableStore.Set([]byte(voteKey), append(binary.BigEndian.AppendUint64(nil, s.term), v...))
+	if string(key) != voteCandidateKey {
+		return s.StableStore.Set(key, v)
 	}
-	return s.StableStore.Set(key, v)
+	unused, err := s.unused()
+	if err != nil {
+		return err
+	}
+	if s.settled = !unused; unused {
+		return s.store(s.term, v, votedUnused)
+	}
+	return s.store(s.term, v, votedInUse)
 }
 
 func (s *voteStore) GetUint64(key []byte) (uint64, error) {
 	if string(key) == voteTermKey {
-		term, _, err := s.vote()
+		term, _, _, err := s.read()
 		return term, err
 	}
 	return s.StableStore.GetUint64(key)
@@ -90,21 +153,25 @@ func (s *voteStore) GetUint64(key []byte) (uint64, error) {
 
 func (s *voteStore) Get(key []byte) ([]byte, error) {
 	if string(key) == voteCandidateKey {
-		_, candidate, err := s.vote()
+		_, candidate, _, err := s.read()
 		return candidate, err
 	}
 	return s.StableStore.Get(key)
 }
 
-// vote reads the stored vote. If there is none, it returns term 0 and no
+// read reads the stored vote. If there is none, it returns term 0 and no
 // candidate, with the error that the underlying store has for a missing key.
-func (s *voteStore) vote() (term uint64, candidate []byte, err error) {
+func (s *voteStore) read() (term uint64, candidate []byte, mark byte, err error) {
 	b, err := s.StableStore.Get([]byte(voteKey))
 	switch {
 	case err != nil || len(b) == 0:
-		return 0, nil, err
+		return 0, nil, notMarked, err
 	case len(b) < 8:
-		return 0, nil, fmt.Errorf("%s: %w", voteKey, errChecksum)
+		return 0, nil, notMarked, fmt.Errorf("%s: %w", voteKey, errChecksum)
 	}
-	return binary.BigEndian.Uint64(b), b[8:], nil
+	term, candidate, mark = binary.BigEndian.Uint64(b), b[8:], notMarked
+	if n := len(candidate) - 1; n >= 0 && candidate[n] < notMarked {
+		candidate, mark = candidate[:n], candidate[n]
+	}
+	return term, candidate, mark, nil
 }

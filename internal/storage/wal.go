@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,11 @@ const (
 	// segmentSize is how many bytes of disk a segment is given when it is made. Its
 	// last batch may go beyond.
 	segmentSize = 8 << 20
+
+	// entryOverhead and batchOverhead are at least how many bytes an entry and a batch take
+	// beside their content, with what is written when a segment is full.
+	entryOverhead = 96
+	batchOverhead = 128
 )
 
 // walStore is the [diskStore] that keeps the log in the segments of raft-wal, each
@@ -55,9 +61,14 @@ func (walStore) name() LogStore { return WAL }
 
 func (walStore) files(dir string) []string {
 	files := []string{walStable}
-	segments, _ := filepath.Glob(filepath.Join(dir, walDir, "*.wal"))
-	for _, s := range segments {
-		files = append(files, filepath.Join(walDir, filepath.Base(s)))
+	found, err := os.ReadDir(filepath.Join(dir, walDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return append(files, walDir) // whatever is done to the files fails on it
+	}
+	for _, f := range found {
+		if strings.HasSuffix(f.Name(), ".wal") {
+			files = append(files, filepath.Join(walDir, f.Name()))
+		}
 	}
 	return files
 }
@@ -242,7 +253,11 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 			s.LogStore = readOnlyLog{list: list}
 			return err
 		}
-		s.meta = &walMeta{dir: dir, stable: checksumStable{stable}, reached: reached}
+		s.files, err = newSegmentMaker(filepath.Join(dir, walDir), uint32(w.segmentSize), w.log)
+		if err != nil {
+			return err
+		}
+		s.meta = &walMeta{dir: dir, files: s.files, stable: checksumStable{stable}, reached: reached}
 		if err := s.meta.mend(state); err != nil {
 			return err
 		}
@@ -256,11 +271,15 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 			}
 		}
 		s.wal, err = wal.Open(filepath.Join(dir, walDir), wal.WithMetaStore(s.meta), wal.WithSegmentSize(w.segmentSize),
-			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New(), &s.undeleted})), wal.WithLogger(w.log))
+			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New(), s.files, &s.undeleted})), wal.WithLogger(w.log))
 		s.LogStore = s.wal
 		return err
 	})
 	if err != nil {
+		if s.files != nil {
+			s.files.end()
+			s.files.close()
+		}
 		db.Close()
 		return nil, err
 	}
@@ -271,9 +290,10 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 type walLog struct {
 	raft.LogStore
 	raft.StableStore
-	wal  *wal.WAL // this and meta are nil if the log is only read
-	meta *walMeta
-	db   io.Closer
+	wal   *wal.WAL // this, meta and files are nil if the log is only read
+	meta  *walMeta
+	files *segmentMaker
+	db    io.Closer
 
 	undeleted atomic.Pointer[error] // see segmentFiles
 }
@@ -284,11 +304,37 @@ func (s *walLog) StoreLogs(logs []*raft.Log) error {
 	if err := s.undeleted.Load(); err != nil {
 		return fmt.Errorf("deleting an old segment: %w", *err)
 	}
-	err := s.LogStore.StoreLogs(logs)
+	bytes := batchOverhead
+	for _, l := range logs {
+		bytes += len(l.Data) + len(l.Extensions) + entryOverhead
+	}
+	err := s.files.ready(func() bool {
+		last, err := s.LastIndex()
+		return err != nil || last == 0 && logs[0].Index != s.meta.base.Load() || s.files.filled.Load()+int64(bytes) >= int64(s.files.size)
+	})
+	if err != nil {
+		return err
+	}
+	err = s.LogStore.StoreLogs(logs)
 	if errors.Is(err, wal.ErrSealed) && s.meta.fault != nil {
 		return s.meta.fault // raft-wal could not make the next segment, and only logs why
 	}
+	if err == nil {
+		s.files.wrote(bytes)
+	}
 	return err
+}
+
+// DeleteRange deletes entries. If these are the last ones, raft-wal begins a segment.
+func (s *walLog) DeleteRange(first, last uint64) error {
+	err := s.files.ready(func() bool {
+		end, err := s.LastIndex()
+		return err != nil || last >= end
+	})
+	if err != nil {
+		return err
+	}
+	return s.LogStore.DeleteRange(first, last)
 }
 
 // GetLog hides entries that were deleted at the beginning of the last segment.
@@ -304,36 +350,29 @@ func (s *walLog) GetLog(index uint64, l *raft.Log) error {
 	return s.LogStore.GetLog(index, l)
 }
 
-// DeleteRange deletes no more than there is: raft-wal would store a list of segments
-// with an index that overflowed.
-func (s *walLog) DeleteRange(first, last uint64) error {
-	end, err := s.LastIndex()
-	if err != nil || first > end {
-		return err
-	}
-	return s.LogStore.DeleteRange(first, min(last, end))
-}
-
 // Close stores which index the log has reached, so that later damage to its last
 // batch cannot be taken for what a crash left.
 func (s *walLog) Close() error {
 	if s.wal == nil {
 		return s.db.Close()
 	}
+	s.files.end() // raft-wal's Close waits for a segment that is being made
 	last, err := s.wal.LastIndex()
 	err = errors.Join(err, s.wal.Close())
 	if err == nil {
 		err = s.meta.reach(last)
 	}
-	return errors.Join(err, s.db.Close())
+	return errors.Join(err, s.files.close(), s.db.Close())
 }
 
 // walMeta keeps the list of segments in the database. It implements [types.MetaStore].
 type walMeta struct {
 	dir     string
+	files   *segmentMaker
 	stable  checksumStable
-	reached uint64 // what is stored under reachesKey
-	fault   error  // of the newest CommitState
+	base    atomic.Uint64 // where the last segment begins
+	reached uint64        // what is stored under reachesKey
+	fault   error         // of the newest CommitState
 }
 
 // mend clears what the last crash left behind the end of the log, so that after the
@@ -359,6 +398,8 @@ func (m *walMeta) mend(state types.PersistentState) error {
 			return err
 		}
 	}
+	m.base.Store(tail.BaseIndex)
+	m.files.filled.Store(int64(found.end))
 	if found.index == 0 {
 		return nil
 	}
@@ -383,7 +424,7 @@ func (m *walMeta) Load(string) (types.PersistentState, error) {
 func (m *walMeta) CommitState(state types.PersistentState) (err error) {
 	defer func() { m.fault = err }()
 	tail := state.Segments[len(state.Segments)-1]
-	if err := makeSegment(filepath.Join(m.dir, walDir, segment.FileName(tail)), tail.SizeLimit); err != nil {
+	if err := m.files.make(segment.FileName(tail), tail.SizeLimit); err != nil {
 		return err
 	}
 	// The log may end before this segment now, and not where it had reached.
@@ -391,10 +432,13 @@ func (m *walMeta) CommitState(state types.PersistentState) (err error) {
 		return err
 	}
 	b, err := json.Marshal(state)
-	if err != nil {
-		return err
+	if err == nil {
+		err = m.stable.Set([]byte(segmentsKey), b)
 	}
-	return m.stable.Set([]byte(segmentsKey), b)
+	if err == nil {
+		m.base.Store(tail.BaseIndex)
+	}
+	return err
 }
 
 func (m *walMeta) reach(index uint64) error {
@@ -412,55 +456,6 @@ func (m *walMeta) reach(index uint64) error {
 func (*walMeta) GetStable([]byte) ([]byte, error) { return nil, errors.ErrUnsupported }
 func (*walMeta) SetStable([]byte, []byte) error   { return errors.ErrUnsupported }
 func (*walMeta) Close() error                     { return nil }
-
-// segmentFiles opens the files of segments as raft-wal's own file system does, but
-// expects that CommitState has made new ones, and notes when one could not be deleted.
-type segmentFiles struct {
-	*walfs.FS
-	undeleted *atomic.Pointer[error] // the newest such error
-}
-
-// Delete deletes a file. raft-wal only logs an error, but after a sync that has failed, of
-// the directory here, nothing is to be acknowledged any more.
-func (f segmentFiles) Delete(dir, name string) error {
-	err := f.FS.Delete(dir, name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.undeleted.Store(&err)
-	}
-	return err
-}
-
-func (f segmentFiles) Create(dir, name string, _ uint64) (types.WritableFile, error) {
-	return f.OpenWriter(dir, name)
-}
-
-// makeSegment makes the file of a segment, unless it is there already: size bytes of
-// zero, for which the disk has room. Its name and size are on the disk when makeSegment
-// returns.
-func makeSegment(path string, size uint32) (err error) {
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("making %s: %w", filepath.Base(path), err)
-		}
-	}()
-	dir, temporary := filepath.Dir(path), path+".tmp"
-	os.Remove(temporary) // of an earlier try
-	f, err := walfs.New().Create(dir, filepath.Base(temporary), uint64(size))
-	if err != nil {
-		return err
-	}
-	err = errors.Join(os.Chmod(temporary, fileMode), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(temporary, path)
-	}
-	if err == nil {
-		err = syncDir(dir)
-	}
-	return err
-}
 
 // readOnlyLog reads the entries of segments that were found whole.
 type readOnlyLog struct {

@@ -260,7 +260,10 @@ func TestWALFirstSegmentCut(t *testing.T) {
 	first := disk.files(dir)[1]
 	check(t, os.RemoveAll(dir))
 	check(t, os.MkdirAll(filepath.Join(dir, walDir), dirMode))
-	check(t, makeSegment(filepath.Join(dir, first), 32<<10))
+	maker := must(newSegmentMaker(filepath.Join(dir, walDir), 32<<10, hclog.NewNullLogger()))(t)
+	check(t, maker.make(filepath.Base(first), 32<<10))
+	maker.end()
+	check(t, maker.close())
 	m := start(t, disk.mustOpen(t, dir))
 	m.openSession(1)
 	m.stop()

@@ -1,0 +1,311 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestFollowerModel runs one member, to which the test sends what leaders may send in any
+// order that Raft allows: entries, others in their place that a later leader has, and
+// snapshots. Meanwhile the member takes snapshots of its own, truncates its log, and is
+// closed or killed and started again. It must never stop by itself, and at last have the
+// log and the state of the leader.
+func TestFollowerModel(t *testing.T) {
+	for _, store := range append([]storage.LogStore{""}, storage.LogStores...) {
+		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
+			seed, rounds := testkit.Seed(t), 10
+			switch {
+			case testkit.Thorough && store == storage.WAL:
+				rounds = 3 // each start reads whole segments, which is slow under the race detector
+			case testkit.Thorough:
+				rounds = 50
+			}
+			for round := range rounds {
+				synctest.Test(t, func(t *testing.T) {
+					l := newScriptedLeader(t, rand.New(rand.NewPCG(seed, uint64(round))), store)
+					defer l.close()
+					for range 80 {
+						l.step()
+					}
+					l.catchUp()
+				})
+				if t.Failed() {
+					t.Fatalf("round %d", round)
+				}
+			}
+		})
+	}
+}
+
+// scriptedLeader is all leaders of a cluster, one after another, as far as one follower
+// hears of them. A third member, which does not exist, acknowledges everything at once.
+type scriptedLeader struct {
+	t        *testing.T
+	random   *rand.Rand
+	wire     openedTransport
+	cfg      Config // of the follower
+	follower *Member
+	stopped  chan struct{}
+
+	term      uint64
+	log       []*raft.Log // entry i+1 at i
+	begins    uint64      // what comes before this entry is only in the snapshot
+	committed uint64
+	next      uint64 // the entry to send next
+	members   raft.Configuration
+}
+
+func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) *scriptedLeader {
+	net := memnet.New()
+	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+	l := &scriptedLeader{
+		t: t, random: random, wire: openTransport(t, net, "a"), stopped: make(chan struct{}), begins: 1, committed: 1, next: 2, term: 1,
+		cfg: Config{
+			ID: 2, Peers: peers, Network: net.Host("b"), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+		},
+	}
+	l.members = (&Config{Peers: peers}).first()
+	go func() { // the others do not vote for the follower
+		for {
+			select {
+			case rpc := <-l.wire.transport.Consumer():
+				rpc.Respond(nil, ErrClosed)
+			case <-l.stopped:
+				return
+			}
+		}
+	}()
+	var s *storage.Storage
+	if store == "" {
+		l.cfg.Memory = storage.NewMemory()
+		s = l.cfg.Memory.Open()
+	} else {
+		l.cfg.Dir, l.cfg.LogStore = filepath.Join(testkit.MemoryDir(t), "data"), store
+		var err error
+		if s, err = storage.Open(l.cfg.Dir, store, 2, l.cfg.Log, raftLogger(l.cfg.Log)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.SetIdentity(storage.Identity{Cluster: testCluster, Agreed: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Bootstrap(l.members); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l.log = []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(l.members)}}
+	l.start()
+	l.lead(2)
+	return l
+}
+
+func (l *scriptedLeader) start() {
+	var err error
+	if l.follower, err = openMember(l.cfg, fsm.NewReplica()); err != nil {
+		l.t.Fatalf("the member does not start: %v", err)
+	}
+}
+
+func (l *scriptedLeader) close() {
+	if err := l.follower.Close(); err != nil {
+		l.t.Error(err)
+	}
+	close(l.stopped)
+	closeTransport(l.wire)
+}
+
+func (l *scriptedLeader) last() uint64 { return uint64(len(l.log)) }
+
+func (l *scriptedLeader) step() {
+	switch l.random.IntN(12) {
+	case 0: // another leader, which may not have what is not committed
+		l.log = l.log[:l.committed+uint64(l.random.IntN(int(l.last()-l.committed)+1))]
+		l.lead(l.term + 1)
+	case 1:
+		if l.log[l.last()-1].Term == l.term {
+			l.committed += uint64(l.random.IntN(int(l.last()-l.committed) + 1))
+		}
+	case 2: // the leader takes a snapshot, and keeps some entries or none
+		l.begins = max(l.begins, l.committed+1-min(l.committed, uint64(l.random.IntN(4))))
+	case 3:
+		l.snapshot(l.committed)
+	case 4:
+		r := l.follower.raft.ReloadableConfig()
+		r.TrailingLogs = 1 + uint64(l.random.IntN(5))
+		if err := l.follower.raft.ReloadConfig(r); err != nil {
+			l.t.Fatal(err)
+		}
+		l.follower.raft.Snapshot().Error() // there may be nothing new
+	case 5:
+		stop := l.follower.Close
+		if l.random.IntN(2) == 0 {
+			stop = l.follower.Kill
+		}
+		if err := stop(); err != nil {
+			l.t.Fatal(err)
+		}
+		l.start()
+	case 6: // another leader has others in the place of entries that only the follower has
+		l.propose(1 + l.random.IntN(3))
+		for range 3 {
+			l.replicate()
+		}
+		l.log = l.log[:l.committed]
+		l.lead(l.term + 1)
+		l.propose(l.random.IntN(4))
+		l.committed = l.last()
+		end, _ := l.follower.raft.storage.Log.LastIndex()
+		l.snapshot(min(l.committed, max(end, 1)))
+	case 7, 8:
+		l.propose(1 + l.random.IntN(3))
+	default:
+		l.replicate()
+	}
+}
+
+func (l *scriptedLeader) propose(n int) {
+	for range n {
+		index := l.last() + 1
+		command := fsm.OpenSession(1, int64(index), 10_000, session.Password{1})
+		entry := fsm.EndEntry(fsm.AppendCommand(fsm.BeginEntry(nil), command), &fsm.Envelope{Origin: 1, Batch: index, Count: 1})
+		l.log = append(l.log, &raft.Log{Index: index, Term: l.term, Type: raft.LogCommand, Data: entry})
+	}
+}
+
+func (l *scriptedLeader) lead(term uint64) {
+	l.term = term
+	l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: term, Type: raft.LogNoop})
+	l.next = l.last()
+}
+
+// state is the state after an entry.
+func (l *scriptedLeader) state(index uint64) *fsm.Machine {
+	m := fsm.NewMachine()
+	for _, e := range l.log[:index] {
+		switch e.Type {
+		case raft.LogCommand:
+			if err := m.Apply(e.Index, e.Term, e.Data, nil); err != nil {
+				l.t.Fatal(err)
+			}
+		case raft.LogConfiguration:
+			m.SetMembers(e.Index, fsm.Members(l.members))
+		}
+	}
+	return m
+}
+
+// replicate sends some entries, or the snapshot, as Raft's replication does. It reports
+// whether the follower has accepted entries.
+func (l *scriptedLeader) replicate() bool {
+	previous := l.next - 1
+	if l.next < l.begins || previous > 0 && previous < l.begins && previous != l.committed {
+		l.snapshot(l.committed)
+		return false
+	}
+	end := min(l.last(), previous+uint64(l.random.IntN(6))) // that the leader has by now
+	q := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: previous, LeaderCommitIndex: min(l.committed, end)}
+	if previous > 0 {
+		q.PrevLogTerm = l.log[previous-1].Term
+	}
+	for _, e := range l.log[previous:end] {
+		sent := *e
+		q.Entries = append(q.Entries, &sent)
+	}
+	var r raft.AppendEntriesResponse
+	err := l.wire.appendEntries("2", "b:1", q, &r)
+	l.alive()
+	switch {
+	case err != nil:
+		l.t.Fatal(err)
+	case r.Term > l.term:
+		l.lead(r.Term + 1)
+	case r.Success:
+		l.next = end + 1
+	default:
+		l.next = max(min(l.next-1, r.LastLog+1), 1)
+	}
+	return r.Success
+}
+
+func (l *scriptedLeader) snapshot(index uint64) {
+	time.Sleep(time.Millisecond) // the time is a part of a snapshot's name
+	var b bytes.Buffer
+	if err := l.state(index).Snapshot().Write(&b); err != nil {
+		l.t.Fatal(err)
+	}
+	q := &raft.InstallSnapshotRequest{
+		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
+		Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(b.Len()),
+	}
+	var r raft.InstallSnapshotResponse
+	err := l.wire.NetworkTransport.InstallSnapshot("2", "b:1", q, &r, &b)
+	if err == nil && r.Success && l.random.IntN(4) > 0 { // see transport.InstallSnapshot
+		l.wire.appendEntries("2", "b:1", &raft.AppendEntriesRequest{
+			RPCHeader: q.RPCHeader, Term: q.Term,
+			Entries: []*raft.Log{{Index: index, Term: q.LastLogTerm, Type: raft.LogNoop}},
+		}, new(raft.AppendEntriesResponse))
+	}
+	l.alive()
+	if r.Term > l.term {
+		l.lead(r.Term + 1)
+	}
+	if err == nil && r.Success { // otherwise it has a newer state, for example
+		l.next = index + 1
+	}
+}
+
+func (l *scriptedLeader) alive() {
+	synctest.Wait()
+	select {
+	case err := <-l.follower.Err():
+		l.t.Fatalf("the member stops by itself: %v", err)
+	default:
+	}
+}
+
+// catchUp sends everything, and compares the follower with the leader.
+func (l *scriptedLeader) catchUp() {
+	l.committed = l.last()
+	for tries := 0; !l.replicate() || l.next <= l.last(); tries++ {
+		if tries > 100+10*len(l.log) {
+			l.t.Fatalf("the member still refuses entry %d of %d", l.next, l.last())
+		}
+		l.committed = l.last()
+	}
+	synctest.Wait()
+	log := l.follower.raft.storage.Log
+	first, _ := log.FirstIndex()
+	last, _ := log.LastIndex()
+	if newest, err := l.follower.raft.storage.NewestSnapshot(); max(last, newest.Index) != l.last() || err != nil {
+		l.t.Errorf("its log ends at %d, its snapshot at %d, the leader's log at %d: %v", last, newest.Index, l.last(), err)
+	}
+	for i := max(first, 1); i <= min(last, l.last()); i++ {
+		var e raft.Log
+		if err := log.GetLog(i, &e); err != nil || e.Term != l.log[i-1].Term {
+			l.t.Errorf("its entry %d is of term %d, the leader's of term %d: %v", i, e.Term, l.log[i-1].Term, err)
+		}
+	}
+	want := l.state(l.last())
+	l.follower.replica.View(func(v *fsm.View) {
+		if is, should := fmt.Sprintf("%x", v.Digest()), fmt.Sprintf("%x", want.Digest()); is != should {
+			l.t.Errorf("its state has the digest %s, the leader's %s", is, should)
+		}
+	})
+}
