@@ -54,6 +54,10 @@ func Compare(a, b string) (*Comparison, error) {
 	}
 	defer y.store.Close()
 	c := &Comparison{A: x.report, B: y.report}
+	if of, other := x.report.Cluster, y.report.Cluster; of != 0 && other != 0 && of != other {
+		c.Different = fmt.Sprintf("they belong to cluster %v and to cluster %v", of, other)
+		return c, nil
+	}
 	if err := c.entries(x, y); err != nil || c.Different != "" {
 		return c, err
 	}

@@ -48,6 +48,9 @@ func TestCompare(t *testing.T) {
 		check(t, m.machine.Apply(m.index, m.term, other, nil))
 		m.snapshot()
 	})
+	of := func(id ClusterID) string {
+		return grow(func(m *member) { check(t, m.s.SetIdentity(Identity{Cluster: id, Agreed: true})) })
+	}
 	expired := grow(func(m *member) { m.create(2, "/more", 0); m.openSession(77) })
 	for _, x := range []struct {
 		name, a, b string
@@ -57,6 +60,7 @@ func TestCompare(t *testing.T) {
 	}{
 		{"itself", base, copyDir(t, base), 0, last, ""},
 		{"longer", base, more, 0, last, ""},
+		{"of two clusters", of(7), of(8), 0, 0, "they belong to cluster 0000000000000007 and to cluster 0000000000000008"},
 		{"longer, the other way", more, base, 0, last, ""},
 		{"an uncommitted entry of another term", more, grow(func(m *member) { later(m); m.create(2, "/other", 0) }), last + 2, last + 1, ""},
 		{"another entry of the same term", more, grow(func(m *member) { m.create(2, "/other", 0) }), 0, 0, fmt.Sprintf("entry %d of term 4 has another content", last+2)},
