@@ -150,12 +150,13 @@ func (e *ensemble) leader() int {
 
 // memberStatus is the output of 'lockkeeper cluster status --json'.
 type memberStatus struct {
-	ID     uint64
-	Leader uint64
-	Term   uint64
-	Index  uint64
-	Zxid   int64
-	Digest string
+	ID      uint64
+	Leader  uint64
+	Term    uint64
+	Index   uint64
+	Zxid    int64
+	Digest  string
+	Cluster string
 }
 
 // cluster runs a 'lockkeeper cluster' command with member i.
