@@ -46,7 +46,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"successor that lost an election", []edit{
-		{"cluster/transport.go", "\t\tt.endElection(peerTimeout)\n", ""},
+		{"cluster/transport.go", "\t\t\tt.endElection(t.silence)\n", ""},
 	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},

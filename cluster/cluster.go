@@ -121,7 +121,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.lease = newLease(m.clock, m.raft, m.contacts)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.addr(), cfg.Log)
-		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
 	gate := newGate()
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, gate, m.peers, m.transport)

@@ -26,7 +26,7 @@ func openTransport(t *testing.T, network *memnet.Network, host string) (o opened
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport = newTransport(newNode(1), peers, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
+	o.transport = newTransport(newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
 	o.transport.open()
 	peers.wg.Go(peers.accept)
 	return o

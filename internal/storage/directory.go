@@ -23,6 +23,7 @@ import (
 //	raft/wal/        Raft's log, term and vote (see walStore), or
 //	raft/raft.db     the same (see boltStore)
 //	raft/snapshots/  Raft's snapshots, the newest two
+//	raft/*.tmp       a snapshot that is being received (see Spool)
 //
 // The log and the snapshots hold the passwords of sessions and the digests in
 // ACLs, so what is created here is readable only by its owner.
@@ -145,7 +146,7 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 		}
 	}
 	latched := &latchedStore{LogStore: store, StableStore: store}
-	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, state: machine, close: store.Close}
+	s := &Storage{Log: checksumLog{latched}, Stable: &voteStore{StableStore: checksumStable{latched}}, Snapshots: snaps, Name: dir, dir: dir, state: machine, close: store.Close}
 	if newest != nil {
 		s.Members = newest.Configuration
 	}

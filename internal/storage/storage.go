@@ -29,6 +29,7 @@ type Storage struct {
 	// opened; it is empty if there was none.
 	Members raft.Configuration
 
+	dir   string       // the data directory; empty if there is none
 	state *fsm.Machine // see TakeState
 	close func() error
 }
