@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/rand"
 	"io"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,14 +32,15 @@ func TestSilentDuringSnapshot(t *testing.T) {
 				release := make(chan struct{})
 				defer close(release)
 				var once sync.Once
+				from, to := hostOf(leader), hostOf(late)
 				came := func(w *wire) {
-					if w.kind != kindRaft || w.dialed || w.from != hostOf(leader) || w.to != hostOf(late) {
+					if w.dialed || w.from != from || w.to != to {
 						return
 					}
 					w.mu.Lock()
-					read := w.read
+					kind, read := w.kind, w.read
 					w.mu.Unlock()
-					if read < 2<<20 {
+					if kind != kindRaft || read < 2<<20 {
 						return
 					}
 					once.Do(func() {
@@ -123,5 +126,38 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 		}
 		closeTransport(leader)
 		closeTransport(follower)
+	})
+}
+
+// TestStuckFollower: a member whose disk is stuck for long does not collect the leader's
+// messages, and has everything soon after its disk works again.
+func TestStuckFollower(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newWires()
+		members, lead := net.open(t, 3, nil)
+		leader, m := members[lead], members[(lead+1)%3]
+		time.Sleep(10 * time.Second)
+		held := func() int {
+			stacks := make([]byte, 4<<20)
+			return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), ").handleConn(")
+		}
+		before := held()
+		release := make(chan struct{})
+		m.cfg.Memory.SetFault(func() error { <-release; return nil })
+		for i := range 60 {
+			fill(t, leader, string(rune('A'+i)), 1, 900_000)
+			time.Sleep(8 * time.Second)
+		}
+		if now := held(); now > before+10 {
+			t.Errorf("%d connections of Raft are open, %d before", now, before)
+		}
+		m.cfg.Memory.SetFault(nil)
+		close(release)
+		began := time.Now()
+		last := leader.commits.applied()
+		until(t, "all entries", func() bool { return m.commits.applied() >= last })
+		if took := time.Since(began); took > m.contacts.silence {
+			t.Errorf("it has them after %v", took)
+		}
 	})
 }
