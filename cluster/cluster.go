@@ -186,6 +186,8 @@ func (m *Member) startRaft() error {
 	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
+	// Raft reads so many entries for one message, however long they are.
+	c.MaxAppendEntries = recentEntries
 
 	var (
 		trans raft.Transport
@@ -235,9 +237,7 @@ func (m *Member) startRaft() error {
 	}
 	logs := raft.LogStore(store)
 	if m.peers != nil {
-		if logs, err = raft.NewLogCache(recentEntries, store); err != nil {
-			return err
-		}
+		logs = newRecentLog(store)
 	}
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
@@ -160,4 +161,140 @@ func TestStuckFollower(t *testing.T) {
 			t.Errorf("it has them after %v", took)
 		}
 	})
+}
+
+// TestLateMemberOnSlowLink: a member that missed long entries catches up over a link that
+// needs seconds for them.
+func TestLateMemberOnSlowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newWires()
+		members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+		leader, late := members[lead], members[(lead+1)%3]
+		cfg := late.cfg
+		if err := late.Close(); err != nil {
+			t.Fatal(err)
+		}
+		fill(t, leader, "n", 84, 900_000)
+		last := leader.commits.applied()
+		net.rate.Store(10 << 20)
+		began := time.Now()
+		late, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer late.Close()
+		until(t, "all entries", func() bool { return late.commits.applied() >= last })
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it has them after %v", took)
+		}
+	})
+}
+
+// TestLongMessages: a message is no longer than maxEntryBytes, unless it has a single entry,
+// and Raft goes on behind the last entry that was sent. It never says that more is committed
+// than the receiver has compared with the leader's log.
+func TestLongMessages(t *testing.T) {
+	entries := func(sizes ...int) (logs []*raft.Log) {
+		for i, size := range sizes {
+			logs = append(logs, &raft.Log{Index: uint64(11 + i), Term: uint64(2 + i), Data: make([]byte, size)})
+		}
+		return logs
+	}
+	const half = maxEntryBytes / 2
+	for _, x := range []struct {
+		sizes []int
+		want  []int // entries in each message
+	}{
+		{nil, []int{0}},
+		{[]int{1}, []int{1}},
+		{[]int{3 * half}, []int{1}},
+		{[]int{half, half}, []int{2}},
+		{[]int{half, half, 1}, []int{2, 1}},
+		{[]int{1, 3 * half, 1, 1}, []int{1, 1, 2}},
+		{[]int{3 * half, 3 * half, 3 * half}, []int{1, 1, 1}},
+	} {
+		for _, piped := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				net := memnet.New()
+				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+				var got []*raft.AppendEntriesRequest
+				stop := make(chan struct{})
+				go func() {
+					for {
+						select {
+						case rpc := <-follower.transport.Consumer():
+							got = append(got, rpc.Command.(*raft.AppendEntriesRequest))
+							rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+						case <-stop:
+							return
+						}
+					}
+				}()
+				whole := raft.AppendEntriesRequest{Term: 9, PrevLogEntry: 10, PrevLogTerm: 1, LeaderCommitIndex: 12, Entries: entries(x.sizes...)}
+				last := uint64(10 + len(x.sizes))
+				if piped {
+					p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
+					if err != nil {
+						t.Fatal(err)
+					}
+					reached := uint64(10)
+					go func() { // as Raft does
+						for {
+							select {
+							case f := <-p.Consumer():
+								if n := len(f.Request().Entries); n > 0 && f.Response().Success {
+									reached = f.Request().Entries[n-1].Index
+								}
+							case <-stop:
+								return
+							}
+						}
+					}()
+					q := whole
+					if _, err := p.AppendEntries(&q, new(raft.AppendEntriesResponse)); err != nil {
+						t.Fatal(err)
+					}
+					if len(q.Entries) != len(whole.Entries) {
+						t.Error("Raft would send entries again that are on their way")
+					}
+					synctest.Wait()
+					if reached != last {
+						t.Errorf("Raft knows of entries up to %d, want %d", reached, last)
+					}
+					p.Close()
+				} else {
+					for next := uint64(10); next < last || len(got) == 0; { // as Raft does
+						q := whole
+						if n := next - 10; n > 0 {
+							q.PrevLogEntry, q.PrevLogTerm, q.Entries = next, whole.Entries[n-1].Term, whole.Entries[n:]
+						}
+						if err := leader.transport.AppendEntries("2", "follower:1", &q, new(raft.AppendEntriesResponse)); err != nil {
+							t.Fatal(err)
+						}
+						if n := len(q.Entries); n > 0 {
+							next = q.Entries[n-1].Index
+						}
+					}
+				}
+				prev, prevTerm := uint64(10), uint64(1)
+				for i, q := range got {
+					if i >= len(x.want) || len(q.Entries) != x.want[i] || q.Term != 9 || q.PrevLogEntry != prev || q.PrevLogTerm != prevTerm {
+						t.Fatalf("%v, piped %v: message %d has %d entries after %d", x.sizes, piped, i, len(q.Entries), q.PrevLogEntry)
+					}
+					for _, e := range q.Entries {
+						prev, prevTerm = e.Index, e.Term
+					}
+					if want := min(12, prev); q.LeaderCommitIndex != want {
+						t.Errorf("%v, piped %v: message %d commits up to %d, want %d", x.sizes, piped, i, q.LeaderCommitIndex, want)
+					}
+				}
+				if len(got) != len(x.want) {
+					t.Errorf("%v, piped %v: %d messages", x.sizes, piped, len(got))
+				}
+				close(stop)
+				closeTransport(leader)
+				closeTransport(follower)
+			})
+		}
+	}
 }

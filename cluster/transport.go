@@ -310,9 +310,31 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	return err
 }
 
-// appendEntries is AppendEntries for callers that need the error at once.
+// appendEntries is AppendEntries for callers that need the error at once. It takes entries
+// out of args if they are too long for one message. Raft sends those next: it looks in args
+// for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	args.Entries = shorten(args)
 	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+}
+
+// maxEntryBytes is how many bytes of entries are sent in a message that has several.
+const maxEntryBytes = 1 << 20
+
+// shorten returns the first entries of a message, at least one, as many as fit into one. It
+// limits the commit index in the message to the last of them, or to the entry before them if
+// there are none. That far the receiver's log is the leader's when it accepts the message.
+// The receiver's Raft takes a higher index for its log's end, which it has not compared.
+func shorten(q *raft.AppendEntriesRequest) []*raft.Log {
+	n, bytes := 0, 0
+	for n < len(q.Entries) {
+		if bytes += len(q.Entries[n].Data) + len(q.Entries[n].Extensions); n > 0 && bytes > maxEntryBytes {
+			break
+		}
+		n++
+	}
+	q.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))
+	return q.Entries[:n]
 }
 
 // awaitReturn blocks until a member answers a heartbeat, or this one stops leading in term,
