@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"crypto/rand"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -297,4 +298,168 @@ func TestLongMessages(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestForgottenLink: when a follower's connection to the leader is forgotten on its way,
+// while the leader stays the same, what waits for the leader is done soon over a new one.
+func TestForgottenLink(t *testing.T) {
+	what := map[string]func(m *Member, done chan<- error){
+		"entry": func(m *Member, done chan<- error) {
+			w := make(result, 1)
+			m.Propose(someWrite(), w, nil)
+			done <- <-w
+		},
+		"question": func(m *Member, done chan<- error) {
+			w := make(result, 1)
+			m.Propose(fsm.Nothing(), w, nil)
+			done <- <-w
+		},
+		"touch": func(m *Member, done chan<- error) {
+			if !m.Touch(77, nil) {
+				done <- ErrNoSession
+				return
+			}
+			done <- nil
+		},
+	}
+	for name, ask := range what {
+		for _, before := range []bool{true, false} { // the message was sent
+			t.Run(fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newWires()
+					members, lead := net.open(t, 3, nil)
+					leader, m := members[lead], members[(lead+1)%3]
+					fill(t, m, "n", 1, 1)
+					time.Sleep(10 * time.Second)
+					term := m.raft.CurrentTerm()
+					from := hostOf(m)
+					link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
+					done := make(chan error, 1)
+					if before {
+						if net.forget(link) == 0 {
+							t.Fatal("there is no connection")
+						}
+						go ask(m, done)
+					} else {
+						came := func(w *wire) { // the leader reads the message, and its answer is lost
+							w.mu.Lock()
+							is := link(w) && !w.dialed
+							w.mu.Unlock()
+							if is {
+								net.came.Store(nil)
+								net.forget(link)
+							}
+						}
+						net.came.Store(&came)
+						go ask(m, done)
+					}
+					began := time.Now()
+					select {
+					case err := <-done:
+						if err != nil {
+							t.Error(err)
+						}
+						if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
+							t.Errorf("it is done after %v, should be within %v", took, most)
+						}
+					case <-time.After(time.Minute):
+						t.Error("it is not done after a minute")
+					}
+					if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
+						t.Error("the leader was replaced meanwhile")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestServesAfterCut: a member that was cut off serves soon after the cut is healed, although
+// its old connections carry nothing for as long again.
+func TestServesAfterCut(t *testing.T) {
+	for _, length := range []time.Duration{time.Second, 3 * time.Second, 56 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			net := newWires()
+			members, lead := net.open(t, 3, nil)
+			m := members[(lead+1)%3]
+			fill(t, m, "n", 1, 1)
+			time.Sleep(10 * time.Second)
+			host := hostOf(m)
+			net.forget(func(w *wire) bool { return w.from == host || w.to == host })
+			cutOff(net.Network, members, (lead+1)%3)
+			w := make(result, 1)
+			m.Propose(someWrite(), w, nil) // it waits on the connection
+			go m.Touch(77, nil)
+			time.Sleep(length)
+			net.Heal()
+			began := time.Now()
+			for served := false; !served; {
+				w := make(result, 1)
+				m.Propose(someWrite(), w, nil)
+				select {
+				case err := <-w:
+					served = err == nil
+				case <-time.After(time.Minute):
+					t.Fatalf("after a cut of %v a member does not serve within a minute", length)
+				}
+			}
+			if took, most := time.Since(began), m.contacts.silence*3/2; took > most || length > 3*time.Second && took > time.Second {
+				t.Errorf("after a cut of %v a member serves within %v", length, took)
+			}
+		})
+	}
+}
+
+// TestForgottenWhileReplicating: when a connection over which the leader sends entries is
+// forgotten on its way, the member gets the entries soon over a new one.
+func TestForgottenWhileReplicating(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newWires()
+		members, lead := net.open(t, 3, nil)
+		leader, m := members[lead], members[(lead+1)%3]
+		for range 5 {
+			time.Sleep(10 * time.Second)
+			from, to := hostOf(leader), hostOf(m)
+			net.forget(func(w *wire) bool { return w.kind == kindRaft && (w.from == from && w.to == to || w.from == to && w.to == from) })
+			began, done := time.Now(), make(result, 1)
+			leader.Propose(someWrite(), done, nil)
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			last := leader.commits.applied()
+			until(t, "the entry", func() bool { return m.commits.applied() >= last })
+			if took, most := time.Since(began), leader.contacts.silence*3/2; took > most {
+				t.Errorf("a member has the entry after %v, should within %v", took, most)
+			}
+		}
+	})
+}
+
+// TestVoteOverForgotten: a vote request is not lost on a connection that was forgotten while
+// nothing was sent over it.
+func TestVoteOverForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newWires()
+		candidate, voter := openTransportOn(t, net.host("a"), "a"), openTransportOn(t, net.host("b"), "b")
+		for range 3 {
+			answered := make(chan error, 1)
+			go func() {
+				var r raft.RequestVoteResponse
+				answered <- candidate.transport.RequestVote("2", "b:1", new(raft.RequestVoteRequest), &r)
+			}()
+			select {
+			case rpc := <-voter.transport.Consumer():
+				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
+				if err := <-answered; err != nil {
+					t.Error(err)
+				}
+			case err := <-answered:
+				t.Error(err)
+			}
+			net.forget(func(*wire) bool { return true })
+			time.Sleep(3 * candidate.silence)
+		}
+		closeTransport(candidate)
+		closeTransport(voter)
+	})
 }

@@ -293,20 +293,44 @@ const (
 	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
 	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
 	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
+	msgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
 	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxMessage = 1 << 30
 )
 
 func writeMessage(c net.Conn, kind byte, payload []byte) error {
-	c.SetWriteDeadline(time.Now().Add(peerTimeout))
 	head := []byte{kind, byte(len(payload) >> 24), byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload))}
 	buffers := net.Buffers{head, payload}
 	_, err := buffers.WriteTo(c)
 	return err
 }
 
-// readMessage reads a message, without a deadline. It allocates memory only as bytes
+// patient is a connection that sets deadlines for itself: the most time for a read, 0 for
+// none, and for a write of up to oneWrite bytes. A longer write is divided.
+type patient struct {
+	net.Conn
+	read, write time.Duration
+}
+
+func (c patient) Read(p []byte) (int, error) {
+	if c.read > 0 {
+		c.SetReadDeadline(time.Now().Add(c.read))
+	}
+	return c.Conn.Read(p)
+}
+
+func (c patient) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		c.SetWriteDeadline(time.Now().Add(c.write))
+		var m int
+		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
+		n += m
+	}
+	return n, err
+}
+
+// readMessage reads a message, without a deadline of its own. It allocates memory only as bytes
 // arrive, not by the length that the message claims.
 func readMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	var head [5]byte

@@ -17,11 +17,16 @@ import (
 
 // openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
 // for it are noted in contacts.
-func openTransport(t *testing.T, network *memnet.Network, host string) (o openedTransport) {
+func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
+	t.Helper()
+	return openTransportOn(t, network.Host(host), host)
+}
+
+func openTransportOn(t *testing.T, network Network, host string) (o openedTransport) {
 	t.Helper()
 	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network.Host(host), host+":1", slog.New(slog.DiscardHandler))
+	peers := newPeerPort(network, host+":1", slog.New(slog.DiscardHandler))
 	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft}
 	if err := peers.open(); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -118,12 +119,18 @@ func (w *wire) note(p []byte, read int) (forgotten bool) {
 }
 
 func (w *wire) Read(p []byte) (int, error) {
-	if w.note(nil, 0) {
-		return w.hole.Read(p)
+	forgotten := w.note(nil, 0)
+	var n int
+	var err error
+	if !forgotten {
+		n, err = w.Conn.Read(p)
+		forgotten = w.note(p[:n], n)
 	}
-	n, err := w.Conn.Read(p)
-	if w.note(p[:n], n) {
-		return w.hole.Read(p)
+	if forgotten {
+		if n, err = w.hole.Read(p); err == io.ErrClosedPipe {
+			err = net.ErrClosed
+		}
+		return n, err
 	}
 	if came := w.n.came.Load(); came != nil && n > 0 {
 		(*came)(w)
@@ -132,6 +139,11 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 func (w *wire) Write(p []byte) (int, error) {
+	select {
+	case <-w.gone:
+		return 0, net.ErrClosed
+	default:
+	}
 	if w.note(p, 0) {
 		return len(p), nil
 	}
