@@ -2,12 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -420,7 +423,9 @@ func TestForgottenWhileReplicating(t *testing.T) {
 		for range 5 {
 			time.Sleep(10 * time.Second)
 			from, to := hostOf(leader), hostOf(m)
-			net.forget(func(w *wire) bool { return w.kind == kindRaft && (w.from == from && w.to == to || w.from == to && w.to == from) })
+			net.forget(func(w *wire) bool {
+				return w.kind == kindRaft && (w.from == from && w.to == to || w.from == to && w.to == from)
+			})
 			began, done := time.Now(), make(result, 1)
 			leader.Propose(someWrite(), done, nil)
 			if err := <-done; err != nil {
@@ -461,5 +466,72 @@ func TestVoteOverForgotten(t *testing.T) {
 		}
 		closeTransport(candidate)
 		closeTransport(voter)
+	})
+}
+
+// TestTimeoutNowUnanswered: a transfer of the leadership to a member that hangs soon fails,
+// so that Raft accepts entries again.
+func TestTimeoutNowUnanswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		leader := openTransport(t, net, "leader")
+		l, err := net.Host("follower").Listen("follower:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if c, err := l.Accept(); err == nil {
+				io.Copy(io.Discard, c) // and no answer
+				c.Close()
+			}
+		}()
+		began := time.Now()
+		var r raft.TimeoutNowResponse
+		if err := leader.transport.TimeoutNow("2", "follower:1", new(raft.TimeoutNowRequest), &r); err == nil {
+			t.Error("it was not answered, and did not fail")
+		}
+		if took := time.Since(began); took > leader.contacts.sure {
+			t.Errorf("it fails after %v", took)
+		}
+		closeTransport(leader)
+		l.Close()
+	})
+}
+
+// TestAskInCircles: while two members each name the other as the leader, who asks them
+// pauses between its questions.
+func TestAskInCircles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		var asked atomic.Int64
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		for addr, names := range map[string]string{"a:1": "b:1", "b:1": "a:1"} {
+			l, err := net.Host(addr[:1]).Listen(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			serving.Go(func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					time.Sleep(time.Millisecond) // so that time passes
+					asked.Add(1)
+					json.NewEncoder(c).Encode(Reply{Error: ErrNotLeader.Error(), Lead: true, Leader: names})
+					c.Close()
+				}
+			})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		if _, err := Ask(ctx, net.Host("c"), "a:1", Request{Status: true}); err == nil {
+			t.Error("there is no leader, and no error")
+		}
+		if n := asked.Load(); n > 10*2*int64(time.Second/askAgain)+50 {
+			t.Errorf("%d questions in 10 s", n)
+		}
 	})
 }

@@ -705,11 +705,11 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 		case err == nil && !r.Lead:
 			return r, &refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)}
 		}
-		if r.Leader != "" && r.Leader != to {
+		if r.Leader != "" && r.Leader != to && to == addr {
 			to = r.Leader
 			continue
 		}
-		to = addr // the leader is not known yet, or has just changed
+		to = addr // the leader is not known yet, or has just changed: two members may each name the other
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, askAgain)

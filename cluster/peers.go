@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -29,6 +31,22 @@ type TCP struct {
 	// RequireAndVerifyClientCert.
 	TLS    *tls.Config
 	AllIPs bool // listen on all addresses of this host, with the given port
+	// ElectionTimeout is how long what was sent may stay unacknowledged before the system
+	// ends the connection, where it can do that (Linux); 0 means 2 s. An unused connection
+	// is probed as often.
+	ElectionTimeout time.Duration
+}
+
+func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, defaultElectionTimeout) }
+
+func (t TCP) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: t.silence(), Interval: t.silence(), Count: 2}
+}
+
+// limit has the system end a connection when what was sent over it has not been acknowledged
+// for long. If that fails, the probes remain.
+func (t TCP) limit(c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.silence()) })
 }
 
 // Listen implements [Network].
@@ -40,19 +58,42 @@ func (t TCP) Listen(addr string) (net.Listener, error) {
 		}
 		addr = ":" + port
 	}
-	l, err := net.Listen("tcp", addr)
-	if err == nil && t.TLS != nil {
+	l, err := (&net.ListenConfig{KeepAliveConfig: t.keepAlive()}).Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l = limitedListener{l, t}
+	if t.TLS != nil {
 		l = tls.NewListener(l, t.TLS)
 	}
-	return l, err
+	return l, nil
+}
+
+type limitedListener struct {
+	net.Listener
+	t TCP
+}
+
+func (l limitedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
+			l.t.limit(raw)
+		}
+	}
+	return c, err
 }
 
 // Dial implements [Network].
 func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	if t.TLS != nil {
-		return (&tls.Dialer{Config: t.TLS}).DialContext(ctx, "tcp", addr)
+	d := &net.Dialer{
+		Control:         func(_, _ string, c syscall.RawConn) error { return t.limit(c) },
+		KeepAliveConfig: t.keepAlive(),
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if t.TLS != nil {
+		return (&tls.Dialer{NetDialer: d, Config: t.TLS}).DialContext(ctx, "tcp", addr)
+	}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // A connection to a peer port begins with two bytes: the kind of the connection and

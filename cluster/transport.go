@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -389,9 +390,21 @@ func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 	return renewed(func() error { return t.NetworkTransport.RequestPreVote(id, target, args, resp) })
 }
 
-// TimeoutNow implements raft.Transport.
-func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, resp) })
+// TimeoutNow implements raft.Transport. It returns when the answer has been missing for
+// times.sure: Raft refuses entries while it waits for that.
+func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
+	answered := make(chan error, 1)
+	t.wg.Go(func() { // it ends after an election timeout, or with the connection
+		answered <- renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, new(raft.TimeoutNowResponse)) })
+	})
+	late := time.NewTimer(t.sure)
+	defer late.Stop()
+	select {
+	case err := <-answered:
+		return err
+	case <-late.C:
+		return os.ErrDeadlineExceeded
+	}
 }
 
 // InstallSnapshot implements raft.Transport. After the snapshot it sends an empty
