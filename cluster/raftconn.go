@@ -3,7 +3,6 @@ package cluster
 import (
 	"bufio"
 	"encoding/binary"
-	"io"
 	"net"
 	"os"
 	"sync/atomic"
@@ -34,6 +33,7 @@ type raftConn struct {
 	late    atomic.Bool // closed because the other side was silent
 
 	turn  turn          // if answers: held while a frame is written
+	out   []byte        // if answers: the last frame
 	in    *bufio.Reader // if not answers: the frames
 	frame int           // bytes of the current frame in in
 }
@@ -81,12 +81,13 @@ func (c *raftConn) Read(p []byte) (n int, err error) {
 
 func (c *raftConn) readFrame(p []byte) (int, error) {
 	for c.frame == 0 {
-		var head [4]byte
-		if _, err := io.ReadFull(c.in, head[:]); err != nil {
+		head, err := c.in.Peek(4)
+		if err != nil {
 			return 0, err
 		}
 		c.quiet.Store(0)
-		c.frame = int(binary.BigEndian.Uint32(head[:]))
+		c.frame = int(binary.BigEndian.Uint32(head))
+		c.in.Discard(4)
 	}
 	n, err := c.in.Read(p[:min(len(p), c.frame)])
 	c.frame -= n
@@ -102,8 +103,8 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 		c.turn.take()
 		defer c.turn.give()
 		c.begun.Store(false)
-		_, err = c.Conn.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(p))), p...))
-		if err == nil {
+		c.out = append(binary.BigEndian.AppendUint32(c.out[:0], uint32(len(p))), p...)
+		if _, err = c.Conn.Write(c.out); err == nil {
 			n = len(p)
 		}
 		return n, c.cause(err)
