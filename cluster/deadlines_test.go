@@ -535,3 +535,62 @@ func TestAskInCircles(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingIsBounded: while Raft's main goroutine is busy, few messages of a member wait for
+// it, only the newest of those with entries, and vote requests only for an election timeout.
+func TestWaitingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		one, other, busy := openTransport(t, net, "one"), openTransport(t, net, "other"), openTransport(t, net, "busy")
+		const sent = 20
+		failed := map[string]*atomic.Int64{}
+		send := func(what string, from openedTransport, id string, entries []*raft.Log) {
+			failed[what] = new(atomic.Int64)
+			for range sent {
+				from.wg.Go(func() {
+					q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: 1, PrevLogEntry: 5, PrevLogTerm: 1, Entries: entries}
+					if from.appendEntries("3", "busy:1", &q, new(raft.AppendEntriesResponse)) != nil {
+						failed[what].Add(1)
+					}
+				})
+				synctest.Wait()
+			}
+		}
+		expect := func(what string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if n := failed[what].Load(); n != want {
+				t.Errorf("%d messages of %s have been refused, want %d", n, what, want)
+			}
+		}
+		send("one, with entries", one, "1", noops(6, 6, 1))
+		expect("one, with entries", sent-1)
+		send("other, without", other, "2", nil)
+		expect("other, without", sent-mostWaiting)
+		send("one, without", one, "1", nil)
+		expect("one, with entries", sent)
+		time.Sleep(10 * one.silence)
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+
+		began := time.Now()
+		if err := other.transport.RequestVote("3", "busy:1", new(raft.RequestVoteRequest), new(raft.RequestVoteResponse)); err == nil {
+			t.Error("a vote was answered")
+		}
+		if took := time.Since(began); took > other.silence {
+			t.Errorf("a vote request waited %v", took)
+		}
+		for range 2 * mostWaiting {
+			rpc := <-busy.transport.Consumer()
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+		}
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+		if len(busy.waiting) > 0 {
+			t.Errorf("%d members are remembered", len(busy.waiting))
+		}
+		for _, o := range []openedTransport{one, other, busy} {
+			closeTransport(o)
+		}
+	})
+}
