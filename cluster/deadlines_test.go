@@ -581,7 +581,7 @@ func TestWaitingIsBounded(t *testing.T) {
 			t.Errorf("a vote request waited %v", took)
 		}
 		for range 2 * mostWaiting {
-			rpc := <-busy.transport.Consumer()
+			rpc := receive(t, "a message", busy.transport.Consumer())
 			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
 		}
 		expect("one, without", sent-mostWaiting)
