@@ -167,31 +167,50 @@ func TestStuckFollower(t *testing.T) {
 	})
 }
 
-// TestLateMemberOnSlowLink: a member that missed long entries catches up over a link that
-// needs seconds for them.
+// TestLateMemberOnSlowLink: a member that missed long entries, or needs a snapshot, catches up
+// over a link that needs long for them. Then a long entry of its own gets over that link.
 func TestLateMemberOnSlowLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newWires()
-		members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-		leader, late := members[lead], members[(lead+1)%3]
-		cfg := late.cfg
-		if err := late.Close(); err != nil {
-			t.Fatal(err)
-		}
-		fill(t, leader, "n", 84, 900_000)
-		last := leader.commits.applied()
-		net.rate.Store(10 << 20)
-		began := time.Now()
-		late, err := openMember(cfg, fsm.NewReplica())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer late.Close()
-		until(t, "all entries", func() bool { return late.commits.applied() >= last })
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("it has them after %v", took)
-		}
-	})
+	for _, x := range []struct {
+		rate     int64 // bytes a second
+		entries  int   // of 900 kB
+		snapshot bool
+		most     time.Duration
+	}{
+		{10 << 20, 84, false, 20 * time.Second},
+		{150 << 10, 10, false, 80 * time.Second},
+		{150 << 10, 0, true, 80 * time.Second}, // it has 8 MB
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			net := newWires()
+			members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+			leader, late := members[lead], members[(lead+1)%3]
+			term := leader.raft.CurrentTerm()
+			again := stopMember(t, late)
+			if x.snapshot {
+				again = stopUntilSnapshot(t, late, leader)
+			}
+			fill(t, leader, "n", x.entries, 900_000)
+			last := leader.commits.applied()
+			net.rate.Store(x.rate)
+			began := time.Now()
+			late = again()
+			for late.commits.applied() < last && time.Since(began) < 2*x.most {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(began); took > x.most {
+				t.Errorf("%+v: it has them after %v", x, took)
+			}
+			<-late.Ready()
+			began = time.Now()
+			fill(t, late, "own", 1, 900_000)
+			if took, most := time.Since(began), 3*time.Duration(900_000/x.rate+1)*time.Second; took > most {
+				t.Errorf("%+v: its own entry takes %v", x, took)
+			}
+			if leader.raft.CurrentTerm() != term {
+				t.Error("the leader was replaced meanwhile")
+			}
+		})
+	}
 }
 
 // TestLongMessages: a message is no longer than maxEntryBytes, unless it has a single entry,
@@ -318,7 +337,7 @@ func TestForgottenLink(t *testing.T) {
 			done <- <-w
 		},
 		"touch": func(m *Member, done chan<- error) {
-			if !m.Touch(77, nil) {
+			if !m.Touch(fillsIn(m), nil) {
 				done <- ErrNoSession
 				return
 			}
@@ -392,7 +411,7 @@ func TestServesAfterCut(t *testing.T) {
 			cutOff(net.Network, members, (lead+1)%3)
 			w := make(result, 1)
 			m.Propose(someWrite(), w, nil) // it waits on the connection
-			go m.Touch(77, nil)
+			go m.Touch(fillsIn(m), nil)
 			time.Sleep(length)
 			net.Heal()
 			began := time.Now()

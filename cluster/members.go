@@ -223,11 +223,12 @@ func (m *membership) change(q Request) (Reply, error) {
 		known, err := m.knows(q.Knows)
 		return Reply{Known: known}, err
 	}
-	if !m.changing.tryTake() {
-		if q.Reconfig != nil {
-			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
-		}
-		m.changing.take() // an operator's changes wait for each other
+	patience := adminTimeout // an operator's changes wait for each other
+	if q.Reconfig != nil {
+		patience = 0
+	}
+	if !m.changing.tryTake() && !m.changing.takeWithin(patience) {
+		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 	}
 	defer m.changing.give()
 	m.asked = term

@@ -177,18 +177,11 @@ func (t *transport) receive(rpc raft.RPC) {
 		io.Copy(io.Discard, rpc.Reader) // what follows on the connection must be a message
 		rpc.Respond(nil, err)
 	}
-	timer := time.NewTimer(t.silence)
-	defer timer.Stop()
-	select {
-	case t.receiving <- struct{}{}:
-		defer t.receiving.give()
-	case <-timer.C:
+	if !t.receiving.takeWithin(t.silence) {
 		refuse(errBusy)
 		return
-	case <-t.peers.ctx.Done():
-		rpc.Respond(nil, ErrClosed)
-		return
 	}
+	defer t.receiving.give()
 	spool, err := t.raft.storage.Spool()
 	if err != nil {
 		t.peers.log.Error("cannot store a snapshot from the leader", "error", err)

@@ -242,10 +242,13 @@ func leaderOf(t *testing.T, members []*Member) (lead int) {
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }
 
+// fillsIn is the session in which fill creates znodes.
+func fillsIn(m *Member) int64 { return 70 + int64(m.cfg.ID) }
+
 // fill creates znodes with so many bytes each, through a member, so that snapshots are long.
 func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 	t.Helper()
-	const id = 77
+	id := fillsIn(m)
 	if !m.hasSession(id) {
 		w := make(outcome, 1)
 		m.Propose(fsm.OpenSession(1, id, 30_000_000, session.Password{}), w, nil)
@@ -269,10 +272,7 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 // only a snapshot to send. It returns a function that starts the member again.
 func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Member) {
 	t.Helper()
-	cfg := stopped.cfg
-	if err := stopped.Close(); err != nil {
-		t.Fatal(err)
-	}
+	again = stopMember(t, stopped)
 	fill(t, leader, "long", 40, 200_000)
 	time.Sleep(time.Second) // for the snapshots that are due
 	r := leader.raft.ReloadableConfig()
@@ -284,8 +284,17 @@ func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Mem
 	if err := leader.raft.Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
+	return again
+}
+
+// stopMember closes a member, unless it is closed, and returns a function that starts it again.
+func stopMember(t *testing.T, m *Member) (again func() *Member) {
+	t.Helper()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
 	return func() *Member {
-		m, err := openMember(cfg, fsm.NewReplica())
+		m, err := openMember(m.cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}
