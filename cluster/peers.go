@@ -105,7 +105,7 @@ const (
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
 
-	peerVersion = 1
+	peerVersion = 2
 )
 
 // Timeouts of the peer port.
