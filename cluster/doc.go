@@ -91,8 +91,8 @@
 //	transport.receiving -> transport.mu, contacts.mu, stall.mu
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
-// knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, stall.mu, recentLog.mu,
-// raftConn.turn or terms.turn is held.
+// knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
+// recentLog.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -48,16 +49,23 @@ func (t *transport) newConn(c net.Conn, answers bool) *raftConn {
 	if !answers {
 		r.in = bufio.NewReader(c)
 	}
-	t.mu.Lock()
-	t.conns[r] = struct{}{}
-	t.mu.Unlock()
+	t.conns.mu.Lock()
+	t.conns.open[r] = struct{}{}
+	t.conns.mu.Unlock()
 	return r
 }
 
+// raftConns are the open ones. Raft closes connections while it holds locks of its own, so
+// mu is not held for long.
+type raftConns struct {
+	mu   sync.Mutex
+	open map[*raftConn]struct{}
+}
+
 func (c *raftConn) Close() error {
-	c.t.mu.Lock()
-	delete(c.t.conns, c)
-	c.t.mu.Unlock()
+	c.t.conns.mu.Lock()
+	delete(c.t.conns.open, c)
+	c.t.conns.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -176,11 +184,11 @@ func (t *transport) watchConns() {
 		case <-t.peers.ctx.Done():
 			return
 		}
-		t.mu.Lock()
-		for c := range t.conns {
+		t.conns.mu.Lock()
+		for c := range t.conns.open {
 			conns = append(conns, c)
 		}
-		t.mu.Unlock()
+		t.conns.mu.Unlock()
 		for _, c := range conns {
 			if c.look() {
 				t.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s

@@ -21,6 +21,7 @@ type transport struct {
 	raft      *node
 	peers     *peerPort
 	rpcs      chan raft.RPC  // for Raft's main goroutine
+	conns     raftConns      // see watchConns
 	receiving turn           // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() moment
@@ -32,7 +33,6 @@ type transport struct {
 
 	mu      sync.Mutex
 	away    map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
-	conns   map[*raftConn]struct{}   // see watchConns
 	waiting map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 }
 
@@ -53,7 +53,7 @@ const maxPool = 3
 func newTransport(n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment)) *transport {
 	return &transport{
 		times: times, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
-		away: map[uint64]chan struct{}{}, conns: map[*raftConn]struct{}{}, waiting: map[string][]*waiting{},
+		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
 	}
 }
 
