@@ -245,7 +245,7 @@ func (c *Config) complete() error {
 		c.PeerAddr = c.Peers[c.ID]
 	}
 	if c.hooks.Network == nil {
-		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs}
+		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	digest, supported := server.DigestAlgorithm(c.DigestAlgorithm)
 	c.digest = digest

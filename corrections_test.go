@@ -34,6 +34,25 @@ var corrections = []putBack{
 		{"cluster", "TestRestartWhileQuiet", "a member that has restarted serves after"},
 		{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"},
 	}},
+	{"watched connections", []edit{
+		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+	}, []finding{{"cluster", "TestForgottenWhileReplicating", "never came: the entry"}}},
+	{"signs of life", []edit{
+		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "i/o timeout"}, {"cluster", "TestStuckFollower", "it has them after"}}},
+	{"unused connections", []edit{
+		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
+	}, []finding{{"cluster", "TestVoteOverForgotten", "i/o timeout"}}},
+	{"waiting messages", []edit{
+		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
+	}, []finding{{"cluster", "TestWaitingIsBounded", "of one, with entries have been refused"}}},
+	{"long messages", []edit{
+		{"cluster/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
+	}, []finding{{"cluster", "TestLongMessages", "message 0 has"}}},
+	{"commit index of a message", []edit{
+		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
+	}, []finding{{"cluster", "TestLongMessages", "commits up to"}}},
 	{"commits", []edit{
 		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, stop) })", "_ = stop"},
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
@@ -46,7 +65,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"successor that lost an election", []edit{
-		{"cluster/transport.go", "\t\tt.endElection(peerTimeout)\n", ""},
+		{"cluster/transport.go", "\t\t\tt.endElection(t.silence)\n", ""},
 	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
 		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
@@ -69,6 +88,9 @@ var corrections = []putBack{
 	{"successor", []edit{
 		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
+	{"unanswered transfer", []edit{
+		{"cluster/transport.go", "late := time.NewTimer(t.sure)", "late := time.NewTimer(time.Hour)"},
+	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "h.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
@@ -102,6 +124,15 @@ var corrections = []putBack{
 	}, []finding{{".", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.
+	{"snapshot before Raft", []edit{
+		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
+	{"installation of a snapshot", []edit{
+		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
+	{"recent entries", []edit{
+		{"cluster/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
+	}, []finding{{"cluster", "TestRecentLog", "are kept, want"}}},
 	{"snapshot and log", []edit{
 		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},

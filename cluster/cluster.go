@@ -122,7 +122,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(gate)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.raft, m.peers, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
@@ -191,6 +191,8 @@ func (m *Member) startRaft() error {
 	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
+	// Raft reads so many entries for one message, however long they are.
+	c.MaxAppendEntries = recentEntries
 
 	var (
 		trans raft.Transport
@@ -229,9 +231,7 @@ func (m *Member) startRaft() error {
 	}
 	logs := raft.LogStore(store)
 	if m.peers != nil {
-		if logs, err = raft.NewLogCache(recentEntries, store); err != nil {
-			return err
-		}
+		logs = newRecentLog(store)
 	}
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
 		return err

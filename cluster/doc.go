@@ -18,8 +18,8 @@
 //
 // Every member has these until Close:
 //   - proposer.run proposes entries, one at a time (propose.go). When another member
-//     leads it connects to the leader, and a reader of that connection runs until
-//     the connection is closed (forward.go).
+//     leads it connects to the leader, and a reader of that connection and link.watch run
+//     until the connection is closed (forward.go).
 //   - compactor.run has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the connection of proposer.run.
@@ -40,15 +40,41 @@
 //     is closed (peers.go). A connection over which another member sends its entries
 //     has two more: for the entries, and for questions about the commit index
 //     (forward.go).
-//   - the transport passes Raft's incoming messages on (transport.go); it also
-//     forwards the answers of each of Raft's pipelines until Raft closes the
-//     pipeline (pipeline.go).
+//   - the transport passes Raft's incoming messages on (transport.go). Each one for
+//     which Raft is too busy at the moment has a goroutine until Raft takes it, and
+//     each snapshot one until it is installed. The transport also forwards the answers
+//     of each of Raft's pipelines until Raft closes the pipeline (pipeline.go), waits
+//     for an election timeout for an answer to TimeoutNow, and runs watchConns, which
+//     watches Raft's connections (raftconn.go).
 //   - former.run, if this member is in no cluster yet, or former.resumeRejoin, if a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote (form.go).
 //
 // On the leader, sendToRemoved runs for up to two seconds for each member that was
 // removed (farewell.go).
+//
+// # Waiting
+//
+// Whatever waits for another member stops waiting when that has been silent for about an
+// election timeout, and closes the connection, so that the next attempt has a new one:
+//
+//   - for an answer to one of Raft's messages, or for room to send it: watchConns. While the
+//     other side receives or handles the message, it gives signs of life, so this
+//     lasts as long as a disk there is stuck. Votes are refused there after an election timeout.
+//   - for the rest of one of Raft's messages: the same.
+//   - for Raft's main goroutine: messages of Raft as above, and only a few of each member
+//     (transport.pass); entries of other members, an election timeout (serveForward).
+//   - for the leader, over the link: link.watch. The link is written to as in patient.
+//   - for the next message on a connection that another member opened: ten election
+//     timeouts or, of Raft's, ten times idleLooks.
+//   - for a connection: half an election timeout for heartbeats and questions, a whole one for
+//     Raft and the link.
+//
+// Without a limit of its own is what ends with the leadership, since a leader without a
+// majority steps down after an election timeout: proposer.deliver, ask and read, which then
+// go on with the next leader until they are suspended; the futures of Raft; readIndex.get. And
+// what waits for this member's own disk: the compactor, and Raft's main goroutine; the others
+// learn of that by stall.
 //
 // # Lock order
 //
@@ -62,9 +88,11 @@
 //	proposals.mu        -> contacts.mu
 //	leaderLink.turn     -> peerPort.mu
 //	link.turn           -> peerPort.mu
+//	transport.receiving -> transport.mu, contacts.mu, stall.mu
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
-// knownLeader.mu, peerPort.mu, compactor.mu or terms.turn is held.
+// knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
+// recentLog.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -13,10 +14,10 @@ import (
 
 // link is a connection to the leader, over which this member sends entries, touches and
 // questions. The leader answers touches, questions, and entries that it refuses; an
-// entry's success is learned when it is applied here.
+// entry's success is learned when it is applied here. It serves one leaderInfo.
 type link struct {
-	addr string
-	c    net.Conn
+	changed <-chan struct{} // of the leaderInfo
+	c       net.Conn
 
 	turn    turn          // held while writing a message
 	told    uint64        // number of the last message of touches; only sendTouches uses it
@@ -25,27 +26,37 @@ type link struct {
 	asked   uint64        // number of the last question; only proposer.run uses it
 	indexes chan []byte   // answers to questions
 	gone    chan struct{} // closed when the connection is
+
+	waits atomic.Int32 // how many wait for an answer; see watch
+	came  atomic.Bool  // something has come since watch last looked
 }
 
 // linkTo returns a connection to the leader: the existing one if it still works,
 // otherwise a new one. It gives up when the leader changes. proposer.run and
 // sendTouches share the connection.
 func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
-	addr := lead.addr
 	p.link.turn.take()
 	defer p.link.turn.give()
+	select {
+	case <-lead.changed:
+		return nil, ErrNotLeader
+	default:
+	}
 	if l := p.link.link; l != nil {
 		select {
 		case <-l.gone:
 		default:
-			if l.addr == addr {
+			if l.changed == lead.changed {
 				return l, nil
 			}
+			// Even if it leads to the same member, that was lost meanwhile, and the
+			// connection perhaps too.
 			l.c.Close()
 		}
 		p.link.link = nil
 	}
-	ctx, cancel := context.WithTimeout(p.peers.ctx, peerTimeout)
+	silence := p.index.contacts.silence
+	ctx, cancel := context.WithTimeout(p.peers.ctx, silence)
 	defer cancel()
 	p.wg.Go(func() {
 		select {
@@ -54,20 +65,23 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := p.peers.dial(ctx, addr, kindForward, lead.id)
+	c, err := p.peers.dial(ctx, lead.addr, kindForward, lead.id)
 	if err != nil {
 		return nil, err
 	}
-	l := &link{addr: addr, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
+	c = patient{c, 0, silence}
+	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	p.link.link = l
+	p.wg.Go(func() { l.watch(silence / looks) })
 	p.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
 			kind, b, err := readMessage(r)
-			if err != nil || len(b) < 8 {
+			if err != nil || len(b) < 8 && kind != msgAlive {
 				return
 			}
+			l.came.Store(true)
 			// If a channel is full, its answers are to messages that were given up.
 			switch kind {
 			case msgRefused:
@@ -85,12 +99,45 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 				case l.indexes <- b:
 				default:
 				}
+			case msgAlive:
 			default:
 				return
 			}
 		}
 	})
 	return l, nil
+}
+
+// watch closes the link when it does not work, although the leader is the same: when
+// something waits for the leader, and it has been silent over the link for the election
+// timeout. It may have no answer to give yet, so it is asked whether it is alive. every is a
+// quarter of the timeout. Time in which this process is paused does not count.
+func (l *link) watch(every time.Duration) {
+	for asked, quiet := false, 0; ; {
+		select {
+		case <-time.After(every):
+		case <-l.gone:
+			return
+		}
+		if l.came.Swap(false) {
+			asked, quiet = false, 0
+		} else if asked {
+			quiet++
+		}
+		if quiet == looks {
+			l.c.Close()
+			return
+		}
+		if asked = asked || l.waits.Load() > 0; asked {
+			l.send(msgAlive, nil)
+		}
+	}
+}
+
+// await notes that an answer is awaited, until done is called.
+func (l *link) await() (done func()) {
+	l.waits.Add(1)
+	return func() { l.waits.Add(-1) }
 }
 
 // leaderLink holds the current link to the leader.
@@ -154,7 +201,11 @@ const retryAfter = 20 * time.Millisecond
 // false if the caller must retry.
 func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
 	l, err := p.linkTo(lead)
-	if err != nil || l.send(msgBatch, entry) != nil {
+	if err != nil {
+		return false
+	}
+	defer l.await()()
+	if l.send(msgBatch, entry) != nil {
 		return false
 	}
 	for {
@@ -178,8 +229,10 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 }
 
 // serveForward handles a connection over which another member sends its entries, touches
-// and questions. If this member does not lead, Raft refuses the entries.
+// and questions. If this member does not lead, Raft refuses the entries. A connection that is
+// not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
+	c = patient{c, 10 * m.contacts.silence, m.contacts.silence}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.Close()
@@ -209,7 +262,7 @@ func (m *Member) serveForward(c net.Conn) {
 		for b := range batches {
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.proposer.sizes.proposed(len(b.entry))
-			f := m.raft.Apply(b.entry, peerTimeout)
+			f := m.raft.Apply(b.entry, m.contacts.silence)
 			wg.Go(func() {
 				if m.raft.answer(f) != nil {
 					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
@@ -223,12 +276,25 @@ func (m *Member) serveForward(c net.Conn) {
 			answer(msgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
 		}
 	})
-	for r := bufio.NewReader(c); ; {
+	received := 0 // bytes since the last sign of life
+	in := readFunc(func(p []byte) (int, error) {
+		n, err := c.Read(p)
+		if received += n; received >= oneWrite/2 { // of a message that takes long, perhaps
+			received = 0
+			answer(msgAlive, nil)
+		}
+		return n, err
+	})
+	for r := bufio.NewReader(in); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
 			return
 		}
 		switch kind {
+		case msgAlive:
+			if !answer(msgAlive, nil) {
+				return
+			}
 		case msgBatch:
 			e, _, err := fsm.OpenEntry(b)
 			if err != nil {
@@ -260,3 +326,7 @@ func (m *Member) serveForward(c net.Conn) {
 		}
 	}
 }
+
+type readFunc func([]byte) (int, error)
+
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }

@@ -287,11 +287,12 @@ func (m *membership) change(q Request) (Reply, error) {
 			return Reply{Status: &s}, err
 		}
 	}
-	if !m.changing.tryTake() {
-		if q.Reconfig != nil && !m.brief.Load() {
-			return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
-		}
-		m.changing.take() // an operator's changes wait for each other
+	patience := adminTimeout // an operator's changes wait for each other
+	if q.Reconfig != nil && !m.brief.Load() {
+		patience = 0
+	}
+	if !m.changing.tryTake() && !m.changing.takeWithin(patience) {
+		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 	}
 	defer m.changing.give()
 	m.brief.Store(q.Back)
@@ -836,11 +837,11 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 		case err == nil && !r.Lead:
 			return r, &refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)}
 		}
-		if r.Leader != "" && r.Leader != to {
+		if r.Leader != "" && r.Leader != to && to == addr {
 			to = r.Leader
 			continue
 		}
-		to = addr // the leader is not known yet, or has just changed
+		to = addr // the leader is not known yet, or has just changed: two members may each name the other
 		select {
 		case <-time.After(wait):
 			wait = min(2*wait, askAgain)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"reflect"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -119,24 +120,35 @@ func (t *terms) begin(term uint64) {
 	t.turn.give()
 }
 
-// stall measures how long the current disk write has been taking, in running time
-// (see contacts).
+// stall measures how long the disk has been keeping Raft's main goroutine waiting, in
+// running time (see contacts).
 type stall struct {
-	since atomic.Int64 // moment.ran when the write began, plus 1; 0 if there is no write
+	mu    sync.Mutex
+	depth int   // writes in progress: those that are part of another count from its beginning
+	since int64 // moment.ran when the outermost began
 }
 
 // write runs f, which writes to the disk and begins at the given moment.
 func (s *stall) write(at moment, f func() error) error {
-	s.since.Store(at.ran + 1)
-	defer s.since.Store(0)
+	s.mu.Lock()
+	if s.depth++; s.depth == 1 {
+		s.since = at.ran
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.depth--
+		s.mu.Unlock()
+	}()
 	return f()
 }
 
 // length returns how long the current write has been taking, 0 if there is none.
 func (s *stall) length(at moment) time.Duration {
-	since := s.since.Load()
-	if since == 0 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.depth == 0 {
 		return 0
 	}
-	return time.Duration(at.ran+1-since) * time.Millisecond
+	return time.Duration(at.ran-s.since) * time.Millisecond
 }

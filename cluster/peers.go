@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -31,6 +33,22 @@ type TCP struct {
 	// RequireAndVerifyClientCert.
 	TLS    *tls.Config
 	AllIPs bool // listen on all addresses of this host, with the given port
+	// ElectionTimeout is how long what was sent may stay unacknowledged before the system
+	// ends the connection, where it can do that (Linux); 0 means 2 s. An unused connection
+	// is probed as often.
+	ElectionTimeout time.Duration
+}
+
+func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, defaultElectionTimeout) }
+
+func (t TCP) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: t.silence(), Interval: t.silence(), Count: 2}
+}
+
+// limit has the system end a connection when what was sent over it has not been acknowledged
+// for long. If that fails, the probes remain.
+func (t TCP) limit(c syscall.RawConn) error {
+	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.silence()) })
 }
 
 // Listen implements [Network].
@@ -42,19 +60,42 @@ func (t TCP) Listen(addr string) (net.Listener, error) {
 		}
 		addr = ":" + port
 	}
-	l, err := net.Listen("tcp", addr)
-	if err == nil && t.TLS != nil {
+	l, err := (&net.ListenConfig{KeepAliveConfig: t.keepAlive()}).Listen(context.Background(), "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	l = limitedListener{l, t}
+	if t.TLS != nil {
 		l = tls.NewListener(l, t.TLS)
 	}
-	return l, err
+	return l, nil
+}
+
+type limitedListener struct {
+	net.Listener
+	t TCP
+}
+
+func (l limitedListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
+			l.t.limit(raw)
+		}
+	}
+	return c, err
 }
 
 // Dial implements [Network].
 func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	if t.TLS != nil {
-		return (&tls.Dialer{Config: t.TLS}).DialContext(ctx, "tcp", addr)
+	d := &net.Dialer{
+		Control:         func(_, _ string, c syscall.RawConn) error { return t.limit(c) },
+		KeepAliveConfig: t.keepAlive(),
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if t.TLS != nil {
+		return (&tls.Dialer{NetDialer: d, Config: t.TLS}).DialContext(ctx, "tcp", addr)
+	}
+	return d.DialContext(ctx, "tcp", addr)
 }
 
 // The kinds of connections to a peer port; see hello.
@@ -65,6 +106,7 @@ const (
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
 
+	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
 	peerVersion = 2 // of the peer protocol
 )
 
@@ -329,20 +371,44 @@ const (
 	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
 	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
 	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
+	msgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
 	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxMessage = 1 << 30
 )
 
 func writeMessage(c net.Conn, kind byte, payload []byte) error {
-	c.SetWriteDeadline(time.Now().Add(peerTimeout))
 	head := []byte{kind, byte(len(payload) >> 24), byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload))}
 	buffers := net.Buffers{head, payload}
 	_, err := buffers.WriteTo(c)
 	return err
 }
 
-// readMessage reads a message, without a deadline. It allocates memory only as bytes
+// patient is a connection that sets deadlines for itself: the most time for a read, 0 for
+// none, and for a write of up to oneWrite bytes. A longer write is divided.
+type patient struct {
+	net.Conn
+	read, write time.Duration
+}
+
+func (c patient) Read(p []byte) (int, error) {
+	if c.read > 0 {
+		c.SetReadDeadline(time.Now().Add(c.read))
+	}
+	return c.Conn.Read(p)
+}
+
+func (c patient) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		c.SetWriteDeadline(time.Now().Add(c.write))
+		var m int
+		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
+		n += m
+	}
+	return n, err
+}
+
+// readMessage reads a message, without a deadline of its own. It allocates memory only as bytes
 // arrive, not by the length that the message claims.
 func readMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	var head [5]byte

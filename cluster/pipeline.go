@@ -48,7 +48,26 @@ const tellAgain = 2 * time.Second
 // leader learns of the later term or of the broken connection. Neither side needs these
 // messages to know that the other is alive: for that there are heartbeats, those of
 // pulse.go and Raft's own, which are not sent through a pipeline.
+//
+// A message that is too long is sent in parts. Raft sees the answer to each of them.
 func (p *pipeline) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	rest := *q
+	for {
+		part := rest
+		part.Entries = shorten(&part)
+		n := len(part.Entries)
+		if n == len(rest.Entries) {
+			return p.send(&part, r)
+		}
+		if _, err := p.send(&part, new(raft.AppendEntriesResponse)); err != nil {
+			return nil, err
+		}
+		last := part.Entries[n-1]
+		rest.PrevLogEntry, rest.PrevLogTerm, rest.Entries = last.Index, last.Term, rest.Entries[n:]
+	}
+}
+
+func (p *pipeline) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	tells := told{q.PrevLogEntry + uint64(len(q.Entries)), q.LeaderCommitIndex, p.doubts.Load()}
 	if len(q.Entries) == 0 && tells == p.told && p.open.Load() == 0 && time.Since(p.toldAt) < tellAgain {
 		return nil, nil

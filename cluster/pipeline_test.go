@@ -17,16 +17,21 @@ import (
 
 // openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
 // for it are noted in contacts.
-func openTransport(t *testing.T, network *memnet.Network, host string) (o openedTransport) {
+func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
+	t.Helper()
+	return openTransportOn(t, network.Host(host), host)
+}
+
+func openTransportOn(t *testing.T, network Network, host string) (o openedTransport) {
 	t.Helper()
 	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network.Host(host), 1, host+":1", lifted(), slog.New(slog.DiscardHandler))
+	peers := newPeerPort(network, 1, host+":1", lifted(), slog.New(slog.DiscardHandler))
 	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft}
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport = newTransport(newNode(1), peers, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
+	o.transport = newTransport(newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
 	o.transport.open()
 	peers.wg.Go(peers.accept)
 	return o

@@ -153,6 +153,7 @@ func (p *proposer) ask(lead leaderInfo, suspended <-chan struct{}) (uint64, bool
 	if err != nil {
 		return 0, false
 	}
+	defer l.await()()
 	l.asked++
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
 	b = binary.BigEndian.AppendUint64(b, p.id)

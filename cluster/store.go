@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,12 +22,6 @@ type guardedStore struct {
 	now  func() moment
 	cut  <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
-
-// recentEntries is how many of the newest entries a member of a cluster keeps in memory. A
-// leader that sends an entry, and a follower that applies it, takes it from there instead of
-// reading it from the log and comparing its checksums. An entry is no longer than
-// maxBatchBytes and one request.
-const recentEntries = 16
 
 // newGuardedStore returns a store that writes to n's storage.
 func newGuardedStore(n *node, l *lifecycle, now func() moment, cut <-chan struct{}) guardedStore {
@@ -153,4 +149,65 @@ func (s guardedStore) stable(store func() error) error {
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
 	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
+}
+
+// recentLog is a log that keeps the newest entries also in memory. A leader that sends an
+// entry, and a follower that applies it, takes it from there instead of reading it from the
+// log and comparing its checksums. raft.LogCache limits only their number.
+type recentLog struct {
+	raft.LogStore
+	mu    sync.RWMutex
+	kept  []*raft.Log // in the order in which they were stored
+	bytes int         // of their data
+}
+
+// The newest entry is kept whatever its size.
+const (
+	recentEntries = 16
+	recentBytes   = 8 << 20
+)
+
+func newRecentLog(log raft.LogStore) *recentLog { return &recentLog{LogStore: log} }
+
+// GetLog implements raft.LogStore.
+func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
+	r.mu.RLock()
+	for _, x := range slices.Backward(r.kept) {
+		if x.Index == index {
+			*l = *x
+			r.mu.RUnlock()
+			return nil
+		}
+	}
+	r.mu.RUnlock()
+	return r.LogStore.GetLog(index, l)
+}
+
+// StoreLog implements raft.LogStore.
+func (r *recentLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs implements raft.LogStore.
+func (r *recentLog) StoreLogs(logs []*raft.Log) error {
+	if err := r.LogStore.StoreLogs(logs); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range logs {
+		r.kept, r.bytes = append(r.kept, l), r.bytes+len(l.Data)
+	}
+	drop := 0
+	for n := len(r.kept); n-drop > recentEntries || r.bytes > recentBytes && n-drop > 1; drop++ {
+		r.bytes -= len(r.kept[drop].Data)
+	}
+	r.kept = slices.Delete(r.kept, 0, drop)
+	return nil
+}
+
+// DeleteRange implements raft.LogStore.
+func (r *recentLog) DeleteRange(first, last uint64) error {
+	r.mu.Lock()
+	r.kept, r.bytes = nil, 0
+	r.mu.Unlock()
+	return r.LogStore.DeleteRange(first, last)
 }

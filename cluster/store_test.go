@@ -195,3 +195,46 @@ func leading(members map[uint64]*Member) *Member {
 	}
 	return nil
 }
+
+// TestRecentLog: the newest entries are kept in memory, but not more than recentBytes of
+// them unless it is a single one, and none that were deleted.
+func TestRecentLog(t *testing.T) {
+	under := raft.NewInmemStore()
+	r := newRecentLog(under)
+	store := func(index, term uint64, size int) {
+		t.Helper()
+		if err := r.StoreLog(&raft.Log{Index: index, Term: term, Data: make([]byte, size)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect := func(first, last uint64, bytes int) {
+		t.Helper()
+		if n := len(r.kept); n == 0 && last > 0 || n > 0 && (r.kept[0].Index != first || r.kept[n-1].Index != last) || r.bytes != bytes {
+			t.Errorf("%d entries of %d bytes are kept, want %d to %d of %d", n, r.bytes, first, last, bytes)
+		}
+		for i := uint64(1); i <= last; i++ {
+			var l, want raft.Log
+			err := r.GetLog(i, &l)
+			if wantErr := under.GetLog(i, &want); err != wantErr || l.Term != want.Term || len(l.Data) != len(want.Data) {
+				t.Errorf("entry %d is of term %d; %v", i, l.Term, err)
+			}
+		}
+	}
+	expect(0, 0, 0)
+	for i := range uint64(20) {
+		store(i+1, 1, 10)
+	}
+	expect(5, 20, 160)
+	store(21, 1, recentBytes-100)
+	expect(11, 21, recentBytes)
+	store(22, 1, recentBytes+1)
+	expect(22, 22, recentBytes+1)
+	store(23, 1, 10)
+	expect(23, 23, 10)
+	if err := r.DeleteRange(21, 23); err != nil {
+		t.Fatal(err)
+	}
+	expect(0, 0, 0)
+	store(21, 2, 10)
+	expect(21, 21, 10)
+}

@@ -144,6 +144,7 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 	if err != nil {
 		return nil, false
 	}
+	defer l.await()()
 	l.told++
 	now := m.nowMs()
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), l.told)

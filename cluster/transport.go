@@ -3,6 +3,9 @@ package cluster
 import (
 	"errors"
 	"io"
+	"net"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -14,39 +17,58 @@ import (
 // transport is Raft's network transport with some methods replaced.
 type transport struct {
 	*raft.NetworkTransport // nil before open
-	raft                   *node
-	peers                  *peerPort
-	rpcs                   chan raft.RPC  // for Raft's main goroutine
-	wg                     sync.WaitGroup // of the transport's goroutines
-	now                    func() moment
-	followed               func(id uint64, asked moment) // called for a vote that this member gets
+	times
+	raft      *node
+	peers     *peerPort
+	rpcs      chan raft.RPC  // for Raft's main goroutine
+	conns     raftConns      // see watchConns
+	receiving turn           // held while a snapshot is received
+	wg        sync.WaitGroup // of the transport's goroutines
+	now       func() moment
+	followed  func(id uint64, asked moment) // called for a vote that this member gets
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
 	doubts atomic.Uint64
 
-	mu   sync.Mutex
-	away map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
+	mu      sync.Mutex
+	away    map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
+	waiting map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 }
+
+// waiting is a message that waits for Raft's main goroutine.
+type waiting struct {
+	large bool          // it has entries or a snapshot
+	drop  chan struct{} // closed when it must wait no longer
+}
+
+// mostWaiting is how many messages of another member may wait for Raft's main goroutine.
+// Only one of them may be large. The member waits for the answers to its messages, so there
+// are more only if it has given some up, or has restarted. Then the oldest is dropped.
+const mostWaiting = 8
 
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(n *node, peers *peerPort, now func() moment, followed func(id uint64, asked moment)) *transport {
-	return &transport{raft: n, peers: peers, rpcs: make(chan raft.RPC), now: now, followed: followed, away: map[uint64]chan struct{}{}}
+func newTransport(n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment)) *transport {
+	return &transport{
+		times: times, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
+		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
+	}
 }
 
 // open starts passing messages on, until the peer port is closed. The peer port must
 // be open.
 func (t *transport) open() {
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{t.peers}, MaxPool: maxPool, Timeout: peerTimeout, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
+		Stream: watchedLayer{raftLayer{t.peers}, t}, MaxPool: maxPool, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
 	})
+	t.wg.Go(t.watchConns)
 	t.wg.Go(func() {
 		for {
 			select {
 			case rpc := <-t.NetworkTransport.Consumer():
-				t.pass(rpc)
+				t.dispatch(rpc)
 			case <-t.peers.ctx.Done():
 				return
 			}
@@ -60,16 +82,138 @@ func (t *transport) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
-// pass gives a message to Raft's main goroutine.
+// dispatch passes a message on, without waiting for that.
+func (t *transport) dispatch(rpc raft.RPC) {
+	switch rpc.Command.(type) {
+	case *raft.InstallSnapshotRequest:
+		t.wg.Go(func() { t.receive(rpc) })
+	case *raft.TimeoutNowRequest:
+		t.wg.Go(func() {
+			t.endElection(t.silence)
+			t.pass(rpc)
+		})
+	default:
+		select {
+		case t.rpcs <- rpc:
+		default:
+			t.wg.Go(func() { t.pass(rpc) })
+		}
+	}
+}
+
+// errBusy is the answer to a message that has waited too long for Raft's main goroutine, or
+// behind which newer ones of the same member wait.
+var errBusy = errors.New("cluster: too busy")
+
+// pass gives a message to Raft's main goroutine. That may be writing to a stuck disk:
+// entries and snapshots wait for as long as it takes, since sending them again would not
+// make it faster, and the connection's signs of life say that they wait (see raftConn).
+// Other messages wait for an election timeout.
 func (t *transport) pass(rpc raft.RPC) {
-	if _, stand := rpc.Command.(*raft.TimeoutNowRequest); stand {
-		t.endElection(peerTimeout)
+	w, done := t.enqueue(rpc.Command)
+	defer done()
+	var late <-chan time.Time
+	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
+		timer := time.NewTimer(t.silence)
+		defer timer.Stop()
+		late = timer.C
 	}
 	select {
 	case t.rpcs <- rpc:
+	case <-w.drop:
+		rpc.Respond(nil, errBusy)
+	case <-late:
+		rpc.Respond(nil, errBusy)
 	case <-t.peers.ctx.Done():
 		rpc.Respond(nil, ErrClosed)
 	}
+}
+
+// enqueue notes that a message waits for Raft's main goroutine, until done is called. It
+// drops older ones of the same sender; see mostWaiting.
+func (t *transport) enqueue(message any) (w *waiting, done func()) {
+	w = &waiting{drop: make(chan struct{})}
+	switch q := message.(type) {
+	case *raft.AppendEntriesRequest:
+		w.large = len(q.Entries) > 0
+	case *raft.InstallSnapshotRequest:
+		w.large = true
+	}
+	from := ""
+	if m, ok := message.(raft.WithRPCHeader); ok {
+		from = string(m.GetRPCHeader().ID)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.DeleteFunc(t.waiting[from], func(old *waiting) bool {
+		dropped := w.large && old.large
+		if dropped {
+			close(old.drop)
+		}
+		return dropped
+	})
+	if len(list) == mostWaiting {
+		close(list[0].drop)
+		list = list[1:]
+	}
+	t.waiting[from] = append(list, w)
+	return w, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		list := slices.DeleteFunc(t.waiting[from], func(x *waiting) bool { return x == w })
+		if t.waiting[from] = list; len(list) == 0 {
+			delete(t.waiting, from)
+		}
+	}
+}
+
+// receive reads a snapshot that another member sends, and gives it to Raft when it is
+// complete. Raft's main goroutine would read it from the network, and could not vote
+// meanwhile: if the sender, the leader, fell silent, it could not be replaced. One snapshot
+// at a time is received. As long as Raft installs it, this member cannot vote, as if its
+// disk were stuck, so it counts as that.
+func (t *transport) receive(rpc raft.RPC) {
+	refuse := func(err error) {
+		io.Copy(io.Discard, rpc.Reader) // what follows on the connection must be a message
+		rpc.Respond(nil, err)
+	}
+	if !t.receiving.takeWithin(t.silence) {
+		refuse(errBusy)
+		return
+	}
+	defer t.receiving.give()
+	spool, err := t.raft.storage.Spool()
+	if err != nil {
+		t.peers.log.Error("cannot store a snapshot from the leader", "error", err)
+		refuse(err)
+		return
+	}
+	defer spool.Close()
+	size := rpc.Command.(*raft.InstallSnapshotRequest).Size
+	n, err := io.Copy(spool, rpc.Reader)
+	var complete io.Reader
+	if err == nil {
+		complete, err = spool.Reader()
+	}
+	if err == nil && n < size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		t.peers.log.Info("a snapshot from the leader did not arrive", "bytes", n, "of", size, "error", err)
+		refuse(err)
+		return
+	}
+	answered := make(chan raft.RPCResponse, 1)
+	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
+	t.raft.stall.write(t.now(), func() error {
+		select {
+		case a := <-answered:
+			rpc.Respond(a.Response, a.Error)
+		case <-t.peers.ctx.Done():
+			rpc.Respond(nil, ErrClosed)
+		}
+		return nil
+	})
 }
 
 // give has Raft handle a message as if another member had sent it. It gives up after
@@ -136,12 +280,13 @@ func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 }
 
 // renewed retries a call that failed because the other side had closed the
-// connection. After a member restarts, the pool still has connections to its previous
-// run, which fail only when used; a vote request lost on one can cost an election.
+// connection, or because it was not used for long (see idleLooks). After a member restarts,
+// the pool still has connections to its previous run, which fail only when used; a vote
+// request lost on one can cost an election.
 func renewed(call func() error) (err error) {
 	for range maxPool + 1 {
 		err = call()
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, net.ErrClosed) {
 			break
 		}
 	}
@@ -159,9 +304,31 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	return err
 }
 
-// appendEntries is AppendEntries for callers that need the error at once.
+// appendEntries is AppendEntries for callers that need the error at once. It takes entries
+// out of args if they are too long for one message. Raft sends those next: it looks in args
+// for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	args.Entries = shorten(args)
 	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+}
+
+// maxEntryBytes is how many bytes of entries are sent in a message that has several.
+const maxEntryBytes = 1 << 20
+
+// shorten returns the first entries of a message, at least one, as many as fit into one. It
+// limits the commit index in the message to the last of them, or to the entry before them if
+// there are none. That far the receiver's log is the leader's when it accepts the message.
+// The receiver's Raft takes a higher index for its log's end, which it has not compared.
+func shorten(q *raft.AppendEntriesRequest) []*raft.Log {
+	n, bytes := 0, 0
+	for n < len(q.Entries) {
+		if bytes += len(q.Entries[n].Data) + len(q.Entries[n].Extensions); n > 0 && bytes > maxEntryBytes {
+			break
+		}
+		n++
+	}
+	q.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))
+	return q.Entries[:n]
 }
 
 // awaitReturn blocks until a member answers a heartbeat, or this one stops leading in term,
@@ -216,9 +383,21 @@ func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 	return renewed(func() error { return t.NetworkTransport.RequestPreVote(id, target, args, resp) })
 }
 
-// TimeoutNow implements raft.Transport.
-func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
-	return renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, resp) })
+// TimeoutNow implements raft.Transport. It returns when the answer has been missing for
+// times.sure: Raft refuses entries while it waits for that.
+func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
+	answered := make(chan error, 1)
+	t.wg.Go(func() { // it ends after an election timeout, or with the connection
+		answered <- renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, new(raft.TimeoutNowResponse)) })
+	})
+	late := time.NewTimer(t.sure)
+	defer late.Stop()
+	select {
+	case err := <-answered:
+		return err
+	case <-late.C:
+		return os.ErrDeadlineExceeded
+	}
 }
 
 // InstallSnapshot implements raft.Transport. After the snapshot it sends an empty

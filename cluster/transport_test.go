@@ -32,7 +32,7 @@ func TestTransportRestart(t *testing.T) {
 			var requests []raft.RPC
 			for range maxPool { // all at once, so that each has a connection
 				all.Go(requestVote)
-				requests = append(requests, <-voter.transport.Consumer())
+				requests = append(requests, receive(t, "a vote request", voter.transport.Consumer()))
 			}
 			for _, rpc := range requests {
 				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)

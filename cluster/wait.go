@@ -1,5 +1,7 @@
 package cluster
 
+import "time"
+
 // A signal wakes the one goroutine that receives from it. raise never blocks:
 // several raises before a receive count as one.
 type signal chan struct{}
@@ -28,6 +30,18 @@ func (t turn) tryTake() bool {
 	case t <- struct{}{}:
 		return true
 	default:
+		return false
+	}
+}
+
+// takeWithin takes the turn if it is free within d, and reports whether it did.
+func (t turn) takeWithin(d time.Duration) bool {
+	late := time.NewTimer(d)
+	defer late.Stop()
+	select {
+	case t <- struct{}{}:
+		return true
+	case <-late.C:
 		return false
 	}
 }

@@ -27,6 +27,7 @@ var woven = []string{".", "cluster", "fsm", "internal/server", "internal/storage
 var notWoven = map[string]bool{
 	"cluster/log.go":                true, // go-hclog
 	"cluster/peers.go":              true, // Raft's transport, which closes connections
+	"cluster/raftconn.go":           true, // the same
 	"internal/storage/bolt.go":      true, // bbolt, as in those below
 	"internal/storage/boltpages.go": true,
 	"internal/storage/check.go":     true,

@@ -31,6 +31,7 @@ type Storage struct {
 
 	identity *identity
 	logOf    ClusterID    // the cluster that the log and the snapshots are of, as far as they say it
+	dir      string       // the data directory; empty if there is none
 	state    *fsm.Machine // see TakeState
 	close    func() error
 }

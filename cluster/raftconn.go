@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"bufio"
+	"encoding/binary"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Raft's transport gives a message and its answer a fixed time. A long message over a slow
+// link never arrives in it, and one that waits for a stuck disk is sent again each time. So
+// its deadlines are off, and each of its connections is watched instead: by watchConns.
+// Neither side may be silent for the election timeout while the other waits for it. While
+// the answering side receives a message, or handles it, it gives a sign of life four times
+// in that time. A sign is a frame without content: what the answering side sends, and only
+// that, is divided into frames, each of them a length in four bytes and as many bytes.
+
+// raftConn is a connection for Raft's messages.
+type raftConn struct {
+	net.Conn
+	t       *transport
+	answers bool // this side answers; the other one sends the messages
+
+	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
+	reading atomic.Bool
+	writing atomic.Bool
+	begun   atomic.Bool // if answers: bytes of a message have come since the last answer
+	came    atomic.Bool // if answers: bytes have come since the last sign
+	late    atomic.Bool // closed because the other side was silent
+
+	turn  turn          // if answers: held while a frame is written
+	out   []byte        // if answers: the last frame
+	in    *bufio.Reader // if not answers: the frames
+	frame int           // bytes of the current frame in in
+}
+
+const (
+	looks    = 4         // of watchConns within the election timeout
+	oneWrite = 256 << 10 // bytes that may take an election timeout to be sent
+)
+
+func (t *transport) newConn(c net.Conn, answers bool) *raftConn {
+	r := &raftConn{Conn: c, t: t, answers: answers, turn: newTurn()}
+	if !answers {
+		r.in = bufio.NewReader(c)
+	}
+	t.conns.mu.Lock()
+	t.conns.open[r] = struct{}{}
+	t.conns.mu.Unlock()
+	return r
+}
+
+// raftConns are the open ones. Raft closes connections while it holds locks of its own, so
+// mu is not held for long.
+type raftConns struct {
+	mu   sync.Mutex
+	open map[*raftConn]struct{}
+}
+
+func (c *raftConn) Close() error {
+	c.t.conns.mu.Lock()
+	delete(c.t.conns.open, c)
+	c.t.conns.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// Read implements net.Conn. Only one goroutine at a time may call it, as Raft does.
+func (c *raftConn) Read(p []byte) (n int, err error) {
+	c.quiet.Store(0)
+	c.reading.Store(true)
+	if c.answers {
+		n, err = c.Conn.Read(p)
+		if n > 0 {
+			c.begun.Store(true)
+			c.came.Store(true)
+		}
+	} else {
+		n, err = c.readFrame(p)
+	}
+	c.quiet.Store(0)
+	c.reading.Store(false)
+	return n, c.cause(err)
+}
+
+func (c *raftConn) readFrame(p []byte) (int, error) {
+	for c.frame == 0 {
+		head, err := c.in.Peek(4)
+		if err != nil {
+			return 0, err
+		}
+		c.quiet.Store(0)
+		c.frame = int(binary.BigEndian.Uint32(head))
+		c.in.Discard(4)
+	}
+	n, err := c.in.Read(p[:min(len(p), c.frame)])
+	c.frame -= n
+	return n, err
+}
+
+// Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
+func (c *raftConn) Write(p []byte) (n int, err error) {
+	c.quiet.Store(0)
+	c.writing.Store(true)
+	defer c.writing.Store(false)
+	if c.answers {
+		c.turn.take()
+		defer c.turn.give()
+		c.begun.Store(false)
+		c.out = append(binary.BigEndian.AppendUint32(c.out[:0], uint32(len(p))), p...)
+		if _, err = c.Conn.Write(c.out); err == nil {
+			n = len(p)
+		}
+		return n, c.cause(err)
+	}
+	for n < len(p) && err == nil {
+		var m int
+		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
+		c.quiet.Store(0)
+		n += m
+	}
+	return n, c.cause(err)
+}
+
+// cause returns the reason for an error of this connection.
+func (c *raftConn) cause(err error) error {
+	if err != nil && c.late.Load() {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// look is called four times in an election timeout. It gives a sign of life if the other
+// side may be waiting for an answer, and reports whether the connection must be closed.
+func (c *raftConn) look() bool {
+	reading := c.reading.Load()
+	quiet := c.quiet.Add(1)
+	waits := c.writing.Load() || reading && (!c.answers || c.begun.Load())
+	most := c.t.idleLooks()
+	if c.answers {
+		// This goroutine of Raft's reads whenever it has nothing else to do.
+		if came := c.came.Swap(false); (came || !reading) && c.turn.tryTake() {
+			c.Conn.SetWriteDeadline(time.Now().Add(c.t.silence / looks))
+			_, err := c.Conn.Write(make([]byte, 4))
+			c.Conn.SetWriteDeadline(time.Time{})
+			c.turn.give()
+			if err != nil {
+				return true
+			}
+		}
+		if most *= 10; !reading && !c.writing.Load() { // it waits for Raft
+			return false
+		}
+	}
+	if waits && quiet > looks {
+		c.late.Store(true)
+		return true
+	}
+	return quiet > most
+}
+
+// idleLooks is after how many looks an unused connection is closed, by the side that would
+// send a message over it. The other side waits much longer. What stands between the two may
+// have forgotten such a connection by then, or the other side been restarted. A pipeline
+// is never unused for tellAgain.
+func (t *transport) idleLooks() int32 {
+	return int32(2 * max(t.silence, tellAgain) / (t.silence / looks))
+}
+
+// watchConns watches Raft's connections until the peer port is closed. It counts how often
+// it has looked, instead of reading a clock, so that no time counts in which this process
+// was paused.
+func (t *transport) watchConns() {
+	each := time.NewTicker(t.silence / looks)
+	defer each.Stop()
+	var conns []*raftConn
+	for {
+		select {
+		case <-each.C:
+		case <-t.peers.ctx.Done():
+			return
+		}
+		t.conns.mu.Lock()
+		for c := range t.conns.open {
+			conns = append(conns, c)
+		}
+		t.conns.mu.Unlock()
+		for _, c := range conns {
+			if c.look() {
+				t.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
+			}
+		}
+		clear(conns)
+		conns = conns[:0]
+	}
+}
+
+// watchedLayer is a raftLayer whose connections are watched.
+type watchedLayer struct {
+	raftLayer
+	t *transport
+}
+
+func (l watchedLayer) Accept() (net.Conn, error) {
+	c, err := l.raftLayer.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.t.newConn(c, true), nil
+}
+
+func (l watchedLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
+	c, err := l.raftLayer.Dial(addr, l.t.silence)
+	if err != nil {
+		return nil, err
+	}
+	return l.t.newConn(c, false), nil
+}

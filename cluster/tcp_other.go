@@ -1,0 +1,8 @@
+//go:build !linux
+
+package cluster
+
+import "time"
+
+// limitUnacknowledged does nothing here: this package's own deadlines have to be enough.
+func limitUnacknowledged(uintptr, time.Duration) {}
