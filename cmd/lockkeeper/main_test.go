@@ -798,14 +798,13 @@ func TestCheckAgainst(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitOK || stderr != "" || report.A != report.B || report.StateIndex == 0 {
 		t.Errorf("%d %q %q, %v", code, out, stderr, err)
 	}
-	// Each has opened its own session, with a random password.
 	code, out, stderr = call(nil, "check", "--against", other, dir)
 	if code != exitFault || out != "" {
 		t.Errorf("of another server: %d %q", code, out)
 	}
-	oneError(t, stderr, dir+" and "+other+" differ: entry ")
+	oneError(t, stderr, dir+" and "+other+" differ: they belong to cluster ")
 	code, out, _ = call(nil, "check", "--json", "--against", other, dir)
-	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitFault || !strings.Contains(report.Different, "has another content") {
+	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitFault || !strings.Contains(report.Different, "they belong to cluster ") {
 		t.Errorf("of another server: %d %q, %v", code, out, err)
 	}
 	if code, _, stderr := call(nil, "check", "--convert", "wal", "--against", same, dir); code != exitUsage || !strings.Contains(stderr, "--against") {
