@@ -387,8 +387,8 @@ func (m *member) stop(crash bool) {
 	m.s.noteSilence(m, m.s.h.now()) // the leader does not learn what it heard last
 	var err error
 	if crash {
-		m.s.cutAll(m.name, 1)
 		m.s.net.Kill(m.name)
+		m.s.cutAll(m.name, 1)
 		err = testhooks.Of(srv).Kill()
 		m.s.net.Kill(m.name)
 		m.s.cutAll(m.name, -1)
