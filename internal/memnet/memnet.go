@@ -195,6 +195,19 @@ func (n *Network) ends() []*conn {
 	return all
 }
 
+// Open counts the connections between two hosts that have not ended at the first one, however
+// they have ended at the other.
+func (n *Network) Open(at, with string) (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for c := range n.conns {
+		if c.out.link == (link{at, with}) && c.err == nil {
+			count++
+		}
+	}
+	return count
+}
+
 // Kill ends all connections and listeners of a host, as when its process is killed.
 func (n *Network) Kill(host string) {
 	n.mu.Lock()
