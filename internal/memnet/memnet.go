@@ -519,7 +519,7 @@ func (h *half) outstanding(now time.Time) bool {
 
 // resent returns when bytes that were lost at a time are sent again, not before now.
 func (h *half) resent(now time.Time) time.Time {
-	if h.lost.IsZero() || h.n.atOnce {
+	if !h.outstanding(now) || h.n.atOnce {
 		return now
 	}
 	wait := firstResend

@@ -357,6 +357,12 @@ func TestPause(t *testing.T) {
 		time.Sleep(time.Second)
 		p.Pause("b", false)
 		expect(t, p.a, "y", 401*ms)
+		// And a loss that was repaired does not delay what a paused sender writes later.
+		time.Sleep(time.Minute)
+		p.Pause("b", true)
+		send(t, p.b, "z")
+		p.Pause("b", false)
+		expect(t, p.a, "z", ms)
 	})
 }
 
