@@ -414,7 +414,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.changing.Store(false)
-	if !s.disks.TryRLock() {
+	if !s.complete() || !s.disks.TryRLock() {
 		return
 	}
 	defer s.disks.RUnlock()
@@ -482,7 +482,7 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer s.voting.Unlock()
-	if !s.disks.TryRLock() {
+	if !s.complete() || !s.disks.TryRLock() {
 		return
 	}
 	defer s.disks.RUnlock()

@@ -33,6 +33,12 @@ func (m *member) newDisk() {
 	m.mu.Unlock()
 }
 
+// complete reports whether all members have run. Before that their changes may lack a
+// majority.
+func (s *sim) complete() bool {
+	return !slices.ContainsFunc(s.members, func(m *member) bool { return m.absent.Load() })
+}
+
 // index returns how far a running member has applied the log.
 func (m *member) index() (n uint64, runs bool) {
 	srv := m.server()
