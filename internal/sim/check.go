@@ -1231,9 +1231,10 @@ func (c *checker) lateness() {
 }
 
 // stampedWithin is how long it may take from the time when a leader stamps an entry
-// until a member applies it. Most entries take less than stampedSoon.
+// until a member applies it: a leader that falls silent may store an entry, and have it
+// committed when it is heard again. Most entries take less than stampedSoon.
 const (
-	stampedWithin = 2 * time.Minute
+	stampedWithin = 2*time.Minute + 2*longest
 	stampedSoon   = time.Second
 )
 
