@@ -67,29 +67,49 @@ func TestGuardedLog(t *testing.T) {
 
 // TestStaleLog: a member whose log has entries that no other member has, and ends
 // before, at or after the end of the leader's snapshot, gets the same state as the
-// others, even without further writes.
+// others, even without further writes. This holds for each kind of log.
 func TestStaleLog(t *testing.T) {
-	for _, beyond := range []int{-2, -1, 0, 1, 3} {
-		t.Run(fmt.Sprint(beyond), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testStaleLog(t, beyond) })
-		})
+	for _, kind := range append([]storage.LogStore{""}, storage.LogStores...) { // "" is memory
+		for _, beyond := range []int{-2, -1, 0, 1, 3} {
+			t.Run(fmt.Sprint(kind, beyond), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testStaleLog(t, kind, beyond) })
+			})
+		}
 	}
 }
 
-func testStaleLog(t *testing.T, beyond int) {
+func testStaleLog(t *testing.T, kind storage.LogStore, beyond int) {
+	dir := t.TempDir()
+	memories := map[uint64]*storage.Memory{1: storage.NewMemory(), 2: storage.NewMemory(), 3: storage.NewMemory()}
+	withLog := func(f func(log raft.LogStore)) { // of the member 3, which is down
+		if kind == "" {
+			f(memories[3].Open().Log)
+			return
+		}
+		quiet := slog.New(slog.DiscardHandler)
+		s, err := storage.Open(dir, kind, 3, quiet, raftLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		f(s.Log)
+	}
 	net := memnet.New()
 	// The same snapshot sent again and again takes time, so that the wait below ends.
 	net.SetDelay(func(string, string) time.Duration { return time.Millisecond })
 	peers := map[uint64]string{1: "a:7", 2: "b:7", 3: "c:7"}
-	memories := map[uint64]*storage.Memory{1: storage.NewMemory(), 2: storage.NewMemory(), 3: storage.NewMemory()}
 	members := map[uint64]*Member{}
 	snapshotBytes := int64(1)
 	start := func(ids ...uint64) {
 		for _, id := range ids {
-			m, err := openMember(Config{
+			cfg := Config{
 				ID: id, Peers: peers, Network: net.Host(peers[id][:1]), Memory: memories[id],
 				Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: snapshotBytes, Log: slog.New(slog.DiscardHandler),
-			}, fsm.NewReplica())
+			}
+			if id == 3 && kind != "" {
+				cfg.Memory, cfg.Dir, cfg.LogStore = nil, dir, kind
+			}
+			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,12 +149,14 @@ func testStaleLog(t *testing.T, beyond int) {
 	write()
 	time.Sleep(time.Second) // so that all have it
 	stop(3, 2, 1)
-	log := memories[3].Open().Log
-	last, _ := log.LastIndex()
 	var l raft.Log
-	if err := log.GetLog(last, &l); err != nil {
-		t.Fatal(err)
-	}
+	withLog(func(log raft.LogStore) {
+		last, _ := log.LastIndex()
+		if err := log.GetLog(last, &l); err != nil {
+			t.Fatal(err)
+		}
+	})
+	last := l.Index
 	start(1, 2) // in a later term
 	leader := leading(members)
 	var newest raft.SnapshotMeta
@@ -158,9 +180,11 @@ func testStaleLog(t *testing.T, beyond int) {
 	if newest, _ = leader.raft.storage.NewestSnapshot(); newest.Index < last+5 {
 		t.Fatalf("the log ends at %d, the snapshot at %d", last, newest.Index)
 	}
-	if err := log.StoreLogs(noops(last+1, newest.Index+uint64(beyond), l.Term)); err != nil {
-		t.Fatal(err)
-	}
+	withLog(func(log raft.LogStore) {
+		if err := log.StoreLogs(noops(last+1, newest.Index+uint64(beyond), l.Term)); err != nil {
+			t.Fatal(err)
+		}
+	})
 	start(3)
 	write()
 	time.Sleep(time.Second)
@@ -173,6 +197,7 @@ func testStaleLog(t *testing.T, beyond int) {
 	if len(states) != 1 {
 		t.Errorf("states differ: %v", states)
 	}
+	log := members[3].raft.storage.Log
 	first, _ := log.FirstIndex()
 	last, _ = log.LastIndex()
 	for i := first; i <= last; i++ {

@@ -32,6 +32,7 @@ func host(i int) string { return fmt.Sprintf("member%d", i) }
 func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, net: memnet.New()}
+	c.net.HealAtOnce() // as Link.Cut says
 	peers := map[uint64]string{}
 	for i := range n {
 		peers[uint64(i+1)] = host(i) + ":1"

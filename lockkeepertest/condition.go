@@ -99,8 +99,8 @@ func (c *Cluster) SetDisk(i int, d Disk) {
 }
 
 // Pause keeps member i from sending and receiving, also from and to its clients, and from
-// writing to its disk, until [Cluster.Resume]. Connections stay, and what others send
-// meanwhile arrives when it is resumed. To the others it looks like a process that the
+// writing to its disk, until [Cluster.Resume]. Connections stay, other members can make new
+// ones, and what others send meanwhile arrives when it is resumed. To the others it looks like a process that the
 // operating system has stopped. But its own timers go on, so when it is resumed it knows
 // how much time has passed. Clients that use TLS are not held back.
 func (c *Cluster) Pause(i int) { c.setPaused(i, true) }

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -45,8 +46,8 @@ func (c *checker) availability() {
 		newest[k.Session] = k
 	}
 	soon := c.s.ackLimit()
-	if c.s.slack() > soon/100 {
-		return // a write takes many steps, and each may be delayed by that much
+	if c.s.slack() > soon/100 || c.s.opts.Large {
+		return // a write takes many steps, and each may be delayed by that much; or it waits for others on a narrow link
 	}
 	for _, o := range c.h.Ops {
 		k := c.h.Conns[o.Conn]
@@ -129,4 +130,140 @@ func (c *checker) wasPaused(member int, from, to time.Duration) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return slices.ContainsFunc(c.s.pauseLog, func(s *span) bool { return s.from == memberHost(member) && s.within(from, to) })
+}
+
+// maxOpen is how many connections from another member one may have open at a time.
+const maxOpen = 60
+
+// countConns checks until the end of the run that no member keeps more and more connections
+// of others, each with a request that it has not finished.
+func (s *sim) countConns() {
+	for !s.over() {
+		s.sleep(5 * time.Second)
+		for _, m := range s.members {
+			s.mu.Lock()
+			frozen := s.frozen[m.name] > 0 // then its kernel accepts them
+			s.mu.Unlock()
+			for _, x := range s.members {
+				if x == m || frozen {
+					continue
+				}
+				n := s.net.Open(m.name, x.name)
+				s.h.mu.Lock()
+				s.h.MostOpen = max(s.h.MostOpen, n)
+				s.h.mu.Unlock()
+				if n > maxOpen {
+					s.h.violate("connections", "member %d has %d open connections with member %d", m.id, n, x.id)
+					return
+				}
+			}
+		}
+	}
+}
+
+// progressLimit is how long the cluster may do nothing for its clients while a majority of
+// the members is up and connected. A single one of them, which may have to catch up, may do
+// nothing for twice as long.
+func (s *sim) progressLimit() time.Duration { return 2 * s.settleTime() }
+
+// progress checks that writes are acknowledged while a majority of the members is
+// undisturbed, whatever happens to the others, and through each member that belongs to it.
+func (c *checker) progress() {
+	if c.s.slack() > 0 {
+		return
+	}
+	limit := c.s.progressLimit()
+	if from, tries := c.idle(nil, limit); tries > 0 {
+		c.fail("progress", "from %v to %v no write was acknowledged, although a majority of the members was not disturbed, and clients failed %d times", from, from+limit, tries)
+	}
+	for _, m := range c.s.members {
+		if from, tries := c.idle(m, 2*limit); tries > 0 {
+			c.fail("progress", "from %v to %v member %d acknowledged no write, although it and a majority of the members were not disturbed, and clients failed %d times", from, from+2*limit, m.id, tries)
+		}
+	}
+}
+
+// idle returns the first period of that length in which a majority of the members, and m if
+// it is not nil, was undisturbed, and no write was acknowledged (through m), and how often
+// clients failed to connect or to write. 0 means that there is no such period.
+func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tries int) {
+	enough := 10 // fewer attempts say nothing
+	if m != nil {
+		enough = 3
+	}
+	of := func(server int) bool { return m == nil || server == int(m.id) }
+	done, tried := []time.Duration{0, c.h.WorkEnded}, []time.Duration{}
+	for _, o := range c.h.Ops {
+		if !isWrite(o.Code) || o.ReadOnly || !of(o.Server) {
+			continue
+		}
+		if o.Known() {
+			done = append(done, o.RetAt)
+		} else {
+			tried = append(tried, o.CallAt)
+		}
+	}
+	for _, k := range c.h.Conns {
+		if of(k.Server) && !k.ReadOnly { // a session was opened or resumed, which is a write
+			done = append(done, k.At)
+		}
+	}
+	for _, x := range c.h.Failed {
+		if of(x.Server) {
+			tried = append(tried, x.At)
+		}
+	}
+	slices.Sort(tried)
+	slices.Sort(done)
+	starts := slices.Clone(done)
+	for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog, c.s.voteLog} {
+		for _, x := range log {
+			starts = append(starts, x.Until+1)
+		}
+	}
+	for i := range c.s.cutLog {
+		starts = append(starts, c.s.cutLog[i].Until+1)
+	}
+	slices.Sort(starts)
+	count := func(all []time.Duration, from, to time.Duration) int {
+		i, _ := slices.BinarySearch(all, from)
+		j, _ := slices.BinarySearch(all, to)
+		return j - i
+	}
+	for _, from := range slices.Compact(starts) {
+		to := from + length
+		if to > c.h.WorkEnded || count(done, from+1, to) > 0 {
+			continue
+		}
+		if n := count(tried, from+length/2, to); n >= enough && c.majority(m, from, to) {
+			return from, n
+		}
+	}
+	return 0, 0
+}
+
+// majority reports whether a majority of the voters was up, connected and undisturbed, with
+// its votes, in a period, and so was the member with, if it is not nil.
+func (c *checker) majority(with *member, from, to time.Duration) bool {
+	if slices.ContainsFunc(c.s.voteLog, func(x *span) bool { return x.within(from, to) }) {
+		return false
+	}
+	voters, well := 0, 0
+	for _, m := range c.s.members {
+		disturbed := slices.ContainsFunc(c.s.cutLog, func(x span) bool {
+			return x.within(from, to) && (x.from == m.name || x.to == m.name) && !strings.HasPrefix(x.from, "client") && !strings.HasPrefix(x.to, "client")
+		})
+		for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog} {
+			disturbed = disturbed || slices.ContainsFunc(log, func(x *span) bool { return x.from == m.name && x.within(from, to) })
+		}
+		if disturbed && m == with {
+			return false
+		}
+		if m.votes() {
+			if voters++; !disturbed {
+				well++
+			}
+		}
+	}
+	return well > voters/2
 }

@@ -27,10 +27,12 @@ type Counts struct {
 	Refused                                                                                 int // writes that would have exceeded a quota
 	ReadOnly                                                                                int // answers from members without a majority
 	PromptWrites, ReadAges                                                                  int // writes that had to be prompt, and reads whose age was checked
+	MostOpen                                                                                int // the most connections with another member that one had open
 	RestoresServing                                                                         int // snapshots that were restored while the member served clients with watches; Restores counts the others
 }
 
 func (n *Counts) add(m Counts) {
+	n.MostOpen = max(n.MostOpen, m.MostOpen)
 	n.Ops += m.Ops
 	n.Commits += m.Commits
 	n.Locks += m.Locks
@@ -62,6 +64,7 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
+	c.n.MostOpen = c.h.MostOpen
 	c.n.Restores, c.n.RestoresServing = s.h.Restores, s.h.RestoresServing
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
@@ -76,6 +79,7 @@ func (s *sim) check() Counts {
 	c.lateness()
 	c.clocks()
 	c.availability()
+	c.progress()
 	c.age()
 	return c.n
 }
@@ -1050,10 +1054,9 @@ func (c *checker) expiries() {
 func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Duration {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	const again = 5 * time.Second // until a connection that was cut is given up and replaced
 	told := heard + c.reportTime()
 	for _, s := range c.s.cutLog { // in order
-		if s.At > told || s.Until != 0 && s.Until+again < heard {
+		if s.At > told || s.Until != 0 && s.Until+redialed < heard {
 			continue
 		}
 		for _, m := range members {
@@ -1061,7 +1064,7 @@ func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Du
 				if s.Until == 0 {
 					return math.MaxInt64 / 2
 				}
-				told = max(told, s.Until+again)
+				told = max(told, s.Until+redialed)
 			}
 		}
 	}
@@ -1228,9 +1231,10 @@ func (c *checker) lateness() {
 }
 
 // stampedWithin is how long it may take from the time when a leader stamps an entry
-// until a member applies it. Most entries take less than stampedSoon.
+// until a member applies it: a leader that falls silent may store an entry, and have it
+// committed when it is heard again. Most entries take less than stampedSoon.
 const (
-	stampedWithin = 2 * time.Minute
+	stampedWithin = 2*time.Minute + 2*longest
 	stampedSoon   = time.Second
 )
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ type conn struct {
 	log    *ConnLog
 	gone   chan struct{} // closed when the connection has ended
 	events chan struct{} // has an element when an event has come
+	turn   chan struct{} // full while requests are being sent, which may have to wait for the server to read
 
 	mu      sync.Mutex
 	pending []*Op // in the order in which they were sent
@@ -139,12 +141,18 @@ func (c *client) dial(addr string, timeout time.Duration) (net.Conn, error) {
 
 func (c *client) try(server int) error {
 	nc, err := c.dial(clientAddr(server), min(c.timeout/3, 3*time.Second))
+	h := c.s.h
+	failed := func() {
+		h.mu.Lock()
+		h.Failed = append(h.Failed, Try{h.now(), server})
+		h.mu.Unlock()
+	}
 	if err != nil {
+		failed()
 		return err
 	}
 	raw := rawclient.New(nc)
 	raw.Timeout = min(c.timeout*2/3, 10*time.Second)
-	h := c.s.h
 	h.mu.Lock()
 	if c.newest != nil {
 		c.newest, c.left = nil, h.next()
@@ -170,6 +178,7 @@ func (c *client) try(server int) error {
 			c.forget()
 			return errExpired
 		}
+		failed()
 		h.mu.Lock()
 		h.FailedResumes[resumes] = h.now()
 		h.mu.Unlock()
@@ -191,7 +200,7 @@ func (c *client) try(server int) error {
 	if c.lazy || c.mute {
 		raw.Timeout = 2 * c.timeout
 	}
-	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1)}
+	k := &conn{c: c, last: last, lazy: c.lazy, nc: nc, raw: raw, gone: make(chan struct{}), events: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 	h.mu.Lock()
 	k.log = &ConnLog{
 		ID: len(h.Conns), Seq: h.next(), CallAt: called, At: h.now(), Client: c.id, Server: server, Left: c.left,
@@ -343,10 +352,19 @@ func (k *conn) ping() {
 // start sends requests in one write. An op's done is closed when its reply has come or
 // the connection has ended.
 func (k *conn) start(ops ...*Op) {
+	k.turn <- struct{}{}
+	defer func() { <-k.turn }()
+	if b := k.queue(ops); len(b) > 0 {
+		k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
+		k.nc.Write(b) // after an error, read fails too
+	}
+}
+
+// queue notes requests as sent, and returns their bytes.
+func (k *conn) queue(ops []*Op) (b []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	h := k.c.s.h
-	var b []byte
 	for _, o := range ops {
 		o.done = make(chan struct{})
 		if k.over {
@@ -376,22 +394,26 @@ func (k *conn) start(ops ...*Op) {
 		k.pending, k.xids = append(k.pending, o), append(k.xids, xid)
 		b = append(b, rawclient.Request(nil, xid, o.Code, o.body())...)
 	}
-	if len(b) > 0 {
-		k.nc.SetWriteDeadline(time.Now().Add(k.c.timeout))
-		k.nc.Write(b) // after an error, read fails too
-	}
+	return b
 }
+
+// data is what the op writes. To keep the history small, it does not have the padding.
+func (o *Op) data() []byte { return append([]byte(o.Tag), bytes.Repeat([]byte{padding}, o.Pad)...) }
+
+const padding = '~'
+
+func unpadded(data []byte) string { return string(bytes.TrimRight(data, string(padding))) }
 
 func (o *Op) body() proto.Record {
 	switch o.Code {
 	case proto.OpCreate, proto.OpCreateContainer, proto.OpCreateTTL:
-		q := &proto.CreateRequest{Path: o.Path, Data: []byte(o.Tag), ACL: o.acl(), Flags: o.Flags}
+		q := &proto.CreateRequest{Path: o.Path, Data: o.data(), ACL: o.acl(), Flags: o.Flags}
 		if o.Code == proto.OpCreateTTL {
 			return &proto.CreateTTLRequest{CreateRequest: *q, TTL: o.TTL.Milliseconds()}
 		}
 		return q
 	case proto.OpSetData:
-		return &proto.SetDataRequest{Path: o.Path, Data: []byte(o.Tag), Version: o.Version}
+		return &proto.SetDataRequest{Path: o.Path, Data: o.data(), Version: o.Version}
 	case proto.OpDelete:
 		return &proto.PathVersion{Path: o.Path, Version: o.Version}
 	case proto.OpGetData, proto.OpExists, proto.OpGetChildren:
@@ -541,7 +563,7 @@ func (o *Op) decode(f *rawclient.Frame) error {
 		var r proto.DataReply
 		err := f.Decode(&r)
 		o.stat(&r.Stat)
-		o.GotData = string(r.Data)
+		o.GotData = unpadded(r.Data)
 		return err
 	case proto.OpGetChildren:
 		var r proto.ChildrenReply

@@ -15,7 +15,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
-	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -27,9 +26,16 @@ type fault struct {
 	do     func(s *sim, r *rand.Rand, hold time.Duration)
 }
 
+// usualHold is the longest that most faults last; longest is the longest that one lasts. What
+// is lost meanwhile may arrive twice as late.
+const (
+	usualHold = 12500 * time.Millisecond
+	longest   = 80 * time.Second
+)
+
 // stickingFaults are the faults that make a single member stuck and do nothing else.
 // They record themselves in stuckLog.
-var stickingFaults = []string{"isolate the leader", "isolate a member", "cut off a member", "stall the disk", "stall the leader's disk", "pause a process", "pause the leader's process"}
+var stickingFaults = []string{"freeze a member", "freeze the leader", "isolate the leader", "isolate a member", "cut off a member", "stall the disk", "stall the leader's disk", "pause a process", "pause the leader's process"}
 
 var faultKinds = []fault{
 	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
@@ -165,6 +171,16 @@ var faultKinds = []fault{
 	}},
 	{"remove and add", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.removeAndAdd(s.pick(r), r, hold) }},
 	{"change a vote", 5, func(s *sim, r *rand.Rand, hold time.Duration) { s.changeVote(s.pick(r), r, hold) }},
+	{"freeze a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(s.pick(r), hold) }},
+	{"freeze the leader", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
+		if m := s.leader(); m != nil {
+			s.freeze(m, hold)
+		}
+	}},
+	{"forget connections", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.forget(s.pick(r), s.pick(r), r) }},
+	{"be absent", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.beAbsent(s.pick(r), r, hold) }},
+	{"lose a disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseDisk(s.pick(r), r, hold) }},
+	{"another cluster's disk", 1, func(s *sim, r *rand.Rand, hold time.Duration) { s.takeOther(s.pick(r), r, hold) }},
 	{"disconnect sessions", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		for _, id := range s.sessions() {
 			if r.IntN(2) == 0 {
@@ -209,6 +225,11 @@ func (m *member) changeFaults(change func([]*storeFault) []*storeFault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults = change(m.faults)
+	m.setFaults()
+}
+
+// setFaults puts the member's faults into force. m.mu must be held.
+func (m *member) setFaults() {
 	all := m.faults
 	m.mem.SetFault(func() error {
 		for _, x := range all {
@@ -230,7 +251,11 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	over := make(chan struct{})
 	defer close(over)
 	defer m.slow(func() error { <-over; return nil })()
-	time.Sleep(time.Second + time.Duration(r.Int64N(int64(14*time.Second))))
+	most := 14 * time.Second
+	if s.opts.For > time.Minute && r.IntN(4) == 0 {
+		most = longest
+	}
+	time.Sleep(time.Second + time.Duration(r.Int64N(int64(most))))
 }
 
 // lag makes a follower that serves clients fall behind the leader: its disk is as slow as
@@ -242,6 +267,7 @@ func (s *sim) lag(r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer s.lagging.Unlock()
+	hold = min(hold, usualHold)
 	var m *member
 	leader, most := s.leader(), -1
 	s.h.mu.Lock()
@@ -388,10 +414,15 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.changing.Store(false)
+	if !s.complete() || !s.disks.TryRLock() {
+		return
+	}
+	defer s.disks.RUnlock()
 	if !m.claim() {
 		return
 	}
 	defer m.release()
+	defer s.beginSpan(&s.voteLog, "")()
 	m.setMayStop(true)
 	began := s.h.now()
 	// Retry until the removal is certain: a member that lost its data must not vote.
@@ -417,16 +448,18 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	time.Sleep(hold)
 	m.setMayStop(false)
 	m.join = true
-	if m.mem != nil {
-		m.mu.Lock()
-		m.mem, m.faults = storage.NewMemory(), nil // a new disk
-		m.mu.Unlock()
-	} else {
-		m.dir += "+"
-	}
+	m.newDisk()
 	faults := s.faultsBegun()
 	if m.start() != nil {
 		return
+	}
+	if r.IntN(3) == 0 && s.removeJoining(m, r) {
+		m.stop(r.IntN(2) == 0)
+		m.setMayStop(false)
+		m.newDisk()
+		if m.start() != nil {
+			return
+		}
 	}
 	select {
 	case <-m.server().Ready():
@@ -449,6 +482,11 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer s.voting.Unlock()
+	if !s.complete() || !s.disks.TryRLock() {
+		return
+	}
+	defer s.disks.RUnlock()
+	defer s.beginSpan(&s.voteLog, "")()
 	if !m.changing.CompareAndSwap(false, true) {
 		return
 	}
@@ -599,8 +637,14 @@ func (s *sim) makeFaults() {
 			if n -= f.weight; n >= 0 {
 				continue
 			}
-			hold := time.Duration(min(r.ExpFloat64(), 5) * float64(2500*time.Millisecond))
+			hold := time.Duration(min(r.ExpFloat64()/5, 1) * float64(usualHold))
+			if s.opts.For > time.Minute && r.IntN(12) == 0 {
+				hold = min(10*hold, longest)
+			}
 			own := rand.New(rand.NewPCG(r.Uint64(), 0))
+			if slices.Contains(s.opts.Without, f.name) {
+				break
+			}
 			s.mu.Lock()
 			s.faults[f.name]++
 			s.active++

@@ -19,6 +19,7 @@ type Op struct {
 	Code                     proto.OpCode
 	Path                     string
 	Tag                      string // the data that it writes; no other op writes the same
+	Pad                      int    // how many bytes it writes after Tag
 	TTL                      time.Duration
 	More                     []Part // of a multi
 	Flags                    int32
@@ -122,6 +123,12 @@ type Span struct {
 	Until   time.Duration // when the client released the lock; 0 if it never did
 }
 
+// Try says when a client learned that it could not connect to a member.
+type Try struct {
+	At     time.Duration
+	Server int
+}
+
 // Unheard says that a member disconnected its clients because the leader did not
 // receive their touches.
 type Unheard struct {
@@ -159,6 +166,7 @@ type History struct {
 	Spans           []*Span
 	Expiries        []Expiry
 	Clocks          []Clock
+	Failed          []Try                   // when clients failed to connect
 	Unheard         []Unheard               // when a member disconnected its clients because the leader did not receive their touches
 	LeaderChanges   []time.Duration         // when a member learned of a new leader, or that there is none
 	FailedResumes   map[int64]time.Duration // when a client last tried to resume a session and failed
@@ -170,6 +178,7 @@ type History struct {
 	Faults          []string
 	Forced          map[int64]bool          // sessions that a fault has ended
 	KnownEnded      map[int64]time.Duration // when a client learned that its session has ended
+	MostOpen        int                     // the most connections with another member that one had open
 	Restores        int                     // snapshots restored by members without watching clients, mostly at a start
 	RestoresServing int                     // snapshots from the leader, restored by members with watching clients
 	Violations      []Violation
@@ -271,7 +280,7 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 		case proto.NodeCreated, proto.NodeDataChanged:
 			// A multi may have deleted the znode again.
 			if n := v.Tree().Lookup(x.Path); n != nil {
-				g.Data, g.Version, g.Mtime = string(n.Record().Data), n.Record().Version, n.Record().Mtime
+				g.Data, g.Version, g.Mtime = unpadded(n.Record().Data), n.Record().Version, n.Record().Mtime
 			}
 		}
 		c.Changes = append(c.Changes, g)

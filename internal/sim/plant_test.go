@@ -198,7 +198,7 @@ func TestPlants(t *testing.T) {
 			}
 			dir, binary := t.TempDir(), buildWith(t, files)
 			for seed := 1; seed <= *plantsFlag; seed++ {
-				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", "-sim.for=5m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir).CombinedOutput()
+				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", "-sim.for=5m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir, "-sim.without="+*withoutFlag).CombinedOutput()
 				if err == nil {
 					continue
 				}

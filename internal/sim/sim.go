@@ -34,6 +34,7 @@ type Options struct {
 	Dir     string
 	For     time.Duration // how long faults and clients are active
 	Quiet   bool          // no faults
+	Without []string      // names of faults that are not made; the others happen as if they were
 	Pace    float64       // how long clients pause between requests; 1 is busy
 	Real    bool          // in real time, on all processors, not in a synctest bubble
 
@@ -44,6 +45,9 @@ type Options struct {
 	EnforceQuota    bool // writes that exceed hard limits are refused
 	ReadOnly        bool // members without a majority serve clients that accept read-only service
 	LongLog         bool // snapshots are rare, so a member that lags gets all entries
+	Rate            int  // bytes per second between two members; 0 is unlimited
+	Large           bool // clients write entries of up to 900 KB
+	Late            int  // how many members with a vote, the last ones, start for the first time late
 }
 
 // longLog reports whether snapshots are rare. They are not where each entry takes long to
@@ -51,6 +55,9 @@ type Options struct {
 func (s *sim) longLog() bool { return s.opts.LongLog && s.slack() <= 50*time.Millisecond }
 
 func (s *sim) snapshotBytes() int64 {
+	if s.longLog() && s.opts.Large {
+		return 64 << 20
+	}
 	if s.longLog() {
 		return 4 << 20
 	}
@@ -90,6 +97,15 @@ func OptionsFor(seed uint64) Options {
 	o.ReadOnly = r.IntN(3) > 0
 	o.EnforceQuota = r.IntN(3) > 0
 	o.LongLog = r.IntN(4) == 0
+	if r.IntN(3) == 0 {
+		o.Rate = 1 << (20 + r.IntN(5))
+		if o.Large = !o.Files && r.IntN(2) == 0; o.Large {
+			o.Rate, o.LongLog = 1<<(20+r.IntN(2)), r.IntN(2) == 0
+		}
+	}
+	if r.IntN(3) == 0 {
+		o.Late = 1 + r.IntN((o.Members-o.Observers-1)/2)
+	}
 	return o
 }
 
@@ -135,6 +151,10 @@ type sim struct {
 	reconfigurer *client // client of the fault that changes who votes; guarded by voting
 	voting       sync.Mutex
 
+	disks   sync.RWMutex // held while a member has lost its disk, and shared while members or votes change
+	foreign sync.Mutex   // guards others, and is held while a member has the data of one of them
+	others  []*member    // of another cluster
+
 	mu       sync.Mutex
 	cuts     map[[2]string]int // how many faults cut the way from one host to another
 	cutLog   []span            // when a way was cut
@@ -142,6 +162,9 @@ type sim struct {
 	stuckLog []*span           // when a member could do nothing
 	pauseLog []*span           // when a member's process was paused
 	otherLog []*span           // when there was a fault that does more than make a member stuck
+	outLog   []*span           // when a member was down, or had lost its disk
+	voteLog  []*span           // when members or votes changed
+	frozen   map[string]int    // how many faults keep a host from using the network
 	faults   map[string]int
 	active   int // faults that have not ended
 }
@@ -196,6 +219,9 @@ type member struct {
 	join bool // it was removed once, and must join to come back
 
 	changing atomic.Bool // a fault is changing its membership or its vote
+	absent   atomic.Bool // it has never run
+	wrong    atomic.Bool // it has the data of another cluster's member
+	back     func()      // ends its span in outLog; only for the claim's owner
 
 	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
 	clocks *rand.Rand   // only for the claim's owner
@@ -277,30 +303,20 @@ func (m *member) start() (err error) {
 }
 
 func (m *member) open() error {
+	if m.s.over() {
+		return nil // a fault has not ended in time
+	}
 	if m.clocks.IntN(3) == 0 {
 		m.setClock()
 	}
-	t := &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}
-	c := lockkeeper.Config{
-		ID: m.id, DataDir: m.dir,
-		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
-		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
-	}
-	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: t}
-	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
-		if !m.join || m.id == uint64(id) {
-			c.Observers = append(c.Observers, uint64(id))
-		}
-	}
-	if m.join {
-		c.PeerAddr, c.Join = m.s.peers[m.id], m.s.peers[m.id%uint64(len(m.s.members))+1]
-	} else {
-		c.Peers = m.s.peers
-	}
+	c := m.s.config(m)
+	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}}
 	srv, err := lockkeeper.Open(c)
 	if err != nil {
+		if m.wrong.Load() {
+			m.s.h.fault("member %d does not start: %v", m.id, err)
+			return nil
+		}
 		m.s.h.violate("start", "member %d: %v", m.id, err)
 		return err
 	}
@@ -313,9 +329,42 @@ func (m *member) open() error {
 	m.mu.Lock()
 	m.srv, m.listener, m.gone = srv, listener, gone
 	m.mu.Unlock()
-	m.s.wg.Go(func() { m.serve(listener, srv) })
+	if m.wrong.Load() && m.s.opts.ReadOnly {
+		listener.Close() // until it meets another member it cannot know, and would answer read-only clients
+	} else {
+		m.s.wg.Go(func() { m.serve(listener, srv) })
+	}
 	m.s.wg.Go(func() { m.watch(srv, gone) })
+	if m.back != nil {
+		m.back()
+	}
 	return nil
+}
+
+// config is the configuration of a member's server.
+func (s *sim) config(m *member) lockkeeper.Config {
+	c := lockkeeper.Config{
+		ID: m.id, DataDir: m.dir,
+		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
+		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
+		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
+		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
+	}
+	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
+		if !m.join || m.id == uint64(id) {
+			c.Observers = append(c.Observers, uint64(id))
+		}
+	}
+	if m.join {
+		other := m.id
+		for other == m.id || s.members[other-1].absent.Load() {
+			other = other%uint64(len(s.members)) + 1
+		}
+		c.PeerAddr, c.Join = s.peers[m.id], s.peers[other]
+	} else {
+		c.Peers = s.peers
+	}
+	return c
 }
 
 func (m *member) timeOfDay() time.Time { return time.Now().Add(time.Duration(m.ahead.Load())) }
@@ -352,6 +401,9 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		m.mu.Lock()
 		mayStop := m.mayStop
 		m.mu.Unlock()
+		if m.wrong.Load() {
+			return
+		}
 		if !mayStop {
 			m.s.h.violate("fault", "member %d stops by itself: %v", m.id, err)
 		} else if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, lockkeeper.ErrRemoved) {
@@ -385,10 +437,11 @@ func (m *member) stop(crash bool) {
 		return
 	}
 	m.s.noteSilence(m, m.s.h.now()) // the leader does not learn what it heard last
+	m.back = m.s.beginSpan(&m.s.outLog, m.name)
 	var err error
 	if crash {
-		m.s.cutAll(m.name, 1)
 		m.s.net.Kill(m.name)
+		m.s.cutAll(m.name, 1)
 		err = testhooks.Of(srv).Kill()
 		m.s.net.Kill(m.name)
 		m.s.cutAll(m.name, -1)
@@ -485,7 +538,7 @@ func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
 		done: make(chan struct{}), faultsOver: make(chan struct{}),
-		cuts: map[[2]string]int{}, faults: map[string]int{},
+		cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{},
 	}
 	s.delay.Store(int64(usualDelay))
 	s.perturbed = perturb.Begin(o.Seed)
@@ -513,15 +566,42 @@ func Run(o Options) *Report {
 			m.dir = filepath.Join(o.Dir, m.name)
 		}
 		s.members = append(s.members, m)
+		for id := range s.peers {
+			if id != m.id {
+				s.net.SetBandwidth(m.name, memberHost(int(id)), o.Rate)
+			}
+		}
+	}
+	for id := o.Members - o.Observers - o.Late + 1; id <= o.Members-o.Observers; id++ {
+		m := s.members[id-1]
+		m.absent.Store(true)
+		m.claimed, m.back = true, s.beginSpan(&s.outLog, m.name)
 	}
 	for _, m := range s.members {
-		if m.start() != nil {
+		if !m.absent.Load() && m.start() != nil {
 			return s.report()
+		}
+	}
+	if o.Late > 0 {
+		for deadline := time.Now().Add(20 * time.Second); s.leader() == nil && time.Now().Before(deadline); {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if s.leader() == nil { // a cluster is formed only by all of its members
+			for _, m := range s.members {
+				if m.absent.Swap(false) {
+					m.start()
+					m.release()
+				}
+			}
 		}
 	}
 	if s.setUp() {
 		s.perturbed.Stir()
 		s.work()
+		s.wg.Go(s.countConns)
+		if o.Late > 0 {
+			s.wg.Go(s.startLate)
+		}
 		if !o.Quiet {
 			s.wg.Go(s.makeFaults)
 			s.wg.Go(s.jumpClocks)

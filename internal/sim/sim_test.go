@@ -36,6 +36,7 @@ var (
 	changedFlag = flag.String("sim.changed", "", "with sim.perturb: an overlay, as for go build -overlay, to build with")
 	shakeFlag   = flag.Int("sim.shake", 0, "TestShake: run the tests of the other packages this many times")
 	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: write the test program to this file, and run nothing")
+	withoutFlag = flag.String("sim.without", "", "names of faults that are not made, with commas between them")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
 
@@ -103,6 +104,11 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	}
 	if o.Files {
 		o.Dir = t.TempDir()
+	}
+	if *withoutFlag != "" {
+		if o.Without = strings.Split(*withoutFlag, ","); slices.Contains(o.Without, "first start") {
+			o.Late = 0
+		}
 	}
 	synctest.Test(t, func(t *testing.T) { r = Run(o) })
 	r.Linearize(20 * time.Second)
@@ -264,7 +270,7 @@ const fastDir = "/dev/shm"
 // failed.
 func process(binary string, from uint64, n int) (reports []summary, failed []string) {
 	cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=20m",
-		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag)
+		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag, "-sim.without="+*withoutFlag)
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", "GOGC=1600")
 	if _, err := os.Stat(fastDir); err == nil {
 		cmd.Env = append(cmd.Env, "TMPDIR="+fastDir)

@@ -39,7 +39,7 @@ func register(i int) string { return fmt.Sprintf("/reg/%d", i) }
 func (s *sim) setUp() bool {
 	c := s.newClient(10 * time.Second)
 	defer c.drop()
-	missing := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned", "/quota", "/quota/a", "/quota/b",
+	missing := []string{"/reg", "/locks", "/seq", "/eph", "/multi", "/multi/a", "/multi/b", "/stock", "/ttl", "/bursts", "/owned", "/bulk", "/quota", "/quota/a", "/quota/b",
 		"/zookeeper/quota/quota", "/zookeeper/quota/quota/a", "/zookeeper/quota/quota/b", statsOf(quotaPaths[0]), limitsOf(quotaPaths[0])}
 	for i := range registers {
 		missing = append(missing, register(i))
@@ -110,6 +110,9 @@ func (s *sim) work() {
 	s.reconfigurer = s.newClient(10 * time.Second)
 	if s.opts.ReadOnly {
 		start(2, (*client).readOnly)
+	}
+	if s.opts.Large {
+		start(1, (*client).bulk)
 	}
 }
 
@@ -385,6 +388,21 @@ func (c *client) bursts() {
 		c.leave(c.rng.IntN(2) == 0)
 	default:
 		<-all[len(all)-1].done
+	}
+	c.pause(2 * time.Second)
+}
+
+// largest is how many bytes the largest entries have. A request has at most 1 MiB.
+const largest = 900_000
+
+// bulk writes data of all sizes.
+func (c *client) bulk() {
+	if c.connect() != nil {
+		return
+	}
+	c.do(&Op{Code: proto.OpSetData, Path: "/bulk", Tag: c.tag(), Pad: int(math.Exp(c.rng.Float64() * math.Log(largest))), Version: -1})
+	if c.rng.IntN(4) == 0 && c.conn != nil {
+		c.do(&Op{Code: proto.OpGetData, Path: "/bulk", Unsynced: true})
 	}
 	c.pause(2 * time.Second)
 }
