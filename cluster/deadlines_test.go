@@ -427,7 +427,7 @@ func TestServesAfterCut(t *testing.T) {
 						t.Fatalf("after a cut of %v a member does not serve within a minute", length)
 					}
 				}
-				if took, most := time.Since(began), m.contacts.silence*3/2; took > most || length > 3*time.Second && took > time.Second {
+				if took, most := time.Since(began), m.contacts.silence*3/2; took > most || length > 3*time.Second && took > m.contacts.silence {
 					t.Errorf("after a cut of %v a member serves within %v; waits %v", length, took, waits)
 				}
 			})

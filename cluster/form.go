@@ -47,6 +47,10 @@ type former struct {
 	run64  uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
+	// A leader sends heartbeats only to members. So if one has come after this server has
+	// asked to be added, it was, although the answer may have been lost; and if it is no
+	// member any more, it was removed and must not ask again.
+	asked, added atomic.Bool
 	why    atomic.Value // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
@@ -77,6 +81,9 @@ func (f *former) begin(list []MemberInfo, first raft.Configuration) {
 func (f *former) called(h *hello) {
 	if h.cluster != 0 && h.addr != "" {
 		f.caller.Store(*h)
+		if h.kind == kindBeat && f.asked.Load() {
+			f.added.Store(true)
+		}
 		f.wake.raise()
 	}
 }
@@ -380,7 +387,14 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		f.cannotWrite(f.storage(), err)
 		return true, nil
 	}
-	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: f.cfg.Join == "", Cluster: of}); err != nil {
+	back := f.cfg.Join == "" || f.added.Load()
+	f.asked.Store(true)
+	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of}); err != nil {
+		var refused *refusal
+		if f.added.Load() && errors.As(err, &refused) && refused.code == proto.BadArguments {
+			f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
+			return true, nil
+		}
 		return false, err
 	}
 	f.lift(of)

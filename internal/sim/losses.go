@@ -347,6 +347,9 @@ func (s *sim) removeJoining(m *member, r *rand.Rand) bool {
 		m.setMayStop(lost)
 		return false
 	}
+	if lost { // perhaps it was not removed, but is only about to be added
+		return true
+	}
 	var most uint64
 	for _, x := range s.members {
 		if n, _ := x.index(); x != m {
