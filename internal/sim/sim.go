@@ -626,7 +626,7 @@ func (s *sim) report() *Report {
 
 // recovery checks that the cluster recovers after the faults.
 func (s *sim) recovery() {
-	deadline := time.Now().Add(2 * time.Minute)
+	deadline := time.Now().Add(2*longest + time.Minute) // a fault may be a long absence, and then a long silence
 	for !s.idle() && time.Now().Before(deadline) {
 		time.Sleep(100 * time.Millisecond)
 	}
