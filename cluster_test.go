@@ -260,6 +260,22 @@ func TestClusterLeaderKilled(t *testing.T) {
 // TestClusterSilence: a leader that is silent for a moment continues to lead, and no
 // client loses its connection. A leader that stays silent is replaced.
 func TestClusterSilence(t *testing.T) {
+	for how, silence := range map[string]func(m *members, lead int, yes bool){
+		"paused": func(m *members, lead int, yes bool) { m.net.Pause(host(lead), yes) },
+		"cut off": func(m *members, lead int, yes bool) {
+			for i := range m.servers {
+				if i != lead {
+					m.net.Cut(host(lead), host(i), yes)
+					m.net.Cut(host(i), host(lead), yes)
+				}
+			}
+		},
+	} {
+		t.Run(how, func(t *testing.T) { testSilence(t, silence) })
+	}
+}
+
+func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
 		lead := m.leader()
@@ -267,7 +283,7 @@ func TestClusterSilence(t *testing.T) {
 		for i := range m.servers {
 			clients = append(clients, m.connect(i, 10*time.Second))
 		}
-		silence := func(yes bool) { m.net.Pause(host(lead), yes) }
+		silence := func(yes bool) { silent(m, lead, yes) }
 		term := func() uint64 {
 			return must(cluster.Ask(t.Context(), m.net.Host(host((lead+1)%3)), host((lead+1)%3)+":7000", cluster.Request{Status: true}))(t).Term
 		}

@@ -51,7 +51,7 @@ type former struct {
 	// asked to be added, it was, although the answer may have been lost; and if it is no
 	// member any more, it was removed and must not ask again.
 	asked, added atomic.Bool
-	why    atomic.Value // a string: why the last attempt did not succeed
+	why          atomic.Value // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo

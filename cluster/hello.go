@@ -119,11 +119,12 @@ var errNotInCluster = fmt.Errorf("cluster: this server %w", errNoCluster)
 // else. Only one goroutine may read from it.
 type greeted struct {
 	net.Conn
-	addr     string
-	hello    *hello
-	warn     func(message string, args ...any) // nil to report a refusal only as an error
-	answered bool
-	err      error // of the answer
+	addr   string
+	hello  *hello
+	warn   func(message string, args ...any) // nil to report a refusal only as an error
+	answer [helloAnswerLen]byte
+	came   int   // bytes of the answer
+	err    error // of the answer, when all of it has come
 }
 
 // greetPeer sends h over a new connection to addr. After an error c is closed.
@@ -139,14 +140,14 @@ func greetPeer(c net.Conn, addr string, h *hello, warn func(string, ...any)) (*g
 
 // hear waits for the answer to the hello.
 func (g *greeted) hear() error {
-	if g.answered {
+	if g.came == helloAnswerLen {
 		return g.err
 	}
-	g.answered = true
-	var b [helloAnswerLen]byte
-	if _, g.err = io.ReadFull(g.Conn, b[:]); g.err != nil {
-		return g.err
+	n, err := io.ReadFull(g.Conn, g.answer[g.came:])
+	if g.came += n; err != nil { // perhaps only the deadline of this read
+		return err
 	}
+	b := &g.answer
 	a := answer{b[1], ClusterID(binary.BigEndian.Uint64(b[2:])), binary.BigEndian.Uint64(b[10:])}
 	switch {
 	case b[0] != peerVersion:

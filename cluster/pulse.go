@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -180,6 +181,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 	}
 	defer hangUp()
 	defer p.transport.hasReturned(to) // it was removed or has moved, or this member is stopping
+	other := MemberInfo{ID: to, Addr: s.addr}
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
@@ -201,7 +203,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.call(MemberInfo{ID: to, Addr: s.addr}, kindBeat); err != nil {
+			if c, err = p.call(other, kindBeat, p.contacts.silence/2); err != nil {
 				c = nil
 				if errors.Is(err, syscall.ECONNREFUSED) {
 					p.contacts.refused(to)
@@ -224,7 +226,13 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
-			_, err = io.ReadFull(c, answer[:])
+			var instead net.Conn
+			if instead, err = p.await(c, answer[:], other); instead != nil {
+				hangUp()
+				c, works = instead, false
+				s.beat.raise()
+				continue
+			}
 		}
 		if err != nil {
 			hangUp()
@@ -250,9 +258,30 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 	}
 }
 
-// call connects to another member, within half of the election timeout.
-func (p *pulse) call(x MemberInfo, kind byte) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.peers.ctx, p.contacts.silence/2)
+// await reads the answer to a heartbeat. While it is late, await tries to connect again, and
+// returns the new connection in place of an answer: TCP waits longer and longer before it sends
+// again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
+// again, and this leader would be taken for lost.
+func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.Conn, err error) {
+	last := time.Now().Add(p.contacts.silence)
+	for n, patience := 0, p.contacts.silence/4; ; patience = time.Millisecond {
+		c.SetReadDeadline(time.Now().Add(patience))
+		m, err := io.ReadFull(c, answer[n:])
+		n += m
+		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
+			return nil, err
+		}
+		if c, err := p.call(from, kindBeat, p.contacts.silence/8); err == nil {
+			return c, nil
+		} else if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, err
+		}
+	}
+}
+
+// call connects to another member.
+func (p *pulse) call(x MemberInfo, kind byte, patience time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(p.peers.ctx, patience)
 	defer cancel()
 	return p.peers.dial(ctx, x.Addr, kind, x.ID)
 }
@@ -320,7 +349,7 @@ func (p *pulse) question(x MemberInfo) {
 	defer p.look()
 	defer p.contacts.questionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x, kindReach)
+	c, err := p.call(x, kindReach, p.contacts.silence/2)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			p.contacts.refused(x.ID)
