@@ -203,6 +203,13 @@ func TestFormByWord(t *testing.T) {
 			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true})
 			return err
 		}
+		observed := newFleet(t, 3)
+		cfg := observed.config(2)
+		cfg.Observers = []uint64{3}
+		observed.open(2, cfg)
+		if _, err := Ask(t.Context(), observed.net.Host("operator"), observed.peers[3], Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
+			t.Errorf("an observer: %v", err)
+		}
 		if err := form(1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
 			t.Errorf("one of three: %v", err)
 		}

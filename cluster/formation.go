@@ -179,6 +179,9 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 			}
 		}
 	}
+	if !slices.Contains(ids, s.self) {
+		return nil, refuse(proto.BadArguments, "server %d does not vote: ask one that does", s.self)
+	}
 	if most := voters(s.members); votes <= most/2 {
 		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here: a cluster needs a majority", votes, most)
 	}

@@ -155,6 +155,34 @@ var plants = []plant{
 	{"a reconfig needs no permission", []edit{
 		{"fsm/reconfig.go", "case !m.tree.MayConfigure(&m.txn):", "case false:"},
 	}, []string{"reconfig"}},
+	// What gave members and clusters the benefit of the doubt.
+	{"a majority of the listed servers forms a cluster", []edit{
+		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
+		{"cluster/formation.go", "case required[0] != s.self:", "case !slices.Contains(required, s.self):"},
+		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start"}},
+	{"members do not tell clusters apart", []edit{
+		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
+		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
+		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"internal/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
+	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
+	{"a member that waits for its vote is added whether it was removed or not", []edit{
+		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
+		{"cluster/members.go", "\t\tif err := m.mixed(); err != nil {", "\t\tif rejoining, _ := m.raft.storage.Rejoining(); rejoining {\n\t\t\tcontinue\n\t\t}\n\t\tif err := m.mixed(); err != nil {"},
+	}, []string{"members"}},
+	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
+		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+	}, []string{"progress", "recovery", "availability", "age of reads"}},
+	{"a silent connection to the leader is kept", []edit{
+		{"cluster/forward.go", "p.wg.Go(func() { l.watch(silence / looks) })", "_ = l.watch"},
+	}, []string{"progress", "recovery", "availability"}},
+	{"a member with a stuck disk takes every copy of a message", []edit{
+		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
+		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
+	}, []string{"connections"}},
 }
 
 // hidden are bugs that only perturbed schedules or paused processes show.
