@@ -343,8 +343,7 @@ func (f *former) follow() (bool, error) {
 		case !r.Status.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
 		case of.Agreed && r.Status.Cluster != of.Cluster:
-			f.fail(fmt.Errorf("%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster))
-			return true, nil
+			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster)
 		default:
 			return f.join(addr, r.Status.Cluster)
 		}
@@ -359,7 +358,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
 	if f.cfg.Join == "" { // the cluster must already have this member
-		r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID})
+		r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
 		if err != nil {
 			return false, err
 		}
@@ -372,21 +371,6 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	f.deciding.take()
-	if f.gate.lifted() { // by an operator's word, meanwhile
-		f.deciding.give()
-		return true, nil
-	}
-	err := f.storage().SetRejoining(votes)
-	if err == nil {
-		// Whatever was proposed meanwhile, the others have agreed to this id.
-		err = f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true})
-	}
-	f.deciding.give()
-	if err != nil {
-		f.cannotWrite(f.storage(), err)
-		return true, nil
-	}
 	back := f.cfg.Join == "" || f.added.Load()
 	f.asked.Store(true)
 	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of}); err != nil {
@@ -396,6 +380,21 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 		return false, err
+	}
+	f.deciding.take()
+	err := error(nil)
+	formed := f.gate.lifted() // by an operator's word, meanwhile
+	if !formed {
+		// Whatever was proposed meanwhile, the others have agreed to this id.
+		err = errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true}))
+	}
+	f.deciding.give()
+	switch {
+	case formed:
+		return true, nil
+	case err != nil:
+		f.cannotWrite(f.storage(), err)
+		return true, nil
 	}
 	f.lift(of)
 	if votes {

@@ -284,3 +284,36 @@ func TestSnapshotsOfDifferentIndexes(t *testing.T) {
 		}
 	})
 }
+
+// TestStrangerAnswersFirst: a member without data does not commit itself to the cluster of a
+// server that answers at the address of another member, and joins its own when that is there.
+func TestStrangerAnswersFirst(t *testing.T) {
+	for _, join := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f, other := startedFleet(t, 1), startedFleet(t, 1)
+			for i := range f.running {
+				f.stop(i)
+				other.stop(i)
+			}
+			f.lose(1)
+			own := f.disks[0]
+			f.disks[0] = other.disks[0]
+			f.start(0) // on the data of the other cluster
+			cfg := f.config(1)
+			if join {
+				cfg.Addr, cfg.Join, cfg.Peers = f.peers[2], f.peers[1], nil
+			}
+			m := f.open(1, cfg)
+			time.Sleep(time.Minute)
+			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.lifted() {
+				t.Errorf("it belongs to %v", of)
+			}
+			f.stop(0)
+			f.disks[0] = own
+			f.start(0)
+			f.start(2)
+			f.whole()
+			f.check()
+		})
+	}
+}
