@@ -110,6 +110,9 @@ var corrections = []putBack{
 		{"cluster/formation.go", "case required[0] != s.self:", "case false:"},
 		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
+	{"added again", []edit{
+		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
+	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
 	{"no clusters", []edit{
 		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
 		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},

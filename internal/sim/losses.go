@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -53,21 +54,19 @@ func (m *member) index() (n uint64, runs bool) {
 // roles as far as they know, and have applied everything up to some recent entries. Then
 // each of them has all that it has ever acknowledged, and may lose its disk.
 func (s *sim) settled() bool {
-	var most, least uint64
+	most, least := uint64(0), uint64(math.MaxUint64)
 	for _, m := range s.members {
 		if m.absent.Load() {
 			continue
 		}
 		n, runs := m.index()
 		srv := m.server()
-		if !runs || srv == nil || !slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() }) {
+		if !runs || m.wrong.Load() || srv == nil || !slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() }) {
 			return false
 		}
-		if most = max(most, n); least == 0 || n < least {
-			least = n
-		}
+		most, least = max(most, n), min(least, n)
 	}
-	return least+20 >= most
+	return least >= most-min(most, 20)
 }
 
 // awaitSettled waits until the cluster has recovered from the loss of a disk. Until then no

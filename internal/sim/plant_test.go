@@ -167,10 +167,6 @@ var plants = []plant{
 		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
-	{"a member that waits for its vote is added whether it was removed or not", []edit{
-		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
-		{"cluster/members.go", "\t\tif err := m.mixed(); err != nil {", "\t\tif rejoining, _ := m.raft.storage.Rejoining(); rejoining {\n\t\t\tcontinue\n\t\t}\n\t\tif err := m.mixed(); err != nil {"},
-	}, []string{"members"}},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
 		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
@@ -182,7 +178,7 @@ var plants = []plant{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
 		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
 		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
-	}, []string{"connections"}},
+	}, []string{"connections", "recovery", "progress"}},
 }
 
 // hidden are bugs that only perturbed schedules or paused processes show.
