@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +45,7 @@ func (g *gate) cluster() ClusterID { return ClusterID(g.of.Load()) }
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
 	*membership
-	run64  uint64       // identifies this run of the member, for proposals that are meant for it
+	number uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
 	// A leader sends heartbeats only to members. So if one has come after this server has
@@ -68,7 +69,7 @@ func newRun() uint64 {
 }
 
 func newFormer(m *membership) *former {
-	return &former{membership: m, run64: newRun(), wake: newSignal(), deciding: newTurn()}
+	return &former{membership: m, number: newRun(), wake: newSignal(), deciding: newTurn()}
 }
 
 // begin prepares forming, before run: list are the members of the new cluster, or of the one
@@ -200,7 +201,8 @@ func (f *former) survey(members []MemberInfo) map[uint64]*Status {
 // it if all accept it. f.deciding must be held.
 func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (bool, error) {
 	id := s.proposed
-	if id == 0 {
+	// A proposal that was made with another list may have been agreed to with that one.
+	if id == 0 || !slices.Equal(f.storage().Identity().First.Servers, f.first.Servers) {
 		id = ClusterID(newRun())
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
 			f.cannotWrite(f.storage(), err)
@@ -280,7 +282,7 @@ func (f *former) accept(q *Proposal) error {
 	}
 	defer f.deciding.give()
 	s := f.stance()
-	if err := s.mayAccept(q, f.run64, f.storage().Identity()); err != nil {
+	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
 	}
 	if f.storage().Identity().Cluster == q.Cluster {

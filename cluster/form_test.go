@@ -252,6 +252,25 @@ func TestFormByWord(t *testing.T) {
 	})
 }
 
+// TestFormWithAnotherList: a proposal that was made with another list of members does not
+// become the cluster's id, nor does that list begin its log.
+func TestFormWithAnotherList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		earlier := newFleet(t, 3)
+		f := newFleet(t, 2)
+		for i := range f.disks {
+			if err := f.disks[i].Open().SetIdentity(storage.Identity{Cluster: testCluster, First: ptr(earlier.config(i)).first()}); err != nil {
+				t.Fatal(err)
+			}
+			f.start(i)
+		}
+		f.whole()
+		if of := f.running[0].membership.gate.cluster(); of == testCluster {
+			t.Error("it has the id that was proposed with another list")
+		}
+	})
+}
+
 // TestFormInAnyOrder starts, stops and kills members, and takes their disks, in a random order,
 // before, while and after they form their cluster. Of the disks, a minority is lost at a time.
 func TestFormInAnyOrder(t *testing.T) {
