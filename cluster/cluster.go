@@ -289,7 +289,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	}
 	m.membership.gate.lift(of.Cluster)
 	if rejoining {
-		return former.resumeRejoin, nil
+		return func() { former.awaitVote("") }, nil
 	}
 	return nil, nil
 }

@@ -32,6 +32,7 @@ type digests struct {
 type different struct {
 	index uint64
 	since int64 // when that was seen, in running time
+	last  int64 // when that member answered last with another state
 	wrong bool  // it is that member's state which is wrong
 }
 
@@ -65,14 +66,18 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if own, ok := d.replica.DigestAt(index); index != 0 && ok {
-		_, known := d.differs[id]
+		x, known := d.differs[id]
 		switch {
 		case own == digest:
 			d.agreed[id] = max(d.agreed[id], index)
 			delete(d.differs, id)
-		case !known:
-			seen = true
-			d.differs[id] = different{index: index, since: ran}
+		default:
+			seen = !known
+			if seen {
+				x = different{index: index, since: ran}
+			}
+			x.last = ran
+			d.differs[id] = x
 		}
 	}
 	most := voters(members)/2 + 1
@@ -83,9 +88,10 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 		}
 		same, other := 0, 0
 		for _, y := range members {
-			_, differs := d.differs[y.ID]
+			that, differs := d.differs[y.ID]
 			switch {
 			case !y.Voter:
+			case differs && ran-that.last > patience.Milliseconds(): // it is down
 			case differs:
 				other++
 			case y.ID == self || d.agreed[y.ID] >= x.index:

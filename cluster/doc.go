@@ -46,7 +46,7 @@
 //     of each of Raft's pipelines until Raft closes the pipeline (pipeline.go), waits
 //     for an election timeout for an answer to TimeoutNow, and runs watchConns, which
 //     watches Raft's connections (raftconn.go).
-//   - former.run, if this member is in no cluster yet, or former.resumeRejoin, if a
+//   - former.run, if this member is in no cluster yet, or former.awaitVote, if a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote (form.go).
 //

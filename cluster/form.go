@@ -95,6 +95,11 @@ func (f *former) run() {
 	began, said, complained := time.Now(), time.Now(), false
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
+		if done && f.gate.lifted() {
+			if rejoining, err := f.storage().Rejoining(); err == nil && rejoining { // since before it had an id
+				f.awaitVote("")
+			}
+		}
 		if done || f.peers.ctx.Err() != nil {
 			return
 		}
@@ -373,11 +378,15 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	back := f.cfg.Join == "" || f.added.Load()
+	// Once it was taken in, it must not add itself again: it may have been removed.
+	back := f.cfg.Join == "" || f.added.Load() || f.storage().Identity().Agreed
+	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining {
+		votes = true // it is owed a vote since an earlier start
+	}
 	f.asked.Store(true)
 	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of}); err != nil {
 		var refused *refusal
-		if f.added.Load() && errors.As(err, &refused) && refused.code == proto.BadArguments {
+		if errors.As(err, &refused) && refused.code == proto.NoNode && f.cfg.Join != "" {
 			f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
 			return true, nil
 		}
@@ -410,12 +419,28 @@ func (m *membership) self(voter bool) *MemberInfo {
 	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
 }
 
-// awaitVote requests this member's vote until it has it, or is no member any more, which
-// [membership.watch] then finds out too.
+// awaitVote requests this member's vote until it has it, or is no member any more. It asks
+// each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
 	ctx := f.peers.ctx
+	var to []string
+	if addr != "" {
+		to = []string{addr}
+	}
 	for wait := askSoon; ; wait = min(2*wait, time.Second) {
-		_, err := askLeader(ctx, f.peers.network, addr, Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
+		if len(to) == 0 {
+			members, _ := f.raft.members()
+			for _, x := range members {
+				if x.ID != f.cfg.ID {
+					to = append(to, x.Addr)
+				}
+			}
+		}
+		err := errors.New("this member has not heard of any other yet")
+		if len(to) > 0 {
+			_, err = askLeader(ctx, f.peers.network, to[0], Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
+			to = to[1:]
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -423,8 +448,8 @@ func (f *former) awaitVote(addr string) {
 			break
 		}
 		var refused *refusal
-		if errors.As(err, &refused) && refused.code == proto.BadArguments {
-			f.cfg.Log.Warn("this member does not get a vote", "error", err)
+		if errors.As(err, &refused) && refused.code == proto.NoNode {
+			f.fail(fmt.Errorf("server %d was %w while it waited for its vote: to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
 			return
 		}
 		f.cfg.Log.Info("this member does not vote yet", "error", err)
@@ -437,24 +462,5 @@ func (f *former) awaitVote(addr string) {
 	// If it asked again after the next start, it could undo a later change.
 	if err := f.storage().SetRejoining(false); err != nil {
 		f.cannotWrite(f.storage(), err)
-	}
-}
-
-// resumeRejoin asks for this member's vote after a restart.
-func (f *former) resumeRejoin() {
-	for {
-		if members, err := f.raft.members(); err == nil {
-			for _, x := range members {
-				if x.ID != f.cfg.ID {
-					f.awaitVote(x.Addr)
-					return
-				}
-			}
-		}
-		select {
-		case <-time.After(askAgain):
-		case <-f.peers.ctx.Done():
-			return
-		}
 	}
 }

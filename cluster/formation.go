@@ -133,6 +133,9 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 		case !st.Data && s.data:
 			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none: if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
 		case !slices.Equal(st.Configured, s.members):
+			if s.data {
+				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v: see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
+			}
 			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
 		case s.data && st.Index == s.index && st.Digest != s.digest:
 			return fmt.Errorf("server %d has another state at entry %d than this server: restore the same snapshot on all", x.ID, s.index)
@@ -163,7 +166,8 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 	}
 	there := map[uint64]*Status{}
 	for id, st := range said {
-		if st.Data == s.data { // a server that has lost its disk joins later
+		// A server that has lost its disk, or lags so far that it has an older list, joins later.
+		if st.Data == s.data && (!s.data || slices.Equal(st.Configured, s.members)) {
 			there[id] = st
 		}
 	}

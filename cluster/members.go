@@ -258,6 +258,8 @@ func (m *membership) change(q Request) (Reply, error) {
 	case q.Agreed != 0:
 		m.former.wake.raise()
 		return Reply{}, nil
+	case q.Form && m.peers == nil:
+		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		if err := m.former.form(); err != nil {
 			return Reply{}, err
@@ -307,7 +309,7 @@ func (m *membership) change(q Request) (Reply, error) {
 	switch {
 	case q.Add != nil:
 		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
-			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Add.ID)
+			return Reply{}, notMember(q.Add.ID)
 		}
 		need := byOperator
 		if q.Back && q.Add.Voter { // it asks again, so nothing else has to wait for it
@@ -400,7 +402,7 @@ func (m *membership) back(x *MemberInfo) (done bool, err error) {
 	is := find(members, x.ID)
 	switch {
 	case is == nil:
-		return false, refuse(proto.BadArguments, "server %d is not a member", x.ID)
+		return false, notMember(x.ID)
 	case *is == *x:
 		return true, nil
 	case !x.Voter:
@@ -417,6 +419,10 @@ func (m *membership) back(x *MemberInfo) (done bool, err error) {
 	}
 	return false, nil
 }
+
+// notMember is the answer to a server that asks for its place in the cluster and has none. No
+// other refusal of such a request has this code.
+func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
 
 // nearlyCaughtUp is by how many entries a member may lag that asks for its vote.
 const nearlyCaughtUp = 1000
@@ -947,9 +953,10 @@ func (m *membership) watch() {
 				continue
 			}
 			// Only the leader knows for certain.
-			r, err := ask(ctx, m.peers.network, x.Addr, Request{Knows: m.cfg.ID})
+			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.cluster()}
+			r, err := ask(ctx, m.peers.network, x.Addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
-				r, err = ask(ctx, m.peers.network, r.Leader, Request{Knows: m.cfg.ID})
+				r, err = ask(ctx, m.peers.network, r.Leader, knows)
 			}
 			if err != nil || r.Error != "" {
 				continue

@@ -335,7 +335,7 @@ func (p *pulse) judge(id, index, digest uint64) {
 	if err != nil {
 		return
 	}
-	seen, own := p.digests.answered(id, index, digest, members, p.id, p.moment().ran, p.contacts.silence)
+	seen, own := p.digests.answered(id, index, digest, members, p.id, p.moment().ran, 2*p.contacts.silence)
 	if seen {
 		p.log.Error("the state of a member differs from this leader's", "id", id, "entry", index)
 	}
