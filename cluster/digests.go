@@ -109,6 +109,14 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 	return seen, false
 }
 
+// begin forgets what was seen in an earlier term in which this member led.
+func (d *digests) begin() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.differs)
+	clear(d.agreed)
+}
+
 // forget forgets that a member differs: it has answered over a new connection, so it may have
 // been started again since then.
 func (d *digests) forget(id uint64) {

@@ -327,15 +327,7 @@ func (f *former) follow() (bool, error) {
 	of := f.storage().Identity()
 	addrs := []string{f.cfg.Join}
 	if f.cfg.Join == "" {
-		addrs = nil
-		for _, x := range f.list {
-			if x.ID != f.cfg.ID {
-				addrs = append(addrs, x.Addr)
-			}
-		}
-		if h, ok := f.caller.Load().(hello); ok {
-			addrs = append(addrs, h.addr)
-		}
+		addrs = f.known("")
 	}
 	err := error(refuse(proto.OK, "no cluster has called this server: add it with \"cluster add\" on a member"))
 	for _, addr := range addrs {
@@ -356,6 +348,28 @@ func (f *former) follow() (bool, error) {
 		}
 	}
 	return false, err
+}
+
+// known returns the addresses at which there may be other members: first, if it is not empty,
+// those of the list and of the newest members that this one knows, and that of the member that
+// has called it.
+func (f *former) known(first string) []string {
+	addrs := []string{first, f.cfg.Join}
+	members, _ := f.raft.members()
+	for _, x := range slices.Concat(f.list, members) {
+		if x.ID != f.cfg.ID {
+			addrs = append(addrs, x.Addr)
+		}
+	}
+	if h, ok := f.caller.Load().(hello); ok {
+		addrs = append(addrs, h.addr)
+	}
+	seen := map[string]bool{"": true}
+	return slices.DeleteFunc(addrs, func(addr string) bool {
+		was := seen[addr]
+		seen[addr] = true
+		return was
+	})
 }
 
 // join has the leader of a cluster, one of whose members is at addr, add this member, which
@@ -423,23 +437,11 @@ func (m *membership) self(voter bool) *MemberInfo {
 // each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
 	ctx := f.peers.ctx
-	var to []string
-	if addr != "" {
-		to = []string{addr}
-	}
-	for wait := askSoon; ; wait = min(2*wait, time.Second) {
-		if len(to) == 0 {
-			members, _ := f.raft.members()
-			for _, x := range members {
-				if x.ID != f.cfg.ID {
-					to = append(to, x.Addr)
-				}
-			}
-		}
+	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
+		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, f.peers.network, to[0], Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
-			to = to[1:]
+			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -45,6 +45,7 @@ func (m *Member) watchLeadership() {
 			if err := m.raft.answer(m.raft.Barrier(0)); err != nil {
 				continue
 			}
+			m.pulse.digests.begin()
 			m.setLeading(term)
 			m.trackAll()
 			if m.identified() == 0 { // the cluster is new, or is older than ids
