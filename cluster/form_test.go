@@ -112,7 +112,7 @@ func (f *fleet) write(i int) bool {
 // whole waits until all members are in the same cluster, with their votes and the same state.
 func (f *fleet) whole() {
 	f.t.Helper()
-	until(f.t, "the whole cluster\n"+f.log.text.String(), func() bool {
+	until(f.t, "the whole cluster", func() bool {
 		var states []string
 		for _, m := range f.running {
 			if m == nil {

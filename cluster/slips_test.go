@@ -1,0 +1,397 @@
+package cluster
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// The tests in this file are of slips and rare orders that readers of the code have found.
+
+// leadOf waits for a leader, and returns its index.
+func leadOf(t *testing.T, f *fleet) (lead int) {
+	t.Helper()
+	until(t, "a leader", func() bool {
+		lead = slices.IndexFunc(f.running, func(m *Member) bool { return m != nil && m.Role() == "leader" })
+		return lead >= 0
+	})
+	return lead
+}
+
+// corrupt makes a member's state another one than its log says.
+func (f *fleet) corrupt(i int, id int64) {
+	f.running[i].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30}) })
+}
+
+// fault waits up to d, and a second, for a member's fault; it returns nil if there is none.
+func fault(m *Member, d time.Duration) error {
+	d += time.Second
+	select {
+	case err := <-m.Err():
+		return err
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// TestNotRemovedByStrangers: a member does not end as removed because a server of another cluster,
+// at the address of a member that is down, does not know it.
+func TestNotRemovedByStrangers(t *testing.T) {
+	for _, how := range []string{"a server of another cluster is at the address", "an emptied member is started with a list of only itself"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 3)
+				lead := leadOf(t, f)
+				// b is the lost one, c the one that is left.
+				b, c := (lead+1)%3, (lead+2)%3
+				f.lose(b)
+				if strings.HasPrefix(how, "an emptied") {
+					cfg := f.config(b)
+					cfg.Peers = map[uint64]string{uint64(b + 1): f.peers[uint64(b+1)]}
+					f.open(b, cfg)
+				} else {
+					cfg := f.config(b)
+					cfg.ID, cfg.Peers, cfg.Addr = 7, map[uint64]string{7: f.peers[uint64(b+1)]}, f.peers[uint64(b+1)]
+					f.open(b, cfg)
+				}
+				until(t, "the other cluster", func() bool { return f.running[b].Role() == "leader" })
+				if !f.write(lead) || !f.write(c) {
+					t.Fatal("no write")
+				}
+				// The leader is restarted, e.g. by a reboot that takes ten seconds.
+				f.stop(lead)
+				err := fault(f.running[c], 10*time.Second)
+				if err != nil {
+					t.Errorf("member %d stops: %v", c+1, err)
+				}
+				f.start(lead)
+				time.Sleep(10 * time.Second)
+				if !f.write(lead) && err == nil {
+					t.Error("no write afterwards")
+				}
+			})
+		})
+	}
+}
+
+// TestAsksAllForItsVote: a member that waits for its vote gets it although the member through
+// which it has joined is down.
+func TestAsksAllForItsVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		for i := range 5 {
+			f.start(i)
+		}
+		f.whole()
+		f.running[0].Change(Request{Transfer: ptr(uint64(3))})
+		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
+		f.write(3)
+		f.lose(4)
+		var slow atomic.Bool
+		slow.Store(true)
+		f.disks[4].SetFault(func() error {
+			if slow.Load() && f.running[4] != nil && f.running[4].membership.gate.lifted() {
+				time.Sleep(3 * time.Second)
+			}
+			return nil
+		})
+		f.start(4)
+		time.Sleep(5 * time.Second)
+		lead := leadOf(t, f)
+		s, _ := f.running[lead].Status()
+		f.stop(0) // down for good, say
+		slow.Store(false)
+		time.Sleep(time.Minute)
+		s, _ = f.running[leadOf(t, f)].Status()
+		if !find(s.Members, 5).Voter {
+			t.Errorf("with four of five members up: %v\n%s", s.Members)
+		}
+		// Restart does not help.
+		f.stop(4)
+		f.start(4)
+		time.Sleep(time.Minute)
+		s, _ = f.running[leadOf(t, f)].Status()
+		if !find(s.Members, 5).Voter {
+			t.Errorf("after a restart: %v", s.Members)
+		}
+		// Now a second one goes: 3 of 5 members are up.
+		f.stop(1)
+		time.Sleep(time.Minute)
+		if !f.write(2) && !f.write(3) {
+			t.Error("three of five members are up, and there is no majority")
+		}
+	})
+}
+
+// TestWrongListOnce: a server that was started with the address of a member of another cluster in
+// its list forms its own cluster when the list is right.
+func TestWrongListOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := startedFleet(t, 1)
+		f := newFleet(t, 3)
+		f.net = old.net
+		f.peers = map[uint64]string{1: "p:1", 2: "q:1", 3: "r:1"}
+		cfg := f.config(0)
+		cfg.Peers = map[uint64]string{1: "p:1", 2: "q:1", 3: "c:1"} // c:1 is member 3 of the old cluster
+		f.open(0, cfg)
+		time.Sleep(20 * time.Second)
+		f.stop(0)
+		for i := range 3 { // with the right list
+			f.start(i)
+		}
+		f.whole()
+	})
+}
+
+// TestDifferenceOfOneThatIsDown: a member that has differed and is down does not count against a
+// leader whose state is right.
+func TestDifferenceOfOneThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		lead := leadOf(t, f)
+		b, c := (lead+1)%3, (lead+2)%3
+		f.corrupt(c, 1<<40)
+		f.write(lead)
+		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, ErrDiffers) {
+			t.Fatal(err)
+		}
+		f.stop(c) // left down, as the operations page says
+		time.Sleep(time.Minute)
+		f.corrupt(b, 1<<41)
+		f.write(lead)
+		time.Sleep(10 * time.Second)
+		if err := fault(f.running[lead], 0); err != nil {
+			t.Errorf("the leader, which is right, stops: %v", err)
+		}
+		if err := fault(f.running[b], 0); err == nil {
+			t.Error("the member that is wrong goes on")
+		}
+	})
+}
+
+// TestDifferenceOfAnEarlierTerm: a leader does not show a difference that it has seen when it led
+// before.
+func TestDifferenceOfAnEarlierTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		lead := leadOf(t, f)
+		b, c := (lead+1)%3, (lead+2)%3
+		f.corrupt(c, 1<<40)
+		f.write(lead)
+		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, ErrDiffers) {
+			t.Fatal(err)
+		}
+		f.stop(c)
+		f.running[lead].Change(Request{Transfer: ptr(uint64(b + 1))})
+		until(t, "the other leader", func() bool { return leadOf(t, f) == b })
+		f.lose(c)
+		f.start(c)
+		f.whole()
+		f.stop(c) // maintenance, much later
+		f.running[b].Change(Request{Transfer: ptr(uint64(lead + 1))})
+		until(t, "the first leader", func() bool { return leadOf(t, f) == lead })
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); s.Differs != nil {
+			t.Errorf("differs: %v", s.Differs)
+		}
+	})
+}
+
+// TestOlderRejoining: a member that waited for its vote when its cluster had no id yet gets it.
+func TestOlderRejoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.older(i, 5)
+			s := f.disks[i].Open()
+			c := ptr(f.config(i)).first()
+			c.Servers[2].Suffrage = raft.Nonvoter
+			if err := s.Log.StoreLog(&raft.Log{Index: 7, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.disks[2].Open().SetRejoining(true)
+		for i := range 3 {
+			f.start(i)
+		}
+		until(t, "a write", func() bool { return f.write(0) })
+		time.Sleep(2 * time.Minute)
+		s, _ := f.running[leadOf(t, f)].Status()
+		if !find(s.Members, 3).Voter {
+			t.Errorf("the members are %v", s.Members)
+		}
+	})
+}
+
+// TestRemovedBeforeData: a server that is removed before it has stored an entry ends, and does not
+// add itself again when it is started again.
+func TestRemovedBeforeData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		lead := leadOf(t, f)
+		disk := storage.NewMemory()
+		var m atomic.Pointer[Member]
+		var slow atomic.Bool
+		slow.Store(true)
+		disk.SetFault(func() error {
+			for slow.Load() && m.Load() != nil && m.Load().membership.gate.lifted() {
+				if m.Load().killed.Load() {
+					return errors.New("killed")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		})
+		cfg := f.config(0)
+		cfg.ID, cfg.Peers, cfg.Addr, cfg.Join, cfg.Memory, cfg.Network = 4, nil, "d:1", "a:1", disk, f.net.Host("d")
+		x := New(cfg, fsm.NewReplica())
+		m.Store(x)
+		if err := x.Start(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "added", func() bool {
+			s, _ := f.running[lead].Status()
+			return find(s.Members, 4) != nil && x.membership.gate.lifted()
+		})
+		time.Sleep(time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := fault(x, 5*time.Minute); err == nil {
+			t.Error("it does not end")
+		}
+		x.Kill()
+		slow.Store(false)
+		m.Store(nil)
+		y, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
+			t.Errorf("after its restart it is a member again: %v", s.Members)
+		}
+		y.Kill()
+	})
+}
+
+// TestVoteOwed: a voter without a list that ends after its vote was taken away, and before it has
+// stored an entry, still gets its vote back.
+func TestVoteOwed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		lead := leadOf(t, f)
+		c := (lead + 2) % 3
+		f.lose(c)
+		var m atomic.Pointer[Member]
+		f.disks[c].SetFault(func() error {
+			for m.Load() != nil && m.Load().membership.gate.lifted() {
+				if m.Load().killed.Load() {
+					return errors.New("killed")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		})
+		cfg := f.config(c)
+		cfg.Peers, cfg.Addr = nil, f.peers[uint64(c+1)]
+		x := New(cfg, fsm.NewReplica())
+		m.Store(x)
+		if err := x.Start(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		x.Kill()
+		m.Store(nil)
+		time.Sleep(5 * time.Second) // its request for its vote is over
+		f.disks[c].SetFault(nil)
+		f.open(c, cfg)
+		time.Sleep(2 * time.Minute)
+		s, _ := f.running[lead].Status()
+		if !find(s.Members, uint64(c+1)).Voter {
+			t.Errorf("after its restart: %v", s.Members)
+		}
+		f.stop(c)
+		f.open(c, cfg)
+		time.Sleep(time.Minute)
+		s, _ = f.running[lead].Status()
+		if !find(s.Members, uint64(c+1)).Voter {
+			t.Errorf("after another restart: %v", s.Members)
+		}
+		f.stop((lead + 1) % 3)
+		time.Sleep(30 * time.Second)
+		if !f.write(lead) {
+			t.Error("no write with two of three members up")
+		}
+	})
+}
+
+// TestAboutToJoin: a member that is about to join does not end because one of its addresses leads
+// to another cluster.
+func TestAboutToJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		other := newFleet(t, 1)
+		other.net, other.peers = f.net, map[uint64]string{1: "z:1"}
+		other.start(0)
+		f.lose(2)
+		if err := f.disks[2].Open().SetRejoining(true); err != nil {
+			t.Fatal(err)
+		}
+		id := f.running[0].membership.gate.cluster()
+		if err := f.disks[2].Open().SetIdentity(storage.Identity{Cluster: id, Agreed: true}); err != nil { // as join does it
+			t.Fatal(err)
+		}
+		cfg := f.config(2)
+		cfg.Network = detour{cfg.Network, map[string]string{"a:1": "z:1"}}
+		m := f.open(2, cfg)
+		if err := fault(m, time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestListedRemovedBeforeData is the same for a member with a list that has lost its disk.
+func TestListedRemovedBeforeData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		lead := leadOf(t, f)
+		c := (lead + 2) % 3
+		f.lose(c)
+		var m atomic.Pointer[Member]
+		f.disks[c].SetFault(func() error {
+			for m.Load() != nil && m.Load().membership.gate.lifted() {
+				if m.Load().killed.Load() {
+					return errors.New("killed")
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			return nil
+		})
+		x := New(f.config(c), fsm.NewReplica())
+		m.Store(x)
+		if err := x.Start(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		time.Sleep(time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(c + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fault(x, 2*time.Minute); err == nil {
+			t.Error("it does not end")
+		}
+		x.Kill()
+	})
+}
