@@ -114,7 +114,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		time.Sleep(time.Minute)
 		s, _ = f.running[leadOf(t, f)].Status()
 		if !find(s.Members, 5).Voter {
-			t.Errorf("with four of five members up: %v\n%s", s.Members)
+			t.Errorf("with four of five members up: %v", s.Members)
 		}
 		// Restart does not help.
 		f.stop(4)
