@@ -276,7 +276,7 @@ func TestFormWithAnotherList(t *testing.T) {
 func TestFormInAnyOrder(t *testing.T) {
 	runs := 150
 	if testkit.Thorough {
-		runs = 1500
+		runs = 400
 	}
 	seed := testkit.Seed(t)
 	for run := range runs {
