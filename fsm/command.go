@@ -107,6 +107,9 @@ func Identify(cluster uint64) *Command {
 // it does not say it.
 func Identified(entry []byte) uint64 {
 	e, rest, err := OpenEntry(entry)
+	if err != nil {
+		return 0
+	}
 	for range e.Count {
 		var c Command
 		if c, rest, err = nextCommand(rest); err != nil {
