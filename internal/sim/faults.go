@@ -425,22 +425,8 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	defer s.beginSpan(&s.voteLog, "")()
 	m.setMayStop(true)
 	began := s.h.now()
-	// Retry until the removal is certain: a member that lost its data must not vote.
-	for i := 0; ; i++ {
-		via := s.members[(int(m.id)+i)%len(s.members)]
-		err := errors.New("not tried: it would remove itself")
-		if via != m || r.IntN(2) == 0 {
-			err = s.ask(via, cluster.Request{Remove: m.id})
-		}
-		s.h.fault("remove member %d through member %d: %v", m.id, via.id, err)
-		if err == nil || strings.Contains(err.Error(), "is not a member") { // an answer was lost
-			break
-		}
-		if i > 1000 {
-			s.h.violate("recovery", "member %d cannot be removed: %v", m.id, err)
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
+	if !s.remove(m, r) {
+		return
 	}
 	time.Sleep(hold / 4)
 	s.noteSilence(m, began) // the leader may not learn what a removed member hears
@@ -455,6 +441,9 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	}
 	if r.IntN(3) == 0 && s.removeJoining(m, r) {
 		m.stop(r.IntN(2) == 0)
+		if !s.remove(m, r) {
+			return
+		}
 		m.setMayStop(false)
 		m.newDisk()
 		if m.start() != nil {
@@ -472,6 +461,34 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 			return
 		}
 		s.h.violate("recovery", "member %d has not joined after a minute", m.id)
+	}
+}
+
+// remove removes a member from the cluster, and tries until the removal is certain: a member
+// that then loses its data must not have a vote. It reports whether it succeeded, and may
+// stop the member.
+func (s *sim) remove(m *member, r *rand.Rand) bool {
+	for i := 0; ; i++ {
+		via := s.members[(int(m.id)+i)%len(s.members)]
+		err := errors.New("not tried: it would remove itself")
+		if via != m || r.IntN(2) == 0 {
+			err = s.ask(via, cluster.Request{Remove: m.id})
+		}
+		s.h.fault("remove member %d through member %d: %v", m.id, via.id, err)
+		if err == nil {
+			return true
+		}
+		if strings.Contains(err.Error(), "is not a member") { // an answer was lost, or it is still joining
+			if m.server() == nil {
+				return true
+			}
+			m.stop(r.IntN(2) == 0) // otherwise it might be added after this
+		}
+		if i > 1000 {
+			s.h.violate("recovery", "member %d cannot be removed: %v", m.id, err)
+			return false
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
