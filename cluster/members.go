@@ -485,7 +485,7 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		var err error
-		if absent, err = m.absent(after); err != nil {
+		if absent, err = m.absent(members, after); err != nil {
 			return err
 		}
 	}
@@ -534,9 +534,10 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	return nil
 }
 
-// absent returns the voters in after, the members after a change, that cannot be
-// reached. It fails if the others are no majority.
-func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
+// absent returns the voters in after, the members after a change, that cannot be reached or
+// run with the data of another cluster. It fails if the others are no majority, or if a
+// server with such data would get a vote.
+func (m *membership) absent(members, after []MemberInfo) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -552,7 +553,10 @@ func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
 			defer mu.Unlock()
 			switch {
 			case err == nil && m.foreign(s) != nil:
-				other = m.foreign(s)
+				if is := find(members, x.ID); is == nil || !is.Voter {
+					other = m.foreign(s)
+				}
+				ids = append(ids, x.ID)
 			case err == nil:
 				there++
 			case unreachable(err):
