@@ -580,7 +580,14 @@ func (m *membership) giveVote(x MemberInfo, patience time.Duration) error {
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
-	return leaderError(m.raft.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+	return m.add(m.raft.AddVoter, x)
+}
+
+// add has Raft add x, which is not a member yet or has no vote.
+func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x MemberInfo) error {
+	m.raft.adding.Store(x.ID)
+	defer m.raft.adding.Store(0)
+	return leaderError(m.raft.answer(change(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -724,8 +731,8 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.raft.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
-			return leaderError(err)
+		if err := m.add(m.raft.AddNonvoter, x); err != nil {
+			return err
 		}
 	}
 	if !x.Voter {
