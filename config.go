@@ -186,8 +186,9 @@ type Config struct {
 	// ThrottledOp and has no effect. If that request is a setWatches, the server
 	// also closes the connection. 0 means no limit.
 	MaxWatches int
-	// MaxTLSHandshakes limits the number of TLS handshakes in progress. A
-	// connection beyond the limit is closed. The default is 1000.
+	// MaxTLSHandshakes limits the number of TLS handshakes in progress. If one more
+	// begins, the connection of the oldest is closed. A quarter of the file descriptors
+	// that the process may have is a limit, too. The default is 1000.
 	MaxTLSHandshakes int
 	// HandshakeTimeout is how long a client may take for its TLS handshake and its
 	// first request together before the server closes the connection

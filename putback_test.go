@@ -115,8 +115,8 @@ var putBacks = []putBack{
 		{"internal/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", "too many open files"}}},
 	{"strangers keep a probe from a connection to the HTTP port", []edit{
-		{"cmd/lockkeeper/adminconns.go", "\t\tall.waiting[0].Conn.Close()", "\t\tall.waiting[0], c = c, all.waiting[0]\n\t\tall.waiting[0].Conn.Close()"},
-	}, []finding{{"cmd/lockkeeper", "TestAdminProbes", "FAIL: TestAdminProbes"}}},
+		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
+	}, []finding{{"cmd/lockkeeper", "TestAdminConnections", "FAIL: TestAdminConnections"}}},
 }
 
 // TestPutBack puts back faults that were fixed, and checks that general checks find them,

@@ -142,10 +142,14 @@ func Guard(h http.Handler, token string) http.Handler {
 	})
 }
 
-// fromOtherSite reports whether a browser says that the page of another site made r.
+var crossOrigin = http.NewCrossOriginProtection()
+
+// fromOtherSite reports whether a browser says, by the headers Sec-Fetch-Site and Origin, that
+// the page of another site made r. What does not come from a browser has neither.
 func fromOtherSite(r *http.Request) bool {
-	site := r.Header.Get("Sec-Fetch-Site")
-	return site == "cross-site" || site == "same-site"
+	post := r.WithContext(r.Context())
+	post.Method = http.MethodPost // Check accepts every GET
+	return crossOrigin.Check(post) != nil
 }
 
 // rebound reports whether r came to a loopback address under a name that can be anybody's.

@@ -417,6 +417,11 @@ func TestGuard(t *testing.T) {
 		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "same-site"}, 403},
 		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "same-origin"}, 200},
 		{open, local, "/commands/srst", "localhost:8080", [2]string{"Sec-Fetch-Site", "none"}, 200},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Origin", "https://evil.example"}, 403}, // an old browser
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Origin", "http://localhost:9"}, 403},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Origin", "null"}, 403},
+		{open, local, "/commands/srst", "localhost:8080", [2]string{"Origin", "http://localhost:8080"}, 200},
+		{open, public, "/metrics", "lockkeeper-0.lockkeeper", [2]string{"Origin", "https://evil.example"}, 403},
 	} {
 		r := httptest.NewRequestWithContext(x.ctx, http.MethodGet, x.path, nil)
 		if r.Host = x.host; x.header[0] != "" {

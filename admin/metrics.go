@@ -76,7 +76,7 @@ var zooMetrics = map[string]zooMetric{
 	"non_mtls_remote_conn_count":            {gauge, "Connections without TLS from other machines since the last reset."},
 	"throttled_ops":                         {counter, "Requests answered with ThrottledOp."},
 	"unsuccessful_handshake":                {counter, "TLS handshakes that failed."},
-	"tls_handshake_exceeded":                {counter, "TLS handshakes refused because of the limit on them."},
+	"tls_handshake_exceeded":                {counter, "TLS handshakes ended because of the limit on them."},
 	"stale_sessions_expired":                {counter, "Sessions that this server has expired since the last reset."},
 	"outstanding_tls_handshake":             {gauge, "TLS handshakes in progress."},
 	"connection_drop_probability":           {gauge, "Always 0: connections are not dropped at random."},

@@ -332,27 +332,27 @@ func TestFormInAnyOrder(t *testing.T) {
 // same ids and addresses, takes no part, and ends when it sees that the others agree.
 func TestOtherClustersData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		other := newFleet(t, 3)
-		for i := range 3 {
+		other := newFleet(t, 5)
+		for i := range 5 {
 			other.start(i)
 		}
 		other.whole()
 		for range 5 {
 			other.write(0)
 		}
-		for i := range 3 {
+		for i := range 5 {
 			other.stop(i)
 		}
-		f := newFleet(t, 3)
-		for i := range 3 {
+		f := newFleet(t, 5)
+		for i := range 5 {
 			f.start(i)
 		}
 		f.whole()
 		f.write(0)
-		f.stop(2)
-		own := f.disks[2]
-		f.disks[2] = other.disks[2]
-		m := f.start(2)
+		f.stop(4)
+		own := f.disks[4]
+		f.disks[4] = other.disks[4]
+		m := f.start(4)
 		err := receive(t, "its fault", m.Err())
 		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
@@ -363,9 +363,16 @@ func TestOtherClustersData(t *testing.T) {
 		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
 			t.Error("it takes part")
 		}
-		f.stop(2)
-		f.disks[2] = own
-		f.start(2)
+		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
+			x := MemberInfo{uint64((lead+1)%4 + 1), f.peers[uint64((lead+1)%4+1)], voter}
+			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{x}, WaitMs: 5000}}); err != nil {
+				t.Errorf("with a vote: %v: %v", voter, err)
+			}
+		}
+		f.stop(4)
+		f.disks[4] = own
+		f.start(4)
 		f.whole()
 		f.check()
 	})

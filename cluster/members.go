@@ -485,7 +485,7 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		var err error
-		if absent, err = m.absent(after); err != nil {
+		if absent, err = m.absent(members, after); err != nil {
 			return err
 		}
 	}
@@ -534,9 +534,10 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	return nil
 }
 
-// absent returns the voters in after, the members after a change, that cannot be
-// reached. It fails if the others are no majority.
-func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
+// absent returns the voters in after, the members after a change, that cannot be reached or
+// run with the data of another cluster. It fails if the others are no majority, or if a
+// server with such data would get a vote.
+func (m *membership) absent(members, after []MemberInfo) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -552,7 +553,10 @@ func (m *membership) absent(after []MemberInfo) (ids []uint64, err error) {
 			defer mu.Unlock()
 			switch {
 			case err == nil && m.foreign(s) != nil:
-				other = m.foreign(s)
+				if is := find(members, x.ID); is == nil || !is.Voter {
+					other = m.foreign(s)
+				}
+				ids = append(ids, x.ID)
 			case err == nil:
 				there++
 			case unreachable(err):
@@ -576,7 +580,14 @@ func (m *membership) giveVote(x MemberInfo, patience time.Duration) error {
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
-	return leaderError(m.raft.answer(m.raft.AddVoter(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+	return m.add(m.raft.AddVoter, x)
+}
+
+// add has Raft add x, which is not a member yet or has no vote.
+func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x MemberInfo) error {
+	m.raft.adding.Store(x.ID)
+	defer m.raft.adding.Store(0)
+	return leaderError(m.raft.answer(change(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -720,8 +731,8 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
 			return err
 		}
-		if err := m.raft.answer(m.raft.AddNonvoter(id, addr, 0, adminTimeout)); err != nil {
-			return leaderError(err)
+		if err := m.add(m.raft.AddNonvoter, x); err != nil {
+			return err
 		}
 	}
 	if !x.Voter {

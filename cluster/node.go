@@ -22,6 +22,7 @@ type node struct {
 	stall      stall
 	work       work
 	down       chan struct{} // closed when Raft has shut down
+	adding     atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
 }
 
 func newNode(id uint64) *node {

@@ -127,6 +127,7 @@ type peerPort struct {
 	idOf    func(addr string) uint64 // the member that should be at an address; 0 if unknown
 	called  func(h *hello)           // another member has called this one, which is not in a cluster yet
 	raft    chan net.Conn            // accepted connections for Raft
+	waiting *ungreeted
 
 	l      net.Listener    // nil before open
 	ctx    context.Context // canceled by close
@@ -146,7 +147,7 @@ func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slo
 	p := &peerPort{
 		network: network, self: self, addr: addr, gate: gate, log: log,
 		idOf: func(string) uint64 { return 0 }, called: func(*hello) {},
-		raft:  make(chan net.Conn),
+		raft: make(chan net.Conn), waiting: newUngreeted(),
 		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -227,6 +228,7 @@ func (p *peerPort) accept() {
 			c.Close()
 			continue
 		}
+		p.waiting.add(c)
 		p.wg.Go(func() { p.greet(c) })
 	}
 }
@@ -242,7 +244,9 @@ func (p *peerPort) greet(nc net.Conn) {
 	h, err := readHello(c)
 	serve := p.serve[h.kind]
 	from := c.RemoteAddr().String()
-	switch {
+	switch inTime := p.waiting.remove(nc); {
+	case !inTime:
+		p.warn("closing a connection to the peer port: too many do not say from which server they come, and this one is the oldest", "from", from)
 	case errors.Is(err, errPeerVersion):
 		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", peerVersion)
 	case err != nil:

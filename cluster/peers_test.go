@@ -123,6 +123,75 @@ func TestPeerPortNoFiles(t *testing.T) {
 	})
 }
 
+// TestPeerPortSilence: however many strangers connect to a peer port and say nothing, or not all
+// of what a member says first, a member is greeted, and the port does not keep many of their
+// connections. It closes none on which it has greeted a member.
+func TestPeerPortSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		testkit.NoGoroutineLeft(t)
+		network, log := memnet.New(), new(lines)
+		p := newPeerPort(network.Host("a"), 1, "a:1", lifted(), slog.New(slog.NewTextHandler(log, nil)))
+		p.waiting.most = 8
+		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
+			io.Copy(c, c) // until the member closes it
+			c.Close()
+		}}
+		if err := p.open(); err != nil {
+			t.Fatal(err)
+		}
+		p.wg.Go(p.accept)
+		member := func() net.Conn {
+			t.Helper()
+			c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		echo := func(c net.Conn) {
+			t.Helper()
+			c.SetDeadline(time.Now().Add(time.Second))
+			if _, err := c.Write([]byte{1}); err != nil {
+				t.Error(err)
+			} else if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+				t.Error(err)
+			}
+		}
+		first := member()
+		defer first.Close()
+		echo(first)
+		hello := (&hello{kind: kindReach, cluster: testCluster}).append(nil)
+		for i := range 100 {
+			c, err := network.Host("stranger").Dial(t.Context(), "a:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.Write(hello[:i%len(hello)])
+			synctest.Wait()
+		}
+		if n := network.Open("a", "stranger"); n != p.waiting.most {
+			t.Errorf("%d connections of strangers are open", n)
+		}
+		second := member()
+		defer second.Close()
+		echo(second)
+		echo(first)
+		if n := log.count("do not say from which server they come"); n != 1 {
+			t.Errorf("%d lines in the log", n)
+		}
+		time.Sleep(helloTimeout)
+		synctest.Wait()
+		if n := network.Open("a", "stranger"); n != 0 || len(p.waiting.conns) != 0 {
+			t.Errorf("%d connections of strangers are open, %d in the list", n, len(p.waiting.conns))
+		}
+		first.Close()
+		second.Close()
+		p.close()
+		p.wg.Wait()
+	})
+}
+
 // TestOtherLists: members that were started with different lists do not form a cluster,
 // and log why.
 func TestOtherLists(t *testing.T) {

@@ -109,11 +109,12 @@ func (p *pulse) run() {
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
 			servers, members = now.Servers, infos(now)
 		}
+		adding := p.raft.adding.Load() // before this member's state: it is 0 again after a leader has failed to add it
 		own := p.state()
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}
-		p.keepSenders(senders, members, own.leads)
+		p.keepSenders(senders, members, adding, own.leads)
 		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)
 		if v != *p.verdict.Swap(&v) {
 			p.changed.raise()
@@ -142,9 +143,11 @@ type sender struct {
 }
 
 // keepSenders stops the senders of members that were removed or moved. While this
-// member leads it starts a sender for each other member that has none. Then it wakes
-// them all: they send a heartbeat, or hang up if this member does not lead.
-func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
+// member leads it starts a sender for each other member that has none. A server that this
+// leader is only about to add gets no heartbeat yet: if it is not added in the end, it would
+// take the next leader's answer that it is no member for its removal. Then keepSenders wakes
+// all senders: they send a heartbeat, or hang up if this member does not lead.
+func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, adding uint64, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
 			close(s.stop)
@@ -156,7 +159,7 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, le
 			continue
 		}
 		s := senders[x.ID]
-		if s == nil && leads {
+		if s == nil && leads && x.ID != adding {
 			s = &sender{x.Addr, newSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			p.wg.Go(func() { p.sendBeats(x.ID, s) })

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -394,4 +395,52 @@ func TestListedRemovedBeforeData(t *testing.T) {
 		}
 		x.Kill()
 	})
+}
+
+// TestAddedByNobody: a leader loses its majority while it adds a server, and crashes; the others
+// never hear of that. The server does not take this for its removal, and joins through the next leader.
+func TestAddedByNobody(t *testing.T) {
+	for n := range int32(6) {
+		t.Run(fmt.Sprintf("cut at write %d", n+1), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 3)
+				lead := leadOf(t, f)
+				cut := func(yes bool) {
+					for i := range f.running {
+						if a, b := string(rune('a'+lead)), string(rune('a'+i)); a != b {
+							f.net.Cut(a, b, yes)
+							f.net.Cut(b, a, yes)
+						}
+					}
+				}
+				var writes atomic.Int32
+				f.disks[lead].SetFault(func() error {
+					if writes.Add(1) == n+1 {
+						cut(true)
+					}
+					return nil
+				})
+				cfg := f.config(0)
+				cfg.ID, cfg.Peers, cfg.Addr, cfg.Join, cfg.Memory, cfg.Network = 4, nil, "d:1", f.peers[uint64(lead+1)], storage.NewMemory(), f.net.Host("d")
+				x, err := openMember(cfg, fsm.NewReplica())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer x.Kill()
+				time.Sleep(5 * time.Second)
+				f.stop(lead)
+				cut(false)
+				f.disks[lead].SetFault(nil)
+				time.Sleep(5 * time.Second)
+				f.start(lead)
+				if err := fault(x, time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				s, err := f.running[leadOf(t, f)].Status()
+				if err != nil || find(s.Members, 4) == nil || !find(s.Members, 4).Voter {
+					t.Errorf("the members are %v, %v", s.Members, err)
+				}
+			})
+		})
+	}
 }

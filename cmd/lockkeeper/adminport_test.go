@@ -15,10 +15,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
 
@@ -181,81 +183,195 @@ func TestAdminWrite(t *testing.T) {
 	}
 }
 
+// adminInMemory is an HTTP port for operators on a network in memory, which passes all
+// requests that are permitted on to a handler. It ends with the test, as does whatever is open.
+type adminInMemory struct {
+	*adminPort
+	t       *testing.T
+	network *memnet.Network
+	conns   *adminConns
+}
+
+func startAdminInMemory(t *testing.T, token string, conns *adminConns, h http.HandlerFunc) *adminInMemory {
+	p := &adminInMemory{&adminPort{token: token, log: slog.New(slog.DiscardHandler)}, t, memnet.New(), conns}
+	l, err := p.network.Host("server").Listen("server:1")
+	check1(t, err)
+	p.listener = adminListener{l, conns}
+	p.start(h)
+	t.Cleanup(p.close)
+	return p
+}
+
+// open connects and sends something.
+func (p *adminInMemory) open(send string) net.Conn {
+	p.t.Helper()
+	c, err := p.network.Host("client").Dial(p.t.Context(), "server:1")
+	check1(p.t, err)
+	p.t.Cleanup(func() { c.Close() })
+	_, err = io.WriteString(c, send)
+	check1(p.t, err)
+	synctest.Wait()
+	return c
+}
+
+// get sends a GET, with the token, over a new connection. It returns the status of the reply, or
+// 0 if the server closes the connection.
+func (p *adminInMemory) get(path string) int {
+	p.t.Helper()
+	return status(p.open("GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer " + p.token + "\r\n\r\n"))
+}
+
+// status reads a reply. It returns 0 if there is none.
+func status(c net.Conn) int {
+	reply, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0
+	}
+	reply.Body.Close()
+	return reply.StatusCode
+}
+
+// closedByServer reports whether the server has closed a connection on which nothing more is to
+// be read.
+func closedByServer(c net.Conn) bool {
+	c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := io.Copy(io.Discard, c)
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // TestAdminConnections: however many connections strangers open to the HTTP port, and however
 // slowly they send their requests, probes and those who have the token are answered. Requests
 // that are permitted are limited, without keeping a probe from its answer, and their connections
 // are not closed in favour of strangers.
 func TestAdminConnections(t *testing.T) {
 	for _, token := range []string{"s3cret", ""} {
-		t.Run("token="+token, func(t *testing.T) {
-			t.Parallel()
-			p := &adminPort{token: token, log: slog.New(slog.DiscardHandler)}
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			check1(t, err)
-			conns := newAdminConns()
-			p.listener = adminListener{l, conns}
-			entered, release := make(chan bool, maxAdmin), make(chan struct{})
-			p.start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		synctest.Test(t, func(t *testing.T) {
+			release := make(chan struct{})
+			p := startAdminInMemory(t, token, &adminConns{most: 8, kept: 8, room: 16}, func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/slow" {
-					entered <- true
 					<-release
 				}
-			}))
-			defer p.close()
-			open := func(send string) net.Conn {
-				t.Helper()
-				c, err := net.DialTimeout("tcp", l.Addr().String(), time.Minute)
-				check1(t, err)
-				t.Cleanup(func() { c.Close() })
-				check1(t, c.SetDeadline(time.Now().Add(time.Minute)))
-				_, err = io.WriteString(c, send)
-				check1(t, err)
-				return c
-			}
+			})
 			get := func(path string, want int) {
 				t.Helper()
-				if status, _ := fetch(t, httpClient(t, nil), "http://"+l.Addr().String()+path, token); status != want {
-					t.Errorf("%s: %d", path, status)
+				if got := p.get(path); got != want {
+					t.Errorf("token %q: %s: %d", token, path, got)
 				}
 			}
 			strangers := func() (all []net.Conn) {
-				for i := range 2 * conns.most {
-					all = append(all, open([]string{"", "GET /slow HTTP/1.1\r\nHost: local", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"}[i%3]))
+				for i := range 3 * p.conns.room {
+					all = append(all, p.open([]string{"", "GET /slow HTTP/1.1\r\nHost: local", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"}[i%3]))
 				}
 				return all
 			}
 			slow := "GET /slow HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token + "\r\n\r\n"
 
-			first := open(slow)
-			<-entered
+			first := p.open(slow)
 			all := strangers()
 			get("/healthz", http.StatusOK)
 			get("/other", http.StatusOK)
-			for _, c := range all[:conns.most] {
-				if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Fatal("a stranger's connection is still open although there were enough later ones")
+			for i, c := range all[:2*p.conns.room] {
+				if !closedByServer(c) {
+					t.Errorf("the connection of stranger %d is still open although there were enough later ones", i)
 				}
 			}
-			for range conns.most - 1 {
-				open(slow)
-				<-entered
+			for range p.conns.most - 1 {
+				p.open(slow)
 			}
 			get("/other", http.StatusServiceUnavailable)
 			get("/healthz", http.StatusOK)
 			strangers()
 			get("/readyz", http.StatusOK)
 			close(release)
-			if reply, err := http.ReadResponse(bufio.NewReader(first), nil); err != nil || reply.StatusCode != http.StatusOK {
-				t.Errorf("the first request: %v, %v", reply, err)
+			synctest.Wait()
+			if got := status(first); got != http.StatusOK {
+				t.Errorf("the first request: %d", got)
 			}
-			waitFor(t, "room for a request", func() bool {
-				conns.mu.Lock()
-				defer conns.mu.Unlock()
-				return conns.requests == 0
-			})
 			get("/other", http.StatusOK)
+			if p.conns.requests != 0 {
+				t.Errorf("%d requests in progress", p.conns.requests)
+			}
 		})
 	}
+}
+
+// TestAdminSpares: of the connections to the HTTP port, the server first closes those on which
+// nothing was ever sent, and none that is younger than 100 ms while there is room, nor one on
+// which a probe is being answered.
+func TestAdminSpares(t *testing.T) {
+	const healthz = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	spares := func(name string, test func(t *testing.T, p *adminInMemory, release chan struct{})) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				test(t, startAdminInMemory(t, "s3cret", &adminConns{most: 4, kept: 4, room: 16}, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/readyz" {
+						<-release
+					}
+				}), release)
+			})
+		})
+	}
+	open := func(p *adminInMemory, n int) (all []net.Conn) {
+		for range n {
+			all = append(all, p.open(""))
+		}
+		return all
+	}
+	closed := func(t *testing.T, all []net.Conn, want int) {
+		t.Helper()
+		n := 0
+		for _, c := range all {
+			if closedByServer(c) {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("%d of %d connections are closed, should be %d", n, len(all), want)
+		}
+	}
+
+	spares("speaks", func(t *testing.T, p *adminInMemory, _ chan struct{}) {
+		speaks := p.open(healthz)
+		if got := status(speaks); got != http.StatusOK {
+			t.Fatalf("status %d", got)
+		}
+		for range 5 {
+			open(p, p.conns.kept-1)
+			time.Sleep(adminGrace)
+		}
+		io.WriteString(speaks, healthz)
+		if got := status(speaks); got != http.StatusOK {
+			t.Errorf("its connection was closed before those of strangers who say nothing")
+		}
+	})
+	spares("young", func(t *testing.T, p *adminInMemory, _ chan struct{}) {
+		old := open(p, p.conns.kept)
+		time.Sleep(adminGrace)
+		young := open(p, p.conns.room-1)
+		closed(t, old, len(old))
+		closed(t, young, 0)
+		if got := p.get("/healthz"); got != http.StatusOK {
+			t.Errorf("status %d", got)
+		}
+		more := open(p, p.conns.room) // now there is no room for them
+		closed(t, young, len(young))
+		closed(t, more, 0)
+		time.Sleep(adminGrace)
+		p.get("/healthz")
+		closed(t, more, len(more)-p.conns.kept+1)
+	})
+	spares("in progress", func(t *testing.T, p *adminInMemory, release chan struct{}) {
+		probe := p.open("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		for range 3 {
+			open(p, 2*p.conns.room)
+			time.Sleep(adminGrace)
+		}
+		close(release)
+		if got := status(probe); got != http.StatusOK {
+			t.Errorf("the connection of a probe was closed before its answer")
+		}
+	})
 }
 
 // TestAdminProbes: a server answers a probe on its HTTP port, also with TLS, while strangers

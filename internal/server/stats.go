@@ -25,8 +25,7 @@ type stats struct {
 	eventBytes             atomic.Int64 // of events, without length prefixes
 	plainNear, plainFar    atomic.Int64 // connections without TLS: from loopback addresses and from others
 	throttled              atomic.Int64 // requests answered ThrottledOp
-	tlsFailed, tlsExceeded atomic.Int64 // TLS handshakes that failed, and that the limit refused
-	tlsHandshakes          atomic.Int64 // in progress
+	tlsFailed, tlsExceeded atomic.Int64 // TLS handshakes that failed, and that the limit ended
 	staleBase              atomic.Int64 // Proposer.Expired at the last reset
 
 	handovers stopwatch.Stopwatch // see conn.reads; srst does not reset it

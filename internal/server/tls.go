@@ -8,23 +8,66 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
+
+// tlsHandshakes are the TLS handshakes in progress. It is safe for concurrent use.
+type tlsHandshakes struct {
+	mu    sync.Mutex
+	conns []*conn // the oldest first
+}
+
+func (h *tlsHandshakes) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.conns)
+}
+
+// begin adds a handshake. If there are more than most, it ends the oldest, so that clients that
+// say nothing cannot keep others out.
+func (h *tlsHandshakes) begin(c *conn, most int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.conns = append(h.conns, c)
+	if len(h.conns) > most {
+		h.conns[0].raw.Close()
+		h.conns = slices.Delete(h.conns, 0, 1)
+	}
+}
+
+// end removes a handshake. It returns false if begin has ended it.
+func (h *tlsHandshakes) end(c *conn) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i := slices.Index(h.conns, c)
+	if i < 0 {
+		return false
+	}
+	h.conns = slices.Delete(h.conns, i, i+1)
+	return true
+}
+
+// mostTLSHandshakes is Config.MaxTLSHandshakes, or a quarter of the file descriptors that this
+// process may have if that is less: clients may take three quarters.
+func (s *Server) mostTLSHandshakes() int {
+	return max(1, min(s.cfg.MaxTLSHandshakes, 4*fdlimit.Sixteenth(s.cfg.MaxTLSHandshakes)))
+}
 
 // handshakeTLS runs the TLS handshake of a connection and adds the identity that its
 // client certificate proves. It returns false if the connection is to end. The
 // caller has set a deadline.
 func (c *conn) handshakeTLS(t *tls.Conn) bool {
 	stats := &c.s.stats
-	defer stats.tlsHandshakes.Add(-1)
-	if int(stats.tlsHandshakes.Add(1)) > c.s.cfg.MaxTLSHandshakes {
+	c.s.tlsHandshakes.begin(c, c.s.mostTLSHandshakes())
+	err := t.Handshake()
+	if !c.s.tlsHandshakes.end(c) {
 		stats.tlsExceeded.Add(1)
-		c.warn("refusing a connection: too many TLS handshakes under way")
-		c.raw.Close()
+		c.warn("closing a connection: too many TLS handshakes under way, and this one is the oldest")
 		return false
 	}
-	err := t.Handshake()
 	if err == nil {
 		err = c.addX509(t.ConnectionState())
 	}

@@ -603,12 +603,12 @@ func (a answer) what() string {
 }
 
 // answers lists the answers that each session's client got, in the order of its
-// requests. The answers of read-only servers are left out, because they do not keep
-// the session alive.
+// requests. The answers of read-only servers and those to auth are left out, because they do
+// not keep the session alive.
 func (c *checker) answers() map[int64][]answer {
 	all := map[int64][]answer{}
 	for _, o := range c.h.Ops {
-		if o.Known() && !o.ReadOnly {
+		if o.Known() && !o.ReadOnly && o.Code != proto.OpAuth {
 			all[o.Session] = append(all[o.Session], answer{o.CallAt, o.RetAt, o.Server, false})
 		}
 	}

@@ -277,7 +277,7 @@ func export(s *Shell, ctx context.Context, p *parsed) (result fields, err error)
 	if err != nil {
 		return nil, usage(name + ": " + err.Error())
 	}
-	if err := privatefile.Protect(file); err != nil { // one that was there before
+	if file, err = privatefile.Protect(file); err != nil { // one that was there before
 		return nil, usage(err.Error())
 	}
 	if done > 0 {
