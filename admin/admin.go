@@ -117,7 +117,8 @@ func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
 // page in a browser on this machine could send without its user's knowledge: requests that
 // the browser marks as coming from another site (a link to the console works), and, on a
 // loopback address, requests to a host name that is not localhost, which a page could have
-// pointed at that address (DNS rebinding).
+// pointed at that address (DNS rebinding). A request of HTTP/1.0 without a host name does not
+// come from a browser.
 func Guard(h http.Handler, token string) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -155,7 +156,7 @@ func fromOtherSite(r *http.Request) bool {
 // rebound reports whether r came to a loopback address under a name that can be anybody's.
 func rebound(r *http.Request) bool {
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	if !ok || !local.IP.IsLoopback() {
+	if !ok || !local.IP.IsLoopback() || r.Host == "" {
 		return false
 	}
 	host := r.Host

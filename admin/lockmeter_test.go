@@ -247,15 +247,4 @@ func TestLockMetricsHidden(t *testing.T) {
 		enqueue(t, a, "/l") // it waits
 		wantLocks(t, h, lockMetrics{complete: true, hidden: 1})
 	})
-	synctest.Test(t, func(t *testing.T) { // without the word dump
-		s := open(t, lockkeeper.Config{FourLetterWords: []string{"mntr"}})
-		h := admin.New(s, admin.Options{})
-		a := rawtest.Connect(t, inMemory(s))
-		must(a.Create("/l", nil, 0))(t)
-		wantLocks(t, h, lockMetrics{})
-		held := enqueue(t, a, "/l")
-		time.Sleep(time.Second)
-		check(t, a.Delete(held))
-		wantLocks(t, h, lockMetrics{waits: 1, holds: 1, heldSum: time.Second})
-	})
 }

@@ -24,6 +24,7 @@ import (
 // adminFlags are the flags for the HTTP port for operators.
 type adminFlags struct {
 	addr, tokenFile string
+	metrics         string
 	noToken, pprof  bool
 	write           bool
 	cert, key       string
@@ -36,6 +37,7 @@ func (a *adminFlags) define(f *pflag.FlagSet) {
 	f.BoolVar(&a.write, "admin-write", false, "let those who may use --admin end sessions and break locks, from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions. Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
 	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
 	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
+	f.StringVar(&a.metrics, "metrics-listen", "", "HTTP `ADDRESS` at which everyone who can connect gets /metrics, and nothing else, as with ZooKeeper's PrometheusMetricsProvider. A port without a host is on 127.0.0.1; port 0 picks a free one")
 	f.BoolVar(&a.pprof, "admin-pprof", false, "serve profiles of this process at /debug/pprof")
 }
 
@@ -44,6 +46,7 @@ type adminPort struct {
 	listener net.Listener
 	https    bool
 	token    string
+	metrics  bool // only /metrics is served
 	pprof    bool
 	write    bool
 	zooCfg   string
@@ -115,6 +118,22 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	return p, nil
 }
 
+// openMetrics opens the port of --metrics-listen. Without an address it returns nil.
+func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger) (*adminPort, error) {
+	if a.metrics == "" {
+		return nil, nil
+	}
+	addr, _, err := adminAddr(a.metrics)
+	if err != nil {
+		return nil, badFlag(flags, "metrics-listen", "%w", err)
+	}
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP port for metrics: %w", err)
+	}
+	return &adminPort{listener: adminListener{listener, newAdminConns()}, metrics: true, log: log}, nil
+}
+
 // adminAddr returns the address to listen on, and whether only this machine can reach it. A
 // port without a host is on 127.0.0.1.
 func adminAddr(text string) (addr string, local bool, err error) {
@@ -152,7 +171,14 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		return
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/", admin.New(s, admin.Options{ZooCfg: p.zooCfg, Write: p.write, Log: p.log}))
+	all := admin.New(s, admin.Options{ZooCfg: p.zooCfg, Write: p.write, Log: p.log})
+	if p.metrics {
+		mux.Handle("/metrics", all)
+		p.start(mux)
+		fmt.Fprintf(stderr, "lockkeeper: metrics on http://%s/metrics\n", p.listener.Addr())
+		return
+	}
+	mux.Handle("/", all)
 	if p.pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

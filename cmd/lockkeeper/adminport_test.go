@@ -122,8 +122,8 @@ func TestServeAdmin(t *testing.T) {
 	if code, _, stderr := call(nil, append(memory, "--admin", port)...); code != exitFault || !strings.Contains(stderr, "HTTP port for operators: ") || !strings.Contains(stderr, "address already in use") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
-	p = begin("--config", zooCfg(t, "admin.serverPort=0", "ssl.keyStore.password="))
-	if _, body := fetch(t, httpClient(t, nil), p.admin()+"/commands/icfg", ""); !strings.Contains(body, `"admin.serverPort=0\nssl.keyStore.password=***\n"`) {
+	p = begin("--config", zooCfg(t, "dataDir=/x", "admin.serverPort=0", "ssl.keyStore.password="))
+	if _, body := fetch(t, httpClient(t, nil), p.admin()+"/commands/icfg", ""); !strings.Contains(body, `"dataDir=/x\nadmin.serverPort=0\nssl.keyStore.password=***\n"`) {
 		t.Errorf("%s", body)
 	}
 }
@@ -467,13 +467,13 @@ func TestZooCfgAdmin(t *testing.T) {
 		var o serveOptions
 		var c cobra.Command
 		o.define(&c)
-		check1(t, c.ParseFlags(x.args))
+		check1(t, c.ParseFlags(append(x.args, "--listen=127.0.0.1:0")))
 		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
 		if o.admin.addr != x.want {
 			t.Errorf("%q: %q, not %q", x.lines, o.admin.addr, x.want)
 		}
 	}
-	code, _, stderr := call(nil, "serve", "--memory", "--config", zooCfg(t, "admin.enableServer=true", "admin.serverAddress=0.0.0.0"))
+	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "admin.enableServer=true", "admin.serverAddress=0.0.0.0"))
 	if code != exitUsage || !strings.Contains(stderr, "admin.enableServer") || !strings.Contains(stderr, "0.0.0.0:8080 may be reached") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}

@@ -198,8 +198,17 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if err := o.tls.load(flags, cfg); err != nil {
 		return err
 	}
-	if o.memory {
+	data, _ := sourceOf(flags.Lookup("data"))
+	memory, memoryName := sourceOf(flags.Lookup("memory"))
+	switch {
+	case o.memory && data > byFile && data >= memory:
+		return badFlag(flags, "data", "not together with %s", memoryName)
+	case o.memory:
 		cfg.DataDir = ""
+	default:
+		if err := notZooKeepers(cfg.DataDir); err != nil {
+			return badFlag(flags, "data", "%s: %w", cfg.DataDir, err)
+		}
 	}
 	cfg.EnforceAuth = list(o.enforceAuth)
 	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would mean all
@@ -211,12 +220,17 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		return err
 	}
 	defer port.close()
-	return serveUntilSignal(flags, *cfg, port, stderr)
+	metrics, err := o.admin.openMetrics(flags, cfg.Logger)
+	if err != nil {
+		return err
+	}
+	defer metrics.close()
+	return serveUntilSignal(flags, *cfg, []*adminPort{port, metrics}, stderr)
 }
 
-// serveUntilSignal runs a server, with an HTTP port for operators unless port is nil, until a
-// signal or a fault. flags are the flags from which cfg was made.
-func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, port *adminPort, stderr io.Writer) error {
+// serveUntilSignal runs a server with its HTTP ports, some of which may be nil, until a signal
+// or a fault. flags are the flags from which cfg was made.
+func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, stderr io.Writer) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	defer keepHeapFloor(os.Getenv)()
@@ -226,7 +240,9 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, port *adminPo
 	} else if err != nil {
 		return err
 	}
-	port.serve(s, stderr)
+	for _, port := range ports {
+		port.serve(s, stderr)
+	}
 	if s.Wait(ctx) == nil {
 		if a := s.SecureAddr(); a != nil {
 			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients with TLS on %s\n", a)

@@ -44,8 +44,10 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 	if by, name := sourceOf(flags.Lookup("data")); by > byFile {
 		return badFlag(flags, "test-control", "not together with %s", name)
 	}
-	if by, name := sourceOf(flags.Lookup("admin")); by > byFile {
-		return badFlag(flags, "test-control", "not together with %s", name)
+	for _, flag := range []string{"admin", "metrics-listen"} {
+		if by, name := sourceOf(flags.Lookup(flag)); by > byFile {
+			return badFlag(flags, "test-control", "not together with %s", name)
+		}
 	}
 	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen"}
 	if o.cluster > 0 {

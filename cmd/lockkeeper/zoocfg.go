@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/properties"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -60,6 +60,11 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 	tlsPeers := z.value("sslQuorum") == "true"
 	for _, row := range zooTable {
 		var others []string
+		if row.absent != "" && z.value(row.key) == "" {
+			if err := row.read(z, row.key, row.absent); err != nil {
+				return fmt.Errorf("%s is not in %s: %w", row.key, path, err)
+			}
+		}
 		for _, key := range rest {
 			name := strings.TrimPrefix(key, zooPrefix)
 			switch {
@@ -80,10 +85,27 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 	if tlsPeers && (flags.Lookup("peer-tls-cert").Value.String() == "" || flags.Lookup("peer-tls-ca").Value.String() == "") {
 		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
-	if z.given("peers") || z.given("join") {
-		return nil
+	if !z.given("peers") && !z.given("join") {
+		if err := z.members(); err != nil {
+			return err
+		}
 	}
-	return z.members()
+	return z.complete()
+}
+
+// complete refuses a file without what ZooKeeper requires, unless flags or variables say it.
+func (z *zooFile) complete() error {
+	from := func(flag string) source {
+		by, _ := sourceOf(z.flags.Lookup(flag))
+		return by
+	}
+	switch {
+	case from("data") == byDefault && from("memory") == byDefault:
+		return z.fail("it has no dataDir, and neither --data nor --memory is given")
+	case from("listen") == byDefault && from("tls-listen") == byDefault:
+		return z.fail("it has no clientPort and no secureClientPort, and --listen is not given")
+	}
+	return nil
 }
 
 // members makes this server a cluster member if the file lists the servers of a cluster.
@@ -201,30 +223,26 @@ func zooKeys(path string) (map[string]string, error) {
 	return keys, nil
 }
 
-// zooLines reads a file of Java properties.
+// zooLines reads a file of Java properties. Like ZooKeeper, it trims keys and values.
 func zooLines(path string) (map[string]string, error) {
-	file, err := os.Open(path)
+	file, err := os.ReadFile(path)
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
-	defer file.Close()
+	lines, err := properties.Parse(file)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("%s: %w", path, err)}
+	}
 	keys := map[string]string{}
-	lines := bufio.NewScanner(file)
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
-		if line == "" || line[0] == '#' || line[0] == '!' {
-			continue
-		}
-		i := strings.IndexAny(line, "=:")
-		if i < 0 {
-			return nil, usageError{fmt.Errorf("%s:%d: %q is not KEY=VALUE", path, n, line)}
-		}
-		keys[strings.TrimSpace(line[:i])] = strings.TrimSpace(line[i+1:])
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	for key, value := range lines {
+		keys[javaTrim(key)] = javaTrim(value)
 	}
 	return keys, nil
+}
+
+// javaTrim trims a text as Java's String.trim does.
+func javaTrim(text string) string {
+	return strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 }
 
 // onlyPEM refuses a store of keys or certificates that is not in PEM format. If kind is
@@ -245,7 +263,7 @@ func onlyPEM(location, kind string) error {
 // notZooKeepers refuses a directory that holds ZooKeeper's data. A server that started
 // there could not read it, and to its clients the data would be lost.
 func notZooKeepers(dir string) error {
-	if _, err := os.Stat(filepath.Join(dir, "version-2")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "version-2")); err == nil {
 		return errors.New("this directory holds ZooKeeper's own data, which lockkeeper cannot read; give another one with --data")
 	}
 	return nil

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,9 +20,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// zooCfg writes a configuration file.
+// zooCfg writes a configuration file. If lines have no dataDir, it adds one.
 func zooCfg(t *testing.T, lines ...string) string {
 	t.Helper()
+	if !strings.Contains(strings.Join(lines, "\n"), "dataDir") {
+		lines = append(lines, "dataDir="+filepath.Join(t.TempDir(), "data"))
+	}
 	path := filepath.Join(t.TempDir(), "zoo.cfg")
 	check1(t, os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644))
 	return path
@@ -75,12 +80,13 @@ func TestZooCfgSyncLimit(t *testing.T) {
 		{[]string{"tickTime=500"}, nil, 2 * time.Second},
 		{[]string{"tickTime=500", "syncLimit=5"}, nil, 2500 * time.Millisecond},
 		{[]string{"syncLimit=0"}, nil, 2 * time.Second},
+		{[]string{"syncLimit=5"}, nil, 15 * time.Second},
 		{[]string{"tickTime=500", "syncLimit=5"}, []string{"--election-timeout", "1m"}, time.Minute},
 	} {
 		var o serveOptions
 		var c cobra.Command
 		o.define(&c)
-		check1(t, c.ParseFlags(x.args))
+		check1(t, c.ParseFlags(append(x.args, "--listen=127.0.0.1:0")))
 		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
 		if o.config.ElectionTimeout != x.want {
 			t.Errorf("%q: an election timeout of %v", x.lines, o.config.ElectionTimeout)
@@ -171,40 +177,46 @@ func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
 	for line, says := range map[string]string{
-		"tickTime":                             `zoo.cfg:1: "tickTime" is not KEY=VALUE`,
-		"syncLimit=x":                          "syncLimit=x: ",
-		"tickTime=x":                           "tickTime=x: ",
-		"clientPort=65536":                     "clientPort=65536: ",
-		"clientPort=-1":                        "clientPort=-1: ",
-		"maxSessionTimeout=long":               "maxSessionTimeout=long: ",
-		"jute.maxbuffer=-5":                    "jute.maxbuffer=-5: ",
-		"jute.maxbuffer=0x1000001":             "zoo.cfg: 16777217 is more than 16777216",
-		"maxClientCnxns=-1":                    "maxClientCnxns in /",
-		"maxSessionTimeout=1000":               "maxSessionTimeout in /",
-		"secureClientPort=2281":                "--tls-cert: a port for TLS needs a certificate",
-		"secureClientPort=70000":               "secureClientPort=70000: ",
-		"secureClientPortAddress=127.0.0.1":    "without secureClientPort",
-		"ssl.keyStore.location=/a/store.jks":   "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
-		"ssl.trustStore.location=/a/store.p12": "of type PKCS12",
-		"ssl.keyStore.location=/a/store":       "must be PEM",
+		"tickTime":                      "tickTime=: not a whole number",
+		"syncLimit=x":                   "syncLimit=x: not a whole number",
+		"tickTime=abc":                  "tickTime=abc: not a whole number",
+		"\nsuperDigest=\\u12":           "zoo.cfg: line 2: the escape \\u12 does not have four hexadecimal digits",
+		"clientPort=65536":              "clientPort=65536: not a port number",
+		"clientPort=-1":                 "clientPort=-1: not a port number",
+		"maxClientCnxns=many":           "maxClientCnxns=many: not a whole number",
+		"maxSessionTimeout=long":        "maxSessionTimeout=long: not a whole number",
+		"jute.maxbuffer=-5":             "jute.maxbuffer=-5: not a whole number",
+		"metricsProvider.className=a.B": "not supported: the only provider",
+		"metricsProvider.httpsPort=1":   "without TLS",
+		"metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider\nmetricsProvider.httpPort=x": "not a port number",
+		"server.2 host":                                         "server.2=host: ",
+		"jute.maxbuffer=0x1000001":                              "zoo.cfg: 16777217 is more than 16777216",
+		"maxClientCnxns=-1":                                     "maxClientCnxns in /",
+		"maxSessionTimeout=1000":                                "maxSessionTimeout in /",
+		"secureClientPort=2281":                                 "--tls-cert: a port for TLS needs a certificate",
+		"secureClientPort=70000":                                "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":                     "without secureClientPort",
+		"ssl.keyStore.location=/a/store.jks":                    "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
+		"ssl.trustStore.location=/a/store.p12":                  "of type PKCS12",
+		"ssl.keyStore.location=/a/store":                        "must be PEM",
 		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
 		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM format needs no password",
 		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM format needs no password",
 		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
-		"ssl.crl=true":                                     "not supported",
-		"ssl.ciphersuites=x":                               "not supported",
-		"ssl.clientHostnameVerification=true":              "not supported",
-		"client.portUnification=true":                      "not supported",
-		"authProvider.x509=com.example.Mine":               "not supported",
-		"zookeeper.skipACL=yes":                            "not supported",
-		"authProvider.1=x.SASL":                            "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                   "myid, which has the id of this server, does not exist",
-		"server.1=a:1:2\nstandaloneEnabled=false":          "myid",
-		"standaloneEnabled=false":                          "no voting server, which standaloneEnabled=false needs",
-		"server.1=a:1:2:observer":                          "no voting server",
-		"server.1=a:1:2:observer\nstandaloneEnabled=false": "no voting server",
-		"server.1=a:1:2:observer\nserver.2=b:1:2:observer": "no voting server",
-		"server.1=a:1:2\nserver.2=b:1:2:observer":          "observers and only one voting server",
+		"ssl.crl=true":                                          "not supported",
+		"ssl.ciphersuites=x":                                    "not supported",
+		"ssl.clientHostnameVerification=true":                   "not supported",
+		"client.portUnification=true":                           "not supported",
+		"authProvider.x509=com.example.Mine":                    "not supported",
+		"zookeeper.skipACL=yes":                                 "not supported",
+		"authProvider.1=x.SASL":                                 "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                        "myid, which has the id of this server, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":               "myid",
+		"standaloneEnabled=false":                               "no voting server, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                               "no voting server",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false":      "no voting server",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":      "no voting server",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":               "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
@@ -234,14 +246,109 @@ func TestBadZooCfg(t *testing.T) {
 		oneError(t, stderr, says)
 	}
 	code, _, stderr := call(nil, "serve", "--config", filepath.Join(t.TempDir(), "none.cfg"))
-	if code != exitFault {
+	if code != exitUsage {
 		t.Errorf("no file: exit %d", code)
 	}
 	oneError(t, stderr, "none.cfg")
 	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist"))
-	if oneError(t, stderr, "/does/not/exist"); code != exitFault {
+	if oneError(t, stderr, "/does/not/exist"); code != exitUsage {
 		t.Errorf("no file of servers: exit %d", code)
 	}
+}
+
+// TestZooCfgProperties reads a file with what Java's properties permit.
+func TestZooCfgProperties(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "with space")
+	p := start(t, nil, "serve", "--config", zooCfg(t, "tickTime 500", "dataDir="+strings.ReplaceAll(dir, " ", `\ `),
+		"4lw.commands.whitelist=conf,\\", "   ruok", `clientPortAddress=127.0.0.\u0031`, "clientPort:0",
+		`DigestAuthenticationProvider.superDigest=super\:D/InIHSb7yEEbrWz8b9l71RjZJU\=`)).waitReady()
+	conf := p.conf()
+	for _, want := range []string{"dataDir=" + dir, "tickTime=500"} {
+		if !strings.Contains(conf, want+"\n") {
+			t.Errorf("%q is not in\n%s", want, conf)
+		}
+	}
+	c := p.connect()
+	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("super:test")}, nil)
+	check1(t, err)
+	_, err = c.Set("/zookeeper/config", nil)
+	check1(t, err)
+}
+
+// TestZooCfgDefaults checks what ZooKeeper assumes for keys that a file does not have.
+func TestZooCfgDefaults(t *testing.T) {
+	var o serveOptions
+	var c cobra.Command
+	o.define(&c)
+	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), c.Flags(), &o.config))
+	if o.config.TickTime != 3*time.Second || o.config.MaxConnectionsPerAddress != 60 || !o.config.NoTTL || o.words != "srvr" || o.config.ClientAddr != ":2181" {
+		t.Errorf("tickTime %v, maxClientCnxns %d, no TTL %v, words %q, address %q", o.config.TickTime, o.config.MaxConnectionsPerAddress, o.config.NoTTL, o.words, o.config.ClientAddr)
+	}
+	// Flags win over them.
+	var with serveOptions
+	var flags cobra.Command
+	with.define(&flags)
+	check1(t, flags.ParseFlags([]string{"--tick-time=1s", "--max-client-cnxns=0", "--no-ttl=false", "--4lw=*"}))
+	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), flags.Flags(), &with.config))
+	if with.config.TickTime != time.Second || with.config.MaxConnectionsPerAddress != 0 || with.config.NoTTL || with.words != "*" {
+		t.Errorf("with flags: tickTime %v, maxClientCnxns %d, no TTL %v, words %q", with.config.TickTime, with.config.MaxConnectionsPerAddress, with.config.NoTTL, with.words)
+	}
+	for _, x := range []struct{ line, says string }{
+		{"clientPort=0", "it has no dataDir"},
+		{"dataDir=" + t.TempDir(), "it has no clientPort and no secureClientPort"},
+	} {
+		path := filepath.Join(t.TempDir(), "zoo.cfg")
+		check1(t, os.WriteFile(path, []byte(x.line), 0o644))
+		code, _, stderr := call(nil, "serve", "--config", path)
+		if oneError(t, stderr, x.says); code != exitUsage {
+			t.Errorf("%s: exit %d", x.line, code)
+		}
+	}
+}
+
+// TestZooCfgMetrics scrapes the port of ZooKeeper's PrometheusMetricsProvider.
+func TestZooCfgMetrics(t *testing.T) {
+	t.Parallel()
+	port := fmt.Sprint(testkit.Port(t))
+	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t,
+		"metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider",
+		"metricsProvider.httpHost=127.0.0.1", "metricsProvider.httpPort="+port, "metricsProvider.exportJvmInfo=true")).waitReady()
+	for path, want := range map[string]int{"/metrics": http.StatusOK, "/": http.StatusNotFound, "/commands/stat": http.StatusNotFound, "/healthz": http.StatusNotFound} {
+		r, err := http.Get("http://127.0.0.1:" + port + path)
+		check1(t, err)
+		body, err := io.ReadAll(r.Body)
+		check1(t, err)
+		r.Body.Close()
+		if r.StatusCode != want || want == http.StatusOK && !strings.Contains(string(body), "\nznode_count ") {
+			t.Errorf("%s: %d\n%s", path, r.StatusCode, body)
+		}
+	}
+}
+
+// TestMemoryOrData checks that --memory and --data exclude each other, and that ZooKeeper's own
+// data is refused in --data, too.
+func TestMemoryOrData(t *testing.T) {
+	theirs := t.TempDir()
+	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
+	for _, x := range []struct {
+		env  map[string]string
+		args []string
+		says string
+	}{
+		{nil, []string{"--memory", "--data", "x"}, "--data: not together with --memory"},
+		{map[string]string{"LOCKKEEPER_MEMORY": "true"}, []string{"--data", "x"}, "--data: not together with LOCKKEEPER_MEMORY"},
+		{nil, []string{"--data", theirs}, "--data: " + theirs + ": this directory holds ZooKeeper's own data"},
+	} {
+		code, _, stderr := call(x.env, append([]string{"serve", "--listen", "127.0.0.1:0"}, x.args...)...)
+		if oneError(t, stderr, x.says); code != exitUsage {
+			t.Errorf("%v: exit %d", x.args, code)
+		}
+		if _, err := os.Stat(filepath.Join(theirs, "meta.json")); err == nil {
+			t.Error("it has written into ZooKeeper's directory")
+		}
+	}
+	start(t, []string{"LOCKKEEPER_DATA=x"}, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady() // the flag wins
 }
 
 // TestZooCfgOneServer checks that a single server.N line makes a standalone server, which
@@ -260,7 +367,7 @@ func TestZooCfgOneServer(t *testing.T) {
 		if c.myid != "" {
 			check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid+"\n"), 0o600))
 		}
-		lines := []string{"dataDir=" + dir, c.line}
+		lines := []string{"dataDir=" + dir, "4lw.commands.whitelist=conf", c.line}
 		if c.clientPort != "" {
 			lines = append(lines, "clientPortAddress=127.0.0.1", "clientPort="+c.clientPort)
 		}
@@ -294,8 +401,8 @@ func TestZooCfgMyID(t *testing.T) {
 		{"x", nil, `myid: "x" is not a server id`},
 		{"3", nil, "there is no server.3"},
 		{"1", []string{"--id", "4"}, "there is no server.4"},
-		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "server.1=a:1:2", "server.2=a:1:2")}, "server.N in /"},
-		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "server.1=a:1:2", "server.2=a:1:2")}, "servers 1 and 2 have the same address"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=0", "server.1=a:1:2", "server.2=a:1:2")}, "server.N in /"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=0", "server.1=a:1:2", "server.2=a:1:2")}, "servers 1 and 2 have the same address"},
 		{"2", nil, "server.2 has client port 2181, but clientPort is 0"},
 	} {
 		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid), 0o600))
@@ -321,6 +428,7 @@ func TestZooTable(t *testing.T) {
 			check1(t, c.ParseFlags([]string{"--peer-tls-cert=x.pem", "--peer-tls-ca=x.pem"}))
 			lines = append(lines, "sslQuorum=true")
 		}
+		check1(t, c.ParseFlags([]string{"--listen=127.0.0.1:0"}))
 		err := readZooCfg(zooCfg(t, lines...), c.Flags(), &o.config)
 		if logged.Len() > 0 {
 			t.Errorf("%s: %s", key, &logged)
@@ -339,8 +447,8 @@ func TestZooTable(t *testing.T) {
 		}
 		switch row.kind {
 		case used:
-			if row.what == "" && row.note == "" {
-				t.Errorf("%s: the row does not say what the key does", key)
+			if row.what == "" && row.note == "" || row.means == "" {
+				t.Errorf("%s: the row does not say what the key does, or what holds without it", key)
 			}
 		case onlyValue:
 			if err := read(key, row.what); err != nil {
@@ -365,7 +473,7 @@ func TestZooTable(t *testing.T) {
 // updates the file.
 func TestZooDocs(t *testing.T) {
 	heads := map[zooKind]string{
-		used:      "| key | sets | |\n|---|---|---|\n",
+		used:      "| key | sets | | without it |\n|---|---|---|---|\n",
 		onlyValue: "| key | only value | |\n|---|---|---|\n",
 		ignored:   "| key | why |\n|---|---|\n",
 		refused:   "| key | why |\n|---|---|\n",
@@ -387,7 +495,7 @@ func TestZooDocs(t *testing.T) {
 			}
 			switch kind {
 			case used:
-				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, row.what, why)
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", key, row.what, why, row.means)
 			case onlyValue:
 				value := "empty"
 				if row.what != "" {

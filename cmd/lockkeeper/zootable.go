@@ -17,61 +17,65 @@ import (
 // them does. Rows are applied in their order; for each key, the first row that matches
 // counts. docs/zoo.cfg.md is generated from the table.
 var zooTable = []zooRow{
-	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds)},
-	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks)},
-	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir)},
-	{"clientPort", toFlag("listen", "with clientPortAddress", clientPort)},
-	{"clientPortAddress", readWith("clientPort")},
-	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port", securePort)},
-	{"secureClientPortAddress", readWith("secureClientPort")},
-	{"ssl.keyStore.location", toFlag("tls-cert", "a PEM file, with the key in it", pem)},
-	{"ssl.keyStore.type", readWith("ssl.keyStore.location")},
-	{"ssl.trustStore.location", toFlag("tls-ca", "a PEM file", pem)},
-	{"ssl.trustStore.type", readWith("ssl.trustStore.location")},
+	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds).without("3000")},
+	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks).unset("an election timeout of 2 s; ZooKeeper needs the key in a cluster")},
+	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir).unset("refused, unless `--data` or `--memory` is given")},
+	{"clientPort", toFlag("listen", "with clientPortAddress", clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
+	{"clientPortAddress", readWith("clientPort").unset("all addresses")},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port", securePort).unset("no such port")},
+	{"secureClientPortAddress", readWith("secureClientPort").unset("all addresses")},
+	{"ssl.keyStore.location", toFlag("tls-cert", "a PEM file, with the key in it", pem).unset("none")},
+	{"ssl.keyStore.type", readWith("ssl.keyStore.location").unset("by the name of the file")},
+	{"ssl.trustStore.location", toFlag("tls-ca", "a PEM file", pem).unset("none")},
+	{"ssl.trustStore.type", readWith("ssl.trustStore.location").unset("by the name of the file")},
 	{"ssl.clientAuth", toFlag("tls-client-auth", "", func(_ *zooFile, _, value string) (string, error) {
 		return cmp.Or(strings.ToLower(value), "need"), nil
-	})},
-	{"X509AuthenticationProvider.superUser", toFlag("x509-super-user", "", same)},
-	{"DigestAuthenticationProvider.superDigest", toFlag("super-digest", "", same)},
-	{"DigestAuthenticationProvider.digestAlg", toFlag("digest-algorithm", "", same)},
-	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "unless it is true", notTrue)},
-	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes)},
-	{"enforce.auth.schemes", readWith("enforce.auth.enabled")},
-	{"4lw.commands.whitelist", toFlag("4lw", "", same)},
-	{"extendedTypesEnabled", toFlag("no-ttl", "unless it is true", notTrue)},
-	{"enforceQuota", toFlag("enforce-quota", "", isTrue)},
-	{"readonlymode.enabled", toFlag("read-only", "", isTrue)},
-	{"maxClientCnxns", toFlag("max-client-cnxns", "", same)},
-	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", same)},
-	{"jute.maxbuffer", toField("MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxFrameBytes) })},
-	{"minSessionTimeout", toField("MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MinSessionTimeout) })},
-	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) })},
-	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) })},
-	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) })},
-	{"admin.enableServer", toFlag("admin", "true without admin.serverPort means port 8080. Without either key nothing is served", adminServer)},
-	{"admin.serverPort", toFlag("admin", "with admin.serverAddress, and on 127.0.0.1 without it; not if admin.enableServer=false", adminServer)},
-	{"admin.serverAddress", readWith("admin.serverPort")},
+	}).unset("`need`")},
+	{"X509AuthenticationProvider.superUser", toFlag("x509-super-user", "", same).unset("none")},
+	{"DigestAuthenticationProvider.superDigest", toFlag("super-digest", "", same).unset("none")},
+	{"DigestAuthenticationProvider.digestAlg", toFlag("digest-algorithm", "", same).unset("`SHA1`")},
+	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "unless it is true", notTrue).unset("`true`")},
+	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes).unset("`false`")},
+	{"enforce.auth.schemes", readWith("enforce.auth.enabled").unset("none")},
+	{"4lw.commands.whitelist", toFlag("4lw", "", same).without("srvr")},
+	{"extendedTypesEnabled", toFlag("no-ttl", "unless it is true", notTrue).without("false")},
+	{"enforceQuota", toFlag("enforce-quota", "", isTrue).unset("`false`")},
+	{"readonlymode.enabled", toFlag("read-only", "", isTrue).unset("`false`")},
+	{"maxClientCnxns", toFlag("max-client-cnxns", "", integer).without("60")},
+	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", integer).unset("`0`, no limit")},
+	{"jute.maxbuffer", toField("MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.MaxFrameBytes) }).unset("`0xfffff`")},
+	{"minSessionTimeout", toField("MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MinSessionTimeout) }).unset("2 ticks")},
+	{"maxSessionTimeout", toField("MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.MaxSessionTimeout) }).unset("20 ticks")},
+	{"nio.sessionlessCnxnTimeout", toField("HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.HandshakeTimeout) }).unset("`10000`")},
+	{"znode.container.checkIntervalMs", toField("ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.ContainerCheckInterval) }).unset("`60000`")},
+	{"admin.enableServer", toFlag("admin", "true without admin.serverPort means port 8080. Without either key nothing is served", adminServer).unset("nothing is served; ZooKeeper serves its commands to everyone on port 8080")},
+	{"admin.serverPort", toFlag("admin", "with admin.serverAddress, and on 127.0.0.1 without it; not if admin.enableServer=false", adminServer).unset("`8080`, if admin.enableServer is true")},
+	{"admin.serverAddress", readWith("admin.serverPort").unset("`127.0.0.1`; ZooKeeper's is all addresses")},
 
-	{"server.", zooRule{used, "`--peers`", "and the file myid in dataDir, `--id`; only the first of the two ports is used. A single voting server is standalone, unless standaloneEnabled=false", serverLine}},
-	{"dynamicConfigFile", zooRule{used, "", "a file with the lines server.N", nil}},
+	{"metricsProvider.className", toFlag("metrics-listen", "PrometheusMetricsProvider: with metricsProvider.httpHost and metricsProvider.httpPort; the other providers of ZooKeeper serve nothing", metricsProvider).unset("nothing is served")},
+	{"metricsProvider.httpHost", readWith("metricsProvider.className").unset("all addresses")},
+	{"metricsProvider.httpPort", readWith("metricsProvider.className").unset("`7000`")},
+
+	{"server.", zooRule{kind: used, what: "`--peers`", note: "and the file myid in dataDir, `--id`; only the first of the two ports is used. A single voting server is standalone, unless standaloneEnabled=false", read: serverLine}.unset("a standalone server")},
+	{"dynamicConfigFile", zooRule{kind: used, note: "a file with the lines server.N"}.unset("none")},
 	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", func(_ *zooFile, _, value string) (string, error) {
 		return strconv.FormatBool(value == "false"), boolean(value)
-	})},
-	{"reconfigEnabled", toFlag("reconfig", "", isTrue)},
-	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", isTrue)},
-	{"peerType", zooRule{used, "", "observer or participant; the server's own line server.N decides", func(_ *zooFile, _, value string) error {
+	}).unset("`true`")},
+	{"reconfigEnabled", toFlag("reconfig", "", isTrue).unset("`false`")},
+	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", isTrue).unset("`false`")},
+	{"peerType", zooRule{kind: used, note: "observer or participant; the server's own line server.N decides", read: func(_ *zooFile, _, value string) error {
 		if value != "observer" && value != "participant" {
 			return errors.New("neither observer nor participant")
 		}
 		return nil
-	}}},
-	{"sslQuorum", zooRule{used, "", "whether members use TLS with each other; without it the keys ssl.quorum.* are ignored", func(_ *zooFile, _, value string) error {
+	}}.unset("`participant`")},
+	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it the keys ssl.quorum.* are ignored", read: func(_ *zooFile, _, value string) error {
 		return boolean(value)
-	}}},
-	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", "a PEM file, with the key in it", pem)},
-	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location")},
-	{"ssl.quorum.trustStore.location", toFlag("peer-tls-ca", "a PEM file", pem)},
-	{"ssl.quorum.trustStore.type", readWith("ssl.quorum.trustStore.location")},
+	}}.unset("`false`")},
+	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", "a PEM file, with the key in it", pem).unset("none")},
+	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location").unset("by the name of the file")},
+	{"ssl.quorum.trustStore.location", toFlag("peer-tls-ca", "a PEM file", pem).unset("none")},
+	{"ssl.quorum.trustStore.type", readWith("ssl.quorum.trustStore.location").unset("by the name of the file")},
 
 	{"forceSync", only("yes", "")},
 	{"skipACL", only("no", "")},
@@ -125,7 +129,9 @@ var zooTable = []zooRow{
 	{"tcpKeepAlive", ignore("keep-alives are on")},
 	{"clientTcpKeepAlive", ignore("likewise")},
 	{"admin.", ignore("the port of --admin has no such setting")},
-	{"metricsProvider.", ignore("the port of --admin has the metrics")},
+	{"metricsProvider.httpsPort", refuse("/metrics is served without TLS; --admin-tls-cert makes the port of --admin use TLS, which has the metrics too")},
+	{"metricsProvider.ssl.", refuse("/metrics is served without TLS; --admin-tls-cert makes the port of --admin use TLS, which has the metrics too")},
+	{"metricsProvider.", ignore("the metrics have no such setting")},
 	{"ssl.hostnameVerification", ignore("it concerns the host names of clients, which are not checked")},
 	{"digest.enabled", ignore("every entry of the log is checked anyway")},
 	{"closeSessionTxn.enabled", ignore("it concerns ZooKeeper's log")},
@@ -157,6 +163,21 @@ type zooRule struct {
 	what string // the flag or field that is set, or the only value
 	note string // for the documentation
 	read func(z *zooFile, key, value string) error
+
+	absent string // the value that counts if the key is absent; empty if nothing needs to be done
+	means  string // what holds if the key is absent, for the documentation
+}
+
+// without returns the rule of a key that has a value when it is absent.
+func (r zooRule) without(value string) zooRule {
+	r.absent, r.means = value, "`"+value+"`"
+	return r
+}
+
+// unset returns the rule of a key with what its absence means, for the documentation.
+func (r zooRule) unset(means string) zooRule {
+	r.means = means
+	return r
 }
 
 type zooKind int
@@ -170,7 +191,7 @@ const (
 
 // toFlag returns the rule of a key that sets a flag, unless the user has set the flag.
 func toFlag(flag, note string, convert func(z *zooFile, key, value string) (string, error)) zooRule {
-	return zooRule{used, "`--" + flag + "`", note, func(z *zooFile, key, value string) error {
+	return zooRule{kind: used, what: "`--" + flag + "`", note: note, read: func(z *zooFile, key, value string) error {
 		text, err := convert(z, key, value)
 		if err != nil || z.given(flag) {
 			return err
@@ -181,12 +202,12 @@ func toFlag(flag, note string, convert func(z *zooFile, key, value string) (stri
 
 // toField returns the rule of a key that sets a field of the configuration without a flag.
 func toField(field, note string, set func(c *lockkeeper.Config, value string) error) zooRule {
-	return zooRule{used, "`Config." + field + "`", note, func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
+	return zooRule{kind: used, what: "`Config." + field + "`", note: note, read: func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
 }
 
 // readWith returns the rule of a key that is read together with another key.
 func readWith(other string) zooRule {
-	return zooRule{used, "", "with " + other, func(z *zooFile, _, _ string) error {
+	return zooRule{kind: used, note: "with " + other, read: func(z *zooFile, _, _ string) error {
 		if other == "secureClientPort" && z.value(other) == "" {
 			return errors.New("without secureClientPort")
 		}
@@ -195,7 +216,7 @@ func readWith(other string) zooRule {
 }
 
 func only(value, why string) zooRule {
-	return zooRule{onlyValue, value, why, func(_ *zooFile, _, is string) error {
+	return zooRule{kind: onlyValue, what: value, note: why, read: func(_ *zooFile, _, is string) error {
 		if is == value {
 			return nil
 		}
@@ -204,11 +225,11 @@ func only(value, why string) zooRule {
 }
 
 func ignore(why string) zooRule {
-	return zooRule{ignored, "", why, func(*zooFile, string, string) error { return nil }}
+	return zooRule{kind: ignored, note: why, read: func(*zooFile, string, string) error { return nil }}
 }
 
 func refuse(why string) zooRule {
-	return zooRule{refused, "", why, func(*zooFile, string, string) error { return errors.New("not supported: " + why) }}
+	return zooRule{kind: refused, note: why, read: func(*zooFile, string, string) error { return errors.New("not supported: " + why) }}
 }
 
 // zooKeyOf returns the key for a field of the configuration, or "".
@@ -223,8 +244,22 @@ func zooKeyOf(field string) string {
 
 // The following functions convert values of keys to values of flags.
 
-func same(_ *zooFile, _, value string) (string, error)         { return value, nil }
-func milliseconds(_ *zooFile, _, value string) (string, error) { return value + "ms", nil }
+func same(_ *zooFile, _, value string) (string, error) { return value, nil }
+
+func integer(_ *zooFile, _, value string) (string, error) {
+	n, err := strconv.ParseInt(value, 10, 32)
+	if err != nil {
+		return "", errNotNumber
+	}
+	return strconv.FormatInt(n, 10), nil
+}
+
+var errNotNumber = errors.New("not a whole number")
+
+func milliseconds(z *zooFile, key, value string) (string, error) {
+	n, err := integer(z, key, value)
+	return n + "ms", err
+}
 
 // isTrue reads a value as Java's Boolean.parseBoolean does.
 func isTrue(_ *zooFile, _, value string) (string, error) {
@@ -261,8 +296,15 @@ func dataDir(z *zooFile, _, value string) (string, error) {
 }
 
 func clientPort(z *zooFile, key, value string) (string, error) {
-	_, err := strconv.ParseUint(value, 10, 16)
+	err := checkPort(value)
 	return net.JoinHostPort(z.value(strings.Replace(key, "Port", "PortAddress", 1)), value), err
+}
+
+func checkPort(value string) error {
+	if _, err := strconv.ParseUint(value, 10, 16); err != nil {
+		return errors.New("not a port number")
+	}
+	return nil
 }
 
 func securePort(z *zooFile, key, value string) (string, error) {
@@ -280,8 +322,20 @@ func adminServer(z *zooFile, _, _ string) (string, error) {
 		return "", nil
 	}
 	port := cmp.Or(z.value("admin.serverPort"), "8080")
-	_, err := strconv.ParseUint(port, 10, 16)
-	return net.JoinHostPort(cmp.Or(z.value("admin.serverAddress"), "127.0.0.1"), port), err
+	return net.JoinHostPort(cmp.Or(z.value("admin.serverAddress"), "127.0.0.1"), port), checkPort(port)
+}
+
+// metricsProvider converts the keys of ZooKeeper's PrometheusMetricsProvider.
+func metricsProvider(z *zooFile, _, value string) (string, error) {
+	switch value {
+	case "org.apache.zookeeper.metrics.impl.DefaultMetricsProvider", "org.apache.zookeeper.metrics.impl.NullMetricsProvider":
+		return "", nil
+	case "org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider":
+	default:
+		return "", errors.New("not supported: the only provider that serves anything is org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider")
+	}
+	port := cmp.Or(z.value("metricsProvider.httpPort"), "7000")
+	return net.JoinHostPort(cmp.Or(z.value("metricsProvider.httpHost"), "0.0.0.0"), port), checkPort(port)
 }
 
 // pem converts the location of a store of keys or certificates.
@@ -310,7 +364,7 @@ func enforcedSchemes(z *zooFile, _, value string) (string, error) {
 func serverLine(z *zooFile, key, value string) error {
 	s, err := proto.ParseServer(key, value)
 	if err == nil && (s.ID == 0 || s.ID > 254) {
-		err = errors.New("ids are from 1 to 254")
+		err = errors.New("ids are from 1 to 254: give this server another one, and change its file myid")
 	}
 	z.servers = append(z.servers, s)
 	return err
@@ -319,10 +373,11 @@ func serverLine(z *zooFile, key, value string) error {
 // number parses a number, which may be hexadecimal, as in Java.
 func number(value string, to *int) error {
 	n, err := strconv.ParseUint(value, 0, 31)
-	if err == nil {
-		*to = int(n)
+	if err != nil {
+		return errNotNumber
 	}
-	return err
+	*to = int(n)
+	return nil
 }
 
 // duration parses milliseconds; -1 keeps the default, as in ZooKeeper.
