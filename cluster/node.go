@@ -22,7 +22,8 @@ type node struct {
 	terms      terms
 	stall      stall
 	work       work
-	down       chan struct{} // closed when Raft has shut down
+	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
+	down       chan struct{}         // closed when Raft has shut down
 }
 
 func newNode(id uint64) *node {

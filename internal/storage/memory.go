@@ -36,7 +36,7 @@ func (m *Memory) SetFault(f func() error) {
 // Open returns a Storage that reads and writes m.
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}
-	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
 	s.keepVotes()
 	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
 		return faulty.write(func() error { m.of.Store(&x); return nil })
