@@ -260,10 +260,13 @@ func (m *Member) serveForward(c net.Conn) {
 	defer close(batches)
 	questions := make(chan []byte, 16)
 	defer close(questions)
-	var mu sync.Mutex
+	turn := newTurn() // held while writing an answer
 	answer := func(kind byte, payload []byte) bool {
-		mu.Lock()
-		defer mu.Unlock()
+		if !turn.takeWithin(m.contacts.silence) {
+			c.Close()
+			return false
+		}
+		defer turn.give()
 		err := writeMessage(c, kind, payload)
 		if err != nil {
 			c.Close()

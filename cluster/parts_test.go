@@ -1,9 +1,12 @@
 package cluster
 
 import (
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // TestTouchBesideLongEntry: while a member sends the leader a long entry over a slow link, its
@@ -55,4 +58,34 @@ func TestTouchBesideLongEntry(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAnswersNotRead: when another member sends, but does not read what this one answers, the
+// connection ends after an election timeout. Several answers wait for each other meanwhile.
+func TestAnswersNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := newWires().open(t, 3, nil)
+		m := members[(lead+1)%3] // refuses entries
+		near, far := net.Pipe()
+		served := make(chan struct{})
+		go func() {
+			m.serveForward(far)
+			close(served)
+		}()
+		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1})
+		began := time.Now()
+		for range 3 {
+			if err := writeMessage(near, msgBatch, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait() // the refusals wait to be read
+		writeMessage(near, msgAlive, nil)
+		<-served
+		if took := time.Since(began); took > m.contacts.silence {
+			t.Errorf("it ends after %v", took)
+		}
+		near.Close()
+	})
 }
