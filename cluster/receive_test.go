@@ -163,44 +163,58 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 }
 
 // TestNextLeadersSnapshot: a member that is receiving a snapshot slowly when another member is
-// elected gets the snapshot of that one.
+// elected gets the snapshot of that one. The earlier leader learns of the election, even if
+// only the member that receives the snapshot can tell it.
 func TestNextLeadersSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newWires()
-		members, lead := net.open(t, 3, nil)
-		leader, other, late := members[lead], members[(lead+1)%3], members[(lead+2)%3]
-		again := stopUntilSnapshot(t, late, leader)
-		onlySnapshot(t, other)
-		from, to := hostOf(leader), hostOf(late)
-		half := make(chan struct{})
-		var once sync.Once
-		came := func(w *wire) {
-			if w.dialed || w.from != from || w.to != to {
-				return
-			}
-			w.mu.Lock()
-			kind, read := w.kind, w.read
-			w.mu.Unlock()
-			if kind != kindRaft || read < 1<<20 {
-				return
-			}
-			once.Do(func() { close(half) })
-			select { // 64 KiB a second
-			case <-time.After(time.Second):
-			case <-w.gone:
-			}
-		}
-		net.came.Store(&came)
-		late = again()
-		<-half
-		other.pulse.stand()
-		until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
-		select {
-		case <-late.Ready():
-		case <-time.After(3 * late.contacts.silence):
-			t.Error("it does not get the snapshot of the next leader")
-		}
-	})
+	for name, cut := range map[string]bool{"all connected": false, "leaders cut off from each other": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newWires()
+				members, lead := net.open(t, 3, nil)
+				leader, other, late := members[lead], members[(lead+1)%3], members[(lead+2)%3]
+				again := stopUntilSnapshot(t, late, leader)
+				onlySnapshot(t, other)
+				term := leader.raft.CurrentTerm()
+				from, to := hostOf(leader), hostOf(late)
+				half := make(chan struct{})
+				var once sync.Once
+				came := func(w *wire) {
+					if w.dialed || w.from != from || w.to != to {
+						return
+					}
+					w.mu.Lock()
+					kind, read := w.kind, w.read
+					w.mu.Unlock()
+					if kind != kindRaft || read < 1<<20 {
+						return
+					}
+					once.Do(func() { close(half) })
+					select { // 64 KiB a second
+					case <-time.After(time.Second):
+					case <-w.gone:
+					}
+				}
+				net.came.Store(&came)
+				late = again()
+				<-half
+				if cut {
+					net.Cut(hostOf(leader), hostOf(other), true)
+					net.Cut(hostOf(other), hostOf(leader), true)
+				}
+				other.pulse.stand()
+				until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
+				select {
+				case <-late.Ready():
+				case <-time.After(3 * late.contacts.silence):
+					t.Error("it does not get the snapshot of the next leader")
+				}
+				time.Sleep(late.contacts.silence)
+				if leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() == term {
+					t.Error("the earlier leader has not learned of the election")
+				}
+			})
+		})
+	}
 }
 
 // brokenSnapshots fails at one of its steps.

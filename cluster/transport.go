@@ -455,11 +455,19 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 // receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would
 // refuse everything that follows, and be sent the snapshot again and again. A failure is
-// returned when the member has returned; see awaitReturn.
+// returned when the member has returned; see awaitReturn. After one, the member is asked for
+// its term.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
 		t.awaitReturn(memberID(id), q.Term)
+		// A member that has begun a later term has hung up (see fill), and does not listen to
+		// the end of the next snapshot either. Raft's own heartbeats overlook the term.
+		var a raft.AppendEntriesResponse
+		if t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: q.RPCHeader, Term: q.Term}, &a) == nil && a.Term > q.Term {
+			r.Term = a.Term
+			return nil
+		}
 	}
 	if err != nil || !r.Success {
 		return err
