@@ -133,6 +133,12 @@ var corrections = []putBack{
 	{"installation of a snapshot", []edit{
 		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
+	{"snapshot of an earlier term", []edit{
+		{"cluster/transport.go", "if t.raft.terms.newest.Load() > q.Term {", "if t.raft.terms.newest.Load() > 1<<63 {"},
+	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
+	{"snapshot that cannot be stored", []edit{
+		{"cluster/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
+	}, []finding{{"cluster", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
 		{"cluster/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
 	}, []finding{{"cluster", "TestRecentLog", "are kept, want"}}},

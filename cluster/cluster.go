@@ -122,7 +122,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(gate)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
@@ -233,7 +233,7 @@ func (m *Member) startRaft() error {
 	if m.peers != nil {
 		logs = newRecentLog(store)
 	}
-	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,8 +22,9 @@ type node struct {
 	terms      terms
 	stall      stall
 	work       work
-	down       chan struct{} // closed when Raft has shut down
-	adding     atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
+	down       chan struct{}         // closed when Raft has shut down
+	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
 }
 
 func newNode(id uint64) *node {
@@ -122,34 +124,33 @@ func (t *terms) begin(term uint64) {
 }
 
 // stall measures how long the disk has been keeping Raft's main goroutine waiting, in
-// running time (see contacts).
+// running time (see contacts). Deleting from the log counts too, which Raft does in another
+// goroutine: a disk that is stuck there lets nothing else be written.
 type stall struct {
 	mu    sync.Mutex
-	depth int   // writes in progress: those that are part of another count from its beginning
-	since int64 // moment.ran when the outermost began
+	began []int64 // moment.ran when each operation in progress began, also when it is part of another
 }
 
-// write runs f, which writes to the disk and begins at the given moment.
+// write runs f, which waits for the disk and begins at the given moment.
 func (s *stall) write(at moment, f func() error) error {
 	s.mu.Lock()
-	if s.depth++; s.depth == 1 {
-		s.since = at.ran
-	}
+	s.began = append(s.began, at.ran)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		s.depth--
+		i := slices.Index(s.began, at.ran)
+		s.began = slices.Delete(s.began, i, i+1)
 		s.mu.Unlock()
 	}()
 	return f()
 }
 
-// length returns how long the current write has been taking, 0 if there is none.
+// length returns how long the longest operation in progress has been taking, 0 if there is none.
 func (s *stall) length(at moment) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.depth == 0 {
+	if len(s.began) == 0 {
 		return 0
 	}
-	return time.Duration(at.ran-s.since) * time.Millisecond
+	return time.Duration(at.ran-slices.Min(s.began)) * time.Millisecond
 }
