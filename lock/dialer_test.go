@@ -155,8 +155,9 @@ func TestGrantedLess(t *testing.T) {
 }
 
 // TestGrantedMuchLess: when the client reconnects and the server grants so little that the next
-// request would be due too late, the holder sends one at once, and keeps the lock.
+// request would be due too late, the holder sends one earlier, and keeps the lock.
 func TestGrantedMuchLess(t *testing.T) {
+	setsWatchesAgain(t)
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		granted := 40 * time.Second
 		d := &lock.Dialer{Base: func(network, address string, timeout time.Duration) (net.Conn, error) {

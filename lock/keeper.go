@@ -337,15 +337,6 @@ func (k *keeper) ask() error {
 	return err
 }
 
-// askAndProve asks, and puts off the deadline if there is an answer.
-func (k *keeper) askAndProve() error {
-	err := k.ask()
-	if err == nil {
-		k.prove()
-	}
-	return err
-}
-
 // giveUp makes the keeper stop contending. It returns false if it holds the lock already or
 // has failed.
 func (k *keeper) giveUp() bool {
@@ -518,10 +509,11 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 			// stays until the caller says that it has stopped.
 			<-k.stop
 			return
-		case <-k.granted:
-			err = k.askAndProve()
+		case <-k.granted: // the timer is set anew below
 		case <-timer.C:
-			err = k.askAndProve()
+			if err = k.ask(); err == nil {
+				k.prove()
+			}
 		}
 		if own == nil && err == nil {
 			_, _, own, err = q.conn.GetW(k.path)
