@@ -170,6 +170,9 @@ func (o *runOptions) check(flags *pflag.FlagSet) error {
 			return badFlag(flags, name, "it must not be negative")
 		}
 	}
+	if err := needPositive(flags, "connect-timeout"); err != nil {
+		return err
+	}
 	switch {
 	case o.try && o.wait > 0:
 		return badFlag(flags, "timeout", "not together with --try")
@@ -194,7 +197,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err := o.check(c.Flags()); err != nil {
 		return err
 	}
-	servers, err := o.addresses(c.Flags())
+	servers, err := serverList(c.Flags(), "server")
 	if err != nil {
 		return err
 	}
