@@ -253,13 +253,14 @@ type lockRun struct {
 	clock   *sleepClock
 	dialer  lock.Dialer
 	conn    *zk.Conn
-	changed chan struct{} // has room for one: a server has granted another session timeout
+	changed chan struct{} // has room for one: a server has granted less than before
 
-	mu     sync.Mutex
-	dialed time.Duration       // when the newest connection was begun, on the clock of procgroup
-	held   *lock.Held          // nil before the command starts
-	until  time.Duration       // until when the command may run, on the clock of procgroup
-	tell   func(time.Duration) // tells the guard until
+	mu      sync.Mutex
+	dialed  time.Duration       // when the newest connection was begun, on the clock of procgroup
+	timeout time.Duration       // of the session, as granted last
+	held    *lock.Held          // nil before the command starts
+	until   time.Duration       // until when the command may run, on the clock of procgroup
+	tell    func(time.Duration) // tells the guard until
 }
 
 // newLockRun returns a lockRun that has no session yet.
@@ -281,7 +282,9 @@ func (r *lockRun) dial(network, address string, timeout time.Duration) (net.Conn
 func (r *lockRun) granted(_ int64, timeout time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.held == nil {
+	less := timeout < r.timeout
+	r.timeout = timeout
+	if r.held == nil || !less {
 		return
 	}
 	until, ok := r.trust(r.held)
@@ -590,12 +593,11 @@ func (r *lockRun) trusted() time.Duration {
 
 // finish ends lock run when the command has ended.
 func (r *lockRun) finish(held *lock.Held, g *procgroup.Group) error {
-	fate := g.Release()
 	why := held.Err() // this process may have been stopped for a while
 	if why == nil && procgroup.Now() >= r.trusted() {
 		why = errors.New("the machine was suspended, or lock run was stopped")
 	}
-	code := g.ExitCode()
+	code, fate := g.ExitCode(), g.Release()
 	switch err := r.release(held); {
 	case why != nil:
 		return &exitError{exitLost, fmt.Errorf("the command ended with exit code %d, but the lock is not held any more: %s", code, reason(why))}
