@@ -205,9 +205,8 @@ func (m *Member) startRaft() error {
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
-		// These are a last resort: pulse.go detects failures much sooner.
-		last := max(5*m.contacts.silence, 10*time.Second)
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
+		m.raft.last = max(5*m.contacts.silence, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
 		if err := m.peers.open(); err != nil {
 			return err
 		}
@@ -238,6 +237,9 @@ func (m *Member) startRaft() error {
 	}
 	if m.peers == nil {
 		return nil
+	}
+	if since := m.raft.storage.Identity().Since; m.raft.LastIndex() < since {
+		m.raft.catchUp(since)
 	}
 	if begin != nil {
 		m.wg.Go(begin)

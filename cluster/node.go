@@ -25,10 +25,44 @@ type node struct {
 	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
 	down       chan struct{}         // closed when Raft has shut down
 	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
+	since      atomic.Uint64         // see storage.Identity
+	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner
 }
 
 func newNode(id uint64) *node {
 	return &node{id: id, terms: newTerms(), down: make(chan struct{})}
+}
+
+// noTimeout is a timeout of Raft's that does not pass.
+const noTimeout = 100 * 365 * 24 * time.Hour
+
+// catchUp keeps this member from standing for election until its log has reached an index.
+// Until then the newest list of members in its log is one of the past, in which it may be the
+// only voter, or the others may have lost their data since, too.
+func (n *node) catchUp(since uint64) {
+	n.since.Store(since)
+	n.timeouts(noTimeout)
+}
+
+// behind reports whether this member must not stand for election; see catchUp.
+func (n *node) behind() bool {
+	since := n.since.Load()
+	return since > 0 && n.LastIndex() < since
+}
+
+// caughtUp ends catchUp if the log has reached the index.
+func (n *node) caughtUp() {
+	if n.since.Load() > 0 && !n.behind() {
+		n.since.Store(0)
+		n.timeouts(n.last)
+	}
+}
+
+// timeouts sets how long Raft itself waits for the leader, and for the end of an election.
+func (n *node) timeouts(d time.Duration) {
+	c := n.ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = d, d
+	n.ReloadConfig(c) // which does not fail: only the lease is shorter
 }
 
 // serverID is Raft's id for a server.

@@ -91,6 +91,10 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	case *raft.InstallSnapshotRequest:
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
+		if t.raft.behind() {
+			rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
+			return
+		}
 		t.wg.Go(func() {
 			t.endElection(t.silence)
 			t.pass(rpc)
