@@ -58,6 +58,12 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
+	{"a list of the past", []edit{
+		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return false"},
+	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
+	{"applied entries", []edit{
+		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
+	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},

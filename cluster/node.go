@@ -58,6 +58,14 @@ func (n *node) caughtUp() {
 	}
 }
 
+// applied returns the index of the last entry that Raft has had applied here; 0 while it starts.
+func (n *node) applied() uint64 {
+	if n.Raft == nil {
+		return 0
+	}
+	return n.AppliedIndex()
+}
+
 // timeouts sets how long Raft itself waits for the leader, and for the end of an election.
 func (n *node) timeouts(d time.Duration) {
 	c := n.ReloadableConfig()

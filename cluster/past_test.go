@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -105,5 +108,26 @@ func TestCaughtUp(t *testing.T) {
 		f.start(lead)
 		f.whole()
 		f.check()
+	})
+}
+
+// TestAppliedIsNotReplaced: a member ends, and keeps its log, rather than replace an entry that it
+// has applied.
+func TestAppliedIsNotReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		m := f.running[0]
+		s := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, nil)
+		last := m.raft.LastIndex()
+		until(t, "all entries", func() bool { return m.raft.AppliedIndex() == last })
+		if err := s.DeleteRange(last-3, last); !errors.Is(err, ErrDiffers) {
+			t.Errorf("applied entries were deleted: %v", err)
+		}
+		if err := fault(m, 0); !errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), fmt.Sprintf("another entry %d ", last-3)) {
+			t.Errorf("its fault is %v", err)
+		}
+		if end, err := s.LastIndex(); end != last || err != nil {
+			t.Errorf("the log ends at %d of %d, %v", end, last, err)
+		}
 	})
 }

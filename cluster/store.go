@@ -79,12 +79,21 @@ func (s guardedStore) newestSnapshot() (newest raft.SnapshotMeta, err error) {
 // DeleteRange keeps the last entry that the newest snapshot covers. When the log
 // continues after the snapshot, Raft looks for that entry's term in the log only, and
 // without the term it refuses what the leader sends next.
+//
+// It deletes no entry that has been applied here and is not in a snapshot. Only a leader that
+// lacks what was acknowledged would have it replaced, and there must be none. If there is,
+// this member ends and keeps what it has.
 func (s guardedStore) DeleteRange(first, last uint64) error {
 	if s.killed.Load() {
 		return ErrClosed
 	}
 	newest, err := s.newestSnapshot()
 	if err != nil {
+		return err
+	}
+	if at := max(first, newest.Index+1); at <= min(last, s.raft.applied()) {
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.raft.storage.Name, at, ErrDiffers)
+		s.fail(err)
 		return err
 	}
 	if last == newest.Index {
