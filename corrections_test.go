@@ -83,7 +83,7 @@ var corrections = []putBack{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
 	}, []finding{{".", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.lifted():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.lifted() && !p.raft.behind():", "case false && stand:"},
 	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
