@@ -58,6 +58,12 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
+	{"a list of the past", []edit{
+		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return false"},
+	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
+	{"applied entries", []edit{
+		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
+	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
@@ -77,7 +83,7 @@ var corrections = []putBack{
 		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
 	}, []finding{{".", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.lifted():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.lifted() && !p.raft.behind():", "case false && stand:"},
 	}, []finding{{".", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
@@ -133,6 +139,12 @@ var corrections = []putBack{
 	{"installation of a snapshot", []edit{
 		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
+	{"snapshot of an earlier term", []edit{
+		{"cluster/transport.go", "if t.raft.terms.newest.Load() > q.Term {", "if t.raft.terms.newest.Load() > 1<<63 {"},
+	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
+	{"snapshot that cannot be stored", []edit{
+		{"cluster/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
+	}, []finding{{"cluster", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
 		{"cluster/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
 	}, []finding{{"cluster", "TestRecentLog", "are kept, want"}}},

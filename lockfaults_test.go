@@ -18,7 +18,7 @@ var lockFaults = []putBack{
 		{"lock/options.go", "granted = min(granted, o.timeout)", "granted = o.timeout"},
 	}, []finding{{"lock", "TestGrantedTimeout", "6.66"}}},
 	{"a holder does not notice that a server grants less when the client reconnects", []edit{
-		{"lock/dialer.go", "\t\tk.rearm()\n", "\t\t_ = k\n"},
+		{"lock/dialer.go", "\t\tk.regranted()\n", "\t\t_ = k\n"},
 	}, []finding{{"lock", "TestGrantedLess", "lost after 2.66"}}},
 	{"a holder trusts a Dialer that is not its own", []edit{
 		{"lock/dialer.go", "if g.session == session {", "if g.session != 0 {"},
@@ -27,8 +27,14 @@ var lockFaults = []putBack{
 		{"internal/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
 	}, []finding{{"internal/procgroup", "TestGuardDeadlines", "the group goes on"}}},
 	{"lock run does not follow a shorter session timeout", []edit{
-		{"cmd/lockkeeper/lockrun.go", "\ttimeout := r.dialer.SessionTimeout()\n\treturn max(0,", "\ttimeout := 12 * time.Second\n\treturn max(0,"},
+		{"cmd/lockkeeper/lockrun.go", "return now + left + afterLoss(timeout), true", "return now + left + afterLoss(12*time.Second), true"},
 	}, []finding{{"cmd/lockkeeper", "TestTrustLess", "with 3s: trusted until"}}},
+	{"the guard of lock run learns only with the next message that a server grants less", []edit{
+		{"cmd/lockkeeper/lockrun.go", "\tr.dialer.OnGrant = r.granted\n", ""},
+	}, []finding{{"cmd/lockkeeper", "TestGuardToldLess", "told 1 times, not 2"}}},
+	{"a lock of which nothing is left seems to be held at first", []edit{
+		{"lock/keeper.go", "\tk.checkLocked() // the last answer", "\t// the last answer"},
+	}, []finding{{"lock", "TestNothingLeft", "the lock seems to be held"}}},
 	{"lock run does not notice that the machine was suspended", []edit{
 		{"cmd/lockkeeper/lockrun.go", "if !woke.IsZero() && awake+left <=", "if woke.IsZero() && awake+left <="},
 	}, []finding{{"cmd/lockkeeper", "TestTrustAfterSleep", "right after a sleep"}}},

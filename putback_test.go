@@ -72,7 +72,7 @@ var putBacks = []putBack{
 		{"internal/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
 	}, []finding{{"internal/storage", "TestVoteBeforeLog", "FAIL"}}},
 	{"a write does not wait for a file descriptor", []edit{
-		{"internal/storage/descriptors.go", "\terr := open()\n\tif !outOfFiles(err) {", "\terr := open()\n\tif !outOfFiles(err) || err != nil {"},
+		{"internal/storage/descriptors.go", "\terr := open()\n\tif !OutOfFiles(err) {", "\terr := open()\n\tif !OutOfFiles(err) || err != nil {"},
 	}, []finding{{"internal/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/storage", "TestReserve", "too many open files"}}},
 	{"no segment of the log is made in reserve", []edit{
 		{"internal/storage/walfiles.go", "int64(m.size/8)", "1<<60"},

@@ -122,7 +122,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(gate)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
@@ -205,9 +205,8 @@ func (m *Member) startRaft() error {
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
-		// These are a last resort: pulse.go detects failures much sooner.
-		last := max(5*m.contacts.silence, 10*time.Second)
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = last, last, last
+		m.raft.last = max(5*m.contacts.silence, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
 		if err := m.peers.open(); err != nil {
 			return err
 		}
@@ -233,11 +232,14 @@ func (m *Member) startRaft() error {
 	if m.peers != nil {
 		logs = newRecentLog(store)
 	}
-	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, timedSnapshots{m.raft.storage.Snapshots, &m.raft.work.snapshots}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
 		return nil
+	}
+	if since := m.raft.storage.Identity().Since; m.raft.LastIndex() < since {
+		m.raft.catchUp(since)
 	}
 	if begin != nil {
 		m.wg.Go(begin)

@@ -396,6 +396,33 @@ func TestForgottenLink(t *testing.T) {
 	}
 }
 
+// TestForgottenTogether: when a follower's connection to the leader and those over which the
+// leader sends entries to it are forgotten together, what waits for the leader is done within
+// two and a half election timeouts.
+func TestForgottenTogether(t *testing.T) {
+	for i := range 20 { // Raft's connections are used every two seconds
+		synctest.Test(t, func(t *testing.T) {
+			net := newWires()
+			members, lead := net.open(t, 3, nil)
+			m := members[(lead+1)%3]
+			fill(t, m, "n", 1, 1)
+			time.Sleep(10*time.Second + time.Duration(i)*100*time.Millisecond)
+			a, b := hostOf(members[lead]), hostOf(m)
+			net.forget(func(w *wire) bool {
+				return (w.kind == kindForward || w.kind == kindRaft) && (w.from == a && w.to == b || w.from == b && w.to == a)
+			})
+			began, done := time.Now(), make(result, 1)
+			m.Propose(someWrite(), done, nil)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if took, most := time.Since(began), m.contacts.silence*5/2; took > most {
+				t.Errorf("it is done after %v, should be within %v", took, most)
+			}
+		})
+	}
+}
+
 // TestServesAfterCut: a member that was cut off serves soon after the cut is healed, although
 // its old connections carry nothing any more, and whether something waited on them or not.
 func TestServesAfterCut(t *testing.T) {

@@ -398,7 +398,11 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		votes = true // it is owed a vote since an earlier start
 	}
 	f.asked.Store(true)
-	if _, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of}); err != nil {
+	r, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of})
+	if err == nil && r.Status == nil {
+		err = fmt.Errorf("%s does not say what its cluster has", addr)
+	}
+	if err != nil {
 		var refused *refusal
 		if errors.As(err, &refused) && refused.code == proto.NoNode && f.cfg.Join != "" {
 			f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
@@ -407,11 +411,11 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		return false, err
 	}
 	f.deciding.take()
-	err := error(nil)
 	formed := f.gate.lifted() // by an operator's word, meanwhile
 	if !formed {
 		// Whatever was proposed meanwhile, the others have agreed to this id.
-		err = errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true}))
+		err = errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: r.Status.Index}))
+		f.raft.catchUp(r.Status.Index)
 	}
 	f.deciding.give()
 	switch {

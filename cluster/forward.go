@@ -20,7 +20,6 @@ type link struct {
 	c       net.Conn
 
 	turn    turn          // held while writing a message
-	told    uint64        // number of the last message of touches; only sendTouches uses it
 	refused chan uint64   // numbers of refused entries
 	heard   chan []byte   // answers to messages of touches
 	asked   uint64        // number of the last question; only proposer.run uses it
@@ -158,6 +157,19 @@ func (l *link) send(kind byte, payload []byte) error {
 	return err
 }
 
+// sendEntry sends an entry to the leader, a long one in parts, so that touches and questions do
+// not wait behind all of it. Only proposer.run calls it, so the parts of two entries never mix;
+// after an error the link is closed.
+func (l *link) sendEntry(entry []byte) error {
+	for len(entry) > maxPart {
+		if err := l.send(msgPart, entry[:maxPart]); err != nil {
+			return err
+		}
+		entry = entry[maxPart:]
+	}
+	return l.send(msgBatch, entry)
+}
+
 // deliver gets an entry into the log: through Raft if this member leads, otherwise
 // by sending it to the leader. It retries, with new leaders too, until the entry is
 // applied here, which closes done. Retrying is safe since an entry is never applied
@@ -205,7 +217,7 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 		return false
 	}
 	defer l.await()()
-	if l.send(msgBatch, entry) != nil {
+	if l.sendEntry(entry) != nil {
 		return false
 	}
 	for {
@@ -248,10 +260,13 @@ func (m *Member) serveForward(c net.Conn) {
 	defer close(batches)
 	questions := make(chan []byte, 16)
 	defer close(questions)
-	var mu sync.Mutex
+	turn := newTurn() // held while writing an answer
 	answer := func(kind byte, payload []byte) bool {
-		mu.Lock()
-		defer mu.Unlock()
+		if !turn.takeWithin(m.contacts.silence) {
+			c.Close()
+			return false
+		}
+		defer turn.give()
 		err := writeMessage(c, kind, payload)
 		if err != nil {
 			c.Close()
@@ -285,6 +300,7 @@ func (m *Member) serveForward(c net.Conn) {
 		}
 		return n, err
 	})
+	var parts []byte // of an entry that has not come completely
 	for r := bufio.NewReader(in); ; {
 		kind, b, err := readMessage(r)
 		if err != nil {
@@ -295,7 +311,15 @@ func (m *Member) serveForward(c net.Conn) {
 			if !answer(msgAlive, nil) {
 				return
 			}
+		case msgPart:
+			if len(parts)+len(b) > maxMessage {
+				return
+			}
+			parts = append(parts, b...)
 		case msgBatch:
+			if len(parts) > 0 {
+				b, parts = append(parts, b...), nil
+			}
 			e, _, err := fsm.OpenEntry(b)
 			if err != nil {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
@@ -330,3 +354,7 @@ func (m *Member) serveForward(c net.Conn) {
 type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
+
+type writeFunc func([]byte) (int, error)
+
+func (f writeFunc) Write(p []byte) (int, error) { return f(p) }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -21,12 +22,55 @@ type node struct {
 	terms      terms
 	stall      stall
 	work       work
-	down       chan struct{} // closed when Raft has shut down
-	adding     atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
+	down       chan struct{}         // closed when Raft has shut down
+	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
+	since      atomic.Uint64         // see storage.Identity
+	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner
 }
 
 func newNode(id uint64) *node {
 	return &node{id: id, terms: newTerms(), down: make(chan struct{})}
+}
+
+// noTimeout is a timeout of Raft's that does not pass.
+const noTimeout = 100 * 365 * 24 * time.Hour
+
+// catchUp keeps this member from standing for election until its log has reached an index.
+// Until then the newest list of members in its log is one of the past, in which it may be the
+// only voter, or the others may have lost their data since, too.
+func (n *node) catchUp(since uint64) {
+	n.since.Store(since)
+	n.timeouts(noTimeout)
+}
+
+// behind reports whether this member must not stand for election; see catchUp.
+func (n *node) behind() bool {
+	since := n.since.Load()
+	return since > 0 && n.LastIndex() < since
+}
+
+// caughtUp ends catchUp if the log has reached the index.
+func (n *node) caughtUp() {
+	if n.since.Load() > 0 && !n.behind() {
+		n.since.Store(0)
+		n.timeouts(n.last)
+	}
+}
+
+// applied returns the index of the last entry that Raft has had applied here; 0 while it starts.
+func (n *node) applied() uint64 {
+	if n.Raft == nil {
+		return 0
+	}
+	return n.AppliedIndex()
+}
+
+// timeouts sets how long Raft itself waits for the leader, and for the end of an election.
+func (n *node) timeouts(d time.Duration) {
+	c := n.ReloadableConfig()
+	c.HeartbeatTimeout, c.ElectionTimeout = d, d
+	n.ReloadConfig(c) // which does not fail: only the lease is shorter
 }
 
 // serverID is Raft's id for a server.
@@ -122,34 +166,33 @@ func (t *terms) begin(term uint64) {
 }
 
 // stall measures how long the disk has been keeping Raft's main goroutine waiting, in
-// running time (see contacts).
+// running time (see contacts). Deleting from the log counts too, which Raft does in another
+// goroutine: a disk that is stuck there lets nothing else be written.
 type stall struct {
 	mu    sync.Mutex
-	depth int   // writes in progress: those that are part of another count from its beginning
-	since int64 // moment.ran when the outermost began
+	began []int64 // moment.ran when each operation in progress began, also when it is part of another
 }
 
-// write runs f, which writes to the disk and begins at the given moment.
+// write runs f, which waits for the disk and begins at the given moment.
 func (s *stall) write(at moment, f func() error) error {
 	s.mu.Lock()
-	if s.depth++; s.depth == 1 {
-		s.since = at.ran
-	}
+	s.began = append(s.began, at.ran)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		s.depth--
+		i := slices.Index(s.began, at.ran)
+		s.began = slices.Delete(s.began, i, i+1)
 		s.mu.Unlock()
 	}()
 	return f()
 }
 
-// length returns how long the current write has been taking, 0 if there is none.
+// length returns how long the longest operation in progress has been taking, 0 if there is none.
 func (s *stall) length(at moment) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.depth == 0 {
+	if len(s.began) == 0 {
 		return 0
 	}
-	return time.Duration(at.ran-s.since) * time.Millisecond
+	return time.Duration(at.ran-slices.Min(s.began)) * time.Millisecond
 }

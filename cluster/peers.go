@@ -370,7 +370,8 @@ func (a peerAddr) String() string { return string(a) }
 // A message on a connection of kindForward is a kind, a length in four bytes, and a
 // payload of that length.
 const (
-	msgBatch   = 'B' // to the leader: an entry for the log
+	msgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
+	msgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
 	msgTouched = 'T' // to the leader: a number, and sessions that were touched
 	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
 	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
@@ -379,6 +380,7 @@ const (
 	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxMessage = 1 << 30
+	maxPart    = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
 )
 
 func writeMessage(c net.Conn, kind byte, payload []byte) error {

@@ -105,6 +105,7 @@ func (p *pulse) run() {
 		case <-p.stop:
 			return
 		}
+		p.raft.caughtUp()
 		f := p.raft.GetConfiguration() // never fails
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
 			servers, members = now.Servers, infos(now)
@@ -123,7 +124,7 @@ func (p *pulse) run() {
 			p.wg.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.lifted():
+		case stand && p.gate.lifted() && !p.raft.behind():
 			p.wg.Go(p.stand)
 		case v.leads && v.noMajority:
 			// For two reasons: expiries that it has proposed must not be committed

@@ -199,6 +199,17 @@ func (t *transport) watchConns() {
 	}
 }
 
+// hangUp closes the connections over which another member sends messages.
+func (t *transport) hangUp(from uint64) {
+	t.conns.mu.Lock()
+	defer t.conns.mu.Unlock()
+	for c := range t.conns.open {
+		if g, ok := c.Conn.(guest); ok && g.from == from {
+			t.wg.Go(func() { c.Close() }) // as in watchConns
+		}
+	}
+}
+
 // watchedLayer is a raftLayer whose connections are watched.
 type watchedLayer struct {
 	raftLayer

@@ -55,7 +55,7 @@ func (s guardedStore) follows(index uint64) error {
 		return err
 	}
 	if last == 0 {
-		newest, err := s.raft.storage.NewestSnapshot()
+		newest, err := s.newestSnapshot()
 		if err != nil {
 			return err
 		}
@@ -67,15 +67,33 @@ func (s guardedStore) follows(index uint64) error {
 	return nil
 }
 
+// newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
+func (s guardedStore) newestSnapshot() (newest raft.SnapshotMeta, err error) {
+	err = s.raft.stall.write(s.now(), func() error {
+		newest, err = s.raft.storage.NewestSnapshot()
+		return err
+	})
+	return newest, err
+}
+
 // DeleteRange keeps the last entry that the newest snapshot covers. When the log
 // continues after the snapshot, Raft looks for that entry's term in the log only, and
 // without the term it refuses what the leader sends next.
+//
+// It deletes no entry that has been applied here and is not in a snapshot. Only a leader that
+// lacks what was acknowledged would have it replaced, and there must be none. If there is,
+// this member ends and keeps what it has.
 func (s guardedStore) DeleteRange(first, last uint64) error {
 	if s.killed.Load() {
 		return ErrClosed
 	}
-	newest, err := s.raft.storage.NewestSnapshot()
+	newest, err := s.newestSnapshot()
 	if err != nil {
+		return err
+	}
+	if at := max(first, newest.Index+1); at <= min(last, s.raft.applied()) {
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.raft.storage.Name, at, ErrDiffers)
+		s.fail(err)
 		return err
 	}
 	if last == newest.Index {
@@ -90,7 +108,7 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	err = s.LogStore.DeleteRange(first, last)
+	err = s.raft.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
 		s.cannotWrite(s.raft.storage, err)
 	}

@@ -50,6 +50,7 @@ func (m *Member) sendTouches() {
 		told  = map[int64]int64{}                 // recent touches that lead has received
 		lead  = m.leader.get()                    // the leader of the last report
 		last  = m.nowMs()                         // when that was
+		count uint64                              // of reports
 	)
 	for {
 		select {
@@ -78,7 +79,8 @@ func (m *Member) sendTouches() {
 			return
 		}
 		var unsure []int64
-		if lead, unsure = m.tell(lead, told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
+		count++
+		if lead, unsure = m.tell(lead, count, told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
 			return
 		}
 		last = m.nowMs()
@@ -107,7 +109,7 @@ func (m *Member) sayUnheard(since int64) bool {
 // last. It retries until a leader has received the report, and returns that leader,
 // which may be this member, and the sessions that it cannot vouch for. The leader's
 // id is 0 if the member stops first.
-func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, []int64) {
+func (m *Member) tell(last leaderInfo, number uint64, told, news map[int64]int64) (leaderInfo, []int64) {
 	for {
 		lead, touches := m.leader.get(), news
 		if lead.changed != last.changed {
@@ -123,7 +125,7 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 			}
 			again = time.After(retryAfter)
 		default:
-			if unsure, ok := m.tellLeader(lead, touches); ok {
+			if unsure, ok := m.tellLeader(lead, number, touches); ok {
 				return lead, unsure
 			}
 			again = time.After(retryAfter)
@@ -138,16 +140,17 @@ func (m *Member) tell(last leaderInfo, told, news map[int64]int64) (leaderInfo, 
 }
 
 // tellLeader sends touches to another member that leads. It returns the sessions
-// that the leader cannot vouch for, and whether the leader has received the touches.
-func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []int64, ok bool) {
+// that the leader cannot vouch for, and whether the leader has received the touches. When it
+// is called again with the same report, the number is the same, so that an answer that is late,
+// as behind a long entry on a slow link, counts.
+func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
 	l, err := m.proposer.linkTo(lead)
 	if err != nil {
 		return nil, false
 	}
 	defer l.await()()
-	l.told++
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), l.told)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), number)
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded down
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
@@ -161,7 +164,7 @@ func (m *Member) tellLeader(lead leaderInfo, touches map[int64]int64) (unsure []
 		select {
 		case b := <-l.heard:
 			switch binary.BigEndian.Uint64(b) {
-			case l.told:
+			case number:
 			case unheardTouches:
 				return nil, false
 			default:

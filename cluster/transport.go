@@ -12,12 +12,15 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
 // transport is Raft's network transport with some methods replaced.
 type transport struct {
 	*raft.NetworkTransport // nil before open
 	times
+	life      *lifecycle
 	raft      *node
 	peers     *peerPort
 	rpcs      chan raft.RPC  // for Raft's main goroutine
@@ -50,9 +53,9 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment)) *transport {
+func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment)) *transport {
 	return &transport{
-		times: times, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
+		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
 		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
 	}
 }
@@ -88,6 +91,10 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	case *raft.InstallSnapshotRequest:
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
+		if t.raft.behind() {
+			rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
+			return
+		}
 		t.wg.Go(func() {
 			t.endElection(t.silence)
 			t.pass(rpc)
@@ -173,47 +180,94 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
 // disk were stuck, so it counts as that.
 func (t *transport) receive(rpc raft.RPC) {
-	refuse := func(err error) {
-		io.Copy(io.Discard, rpc.Reader) // what follows on the connection must be a message
-		rpc.Respond(nil, err)
+	if err := t.install(rpc); err != nil {
+		t.refuse(rpc, err)
 	}
+}
+
+// install does what receive says. It returns an error if Raft was not given the snapshot.
+func (t *transport) install(rpc raft.RPC) error {
 	if !t.receiving.takeWithin(t.silence) {
-		refuse(errBusy)
-		return
+		return errBusy
 	}
 	defer t.receiving.give()
 	spool, err := t.raft.storage.Spool()
-	if err != nil {
+	if t.checkDisk(err) != nil {
 		t.peers.log.Error("cannot store a snapshot from the leader", "error", err)
-		refuse(err)
-		return
+		return err
 	}
 	defer spool.Close()
-	size := rpc.Command.(*raft.InstallSnapshotRequest).Size
-	n, err := io.Copy(spool, rpc.Reader)
-	var complete io.Reader
-	if err == nil {
-		complete, err = spool.Reader()
-	}
-	if err == nil && n < size {
-		err = io.ErrUnexpectedEOF
-	}
+	complete, err := t.fill(spool, rpc)
 	if err != nil {
-		t.peers.log.Info("a snapshot from the leader did not arrive", "bytes", n, "of", size, "error", err)
-		refuse(err)
-		return
+		return err
 	}
+	t.raft.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
 	t.raft.stall.write(t.now(), func() error {
 		select {
 		case a := <-answered:
+			// Raft only returns the error, and would be sent the snapshot for ever.
+			if why := t.raft.unwritten.Load(); why != nil && a.Error != nil {
+				t.checkDisk(*why)
+			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.ctx.Done():
 			rpc.Respond(nil, ErrClosed)
 		}
 		return nil
 	})
+	return nil
+}
+
+// errLaterTerm is why a snapshot is not received whose sender does not lead any more.
+var errLaterTerm = errors.New("cluster: a later term has begun")
+
+// fill receives a snapshot into a spool, and returns what reads it from there. It gives up
+// when a later term begins than the sender's: Raft would refuse the snapshot, and the next
+// leader may have to send its own. A read does not block for long, since the connection of
+// a sender that is silent is closed.
+func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
+	q := rpc.Command.(*raft.InstallSnapshotRequest)
+	in := readFunc(func(p []byte) (int, error) {
+		if t.raft.terms.newest.Load() > q.Term {
+			return 0, errLaterTerm
+		}
+		return rpc.Reader.Read(p)
+	})
+	out := writeFunc(func(p []byte) (int, error) {
+		n, err := spool.Write(p)
+		return n, t.checkDisk(err)
+	})
+	n, err := io.Copy(out, in)
+	if err == nil && n < q.Size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		t.peers.log.Info("a snapshot from the leader did not arrive", "bytes", n, "of", q.Size, "error", err)
+		return nil, err
+	}
+	complete, err := spool.Reader()
+	return complete, t.checkDisk(err)
+}
+
+// checkDisk reports an error of writing a snapshot, if it is one, as this member's fault, and
+// returns it.
+// That there is no file descriptor is no fault: the leader sends the snapshot again.
+func (t *transport) checkDisk(err error) error {
+	if err != nil && !storage.OutOfFiles(err) {
+		t.life.cannotWrite(t.raft.storage, err)
+	}
+	return err
+}
+
+// refuse answers a snapshot that was not received. Its rest must not be taken for messages,
+// and may be long, so the sender's connections are closed; it sends the snapshot again if it
+// still leads. What has come of it already is discarded.
+func (t *transport) refuse(rpc raft.RPC, err error) {
+	t.hangUp(memberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
+	io.Copy(io.Discard, rpc.Reader)
+	rpc.Respond(nil, err)
 }
 
 // give has Raft handle a message as if another member had sent it. It gives up after
@@ -405,11 +459,19 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 // receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would
 // refuse everything that follows, and be sent the snapshot again and again. A failure is
-// returned when the member has returned; see awaitReturn.
+// returned when the member has returned; see awaitReturn. After one, the member is asked for
+// its term.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
 		t.awaitReturn(memberID(id), q.Term)
+		// A member that has begun a later term has hung up (see fill), and does not listen to
+		// the end of the next snapshot either. Raft's own heartbeats overlook the term.
+		var a raft.AppendEntriesResponse
+		if t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: q.RPCHeader, Term: q.Term}, &a) == nil && a.Term > q.Term {
+			r.Term = a.Term
+			return nil
+		}
 	}
 	if err != nil || !r.Success {
 		return err

@@ -275,16 +275,22 @@ func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Mem
 	again = stopMember(t, stopped)
 	fill(t, leader, "long", 40, 200_000)
 	time.Sleep(time.Second) // for the snapshots that are due
-	r := leader.raft.ReloadableConfig()
-	r.TrailingLogs = 1
-	if err := leader.raft.ReloadConfig(r); err != nil {
-		t.Fatal(err)
-	}
 	fill(t, leader, "last", 1, 1)
-	if err := leader.raft.Snapshot().Error(); err != nil {
+	onlySnapshot(t, leader)
+	return again
+}
+
+// onlySnapshot leaves a member only a snapshot to send to members that lag.
+func onlySnapshot(t *testing.T, m *Member) {
+	t.Helper()
+	r := m.raft.ReloadableConfig()
+	r.TrailingLogs = 1
+	if err := m.raft.ReloadConfig(r); err != nil {
 		t.Fatal(err)
 	}
-	return again
+	if err := m.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // stopMember closes a member, unless it is closed, and returns a function that starts it again.

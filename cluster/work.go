@@ -31,30 +31,42 @@ type work struct {
 	entries, commands atomic.Int64
 }
 
-// timedSnapshots is a snapshot store that measures how long snapshots take.
-type timedSnapshots struct {
+// watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
+// one could not be written.
+type watchedSnapshots struct {
 	raft.SnapshotStore
-	times *stopwatch.Stopwatch
+	n *node
 }
 
-func (s timedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
 	if err != nil {
+		s.n.unwritten.Store(&err)
 		return nil, err
 	}
-	return timedSink{sink, s.times, time.Now()}, nil
+	return watchedSink{sink, s.n, time.Now()}, nil
 }
 
-type timedSink struct {
+type watchedSink struct {
 	raft.SnapshotSink
-	times *stopwatch.Stopwatch
+	n     *node
 	began time.Time
 }
 
-func (s timedSink) Close() error {
+func (s watchedSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	if err != nil {
+		s.n.unwritten.Store(&err)
+	}
+	return n, err
+}
+
+func (s watchedSink) Close() error {
 	err := s.SnapshotSink.Close()
-	if err == nil {
-		s.times.Since(s.began)
+	if err != nil {
+		s.n.unwritten.Store(&err)
+	} else {
+		s.n.work.snapshots.Since(s.began)
 	}
 	return err
 }

@@ -25,6 +25,12 @@ type Dialer struct {
 	// It must be set before the Dialer is used.
 	Base zk.Dialer
 
+	// OnGrant is called whenever a server has granted a timeout to a session, if it is not nil:
+	// after SessionTimeout and the locks know it, and before the *zk.Conn does, which waits
+	// for it. So a program that plans with the session timeout learns at once when a server
+	// grants less than before. It must be set before the Dialer is used.
+	OnGrant func(session int64, timeout time.Duration)
+
 	mu      sync.Mutex
 	grants  [2]grant // the newest first
 	holders map[*keeper]struct{}
@@ -84,7 +90,10 @@ func (d *Dialer) learn(g grant) {
 	}
 	d.mu.Unlock()
 	for _, k := range holders {
-		k.rearm()
+		k.regranted()
+	}
+	if d.OnGrant != nil {
+		d.OnGrant(g.session, g.timeout)
 	}
 }
 

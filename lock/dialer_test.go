@@ -154,6 +154,78 @@ func TestGrantedLess(t *testing.T) {
 	})
 }
 
+// TestGrantedMuchLess: when the client reconnects and the server grants so little that the next
+// request would be due too late, the holder sends one earlier, and keeps the lock.
+func TestGrantedMuchLess(t *testing.T) {
+	setsWatchesAgain(t)
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		granted := 40 * time.Second
+		d := &lock.Dialer{Base: func(network, address string, timeout time.Duration) (net.Conn, error) {
+			conn, err := s.Dial(network, address, timeout)
+			return &granting{Conn: conn, timeout: granted}, err
+		}}
+		m := lock.New(connectFor(t, d.Dial, granted), path, lock.WithDialer(d))
+		for range 5 { // each at another time since the last request
+			granted = 40 * time.Second
+			h := take(t, m.Lock)
+			granted = time.Second
+			asked := len(s.Requests("sync"))
+			for len(s.Requests("sync")) == asked {
+				time.Sleep(time.Millisecond)
+			}
+			s.Disconnect(h.Session())
+			time.Sleep(10 * granted)
+			if err := h.Err(); err != nil {
+				t.Error(err)
+			}
+			unlock(t, h)
+		}
+		finish(t, s, m)
+	})
+}
+
+// TestOnGrant: the program learns what a server grants before the client does, and when the
+// locks know it already.
+func TestOnGrant(t *testing.T) {
+	setsWatchesAgain(t)
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		granted := timeout
+		var conn *zk.Conn
+		var h *lock.Held
+		d := &lock.Dialer{Base: func(network, address string, timeout time.Duration) (net.Conn, error) {
+			conn, err := s.Dial(network, address, timeout)
+			return &granting{Conn: conn, timeout: granted}, err
+		}}
+		calls := 0
+		d.OnGrant = func(session int64, timeout time.Duration) {
+			calls++
+			if timeout != granted || d.SessionTimeout() != granted || session == 0 {
+				t.Errorf("session %#x is granted %v, not %v", session, timeout, granted)
+			}
+			if h == nil {
+				return
+			}
+			if state := conn.State(); state == zk.StateHasSession || session != conn.SessionID() {
+				t.Errorf("the client is in state %v", state)
+			}
+			if left := h.Remaining(); left <= 0 || left > timeout*2/3 {
+				t.Errorf("%v are left of %v", left, timeout)
+			}
+		}
+		conn = connect(t, d.Dial)
+		m := lock.New(conn, path, lock.WithDialer(d))
+		h = take(t, m.Lock)
+		granted = time.Second
+		s.Disconnect(h.Session())
+		time.Sleep(timeout)
+		if calls != 2 {
+			t.Errorf("called %d times", calls)
+		}
+		unlock(t, h)
+		finish(t, s, m)
+	})
+}
+
 // granting is a connection on which a server seems to grant another session timeout.
 type granting struct {
 	net.Conn

@@ -46,6 +46,7 @@ type keeper struct {
 	settled chan struct{} // closed when failed is set or the lock is held
 	stop    chan struct{} // closed when the znode is to be deleted
 	lost    chan struct{}
+	granted chan struct{} // has room for one: the server has granted a timeout anew
 	gone    chan struct{} // closed when the goroutine ends
 	life    context.Context
 	end     context.CancelCauseFunc // ends life when the lock is lost or unlocked
@@ -364,6 +365,7 @@ func (k *keeper) hold() bool {
 		d.join(k)
 	}
 	k.timer = time.AfterFunc(k.left(), func() { k.check() })
+	k.checkLocked() // the last answer may have come too late
 	close(k.settled)
 	return true
 }
@@ -390,6 +392,11 @@ func (k *keeper) again(kind kind) (*Held, error) {
 func (k *keeper) check() time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.checkLocked()
+}
+
+// checkLocked is check for a caller that holds mu.
+func (k *keeper) checkLocked() time.Duration {
 	if k.state != held {
 		return 0
 	}
@@ -452,6 +459,16 @@ func (k *keeper) rearm() {
 	}
 }
 
+// regranted is called when the server has granted a session timeout anew. If it is shorter,
+// the next request may be due before the time that was planned.
+func (k *keeper) regranted() {
+	k.rearm()
+	select {
+	case k.granted <- struct{}{}:
+	default: // it knows already
+	}
+}
+
 // left returns how long it is until the deadline, which is closer if the client has
 // reconnected and was granted a shorter session timeout. The caller holds mu.
 func (k *keeper) left() time.Duration { return time.Until(k.proved.Add(k.belief())) }
@@ -492,6 +509,7 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 			// stays until the caller says that it has stopped.
 			<-k.stop
 			return
+		case <-k.granted: // the timer is set anew below
 		case <-timer.C:
 			if err = k.ask(); err == nil {
 				k.prove()

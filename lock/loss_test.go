@@ -2,11 +2,14 @@ package lock_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -77,6 +80,68 @@ func TestSlowAnswers(t *testing.T) {
 		unlock(t, h)
 		finish(t, s, m)
 	})
+}
+
+// TestNothingLeft: the last answer before the lock is held comes so late that nothing is left.
+// Then Lost is closed when Lock returns, so that no caller starts with such a lock.
+func TestNothingLeft(t *testing.T) {
+	for kind, contend := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+				for range 10 {
+					var p pausing
+					m := contend(connect(t, p.dial(s.Dial)), lock.WithSessionTimeout(timeout/2))
+					p.create.Store(int64(timeout / 6)) // so that it sends a sync
+					p.sync.Store(int64(timeout / 2))
+					h := take(t, m.lock)
+					select {
+					case <-h.Lost():
+					default:
+						t.Error("the lock seems to be held")
+					}
+					p.create.Store(0)
+					p.sync.Store(0)
+					if err := h.Unlock(t.Context()); !errors.Is(err, lock.ErrLost) {
+						t.Errorf("got %v", err)
+					}
+					finish(t, s, m)
+				}
+			})
+		})
+	}
+}
+
+// pausing is a connection that is slow to deliver the next answer after each create and sync, by
+// these numbers of nanoseconds.
+type pausing struct {
+	net.Conn
+	create, sync, next atomic.Int64
+}
+
+func (p *pausing) dial(dial dialer) dialer {
+	return func(network, address string, timeout time.Duration) (net.Conn, error) {
+		var err error
+		p.Conn, err = dial(network, address, timeout)
+		return p, err
+	}
+}
+
+func (p *pausing) Write(b []byte) (int, error) {
+	if len(b) >= 12 {
+		switch binary.BigEndian.Uint32(b[8:]) { // after the length of the frame and the xid
+		case 1, 15, 19: // create, create2, createContainer
+			p.next.Add(p.create.Load())
+		case 9: // sync
+			p.next.Add(p.sync.Load())
+		}
+	}
+	return p.Conn.Write(b)
+}
+
+func (p *pausing) Read(b []byte) (int, error) {
+	n, err := p.Conn.Read(b)
+	time.Sleep(time.Duration(p.next.Swap(0)))
+	return n, err
 }
 
 // TestLateAnswers: what a holder has sent is answered, slowly, and what it sends next is lost.

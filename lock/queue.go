@@ -205,7 +205,8 @@ func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error
 	}
 	k := &keeper{
 		q: q, kind: kind, patient: patient, id: newID(),
-		settled: make(chan struct{}), stop: make(chan struct{}), lost: make(chan struct{}), gone: make(chan struct{}),
+		settled: make(chan struct{}), stop: make(chan struct{}), lost: make(chan struct{}),
+		granted: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	k.life, k.end = context.WithCancelCause(context.Background())
 	q.mu.Lock()

@@ -36,7 +36,7 @@ func (a *against) define(f *pflag.FlagSet) {
 
 // run compares the server at addr with the other one.
 func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdout, stderr io.Writer) error {
-	if _, _, err := net.SplitHostPort(a.addr); err != nil {
+	if err := checkServer(a.addr); err != nil {
 		return badFlag(flags, "against", "%w", err)
 	}
 	if a.ops < 1 {

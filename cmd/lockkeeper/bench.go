@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -181,6 +180,13 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 			}
 		}
 	}
+	for name, pids := range map[string][]int{"pid": o.pids, "compare-pid": o.comparePIDs} {
+		for _, pid := range pids {
+			if pid < 1 {
+				return badFlag(flags, name, "%d is not the id of a process", pid)
+			}
+		}
+	}
 	first, err := o.target(addrs, o.pids)
 	if err != nil {
 		return usageError{err}
@@ -207,7 +213,7 @@ func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
 		return nil, errors.New("no address")
 	}
 	for _, addr := range t.Addrs {
-		if _, _, err := net.SplitHostPort(addr); err != nil {
+		if err := checkServer(addr); err != nil {
 			return nil, err
 		}
 	}

@@ -158,7 +158,7 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 
 func parseID(text string) (uint64, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || id == 0 {
+	if err != nil || id == 0 || id > 254 {
 		return 0, fmt.Errorf("%q is not a server id", text)
 	}
 	return id, nil
@@ -181,13 +181,22 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	case q.Form && !byPeer:
 		return usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
 	}
+	if err := needPositive(flags, "timeout"); err != nil {
+		return err
+	}
+	var servers []string
+	if !byPeer {
+		if servers, err = serverList(flags, "server"); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	peers := []string{o.peer}
 	if !byPeer {
-		if peers, err = peersOf(ctx, o.servers); err != nil {
+		if peers, err = peersOf(ctx, servers); err != nil {
 			return err
 		}
 	}
@@ -303,13 +312,13 @@ var errNotServing = errors.New("serves no clients at the moment, as when it has 
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
-func peersOf(ctx context.Context, servers string) ([]string, error) {
+func peersOf(ctx context.Context, servers []string) ([]string, error) {
 	var before error
 	for late := time.After(startTime); ; {
 		var err error
-		for addr := range strings.SplitSeq(servers, ",") {
+		for _, addr := range servers {
 			var peers []string
-			if peers, err = peersBy(ctx, strings.TrimSpace(addr)); err == nil {
+			if peers, err = peersBy(ctx, addr); err == nil {
 				return peers, nil
 			}
 		}

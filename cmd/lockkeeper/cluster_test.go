@@ -113,7 +113,7 @@ func TestClusterByClientPort(t *testing.T) {
 	}
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 	for server, says := range map[string]string{
-		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members", "x": "missing port",
+		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members",
 	} {
 		code, _, stderr := call(nil, "cluster", "status", "--timeout", "200ms", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {

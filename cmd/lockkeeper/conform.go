@@ -102,8 +102,17 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		}
 		return nil
 	}
-	if _, _, err := net.SplitHostPort(args[0]); err != nil {
+	if err := checkServer(args[0]); err != nil {
 		return usageError{err}
+	}
+	if err := needPositive(flags, "timeout"); err != nil {
+		return err
+	}
+	switch {
+	case o.Parallel < 1:
+		return badFlag(flags, "parallel", "%d is not above 0", o.Parallel)
+	case o.ReapWithin < 0:
+		return badFlag(flags, "reap-within", "it must not be negative")
 	}
 	if o.against.addr != "" {
 		return o.against.run(flags, args[0], o, stdout, stderr)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os/signal"
 	"path"
 	"slices"
@@ -62,20 +61,6 @@ func (o *lockOptions) looks(c *cobra.Command) {
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
 
-// addresses returns the servers.
-func (o *lockOptions) addresses(flags *pflag.FlagSet) (all []string, err error) {
-	for _, addr := range list(o.servers) {
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			return nil, badFlag(flags, "server", "%w", err)
-		}
-		all = append(all, addr)
-	}
-	if len(all) == 0 {
-		return nil, badFlag(flags, "server", "no server given")
-	}
-	return all, nil
-}
-
 // identify returns what sends the identity of --auth, nil if there is none.
 func (o *lockOptions) identify(flags *pflag.FlagSet) (func(*zk.Conn) error, error) {
 	if o.auth == "" {
@@ -117,7 +102,7 @@ type look struct {
 
 // open connects to the servers.
 func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet) (*look, error) {
-	servers, err := o.addresses(flags)
+	servers, err := serverList(flags, "server")
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +148,12 @@ standard input. The exit code is 1 if the lock was not broken.`,
 		Example: "  lockkeeper lock break /locks/report\n  lockkeeper lock break --yes --token 4294967301 /locks/report",
 		Args:    oneLock,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := needPositive(c.Flags(), "timeout"); err != nil {
+				return err
+			}
+			if token < 0 {
+				return badFlag(c.Flags(), "token", "it must not be negative")
+			}
 			return o.breakLock(c, args[0], yes, token)
 		},
 	}

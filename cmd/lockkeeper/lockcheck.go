@@ -46,6 +46,9 @@ not be read, and 2 if the command line is wrong.`,
   lockkeeper lock check /locks || alert`,
 		Args: oneRoot,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := needPositive(c.Flags(), "timeout"); err != nil {
+				return err
+			}
 			if settle < 0 {
 				return badFlag(c.Flags(), "settle", "it must not be negative")
 			}

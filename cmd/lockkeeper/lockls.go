@@ -49,6 +49,9 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 	if err := lockPath(root); err != nil {
 		return err
 	}
+	if err := needPositive(c.Flags(), "timeout"); err != nil {
+		return err
+	}
 	ctx, cancel := interruptible()
 	defer cancel()
 	first, cancel := context.WithTimeout(ctx, o.timeout)

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -72,10 +74,11 @@ is released; what CMD has left running in the background goes on without it.
 If no server answers for two thirds of the session timeout, the lock is lost, and
 the whole group is ended before another client can hold the lock: with TERM, and
 after --grace, or earlier if the session could end, with KILL. If 'lock run' is
-killed itself, or stopped for too long, a second process kills the group in time; on
-Windows, a job object does so, but not while 'lock run' is suspended. Only processes
-that leave the group, or that this user may not signal, escape. The lock is also
-lost if someone deletes its znode, but then another client may hold it at once.
+killed itself, or stopped for too long, a second process, its guard, kills the group in
+time; on Windows, a job object does so, but not while 'lock run' is suspended. If the
+guard is ended, or stopped for too long, the group is killed as well. Only processes that
+leave the group, or that this user may not signal, escape. The lock is also lost if
+someone deletes its znode, but then another client may hold it at once.
 
 The exit code is that of CMD, or
 
@@ -125,12 +128,24 @@ func guardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: guardName, Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if procgroup.Guard(c.InOrStdin()) {
-				return errors.New("ended the command, since lock run was killed or stopped")
+			switch fate := procgroup.Guard(c.InOrStdin()); fate {
+			case procgroup.Dismissed:
+				return nil
+			case procgroup.Paused: // lock run says it, unless it is gone as well
+				return &exitError{int(fate), nil}
+			default:
+				return &exitError{int(fate), errors.New("ended the command, since " + fates[fate])}
 			}
-			return nil
 		},
 	}
+}
+
+// fates says why a guard has ended the command, or why lock run has when it had none any more.
+var fates = map[procgroup.Fate]string{
+	procgroup.Orphaned: "lock run has ended",
+	procgroup.Unheard:  "lock run did not say in time that the lock was still held: it was stopped, or the machine was busy",
+	procgroup.Paused:   "its guard, a second process, did not run in time to learn that the lock was still held: it was stopped, or the machine was busy or suspended",
+	procgroup.Died:     "its guard, a second process, was ended, and nothing else ends the command in time if lock run is stopped",
 }
 
 // becomeCommand is the process of lock run's command before it executes it.
@@ -154,6 +169,9 @@ func (o *runOptions) check(flags *pflag.FlagSet) error {
 		if d < 0 {
 			return badFlag(flags, name, "it must not be negative")
 		}
+	}
+	if err := needPositive(flags, "connect-timeout"); err != nil {
+		return err
 	}
 	switch {
 	case o.try && o.wait > 0:
@@ -179,7 +197,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err := o.check(c.Flags()); err != nil {
 		return err
 	}
-	servers, err := o.addresses(c.Flags())
+	servers, err := serverList(c.Flags(), "server")
 	if err != nil {
 		return err
 	}
@@ -203,7 +221,8 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	}
 	defer signal.Stop(signals)
 
-	r := &lockRun{o: o, at: at, servers: servers, stderr: c.ErrOrStderr(), signals: signals, clock: newSleepClock()}
+	r := newLockRun(o, at)
+	r.servers, r.stderr, r.signals = servers, c.ErrOrStderr(), signals
 	if err := r.open(auth); err != nil {
 		return err
 	}
@@ -234,6 +253,53 @@ type lockRun struct {
 	clock   *sleepClock
 	dialer  lock.Dialer
 	conn    *zk.Conn
+	changed chan struct{} // has room for one: a server has granted less than before
+
+	mu      sync.Mutex
+	dialed  time.Duration       // when the newest connection was begun, on the clock of procgroup
+	timeout time.Duration       // of the session, as granted last
+	held    *lock.Held          // nil before the command starts
+	until   time.Duration       // until when the command may run, on the clock of procgroup
+	tell    func(time.Duration) // tells the guard until
+}
+
+// newLockRun returns a lockRun that has no session yet.
+func newLockRun(o *runOptions, at string) *lockRun {
+	r := &lockRun{o: o, at: at, clock: newSleepClock(), changed: make(chan struct{}, 1)}
+	r.dialer.OnGrant = r.granted
+	return r
+}
+
+// dial opens a connection to a server.
+func (r *lockRun) dial(network, address string, timeout time.Duration) (net.Conn, error) {
+	r.mu.Lock()
+	r.dialed = procgroup.Now()
+	r.mu.Unlock()
+	return r.dialer.Dial(network, address, timeout)
+}
+
+// granted tells the guard at once when a server has granted less than before.
+func (r *lockRun) granted(_ int64, timeout time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	less := timeout < r.timeout
+	r.timeout = timeout
+	if r.held == nil || !less {
+		return
+	}
+	until, ok := r.trust(r.held)
+	if !ok {
+		// The lock may be lost, but the session lives for the timeout from the handshake on.
+		until = r.dialed + afterLoss(timeout)
+	}
+	if until < r.until {
+		r.until = until
+		r.tell(until)
+	}
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
 }
 
 // ended is the error for a signal that ends lock run while it waits.
@@ -255,7 +321,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 	}
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Dial: r.dialer.Dial})
+		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Dial: r.dial})
 		done <- opened{conn, err}
 	}()
 	select {
@@ -394,28 +460,31 @@ func (r *lockRun) holders() string {
 func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
 
 // afterLoss returns how much time is left to end the group when the lock is lost.
-func (r *lockRun) afterLoss() time.Duration {
-	timeout := r.dialer.SessionTimeout()
+func afterLoss(timeout time.Duration) time.Duration {
 	return max(0, timeout/3-margin(timeout))
 }
 
 // trust returns until when the command may run if no server answers any more, on the clock of
-// procgroup. It returns false if nothing new is known.
+// procgroup. It returns false if nothing new is known. The caller holds mu, except in tests.
 func (r *lockRun) trust(held *lock.Held) (until time.Duration, ok bool) {
 	// The clock is read first: if this process is stopped in between, the result is too early
 	// and not too late.
 	now, woke := procgroup.Now(), r.clock.woke()
 	awake := time.Since(woke)
+	timeout := r.dialer.SessionTimeout()
 	left := held.Remaining()
 	if left <= 0 {
 		return 0, false
 	}
+	if timeout != r.dialer.SessionTimeout() {
+		return 0, false // left may belong to either; granted is about to be called
+	}
 	// While the machine was suspended, Remaining did not count. So the last answered request
 	// must have been sent since then.
-	if !woke.IsZero() && awake+left <= r.dialer.SessionTimeout()*2/3 {
+	if !woke.IsZero() && awake+left <= timeout*2/3 {
 		return 0, false
 	}
-	return now + left + r.afterLoss(), true
+	return now + left + afterLoss(timeout), true
 }
 
 // sleepClock finds out whether the machine was suspended.
@@ -442,16 +511,7 @@ func (c *sleepClock) woke() time.Time {
 // hold runs the command.
 func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
-	timeout := r.dialer.SessionTimeout() // with which until is worked out, or a longer one
-	until, ok := r.trust(held)
-	for ; !ok; until, ok = r.trust(held) { // the machine was suspended, or the lock is lost already
-		if why := held.Err(); why != nil {
-			r.release(held)
-			return &exitError{exitLost, why}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	g, err := procgroup.Start(cmd, []string{"lock", guardName}, []string{"lock", becomeName}, until)
+	g, err := r.start(held, cmd)
 	if err != nil {
 		why := held.Err()
 		r.release(held)
@@ -461,50 +521,114 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 		return cannotRun(err)
 	}
 	defer g.Release()
-	tick := time.NewTimer(timeout / 24)
+	tick := time.NewTimer(r.interval())
 	defer tick.Stop()
 	for {
 		select {
 		case <-g.Done():
-			why := held.Err() // this process may have been stopped for a while
-			if why == nil && procgroup.Now() >= until {
-				why = errors.New("the machine was suspended")
-			}
-			if why != nil {
-				r.release(held)
-				return &exitError{exitLost, fmt.Errorf("the command ended with exit code %d, but the lock is not held any more: %s", g.ExitCode(), reason(why))}
-			}
-			if err := r.release(held); err != nil {
-				fmt.Fprintf(r.stderr, "lockkeeper: the command has ended, but the lock may be released only with its session: %s\n", oneLine(err))
-			}
-			if code := g.ExitCode(); code != 0 {
-				return &exitError{code, nil}
-			}
-			return nil
+			return r.finish(held, g)
+		case <-g.Unguarded():
+			return r.unguarded(held, g)
 		case s := <-r.signals:
 			g.Signal(s)
+		case <-r.changed: // so that the next message is not late
+			tick.Reset(r.interval())
 		case <-tick.C:
-			before := r.dialer.SessionTimeout()
-			if longer, ok := r.trust(held); ok {
-				until, timeout = longer, before
-				g.Trust(until)
-			}
-			tick.Reset(before / 24)
+			r.extend()
+			tick.Reset(r.interval())
 		case <-held.Lost():
-			if r.dialer.SessionTimeout() < timeout { // it has reconnected, and a server grants less
-				until = min(until, procgroup.Now()+r.afterLoss())
-			}
-			return r.lost(held, g, until)
+			return r.lost(held, g)
 		}
 	}
 }
 
-// lost ends the group before the time until.
-func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Duration) error {
-	grace := min(r.o.grace, until-procgroup.Now()-50*time.Millisecond) // before the guard does it
+// interval is how often the guard is told until when to trust the command.
+func (r *lockRun) interval() time.Duration { return r.dialer.SessionTimeout() / 24 }
+
+// start starts the command.
+func (r *lockRun) start(held *lock.Held, cmd *exec.Cmd) (*procgroup.Group, error) {
+	for {
+		if why := held.Err(); why != nil {
+			return nil, why
+		}
+		if g, ok, err := r.tryStart(held, cmd); ok {
+			return g, err
+		}
+		time.Sleep(10 * time.Millisecond) // the machine was suspended, or the lock is lost already
+	}
+}
+
+// tryStart starts the command if it is known until when to trust it. A server that grants a
+// timeout meanwhile waits for its end.
+func (r *lockRun) tryStart(held *lock.Held, cmd *exec.Cmd) (g *procgroup.Group, ok bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	until, ok := r.trust(held)
+	if !ok {
+		return nil, false, nil
+	}
+	g, err = procgroup.Start(cmd, []string{"lock", guardName}, []string{"lock", becomeName}, until)
+	if err == nil {
+		r.held, r.until, r.tell = held, until, g.Trust
+	}
+	return g, true, err
+}
+
+// extend tells the guard until when to trust the command, if that is known.
+func (r *lockRun) extend() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if until, ok := r.trust(r.held); ok {
+		r.until = until
+		r.tell(until)
+	}
+}
+
+// trusted returns until when the command may run.
+func (r *lockRun) trusted() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.until
+}
+
+// finish ends lock run when the command has ended.
+func (r *lockRun) finish(held *lock.Held, g *procgroup.Group) error {
+	why := held.Err() // this process may have been stopped for a while
+	if why == nil && procgroup.Now() >= r.trusted() {
+		why = errors.New("the machine was suspended, or lock run was stopped")
+	}
+	code, fate := g.ExitCode(), g.Release()
+	switch err := r.release(held); {
+	case why != nil:
+		return &exitError{exitLost, fmt.Errorf("the command ended with exit code %d, but the lock is not held any more: %s", code, reason(why))}
+	case fate != procgroup.Dismissed && fate != procgroup.Died:
+		return &exitError{exitLost, errors.New("ended the command, since " + fates[fate])}
+	case err != nil:
+		fmt.Fprintf(r.stderr, "lockkeeper: the command has ended, but the lock may be released only with its session: %s\n", oneLine(err))
+	}
+	if code != 0 {
+		return &exitError{code, nil}
+	}
+	return nil
+}
+
+// unguarded ends lock run, and the command, when the guard has ended.
+func (r *lockRun) unguarded(held *lock.Held, g *procgroup.Group) error {
+	g.Kill() // with TERM first, a stopped lock run could not end what goes on
+	<-g.Done()
+	if g.Release() != procgroup.Died {
+		return r.finish(held, g)
+	}
+	r.release(held)
+	return &exitError{exitLost, errors.New("ended the command, since " + fates[procgroup.Died])}
+}
+
+// lost ends the group, in time before the guard does it.
+func (r *lockRun) lost(held *lock.Held, g *procgroup.Group) error {
+	grace := min(r.o.grace, r.trusted()-procgroup.Now()-50*time.Millisecond)
 	if grace > 0 {
 		g.Terminate()
-		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty(); {
+		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty() && !over(g.Unguarded()); {
 			time.Sleep(10 * time.Millisecond) // nothing reports the end of the last process
 		}
 	}
@@ -513,6 +637,16 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group, until time.Duration)
 	why := held.Err()
 	r.release(held)
 	return &exitError{exitLost, fmt.Errorf("ended the command, since the lock is not held any more: %s", reason(why))}
+}
+
+// over reports whether a channel is closed.
+func over(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // reason returns why a lock was lost, without the text of ErrLost itself.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -356,7 +357,7 @@ func TestLockRunLoses(t *testing.T) {
 		}, exitLost, "ended the command, since the lock is not held any more"},
 		{"kill -9", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
 			check1(t, l.Process.Kill())
-		}, -1, "lockkeeper: ended the command, since lock run was killed or stopped"},
+		}, -1, "lockkeeper: ended the command, since lock run has ended"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -408,7 +409,7 @@ func TestLockRunStoppedTwice(t *testing.T) {
 	// This build stops at a point when there is a file of that name, which it deletes.
 	dir := t.TempDir()
 	source := string(value(os.ReadFile("lockrun.go"))(t))
-	for old, point := range map[string]string{"\tleft := held.Remaining()\n": "asked", "\t\t\t\tg.Trust(until)\n": "told"} {
+	for old, point := range map[string]string{"\tleft := held.Remaining()\n": "asked", "\t\t\tr.extend()\n": "told"} {
 		if n := strings.Count(source, old); n != 1 {
 			t.Fatalf("lockrun.go has %q %d times, should be once: adapt the edit", old, n)
 		}
@@ -646,26 +647,161 @@ func TestLockRunKilledWithoutGuard(t *testing.T) {
 	s := runServer(t)
 	l := startRun(t, s, "/lock", "--", "sh", "-c", "echo $$; exec sleep 1000")
 	group := l.group()
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", l.Process.Pid, l.Process.Pid))
-	check1(t, err)
-	all := string(children)
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.Process.Pid))
-	check1(t, err)
-	for _, name := range tasks {
-		text, err := os.ReadFile(name)
-		check1(t, err)
-		all += " " + string(text)
-	}
-	killed := false
-	for _, field := range strings.Fields(all) {
-		if pid, _ := strconv.Atoi(field); pid != group {
-			check1(t, syscall.Kill(pid, syscall.SIGKILL))
-			killed = true
-		}
-	}
-	if !killed {
-		t.Fatal("there is no guard")
-	}
+	guard := l.guard(group)
+	check1(t, l.Process.Signal(syscall.SIGSTOP)) // so that it does not see the guard's end
+	check1(t, syscall.Kill(guard, syscall.SIGKILL))
 	check1(t, l.Process.Kill())
 	gone(t, group)
+}
+
+// guard returns the process id of the guard of a group: the other child of lock run.
+func (l *locked) guard(group int) int {
+	l.t.Helper()
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.Process.Pid))
+	check1(l.t, err)
+	for _, name := range tasks {
+		text, err := os.ReadFile(name)
+		check1(l.t, err)
+		for field := range strings.FieldsSeq(string(text)) {
+			if pid := value(strconv.Atoi(field))(l.t); pid != group {
+				return pid
+			}
+		}
+	}
+	l.t.Fatal("there is no guard")
+	return 0
+}
+
+// TestLockRunGuardKilled: the command does not outlive its guard.
+func TestLockRunGuardKilled(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	check1(t, syscall.Kill(l.guard(group), syscall.SIGKILL))
+	if code := l.exit(); code != exitLost || alive(t, group) {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its guard, a second process, was ended")
+	if held := s.Locks(); len(held) != 0 {
+		t.Errorf("left: %v", held)
+	}
+}
+
+// TestLockRunGuardStopped: lock run does not wait for a guard that is stopped.
+func TestLockRunGuardStopped(t *testing.T) {
+	t.Parallel()
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
+	l := startRun(t, s, "--session-timeout", "10m", "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done")
+	guard := l.guard(l.group())
+	check1(t, syscall.Kill(guard, syscall.SIGSTOP))
+	check1(t, l.Process.Signal(syscall.SIGUSR1))
+	if code := l.exit(); code != 5 {
+		t.Errorf("exit code %d, %q", code, l.lines())
+	}
+	if held := s.Locks(); len(held) != 0 {
+		t.Errorf("left: %v", held)
+	}
+}
+
+// TestLockRunGuardPaused: a guard that was stopped for too long ends the command when it goes on,
+// and lock run says why.
+func TestLockRunGuardPaused(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l := startRun(t, s, "--session-timeout", "6s", "/lock", "--", "sh", "-c", stubborn)
+	group := l.group()
+	guard := l.guard(group)
+	check1(t, syscall.Kill(guard, syscall.SIGSTOP))
+	time.Sleep(6 * time.Second) // its deadline is earlier
+	check1(t, syscall.Kill(guard, syscall.SIGCONT))
+	if code := l.exit(); code != exitLost || alive(t, group) {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its guard, a second process, did not run in time")
+}
+
+// TestLockRunLessAtOnce: when the client reconnects and the server grants less than before, the
+// guard knows it at once, even if lock run is stopped right after that.
+func TestLockRunLessAtOnce(t *testing.T) {
+	t.Parallel()
+	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
+	listener := value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer listener.Close()
+	l := startRunAt(t, listener.Addr().String(), "--session-timeout", "10m", "/lock", "--", "sh", "-c", stubborn)
+	client := value(listener.Accept())(t)
+	server := value(net.Dial("tcp", s.Addr()))(t)
+	go io.Copy(server, client) // both end when the test closes the connections
+	go io.Copy(client, server)
+	group := l.group()
+	client.Close()
+	server.Close()
+
+	client = value(listener.Accept())(t)
+	defer client.Close()
+	server = value(net.Dial("tcp", s.Addr()))(t)
+	defer server.Close()
+	go io.Copy(client, &granting{Conn: server, ms: 2000})
+	b := make([]byte, 4096)
+	for range 2 { // the handshake, and what lock run sends when it has the answer
+		n := value(client.Read(b))(t)
+		value(server.Write(b[:n]))(t)
+	}
+	check1(t, l.Process.Signal(syscall.SIGSTOP))
+	gone(t, group)
+	check1(t, l.Process.Signal(syscall.SIGCONT))
+	if code := l.exit(); code != exitLost {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestGuardToldLess: when a server grants less than before, the guard is told before the client
+// learns of it, whether the lock is lost by that or not.
+func TestGuardToldLess(t *testing.T) {
+	if testkit.Race {
+		t.Skip("go-zookeeper has a data race when a client with watches reconnects")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		ms := uint32(12_000) // what the server seems to grant
+		r := newLockRun(nil, "/lock")
+		r.clock.start += time.Hour // it never seems that the machine was suspended
+		r.dialer.Base = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			nc, err := s.Dial(network, address, timeout)
+			return &granting{Conn: nc, ms: ms}, err
+		}
+		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 12*time.Second, zk.WithDialer(r.dial), zk.WithLogInfo(false))
+		check1(t, err)
+		defer conn.Close()
+		mutex := lock.New(conn, "/lock", lock.WithDialer(&r.dialer))
+		held, err := mutex.Lock(t.Context())
+		check1(t, err)
+		told := 0
+		r.held, r.until = held, procgroup.Now()+time.Hour
+		r.tell = func(until time.Duration) {
+			told++
+			granted := time.Duration(ms) * time.Millisecond
+			if until != r.until || until > procgroup.Now()+granted-margin(granted) {
+				t.Errorf("told to trust until %v, at %v", until, procgroup.Now())
+			}
+			if state := conn.State(); told > 1 && state == zk.StateHasSession {
+				t.Error("the client knows already")
+			}
+		}
+		r.extend()
+		for i, least := range []uint32{8_000, 6_000, 600} { // the last is too short for the lock
+			time.Sleep(11 * time.Second / 12)
+			ms = least
+			s.Disconnect(held.Session())
+			time.Sleep(2 * time.Second) // the client waits before it connects again
+			if told != i+2 || len(r.changed) != 1 {
+				t.Errorf("told %d times, not %d", told, i+2)
+			}
+		}
+		if held.Err() == nil {
+			t.Error("the lock is still held")
+		}
+		held.Unlock(t.Context())
+		check1(t, mutex.Wait(t.Context()))
+	})
 }

@@ -189,6 +189,12 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "%w", err)
 		}
 	}
+	for _, name := range []string{"listen", "tls-listen"} {
+		addr := flags.Lookup(name).Value.String()
+		if err := checkListen(addr); addr != "" && err != nil {
+			return badFlag(flags, name, "%w", err)
+		}
+	}
 	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
 		return badFlag(flags, "listen", "without an address for clients there must be one in --tls-listen")
 	}
@@ -285,6 +291,54 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 func badFlag(flags *pflag.FlagSet, name, why string, args ...any) error {
 	_, by := sourceOf(flags.Lookup(name))
 	return usageError{fmt.Errorf("%s: %w", by, fmt.Errorf(why, args...))}
+}
+
+// needPositive checks flags whose values are durations above 0.
+func needPositive(flags *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if d, err := flags.GetDuration(name); err != nil || d <= 0 {
+			return badFlag(flags, name, "%v is not above 0", d)
+		}
+	}
+	return nil
+}
+
+// checkServer refuses what cannot be the address of a server's port.
+func checkServer(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
+		return fmt.Errorf("%q is not HOST:PORT of a server", addr)
+	}
+	return nil
+}
+
+// checkListen refuses what cannot be an address to listen on.
+func checkListen(addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return fmt.Errorf("%q is not an address with a port to listen on", addr)
+	}
+	return nil
+}
+
+// serverList returns the servers that a flag lists.
+func serverList(flags *pflag.FlagSet, name string) (all []string, err error) {
+	for _, addr := range list(flags.Lookup(name).Value.String()) {
+		if err := checkServer(addr); err != nil {
+			return nil, badFlag(flags, name, "%w", err)
+		}
+		all = append(all, addr)
+	}
+	if len(all) == 0 {
+		return nil, badFlag(flags, name, "no server given")
+	}
+	return all, nil
 }
 
 // list splits a comma-separated list.

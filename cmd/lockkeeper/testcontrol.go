@@ -58,11 +58,10 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 			return badFlag(flags, "test-control", "not together with %s", name)
 		}
 	}
-	host, port, err := net.SplitHostPort(o.testControl)
-	if err != nil {
+	if err := checkListen(o.testControl); err != nil {
 		return badFlag(flags, "test-control", "%w", err)
 	}
-	if host == "" {
+	if host, port, _ := net.SplitHostPort(o.testControl); host == "" {
 		o.testControl = net.JoinHostPort("127.0.0.1", port)
 	}
 	return nil

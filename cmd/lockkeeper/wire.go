@@ -67,10 +67,14 @@ definite order.`,
 func (o *wireOptions) wire(c *cobra.Command) (err error) {
 	flags, stderr := c.Flags(), c.ErrOrStderr()
 	o.printer.W = c.OutOrStdout()
-	if _, _, err := net.SplitHostPort(o.to); o.to == "" {
+	if o.to == "" {
 		return badFlag(flags, "to", "it must give the server's address, HOST:PORT")
-	} else if err != nil {
-		return badFlag(flags, "to", "%q is not HOST:PORT", o.to)
+	}
+	if err := checkServer(o.to); err != nil {
+		return badFlag(flags, "to", "%w", err)
+	}
+	if err := checkListen(o.listen); err != nil {
+		return badFlag(flags, "listen", "%w", err)
 	}
 	if o.only != "" {
 		if o.printer.Only, err = wiretap.ParseOnly(o.only); err != nil {
@@ -156,11 +160,11 @@ second.`,
 
 // wireReplay replays recordings against the server at addr.
 func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Command) error {
-	if _, _, err := net.SplitHostPort(addr); err != nil {
-		return usageError{fmt.Errorf("%q is not HOST:PORT", addr)}
+	if err := checkServer(addr); err != nil {
+		return usageError{err}
 	}
-	if opts.Timeout <= 0 {
-		return badFlag(c.Flags(), "timeout", "%v is not above 0", opts.Timeout)
+	if err := needPositive(c.Flags(), "timeout"); err != nil {
+		return err
 	}
 	scenarios, isDir, err := recordings(path)
 	if err != nil {

@@ -33,7 +33,7 @@ func TestGuardDeadlines(t *testing.T) {
 			}
 			defer write.Close()
 			messages := binary.BigEndian.AppendUint64(nil, uint64(group.Process.Pid))
-			for _, d := range deadlines {
+			for _, d := range append([]time.Duration{now}, deadlines...) {
 				messages = binary.BigEndian.AppendUint64(messages, uint64(d))
 			}
 			if _, err := write.Write(messages); err != nil { // before there is a guard
@@ -84,7 +84,86 @@ func TestTrust(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("the group goes on")
 	}
+	if f := g.Release(); f != Unheard {
+		t.Errorf("the guard's fate is %v", f)
+	}
 	if _, err := Start(exec.Command("sleep", "1000"), []string{"guard"}, []string{"become"}, Now()); err == nil {
 		t.Error("a command was started that is not trusted")
+	}
+}
+
+// startGuarded starts a command that is trusted for a while. At the end of the test it and its
+// guard are killed.
+func startGuarded(t *testing.T, trusted time.Duration) *Group {
+	t.Helper()
+	g, err := Start(exec.Command("sleep", "1000"), []string{"guard"}, []string{"become"}, Now()+trusted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g.Kill()
+		g.guard.Process.Kill()
+		g.Release()
+	})
+	return g
+}
+
+// soon waits for the end of something.
+func soon(t *testing.T, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no end of %s", what)
+	}
+}
+
+// TestReleaseStoppedGuard: Release does not wait for a guard that is stopped.
+func TestReleaseStoppedGuard(t *testing.T) {
+	g := startGuarded(t, time.Hour)
+	g.guard.Process.Signal(syscall.SIGSTOP)
+	g.Kill()
+	soon(t, "the command", g.Done())
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		if f := g.Release(); f != Dismissed {
+			t.Errorf("the guard's fate is %v", f)
+		}
+	}()
+	soon(t, "Release", released)
+}
+
+// TestGuardDies: the process that started a guard learns that it has ended.
+func TestGuardDies(t *testing.T) {
+	g := startGuarded(t, time.Hour)
+	select {
+	case <-g.Unguarded():
+		t.Fatal("the guard has ended")
+	default:
+	}
+	g.guard.Process.Kill()
+	soon(t, "the guard", g.Unguarded())
+	g.Trust(Now() + time.Hour) // does not fail
+	g.Kill()
+	soon(t, "the command", g.Done())
+	if f := g.Release(); f != Died {
+		t.Errorf("the guard's fate is %v", f)
+	}
+}
+
+// TestGuardPaused: a guard that was stopped when the time of trust was over kills the group when
+// it goes on, whatever it was told meanwhile, and knows why.
+func TestGuardPaused(t *testing.T) {
+	const trusted = 2 * time.Second
+	g := startGuarded(t, trusted)
+	until := Now() + trusted // at the latest
+	g.guard.Process.Signal(syscall.SIGSTOP)
+	g.Trust(Now() + time.Hour)
+	time.Sleep(until - Now())
+	g.guard.Process.Signal(syscall.SIGCONT)
+	soon(t, "the command", g.Done())
+	if f := g.Release(); f != Paused {
+		t.Errorf("the guard's fate is %v", f)
 	}
 }

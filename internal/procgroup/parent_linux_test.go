@@ -26,8 +26,7 @@ func TestMain(m *testing.M) {
 		case "lead":
 			lead()
 		case "guard":
-			Guard(os.Stdin)
-			return
+			os.Exit(int(Guard(os.Stdin)))
 		case "become":
 			result := make(chan error)
 			go func() { result <- Become(os.Args[2], os.Args[3:]) }()
@@ -50,7 +49,7 @@ func lead() {
 		os.Exit(1)
 	}
 	g.guard.Process.Kill()
-	g.guard.Wait()
+	<-g.Unguarded()
 	fmt.Println("no guard")
 	<-g.Done()
 }

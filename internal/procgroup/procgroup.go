@@ -7,11 +7,12 @@
 // this program again with other arguments. The guard kills the group when the trust is over,
 // or when the process that started the guard ends, which closes the pipe between them. The
 // command's process is at first this program, too. It executes the command only after the
-// guard has been given the group, so that there is no moment without a guard. On Linux the
-// kernel also kills the command itself (not what it has started) when the process that
-// started it ends, in case the guard was killed, too. If the machine is suspended, the guard
-// kills the group soon after it wakes up, provided that the clock of [Now] went on. A process
-// that leaves the group, as with setsid, is out of reach.
+// guard has been given the group, so that there is no moment without a guard. If only the
+// guard ends, [Group.Unguarded] tells the process that started it. On Linux the kernel also
+// kills the command itself (not what it has started) when the process that started it ends,
+// in case the guard was killed, too. If the machine is suspended, the guard kills the group
+// soon after it wakes up, provided that the clock of [Now] went on. A process that leaves the
+// group, as with setsid, is out of reach.
 //
 // On Windows the command is in a job object. When the process that started it ends, the
 // system ends the job with all of its processes. Nothing ends it while that process is
@@ -57,7 +58,25 @@ func (g *Group) ExitCode() int {
 // ended in time.
 func (g *Group) Trust(until time.Duration) { g.trust(until) }
 
+// Unguarded is closed when the guard has ended, be it because it has killed the group, or because
+// somebody has ended it. In the latter case nothing ends the group any more if this process is
+// stopped, and on most systems if this process is killed. It is never closed on Windows,
+// where there is no guard.
+func (g *Group) Unguarded() <-chan struct{} { return g.unguarded() }
+
 // Release ends the guard without ending the group, so that processes that the command has
 // left behind may go on; on Windows they end with this process. It is called when the command
-// has ended.
-func (g *Group) Release() { g.release() }
+// has ended. It does not wait for a guard that is stopped, but kills it. It returns how the guard
+// ended.
+func (g *Group) Release() Fate { return g.release() }
+
+// Fate is how a guard has ended. Except for Died, it is the exit code of the guard's process.
+type Fate int
+
+const (
+	Dismissed Fate = 0  // the guard was dismissed, or the group was gone
+	Orphaned  Fate = 3  // it has killed the group, since the process that started both had ended
+	Unheard   Fate = 4  // it has killed the group, since it was not told in time to trust it for longer
+	Paused    Fate = 5  // it has killed the group, since it did not run itself when that time was over
+	Died      Fate = -1 // somebody has ended it
+)

@@ -23,14 +23,19 @@ var Forwarded = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, sys
 
 // platform is what a Group has on Unix.
 type platform struct {
-	guard *exec.Cmd
+	guard    *exec.Cmd
+	guardEnd chan struct{} // closed when the guard's process has ended
+
+	once sync.Once // for release
+	fate Fate      // set by release
 
 	mu   sync.Mutex
 	pipe *os.File // to the guard; nil when released
 }
 
-// Messages to the guard are numbers of 64 bits: first the process group, then one or more
-// times until when it is trusted, in nanoseconds on the clock of Now, and at the end dismissed.
+// Messages to the guard are numbers of 64 bits: first the process group and the time, then one or
+// more times until when it is trusted, in nanoseconds on the clock of Now, and at the end
+// dismissed.
 const dismissed = math.MinInt64
 
 // Start starts a command in a group of its own, which is trusted until the given time on the
@@ -51,6 +56,11 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, 
 		write.Close()
 		return nil, fmt.Errorf("cannot start the guard: %w", err)
 	}
+	g.guardEnd = make(chan struct{})
+	go func() { // ends with the guard, for which release waits
+		defer close(g.guardEnd)
+		g.guard.Wait()
+	}()
 	g.pipe = write
 	gate, open, err := os.Pipe()
 	if err != nil {
@@ -85,8 +95,10 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, 
 		return nil, err
 	}
 	err = g.tell(int64(cmd.Process.Pid))
-	if err == nil {
-		err = g.tell(int64(until))
+	for _, n := range []time.Duration{Now(), until} {
+		if err == nil {
+			err = g.tell(int64(n))
+		}
 	}
 	if err == nil && Now() >= until { // this process was stopped for a while
 		err = errors.New("there is no time left")
@@ -136,15 +148,33 @@ func (g *Group) tell(n int64) error {
 
 func (g *Group) trust(until time.Duration) { g.tell(int64(until)) }
 
-func (g *Group) release() {
-	g.tell(dismissed)
-	g.mu.Lock()
-	if g.pipe != nil {
+func (g *Group) unguarded() <-chan struct{} { return g.guardEnd }
+
+// guardPatience is how long release waits for the guard, which has nothing to do but to end.
+const guardPatience = time.Second
+
+func (g *Group) release() Fate {
+	g.once.Do(func() {
+		g.tell(dismissed)
+		g.mu.Lock()
 		g.pipe.Close()
 		g.pipe = nil
-	}
-	g.mu.Unlock()
-	g.guard.Wait()
+		g.mu.Unlock()
+		select {
+		case <-g.guardEnd:
+		case <-time.After(guardPatience): // it is stopped, or the machine is very busy
+			g.guard.Process.Kill()
+			<-g.guardEnd // nothing withstands that signal
+			return
+		}
+		switch f := Fate(g.guard.ProcessState.ExitCode()); f {
+		case Dismissed, Orphaned, Unheard, Paused:
+			g.fate = f
+		default:
+			g.fate = Died
+		}
+	})
+	return g.fate
 }
 
 // Signal sends a signal to all processes of the group.
@@ -169,8 +199,8 @@ func (g *Group) Kill() { g.Signal(syscall.SIGKILL) }
 func (g *Group) Empty() bool { return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH }
 
 // Guard is the main function of the guard. in is the pipe, and its process's standard input.
-// It returns whether it has killed the group.
-func Guard(in io.Reader) (killed bool) {
+// It returns how it has ended, which must become the exit code of its process.
+func Guard(in io.Reader) Fate {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
 	said := make(chan int64)
 	go func() { // ends with the process
@@ -185,8 +215,9 @@ func Guard(in io.Reader) (killed bool) {
 	}()
 	group, ok := <-said
 	if !ok || group <= 1 {
-		return false // the command was never started
+		return Dismissed // the command was never started
 	}
+	looked := time.Duration(<-said)
 	until := time.Duration(math.MaxInt64) // the command does not run before the guard is told
 	timer := time.NewTimer(guardLooks)
 	for {
@@ -197,16 +228,26 @@ func Guard(in io.Reader) (killed bool) {
 			case !ok:
 				closed = true
 			case n == dismissed:
-				return false
+				return Dismissed
 			case Now() < until: // otherwise the message has come too late
 				until = time.Duration(n)
 			}
 		case <-timer.C:
 		}
-		left := until - Now()
+		now := Now()
+		left, pause := until-now, now-looked
 		if closed || left <= 0 {
-			return syscall.Kill(-int(group), syscall.SIGKILL) == nil
+			switch {
+			case syscall.Kill(-int(group), syscall.SIGKILL) != nil:
+				return Dismissed
+			case closed:
+				return Orphaned
+			case pause > 2*guardLooks:
+				return Paused
+			}
+			return Unheard
 		}
+		looked = now
 		timer.Reset(min(left, guardLooks))
 	}
 }

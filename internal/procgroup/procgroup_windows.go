@@ -63,7 +63,9 @@ func now() time.Duration { return windows.DurationSinceBoot() }
 
 // release leaves the job open until this process ends, which ends what the command has left
 // behind.
-func (g *Group) release() {}
+func (g *Group) release() Fate { return Dismissed }
+
+func (g *Group) unguarded() <-chan struct{} { return nil }
 
 // Signal sends a control event to the command: Windows has no signals.
 func (g *Group) Signal(os.Signal) error {
@@ -83,4 +85,4 @@ func (g *Group) Empty() bool { return false }
 func Become(string, []string) error { return nil }
 
 // Guard does nothing on Windows.
-func Guard(io.Reader) (killed bool) { return false }
+func Guard(io.Reader) Fate { return Dismissed }

@@ -435,7 +435,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.setMayStop(false)
 	m.join = true
 	m.newDisk()
-	faults := s.faultsBegun()
+	faults, others := s.faultsBegun()
 	if m.start() != nil {
 		return
 	}
@@ -456,7 +456,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	case <-time.After(time.Minute):
 		// It may apply entries more slowly than others write them. And other faults may
 		// have kept it out; that it joins after them is checked at the end.
-		if s.slack() > 50*time.Millisecond || s.faultsBegun() > faults {
+		if n, _ := s.faultsBegun(); s.slack() > 50*time.Millisecond || n > faults || others {
 			s.h.fault("member %d has not joined yet", m.id)
 			return
 		}
@@ -681,12 +681,13 @@ func (s *sim) makeFaults() {
 	}
 }
 
-// faultsBegun returns how many faults have begun so far.
-func (s *sim) faultsBegun() (n int) {
+// faultsBegun returns how many faults have begun so far, and whether more than one of them,
+// which may be the caller's, has not ended.
+func (s *sim) faultsBegun() (n int, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, k := range s.faults {
 		n += k
 	}
-	return n
+	return n, s.active > 1
 }

@@ -95,7 +95,7 @@ func verifyDatabase(path string, each func(bucket, key, value []byte) error) err
 	return guardBolt(path, func() error {
 		// Opened only for the lock, so that nothing is written meanwhile.
 		lock, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
-		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) || outOfFiles(err) {
+		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) || OutOfFiles(err) {
 			return err
 		}
 		if err == nil {

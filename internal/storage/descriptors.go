@@ -16,10 +16,10 @@ const (
 	askAgain = 50 * time.Millisecond
 )
 
-// outOfFiles reports whether err says that the process or the machine has no file
+// OutOfFiles reports whether err says that the process or the machine has no file
 // descriptor left. That says nothing about the disk, and usually passes: a server with too
 // many connections closes some when its disk seems stuck.
-func outOfFiles(err error) bool {
+func OutOfFiles(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
@@ -27,7 +27,7 @@ func outOfFiles(err error) bool {
 // patience or until stop is closed. The log says for what it waits.
 func awaitFiles(log hclog.Logger, what string, stop <-chan struct{}, open func() error) error {
 	err := open()
-	if !outOfFiles(err) {
+	if !OutOfFiles(err) {
 		return err
 	}
 	log.Warn("waiting for a file descriptor", "for", what, "atMost", patience, "error", err)
@@ -42,7 +42,7 @@ func awaitFiles(log hclog.Logger, what string, stop <-chan struct{}, open func()
 		case <-stop:
 			return err
 		}
-		if err = open(); !outOfFiles(err) {
+		if err = open(); !OutOfFiles(err) {
 			log.Info("there are file descriptors again", "for", what)
 			return err
 		}

@@ -37,7 +37,7 @@ func runOut(t testing.TB, spare int) (back func()) {
 	}
 }
 
-// tooMany is outOfFiles for errors that Raft has turned into text.
+// tooMany is OutOfFiles for errors that Raft has turned into text.
 func tooMany(err error) bool { return strings.Contains(err.Error(), syscall.EMFILE.Error()) }
 
 // TestModelOutOfFiles writes, truncates, takes snapshots, and closes and opens the storage,
@@ -189,7 +189,7 @@ func TestReserve(t *testing.T) {
 			began = time.Now()
 			err = store()
 		}
-		if took := time.Since(began); !outOfFiles(err) || took < patience {
+		if took := time.Since(began); !OutOfFiles(err) || took < patience {
 			t.Errorf("the fault comes after %v: %v", took, err)
 		}
 		m.stop()

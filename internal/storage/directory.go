@@ -23,7 +23,7 @@ import (
 //	raft/wal/        Raft's log, term and vote (see walStore), or
 //	raft/raft.db     the same (see boltStore)
 //	raft/snapshots/  Raft's snapshots, the newest two
-//	raft/*.tmp       a snapshot that is being received (see Spool)
+//	raft/*.tmp       a snapshot that is being received (see spoolIn)
 //
 // The log and the snapshots hold the passwords of sessions and the digests in
 // ACLs, so what is created here is readable only by its owner.
@@ -153,7 +153,7 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 		}
 	}
 	latched := &latchedStore{LogStore: orderedLog{store}, StableStore: store}
-	s := &Storage{Log: checksumLog{latched}, Stable: checksumStable{latched}, Snapshots: snaps, Name: dir, dir: dir, state: machine, close: store.Close}
+	s := &Storage{Log: checksumLog{latched}, Stable: checksumStable{latched}, Snapshots: snaps, Spool: spoolIn(dir), Name: dir, state: machine, close: store.Close}
 	s.keepVotes()
 	if newest != nil {
 		s.Members, s.logOf = newest.Configuration, ClusterID(machine.Cluster())

@@ -45,6 +45,10 @@ type Identity struct {
 	// First is the first configuration of a cluster that is formed with this proposal; it
 	// has no servers if the storage has entries already.
 	First raft.Configuration
+	// Since is the index up to which the cluster had acknowledged entries when this member
+	// joined it without data. Before its log has reached that, its list of members is one of
+	// the past, in which it may have had a vote.
+	Since uint64
 }
 
 // Check fails if the log and the snapshots beside the identity are of another cluster, of; 0
@@ -102,9 +106,11 @@ type metaIdentity struct {
 	Cluster  ClusterID `json:"cluster,omitempty"`  // if agreed
 	Proposed ClusterID `json:"proposed,omitempty"` // if not
 	First    []byte    `json:"first,omitempty"`    // in Raft's encoding
+	Since    uint64    `json:"since,omitempty"`
 }
 
 func encodeIdentity(x Identity) (m metaIdentity) {
+	m.Since = x.Since
 	if x.Agreed {
 		m.Cluster = x.Cluster
 	} else {
@@ -130,5 +136,6 @@ func (m *metaIdentity) decode() (x Identity, err error) {
 	if len(m.First) > 0 {
 		x.First = raft.DecodeConfiguration(m.First)
 	}
+	x.Since = m.Since
 	return x, nil
 }

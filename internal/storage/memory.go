@@ -23,9 +23,9 @@ func NewMemory() *Memory {
 	return m
 }
 
-// SetFault has f called before each write of the log, the term or the vote. f may
-// block, as a slow disk does, or return an error, as a full one does; then
-// nothing is written. Nil removes it.
+// SetFault has f called before each write of the log, the term or the vote, and before
+// entries are deleted. f may block, as a slow disk does, or return an error, as a full
+// one does; then nothing is written. Nil removes it.
 func (m *Memory) SetFault(f func() error) {
 	if f == nil {
 		f = func() error { return nil }
@@ -36,7 +36,7 @@ func (m *Memory) SetFault(f func() error) {
 // Open returns a Storage that reads and writes m.
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}
-	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Name: "memory", close: func() error { return nil }}
+	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
 	s.keepVotes()
 	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
 		return faulty.write(func() error { m.of.Store(&x); return nil })
@@ -76,6 +76,10 @@ func (s faultyStore) StoreLog(l *raft.Log) error {
 
 func (s faultyStore) StoreLogs(l []*raft.Log) error {
 	return s.write(func() error { return s.memoryLog.StoreLogs(l) })
+}
+
+func (s faultyStore) DeleteRange(first, last uint64) error {
+	return s.write(func() error { return s.memoryLog.DeleteRange(first, last) })
 }
 
 func (s faultyStore) Set(key, val []byte) error {

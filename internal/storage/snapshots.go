@@ -96,7 +96,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 		for _, name := range names {
 			var m snapshotMeta
 			b, err := os.ReadFile(filepath.Join(s.dir, name.String(), metaFile))
-			if outOfFiles(err) {
+			if OutOfFiles(err) {
 				return err
 			}
 			if err == nil && json.Unmarshal(b, &m) == nil && len(list) < retainSnapshots {
@@ -158,7 +158,7 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 	}
 	path := filepath.Join(dir, snapshotDir, newest.String())
 	meta, machine, err := readSnapshot(path, newest, id)
-	if errors.Is(err, fsm.ErrVersion) || outOfFiles(err) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, fsm.ErrVersion) || OutOfFiles(err) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err != nil {

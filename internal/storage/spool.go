@@ -18,18 +18,20 @@ type Spool interface {
 	Close() error
 }
 
-// Spool returns an empty spool: a temporary file in the data directory, which the next
-// start removes after a crash, or memory if there is no directory.
-func (s *Storage) Spool() (Spool, error) {
-	if s.dir == "" {
-		return new(memorySpool), nil
+// spoolIn returns a function that makes spools in a data directory: temporary files, which
+// the next start removes after a crash.
+func spoolIn(dir string) func() (Spool, error) {
+	return func() (Spool, error) {
+		f, err := os.CreateTemp(filepath.Join(dir, raftDir), "received-*.tmp") // readable only by its owner
+		if err != nil {
+			return nil, err
+		}
+		return fileSpool{f}, nil
 	}
-	f, err := os.CreateTemp(filepath.Join(s.dir, raftDir), "received-*.tmp") // readable only by its owner
-	if err != nil {
-		return nil, err
-	}
-	return fileSpool{f}, nil
 }
+
+// spoolInMemory makes a spool without a directory.
+func spoolInMemory() (Spool, error) { return new(memorySpool), nil }
 
 type memorySpool struct{ bytes.Buffer }
 

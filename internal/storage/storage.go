@@ -22,6 +22,7 @@ type Storage struct {
 	Log       raft.LogStore
 	Stable    raft.StableStore // term and vote
 	Snapshots raft.SnapshotStore
+	Spool     func() (Spool, error) // returns an empty one
 
 	// Name is the data directory, or "memory". Messages begin with it.
 	Name string
@@ -31,7 +32,6 @@ type Storage struct {
 
 	identity *identity
 	logOf    ClusterID    // the cluster that the log and the snapshots are of, as far as they say it
-	dir      string       // the data directory; empty if there is none
 	state    *fsm.Machine // see TakeState
 	close    func() error
 }

@@ -91,7 +91,7 @@ func (m *segmentMaker) run() {
 		}
 		for {
 			err := m.fill()
-			if !outOfFiles(err) {
+			if !OutOfFiles(err) {
 				if err != nil {
 					m.log.Warn("cannot make a segment of the log in reserve", "error", err)
 				}
