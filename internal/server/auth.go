@@ -60,6 +60,7 @@ func (c *conn) refuseUnauthenticated(q *request) bool {
 	}
 	c.warn("closing a connection without authentication", "wanted", wanted)
 	c.unsent = true
+	c.stopped.Store(true)
 	c.reply(q, &proto.ReplyHeader{Xid: q.xid, Code: proto.SessionClosedRequireSASLAuth}, nil)
 	c.end()
 	return true

@@ -43,6 +43,7 @@ type conn struct {
 	out     outbox
 	dirty   atomic.Bool // the connection is in Server.dirty
 	closing atomic.Bool // the client has asked to close its session
+	stopped atomic.Bool // the reader handles no more requests, whatever comes
 
 	gone     chan struct{} // closed by kill
 	goneOnce sync.Once
@@ -160,6 +161,37 @@ func (c *conn) goodbye() {
 	if t, ok := c.nc.(*tls.Conn); ok {
 		t.CloseWrite() // takes at most 5 s
 	}
+}
+
+// lingerTime is how long a client may take to read a connection's last answer and to close its
+// side.
+const lingerTime = 2 * time.Second
+
+// halfClose sends the end of the connection and keeps its other half, which discard reads. It
+// returns false if the connection cannot do that.
+func (c *conn) halfClose() bool {
+	c.goodbye()
+	t, ok := c.raw.(*net.TCPConn)
+	return ok && t.CloseWrite() == nil
+}
+
+// discard reads what the client still sends until it closes its side, for lingerTime at most.
+// Closing a connection with unread bytes resets it, and the client loses answers that it has not
+// read. The reader calls it after halfClose.
+func (c *conn) discard() {
+	s := c.s
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.leaving[c] = struct{}{}
+	s.mu.Unlock()
+	c.raw.SetReadDeadline(time.Now().Add(lingerTime))
+	io.Copy(io.Discard, c.raw)
+	s.mu.Lock()
+	delete(s.leaving, c)
+	s.mu.Unlock()
 }
 
 // end closes the connection once everything queued is sent, or after
@@ -358,7 +390,10 @@ func (c *conn) finish(err error) {
 		s.cfg.Log.Debug("connection ends", "client", c.remote(), "session", session.FormatID(c.session), "error", err)
 		c.kill()
 	}
-	c.out.awaitEnd()
+	if c.out.awaitEnd() {
+		c.discard()
+		c.kill()
+	}
 
 	c.mu.Lock()
 	c.dead = true

@@ -117,11 +117,8 @@ func (s *Server) answer(c *conn, word string) {
 	}
 	c.nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	c.nc.Write(b.b)
-	// Bytes after the word are unread. Without CloseWrite, closing the connection would
-	// reset it, and the client could lose the answer.
-	c.goodbye()
-	if t, ok := c.raw.(*net.TCPConn); ok {
-		t.CloseWrite()
+	if c.halfClose() {
+		c.discard() // at least the newline that many programs send after the word
 	}
 }
 

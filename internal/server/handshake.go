@@ -65,6 +65,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return false, errEnd
 	}
 	if c.session == 0 {
+		c.stopped.Store(true)
 		c.end()
 		return false, nil
 	}

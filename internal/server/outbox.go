@@ -18,6 +18,7 @@ type outbox struct {
 	last    bool   // nothing more will be added; the connection ends when all is sent
 	closed  bool   // the connection has ended; queued frames are discarded
 	ended   bool   // the last writer has ended the connection
+	half    bool   // ended, but for what the client still sends
 
 	limit int // maximum bytes queued; the server closes a connection that exceeds it
 }
@@ -124,13 +125,15 @@ func (o *outbox) setIdle(idle bool) {
 	}
 }
 
-// awaitEnd returns when the last writer has ended the connection.
-func (o *outbox) awaitEnd() {
+// awaitEnd returns when the last writer has ended the connection. It reports whether only one
+// half of it is closed.
+func (o *outbox) awaitEnd() (half bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for !o.ended {
 		o.room.Wait()
 	}
+	return o.half
 }
 
 // write sends what is queued, and ends the connection if it is to end. A writer calls it.
@@ -140,10 +143,15 @@ func (o *outbox) write() {
 		return
 	}
 	c.s.forget(c) // before the client sees the end: if it reconnects at once, this one must not count
-	c.goodbye()
-	c.kill() // also unblocks the reader
 	o.mu.Lock()
-	o.ended = true
+	half := o.last && !o.closed && len(o.buf) == 0 && c.stopped.Load()
+	o.mu.Unlock()
+	if half = half && c.halfClose(); !half {
+		c.goodbye()
+		c.kill() // also unblocks the reader
+	}
+	o.mu.Lock()
+	o.ended, o.half = true, half
 	o.room.Broadcast()
 	o.mu.Unlock()
 }

@@ -80,8 +80,12 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		// (ZooKeeperServer.processSasl). It gives the client no identity.
 		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, body: new(proto.SASLReply).Append(nil)}
 	}
+	end := q.fixed != nil && q.fixed.end
+	if end {
+		c.stopped.Store(true)
+	}
 	c.local(q)
-	return q.fixed == nil || !q.fixed.end, nil
+	return !end, nil
 }
 
 // write queues and proposes a write. It queues first, because the write may be
@@ -91,6 +95,7 @@ func (c *conn) write(q request) bool {
 	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
 	if q.op.Code == proto.OpCloseSession {
 		c.closing.Store(true)
+		c.stopped.Store(true)
 	}
 	q.body = nil
 	c.out.waitRoom()

@@ -111,8 +111,9 @@ type Server struct {
 	ports    ports // for the word conf
 	conns    map[*conn]struct{}
 	perAddr  map[string]int
-	sessions map[int64]*conn // by session id: the connection on this server that owns it
-	wg       sync.WaitGroup  // goroutines of connections and listeners, writers, and logWaiting
+	sessions map[int64]*conn    // by session id: the connection on this server that owns it
+	leaving  map[*conn]struct{} // those in discard
+	wg       sync.WaitGroup     // goroutines of connections and listeners, writers, and logWaiting
 
 	dirty   dirtyConns
 	scratch []byte // buffer for replies to parked reads; used only while the tree is locked for Done
@@ -167,7 +168,7 @@ func (d *dirtyConns) flush() {
 func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, start: time.Now(),
-		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{},
+		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{}, leaving: map[*conn]struct{}{},
 	}
 	s.writers.wg = &s.wg
 	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }
@@ -329,6 +330,9 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed, s.serving, s.readOnly = true, false, false
 	for c := range s.conns {
+		c.kill()
+	}
+	for c := range s.leaving {
 		c.kill()
 	}
 	s.mu.Unlock()

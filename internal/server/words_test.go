@@ -426,3 +426,30 @@ func TestWordAndNewline(t *testing.T) {
 		}
 	})
 }
+
+// TestLastAnswerWithMore: a client whose handshake or authentication is refused gets that answer
+// although it has sent more. A server that is closed does not wait for such a client.
+func TestLastAnswerWithMore(t *testing.T) {
+	p := open(t, server.Config{})
+	dial := p.listen(t)
+	var nc net.Conn
+	for range 20 {
+		nc = must(dial())(t)
+		handshake := (&proto.ConnectRequest{Timeout: 4000, SessionID: 77, Password: make([]byte, 16)}).Append(make([]byte, 4))
+		binary.BigEndian.PutUint32(handshake, uint32(len(handshake)-4))
+		must(nc.Write(append(handshake, make([]byte, 5000)...)))(t)
+		time.Sleep(2 * time.Millisecond)
+		reply, err := io.ReadAll(nc)
+		if err != nil || len(reply) < 40 {
+			t.Fatalf("%d bytes, %v", len(reply), err)
+		}
+	}
+	defer nc.Close()
+	began := time.Now()
+	p.plain.Close()
+	p.Close()
+	p.Wait()
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("closing took %v", took)
+	}
+}
