@@ -195,7 +195,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
 	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
 	{"trailing logs", []edit{
-		{"cluster/compact.go", "r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))", "_, _ = grown, entries"},
+		{"cluster/compact.go", "trailing := uint64(max(1, c.bytes*entries/max(1, grown)))", "trailing := uint64(10240)\n\t\t\t_, _ = grown, entries"},
 	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
 
 	// Faults of the disk.
