@@ -59,8 +59,15 @@ var corrections = []putBack{
 
 	// Elections and leadership.
 	{"a list of the past", []edit{
-		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return false"},
+		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return since > 0 && n.LastIndex() < since && false"},
 	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
+	{"a vote of the past", []edit{
+		{"cluster/transport.go", "if t.raft.behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.raft.behind() && t.keepOut(rpc) {"},
+	}, []finding{{"cluster", "TestVoteOfThePast", "leads in term"}}},
+	{"a leader of the past", []edit{
+		{"cluster/transport.go", "if t.raft.CurrentTerm() < term {", "if false {"},
+		{"cluster/transport.go", "return t.raft.CurrentTerm() >= term", "return true"},
+	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
 		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
 	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
@@ -188,7 +195,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
 	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
 	{"trailing logs", []edit{
-		{"cluster/compact.go", "r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))", "_, _ = grown, entries"},
+		{"cluster/compact.go", "trailing := uint64(max(1, c.bytes*entries/max(1, grown)))", "trailing := uint64(10240)\n\t\t\t_, _ = grown, entries"},
 	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
 
 	// Faults of the disk.

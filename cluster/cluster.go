@@ -223,6 +223,16 @@ func (m *Member) startRaft() error {
 		return where(err)
 	}
 	m.raft.terms.begin(term)
+	if since := m.raft.storage.Identity().Since; since > 0 {
+		end, err := m.raft.storage.LastIndex()
+		if err != nil {
+			return where(err)
+		}
+		if end < since { // as catchUp does it, but before Raft looks at its timeouts
+			m.raft.since.Store(since)
+			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
+		}
+	}
 	store := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
 	if state := m.raft.storage.TakeState(); state != nil {
 		m.replica.Load(state)
@@ -237,9 +247,6 @@ func (m *Member) startRaft() error {
 	}
 	if m.peers == nil {
 		return nil
-	}
-	if since := m.raft.storage.Identity().Since; m.raft.LastIndex() < since {
-		m.raft.catchUp(since)
 	}
 	if begin != nil {
 		m.wg.Go(begin)

@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
@@ -96,11 +98,10 @@ func (c *compactor) run() {
 		c.grown, c.entries = 0, 0
 		c.mu.Unlock()
 		if c.keeps {
-			r := c.raft.ReloadableConfig()
 			// Keep about SnapshotBytes of log for members that lag: sending them
 			// log is cheaper than sending the snapshot.
-			r.TrailingLogs = uint64(max(1, c.bytes*entries/max(1, grown)))
-			if err := c.raft.ReloadConfig(r); err != nil {
+			trailing := uint64(max(1, c.bytes*entries/max(1, grown)))
+			if err := c.raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = trailing }); err != nil {
 				c.log.Warn("cannot set how much log to keep after a snapshot", "error", err)
 			}
 		}

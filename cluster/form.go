@@ -410,6 +410,9 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 		return false, err
 	}
+	if !f.gate.lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.silence) {
+		return false, errors.New("the disk of this member is slow")
+	}
 	f.deciding.take()
 	formed := f.gate.lifted() // by an operator's word, meanwhile
 	if !formed {

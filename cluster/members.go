@@ -955,7 +955,7 @@ func (m *membership) watch() {
 			continue
 		}
 		every = min(2*every, 5*time.Second)
-		if err := m.astray(members); err != nil {
+		if err := m.astray(members); err != nil && !m.raft.behind() { // otherwise that list is one of the past
 			m.fail(err)
 			return
 		}

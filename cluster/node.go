@@ -27,6 +27,7 @@ type node struct {
 	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
 	since      atomic.Uint64         // see storage.Identity
 	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner
+	reload     sync.Mutex            // held while Raft's configuration is replaced
 }
 
 func newNode(id uint64) *node {
@@ -36,15 +37,16 @@ func newNode(id uint64) *node {
 // noTimeout is a timeout of Raft's that does not pass.
 const noTimeout = 100 * 365 * 24 * time.Hour
 
-// catchUp keeps this member from standing for election until its log has reached an index.
-// Until then the newest list of members in its log is one of the past, in which it may be the
-// only voter, or the others may have lost their data since, too.
+// catchUp keeps this member out of elections until its log has reached an index: it neither
+// stands nor votes. Until then it knows less than it did before it lost its data, and its list
+// of members is one of the past, in which it may be the only voter, or decide with others whose
+// list is old, too.
 func (n *node) catchUp(since uint64) {
 	n.since.Store(since)
 	n.timeouts(noTimeout)
 }
 
-// behind reports whether this member must not stand for election; see catchUp.
+// behind reports whether this member must keep out of elections; see catchUp.
 func (n *node) behind() bool {
 	since := n.since.Load()
 	return since > 0 && n.LastIndex() < since
@@ -68,9 +70,16 @@ func (n *node) applied() uint64 {
 
 // timeouts sets how long Raft itself waits for the leader, and for the end of an election.
 func (n *node) timeouts(d time.Duration) {
+	n.configure(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = d, d }) // which does not fail
+}
+
+// configure changes Raft's configuration.
+func (n *node) configure(change func(*raft.ReloadableConfig)) error {
+	n.reload.Lock()
+	defer n.reload.Unlock()
 	c := n.ReloadableConfig()
-	c.HeartbeatTimeout, c.ElectionTimeout = d, d
-	n.ReloadConfig(c) // which does not fail: only the lease is shorter
+	change(&c)
+	return n.ReloadConfig(c)
 }
 
 // serverID is Raft's id for a server.

@@ -1,14 +1,21 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
 
@@ -128,6 +135,465 @@ func TestAppliedIsNotReplaced(t *testing.T) {
 		}
 		if end, err := s.LastIndex(); end != last || err != nil {
 			t.Errorf("the log ends at %d of %d, %v", end, last, err)
+		}
+	})
+}
+
+// cutBetween cuts or heals both ways between two members of the fleet.
+func (f *fleet) cutBetween(i, j int, cut bool) {
+	a, b := string(rune('a'+i)), string(rune('a'+j))
+	f.net.Cut(a, b, cut)
+	f.net.Cut(b, a, cut)
+}
+
+// TestVoteOfThePast: a member that has lost its disk, and gets the log again, does not vote for a
+// member with a list of the past, which was cut off or removed before the list changed, and would
+// have a majority by that list.
+func TestVoteOfThePast(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("removed=%v", removed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { voteOfThePast(t, removed) })
+		})
+	}
+}
+
+func voteOfThePast(t *testing.T, removed bool) {
+	size := 5
+	if removed {
+		size = 4
+	}
+	f := newFleet(t, size)
+	first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+	for i := range 3 {
+		cfg := f.config(i)
+		cfg.Peers = first
+		f.open(i, cfg)
+	}
+	lead := -1
+	until(t, "a leader", func() bool {
+		for i := range 3 {
+			if f.running[i].Role() == "leader" {
+				lead = i
+			}
+		}
+		return lead >= 0
+	})
+	old, lost := (lead+1)%3, (lead+2)%3
+	for range 200 {
+		for !f.write(lead) {
+		}
+	}
+	until(t, "all entries", func() bool { return f.running[old].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
+
+	// One member is cut off. Meanwhile others are added, and writes are acknowledged.
+	for x := range size {
+		if x != old {
+			f.cutBetween(old, x, true)
+		}
+	}
+	for fresh := 3; fresh < size; fresh++ {
+		cfg := f.config(fresh)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(fresh+1)], f.peers[uint64(lead+1)]
+		f.open(fresh, cfg)
+		until(t, "another voter", func() bool {
+			s, _ := f.running[lead].Status()
+			return len(s.Members) == fresh+1 && voters(s.Members) == fresh+1
+		})
+	}
+	if removed {
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		for !f.write(lead) {
+		}
+	}
+
+	// Another loses its disk, and comes back.
+	f.lose(lost)
+	var slow atomic.Bool
+	slowly(f.disks[lost], &slow)
+	m := f.start(lost)
+	until(t, "the demotion", func() bool {
+		slow.Store(slow.Load() || m.membership.gate.lifted())
+		return m.membership.gate.lifted()
+	})
+	// Now it is cut off from those who lead, and the first one reaches it again.
+	for x := range size {
+		f.cutBetween(lost, x, x != old)
+	}
+	slow.Store(false)
+	for range 5 {
+		for !f.write(lead) {
+		}
+	}
+	end := time.Now().Add(time.Minute)
+	for time.Now().Before(end) && f.running[old].Role() != "leader" {
+		time.Sleep(100 * time.Millisecond)
+	}
+	if f.running[old].Role() == "leader" {
+		t.Errorf("server %d leads in term %d with the vote of server %d, which has lost its disk and has no vote", old+1, f.running[old].raft.CurrentTerm(), lost+1)
+		t.Errorf("at the same time server %d is %s in term %d", lead+1, f.running[lead].Role(), f.running[lead].raft.CurrentTerm())
+		one, other := f.write(old), f.write(lead)
+		t.Errorf("acknowledged by server %d: %v, by server %d: %v", old+1, one, lead+1, other)
+	}
+	for i := range size {
+		for j := range i {
+			f.cutBetween(i, j, false)
+		}
+	}
+	time.Sleep(time.Minute)
+	for i, m := range f.running {
+		if err := fault(m, 0); err != nil && i != old {
+			t.Errorf("server %d ends: %v", i+1, err)
+		}
+		lacks := 0
+		m.replica.View(func(v *fsm.View) {
+			for _, id := range f.acked {
+				if v.Sessions().Get(id) == nil {
+					lacks++
+				}
+			}
+		})
+		if lacks > 0 && i != old {
+			t.Errorf("server %d lacks %d acknowledged writes", i+1, lacks)
+		}
+	}
+}
+
+// TestRestartBehind: a member that is started while it is behind does not stand by Raft's own timeout,
+// however soon Raft makes its timer.
+func TestRestartBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		alone := f.config(0)
+		alone.Peers = map[uint64]string{1: "a:1"}
+		f.open(0, alone)
+		until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
+		for range 200 {
+			for !f.write(0) {
+			}
+		}
+		for i := 1; i < 3; i++ {
+			cfg := f.config(i)
+			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "a:1"
+			f.open(i, cfg)
+		}
+		f.whole()
+		f.lose(0)
+		lead := leadOf(t, f)
+		var slow atomic.Bool
+		again := f.config(0)
+		again.Peers, again.Addr, again.Join = nil, "a:1", f.peers[uint64(lead+1)]
+		slowly(f.disks[0], &slow)
+		m := f.open(0, again)
+		until(t, "the first entries", func() bool {
+			slow.Store(slow.Load() || m.membership.gate.lifted())
+			return m.raft.LastIndex() > 1
+		})
+		f.cutOff(0, true)
+		slow.Store(false)
+		for n := range 50 {
+			f.stop(0)
+			m = f.open(0, again)
+			time.Sleep(30 * time.Second)
+			if m.raft.State() != raft.Follower {
+				s, _ := m.Status()
+				t.Errorf("start %d: behind %v, state %v, %+v", n, m.raft.behind(), m.raft.State(), s)
+				t.Fatalf("it acknowledges a write by itself: %v; so does the leader of the others: %v", f.write(0), f.write(lead))
+			}
+		}
+	})
+}
+
+// TestTimeoutsLost: the end of catching up and a snapshot, which both change Raft's configuration, do
+// not undo each other's changes.
+func TestTimeoutsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		m := f.running[0]
+		last := m.raft.LastIndex()
+		for n := range 20000 {
+			m.raft.catchUp(last) // as if it had just reached that
+			var both sync.WaitGroup
+			both.Go(m.raft.caughtUp) // as pulse.run does
+			both.Go(func() {         // as compactor.run does
+				m.raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = uint64(n%100 + 1) })
+			})
+			both.Wait()
+			if now := m.raft.ReloadableConfig().HeartbeatTimeout; now == noTimeout {
+				t.Fatalf("try %d: since is %d, and Raft waits for %v", n, m.raft.since.Load(), now)
+			}
+		}
+	})
+}
+
+// refusing is a network on which one address refuses connections while no is true.
+type refusing struct {
+	Network
+	addr string
+	no   *atomic.Bool
+}
+
+func (r refusing) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr == r.addr && r.no.Load() {
+		return nil, &net.OpError{Op: "dial", Net: "memnet", Err: syscall.ECONNREFUSED}
+	}
+	return r.Network.Dial(ctx, addr)
+}
+
+// TestFollowsLeaderOfThePast: a member that has lost its disk has forgotten its term, too. It does not
+// follow a leader of a term before that in which it was taken in: that one would count it for its
+// majority, while another leads.
+func TestFollowsLeaderOfThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var no atomic.Bool
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			cfg.Peers = first
+			if i > 0 {
+				cfg.Network = refusing{cfg.Network, "a:1", &no}
+			}
+			return cfg
+		}
+		f.open(0, config(0))
+		f.open(1, config(1))
+		f.open(2, config(2))
+		until(t, "a leader", func() bool {
+			return f.running[0].Role() == "leader" || f.running[1].Role() == "leader" || f.running[2].Role() == "leader"
+		})
+		until(t, "server 1 to lead", func() bool {
+			if f.running[0].Role() == "leader" {
+				return true
+			}
+			Ask(t.Context(), f.net.Host("operator"), "a:1", Request{Transfer: ptr(uint64(1))})
+			return false
+		})
+		for range 50 {
+			for !f.write(0) {
+			}
+		}
+		for i := 1; i < 3; i++ {
+			until(t, "all entries", func() bool { return f.running[i].raft.AppliedIndex() == f.running[0].raft.LastIndex() })
+		}
+		// The leader's connections break. The others are refused at once; it hears nothing.
+		no.Store(true)
+		for _, x := range []string{"b", "c", "d"} {
+			f.net.Cut("a", x, true)
+			f.net.Cut(x, "a", true)
+		}
+		for _, m := range f.running[1:3] {
+			m.peers.mu.Lock()
+			var ended []net.Conn
+			for c := range m.peers.conns {
+				if strings.HasPrefix(c.RemoteAddr().String(), "a") {
+					ended = append(ended, c)
+				}
+			}
+			m.peers.mu.Unlock()
+			for _, c := range ended {
+				c.Close()
+			}
+		}
+		next := 0
+		until(t, "the next leader", func() bool {
+			for i := 1; i < 3; i++ {
+				if f.running[i].Role() == "leader" {
+					next = i
+				}
+			}
+			return next > 0
+		})
+		lost := 3 - next
+		// The operator replaces the first server.
+		cfg := f.config(3)
+		cfg.Network = refusing{cfg.Network, "a:1", &no}
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(next+1)]
+		f.open(3, cfg)
+		until(t, "another voter", func() bool {
+			s, _ := f.running[next].Status()
+			return len(s.Members) == 4 && voters(s.Members) == 4
+		})
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(next+1)], Request{Remove: 1}); err != nil {
+			t.Fatal(err)
+		}
+		f.write(next)
+		// Another one loses its disk.
+		f.lose(lost)
+		var known atomic.Pointer[Member]
+		f.disks[lost].SetFault(func() error {
+			if m := known.Load(); m != nil && m.membership.former.asked.Load() { // it stores that it was taken in
+				f.cutBetween(lost, next, true)
+				f.cutBetween(lost, 3, true)
+			}
+			return nil
+		})
+		m := f.open(lost, config(lost))
+		known.Store(m)
+		until(t, "the demotion", m.membership.gate.lifted)
+		for !f.write(next) {
+		}
+		f.cutBetween(lost, 0, false)
+		no.Store(false)
+		term := f.running[0].raft.CurrentTerm()
+		if one := f.write(0); one && f.running[0].raft.CurrentTerm() == term {
+			t.Errorf("server 1 acknowledges a write in term %d, and server %d one in term %d", term, next+1, f.running[next].raft.CurrentTerm())
+		}
+	})
+}
+
+// TestEndsThoughNeverAdded: a leader that has failed to add a server, and leads again, has the server
+// in its newest list, though that is not committed. It sends it no heartbeat, so that the server does
+// not end as removed when the next leader does not know it.
+func TestEndsThoughNeverAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			cfg.Peers = first
+			return cfg
+		}
+		for i := range 3 {
+			f.open(i, config(i))
+		}
+		for i := range 3 {
+			until(t, "a member", func() bool { return f.running[i].Role() != "looking" })
+		}
+		lead := 0
+		for i := range 3 {
+			if f.running[i].Role() == "leader" {
+				lead = i
+			}
+		}
+		for !f.write(lead) {
+		}
+		leader := f.running[lead]
+		term := leader.raft.CurrentTerm()
+		lists := func() bool {
+			all, err := leader.raft.members()
+			return err == nil && len(all) == 4
+		}
+		others := []int{(lead + 1) % 3, (lead + 2) % 3}
+		// The disks of the others are stuck when the leader has added the server to its list.
+		var crash atomic.Bool
+		for _, i := range others {
+			f.disks[i].SetFault(func() error {
+				for lists() && leader.raft.State() == raft.Leader && !crash.Load() {
+					time.Sleep(time.Millisecond)
+				}
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				return nil
+			})
+		}
+		again := func() { // they crash, and start again
+			crash.Store(true)
+			for _, i := range others {
+				f.stop(i)
+			}
+			crash.Store(false)
+			for _, i := range others {
+				f.open(i, config(i))
+			}
+		}
+		cfg := f.config(3)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(others[0]+1)]
+		m := f.open(3, cfg)
+		until(t, "the list", lists)
+		f.cutBetween(others[0], others[1], true) // only the old leader can be elected
+		crash.Store(true)
+		leader.pulse.stepDown()
+		again()
+		until(t, "the leader to lead again", func() bool { return leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() > term })
+		for range 200 {
+			if m.membership.former.added.Load() {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		crash.Store(true)
+		f.stop(lead)
+		f.cutBetween(others[0], others[1], false)
+		for _, i := range others {
+			f.stop(i)
+		}
+		time.Sleep(time.Second) // the server's request fails, and it asks again
+		for _, i := range others {
+			f.disks[i].SetFault(nil)
+			f.open(i, config(i))
+		}
+		if err := fault(m, 30*time.Second); err != nil {
+			t.Errorf("the server ends: %v", err)
+		}
+	})
+}
+
+// TestAstrayByListOfThePast: the first servers of a cluster were replaced, and their ids and addresses
+// are those of another cluster now. A member that gets the log again, and loses the leader meanwhile,
+// does not take itself for the one with the wrong directory.
+func TestAstrayByListOfThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Peers = first
+			f.open(i, cfg)
+		}
+		until(t, "a cluster", func() bool {
+			return f.running[0].Role() != "looking" && f.running[1].Role() != "looking" && f.running[2].Role() != "looking"
+		})
+		for range 100 {
+			for !f.write(2) {
+			}
+		}
+		for i := 3; i < 5; i++ {
+			cfg := f.config(i)
+			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "c:1"
+			f.open(i, cfg)
+			until(t, "another voter", func() bool {
+				s, _ := f.running[i].Status()
+				return len(s.Members) == i+1 && voters(s.Members) == i+1
+			})
+		}
+		for id := uint64(1); id < 3; id++ {
+			until(t, "the removal", func() bool {
+				_, err := Ask(t.Context(), f.net.Host("operator"), "c:1", Request{Remove: id})
+				return err == nil
+			})
+		}
+		time.Sleep(10 * time.Second)
+		f.lose(0)
+		f.lose(1)
+		for i := range 2 {
+			cfg := f.config(i)
+			cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1"}
+			f.open(i, cfg)
+		}
+		until(t, "the other cluster", func() bool {
+			return f.running[0].Role() != "looking" && f.running[1].Role() != "looking"
+		})
+		f.write(2)
+		f.lose(2)
+		var slow atomic.Bool
+		slowly(f.disks[2], &slow)
+		cfg := f.config(2)
+		cfg.Peers = map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"}
+		m := f.open(2, cfg)
+		until(t, "the first entries", func() bool {
+			slow.Store(slow.Load() || m.membership.gate.lifted())
+			return m.raft.LastIndex() > 1
+		})
+		f.cutBetween(2, 3, true)
+		f.cutBetween(2, 4, true)
+		slow.Store(false)
+		if err := fault(m, 30*time.Second); err != nil {
+			t.Errorf("server 3 ends: %v", err)
 		}
 	})
 }

@@ -110,12 +110,11 @@ func (p *pulse) run() {
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
 			servers, members = now.Servers, infos(now)
 		}
-		adding := p.raft.adding.Load() // before this member's state: it is 0 again after a leader has failed to add it
 		own := p.state()
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}
-		p.keepSenders(senders, members, adding, own.leads)
+		p.keepSenders(senders, members, own.leads)
 		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)
 		if v != *p.verdict.Swap(&v) {
 			p.changed.raise()
@@ -144,11 +143,9 @@ type sender struct {
 }
 
 // keepSenders stops the senders of members that were removed or moved. While this
-// member leads it starts a sender for each other member that has none. A server that this
-// leader is only about to add gets no heartbeat yet: if it is not added in the end, it would
-// take the next leader's answer that it is no member for its removal. Then keepSenders wakes
-// all senders: they send a heartbeat, or hang up if this member does not lead.
-func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, adding uint64, leads bool) {
+// member leads it starts a sender for each other member that has none and has been added for
+// certain. Then it wakes them all: they send a heartbeat, or hang up if this member does not lead.
+func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
 			close(s.stop)
@@ -160,7 +157,7 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, ad
 			continue
 		}
 		s := senders[x.ID]
-		if s == nil && leads && x.ID != adding {
+		if s == nil && leads && p.added(x.ID) {
 			s = &sender{x.Addr, newSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			p.wg.Go(func() { p.sendBeats(x.ID, s) })
@@ -169,6 +166,14 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, ad
 			s.beat.raise()
 		}
 	}
+}
+
+// added reports whether the entry that made a server a member is committed. Otherwise it may
+// never be a member, and must not get heartbeats: it would take the next leader's answer, that
+// it is no member, for its removal. While entries wait to be applied, that is not known of all
+// members, and only the server that this leader is adding counts as new.
+func (p *pulse) added(id uint64) bool {
+	return p.digests.replica.HasMember(id) || id != p.raft.adding.Load() && p.raft.AppliedIndex() < p.raft.CommitIndex()
 }
 
 // sendBeats sends heartbeats to one member while this one leads. When this one stops

@@ -87,14 +87,13 @@ func (t *transport) header() raft.RPCHeader {
 
 // dispatch passes a message on, without waiting for that.
 func (t *transport) dispatch(rpc raft.RPC) {
+	if t.raft.behind() && t.keepOut(rpc) {
+		return
+	}
 	switch rpc.Command.(type) {
 	case *raft.InstallSnapshotRequest:
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
-		if t.raft.behind() {
-			rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
-			return
-		}
 		t.wg.Go(func() {
 			t.endElection(t.silence)
 			t.pass(rpc)
@@ -106,6 +105,22 @@ func (t *transport) dispatch(rpc raft.RPC) {
 			t.wg.Go(func() { t.pass(rpc) })
 		}
 	}
+}
+
+// keepOut answers a message about an election in the place of Raft (see node.catchUp), and
+// reports whether it is one.
+func (t *transport) keepOut(rpc raft.RPC) bool {
+	switch rpc.Command.(type) {
+	case *raft.RequestVoteRequest:
+		rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm()}, nil)
+	case *raft.RequestPreVoteRequest:
+		rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm()}, nil)
+	case *raft.TimeoutNowRequest:
+		rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
+	default:
+		return false
+	}
+	return true
 }
 
 // errBusy is the answer to a message that has waited too long for Raft's main goroutine, or
@@ -307,6 +322,17 @@ func (t *transport) stepDown(patience time.Duration) {
 	if t.raft.State() != raft.Follower {
 		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: t.raft.CurrentTerm() + 1, LeadershipTransfer: true}, patience)
 	}
+}
+
+// adopt has Raft store a term, of which another member is the leader, before it hears from that:
+// then no earlier leader can count on this member. It does so by a vote request, and Raft may
+// give this member its vote, so that nobody else gets it. adopt gives up after patience, and
+// reports whether Raft has the term.
+func (t *transport) adopt(term uint64, patience time.Duration) bool {
+	if t.raft.CurrentTerm() < term {
+		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: term, LeadershipTransfer: true}, patience)
+	}
+	return t.raft.CurrentTerm() >= term
 }
 
 // Consumer implements raft.Transport.

@@ -238,6 +238,19 @@ func (s *sim) takeOther(m *member, r *rand.Rand, hold time.Duration) {
 	m.swap(x)
 	m.setMayStop(false)
 	m.start()
+	for _, o := range s.members {
+		for o.misled.Load() { // its operator knows better
+			if o.claim() {
+				o.misled.Store(false)
+				o.stop(true)
+				o.start()
+				o.release()
+			} else if s.over() {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
 }
 
 // swap exchanges the storage of two members that are down.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -221,6 +222,7 @@ type member struct {
 	changing atomic.Bool // a fault is changing its membership or its vote
 	absent   atomic.Bool // it has never run
 	wrong    atomic.Bool // it has the data of another cluster's member
+	misled   atomic.Bool // it has stopped because its only voter has
 	back     func()      // ends its span in outLog; only for the claim's owner
 
 	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
@@ -402,6 +404,11 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		mayStop := m.mayStop
 		m.mu.Unlock()
 		if m.wrong.Load() {
+			return
+		}
+		// Whoever is the only voter left cannot be told from most of them.
+		if voters := slices.DeleteFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.Observer }); len(voters) == 1 && strings.Contains(err.Error(), "the data directory of another") && m.s.members[voters[0].ID-1].wrong.Load() {
+			m.misled.Store(true)
 			return
 		}
 		if !mayStop {

@@ -76,6 +76,17 @@ func (s *Storage) noEntries() (bool, error) {
 	return err == nil && len(snapshots) == 0, err
 }
 
+// LastIndex returns the index of the last entry in the log or, if that is later, of the last one
+// that the newest snapshot covers.
+func (s *Storage) LastIndex() (uint64, error) {
+	last, err := s.Log.LastIndex()
+	if err != nil {
+		return 0, err
+	}
+	newest, err := s.NewestSnapshot()
+	return max(last, newest.Index), err
+}
+
 // Bootstrap stores the configuration of a new cluster as the first entry of the
 // log. It does nothing if there is a log or a snapshot.
 //
