@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -148,6 +149,31 @@ func (c *conn) markDirty() {
 
 func (c *conn) remote() string { return c.nc.RemoteAddr().String() }
 
+// shown returns the client's address and port as ZooKeeper's four-letter words show them.
+func (c *conn) shown() string {
+	a, ok := c.nc.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return c.remote()
+	}
+	return net.JoinHostPort(hostAddress(a), strconv.Itoa(a.Port))
+}
+
+// hostAddress returns the address of a client as Java writes it, which identities of the scheme ip
+// have: an IPv6 address in eight groups, of which none is left out.
+func hostAddress(a *net.TCPAddr) string {
+	if ip := a.IP.To4(); ip != nil {
+		return ip.String()
+	}
+	var groups []string
+	for ip := a.IP.To16(); len(ip) > 1; ip = ip[2:] {
+		groups = append(groups, strconv.FormatUint(uint64(ip[0])<<8|uint64(ip[1]), 16))
+	}
+	if a.Zone != "" {
+		return strings.Join(groups, ":") + "%" + a.Zone
+	}
+	return strings.Join(groups, ":")
+}
+
 // kill ends the connection at once, without sending what is queued. It does not
 // block and may be called from any goroutine.
 func (c *conn) kill() {
@@ -257,7 +283,7 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c := &conn{s: s, nc: nc, raw: nc, ended: ended, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
 		gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-		c.addr = a.IP.String()
+		c.addr = hostAddress(a)
 	}
 	c.out.init(s.cfg.OutboxBytes)
 	if isTLS {

@@ -169,7 +169,7 @@ func (c *conn) brief(b *text, self *conn) {
 	c.mu.Lock()
 	queued := c.queued()
 	c.mu.Unlock()
-	fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d", c.remote(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
+	fmt.Fprintf(b, " /%s[%d](queued=%d,recved=%d,sent=%d", c.shown(), interest, queued, c.stats.received.Load(), c.stats.sent.Load())
 }
 
 func cons(s *Server, self *conn, b *text) {
@@ -317,7 +317,7 @@ func dump(s *Server, _ *conn, b *text) {
 			end = s.cfg.TimeOfDay().UnixMilli()
 		}
 		end -= end % 1000
-		lines[end] = append(lines[end], fmt.Sprintf("\tip: /%s sessionId: %s\n", c.remote(), session.FormatID(id)))
+		lines[end] = append(lines[end], fmt.Sprintf("\tip: /%s sessionId: %s\n", c.shown(), session.FormatID(id)))
 	}
 	fmt.Fprintf(b, "Connections Sets (%d)/(%d):\n", len(lines), len(conns))
 	for _, end := range slices.Sorted(maps.Keys(lines)) {

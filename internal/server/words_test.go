@@ -453,3 +453,33 @@ func TestLastAnswerWithMore(t *testing.T) {
 		t.Errorf("closing took %v", took)
 	}
 }
+
+// TestAddresses: clients see their addresses as ZooKeeper shows them.
+func TestAddresses(t *testing.T) {
+	p := open(t, server.Config{})
+	var err error
+	if p.plain, err = net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("this machine has no IPv6 loopback: ", err)
+	}
+	go p.Serve(p.plain)
+	dial := func() (net.Conn, error) { return net.Dial("tcp", p.plain.Addr().String()) }
+	c := rawtest.Connect(t, dial)
+	var who proto.WhoAmIReply
+	_, err = c.Call(proto.OpWhoAmI, nil, &who)
+	check(t, err)
+	if len(who.IDs) != 1 || who.IDs[0].ID != "0:0:0:0:0:0:0:1" {
+		t.Errorf("whoAmI: %v", who)
+	}
+	for _, w := range []string{"cons", "stat"} {
+		if text := word(t, dial, w); !strings.Contains(text, " /[0:0:0:0:0:0:0:1]:") {
+			t.Errorf("%s: %s", w, text)
+		}
+	}
+	// The ACL's own form of the address does not matter.
+	_, err = c.Create("/mine", nil, 0)
+	check(t, err)
+	_, err = c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: "/mine", ACL: []proto.ACL{{Perms: proto.PermRead, ID: proto.ID{Scheme: "ip", ID: "::1"}}}, Version: -1}, nil)
+	check(t, err)
+	_, err = c.Get("/mine", false)
+	check(t, err)
+}
