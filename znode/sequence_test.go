@@ -32,6 +32,6 @@ func TestSequencePastInt32(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := again.Lookup("/dir").Record().Creates; got != math.MaxInt32+3 {
-		t.Errorf("after a snapshot the counter is %d, want %d", got, math.MaxInt32+3)
+		t.Errorf("after a snapshot the counter is %d, want %d", got, int64(math.MaxInt32+3))
 	}
 }

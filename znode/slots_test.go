@@ -74,7 +74,7 @@ func TestPathIndex(t *testing.T) {
 	x := newPathIndex(&s)
 	var in []bool // by slot
 	path := func(id int) string { return fmt.Sprintf("/n%d", id) }
-	hash := func(id int) uint32 { return uint32(id*0x9e3779b1) &^ 7 }
+	hash := func(id int) uint32 { return uint32(id) * 0x9e3779b1 &^ 7 }
 	for id := range 3 * headsLen {
 		s.push(newNode(&Record{Path: path(id), ACL: proto.OpenACL}, root, 0), 0)
 		s.place(uint32(id)).hash = hash(id)

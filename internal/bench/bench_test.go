@@ -357,7 +357,7 @@ func TestInterrupt(t *testing.T) {
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, Time: time.Hour, Ops: 1 << 40, Znodes: most,
+			report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, Time: time.Hour, Ops: 1 << 30, Znodes: most,
 				phase: func(_ *Run, begins bool) {
 					if begins {
 						time.AfterFunc(50*time.Millisecond, cancel)

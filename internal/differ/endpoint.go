@@ -108,7 +108,7 @@ func (e *endpoint) blanks(r *run) *blanks {
 	return &blanks{root: r.root, newest: r.newest, zxid: func(n int) int64 { return e.zxid(e.step(e.last) + int64(n)) }, session: func(n int) (int64, []byte) {
 		s, ok := e.sessions[n]
 		if !ok {
-			return int64(0x7fff<<40 + n), make([]byte, proto.PasswordLen)
+			return 0x7fff<<40 + int64(n), make([]byte, proto.PasswordLen)
 		}
 		return s.SessionID, s.Password
 	}}

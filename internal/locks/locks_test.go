@@ -75,7 +75,7 @@ func TestFind(t *testing.T) {
 		{"the next has no lease yet", tree("/s", "/s/leases/_c_"+dash+"-lease-0000000001 1", "/s/locks/_c_"+dash+"-lock-0000000005 2"),
 			[]string{"/s semaphore curator 0 [1] [2]"}},
 		{"directories with the names of a semaphore", tree("/s", "/s/leases", "/s/_c_"+guid+"-lock-0000000001 1"), []string{"/s mutex go-zookeeper 0 [1] []"}},
-		{"not ephemeral", tree("/l/_c_"+guid+"-lock-0000000001 0", "/l/_c_"+guid2+"-lock-0000000002 2", "/m/_c_"+guid+"-lock-0000000001 "+fmt.Sprint(math.MinInt64)),
+		{"not ephemeral", tree("/l/_c_"+guid+"-lock-0000000001 0", "/l/_c_"+guid2+"-lock-0000000002 2", "/m/_c_"+guid+"-lock-0000000001 "+fmt.Sprint(int64(math.MinInt64))),
 			[]string{"/l mutex go-zookeeper 0 [0] [2]", "/m mutex go-zookeeper 0 [0] []"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

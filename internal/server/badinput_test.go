@@ -9,11 +9,11 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/server"
@@ -517,10 +517,8 @@ func TestHalfOpenTime(t *testing.T) {
 func TestManyHalfOpen(t *testing.T) {
 	noGoroutineLeft(t)
 	n := 9000
-	var limit syscall.Rlimit
-	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
-	if most := (int(limit.Cur/4*3) - 200) / 2; most < n { // both ends are in this process, and the last quarter is not for clients
-		t.Logf("%d open files are allowed: %d connections, not %d", limit.Cur, most, n)
+	if most := (fdlimit.Sixteenth(1<<20)*12 - 200) / 2; most < n { // both ends are in this process, and the last quarter is not for clients
+		t.Logf("the limit on open files allows %d connections, not %d", most, n)
 		n = most
 	}
 	if !testkit.Thorough {
