@@ -61,6 +61,9 @@ var corrections = []putBack{
 	{"a list of the past", []edit{
 		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return since > 0 && n.LastIndex() < since && false"},
 	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
+	{"candidates of another list", []edit{
+		{"cluster/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
+	}, []finding{{"cluster", "TestVoteGivenBackInAbsence", "there is no leader"}, {"cluster", "TestAbsentVoterKnowsNotTheCandidate", "there is no leader"}}},
 	{"a vote of the past", []edit{
 		{"cluster/transport.go", "if t.raft.behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.raft.behind() && t.keepOut(rpc) {"},
 	}, []finding{{"cluster", "TestVoteOfThePast", "leads in term"}}},
@@ -136,7 +139,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\t\tp.judge(to, binary", "\t\t\t_ = binary.BigEndian; fmt.Sprint(binary"},
 	}, []finding{{"cluster", "TestDiffers", "FAIL"}}},
 	{"lost disk", []edit{
-		{"cluster/form.go", "return f.join(next.at, next.cluster)", "f.raft.BootstrapCluster(f.first)\n\t\tf.lift(next.cluster)\n\t\treturn true, nil"},
+		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.lift(next.cluster)\n\t\t\tif done = true; done {"},
 	}, []finding{{".", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.

@@ -138,7 +138,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindReach:   m.pulse.tellState,
 			kindBeat:    m.pulse.takeBeats,
 		}
-		m.peers.idOf, m.peers.called = m.membership.idOf, m.membership.former.called
+		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
 	}
 	return m
 }

@@ -50,9 +50,11 @@ type former struct {
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
 	// A leader sends heartbeats only to members. So if one has come after this server has
 	// asked to be added, it was, although the answer may have been lost; and if it is no
-	// member any more, it was removed and must not ask again.
+	// member any more, it was removed and must not ask again. A leader of a term before that
+	// of the leader who was asked may not know that this server was removed earlier.
 	asked, added atomic.Bool
-	why          atomic.Value // a string: why the last attempt did not succeed
+	askedIn      atomic.Uint64 // the term of the leader who was asked
+	why          atomic.Value  // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -82,7 +84,7 @@ func (f *former) begin(list []MemberInfo, first raft.Configuration) {
 func (f *former) called(h *hello) {
 	if h.cluster != 0 && h.addr != "" {
 		f.caller.Store(*h)
-		if h.kind == kindBeat && f.asked.Load() {
+		if h.kind == kindBeat && f.asked.Load() && h.term >= f.askedIn.Load() {
 			f.added.Store(true)
 		}
 		f.wake.raise()
@@ -155,7 +157,18 @@ func (f *former) step() (done bool, err error) {
 	case toJoin:
 		f.deciding.give()
 		defer f.deciding.take()
-		return f.join(next.at, next.cluster)
+		ats := []string{next.at}
+		for id, st := range said { // the first one may be cut off from the leader
+			if at := find(f.list, id).Addr; st.Formed && st.Cluster == next.cluster && at != next.at {
+				ats = append(ats, at)
+			}
+		}
+		for _, at := range ats {
+			if done, err = f.join(at, next.cluster); done {
+				break
+			}
+		}
+		return done, err
 	case toStop:
 		f.fail(fmt.Errorf("%s: %s", f.raft.storage.Name, next.why))
 		return true, nil
@@ -344,7 +357,10 @@ func (f *former) follow() (bool, error) {
 		case of.Agreed && r.Status.Cluster != of.Cluster:
 			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster)
 		default:
-			return f.join(addr, r.Status.Cluster)
+			var done bool
+			if done, err = f.join(addr, r.Status.Cluster); done {
+				return true, nil
+			}
 		}
 	}
 	return false, err
@@ -378,11 +394,14 @@ func (f *former) known(first string) []string {
 func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
+	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
+	if err == nil && r.Status == nil {
+		err = fmt.Errorf("%s does not say its term", addr)
+	}
+	if err != nil {
+		return false, err
+	}
 	if f.cfg.Join == "" { // the cluster must already have this member
-		r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
-		if err != nil {
-			return false, err
-		}
 		if !r.Known {
 			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", f.cfg.ID, addr))
 			return true, nil
@@ -397,8 +416,16 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining {
 		votes = true // it is owed a vote since an earlier start
 	}
+	if votes {
+		// Whatever comes next, it is owed its vote: the leader forgets that when it takes it away.
+		if err := f.storage().SetRejoining(true); err != nil {
+			f.cannotWrite(f.storage(), err)
+			return true, nil
+		}
+	}
+	f.askedIn.Store(r.Status.Term)
 	f.asked.Store(true)
-	r, err := askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of})
+	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}

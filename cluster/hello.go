@@ -17,8 +17,8 @@ type ClusterID = storage.ClusterID
 
 // hello is how a connection to a peer port begins: the kind of the connection, the version
 // of the peer protocol, the cluster of the member that calls, its id, the id of the member
-// that it means to call, and the address of its own peer port. Cluster, ids and address are
-// empty in a connection of kindAdmin.
+// that it means to call, its term, and the address of its own peer port. All but the kind and
+// the version are empty in a connection of kindAdmin.
 //
 // The member that is called answers with an [answer] before anything else. The caller need
 // not wait for it with what it sends, but reads nothing else before it.
@@ -26,19 +26,21 @@ type hello struct {
 	kind, version byte
 	cluster       ClusterID
 	from, to      uint64 // 0 is unknown
+	term          uint64
 	addr          string
 }
 
 // errPeerVersion means that a hello is of another version of the peer protocol.
 var errPeerVersion = errors.New("cluster: another version of the peer protocol")
 
-const helloLen = 2 + 3*8 + 1 // without the address
+const helloLen = 2 + 4*8 + 1 // without the address
 
 func (h *hello) append(b []byte) []byte {
 	b = append(b, h.kind, peerVersion)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.cluster))
 	b = binary.BigEndian.AppendUint64(b, h.from)
 	b = binary.BigEndian.AppendUint64(b, h.to)
+	b = binary.BigEndian.AppendUint64(b, h.term)
 	addr := h.addr[:min(len(h.addr), 255)]
 	return append(append(b, byte(len(addr))), addr...)
 }
@@ -59,6 +61,7 @@ func readHello(r io.Reader) (*hello, error) {
 	}
 	h.cluster = ClusterID(binary.BigEndian.Uint64(b[2:]))
 	h.from, h.to = binary.BigEndian.Uint64(b[10:]), binary.BigEndian.Uint64(b[18:])
+	h.term = binary.BigEndian.Uint64(b[26:])
 	addr := b[helloLen:][:b[helloLen-1]]
 	_, err := io.ReadFull(r, addr)
 	h.addr = string(addr)

@@ -379,12 +379,26 @@ func (m *membership) knows(id uint64) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	if x := find(members, id); x != nil {
-		return Reply{Known: true, Votes: x.Voter}, nil
+	s, err := m.status()
+	if err != nil {
+		return Reply{}, err
 	}
-	known := false
-	m.replica.View(func(v *fsm.View) { _, known = v.Member(id) })
-	return Reply{Known: known}, nil
+	if x := find(members, id); x != nil {
+		return Reply{Known: true, Votes: x.Voter, Status: &s}, nil
+	}
+	known, _ := m.known(id)
+	return Reply{Known: known, Status: &s}, nil
+}
+
+// known reports whether there is a member with this id, and whether it votes, in the last
+// applied configuration.
+func (m *membership) known(id uint64) (is, votes bool) {
+	m.replica.View(func(v *fsm.View) {
+		var s proto.QuorumServer
+		s, is = v.Member(id)
+		votes = is && !s.Observer
+	})
+	return is, votes
 }
 
 // back checks the request of a member that has lost its disk: x describes it, first without
@@ -400,7 +414,11 @@ func (m *membership) back(x *MemberInfo) (done bool, err error) {
 		return false, err
 	}
 	is := find(members, x.ID)
+	// A change may have been appended since, and may still be undone.
+	known, votes := m.known(x.ID)
 	switch {
+	case (is != nil) != known || known && is.Voter != votes:
+		return false, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 	case is == nil:
 		return false, notMember(x.ID)
 	case *is == *x:
@@ -922,7 +940,7 @@ func (m *membership) astray(members []MemberInfo) error {
 	for of, ids := range others {
 		if len(ids) > voters(members)/2 {
 			slices.Sort(ids)
-			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster: start it with its own, or with an empty one", m.raft.storage.Name, own, ids, of)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now: start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
 		}
 	}
 	return nil

@@ -243,7 +243,7 @@ func TestFormStranger(t *testing.T) {
 			if q.Status {
 				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
 			}
-			return Reply{} // it does not know member 1
+			return Reply{Status: &Status{ID: 2}} // it does not know member 1
 		})
 		m := b.membership()
 		b.startFormer(m)

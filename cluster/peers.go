@@ -123,6 +123,7 @@ type peerPort struct {
 	log     *slog.Logger
 	serve   map[byte]func(net.Conn) // handles a connection, by its kind; set before accept is started
 	self    uint64                  // this member's id
+	term    func() uint64           // the newest that this member knows
 	gate    *gate
 	idOf    func(addr string) uint64 // the member that should be at an address; 0 if unknown
 	called  func(h *hello)           // another member has called this one, which is not in a cluster yet
@@ -146,7 +147,7 @@ func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slo
 	}
 	p := &peerPort{
 		network: network, self: self, addr: addr, gate: gate, log: log,
-		idOf: func(string) uint64 { return 0 }, called: func(*hello) {},
+		idOf: func(string) uint64 { return 0 }, called: func(*hello) {}, term: func() uint64 { return 0 },
 		raft: make(chan net.Conn), waiting: newUngreeted(),
 		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
 	}
@@ -334,7 +335,7 @@ func (p *peerPort) dial(ctx context.Context, addr string, kind byte, to uint64) 
 	if err != nil {
 		return nil, err
 	}
-	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, addr: p.addr}, p.warn)
+	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, term: p.term(), addr: p.addr}, p.warn)
 }
 
 // raftLayer implements [raft.StreamLayer] on the peer port.

@@ -90,7 +90,14 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	if t.raft.behind() && t.keepOut(rpc) {
 		return
 	}
-	switch rpc.Command.(type) {
+	switch q := rpc.Command.(type) {
+	case *raft.RequestVoteRequest:
+		// Raft refuses a candidate that has no vote in the newest list that it has here. That
+		// list may be old, and then a majority of the members might never elect a leader. It
+		// is enough that the candidate has all that this member has. Raft does not look at
+		// the list without the candidate's id.
+		q.ID = nil
+		t.hand(rpc)
 	case *raft.InstallSnapshotRequest:
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
@@ -99,11 +106,16 @@ func (t *transport) dispatch(rpc raft.RPC) {
 			t.pass(rpc)
 		})
 	default:
-		select {
-		case t.rpcs <- rpc:
-		default:
-			t.wg.Go(func() { t.pass(rpc) })
-		}
+		t.hand(rpc)
+	}
+}
+
+// hand is pass without waiting.
+func (t *transport) hand(rpc raft.RPC) {
+	select {
+	case t.rpcs <- rpc:
+	default:
+		t.wg.Go(func() { t.pass(rpc) })
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/sim/perturb"
@@ -458,9 +459,21 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		// have kept it out; that it joins after them is checked at the end.
 		if n, _ := s.faultsBegun(); s.slack() > 50*time.Millisecond || n > faults || others {
 			s.h.fault("member %d has not joined yet", m.id)
+			s.wg.Go(func() { s.awaitJoined(m) })
 			return
 		}
 		s.h.violate("recovery", "member %d has not joined after a minute", m.id)
+	}
+}
+
+// awaitJoined counts a member as one that is out until it has its own role again.
+func (s *sim) awaitJoined(m *member) {
+	defer s.beginSpan(&s.outLog, m.name)()
+	for !s.over() {
+		if srv := m.server(); srv != nil && slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() }) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
