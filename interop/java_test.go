@@ -62,7 +62,7 @@ type javaServer struct {
 var javaServers = map[string]func(t testing.TB) *javaServer{
 	"lockkeeper": func(t testing.TB) *javaServer {
 		conf := filepath.Join(t.TempDir(), "zoo.cfg")
-		text := "tickTime=250\nmaxClientCnxns=0\nznode.container.checkIntervalMs=200\n" +
+		text := "tickTime=250\nmaxClientCnxns=0\nextendedTypesEnabled=true\n4lw.commands.whitelist=*\nznode.container.checkIntervalMs=200\n" +
 			"DigestAuthenticationProvider.superDigest=" + withSuper["zookeeper.DigestAuthenticationProvider.superDigest"] + "\n"
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
