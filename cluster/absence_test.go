@@ -266,7 +266,7 @@ func TestAnsweredByUncommittedList(t *testing.T) {
 }
 
 func answeredByUncommittedList(t *testing.T) {
-	f, lead := fleetOf(t, 5)
+	f, _ := fleetOf(t, 5)
 	until(t, "server 1 to lead", func() bool {
 		if f.running[0].Role() == "leader" {
 			return true
@@ -274,7 +274,7 @@ func answeredByUncommittedList(t *testing.T) {
 		Ask(t.Context(), f.net.Host("operator"), "a:1", Request{Transfer: ptr(uint64(1))})
 		return false
 	})
-	lead = 0
+	lead := 0
 	c := (lead + 1) % 5
 	id := uint64(c + 1)
 	var others []int

@@ -191,6 +191,9 @@ func (m *Member) startRaft() error {
 	// due, and before each one how many entries to keep for followers that lag.
 	c.SnapshotThreshold = math.MaxUint64
 	c.TrailingLogs = 1
+	// A leader that is no voter any more becomes a follower, and finds out by itself whether it
+	// was removed (see membership.watch). Raft would end, and this member would not know it.
+	c.ShutdownOnRemove = false
 	// Raft reads so many entries for one message, however long they are.
 	c.MaxAppendEntries = recentEntries
 
@@ -282,7 +285,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 			return nil, err
 		}
 	}
-	if empty && of.Agreed && !rejoining && len(of.First.Servers) > 0 { // also after a crash in the middle
+	if empty && of.Agreed && len(of.First.Servers) > 0 { // also after a crash in the middle
 		if err := s.Bootstrap(of.First); err != nil {
 			return nil, err
 		}

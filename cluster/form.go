@@ -279,6 +279,10 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 			return true, nil
 		}
 		f.cfg.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
+		if err := f.storage().SetRejoining(false); err != nil { // since it asked another cluster for a place
+			f.cannotWrite(f.storage(), err)
+			return true, nil
+		}
 	} else {
 		f.cfg.Log.Info("the cluster has an id now", "cluster", id)
 	}
@@ -413,7 +417,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	// Once it was taken in, it must not add itself again: it may have been removed.
 	back := f.cfg.Join == "" || f.added.Load() || f.storage().Identity().Agreed
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining {
+	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
 	if votes {

@@ -143,8 +143,10 @@ type sender struct {
 }
 
 // keepSenders stops the senders of members that were removed or moved. While this
-// member leads it starts a sender for each other member that has none and has been added for
-// certain. Then it wakes them all: they send a heartbeat, or hang up if this member does not lead.
+// member leads it starts a sender for each other member that has none. A server that this
+// leader is only about to add gets no heartbeat yet: if it is not added in the end, it would
+// take the next leader's answer that it is no member for its removal. Then keepSenders wakes
+// all senders: they send a heartbeat, or hang up if this member does not lead.
 func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
@@ -157,7 +159,7 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, le
 			continue
 		}
 		s := senders[x.ID]
-		if s == nil && leads && p.added(x.ID) {
+		if s == nil && leads && x.ID != p.raft.adding.Load() {
 			s = &sender{x.Addr, newSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			p.wg.Go(func() { p.sendBeats(x.ID, s) })
@@ -166,14 +168,6 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, le
 			s.beat.raise()
 		}
 	}
-}
-
-// added reports whether the entry that made a server a member is committed. Otherwise it may
-// never be a member, and must not get heartbeats: it would take the next leader's answer, that
-// it is no member, for its removal. While entries wait to be applied, that is not known of all
-// members, and only the server that this leader is adding counts as new.
-func (p *pulse) added(id uint64) bool {
-	return p.digests.replica.HasMember(id) || id != p.raft.adding.Load() && p.raft.AppliedIndex() < p.raft.CommitIndex()
 }
 
 // sendBeats sends heartbeats to one member while this one leads. When this one stops

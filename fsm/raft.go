@@ -87,7 +87,6 @@ func (r *Replica) Load(m *Machine) {
 	}
 	r.m, r.view = m, View{r, m}
 	r.note()
-	r.noteMembers()
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Restored()

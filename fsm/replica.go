@@ -79,8 +79,7 @@ type Replica struct {
 
 	noteMu sync.Mutex // locked after mu, and only for a moment
 	notes  [notes]stateDigest
-	newest uint64          // index of the newest note
-	ids    map[uint64]bool // of the members; replaced, never changed
+	newest uint64 // index of the newest note
 
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
@@ -128,25 +127,6 @@ func (r *Replica) DigestAt(index uint64) (digest uint64, ok bool) {
 	defer r.noteMu.Unlock()
 	n := r.notes[index%notes]
 	return n.digest, index != 0 && n.index == index
-}
-
-// noteMembers records who is a member. r.mu must be locked.
-func (r *Replica) noteMembers() {
-	ids := map[uint64]bool{}
-	for _, s := range r.m.members {
-		ids[s.ID] = true
-	}
-	r.noteMu.Lock()
-	r.ids = ids
-	r.noteMu.Unlock()
-}
-
-// HasMember reports whether the server with this id is a member, as far as entries were applied
-// here, or none that says who is a member. Like Newest, it does not wait.
-func (r *Replica) HasMember(id uint64) bool {
-	r.noteMu.Lock()
-	defer r.noteMu.Unlock()
-	return len(r.ids) == 0 || r.ids[id]
 }
 
 // View gives read access to a replica. The replica does not change while a View is used.
@@ -278,7 +258,6 @@ func (r *Replica) Answer(entry []byte, waiters []Waiter) {
 func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	r.mu.Lock()
 	changes := r.m.SetMembers(index, members)
-	r.noteMembers()
 	r.fire(changes)
 	for _, o := range r.observers {
 		o.Changed(&View{r, r.m}, changes)

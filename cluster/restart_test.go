@@ -1,0 +1,364 @@
+package cluster
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+// stuckReport says where two members stand that should have a leader.
+func stuckReport(t *testing.T, f *fleet, is ...int) {
+	for _, i := range is {
+		if m := f.running[i]; m != nil {
+			s, _ := m.Status()
+			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
+		}
+	}
+}
+
+// TestCrashAfterElectionAfterRestart: a member of three was replaced by a new one, server 4, after the others
+// have taken a snapshot. Then all lose power, and only server 4 and one of the others come back. They elect a
+// leader, and server 4 crashes once more while it writes the leader's first entry (or the link fails just
+// then), and comes back at once. The leader sends it no heartbeats, since it has not applied the entry that
+// added it, and Raft no entries, since it waits for the answer to a heartbeat.
+func TestCrashAfterElectionAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			cfg.Peers = first
+			return cfg
+		}
+		for i := range 3 {
+			f.open(i, config(i))
+		}
+		lead := leadOf(t, f)
+		for range 20 {
+			for !f.write(lead) {
+			}
+		}
+		until(t, "all entries", func() bool {
+			return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
+		})
+		for i := range 3 {
+			if err := f.running[i].raft.Snapshot().Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		old := (lead + 1) % 3
+		join := config(3)
+		join.Peers, join.Addr, join.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
+		f.open(3, join)
+		until(t, "another voter", func() bool {
+			s, _ := f.running[3].Status()
+			return len(s.Members) == 4 && voters(s.Members) == 4
+		})
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			for !f.write(lead) {
+			}
+		}
+		time.Sleep(10 * time.Second)
+		for i := range 4 {
+			f.stop(i)
+		}
+		var known atomic.Pointer[Member]
+		var writing, crash atomic.Bool
+		f.disks[3].SetFault(func() error {
+			m := known.Load()
+			for m != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader {
+				writing.Store(true)
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		known.Store(f.open(lead, config(lead)))
+		f.open(3, join)
+		until(t, "the first entry", writing.Load)
+		crash.Store(true)
+		f.stop(3)
+		time.Sleep(200 * time.Millisecond)
+		f.disks[3].SetFault(nil)
+		f.open(3, join)
+		time.Sleep(10 * time.Minute)
+		if !f.write(lead) && !f.write(3) {
+			t.Error("two of three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+			stuckReport(t, f, lead, 3)
+		}
+	})
+}
+
+// TestObserverOwedNoVote: a server was started with the address of a cluster that did not take it in, and is
+// started again as an observer. It does not become a voter.
+func TestObserverOwedNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Peers = first
+			f.open(i, cfg)
+		}
+		lead := leadOf(t, f)
+		for !f.write(lead) {
+		}
+		// Another change is under way, so the first attempt fails.
+		f.running[lead].membership.changing.take()
+		cfg := f.config(3)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
+		m := f.open(3, cfg)
+		until(t, "the question", m.membership.former.asked.Load)
+		time.Sleep(time.Second)
+		f.stop(3)
+		time.Sleep(time.Minute)
+		f.running[lead].membership.changing.give()
+		// The operator corrects the command line.
+		cfg.Observers = []uint64{4}
+		f.open(3, cfg)
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil || find(s.Members, 4).Voter {
+			t.Errorf("server 4 is started as an observer: %v", s.Members)
+		}
+	})
+}
+
+// TestFormedAfterWrongCluster: a new server was given the address of another cluster to join, which has
+// refused it. Then it is started with the right list, and crashes while the cluster is formed.
+func TestFormedAfterWrongCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3) // the wrong cluster
+		addrs := map[uint64]string{1: "p:1", 2: "q:1", 3: "r:1"}
+		disks := []*storage.Memory{storage.NewMemory(), storage.NewMemory(), storage.NewMemory()}
+		config := func(i int) Config {
+			cfg := f.config(0)
+			cfg.ID, cfg.Peers, cfg.Memory = uint64(i+1), addrs, disks[i]
+			cfg.Network = f.net.Host(strings.TrimSuffix(addrs[uint64(i+1)], ":1"))
+			return cfg
+		}
+		open := func(cfg Config) *Member {
+			m := &fleet{t: t, running: make([]*Member, 1)}
+			x := m.open(0, cfg)
+			t.Cleanup(func() { m.stop(0) })
+			return x
+		}
+		wrong := config(0)
+		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
+		m := open(wrong)
+		time.Sleep(time.Minute)
+		if m.membership.gate.lifted() {
+			t.Fatal("it was taken in")
+		}
+		m.Kill()
+		var known atomic.Pointer[Member]
+		disks[0].SetFault(func() error {
+			if m := known.Load(); m != nil && m.raft.storage.Identity().Agreed {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+		m = open(config(0))
+		known.Store(m)
+		others := []*Member{open(config(1)), open(config(2))}
+		until(t, "the crash", func() bool { return m.raft.storage.Identity().Agreed })
+		time.Sleep(100 * time.Millisecond)
+		m.Kill()
+		disks[0].SetFault(nil)
+		m = open(config(0))
+		time.Sleep(10 * time.Minute)
+		for i, m := range append(others, m) {
+			if !m.membership.gate.lifted() {
+				s, _ := m.Status()
+				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
+			}
+		}
+		for _, m := range others {
+			m.Kill()
+		}
+		m.Kill()
+	})
+}
+
+// TestElectedAsObserver: a voter stands for election while its disk writes the list in which it has no vote.
+// It is elected, and that must not be the end of its Raft.
+func TestElectedAsObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 4)
+		until(t, "server 4 to lead", func() bool {
+			if f.running[3].Role() == "leader" {
+				return true
+			}
+			Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Transfer: ptr(uint64(4))})
+			return false
+		})
+		lead = 3
+		x, others := 0, []int{1, 2}
+		time.Sleep(10 * time.Second)
+		leader, m := f.running[lead], f.running[x]
+		changed := func(m *Member) bool {
+			all, err := m.raft.members()
+			is := find(all, 1)
+			return err == nil && len(all) > 0 && !is.Voter
+		}
+		var crash, release, writing atomic.Bool
+		for _, i := range others {
+			f.disks[i].SetFault(func() error {
+				for changed(leader) && leader.raft.State() == raft.Leader && !crash.Load() {
+					time.Sleep(time.Millisecond)
+				}
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				return nil
+			})
+		}
+		f.disks[x].SetFault(func() error {
+			for changed(leader) && !release.Load() {
+				writing.Store(true)
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		go Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Add: &MemberInfo{ID: 1, Addr: "a:1", Voter: false}})
+		until(t, "the list", writing.Load)
+		crash.Store(true)
+		f.stop(lead)
+		for _, i := range others {
+			f.stop(i)
+			f.disks[i].SetFault(nil)
+			f.start(i)
+		}
+		for range 900 {
+			m.contacts.mu.Lock()
+			stood := m.contacts.stood
+			m.contacts.mu.Unlock()
+			if stood > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(20 * time.Millisecond)
+		release.Store(true)
+		time.Sleep(time.Minute)
+		if m.raft.State() == raft.Shutdown {
+			t.Errorf("its Raft has shut down; its fault: %v", fault(m, 0))
+		}
+		f.start(lead)
+		time.Sleep(10 * time.Minute)
+		if !f.write(1) && !f.write(2) && !f.write(3) {
+			t.Error("nothing is acknowledged after ten minutes")
+		}
+		until(t, "its state", func() bool {
+			s, _ := m.Status()
+			y, _ := f.running[1].Status()
+			return s.Index == y.Index
+		})
+	})
+}
+
+// TestAllUpAfterRestart is TestCrashAfterElectionAfterRestart for a cluster that has grown from one server,
+// whose snapshot is of the time before the others were added. All three are up and connected at the end.
+// With "link", no process ends: the leader's connections break once, and are refused for 200 ms.
+func TestAllUpAfterRestart(t *testing.T) {
+	for _, how := range []string{"crash", "link"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { allUpAfterRestart(t, how) })
+		})
+	}
+}
+
+func allUpAfterRestart(t *testing.T, how string) {
+	f := newFleet(t, 3)
+	alone := f.config(0)
+	alone.Peers = map[uint64]string{1: "a:1"}
+	f.open(0, alone)
+	until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
+	for range 20 {
+		for !f.write(0) {
+		}
+	}
+	if err := f.running[0].raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	config := func(i int) Config {
+		cfg := f.config(i)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "a:1"
+		return cfg
+	}
+	for i := 1; i < 3; i++ {
+		f.open(i, config(i))
+	}
+	f.whole()
+	time.Sleep(10 * time.Second)
+	for i := range 3 {
+		f.stop(i)
+	}
+	var known atomic.Pointer[Member]
+	var writing [3]atomic.Bool
+	var crash atomic.Bool
+	for i := 1; i < 3; i++ {
+		f.disks[i].SetFault(func() error {
+			for m := known.Load(); m != nil && known.Load() != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader; {
+				writing[i].Store(true)
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+	}
+	var no atomic.Bool
+	alone.Network = refusing{refusing{alone.Network, "b:1", &no}, "c:1", &no}
+	known.Store(f.open(0, alone))
+	for i := 1; i < 3; i++ {
+		f.open(i, config(i))
+	}
+	until(t, "the first entry", func() bool { return writing[1].Load() && writing[2].Load() })
+	if how == "crash" {
+		crash.Store(true)
+		f.stop(1)
+		f.stop(2)
+		time.Sleep(200 * time.Millisecond)
+		for i := 1; i < 3; i++ {
+			f.disks[i].SetFault(nil)
+			f.open(i, config(i))
+		}
+	} else {
+		no.Store(true)
+		m := known.Load()
+		m.peers.mu.Lock()
+		var ended []net.Conn
+		for c := range m.peers.conns {
+			ended = append(ended, c)
+		}
+		m.peers.mu.Unlock()
+		for _, c := range ended {
+			c.Close()
+		}
+		time.Sleep(200 * time.Millisecond)
+		no.Store(false)
+		known.Store(nil) // the disks are fast again
+		for i := 1; i < 3; i++ {
+			f.disks[i].SetFault(nil)
+		}
+	}
+	time.Sleep(10 * time.Minute)
+	if !f.write(0) && !f.write(1) && !f.write(2) {
+		t.Error("all three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+		stuckReport(t, f, 0, 1, 2)
+	}
+}
