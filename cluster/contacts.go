@@ -101,6 +101,7 @@ type state struct {
 	lastTerm, lastIndex uint64
 	stalled             time.Duration // how long its disk has been blocking a write
 	applied             uint64        // index of the last entry that it has applied; not sent
+	dropped             bool          // it has no vote in its newest list, which may not be committed; not sent
 }
 
 const stateLen = 1 + 3*8 + 4
@@ -507,14 +508,22 @@ func (c *contacts) refusedByMost(now int64, counts bool) bool {
 // have lost the leader and have working disks. To avoid split votes, the members of
 // that majority stand one after another, the one with the longest log first; among
 // equal logs, the lowest id goes first.
+//
+// A member that has no vote in its newest list stands too as long as that list may not be
+// committed: it may be the only one that has the list, and with its longer log it refuses all
+// others. Its own vote does not count. Once it leads, the list is committed, and it steps down.
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
-	if self == nil || !self.Voter || own.stalled >= c.silence/2 {
+	votes := self != nil && self.Voter
+	if !votes && !own.dropped || own.stalled >= c.silence/2 {
 		c.eligible = 0
 		return false
 	}
 	sure := c.sure.Milliseconds()
-	agree, before, running, unheard := 1, 0, false, false
+	agree, before, running, unheard := 0, 0, false, false
+	if votes {
+		agree = 1
+	}
 	for _, x := range c.members {
 		if !x.Voter || x.ID == c.self {
 			continue

@@ -111,6 +111,9 @@ func (p *pulse) run() {
 			servers, members = now.Servers, infos(now)
 		}
 		own := p.state()
+		if self := find(members, p.id); (self == nil || !self.Voter) && len(members) > 0 {
+			own.dropped = p.digests.replica.Votes(p.id)
+		}
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}

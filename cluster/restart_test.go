@@ -196,7 +196,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 // It is elected, and that must not be the end of its Raft.
 func TestElectedAsObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, lead := fleetOf(t, 4)
+		f, _ := fleetOf(t, 4)
 		until(t, "server 4 to lead", func() bool {
 			if f.running[3].Role() == "leader" {
 				return true
@@ -204,7 +204,7 @@ func TestElectedAsObserver(t *testing.T) {
 			Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Transfer: ptr(uint64(4))})
 			return false
 		})
-		lead = 3
+		lead := 3
 		x, others := 0, []int{1, 2}
 		time.Sleep(10 * time.Second)
 		leader, m := f.running[lead], f.running[x]
@@ -361,4 +361,71 @@ func allUpAfterRestart(t *testing.T, how string) {
 		t.Error("all three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
 		stuckReport(t, f, 0, 1, 2)
 	}
+}
+
+// TestLeaderLostWhileRemoving: the leader removes or demotes a voter, and is lost when that one has the new
+// list and the others do not have it yet. Those that remain of four voters (a member of three is being
+// replaced) are a majority of the old list and of the new one. (Those that remain of three are none of the
+// new one, which has two: then the leader has to come back.)
+func TestLeaderLostWhileRemoving(t *testing.T) {
+	for _, how := range []string{"remove", "demote"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { leaderLostWhileRemoving(t, 4, how) })
+		})
+	}
+}
+
+func leaderLostWhileRemoving(t *testing.T, size int, how string) {
+	f, lead := fleetOf(t, size)
+	x := (lead + 1) % size
+	id := uint64(x + 1)
+	var others, up []int
+	for i := range size {
+		if i != lead {
+			up = append(up, i)
+		}
+		if i != lead && i != x {
+			others = append(others, i)
+		}
+	}
+	leader := f.running[lead]
+	changed := func(m *Member) bool {
+		all, err := m.raft.members()
+		is := find(all, id)
+		return err == nil && len(all) > 0 && (is == nil || !is.Voter)
+	}
+	var crash atomic.Bool
+	for _, i := range others {
+		f.disks[i].SetFault(func() error {
+			for changed(leader) && leader.raft.State() == raft.Leader && !crash.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			if crash.Load() {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+	}
+	q := Request{Remove: id}
+	if how == "demote" {
+		q = Request{Add: &MemberInfo{ID: id, Addr: f.peers[id], Voter: false}}
+	}
+	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+	until(t, "the list on the member", func() bool { return changed(f.running[x]) })
+	// A loss of power. All but the leader come back.
+	crash.Store(true)
+	f.stop(lead)
+	for _, i := range others {
+		f.stop(i)
+		f.disks[i].SetFault(nil)
+		f.start(i)
+	}
+	time.Sleep(10 * time.Minute)
+	for _, i := range up {
+		if f.write(i) {
+			return
+		}
+	}
+	t.Errorf("all but the leader have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+	stuckReport(t, f, up...)
 }

@@ -87,6 +87,7 @@ func (r *Replica) Load(m *Machine) {
 	}
 	r.m, r.view = m, View{r, m}
 	r.note()
+	r.noteVoters()
 	r.mu.Unlock()
 	for _, o := range r.observers {
 		o.Restored()

@@ -79,7 +79,8 @@ type Replica struct {
 
 	noteMu sync.Mutex // locked after mu, and only for a moment
 	notes  [notes]stateDigest
-	newest uint64 // index of the newest note
+	newest uint64          // index of the newest note
+	voters map[uint64]bool // the ids of voting members; replaced, never changed
 
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
@@ -127,6 +128,27 @@ func (r *Replica) DigestAt(index uint64) (digest uint64, ok bool) {
 	defer r.noteMu.Unlock()
 	n := r.notes[index%notes]
 	return n.digest, index != 0 && n.index == index
+}
+
+// noteVoters records who votes. r.mu must be locked.
+func (r *Replica) noteVoters() {
+	ids := map[uint64]bool{}
+	for _, s := range r.m.members {
+		if !s.Observer {
+			ids[s.ID] = true
+		}
+	}
+	r.noteMu.Lock()
+	r.voters = ids
+	r.noteMu.Unlock()
+}
+
+// Votes reports whether the server with this id is a voting member, as far as entries were applied
+// here, or none that says who is a member. Like Newest, it does not wait.
+func (r *Replica) Votes(id uint64) bool {
+	r.noteMu.Lock()
+	defer r.noteMu.Unlock()
+	return len(r.voters) == 0 || r.voters[id]
 }
 
 // View gives read access to a replica. The replica does not change while a View is used.
@@ -258,6 +280,7 @@ func (r *Replica) Answer(entry []byte, waiters []Waiter) {
 func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
 	r.mu.Lock()
 	changes := r.m.SetMembers(index, members)
+	r.noteVoters()
 	r.fire(changes)
 	for _, o := range r.observers {
 		o.Changed(&View{r, r.m}, changes)
