@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -170,6 +172,15 @@ func TestClusterServes(t *testing.T) {
 	})
 }
 
+// settle waits until all members have applied the same entries.
+func (m *members) settle() {
+	m.t.Helper()
+	testkit.Eventually(m.t, "the same state everywhere", func() bool {
+		first := m.servers[0].Status().Index
+		return !slices.ContainsFunc(m.servers, func(s *lockkeeper.Server) bool { return s.Status().Index != first })
+	})
+}
+
 // leader waits until a member leads, and returns its index.
 func (m *members) leader() int {
 	m.t.Helper()
@@ -283,6 +294,7 @@ func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
 		for i := range m.servers {
 			clients = append(clients, m.connect(i, 10*time.Second))
 		}
+		m.settle() // an entry that a cut delays makes its member lag
 		silence := func(yes bool) { silent(m, lead, yes) }
 		term := func() uint64 {
 			return must(cluster.Ask(t.Context(), m.net.Host(host((lead+1)%3)), host((lead+1)%3)+":7000", cluster.Request{Status: true}))(t).Term

@@ -100,13 +100,14 @@ func TestAsksAllForItsVote(t *testing.T) {
 		f.lose(4)
 		var slow atomic.Bool
 		slow.Store(true)
+		var m atomic.Pointer[Member]
 		f.disks[4].SetFault(func() error {
-			if slow.Load() && f.running[4] != nil && f.running[4].membership.gate.lifted() {
+			if slow.Load() && m.Load() != nil && m.Load().membership.gate.lifted() {
 				time.Sleep(3 * time.Second)
 			}
 			return nil
 		})
-		f.start(4)
+		m.Store(f.start(4))
 		time.Sleep(5 * time.Second)
 		lead := leadOf(t, f)
 		s, _ := f.running[lead].Status()
