@@ -111,36 +111,38 @@ func TestNothingLeft(t *testing.T) {
 	}
 }
 
-// pausing is a connection that is slow to deliver the next answer after each create and sync, by
-// these numbers of nanoseconds.
-type pausing struct {
-	net.Conn
-	create, sync, next atomic.Int64
-}
+// pausing makes connections that are slow to deliver the next answer after each create and sync,
+// by these numbers of nanoseconds.
+type pausing struct{ create, sync atomic.Int64 }
 
 func (p *pausing) dial(dial dialer) dialer {
 	return func(network, address string, timeout time.Duration) (net.Conn, error) {
-		var err error
-		p.Conn, err = dial(network, address, timeout)
-		return p, err
+		c, err := dial(network, address, timeout)
+		return &pausingConn{Conn: c, p: p}, err
 	}
 }
 
-func (p *pausing) Write(b []byte) (int, error) {
+type pausingConn struct {
+	net.Conn
+	p    *pausing
+	next atomic.Int64
+}
+
+func (c *pausingConn) Write(b []byte) (int, error) {
 	if len(b) >= 12 {
 		switch binary.BigEndian.Uint32(b[8:]) { // after the length of the frame and the xid
 		case 1, 15, 19: // create, create2, createContainer
-			p.next.Add(p.create.Load())
+			c.next.Add(c.p.create.Load())
 		case 9: // sync
-			p.next.Add(p.sync.Load())
+			c.next.Add(c.p.sync.Load())
 		}
 	}
-	return p.Conn.Write(b)
+	return c.Conn.Write(b)
 }
 
-func (p *pausing) Read(b []byte) (int, error) {
-	n, err := p.Conn.Read(b)
-	time.Sleep(time.Duration(p.next.Swap(0)))
+func (c *pausingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	time.Sleep(time.Duration(c.next.Swap(0)))
 	return n, err
 }
 
