@@ -1,8 +1,8 @@
 // Package properties reads files of Java properties, as java.util.Properties.load does.
 //
-// It is not a library because those for Go that were tried differ from Java: in lines that
-// end with CR LF and continue, in a backslash at the end of a file, and in characters outside
-// the first plane of Unicode.
+// magiconair/properties differs from Java in lines that end with CR LF and continue, in a
+// backslash at the end of a file, and in characters outside the first plane of Unicode, so this
+// package does not use it.
 package properties
 
 import (
