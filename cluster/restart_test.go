@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +23,33 @@ func stuckReport(t *testing.T, f *fleet, is ...int) {
 			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
 		}
 	}
+}
+
+// ledBy starts the servers which, again and again until server i wins the first election. known is that
+// server while it is started.
+func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], which []int, config func(i int) Config) {
+	f.t.Helper()
+	for range 30 {
+		known.Store(f.open(i, config(i)))
+		for _, x := range which {
+			if x != i {
+				f.open(x, config(x))
+			}
+		}
+		leader := -1
+		until(f.t, "a leader", func() bool {
+			leader = slices.IndexFunc(which, func(x int) bool { return f.running[x].raft.State() == raft.Leader })
+			return leader >= 0
+		})
+		if which[leader] == i {
+			return
+		}
+		known.Store(nil)
+		for _, x := range which {
+			f.stop(x)
+		}
+	}
+	f.t.Fatalf("server %d never won the first election", i+1)
 }
 
 // TestCrashAfterElectionAfterRestart: a member of three was replaced by a new one, server 4, after the others
@@ -86,8 +114,12 @@ func TestCrashAfterElectionAfterRestart(t *testing.T) {
 			}
 			return nil
 		})
-		known.Store(f.open(lead, config(lead)))
-		f.open(3, join)
+		f.ledBy(lead, &known, []int{lead, 3}, func(i int) Config {
+			if i == 3 {
+				return join
+			}
+			return config(i)
+		})
 		until(t, "the first entry", writing.Load)
 		crash.Store(true)
 		f.stop(3)
@@ -323,10 +355,12 @@ func allUpAfterRestart(t *testing.T, how string) {
 	}
 	var no atomic.Bool
 	alone.Network = refusing{refusing{alone.Network, "b:1", &no}, "c:1", &no}
-	known.Store(f.open(0, alone))
-	for i := 1; i < 3; i++ {
-		f.open(i, config(i))
-	}
+	f.ledBy(0, &known, []int{0, 1, 2}, func(i int) Config {
+		if i == 0 {
+			return alone
+		}
+		return config(i)
+	})
 	until(t, "the first entry", func() bool { return writing[1].Load() && writing[2].Load() })
 	if how == "crash" {
 		crash.Store(true)
