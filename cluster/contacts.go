@@ -29,6 +29,7 @@ type contacts struct {
 	members []MemberInfo
 	peers   map[uint64]*peer
 	heard   heard
+	newer   uint64 // the newest term for which another member has refused a heartbeat of this one
 
 	// The state of this member is at least as new as the leader's was at current. When
 	// the entry at index aim is applied here, current becomes aimed. Both are running
@@ -240,6 +241,22 @@ func (c *contacts) reachedLocked(p *peer, asked moment) {
 	p.refused = false
 }
 
+// outdated notes that another member refused a heartbeat of this one, since it has begun a
+// later term. Raft may not have noticed: its main goroutine may be waiting for a stuck disk, and
+// the new leader's own heartbeats may not arrive here. outdated reports whether that is news.
+func (c *contacts) outdated(term uint64) (news bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	news = term > c.newer
+	c.newer = max(c.newer, term)
+	return news
+}
+
+// leads reports whether this member leads, and knows of no later term, in which another may.
+func (c *contacts) leads(own *state) bool {
+	return own.leads && max(c.heard.term, c.newer) <= own.term
+}
+
 // refused notes that another member's address refused a connection.
 func (c *contacts) refused(id uint64) {
 	c.mu.Lock()
@@ -371,7 +388,7 @@ func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }
 func (c *contacts) state(s state) state {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.leads = s.leads && c.heard.term <= s.term
+	s.leads = c.leads(&s)
 	s.lost = !s.leads && (c.lost(s.term) || c.useless())
 	s.candidate = s.candidate && c.heard.term < s.term // Raft does not always notice that another was elected
 	return s
@@ -394,8 +411,7 @@ func (c *contacts) caughtUp(ran int64) {
 	c.current = max(c.current, ran)
 }
 
-// behind reports whether the state of this member, which does not lead, may be older
-// than reads are promised to be.
+// behind reports whether the state of this member may be older than reads are promised to be.
 func (c *contacts) behind(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -408,7 +424,7 @@ func (c *contacts) behindAt(ran int64) bool {
 
 // verdict is a member's view of its cluster at one look.
 type verdict struct {
-	leads      bool // this member leads, and has heard of no leader with a later term
+	leads      bool // this member leads, and has heard of no later term
 	lost       bool // this member knows no leader
 	noMajority bool // a majority cannot be reached
 	stuck      bool // this member's disk is stuck, but there is a working leader
@@ -427,13 +443,13 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 		c.begun = now
 	}
 	c.term = own.term
-	leads := own.leads && c.heard.term <= own.term
+	leads := c.leads(&own)
 	if leads || c.heard.term >= own.term {
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
 	c.keepUp(own.applied)
-	if leads {
-		c.current = c.ran
+	if leads { // nobody else can have committed anything while a majority accepted this leader
+		c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))
 	}
 	v.behind = c.behindAt(c.ran)
 	v.leads, v.lost = leads, !leads && c.lost(own.term)

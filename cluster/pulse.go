@@ -260,6 +260,8 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
 			p.judge(to, binary.BigEndian.Uint64(answer[8:]), binary.BigEndian.Uint64(answer[16:]))
+		} else if p.contacts.outdated(newest) {
+			p.look()
 		}
 	}
 }

@@ -192,7 +192,7 @@ func (s *service) run() {
 			reason, lost = "no majority can be reached", true
 		case seen.stuck:
 			reason, lost = "the disk is stuck", true
-		case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):
+		case serving && s.clustered && s.contacts.behind(s.nowMs()):
 			reason = "this member lags behind the leader"
 		}
 		switch {

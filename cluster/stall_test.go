@@ -8,7 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // stuckSnapshots cannot be listed until hold is closed.
@@ -134,6 +136,47 @@ func TestStuckDeleting(t *testing.T) {
 		time.Sleep(leader.contacts.silence + time.Second)
 		if other.raft.State() != raft.Leader && members[(lead+2)%3].raft.State() != raft.Leader {
 			t.Error("no other member leads")
+		}
+	})
+}
+
+// TestReplacedWhileStuck: the leader's disk is stuck, so Raft does not notice that another was
+// elected, and that one cannot reach it. The third member answers its heartbeats. It stops
+// serving before its state is older than promised.
+func TestReplacedWhileStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 5)
+		lead := leadOf(t, f)
+		other := (lead + 1) % 3
+		if lead != 0 {
+			other = 0 // of equals, the one with the lowest id stands first
+		}
+		old := f.running[lead]
+		until(t, "clients", func() bool { return <-old.Serving() })
+		until(t, "equal logs", func() bool {
+			return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
+		})
+		release := make(chan struct{})
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		defer close(release)
+		f.cutBetween(lead, other, true)
+		old.Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		for !f.write(other) {
+		}
+		since := time.Now()
+		for serving := true; serving; {
+			select {
+			case serving = <-old.Serving():
+			case <-time.After(time.Minute):
+				t.Fatal("it goes on serving")
+			}
+		}
+		if took, limit := time.Since(since), unheardLimit*old.contacts.silence; took > limit {
+			t.Errorf("it stopped serving after %v, more than %v", took, limit)
+		}
+		if old.raft.State() != raft.Leader {
+			t.Error("its Raft has noticed")
 		}
 	})
 }
