@@ -454,6 +454,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	select {
 	case <-m.server().Ready():
 		s.h.fault("member %d has joined", m.id)
+		s.wg.Go(func() { s.awaitJoined(m) }) // it gets its vote when it has caught up
 	case <-time.After(time.Minute):
 		// It may apply entries more slowly than others write them. And other faults may
 		// have kept it out; that it joins after them is checked at the end.
