@@ -647,6 +647,11 @@ func (s *sim) recovery() {
 	if s.answered() < acked+50 {
 		s.h.violate("recovery", "only %d requests were answered in the minute after the last fault", s.answered()-acked)
 	}
+	// A member that joined late gets its vote when it has the log, which takes up to two minutes
+	// over the narrowest links.
+	for deadline := time.Now().Add(3 * time.Minute); !s.settled() && time.Now().Before(deadline); {
+		time.Sleep(100 * time.Millisecond)
+	}
 	time.Sleep(5 * time.Second) // for sessions to end and watches to fire without faults
 	s.h.WorkEnded = s.h.now()
 	close(s.done)
