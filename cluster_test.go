@@ -182,6 +182,16 @@ func (m *members) settle() {
 }
 
 // leader waits until a member leads, and returns its index.
+// cutOff cuts or heals all ways between a member and the others.
+func (m *members) cutOff(one int, cut bool) {
+	for i := range m.servers {
+		if i != one {
+			m.net.Cut(host(one), host(i), cut)
+			m.net.Cut(host(i), host(one), cut)
+		}
+	}
+}
+
 func (m *members) leader() int {
 	m.t.Helper()
 	for range 1000 {
@@ -273,14 +283,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 func TestClusterSilence(t *testing.T) {
 	for how, silence := range map[string]func(m *members, lead int, yes bool){
 		"paused": func(m *members, lead int, yes bool) { m.net.Pause(host(lead), yes) },
-		"cut off": func(m *members, lead int, yes bool) {
-			for i := range m.servers {
-				if i != lead {
-					m.net.Cut(host(lead), host(i), yes)
-					m.net.Cut(host(i), host(lead), yes)
-				}
-			}
-		},
+		"cut off": (*members).cutOff,
 	} {
 		t.Run(how, func(t *testing.T) { testSilence(t, silence) })
 	}
@@ -320,6 +323,55 @@ func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
 		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("a write waited %v", took)
 		}
+	})
+}
+
+// TestClusterShortCuts: two cuts that are shorter than an election timeout follow one another while
+// entries are on their way. TCP sends what is lost again long after each cut. No member lags so
+// much that it closes its clients' connections.
+func TestClusterShortCuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		lead := m.leader()
+		var clients []*rawclient.Client
+		for i := range m.servers {
+			clients = append(clients, m.connect(i, 10*time.Second))
+		}
+		writer := m.connect(lead, 10*time.Second)
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(10 * time.Millisecond):
+				}
+				if _, err := writer.Create(fmt.Sprintf("/n%d", i), nil, 0); err != nil {
+					t.Errorf("a write: %v", err)
+					return
+				}
+			}
+		})
+		for pause := electionTimeout / 4; pause < electionTimeout; pause += electionTimeout / 20 {
+			for range 2 {
+				m.cutOff(lead, true)
+				time.Sleep(71 * electionTimeout / 100)
+				m.cutOff(lead, false)
+				time.Sleep(pause)
+			}
+			time.Sleep(5 * time.Second)
+			for i, c := range clients {
+				if err := c.Ping(); err != nil {
+					t.Errorf("client of %d: %v", i, err)
+				}
+			}
+			if t.Failed() {
+				break
+			}
+		}
+		close(stop)
+		wg.Wait()
 	})
 }
 

@@ -23,6 +23,8 @@ type contacts struct {
 	times
 	round atomic.Uint64 // number of the newest question whether this member still leads; see ask
 
+	redials atomic.Int64 // how often a leader's heartbeats have come over another connection than before
+
 	mu      sync.Mutex
 	ran     int64 // running time in ms; see tick
 	ticked  int64 // when tick was last called, by the real clock
@@ -285,6 +287,9 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 		return false
 	}
 	news = h.conn != c.heard.conn || h.term != c.heard.term || h.stalled >= c.silence != (c.heard.stalled >= c.silence)
+	if h.conn != c.heard.conn {
+		c.redials.Add(1)
+	}
 	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
 	c.heard = h
 	if p := c.peers[h.id]; p != nil {

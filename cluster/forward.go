@@ -55,7 +55,7 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 		p.link.link = nil
 	}
 	silence := p.index.contacts.silence
-	ctx, cancel := context.WithTimeout(p.peers.ctx, silence)
+	ctx, cancel := context.WithCancel(p.peers.ctx)
 	defer cancel()
 	p.wg.Go(func() {
 		select {
@@ -64,14 +64,14 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := p.peers.dial(ctx, lead.addr, kindForward, lead.id)
+	c, err := p.peers.dialAgain(ctx, lead.addr, kindForward, lead.id, silence)
 	if err != nil {
 		return nil, err
 	}
 	c = patient{c, 0, silence}
 	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	p.link.link = l
-	p.wg.Go(func() { l.watch(silence / looks) })
+	p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.redials) })
 	p.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
@@ -111,7 +111,11 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 // something waits for the leader, and it has been silent over the link for the election
 // timeout. It may have no answer to give yet, so it is asked whether it is alive. every is a
 // quarter of the timeout. Time in which this process is paused does not count.
-func (l *link) watch(every time.Duration) {
+//
+// If the leader has connected again for its heartbeats meanwhile, a quarter of the timeout is
+// enough (see transport.redial). redials counts how often it has.
+func (l *link) watch(every time.Duration, redials *atomic.Int64) {
+	before := redials.Load()
 	for asked, quiet := false, 0; ; {
 		select {
 		case <-time.After(every):
@@ -120,10 +124,11 @@ func (l *link) watch(every time.Duration) {
 		}
 		if l.came.Swap(false) {
 			asked, quiet = false, 0
+			before = redials.Load()
 		} else if asked {
 			quiet++
 		}
-		if quiet == looks {
+		if quiet == looks || quiet > 0 && redials.Load() != before {
 			l.c.Close()
 			return
 		}

@@ -338,6 +338,21 @@ func (p *peerPort) dial(ctx context.Context, addr string, kind byte, to uint64) 
 	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, term: p.term(), addr: p.addr}, p.warn)
 }
 
+// dialAgain is dial, within timeout, in up to three attempts: if TCP's first packet is lost, it
+// sends the next one after a second, and then waits for longer and longer.
+func (p *peerPort) dialAgain(ctx context.Context, addr string, kind byte, to uint64, timeout time.Duration) (c net.Conn, err error) {
+	for _, patience := range []time.Duration{timeout / 4, timeout / 4, timeout / 2} {
+		attempt, cancel := context.WithTimeout(ctx, patience)
+		c, err = p.dial(attempt, addr, kind, to)
+		late := attempt.Err() != nil
+		cancel()
+		if err == nil || !late || ctx.Err() != nil {
+			break
+		}
+	}
+	return c, err
+}
+
 // raftLayer implements [raft.StreamLayer] on the peer port.
 type raftLayer struct{ *peerPort }
 
@@ -357,9 +372,7 @@ func (l raftLayer) Close() error { return nil } // the peer port is closed by it
 func (l raftLayer) Addr() net.Addr { return peerAddr(l.addr) }
 
 func (l raftLayer) Dial(addr raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, timeout)
-	defer cancel()
-	return l.dial(ctx, string(addr), kindRaft, l.idOf(string(addr)))
+	return l.dialAgain(l.ctx, string(addr), kindRaft, l.idOf(string(addr)), timeout)
 }
 
 // peerAddr is an address as the configuration gives it.

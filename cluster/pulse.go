@@ -229,6 +229,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			wrong = p.digests.wrong(to)
 		}
 		binary.BigEndian.PutUint64(beat[32:], wrong)
+		p.transport.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -236,6 +237,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			if instead, err = p.await(c, answer[:], other); instead != nil {
 				hangUp()
 				c, works = instead, false
+				p.transport.redial(s.addr)
 				s.beat.raise()
 				continue
 			}

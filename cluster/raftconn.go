@@ -24,9 +24,11 @@ import (
 type raftConn struct {
 	net.Conn
 	t       *transport
-	answers bool // this side answers; the other one sends the messages
+	answers bool   // this side answers; the other one sends the messages
+	to      string // if not answers: the other side's address
 
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
+	still   atomic.Bool  // nothing has moved since transport.watch was called; see wrote
 	reading atomic.Bool
 	writing atomic.Bool
 	begun   atomic.Bool // if answers: bytes of a message have come since the last answer
@@ -40,13 +42,14 @@ type raftConn struct {
 }
 
 const (
-	looks    = 4         // of watchConns within the election timeout
-	oneWrite = 256 << 10 // bytes that may take an election timeout to be sent
+	looks    = 4        // of watchConns within the election timeout
+	oneWrite = 64 << 10 // bytes that may take an election timeout to be sent
 )
 
-func (t *transport) newConn(c net.Conn, answers bool) *raftConn {
-	r := &raftConn{Conn: c, t: t, answers: answers, turn: newTurn()}
-	if !answers {
+// newConn returns a connection that was dialed to the address to, or accepted if to is empty.
+func (t *transport) newConn(c net.Conn, to string) *raftConn {
+	r := &raftConn{Conn: c, t: t, answers: to == "", to: to, turn: newTurn()}
+	if !r.answers {
 		r.in = bufio.NewReader(c)
 	}
 	t.conns.mu.Lock()
@@ -71,7 +74,7 @@ func (c *raftConn) Close() error {
 
 // Read implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *raftConn) Read(p []byte) (n int, err error) {
-	c.quiet.Store(0)
+	c.moves()
 	c.reading.Store(true)
 	if c.answers {
 		n, err = c.Conn.Read(p)
@@ -82,7 +85,7 @@ func (c *raftConn) Read(p []byte) (n int, err error) {
 	} else {
 		n, err = c.readFrame(p)
 	}
-	c.quiet.Store(0)
+	c.moves()
 	c.reading.Store(false)
 	return n, c.cause(err)
 }
@@ -93,7 +96,7 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		c.quiet.Store(0)
+		c.moves()
 		c.frame = int(binary.BigEndian.Uint32(head))
 		c.in.Discard(4)
 	}
@@ -104,7 +107,7 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 
 // Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *raftConn) Write(p []byte) (n int, err error) {
-	c.quiet.Store(0)
+	c.wrote()
 	c.writing.Store(true)
 	defer c.writing.Store(false)
 	if c.answers {
@@ -120,7 +123,7 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
 		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
-		c.quiet.Store(0)
+		c.wrote()
 		n += m
 	}
 	return n, c.cause(err)
@@ -134,12 +137,32 @@ func (c *raftConn) cause(err error) error {
 	return err
 }
 
+// moves notes that bytes move, or that a read or write begins.
+func (c *raftConn) moves() {
+	c.quiet.Store(0)
+	c.still.Store(false)
+}
+
+// wrote notes that bytes are written, or will be. They may go no further than to TCP's buffer, so
+// they say nothing while this side waits for an answer.
+func (c *raftConn) wrote() {
+	c.quiet.Store(0)
+	if !c.reading.Load() {
+		c.still.Store(false)
+	}
+}
+
+// waits reports whether this side waits for the other one.
+func (c *raftConn) waits() bool {
+	return c.writing.Load() || c.reading.Load() && (!c.answers || c.begun.Load())
+}
+
 // look is called four times in an election timeout. It gives a sign of life if the other
 // side may be waiting for an answer, and reports whether the connection must be closed.
 func (c *raftConn) look() bool {
 	reading := c.reading.Load()
 	quiet := c.quiet.Add(1)
-	waits := c.writing.Load() || reading && (!c.answers || c.begun.Load())
+	waits := c.waits()
 	most := c.t.idleLooks()
 	if c.answers {
 		// This goroutine of Raft's reads whenever it has nothing else to do.
@@ -210,6 +233,32 @@ func (t *transport) hangUp(from uint64) {
 	}
 }
 
+// watch notes that a heartbeat is about to be sent to an address; see redial.
+func (t *transport) watch(addr string) {
+	t.conns.mu.Lock()
+	defer t.conns.mu.Unlock()
+	for c := range t.conns.open {
+		if c.to == addr {
+			c.still.Store(true)
+		}
+	}
+}
+
+// redial closes the connections to an address over which nothing has come or gone since the last
+// call of watch, although this side waits. The heartbeat that was sent then was not answered, but
+// a new connection was: after a short cut, TCP may wait for as long again before it sends what
+// was lost.
+func (t *transport) redial(addr string) {
+	t.conns.mu.Lock()
+	defer t.conns.mu.Unlock()
+	for c := range t.conns.open {
+		if c.to == addr && c.waits() && c.still.Load() {
+			c.late.Store(true)
+			t.wg.Go(func() { c.Close() }) // as in watchConns
+		}
+	}
+}
+
 // watchedLayer is a raftLayer whose connections are watched.
 type watchedLayer struct {
 	raftLayer
@@ -221,7 +270,7 @@ func (l watchedLayer) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.t.newConn(c, true), nil
+	return l.t.newConn(c, ""), nil
 }
 
 func (l watchedLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
@@ -229,5 +278,5 @@ func (l watchedLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return l.t.newConn(c, false), nil
+	return l.t.newConn(c, string(addr)), nil
 }
