@@ -330,49 +330,50 @@ func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
 // entries are on their way. TCP sends what is lost again long after each cut. No member lags so
 // much that it closes its clients' connections.
 func TestClusterShortCuts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
-		lead := m.leader()
-		var clients []*rawclient.Client
-		for i := range m.servers {
-			clients = append(clients, m.connect(i, 10*time.Second))
-		}
-		writer := m.connect(lead, 10*time.Second)
-		var wg sync.WaitGroup
-		stop := make(chan struct{})
-		wg.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				case <-time.After(10 * time.Millisecond):
-				}
-				if _, err := writer.Create(fmt.Sprintf("/n%d", i), nil, 0); err != nil {
-					t.Errorf("a write: %v", err)
-					return
-				}
-			}
+	for pause := electionTimeout / 4; pause < electionTimeout; pause += electionTimeout / 8 {
+		t.Run(pause.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testShortCuts(t, pause) })
 		})
-		for pause := electionTimeout / 4; pause < electionTimeout; pause += electionTimeout / 20 {
-			for range 2 {
-				m.cutOff(lead, true)
-				time.Sleep(71 * electionTimeout / 100)
-				m.cutOff(lead, false)
-				time.Sleep(pause)
+	}
+}
+
+func testShortCuts(t *testing.T, pause time.Duration) {
+	m := startMembers(t, 3, nil)
+	lead := m.leader()
+	var clients []*rawclient.Client
+	for i := range m.servers {
+		clients = append(clients, m.connect(i, 10*time.Second))
+	}
+	writer := m.connect(lead, 10*time.Second)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
 			}
-			time.Sleep(5 * time.Second)
-			for i, c := range clients {
-				if err := c.Ping(); err != nil {
-					t.Errorf("client of %d: %v", i, err)
-				}
-			}
-			if t.Failed() {
-				break
+			if _, err := writer.Create(fmt.Sprintf("/n%d", i), nil, 0); err != nil {
+				t.Errorf("a write: %v", err)
+				return
 			}
 		}
-		close(stop)
-		wg.Wait()
 	})
+	for range 2 {
+		m.cutOff(lead, true)
+		time.Sleep(71 * electionTimeout / 100)
+		m.cutOff(lead, false)
+		time.Sleep(pause)
+	}
+	time.Sleep(2 * time.Second)
+	for i, c := range clients {
+		if err := c.Ping(); err != nil {
+			t.Errorf("client of %d: %v", i, err)
+		}
+	}
+	close(stop)
+	wg.Wait()
 }
 
 // TestClusterStuckDisk: a leader whose disk is stuck is replaced. A follower whose disk is

@@ -23,7 +23,7 @@ type contacts struct {
 	times
 	round atomic.Uint64 // number of the newest question whether this member still leads; see ask
 
-	redials atomic.Int64 // how often a leader's heartbeats have come over another connection than before
+	gaps atomic.Int64 // how often a leader's heartbeat has come late, or over another connection than before
 
 	mu      sync.Mutex
 	ran     int64 // running time in ms; see tick
@@ -287,8 +287,8 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 		return false
 	}
 	news = h.conn != c.heard.conn || h.term != c.heard.term || h.stalled >= c.silence != (c.heard.stalled >= c.silence)
-	if h.conn != c.heard.conn {
-		c.redials.Add(1)
+	if h.conn != c.heard.conn || c.ran-c.heard.ran >= c.silence.Milliseconds()/4 {
+		c.gaps.Add(1)
 	}
 	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
 	c.heard = h

@@ -71,7 +71,7 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 	c = patient{c, 0, silence}
 	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	p.link.link = l
-	p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.redials) })
+	p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.gaps) })
 	p.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
@@ -112,10 +112,10 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 // timeout. It may have no answer to give yet, so it is asked whether it is alive. every is a
 // quarter of the timeout. Time in which this process is paused does not count.
 //
-// If the leader has connected again for its heartbeats meanwhile, a quarter of the timeout is
-// enough (see transport.redial). redials counts how often it has.
-func (l *link) watch(every time.Duration, redials *atomic.Int64) {
-	before := redials.Load()
+// If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
+// (see transport.redial). gaps is contacts.gaps.
+func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
+	before := gaps.Load()
 	for asked, quiet := false, 0; ; {
 		select {
 		case <-time.After(every):
@@ -124,11 +124,11 @@ func (l *link) watch(every time.Duration, redials *atomic.Int64) {
 		}
 		if l.came.Swap(false) {
 			asked, quiet = false, 0
-			before = redials.Load()
+			before = gaps.Load()
 		} else if asked {
 			quiet++
 		}
-		if quiet == looks || quiet > 0 && redials.Load() != before {
+		if quiet == looks || quiet > 0 && gaps.Load() != before {
 			l.c.Close()
 			return
 		}

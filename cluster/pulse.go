@@ -257,6 +257,9 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.doubts.Add(1)
 		}
 		works = true
+		if p.moment().ran-asked.ran >= p.contacts.silence.Milliseconds()/4 {
+			p.transport.redial(s.addr)
+		}
 		p.transport.hasReturned(to)
 		if newest <= term {
 			p.contacts.followed(to, asked)

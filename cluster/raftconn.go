@@ -28,7 +28,8 @@ type raftConn struct {
 	to      string // if not answers: the other side's address
 
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
-	still   atomic.Bool  // nothing has moved since transport.watch was called; see wrote
+	still   atomic.Bool  // nothing has moved since transport.watch was called
+	piped   atomic.Bool  // it is a pipeline: messages are sent while answers are awaited
 	reading atomic.Bool
 	writing atomic.Bool
 	begun   atomic.Bool // if answers: bytes of a message have come since the last answer
@@ -107,8 +108,11 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 
 // Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *raftConn) Write(p []byte) (n int, err error) {
-	c.wrote()
+	c.moves()
 	c.writing.Store(true)
+	if c.reading.Load() {
+		c.piped.Store(true)
+	}
 	defer c.writing.Store(false)
 	if c.answers {
 		c.turn.take()
@@ -123,7 +127,7 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		var m int
 		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
-		c.wrote()
+		c.moves()
 		n += m
 	}
 	return n, c.cause(err)
@@ -141,15 +145,6 @@ func (c *raftConn) cause(err error) error {
 func (c *raftConn) moves() {
 	c.quiet.Store(0)
 	c.still.Store(false)
-}
-
-// wrote notes that bytes are written, or will be. They may go no further than to TCP's buffer, so
-// they say nothing while this side waits for an answer.
-func (c *raftConn) wrote() {
-	c.quiet.Store(0)
-	if !c.reading.Load() {
-		c.still.Store(false)
-	}
 }
 
 // waits reports whether this side waits for the other one.
@@ -244,15 +239,16 @@ func (t *transport) watch(addr string) {
 	}
 }
 
-// redial closes the connections to an address over which nothing has come or gone since the last
-// call of watch, although this side waits. The heartbeat that was sent then was not answered, but
-// a new connection was: after a short cut, TCP may wait for as long again before it sends what
-// was lost.
+// redial closes the connections to an address on which this side waits, after a heartbeat has been
+// answered late or needed a new connection. After a short cut, TCP may wait for as long again
+// before it sends what was lost. It spares a long message if something has moved since the last
+// call of watch, before that heartbeat was sent. In a pipeline, that says nothing: bytes that are
+// written go to TCP's buffer, and answers to earlier messages may come late.
 func (t *transport) redial(addr string) {
 	t.conns.mu.Lock()
 	defer t.conns.mu.Unlock()
 	for c := range t.conns.open {
-		if c.to == addr && c.waits() && c.still.Load() {
+		if c.to == addr && c.waits() && (c.still.Load() || c.piped.Load()) {
 			c.late.Store(true)
 			t.wg.Go(func() { c.Close() }) // as in watchConns
 		}
