@@ -122,7 +122,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(gate)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed, m.contacts.lives)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
@@ -139,6 +139,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindBeat:    m.pulse.takeBeats,
 		}
 		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
+		m.peers.ran = func() int64 { return m.pulse.moment().ran }
 	}
 	return m
 }
