@@ -59,7 +59,9 @@ use --shared or hold Curator's read/write lock for reading, but never at the sam
 a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
 lock, whose clients do not see a mutex.
 
-CMD runs in a process group of its own, and gets
+CMD is found and executed as by a shell, so a script needs no #!. It has the files that
+the user has handed over, such as the descriptor 3 of 3>out, and runs in a process
+group of its own. It gets
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -151,9 +153,9 @@ var fates = map[procgroup.Fate]string{
 // becomeCommand is the process of lock run's command before it executes it.
 func becomeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(2),
+		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(3),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := procgroup.Become(args[0], args[1:]); err != nil {
+			if err := procgroup.Become(args); err != nil {
 				return cannotRun(err)
 			}
 			return nil
@@ -205,10 +207,12 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(command[0], command[1:]...)
-	if cmd.Err != nil {
-		return cannotRun(cmd.Err)
+	file, err := procgroup.LookPath(command[0])
+	if err != nil {
+		return cannotRun(err)
 	}
+	cmd := exec.Command(file)
+	cmd.Args = command
 	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), c.ErrOrStderr()
 	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
 		cmd.Stdin = os.Stdin
