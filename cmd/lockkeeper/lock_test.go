@@ -359,7 +359,7 @@ func TestLockUsage(t *testing.T) {
 		"lock ls a b":                  "usage: lockkeeper lock ls",
 		"lock ls a":                    `"a" is not the path of a znode`,
 		"lock ls /a/":                  `"/a/" is not the path of a znode`,
-		"lock ls --server a":           "--server: ",
+		"lock ls --server a:b":         "--server: ",
 		"lock ls --server=":            "--server: no server given",
 		"lock ls --auth digest":        "--auth: it must be SCHEME:IDENTITY",
 		"lock break":                   "usage: lockkeeper lock break",

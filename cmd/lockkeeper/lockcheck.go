@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockkeeper/lockkeeper/internal/locks"
-	"github.com/lockkeeper/lockkeeper/internal/lockscan"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -144,11 +143,11 @@ func (s *look) problems(ctx context.Context, root string) ([]locks.Problem, erro
 		return nil, err
 	}
 	all := s.Locks(false)
-	s.words = lockscan.Ask(ctx, s.servers, "cons", "wchp", "wchs")
+	s.ask(ctx, "cons", "wchp", "wchs")
 	if config, _, err := s.Conn().Get(znode.ConfigPath); err == nil {
 		s.words.KnowMembers(string(config), len(s.servers))
 	}
-	problems := locks.Check(all, s.words.Watched)
+	problems := locks.Check(all, func(session int64) ([]string, bool) { return s.Watched(s.words, session) })
 	if !s.words.Complete("wchp") && s.words.Complete("wchs") {
 		if waiting := locks.Watchers(all); s.words.Total < waiting {
 			problems = append(problems, locks.Problem{Fault: locks.Unwatched, Path: root, Harm: true,

@@ -66,7 +66,7 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 	}
 	stdout, stderr := c.OutOrStdout(), c.ErrOrStderr()
 	if !watch {
-		s.words = lockscan.Ask(first, s.servers, "cons", "dump")
+		s.ask(first, "cons", "dump")
 		l := s.listing(root, o.all)
 		if o.json {
 			return json.NewEncoder(stdout).Encode(l)
@@ -120,7 +120,7 @@ func (s *look) meet(ctx context.Context, all bool) {
 	if !slices.ContainsFunc(present, func(id int64) bool { _, ok := known[id]; return !ok && id != 0 }) {
 		return
 	}
-	s.words = lockscan.Ask(ctx, s.servers, "cons")
+	s.ask(ctx, "cons")
 	for _, id := range present { // what is unknown now is not asked for again
 		if _, ok := s.words.Clients[id]; !ok {
 			s.words.Clients[id] = known[id]

@@ -199,11 +199,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err := o.check(c.Flags()); err != nil {
 		return err
 	}
-	servers, err := serverList(c.Flags(), "server")
-	if err != nil {
-		return err
-	}
-	auth, err := o.identify(c.Flags())
+	to, err := o.target(c.Flags())
 	if err != nil {
 		return err
 	}
@@ -226,8 +222,9 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	defer signal.Stop(signals)
 
 	r := newLockRun(o, at)
-	r.servers, r.stderr, r.signals = servers, c.ErrOrStderr(), signals
-	if err := r.open(auth); err != nil {
+	r.to, r.stderr, r.signals = to, c.ErrOrStderr(), signals
+	r.dialer.Base, r.to.options.Dial = to.options.Dialer.DialTimeout, r.dial
+	if err := r.open(); err != nil {
 		return err
 	}
 	defer r.conn.Close()
@@ -251,7 +248,7 @@ func cannotRun(err error) error {
 type lockRun struct {
 	o       *runOptions
 	at      string
-	servers []string
+	to      target
 	stderr  io.Writer
 	signals <-chan os.Signal
 	clock   *sleepClock
@@ -316,7 +313,7 @@ func ended(s os.Signal) error {
 }
 
 // open opens the session.
-func (r *lockRun) open(auth func(*zk.Conn) error) error {
+func (r *lockRun) open() error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.o.connect)
 	defer cancel()
 	type opened struct {
@@ -325,7 +322,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 	}
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Dial: r.dial})
+		conn, err := lockscan.Connect(ctx, r.to.servers, r.o.session, r.to.options)
 		done <- opened{conn, err}
 	}()
 	select {
@@ -346,7 +343,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 // lockKind returns how to take the lock: waiting for it, or not.
 func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
 	options := []lock.Option{lock.WithDialer(&r.dialer), lock.WithData([]byte(describeSelf()))}
-	try := r.o.try
+	try, at := r.o.try, r.to.chroot+r.at
 	choose := func(wait, once func(context.Context) (*lock.Held, error)) func(context.Context) (*lock.Held, error) {
 		if try {
 			return once
@@ -355,13 +352,13 @@ func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
 	}
 	switch {
 	case r.o.shared:
-		m := lock.NewRW(r.conn, r.at, options...)
+		m := lock.NewRW(r.conn, at, options...)
 		return choose(m.RLock, m.TryRLock)
 	case r.o.slots > 0:
-		m := lock.NewSemaphore(r.conn, r.at, r.o.slots, options...)
+		m := lock.NewSemaphore(r.conn, at, r.o.slots, options...)
 		return choose(m.Lock, m.TryLock)
 	}
-	m := lock.New(r.conn, r.at, options...)
+	m := lock.New(r.conn, at, options...)
 	return choose(m.Lock, m.TryLock)
 }
 
@@ -428,7 +425,7 @@ func (r *lockRun) take() (*lock.Held, error) {
 
 // holders says who holds the lock, or nothing.
 func (r *lockRun) holders() string {
-	s := lockscan.On(r.conn)
+	s := lockscan.On(r.conn, r.to.chroot)
 	if err := s.Scan(context.Background(), r.at, false); err != nil {
 		return ""
 	}
@@ -438,7 +435,8 @@ func (r *lockRun) holders() string {
 			continue
 		}
 		h := &l.Holders[0]
-		look := look{Scanner: s, words: lockscan.Ask(context.Background(), r.servers, "cons")}
+		look := look{Scanner: s, servers: r.to.servers, dialer: r.to.options.Dialer}
+		look.ask(context.Background(), "cons")
 		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
 		if n := len(l.Holders) - 1; n > 0 {
 			text += fmt.Sprintf(", and %d more with it", n)
