@@ -351,6 +351,52 @@ func TestLockCheckCounts(t *testing.T) {
 	}
 }
 
+// TestLockOdd: lock run waits behind entries of no known library, and says so; lock ls shows
+// them, lock check finds those that stay, and lock break removes them.
+func TestLockOdd(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons", "dump", "wchp")
+	conn := client(t, s.Addr())
+	ls := func() string {
+		t.Helper()
+		_, out := shell(t, "lock ls --server "+s.Addr())
+		return out
+	}
+	for _, c := range []struct {
+		name   string
+		flags  int32
+		says   string
+		orphan bool
+	}{
+		{"lock-", zk.FlagSequence, "lock-0000000000, of nobody (the znode is not ephemeral), since ", true},
+		{"x-lock-", zk.FlagSequence | zk.FlagEphemeral, "x-lock-0000000000, of session " + locks.ID(conn.SessionID()) + " (client 127.0.0.1:", false},
+		{"01234567-89ab-cdef-0123-456789abcdef-lock-", zk.FlagSequence | zk.FlagEphemeral, "no known library makes such names", false},
+	} {
+		node(t, conn, "/odd/"+c.name, c.flags)
+		node(t, conn, "/odd/n-", zk.FlagSequence|zk.FlagEphemeral) // of something else
+		at := "/odd/" + c.name + "0000000000"
+		code, out := shell(t, "lock run --server "+s.Addr()+" --timeout 1s /odd -- true")
+		if code != exitNotHeld || !strings.Contains(out, "waiting for /odd: first in its queue is "+c.name+"0000000000, of ") || !strings.Contains(out, c.says) ||
+			!strings.Contains(out, "/odd was not free within 1s; first in its queue is "+c.name+"0000000000: ") {
+			t.Errorf("%s: %d\n%s", c.name, code, out)
+		}
+		if code, out := shell(t, "lock run --server "+s.Addr()+" --try /odd -- true"); code != exitNotHeld || !strings.Contains(out, "first in its queue is "+c.name+"0000000000: ") {
+			t.Errorf("%s: --try: %d\n%s", c.name, code, out)
+		}
+		if out := ls(); !strings.Contains(out, "/odd (mutex)\n  holds") || strings.Count(out, "\n") != 3 {
+			t.Errorf("%s: lock ls\n%s", c.name, out)
+		}
+		if code, out := shell(t, "lock check --settle 0s --server "+s.Addr()); (code == exitProblems) != c.orphan || strings.Contains(out, "orphan /odd: ") != c.orphan {
+			t.Errorf("%s: lock check: %d\n%s", c.name, code, out)
+		}
+		if code, out := shell(t, "lock break --yes --server "+s.Addr()+" /odd"); code != exitOK || !strings.Contains(out, "Deleted "+at+".") {
+			t.Errorf("%s: lock break: %d\n%s", c.name, code, out)
+		}
+		check1(t, conn.Delete("/odd/n-0000000001", -1))
+		check1(t, conn.Delete("/odd", -1))
+	}
+}
+
 func TestLockUsage(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{

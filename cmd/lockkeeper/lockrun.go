@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -399,9 +400,9 @@ func (r *lockRun) take() (*lock.Held, error) {
 		case x := <-done:
 			switch {
 			case errors.Is(x.err, lock.ErrBusy):
-				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client", r.at)}
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client%s", r.at, r.odd())}
 			case errors.Is(x.err, context.DeadlineExceeded):
-				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v", r.at, r.o.wait)}
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v%s", r.at, r.o.wait, r.odd())}
 			case x.err != nil:
 				return nil, &exitError{exitNoRun, x.err}
 			}
@@ -423,21 +424,40 @@ func (r *lockRun) take() (*lock.Held, error) {
 	}
 }
 
+// queue returns the queue of the lock, or nil if another client does not hold it.
+func (r *lockRun) queue(ctx context.Context) (*look, *locks.Lock) {
+	s := lockscan.On(r.conn, r.to.chroot)
+	if err := s.Scan(ctx, r.at, false); err != nil {
+		return nil, nil
+	}
+	for _, l := range s.Locks(false) {
+		if l.Path == r.at && len(l.Holders) > 0 && l.Holders[0].Session != r.conn.SessionID() {
+			return &look{Scanner: s, servers: r.to.servers, dialer: r.to.options.Dialer}, &l
+		}
+	}
+	return nil, nil
+}
+
+// odd says after an error if the first of the queue is something odd.
+func (r *lockRun) odd() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if _, l := r.queue(ctx); l != nil && l.Holders[0].Odd() != "" {
+		return fmt.Sprintf("; first in its queue is %s: %s", path.Base(l.Holders[0].Path), l.Holders[0].Odd())
+	}
+	return ""
+}
+
 // holders says who holds the lock, or nothing.
 func (r *lockRun) holders() string {
-	s := lockscan.On(r.conn, r.to.chroot)
-	if err := s.Scan(context.Background(), r.at, false); err != nil {
-		return ""
-	}
 	own := r.conn.SessionID()
-	for _, l := range s.Locks(true) {
-		if l.Path != r.at || len(l.Holders) == 0 || l.Holders[0].Session == own {
-			continue
-		}
+	if look, l := r.queue(context.Background()); l != nil {
 		h := &l.Holders[0]
-		look := look{Scanner: s, servers: r.to.servers, dialer: r.to.options.Dialer}
 		look.ask(context.Background(), "cons")
 		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
+		if why := h.Odd(); why != "" {
+			text = fmt.Sprintf("%s: first in its queue is %s, of %s, since %s: %s", r.at, path.Base(h.Path), look.who(h), clock(h.Since), why)
+		}
 		if n := len(l.Holders) - 1; n > 0 {
 			text += fmt.Sprintf(", and %d more with it", n)
 		}
