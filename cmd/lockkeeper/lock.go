@@ -295,7 +295,10 @@ func (s *look) victim(ctx context.Context, at string, token int64) (*locks.Lock,
 	if err := s.Scan(ctx, at, false); err != nil {
 		return nil, nil, err
 	}
-	found := s.Locks(true)
+	found, err := s.described(ctx, true)
+	if err != nil {
+		return nil, nil, err
+	}
 	if i := slices.IndexFunc(found, func(l locks.Lock) bool { return l.Path == at }); i >= 0 {
 		c, err := holder(&found[i], token)
 		return &found[i], c, err
@@ -357,15 +360,22 @@ func holdsOrWaits(l *locks.Lock, c *locks.Contender) string {
 	return "waits for"
 }
 
-// who names the session of an entry, and its client if the servers tell.
+// who names the session of an entry, and its client if the servers or its data tell.
 func (s *look) who(c *locks.Contender) string {
-	switch client, ok := s.words.Clients[c.Session]; {
-	case c.Session == 0:
+	if c.Session == 0 {
 		return "nobody (the znode is not ephemeral)"
-	case ok:
-		return fmt.Sprintf("session %s (client %s)", locks.ID(c.Session), client.Addr)
 	}
-	return "session " + locks.ID(c.Session)
+	var about []string
+	if client, ok := s.words.Clients[c.Session]; ok {
+		about = append(about, "client "+client.Addr)
+	}
+	if c.Data != "" {
+		about = append(about, "data "+c.Data)
+	}
+	if len(about) == 0 {
+		return "session " + locks.ID(c.Session)
+	}
+	return fmt.Sprintf("session %s (%s)", locks.ID(c.Session), strings.Join(about, ", "))
 }
 
 // clock formats a time in ms since the epoch.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -348,6 +349,51 @@ func TestLockCheckCounts(t *testing.T) {
 	check1(t, err)
 	if code, stdout, _ := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr()); code != exitOK {
 		t.Errorf("%d %q", code, stdout)
+	}
+}
+
+// TestLockData: the data of holders, by which many clients say who they are, is shown, bounded and
+// escaped.
+func TestLockData(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons", "dump")
+	conn := client(t, s.Addr())
+	hold := func(dir, data string, acl []zk.ACL) {
+		t.Helper()
+		_, err := conn.Create(dir, nil, 0, zk.WorldACL(zk.PermAll))
+		check1(t, err)
+		_, err = conn.Create(dir+"/_c_0123456789abcdef0123456789abcdef-lock-", []byte(data), zk.FlagEphemeral|zk.FlagSequence, acl)
+		check1(t, err)
+	}
+	all := zk.WorldACL(zk.PermAll)
+	hold("/a", "host-1 pid 7", all)
+	hold("/b", "\x1b[2J\n"+strings.Repeat("x", 200), all)
+	hold("/c", "", all)
+	hold("/d", strings.Repeat("x", 5000), all)
+	hold("/e", "secret", zk.DigestACL(zk.PermAll, "user", "password"))
+	wants := []string{"host-1 pid 7", `\x1b[2J\n` + strings.Repeat("x", 95) + "…", "", "(5000 bytes)"} // the Stat of the last one may not be read
+	code, stdout, _ := call(nil, "lock", "ls", "--server", s.Addr())
+	lines := strings.Split(stdout, "\n")
+	if code != exitOK || !strings.HasSuffix(lines[0], "ENDS IN  DATA") {
+		t.Fatalf("%d\n%s", code, stdout)
+	}
+	l := lsJSON(t, s.Addr())
+	if len(l.Locks) != len(wants) || !slices.Equal(l.Unreadable, []string{"/e"}) {
+		t.Errorf("got %+v", l)
+	}
+	for i, want := range wants {
+		if got := l.Locks[i].Holders[0].Data; got != want {
+			t.Errorf("%s: %q", l.Locks[i].Path, got)
+		}
+		if line := lines[2+2*i]; !strings.HasSuffix(line, "  "+cmp.Or(want, "-")) {
+			t.Errorf("%s: %q", l.Locks[i].Path, line)
+		}
+	}
+	if _, out := shell(t, "lock break --server "+s.Addr()+" /a </dev/null"); !strings.Contains(out, ", data host-1 pid 7) holds /a") {
+		t.Error(out)
+	}
+	if _, out := shell(t, "lock run --timeout 1s --server "+s.Addr()+" /a -- true"); !strings.Contains(out, ", data host-1 pid 7) has held it") {
+		t.Error(out)
 	}
 }
 

@@ -432,6 +432,7 @@ func (r *lockRun) queue(ctx context.Context) (*look, *locks.Lock) {
 	}
 	for _, l := range s.Locks(false) {
 		if l.Path == r.at && len(l.Holders) > 0 && l.Holders[0].Session != r.conn.SessionID() {
+			s.Describe(ctx, []locks.Lock{l}) // without it, the data is not said
 			return &look{Scanner: s, servers: r.to.servers, dialer: r.to.options.Dialer}, &l
 		}
 	}

@@ -30,6 +30,7 @@ type Node struct {
 	Czxid   int64
 	Ctime   int64 // ms since the epoch
 	Version int32
+	Length  int32 // of the data
 }
 
 // ephemeral reports whether the znode belongs to a session.
@@ -55,6 +56,9 @@ type Contender struct {
 	Since   int64 // when that was, in ms since the epoch
 	Version int32 // of the znode's data
 	Shared  bool  // it lets other shared ones hold the lock at the same time
+	Length  int32 // of the znode's data
+	// Data is text for the data, by which many clients say who they are. Find does not know it.
+	Data string
 
 	name name
 }
@@ -145,7 +149,7 @@ func entries(at string, dir *Directory, counts func(*Node, name) bool) (all []Co
 }
 
 func contender(at string, n *Node, name name) Contender {
-	c := Contender{Path: path.Join(at, n.Name), Token: n.Czxid, Since: n.Ctime, Version: n.Version, Shared: name.use == read, name: name}
+	c := Contender{Path: path.Join(at, n.Name), Token: n.Czxid, Since: n.Ctime, Version: n.Version, Length: n.Length, Shared: name.use == read, name: name}
 	if n.ephemeral() {
 		c.Session = n.Owner
 	}

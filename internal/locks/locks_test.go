@@ -132,6 +132,20 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+func TestDataText(t *testing.T) {
+	for _, c := range []struct{ data, want string }{
+		{"", ""}, {"host-1 pid 7", "host-1 pid 7"}, {`a "b"`, `a "b"`}, {"a\nb\tc\\", `a\nb\tc\\`}, {"\x1b[2J\x00\xff", `\x1b[2J\x00\xff`}, {"grün", "grün"}, {"a\u202eb", `a\u202eb`},
+		{strings.Repeat("ü", 100), strings.Repeat("ü", 100)}, {strings.Repeat("ü", 101), strings.Repeat("ü", 100) + "…"},
+	} {
+		if got := DataText([]byte(c.data), int32(len(c.data))); got != c.want {
+			t.Errorf("%q: %q", c.data, got)
+		}
+	}
+	if got := DataText(nil, MaxData+1); got != "(4097 bytes)" {
+		t.Error(got)
+	}
+}
+
 func TestInteresting(t *testing.T) {
 	for name, want := range map[string]bool{
 		"_c_" + guid + "-lock-0000000001": true, guid + "__rlock__0000000001": true, guid: true, "x-0000000001": true,

@@ -143,7 +143,14 @@ type Scanner struct {
 	wake  chan struct{}   // has a value if dirty or lost was set
 
 	dirs       map[string]*directory
-	unreadable map[string]bool // no permission
+	data       map[holder]string // texts of data that Describe has read
+	unreadable map[string]bool   // no permission
+}
+
+// holder is a znode by which a lock is held.
+type holder struct {
+	path  string
+	token int64
 }
 
 // directory is a znode that was listed.
@@ -431,7 +438,7 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 	l.unreadable = unreadable
 	for i, name := range unknown {
 		if x := stats[i]; x != nil {
-			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version})
+			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version, Length: x.DataLength})
 			if x.NumChildren > 0 {
 				l.dir.below = append(l.dir.below, name)
 			}
@@ -452,7 +459,7 @@ func (s *Scanner) stats(ctx context.Context, at string, names []string) (stats [
 			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
 				errs[i] = s.retry(ctx, func() error {
 					exists, stat, err := s.conn.Exists(path.Join(at, names[i]))
-					if exists {
+					if exists && err == nil { // the stock client says that it exists, whatever the error
 						stats[i] = stat
 					}
 					return err
@@ -486,6 +493,64 @@ func (s *Scanner) Locks(any bool) []locks.Lock {
 		dirs[s.local(at)] = &dir.Directory
 	}
 	return locks.Find(dirs, any)
+}
+
+// Describe reads the data of the holders of locks. What it has read before, or may not be read, is
+// not read again.
+func (s *Scanner) Describe(ctx context.Context, found []locks.Lock) error {
+	all := map[holder]*locks.Contender{}
+	for i := range found {
+		for j := range found[i].Holders {
+			h := &found[i].Holders[j]
+			all[holder{h.Path, h.Token}] = h
+		}
+	}
+	known := map[holder]string{} // without those that are gone
+	type text struct {
+		holder
+		text string
+		err  error
+	}
+	texts := make(chan text, len(all))
+	limit := make(chan struct{}, workers)
+	var wg sync.WaitGroup
+	for h, c := range all {
+		if old, ok := s.data[h]; ok || c.Length == 0 {
+			known[h] = old
+			continue
+		}
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			var data []byte
+			var err error
+			if c.Length <= locks.MaxData {
+				err = s.retry(ctx, func() (err error) {
+					data, _, err = s.conn.Get(s.Full(c.Path))
+					return err
+				})
+			}
+			switch {
+			case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth):
+				texts <- text{holder: h}
+			default:
+				texts <- text{h, locks.DataText(data, max(c.Length, int32(len(data)))), err}
+			}
+		})
+	}
+	wg.Wait()
+	close(texts)
+	for t := range texts {
+		if t.err != nil {
+			return fmt.Errorf("%s: %w", t.path, t.err)
+		}
+		known[t.holder] = t.text
+	}
+	s.data = known
+	for h, c := range all {
+		c.Data = known[h]
+	}
+	return nil
 }
 
 // Unreadable returns the paths that the client may not read, in order.
