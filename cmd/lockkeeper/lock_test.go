@@ -328,7 +328,7 @@ func TestLockCheck(t *testing.T) {
 		t.Errorf("%d %q", code, stdout)
 	}
 	oneError(t, stderr, "there are 2 problems")
-	if code, stdout, stderr := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr(), "/b"); code != exitOK || stdout != "" || stderr != "" {
+	if code, stdout, stderr := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr(), "/b"); code != exitOK || stdout != "checked 1 queue, nothing wrong\n" || stderr != "" {
 		t.Errorf("%d %q %q", code, stdout, stderr)
 	}
 }
@@ -350,6 +350,80 @@ func TestLockCheckCounts(t *testing.T) {
 	if code, stdout, _ := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr()); code != exitOK {
 		t.Errorf("%d %q", code, stdout)
 	}
+}
+
+// TestLockCheckLooks: lock check says how many queues it has checked, and exits with 0 only if it
+// has looked at everything.
+func TestLockCheckLooks(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "srvr")
+	conn := client(t, s.Addr())
+	check := func(want int, says ...string) {
+		t.Helper()
+		args := "lock check --settle 0s --server " + s.Addr()
+		code, out := shell(t, args+says[0])
+		if code != want {
+			t.Errorf("exit code %d, want %d: %s", code, want, out)
+		}
+		for _, text := range says[1:] {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s: %q is not in %s", says[0], text, out)
+			}
+		}
+	}
+	check(exitOK, "", "checked 0 queues, nothing wrong\n")
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	check(exitOK, "", "checked 1 queue, nothing wrong\n") // nobody waits, so no watch is needed
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	check(exitFault, "", "not checked: what clients of "+s.Addr()+" watch: the server does not allow wchp", "checked 1 queue, but not everything; nothing is wrong with the rest")
+	check(exitFault, " --json", `"queues":1`, `"complete":false`, "does not allow wchp")
+	check(exitOK, " --no-watches", "checked 1 queue, nothing wrong\n")
+	check(exitOK, " --no-watches --json", `"queues":1`, `"complete":true`)
+	_, err := conn.Create("/secret", nil, 0, zk.DigestACL(zk.PermAll, "user", "password"))
+	check1(t, err)
+	check(exitFault, " --no-watches", "no permission to read all of /secret", "checked 1 queue, but not everything")
+	node(t, conn, "/b/lock-", zk.FlagSequence)
+	check(exitProblems, " --no-watches", "no permission to read all of /secret", "orphan /b: ", "there is a problem with locks")
+
+	// The client of another server that is not listed.
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
+	conn = client(t, c.Server(1).Addr())
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	_, _, _, err = conn.GetW("/a/lock-0000000000")
+	check1(t, err)
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()); code != exitFault || !strings.Contains(out, "--server does not list their servers") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()+","+c.Server(1).Addr()); code != exitOK || !strings.Contains(out, "checked 1 queue, nothing wrong") {
+		t.Errorf("%d\n%s", code, out)
+	}
+}
+
+// TestLockLsWatchesNothing: --watch says when nothing is held.
+func TestLockLsWatchesNothing(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons")
+	conn := client(t, s.Addr())
+	cmd := exec.Command(binary, "lock", "ls", "--watch", "--server", s.Addr(), "/a")
+	pipe, err := cmd.StdoutPipe()
+	check1(t, err)
+	p := startCmd(t, cmd)
+	lines := bufio.NewScanner(pipe)
+	expect := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), want) {
+				return
+			}
+		}
+		t.Fatalf("never %q: %v %q", want, lines.Err(), p.lines())
+	}
+	expect("nobody holds a lock at /a or below")
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	expect("/a (mutex)")
+	check1(t, conn.Delete("/a/lock-0000000000", -1))
+	expect("nobody holds a lock at /a or below")
 }
 
 // TestLockData: the data of holders, by which many clients say who they are, is shown, bounded and

@@ -84,7 +84,10 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 		}
 		return nil
 	}
-	shown := ""
+	shown, clear, end := "", "", "\n"
+	if isTerminal(stdout) {
+		clear, end = "\x1b[H\x1b[2J", ""
+	}
 	for {
 		found, err := s.described(ctx, o.all)
 		if ctx.Err() != nil {
@@ -101,10 +104,10 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 			switch {
 			case o.json:
 				err = json.NewEncoder(stdout).Encode(l)
-			case isTerminal(stdout):
-				_, err = fmt.Fprintf(stdout, "\x1b[H\x1b[2J%s\n%s", l.At.Format(timeFormat), l)
+			case len(l.Locks) == 0:
+				_, err = fmt.Fprintf(stdout, "%s%s\n%s\n%s", clear, l.At.Format(timeFormat), nothing(root), end)
 			default:
-				_, err = fmt.Fprintf(stdout, "%s\n%s\n", l.At.Format(timeFormat), l)
+				_, err = fmt.Fprintf(stdout, "%s%s\n%s%s", clear, l.At.Format(timeFormat), l, end)
 			}
 			if err != nil {
 				return err
@@ -149,6 +152,9 @@ func (s *look) meet(ctx context.Context, found []locks.Lock) {
 		}
 	}
 }
+
+// nothing says that there are no locks.
+func nothing(root string) string { return fmt.Sprintf("nobody holds a lock at %s or below", root) }
 
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
@@ -197,7 +203,7 @@ func (s *look) listing(root string, found []locks.Lock) *listing {
 		l.Locks = append(l.Locks, shownLock{x.Path, x.Kind, x.Client, x.Slots, show(x.Holders), show(x.Queue)})
 	}
 	if len(l.Locks) == 0 {
-		l.Notes = append(l.Notes, fmt.Sprintf("nobody holds a lock at %s or below", root))
+		l.Notes = append(l.Notes, nothing(root))
 	} else {
 		l.Notes = append(l.Notes, unknown(s.words)...)
 	}

@@ -42,7 +42,7 @@ const (
 type runOptions struct {
 	*lockOptions
 	wait, connect, session, grace time.Duration
-	try, shared                   bool
+	try, shared, verbose          bool
 	slots                         int
 }
 
@@ -108,6 +108,7 @@ The exit code is that of CMD, or
 	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
 		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")
+		f.BoolVarP(&r.verbose, "verbose", "v", false, "say when the lock is taken, even if it was free")
 		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
 	})
 	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {
@@ -406,7 +407,7 @@ func (r *lockRun) take() (*lock.Held, error) {
 			case x.err != nil:
 				return nil, &exitError{exitNoRun, x.err}
 			}
-			if said != "" {
+			if said != "" || r.o.verbose {
 				fmt.Fprintf(r.stderr, "lockkeeper: %s taken after %v, token %d\n", r.at, time.Since(began).Round(100*time.Millisecond), x.held.Token())
 			}
 			return x.held, nil

@@ -212,6 +212,18 @@ func TestLockRunFinds(t *testing.T) {
 	}
 }
 
+// TestLockRunVerbose: -v says when the lock was taken, even if it was free.
+func TestLockRunVerbose(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	for flag, want := range map[string]string{"-v": `^lockkeeper: /a taken after \S+s, token \d+$`, "--verbose": `^lockkeeper: /a taken after `, "--verbose=false": `^$`} {
+		l := startRun(t, s, flag, "/a", "--", "true")
+		if code := l.exit(); code != 0 || !regexp.MustCompile(want).MatchString(strings.Join(l.lines(), "\n")) {
+			t.Errorf("%s: %d %q", flag, code, l.lines())
+		}
+	}
+}
+
 func TestLockRunExitCodes(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
