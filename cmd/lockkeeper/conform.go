@@ -243,8 +243,8 @@ func (p *progress) clear() {
 
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
+	file := asFile(w)
+	if file == nil {
 		return false
 	}
 	info, err := file.Stat()

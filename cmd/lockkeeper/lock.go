@@ -246,6 +246,9 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 		}
 		fmt.Fprintln(out, "The holder is not stopped: it goes on believing that it holds the lock, and what the\nlock protects is safe only if it refuses this token from now on.")
 	}
+	if written, ok := out.(*output); ok && written.Err() != nil {
+		return fmt.Errorf("nothing was deleted: %w", written.Err())
+	}
 	if !yes {
 		fmt.Fprint(out, "Break it? Type yes: ")
 		answer, err := readLine(ctx, c.InOrStdin())

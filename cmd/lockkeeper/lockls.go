@@ -78,7 +78,9 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 		if o.json {
 			return json.NewEncoder(stdout).Encode(l)
 		}
-		fmt.Fprint(stdout, l)
+		if _, err := fmt.Fprint(stdout, l); err != nil {
+			return err
+		}
 		for _, note := range l.Notes {
 			fmt.Fprintf(stderr, "lockkeeper: %s\n", note)
 		}

@@ -212,6 +212,9 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	cmd := exec.Command(file)
 	cmd.Args = command
 	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	if file := asFile(c.OutOrStdout()); file != nil { // the command writes to it itself
+		cmd.Stdout = file
+	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
 		cmd.Stdin = os.Stdin
 	}

@@ -120,6 +120,9 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 		}
 		if !o.quiet {
 			o.printer.Handle(e)
+			if out, ok := o.printer.W.(*output); ok && out.Err() != nil {
+				cancel() // stop if nobody can read it
+			}
 		}
 	}
 	fmt.Fprintf(stderr, "lockkeeper: proxying %s to %s\n", l.Addr(), to)

@@ -139,7 +139,7 @@ func (o *zkOptions) run(c *cobra.Command, args []string) error {
 	shell := zkshell.New(cfg)
 	exit := 0
 	in, isFile := c.InOrStdin().(*os.File)
-	out, _ := c.OutOrStdout().(*os.File)
+	out := asFile(c.OutOrStdout())
 	switch {
 	case len(args) > 0:
 		exit = shell.Once(ctx, args)
