@@ -52,7 +52,7 @@ is in no cluster yet, give its peer port instead (--peer).`,
 	}
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, "+serverUsage+"; the first one that answers is used")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, "+serverUsage+", and PATH does not matter; the first one that answers is used")
 		o.tls.define(f)
 		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
 		o.peerTLS.define(f)
@@ -234,7 +234,8 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 // explainPeer finds out whether a peer port did not answer because it speaks TLS and the client
 // does not, or the reverse.
 func explainPeer(ctx context.Context, config *tls.Config, addr string, err error) error {
-	if err == nil || ctx.Err() != nil {
+	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed && !errors.As(err, new(tls.RecordHeaderError)) {
 		return err
 	}
 	if config == nil {

@@ -461,7 +461,11 @@ func (r *lockRun) holders() string {
 		look.ask(context.Background(), "cons")
 		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
 		if why := h.Odd(); why != "" {
-			text = fmt.Sprintf("%s: first in its queue is %s, of %s, since %s: %s", r.at, path.Base(h.Path), look.who(h), clock(h.Since), why)
+			of := ""
+			if h.Session != 0 {
+				of = ", of " + look.who(h)
+			}
+			text = fmt.Sprintf("%s: first in its queue is %s%s, since %s: %s", r.at, path.Base(h.Path), of, clock(h.Since), why)
 		}
 		if n := len(l.Holders) - 1; n > 0 {
 			text += fmt.Sprintf(", and %d more with it", n)
