@@ -136,6 +136,9 @@ func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
 	report, err := bench.Measure(ctx, o.Options)
 	shown.clear()
+	if h := (connect.Hopeless{}); errors.As(err, &h) {
+		return h // which names the server
+	}
 	if err != nil {
 		return err
 	}

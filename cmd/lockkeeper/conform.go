@@ -147,6 +147,9 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
+	if err := dialer.Check(ctx, server); err != nil {
+		return err
+	}
 	ctx, why := untilHopeless(ctx, dialer)
 	report, err := conform.Run(ctx, o.Options)
 	shown.clear()

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -129,9 +131,8 @@ func (d *Dialer) wrongPort(addr string) error {
 
 // explain finds out why a server has not answered.
 func (d *Dialer) explain(ctx context.Context, addr string, err error) error {
-	var remote *net.OpError
 	switch {
-	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, &remote) && remote.Op == "remote error":
+	case errors.As(err, new(*tls.CertificateVerificationError)), refused(err):
 		return d.hopeless(fmt.Errorf("%s: %w", addr, err))
 	case !errors.As(err, new(tls.RecordHeaderError)) && !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE):
 		return err
@@ -143,6 +144,16 @@ func (d *Dialer) explain(ctx context.Context, addr string, err error) error {
 		return err
 	}
 	return cmp.Or(d.Check(ctx, addr), err)
+}
+
+// refused reports whether a server does not accept what the client has, such as its certificate.
+// Other alerts of servers may pass.
+func refused(err error) bool {
+	var remote *net.OpError
+	if !errors.As(err, &remote) || remote.Op != "remote error" {
+		return false
+	}
+	return slices.ContainsFunc([]string{"certificate", "handshake failure", "protocol version"}, func(why string) bool { return strings.Contains(remote.Err.Error(), why) })
 }
 
 // Check finds out what a port speaks, and returns a [Hopeless] if it is not of the Dialer's kind. A
