@@ -49,8 +49,8 @@ type consoleState struct {
 		Path, Kind     string
 		Slots          int
 		Holders, Queue []struct {
-			Session, Token string
-			Cycle          bool
+			Session, Token, Data string
+			Cycle                bool
 		}
 		More  int
 		Cycle bool
@@ -247,6 +247,22 @@ func TestConsoleSemaphore(t *testing.T) {
 			shows(0)
 			b.stop()
 			check(t, c.Delete("/s/0123456789abcdef0123456789abcdef"))
+		}
+	})
+}
+
+// TestConsoleData: the data of holders is shown, bounded and escaped, and a new
+// holder's is its own.
+func TestConsoleData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c := rawtest.Connect(t, inMemory(s))
+		must(c.Create("/l", nil, 0))(t)
+		b := browse(t, admin.New(s, admin.Options{}))
+		for data, want := range map[string]string{"host-1": "host-1", "a\nb\x1b": `a\nb\x1b`, strings.Repeat("x", 300): strings.Repeat("x", 100) + "…", strings.Repeat("x", 5000): "(5000 bytes)"} {
+			at := must(c.Create("/l/_c_0123456789abcdef0123456789abcdef-lock-", []byte(data), proto.FlagEphemeral|proto.FlagSequential))(t)
+			b.until("the data "+want, func(s *consoleState) bool { return len(s.Locks) == 1 && s.Locks[0].Holders[0].Data == want })
+			check(t, c.Delete(at))
 		}
 	})
 }

@@ -24,6 +24,7 @@ const (
 	maxLockDirs    = 500   // directories that may be locks
 	maxEntries     = 5_000 // of one directory
 	maxStats       = 2_000 // Stats read for one state
+	maxData        = 200   // data of holders read for one state
 
 	shownLocks      = 100
 	shownContenders = 50 // of one lock
@@ -99,6 +100,9 @@ type contender struct {
 	Since   int64  `json:"since"`
 	Shared  bool   `json:"shared"`
 	Cycle   bool   `json:"cycle"` // it is part of a cycle
+	Data    string `json:"data"`  // text for the data of its znode; "" for those that wait
+
+	length int32 // of the data
 }
 
 type lockTotals struct {
@@ -154,6 +158,7 @@ type survey struct {
 
 	made     mark // what the last state was made of
 	lockDirs map[string]*lockDir
+	data     map[contender]string // of holders, by path and token
 	seen     []suspicion
 	newest   map[string]holder // by lock
 	grants   float64           // since the last sample
@@ -195,6 +200,7 @@ func newSurvey(s *lockkeeper.Server, w *words, r *reader, m *lockMeter, write bo
 func (v *survey) begin() {
 	v.reader.acquire()
 	v.peers.begin()
+	v.data = nil
 	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil

@@ -232,7 +232,7 @@ function renderLocks(state, sessions) {
     const rows = [...l.holders.map((c) => ({ ...c, place: 0 })), ...l.queue.map((c, i) => ({ ...c, place: i + 1 }))];
     keep(body, rows, (c) => c.path + c.token, (c) => element("tr", c.session ? { "data-session": c.session } : {},
       element("td", { class: "state" }),
-      element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("small")),
+      element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("span", { class: "data muted" }), element("small")),
       element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide")), (row, c) => {
       const holds = c.place === 0;
       const [place, who, address, token, since, left] = row.children;
@@ -240,6 +240,7 @@ function renderLocks(state, sessions) {
       const session = sessions.get(c.session);
       setText(address, session?.addr || (session ? "not connected here" : "–"));
       setText($("small", who), `token ${c.token}${session?.addr ? `, ${session.addr}` : ""}`);
+      setText($(".data", who), c.data);
       setText(token, c.token);
       setText(since.firstChild, duration(state.now - c.since));
       setText(since.lastChild, session?.expires ? `${duration(session.expires - state.now)} left` : "");

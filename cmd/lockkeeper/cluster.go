@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -29,7 +31,8 @@ type clusterOptions struct {
 	servers, peer string
 	json          bool
 	timeout       time.Duration
-	tls           peerTLSFlags
+	tls           clientTLS
+	peerTLS       peerTLSFlags
 }
 
 func clusterCommand() *cobra.Command {
@@ -49,12 +52,14 @@ is in no cluster yet, give its peer port instead (--peer).`,
 	}
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, `HOST:PORT,...`; the first one that answers is used")
-		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, "+serverUsage+", and PATH does not matter; the first one that answers is used")
 		o.tls.define(f)
+		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
+		o.peerTLS.define(f)
 		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
 	})
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
+	o.tls.complete(c)
 	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
 		must(c.MarkPersistentFlagFilename(flag))
 	}
@@ -166,7 +171,11 @@ func parseID(text string) (uint64, error) {
 
 // ask sends q to a member and prints the answer.
 func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
-	config, err := o.tls.load(flags)
+	config, err := o.peerTLS.load(flags)
+	if err != nil {
+		return err
+	}
+	dialer, err := o.tls.dialer(flags)
 	if err != nil {
 		return err
 	}
@@ -186,7 +195,7 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	}
 	var servers []string
 	if !byPeer {
-		if servers, err = serverList(flags, "server"); err != nil {
+		if servers, _, err = serversIn(flags, "server"); err != nil {
 			return err
 		}
 	}
@@ -196,7 +205,7 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	defer cancel()
 	peers := []string{o.peer}
 	if !byPeer {
-		if peers, err = peersOf(ctx, servers); err != nil {
+		if peers, err = peersOf(ctx, dialer, servers); err != nil {
 			return err
 		}
 	}
@@ -204,6 +213,7 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	for _, addr := range peers {
 		s, err = cluster.Ask(ctx, cluster.TCP{TLS: config}, addr, q)
 		if down := (*net.OpError)(nil); !errors.As(err, &down) || down.Op != "dial" {
+			err = explainPeer(ctx, config, addr, err)
 			break
 		}
 	}
@@ -219,6 +229,25 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	}
 	printStatus(stdout, s, own)
 	return nil
+}
+
+// explainPeer finds out whether a peer port did not answer because it speaks TLS and the client
+// does not, or the reverse.
+func explainPeer(ctx context.Context, config *tls.Config, addr string, err error) error {
+	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed && !errors.As(err, new(tls.RecordHeaderError)) {
+		return err
+	}
+	if config == nil {
+		if secure, ok := connect.Speaks(ctx, addr); ok && secure {
+			return fmt.Errorf("%s speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca", addr)
+		}
+		return err
+	}
+	if _, plain := cluster.Ask(ctx, cluster.TCP{}, addr, cluster.Request{Status: true}); plain == nil {
+		return fmt.Errorf("%s does not speak TLS: ask it without --peer-tls-cert and --peer-tls-ca", addr)
+	}
+	return err
 }
 
 // printStatus prints what a member says about the cluster, and what the members say about
@@ -312,13 +341,13 @@ var errNotServing = errors.New("serves no clients at the moment, as when it has 
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
-func peersOf(ctx context.Context, servers []string) ([]string, error) {
+func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]string, error) {
 	var before error
 	for late := time.After(startTime); ; {
 		var err error
 		for _, addr := range servers {
 			var peers []string
-			if peers, err = peersBy(ctx, addr); err == nil {
+			if peers, err = peersBy(ctx, dialer, addr); err == nil {
 				return peers, nil
 			}
 		}
@@ -340,10 +369,10 @@ func peersOf(ctx context.Context, servers []string) ([]string, error) {
 }
 
 // peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
-func peersBy(ctx context.Context, addr string) (peers []string, err error) {
+func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	nc, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -362,6 +391,8 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	switch {
 	case err == io.EOF:
 		return nil, fmt.Errorf("%s %w", addr, errNotServing)
+	case errors.As(err, &connect.Hopeless{}):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}

@@ -414,6 +414,22 @@ func TestClusterZooCfg(t *testing.T) {
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
 			t.Errorf("without a valid certificate: exit code %d", code)
 		}
+		if says := fmt.Sprintf("127.0.0.1:%d speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca\n", ports[0]); without == nil && !strings.HasSuffix(stderr, says) {
+			t.Errorf("without TLS: %q", stderr)
+		}
+	}
+}
+
+// TestPeerPortWithoutTLS: the command says so if a peer port does not speak TLS.
+func TestPeerPortWithoutTLS(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")
+	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
+	code, _, stderr := call(nil, "cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem"))
+	if oneError(t, stderr, peer+" does not speak TLS: ask it without --peer-tls-cert"); code != exitFault {
+		t.Errorf("exit code %d", code)
 	}
 }
 

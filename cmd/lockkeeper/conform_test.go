@@ -68,7 +68,7 @@ func TestConformUsage(t *testing.T) {
 	}{
 		{"", "one endpoint"},
 		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
-		{"127.0.0.1", "missing port"},
+		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
 		{"127.0.0.1:1 --run (", "missing closing )"},

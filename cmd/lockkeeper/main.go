@@ -2,6 +2,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,7 +33,8 @@ func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
 // run runs the program and returns its exit code. It writes an error as one line to
 // stderr.
 func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	out := &output{Writer: stdout}
+	root := newRoot(out, stderr)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
 	started := false
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
@@ -41,6 +44,10 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	}
 	err := root.Execute()
 	if err == nil {
+		if err := out.Err(); err != nil {
+			fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+			return exitFault
+		}
 		return exitOK
 	}
 	var exit *exitError
@@ -51,10 +58,42 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	if exit != nil {
 		return exit.code
 	}
-	if !started || errors.As(err, &usageError{}) {
+	if out.Err() == nil && (!started || errors.As(err, &usageError{})) {
 		return exitUsage
 	}
 	return exitFault
+}
+
+// output is standard output. It keeps the first error of a write, so that no command ends
+// with success if what it printed is lost.
+type output struct {
+	io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+// Err returns the first error.
+func (o *output) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// asFile returns the file that w writes to, or nil.
+func asFile(w io.Writer) *os.File {
+	if o, ok := w.(*output); ok {
+		w = o.Writer
+	}
+	file, _ := w.(*os.File)
+	return file
 }
 
 // Help lists the commands in the order of newRoot. This is a variable of cobra's, which
