@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -123,7 +124,6 @@ func TestUsage(t *testing.T) {
 		env  map[string]string
 		says []string
 	}{
-		{"", nil, []string{"no command given", "lockkeeper --help"}},
 		{"nonsense", nil, []string{`unknown command "nonsense"`, "lockkeeper --help"}},
 		{"srve", nil, []string{`unknown command "srve"; did you mean serve?`}},
 		{"cluster stats", nil, []string{`unknown command "cluster stats"; did you mean status?`}},
@@ -131,7 +131,6 @@ func TestUsage(t *testing.T) {
 		{"help srve", nil, []string{"did you mean serve?"}},
 		{"help cluster nonsense", nil, []string{`"cluster nonsense"`}},
 		{"version more", nil, []string{`"more"`}},
-		{"completion", nil, []string{"no command given"}},
 		{"completion csh", nil, []string{`"completion csh"`}},
 		{"completion bash more", nil, []string{`"more"`}},
 		{"serve --lisen :0", nil, []string{"unknown flag --lisen; did you mean --listen"}},
@@ -192,7 +191,6 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --test-control :0 --super-digest nohash", nil, []string{"--super-digest: ", "nohash"}},
-		{"cluster", nil, []string{"no command given", "lockkeeper cluster --help"}},
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
 		{"cluster status 1", nil, []string{"usage: lockkeeper cluster status"}},
 		{"cluster status --peer x", nil, []string{"-peer"}},
@@ -342,6 +340,46 @@ func TestFieldsHaveFlags(t *testing.T) {
 		case flag != "" && flags.Lookup(flag) == nil:
 			t.Errorf("%s: serve has no flag --%s", field.Name, flag)
 		}
+	}
+}
+
+// TestBare: without a command, the program and each of its groups of commands print help.
+func TestBare(t *testing.T) {
+	groups := []string{""}
+	for _, c := range newRoot(io.Discard, io.Discard).Commands() {
+		if c.HasSubCommands() && c.Name() != "wire" { // wire runs without a subcommand
+			groups = append(groups, c.Name())
+		}
+	}
+	if len(groups) < 5 {
+		t.Errorf("groups %q", groups)
+	}
+	for _, name := range groups {
+		args := strings.Fields(name)
+		code, stdout, stderr := call(nil, args...)
+		_, want, _ := call(nil, append(args, "--help")...)
+		if code != exitOK || stderr != "" || stdout != want || !strings.Contains(stdout, "\nCommands:\n") {
+			t.Errorf("%q: exit code %d, %q\n%s", name, code, stderr, stdout)
+		}
+	}
+}
+
+// TestVersionJSON: the commit comes from what Go has noted in the program.
+func TestVersionJSON(t *testing.T) {
+	code, stdout, stderr := call(nil, "version", "--json")
+	var b build
+	if err := json.Unmarshal([]byte(stdout), &b); err != nil || code != exitOK || stderr != "" || b.Version != lockkeeper.Version || b.Go != runtime.Version() {
+		t.Errorf("%d %q %q, %v", code, stdout, stderr, err)
+	}
+	b = buildOf(&debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"},
+	}})
+	want := build{lockkeeper.Version, "0123", "2026-01-02T03:04:05Z", true, "v0.1.0", runtime.Version(), runtime.GOOS, runtime.GOARCH}
+	if b != want {
+		t.Errorf("%+v", b)
+	}
+	if b := buildOf(nil); b.Commit != "" || b.Arch == "" {
+		t.Errorf("without information: %+v", b)
 	}
 }
 
