@@ -57,6 +57,9 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
+	// About returns what this member's status says about its server; nil if it says nothing. It
+	// is not called before Start.
+	About func() About
 }
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.

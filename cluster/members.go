@@ -49,6 +49,16 @@ type Status struct {
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log. Such a member stops serving.
 	Differs []Difference `json:"differs,omitempty"`
+	About
+}
+
+// About is what a member says about the server that it is part of.
+type About struct {
+	Version string `json:"version"` // of lockkeeper
+	Serving bool   `json:"serving"` // it serves clients
+	// ClientPort and SecurePort are where it listens for clients, HOST:PORT; empty if nowhere.
+	ClientPort string `json:"clientPort"`
+	SecurePort string `json:"secureClientPort"` // for clients that use TLS
 }
 
 // Difference says that the state of a member differs from the leader's.
@@ -111,6 +121,9 @@ func (m *membership) status() (Status, error) {
 	}
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.digests.differences()
+	}
+	if m.cfg.About != nil {
+		s.About = m.cfg.About()
 	}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())

@@ -25,6 +25,8 @@ const (
 	exitOK    = 0
 	exitFault = 1
 	exitUsage = 2
+	// exitDegraded is cluster status's, of a cluster that works although something is wrong.
+	exitDegraded = 3
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
