@@ -160,6 +160,13 @@ func (m *Member) Start() (err error) {
 	default:
 		m.raft.storage = storage.NewMemory().Open()
 	}
+	if errors.Is(err, storage.ErrDamaged) {
+		remedy := storage.RemedyAlone
+		if m.cfg.clustered() {
+			remedy = storage.RemedyMember
+		}
+		return fmt.Errorf("%w: %s", err, remedy)
+	}
 	if err != nil {
 		return err
 	}

@@ -334,11 +334,11 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 			}
 			switch {
 			case against == "":
-				return check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout())
+				return withRemedy(check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout()))
 			case to != "":
 				return badFlag(c.Flags(), "against", "it does not go with --convert")
 			}
-			return compare(args[0], against, asJSON, c.OutOrStdout())
+			return withRemedy(compare(args[0], against, asJSON, c.OutOrStdout()))
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -347,6 +347,14 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 	completeWith(c, "convert", "wal", "boltdb")
 	c.MarkFlagDirname("against")
 	return c
+}
+
+// withRemedy adds to the error of a damaged directory what to do about it.
+func withRemedy(err error) error {
+	if !errors.Is(err, storage.ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w: if it is a standalone server's, %s; if it is a member's, %s", err, storage.RemedyAlone, storage.RemedyMember)
 }
 
 func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error {

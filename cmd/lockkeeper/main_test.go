@@ -706,7 +706,7 @@ func TestBadDirectory(t *testing.T) {
 		}, []string{"DIR/raft/raft.db", "damaged", "cut short"}},
 		"half of a segment": {func(t *testing.T, dir string) {
 			check1(t, os.Truncate(segment(t, dir), 1000))
-		}, []string{"DIR/raft/wal/", "damaged", "1000 bytes of"}},
+		}, []string{"lockkeeper: DIR/raft/wal/0", ".wal is damaged: 1000 bytes of"}},
 		"no raft.db, boltdb": {func(t *testing.T, dir string) {
 			check1(t, os.Remove(filepath.Join(dir, "raft/raft.db")))
 		}, []string{"DIR/raft/raft.db"}},
@@ -730,11 +730,19 @@ func TestBadDirectory(t *testing.T) {
 			for i := range c.says {
 				c.says[i] = strings.Replace(c.says[i], "DIR", dir, 1)
 			}
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), c.says...)
+			alone, member := "restore a snapshot, or a copy", "do not put back a copy of it: move it away"
+			says := func(also ...string) []string {
+				if slices.Contains([]string{"newer format", "another server's", "a file"}, name) {
+					return c.says
+				}
+				return append(also, c.says...)
+			}
+			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), says(alone)...)
+			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"), says(member)...)
 			if name == "another server's" {
 				return // the directory itself is good
 			}
-			fails(t, start(t, nil, "check", dir), dir)
+			fails(t, start(t, nil, "check", dir), append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
 		})
 	}
 }
