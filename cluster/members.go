@@ -960,13 +960,16 @@ func (m *membership) astray(members []MemberInfo) error {
 }
 
 // watch finds out whether this member was removed from its cluster, and
-// reports that as its fault. It asks the other members while no leader is known. Its
+// reports that as its fault. It asks the other members while no leader is known, and when it
+// has disappeared from the list of members for so long that the leader sends it nothing. Its
 // own log is no proof: it may end before the removal; a new member's log includes times
 // before it was added; and a removed member still gets the log for a moment (see
 // sendToRemoved).
 func (m *membership) watch() {
 	ctx := m.peers.ctx
 	every := 250 * time.Millisecond
+	var was bool       // the list that is applied here has had this member
+	var gone time.Time // since when it has not; zero while it has
 	for {
 		select {
 		case <-time.After(every):
@@ -977,7 +980,13 @@ func (m *membership) watch() {
 			m.fail(fmt.Errorf("%s: %w", m.raft.storage.Name, err))
 			return
 		}
-		if m.leader.get().id != 0 {
+		if is, _ := m.known(m.cfg.ID); is {
+			was, gone = true, time.Time{}
+		} else if was && gone.IsZero() {
+			gone = time.Now()
+		}
+		left := !gone.IsZero() && time.Since(gone) >= farewell // the leader sends nothing any more
+		if m.leader.get().id != 0 && !left {
 			every = 250 * time.Millisecond
 			continue
 		}
