@@ -95,6 +95,16 @@ is in no cluster yet, give its peer port instead (--peer).`,
 		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
 	})
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
+	members := completeLive(1, func(ctx context.Context, c *cobra.Command, _ string) (found []cobra.Completion) {
+		s, _, err := o.send(ctx, c.Flags(), cluster.Request{Status: true})
+		if err != nil {
+			return nil
+		}
+		for _, m := range s.Members {
+			found = append(found, cobra.CompletionWithDesc(strconv.FormatUint(m.ID, 10), m.Addr))
+		}
+		return found
+	})
 	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
 		must(c.MarkPersistentFlagFilename(flag))
 	}
@@ -116,7 +126,7 @@ vote away.`,
 			return q, err
 		})
 	add.Flags().BoolVar(&observer, "observer", false, "add it as an observer, which does not vote")
-	c.AddCommand(
+	all := []*cobra.Command{
 		o.command("status", "Show the members and the leader",
 			statusHelp,
 			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181\n  lockkeeper cluster status --peer a:7000", 0, 0,
@@ -156,7 +166,13 @@ so. The last voting member cannot be removed.`,
 				}
 				return q, err
 			}),
-	)
+	}
+	for _, sub := range all {
+		if sub.Name() == "remove" || sub.Name() == "transfer" {
+			sub.ValidArgsFunction = members
+		}
+	}
+	c.AddCommand(all...)
 	return c
 }
 
@@ -191,53 +207,56 @@ func parseID(text string) (uint64, error) {
 	return id, nil
 }
 
-// ask sends q to a member and prints the answer.
-func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
-	config, err := o.tls.load(flags)
-	if err != nil {
-		return err
+// send sends q to a member. It also returns the network by which members are reached.
+func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request) (s *cluster.Status, network cluster.TCP, err error) {
+	if network.TLS, err = o.tls.load(flags); err != nil {
+		return nil, network, err
 	}
 	serverSource, server := sourceOf(flags.Lookup("server"))
 	peerSource, _ := sourceOf(flags.Lookup("peer"))
 	byPeer := peerSource > serverSource
 	switch err := checkPeer(o.peer); {
 	case peerSource != byDefault && peerSource == serverSource:
-		return badFlag(flags, "peer", "it cannot be combined with %s", server)
+		return nil, network, badFlag(flags, "peer", "it cannot be combined with %s", server)
 	case byPeer && err != nil:
-		return badFlag(flags, "peer", "%w", err)
+		return nil, network, badFlag(flags, "peer", "%w", err)
 	case q.Form && !byPeer:
-		return usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
+		return nil, network, usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
 	}
 	if err := needPositive(flags, "timeout"); err != nil {
-		return err
+		return nil, network, err
 	}
 	var servers []string
 	if !byPeer {
 		if servers, err = serverList(flags, "server"); err != nil {
-			return err
+			return nil, network, err
 		}
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	peers := []string{o.peer}
 	if !byPeer {
 		if peers, err = peersOf(ctx, servers); err != nil {
-			return err
+			return nil, network, err
 		}
 	}
-	var s *cluster.Status
 	for _, addr := range peers {
-		s, err = cluster.Ask(ctx, cluster.TCP{TLS: config}, addr, q)
+		s, err = cluster.Ask(ctx, network, addr, q)
 		if down := (*net.OpError)(nil); !errors.As(err, &down) || down.Op != "dial" {
 			break
 		}
 	}
+	return s, network, err
+}
+
+// ask sends q to a member and prints the answer.
+func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	s, network, err := o.send(ctx, flags, q)
 	if err != nil {
 		return err
 	}
-	network := cluster.TCP{TLS: config}
 	own := ownStatus(ctx, network, s)
 	if !q.Status {
 		s, own = settle(ctx, network, s, own)
