@@ -101,7 +101,8 @@ func (f *former) run() {
 	)
 	began, complained := time.Now(), false
 	said := began.Add(first - then)
-	var wrong time.Time                                      // since when another member has data that does not fit
+	// Since when another member has data that does not fit; zero while none has.
+	var wrong time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.gate.lifted() {

@@ -30,9 +30,9 @@ func TestOfConnection(t *testing.T) {
 	}
 }
 
-// TestWhatIsLogged: at the default level, WARN, a member says when the leader is lost and when
-// there is a new one, and which members are missing when there is no majority. What operators
-// do in the course of a day, stop and start members, is not logged.
+// TestWhatIsLogged: at the default level, WARN, a member says when the leader is gone and which
+// one leads now, and which members are missing when there is no majority. It says nothing else
+// while others are stopped and started.
 func TestWhatIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
