@@ -42,6 +42,7 @@ type consoleState struct {
 		Term   uint64
 		Behind *int64
 		Note   string
+		Dead   bool
 
 		Differs uint64
 	}
@@ -76,6 +77,7 @@ type consoleState struct {
 	WatchesMore int
 	Samples     []struct{ Writes, Sync, Grants *float64 }
 	Notes       struct{ Locks, Sessions, Watches string }
+	Unknown     string
 }
 
 // browser reads the stream of a console.
@@ -535,13 +537,30 @@ func TestConsoleMembers(t *testing.T) {
 		b.stop()
 		check(t, all[down].Close())
 		b = browse(t, handler)
-		if first := b.next(); first.Members[down].Role != "" {
+		if first := b.next(); first.Members[down].Role != "" || first.Members[down].Dead {
 			t.Errorf("what a member said before it was stopped is shown: %+v", first.Members[down])
 		}
-		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Role == "" && s.Members[down].Note != "" })
-		if st.Members[down].Behind != nil {
-			t.Errorf("%+v", st.Members[down])
+		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Dead })
+		if x := st.Members[down]; x.Behind != nil || x.Role != "" || x.Note == "" || st.Unknown != "" {
+			t.Errorf("%+v", st)
 		}
+		for i, x := range st.Members {
+			if i != down && x.Dead {
+				t.Errorf("member %d answers: %+v", i+1, x)
+			}
+		}
+
+		// Without a majority, what the cluster has is not known.
+		c := rawtest.Connect(t, inMemory(all[0]))
+		must(c.Create("/l", nil, 0))(t)
+		enqueue(t, c, "/l")
+		b.until("a lock", func(s *consoleState) bool { return s.Totals.Locks == 1 })
+		check(t, all[3-down].Close())
+		st = b.until("that nothing is known", func(s *consoleState) bool { return s.Unknown != "" })
+		if !strings.Contains(st.Unknown, "knows no leader") || st.Notes.Locks != st.Unknown || st.Server.Serving || st.Totals.Locks != 0 {
+			t.Errorf("%+v", st)
+		}
+		b.until("two members that are down", func(s *consoleState) bool { return s.Members[down].Dead && s.Members[3-down].Dead })
 		b.stop()
 	})
 }

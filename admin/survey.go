@@ -40,6 +40,9 @@ type state struct {
 	Write   bool          `json:"write"` // the page may end sessions and break locks
 	Server  serverState   `json:"server"`
 	Members []memberState `json:"members"`
+	// Unknown says why this server does not know what the cluster has now; "" if it does. Then
+	// there are no locks, sessions and so on below, which does not mean that none exist.
+	Unknown string `json:"unknown"`
 
 	Locks     []lockState   `json:"locks"`
 	LocksMore int           `json:"locksMore"`
@@ -232,8 +235,11 @@ func (v *survey) gather(ctx context.Context) *state {
 		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
 	}
 	if !st.Serving && !st.ReadOnly {
-		why := "This server serves no clients at the moment."
-		s.Notes = notes{why, why, why}
+		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
+		if st.Leader == 0 {
+			s.Unknown = "This server knows no leader, so it serves no clients, and does not know what the cluster has now."
+		}
+		s.Notes = notes{s.Unknown, s.Unknown, s.Unknown}
 		v.sample(&st, false)
 		s.Samples = v.samples
 		return s

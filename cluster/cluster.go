@@ -57,6 +57,9 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
+	// About returns what this member's status says about its server; nil if it says nothing. It
+	// is not called before Start.
+	About func() About
 }
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
@@ -157,6 +160,13 @@ func (m *Member) Start() (err error) {
 		m.raft.storage = cfg.Memory.Open()
 	default:
 		m.raft.storage = storage.NewMemory().Open()
+	}
+	if errors.Is(err, storage.ErrDamaged) {
+		remedy := storage.RemedyAlone
+		if m.cfg.clustered() {
+			remedy = storage.RemedyMember
+		}
+		return fmt.Errorf("%w: %s", err, remedy)
 	}
 	if err != nil {
 		return err

@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -540,6 +542,19 @@ func (c *contacts) refusedByMost(now int64, counts bool) bool {
 		c.gone = now
 	}
 	return now-c.gone >= c.sure.Milliseconds()
+}
+
+// missing lists the other voters that this member has not reached lately, for messages.
+func (c *contacts) missing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []string
+	for _, x := range c.members {
+		if p := c.peers[x.ID]; x.Voter && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.sure.Milliseconds()) {
+			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
+		}
+	}
+	return strings.Join(list, ", ")
 }
 
 // mayStand reports whether this member must stand for election now. A majority must

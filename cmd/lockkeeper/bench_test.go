@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/bench"
@@ -56,7 +55,9 @@ func TestBenchProcess(t *testing.T) {
 			fmt.Sscan(string(b), &pid)
 		}
 		if pid > 0 {
-			syscall.Kill(pid, syscall.SIGKILL)
+			if server, err := os.FindProcess(pid); err == nil {
+				server.Kill()
+			}
 		}
 	})
 	code, stdout, stderr := call(nil, "bench", p.addr, "--pid", fmt.Sprint(p.Process.Pid), "--json",

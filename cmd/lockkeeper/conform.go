@@ -156,10 +156,8 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	switch err = why(err); {
 	case err != nil:
 		return err
-	case ctx.Err() != nil && report.Left != "":
-		return fmt.Errorf("interrupted; left behind: %s", report.Left)
 	case ctx.Err() != nil:
-		return errors.New("interrupted")
+		return interrupted(report)
 	}
 	write := report.WriteText
 	if o.json {
@@ -177,6 +175,16 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		return fmt.Errorf("%w in %d checks", errDiffers, report.Count(conform.Failed))
 	}
 	return nil
+}
+
+// interrupted is the error of a run that a signal has ended.
+func interrupted(r *conform.Report) error {
+	left := ""
+	if r.Left != "" {
+		left = "; left behind: " + r.Left
+	}
+	return fmt.Errorf("interrupted: %d of %d checks were not run, %d passed, %d failed%s",
+		r.Count(conform.NotRun), len(r.Results), r.Count(conform.Passed), r.Count(conform.Failed), left)
 }
 
 // choose parses the list in a flag. Each item must be one of known.

@@ -60,7 +60,7 @@ recognised by the names of their znodes.`,
 // looks defines the flags of a command that looks at locks.
 func (o *lockOptions) looks(c *cobra.Command) {
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.ValidArgsFunction = completeLive(1, o.paths)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
@@ -182,7 +182,7 @@ standard input. The exit code is 1 if the lock was not broken.`,
 		},
 	}
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.ValidArgsFunction = completeLive(1, o.held)
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")

@@ -520,7 +520,6 @@ func TestLockOdd(t *testing.T) {
 func TestLockUsage(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
-		"lock":                         "no command given",
 		"lock list":                    `"lock list"`,
 		"lock ls a b":                  "usage: lockkeeper lock ls",
 		"lock ls a":                    `"a" is not the path of a znode`,

@@ -101,7 +101,7 @@ The exit code is that of CMD, or
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeLive(1, o.paths),
 		RunE:              func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
 	}
 	c.Flags().SortFlags = false

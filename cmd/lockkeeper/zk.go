@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -55,6 +56,9 @@ command, options of the command after it.`,
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			cfg, err := o.config(c)
+			if word == "" && len(args) == 1 && !slices.Contains([]string{"export", "import", "help", "connect"}, args[0]) {
+				word = "/" // what most commands begin with
+			}
 			if err != nil || len(args) > 0 && !strings.HasPrefix(word, "/") {
 				return nil, cobra.ShellCompDirectiveDefault
 			}

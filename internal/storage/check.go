@@ -76,7 +76,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
-	if err := disk.verify(dir); err != nil {
+	if err := verifyFiles(disk, dir); err != nil {
 		return nil, nil, err
 	}
 	store, err := disk.open(dir, true)

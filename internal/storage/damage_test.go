@@ -118,6 +118,10 @@ func tryDamaged(t *testing.T, disk testedDisk, dir, name string, content []byte,
 		if !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(err.Error(), n) }) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s, %s: the error does not name the file in one line: %v", name, what, err)
 		}
+		// It begins with the file that is damaged, not with another one that is good.
+		if first, _, _ := strings.Cut(err.Error(), " is damaged: "); !slices.Contains(names, first) || !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s, %s: the error begins with another file: %v", name, what, err)
+		}
 		return true
 	}
 	start(t, s).stop() // reads all of it, and writes

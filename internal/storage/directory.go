@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -98,11 +97,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	snapshot := readNewest(dir, serverID)
 	defer snapshot.wait()
-	var missing *fs.PathError
-	switch err := disk.verify(dir); {
-	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing):
-		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", missing.Path, dir)
-	case err != nil:
+	if err := verifyFiles(disk, dir); err != nil {
 		return nil, err
 	}
 	if err := syncFound(dir, disk.files(dir)); err != nil {
@@ -173,7 +168,7 @@ func readMeta(dir string) (*meta, error) {
 	}
 	var m meta
 	if err := json.Unmarshal(b, &m); err != nil || m.Format < 1 || m.ServerID == 0 {
-		return nil, fmt.Errorf("%s is damaged: it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", path, formatVersion, LogStores[0])
+		return nil, damaged(path, "it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", formatVersion, LogStores[0])
 	}
 	if m.Format > formatVersion {
 		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
