@@ -86,9 +86,13 @@ func (walStore) create(dir string) error {
 // verify checks every page of the database, and all segments.
 func (w walStore) verify(dir string) error {
 	path := filepath.Join(dir, walStable)
+	return withoutOthers(path, func() error { return w.verifyAlone(dir, path) })
+}
+
+func (w walStore) verifyAlone(dir, path string) error {
 	var list, reaches []byte
 	keys := raftKeys(segmentsKey, reachesKey)
-	err := verifyDatabase(path, func(bucket, key, value []byte) error {
+	err := checkPages(path, func(bucket, key, value []byte) error {
 		switch string(key) {
 		case segmentsKey:
 			list = slices.Clone(value)
@@ -103,18 +107,15 @@ func (w walStore) verify(dir string) error {
 	if err != nil {
 		return err
 	}
-	stored := checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}}
-	return guard(path, func() error {
-		state, reached, err := loadSegments(stored)
-		if err != nil {
-			return damaged(path, "%w", err)
-		}
-		if len(state.Segments) == 0 {
-			return noEntries(path, w.files(dir)[1:], dir)
-		}
-		_, err = readSegments(dir, state, reached, false)
-		return err
-	})
+	state, reached, err := loadSegments(checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}})
+	if err != nil {
+		return damaged(path, "%w", err)
+	}
+	if len(state.Segments) == 0 {
+		return noEntries(path, w.files(dir)[1:], dir)
+	}
+	_, err = readSegments(dir, state, reached, false)
+	return err
 }
 
 // noEntries verifies that segments are empty, because the list of segments at path is.

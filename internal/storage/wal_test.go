@@ -328,6 +328,23 @@ func TestConvert(t *testing.T) {
 	}
 }
 
+// TestConvertBesideAnother: while a directory is being converted or checked, another conversion
+// is refused. It would delete the log that the first one makes.
+func TestConvertBesideAnother(t *testing.T) {
+	for _, kind := range LogStores {
+		disk := testedDisk{diskStore: must(kind.disk(hclog.NewNullLogger()))(t)}
+		dir, want := sample(t, disk)
+		held := must(disk.open(dir, true))(t)
+		if _, err := Convert(dir, other(kind)); !errors.Is(err, ErrInUse) {
+			t.Errorf("from %s: %v", kind, err)
+		}
+		check(t, held.Close())
+		if r := must(Check(dir))(t); r.LogStore != kind || !sameState(r, want) {
+			t.Errorf("from %s: %+v, was %+v", kind, r, want)
+		}
+	}
+}
+
 // TestConvertKeepsCluster: a directory belongs to the same cluster after it was converted, or
 // has the same proposal.
 func TestConvertKeepsCluster(t *testing.T) {
