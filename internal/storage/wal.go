@@ -206,7 +206,7 @@ func readSegment(dir string, info types.SegmentInfo) (s foundSegment, err error)
 		return s, damaged(s.path, "%w", err)
 	}
 	if info.SealTime.IsZero() {
-		s.torn, err = tornTail(b, s.end, info, isEntry)
+		s.torn, err = tornTail(b, s.walSegment, info)
 		if err != nil {
 			return s, damaged(s.path, "%w", err)
 		}
@@ -221,19 +221,19 @@ func readSegment(dir string, info types.SegmentInfo) (s foundSegment, err error)
 	return s, nil
 }
 
-// isEntry reports whether content is an entry, with its checksum.
-func isEntry(content []byte) (yes bool) {
+// entryIndex returns the index of an entry, with its checksum; ok is whether content is one.
+func entryIndex(content []byte) (index uint64, ok bool) {
 	defer func() {
 		if recover() != nil { // the codec expects whole entries
-			yes = false
+			ok = false
 		}
 	}()
 	var l raft.Log
 	if (&wal.BinaryCodec{}).Decode(content, &l) != nil {
-		return false
+		return 0, false
 	}
 	n := len(l.Extensions) - 4
-	return n >= 0 && entrySum(&l, l.Extensions[:n]) == binary.BigEndian.Uint32(l.Extensions[n:])
+	return l.Index, n >= 0 && entrySum(&l, l.Extensions[:n]) == binary.BigEndian.Uint32(l.Extensions[n:])
 }
 
 func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
