@@ -333,7 +333,7 @@ func exposed(dir string, files []string) string {
 // nothing ever will. The caller has the store open, so no other process is at
 // work in the directory.
 func removeTemporary(dir string, log *slog.Logger) {
-	os.RemoveAll(filepath.Join(dir, makingDir))
+	removeMaking(dir)
 	for _, d := range []string{raftDir, snapshotDir, walDir} {
 		entries, _ := os.ReadDir(filepath.Join(dir, d))
 		for _, e := range entries {
