@@ -109,7 +109,7 @@ func parseBatch(b []byte, start, at int) (batch walSegment, ok bool) {
 //
 //   - Where a header must be is something else, or the length in it is not that of the entry.
 //   - The commit is there, and something follows it, or no sector before it is missing.
-//   - After the missing sector of a header comes a whole batch: they are synced one after
+//   - After the missing sector of a header comes a whole batch: batches are synced one after
 //     another.
 //   - The segment begins with something else than its header.
 //
@@ -230,8 +230,11 @@ func (t *tornWrite) batchAfter(at int, next uint64) bool {
 	const smallest = 32 // bytes that the frame of an entry takes
 	from := (at/sector + 1) * sector
 	for i := from; i+frameHeader < t.end; i += frameHeader {
-		if binary.LittleEndian.Uint32(t.b[i:]) != frameEntry || i > from && binary.LittleEndian.Uint32(t.b[i-frameHeader:]) != frameCommit {
+		if binary.LittleEndian.Uint32(t.b[i:]) != frameEntry {
 			continue
+		}
+		if binary.LittleEndian.Uint32(t.b[i-frameHeader:]) != frameCommit && !t.missing(i-frameHeader) {
+			continue // no batch ends there
 		}
 		batch, ok := parseBatch(t.b, i, i)
 		for j := 0; ok && j < len(batch.entries); j++ {
