@@ -84,7 +84,10 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, err
 	}
 	defer store.Close()
-	newest, snapshot, err := reading.wait()
+	if m, err = metaAgain(dir, m.logStore(), m.ServerID, true); err != nil {
+		return nil, nil, err
+	}
+	newest, snapshot, err := reading.current()
 	if err != nil {
 		return nil, nil, err
 	}
