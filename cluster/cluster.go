@@ -140,6 +140,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindAdmin:   m.membership.serve,
 			kindReach:   m.pulse.tellState,
 			kindBeat:    m.pulse.takeBeats,
+			kindRebeat:  m.pulse.takeRebeats,
 		}
 		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
 		m.peers.ran = func() int64 { return m.pulse.moment().ran }

@@ -266,13 +266,14 @@ func (c *contacts) leads(own *state) bool {
 	return own.leads && max(c.heard.term, c.newer) <= own.term
 }
 
-// lives notes that another member gives signs of life on Raft's connections. On a slow link its
-// answers to heartbeats can be late, since they and the heartbeats wait behind other messages.
+// lives notes that another member has given a sign of life on one of Raft's connections since
+// transport.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
+// and the heartbeats wait behind other messages.
 func (c *contacts) lives(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[id]; p != nil {
-		c.reachedLocked(p, moment{ran: c.ran})
+		c.reachedLocked(p, moment{ran: c.ran - c.silence.Milliseconds()/looks})
 	}
 }
 

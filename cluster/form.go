@@ -85,7 +85,7 @@ func (f *former) begin(list []MemberInfo, first raft.Configuration) {
 func (f *former) called(h *hello) {
 	if h.cluster != 0 && h.addr != "" {
 		f.caller.Store(*h)
-		if h.kind == kindBeat && f.asked.Load() && h.term >= f.askedIn.Load() {
+		if (h.kind == kindBeat || h.kind == kindRebeat) && f.asked.Load() && h.term >= f.askedIn.Load() {
 			f.added.Store(true)
 		}
 		f.wake.raise()

@@ -105,6 +105,7 @@ const (
 	kindAdmin   = 'A' // one Request about the members, in JSON
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
+	kindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await
 
 	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
 	peerVersion = 2 // of the peer protocol

@@ -209,7 +209,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.callForBeats(other, p.contacts.silence/2); err != nil {
+			if c, err = p.call(other, kindBeat, p.contacts.silence/2); err != nil {
 				c = nil
 				if errors.Is(err, syscall.ECONNREFUSED) {
 					p.contacts.refused(to)
@@ -288,7 +288,7 @@ func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.C
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callForBeats(from, p.contacts.silence/8); err == nil {
+		if c, err := p.callAgain(from, p.contacts.silence/8); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -303,10 +303,10 @@ func (p *pulse) call(x MemberInfo, kind byte, patience time.Duration) (net.Conn,
 	return p.peers.dial(ctx, x.Addr, kind, x.ID)
 }
 
-// callForBeats connects to another member for heartbeats. The member has answered the greeting, so
-// it is not only its system that accepts connections; see also takeBeats.
-func (p *pulse) callForBeats(x MemberInfo, patience time.Duration) (net.Conn, error) {
-	c, err := p.call(x, kindBeat, patience)
+// callAgain connects to another member for heartbeats. It returns when the member has answered the
+// greeting, so it is not only its system that accepts connections; see also takeRebeats.
+func (p *pulse) callAgain(x MemberInfo, patience time.Duration) (net.Conn, error) {
+	c, err := p.call(x, kindRebeat, patience)
 	if err != nil {
 		return nil, err
 	}
@@ -318,8 +318,16 @@ func (p *pulse) callForBeats(x MemberInfo, patience time.Duration) (net.Conn, er
 	return c, nil
 }
 
-// takeBeats receives and answers the heartbeats that come over a connection.
-func (p *pulse) takeBeats(c net.Conn) {
+// takeBeats receives and answers the heartbeats that come over a connection. The first one may have
+// been sent long ago.
+func (p *pulse) takeBeats(c net.Conn) { p.take(c, never) }
+
+// takeRebeats is takeBeats for a leader that has waited for the answer to its greeting.
+func (p *pulse) takeRebeats(c net.Conn) { p.take(c, c.(guest).at) }
+
+// take does what takeBeats says. The first heartbeat was sent after asked, in running time, and each
+// other one after the answer to the one before it.
+func (p *pulse) take(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.hungUp(c, p.nowMs()) {
@@ -328,12 +336,6 @@ func (p *pulse) takeBeats(c net.Conn) {
 	}()
 	var beat [beatLen]byte
 	var answer [answerLen]byte
-	// The next heartbeat is sent after asked: the leader waits for each answer, and first for that
-	// to its greeting.
-	asked := int64(never)
-	if g, ok := c.(guest); ok {
-		asked = g.at
-	}
 	for ; ; asked = p.moment().ran {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {

@@ -98,8 +98,11 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		// If watchConns has not looked since this side began to read, they may have come long ago.
+		if c.quiet.Load() > 0 {
+			c.heard.Store(true)
+		}
 		c.moves()
-		c.heard.Store(true)
 		c.frame = int(binary.BigEndian.Uint32(head))
 		c.in.Discard(4)
 	}
