@@ -133,7 +133,14 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.wg.Go(s.run)
 	if follows {
-		s.wg.Go(func() { s.followPort(cfg.ID, changes) })
+		s.wg.Go(func() { s.followPort(cfg.ID, cfg.ClientAddrs[cfg.ID], changes) })
+	}
+	if len(cfg.ClientAddrs)+len(cfg.ElectionPorts) > 0 {
+		s.wg.Go(func() {
+			if s.Wait(context.Background()) == nil { // ends when the server is closed or has a fault
+				s.member.Describe(!cfg.Reconfig)
+			}
+		})
 	}
 	return s, nil
 }

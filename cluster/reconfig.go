@@ -42,3 +42,28 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	m.Propose(fsm.Describe(c.Joining), applied, nil)
 	return proto.OK, <-applied == nil
 }
+
+// Describe adds to /zookeeper/config what the configuration knows about members and is missing
+// there. It returns when that is applied, or this member stops. If sure is true, the
+// configuration is right about this server, whatever the list says.
+func (m *Member) Describe(sure bool) {
+	var self uint64
+	if sure {
+		self = m.cfg.ID
+	}
+	if applied := m.describe(self); applied != nil {
+		<-applied
+	}
+}
+
+// describe is Describe for the server with the id sure, or for none if that is 0. It returns
+// nil if nothing is missing, and otherwise a channel that says when it is applied.
+func (m *Member) describe(sure uint64) (applied result) {
+	var missing []proto.QuorumServer
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Known, sure) })
+	if len(missing) > 0 {
+		applied = make(result, 1)
+		m.Propose(fsm.Describe(missing), applied, nil)
+	}
+	return applied
+}

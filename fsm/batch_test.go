@@ -87,6 +87,66 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestDescribeFirst: what is said about the first members before any client can have seen them
+// is part of the first version. Later it is a change like any other.
+func TestDescribeFirst(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		m := NewMachine()
+		m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
+		commands := []*Command{Identify(7), Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}})}
+		version, zxid := int64(1<<32), int64(2<<32)
+		if seen {
+			commands[0] = OpenSession(1, 1<<56|1, 10_000, session.Password{})
+			version, zxid = zxid+2, zxid+2
+		}
+		one(t, m, 1, commands...)
+		r := m.Tree().Lookup("/zookeeper/config").Record()
+		if want := fmt.Sprintf("server.1=a:7000:3888:participant;b:1\nversion=%x", version); string(r.Data) != want || r.Mzxid != version || m.Zxid() != zxid {
+			t.Errorf("seen %v: %q at zxid %x, now %x; want %q", seen, r.Data, r.Mzxid, m.Zxid(), want)
+		}
+	}
+}
+
+// TestUndescribed: a configuration completes what is known of members, and does not replace it
+// unless it is sure.
+func TestUndescribed(t *testing.T) {
+	r := NewReplica()
+	r.StoreConfiguration(1, raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:7000"}, {ID: "2", Address: "b:7000"}}})
+	said := func(text string, sure uint64) (s string) {
+		t.Helper()
+		known, err := proto.ParseServers(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.View(func(v *View) { s = strings.Trim(fmt.Sprint(v.Undescribed(known, sure)), "[]") })
+		return s
+	}
+	reconfigured, err := proto.ParseServers("server.1=a:7000:3888;b:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one(t, r.m, 1, Describe(reconfigured))
+	for _, x := range []struct {
+		known string
+		sure  uint64
+		want  string
+	}{
+		{"server.2=b:7000:3888;c:1", 0, "server.2=b:7000:3888:participant;c:1"},
+		{"server.2=b:7000:8000;c:1", 0, "server.2=b:7000:8000:participant;c:1"},
+		{"server.2=b:7000:3888:observer", 0, "server.2=b:7000:3888:participant"}, // the list knows who votes
+		{"server.2=b:7001:3888;c:1,server.3=c:7000:3888;c:1", 0, ""},
+		{"server.1=a:7000:3999;c:1,server.2=b:7000:8000", 0, ""},
+		{"server.1=a:7000:3999;c:1", 2, ""},
+		{"server.1=a:7000:3999;c:1", 1, "server.1=a:7000:3999:participant;c:1"},
+		{"server.1=a:7000:3999", 1, "server.1=a:7000:3999:participant;b:1"},
+		{"server.1=a:7000:3888;b:1", 1, ""},
+	} {
+		if got := said(x.known, x.sure); got != x.want {
+			t.Errorf("%s, sure of %d: %q, want %q", x.known, x.sure, got, x.want)
+		}
+	}
+}
+
 // TestDescribe checks that Describe completes the description of those servers that are
 // members, and that this survives a snapshot and later changes of the members, until the
 // member leaves.

@@ -86,8 +86,8 @@ func ExpireSession(s *session.Session, term uint64) *Command {
 // is the same command with a reply.
 func Nothing() *Command { return &Command{Op: OpNothing} }
 
-// Describe returns the command that adds to the members in /zookeeper/config what a
-// reconfig said about them: their election ports and client addresses. It ignores servers
+// Describe returns the command that adds to the members in /zookeeper/config what a reconfig
+// or a configuration said about them: their election ports and client addresses. It ignores servers
 // that are not members when it is applied.
 func Describe(servers []proto.QuorumServer) *Command {
 	var b []byte

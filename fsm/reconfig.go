@@ -69,13 +69,16 @@ func ParseReconfig(r *proto.ReconfigRequest) (c MemberChange, err error) {
 	return c, nil
 }
 
+// firstZxid is the version of the first members: the first zxid of epoch 1 (Leader.lead).
+const firstZxid = 1 << 32
+
 // SetMembers sets the members of the cluster and writes them to /zookeeper/config, in a
 // transaction of its own. The changes that it returns are valid only until the next command.
 func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
-	if m.zxid == 0 { // the first members get the first zxid of epoch 1 (Leader.lead)
-		m.zxid = 1<<32 - 1
+	if m.zxid == 0 {
+		m.zxid = firstZxid - 1
 	}
 	m.setMembers(completed(members, m.members))
 	return m.txn.Changes
@@ -99,15 +102,45 @@ func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
 	}
 }
 
-// describe records what a reconfig said about members that Raft does not store: the
-// election port, which nothing uses, and the address for clients. If a client has
+// describe records what a reconfig or a configuration said about members that Raft does not
+// store: the election port, which nothing uses, and the address for clients. If a client has
 // overwritten /zookeeper/config, describe restores it.
 func (m *Machine) describe(servers []proto.QuorumServer) {
 	now := completed(slices.Clone(m.members), servers)
 	written := m.tree.Lookup(znode.ConfigPath).Record().Data
-	if len(now) > 0 && (!slices.Equal(now, m.members) || !bytes.Equal(written, configText(m.members, m.membersZxid))) {
+	switch {
+	case len(now) == 0 || slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
+	case m.membersZxid == firstZxid && uint32(m.zxid) == 0 && m.sessions.Len() == 0:
+		// No client has seen the first members yet, so this is still the first version.
+		m.members, m.txn.Zxid = now, firstZxid
+		m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
+	default:
 		m.setMembers(now)
 	}
+}
+
+// Undescribed returns, of the servers that a configuration describes, those members whose
+// election port or address for clients is missing in the list of members, with what is
+// missing. What is there may be newer, from a reconfig, and counts; but not for the server
+// with the id sure.
+func (v *View) Undescribed(known []proto.QuorumServer, sure uint64) (missing []proto.QuorumServer) {
+	for _, k := range known {
+		is, ok := v.Member(k.ID)
+		if !ok || is.Addr != k.Addr {
+			continue
+		}
+		now := is
+		if k.Client != "" && (is.Client == "" || k.ID == sure) {
+			now.Client = k.Client
+		}
+		if k.ElectionPort != 0 && (is.ElectionPort == electionPort(is.Addr) || k.ID == sure) {
+			now.ElectionPort = k.ElectionPort
+		}
+		if now != is {
+			missing = append(missing, now)
+		}
+	}
+	return missing
 }
 
 // completed returns members, changed to have the election port and client address of the
