@@ -55,7 +55,7 @@ func TestDeadline(t *testing.T) {
 				var waited time.Duration
 				var err error
 				fake.run(func() {
-					connect := func() *zk.Conn { return nil }
+					var connect func() *zk.Conn
 					if x.cluster {
 						c := lockkeepertest.StartCluster(fake, 3, x.options...)
 						connect = func() *zk.Conn { return c.Connect(fake, 10*time.Second) }
