@@ -325,7 +325,8 @@ func (s *Server) Role() lockkeeper.Role {
 }
 
 // Dial connects to the server through memory. Its signature fits zk.WithDialer; it
-// ignores network and address. It fails while the server is stopped.
+// ignores network and address. It fails while the server is stopped, and panics outside of
+// the synctest bubble in which the server was started.
 func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
 	if why := s.misplaced(); why != "" { // a client would take an error for one that passes
 		panic("lockkeepertest: " + why)
