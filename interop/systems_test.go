@@ -34,6 +34,7 @@ const flink = "org.apache.flink.runtime."
 
 var systems = []system{
 	{name: "Curator 5.9.0, client", pom: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
+	{name: "Curator 5.9.0, framework", pom: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
 	{name: "Flink 1.20.4, high availability", pom: "flink", least: 119, short: true, tests: []string{
 		"--select-class", flink + "checkpoint.ZooKeeperCheckpointIDCounterITCase",
 		"--select-class", flink + "checkpoint.ZooKeeperCompletedCheckpointStoreITCase",

@@ -60,7 +60,7 @@ public class TestingZooKeeperServer implements Closeable {
         Properties keys = config.buildConfigProperties(index, port);
         // What ZooKeeper's classes would read from this process.
         for (String name : System.getProperties().stringPropertyNames()) {
-            if (name.startsWith("zookeeper.") || name.startsWith("znode.")) {
+            if (name.startsWith("zookeeper.") || name.startsWith("znode.") || name.equals("readonlymode.enabled")) {
                 keys.putIfAbsent(name, System.getProperty(name));
             }
         }
