@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff bench-peers bench-quick ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick ci
 
 build:
 	go build ./...
@@ -71,6 +71,11 @@ chaos:
 diff:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .
+
+# Runs the tests of other projects with lockkeeper in place of ZooKeeper (docs/systems.md).
+systems:
+	interop/setup.sh
+	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems' .
 
 # Measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, and writes
 # docs/performance.md and the charts in README.md: make bench-peers TURNS=5

@@ -47,8 +47,9 @@ func (memberChanges) Answered() {}
 func (memberChanges) Failed(error) {}
 
 // followPort keeps the client port at the address that the list of members gives
-// for this server, until the server stops.
-func (s *Server) followPort(id uint64, changes memberChanges) {
+// for this server, until the server stops. It stays where it is if the list has the address
+// that the configuration tells clients, which may be another one than it listens on.
+func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.wg.Go(func() {
@@ -67,6 +68,9 @@ func (s *Server) followPort(id uint64, changes memberChanges) {
 		s.replica.View(func(v *fsm.View) {
 			if self, ok := v.Member(id); ok { // a removed member keeps its port
 				want = cmp.Or(listenAddr(self.Client), configured)
+				if listenAddr(self.Client) == listenAddr(told) {
+					want = configured
+				}
 			}
 		})
 		var again <-chan time.Time

@@ -72,6 +72,13 @@ type Config struct {
 	// field because most clusters have none. [Server.Members] returns both as a
 	// list of [Peer].
 	Peers map[uint64]string
+	// ClientAddrs maps the ids of members, or of this server, to their addresses for clients,
+	// [HOST]:PORT, and ElectionPorts to their election ports. The members need neither, but
+	// /zookeeper/config shows them to clients, which may connect to what they find there.
+	// An address that a client's reconfig gave to another member counts more, and with Reconfig
+	// so does one that it gave to this server.
+	ClientAddrs   map[uint64]string
+	ElectionPorts map[uint64]int
 	// PeerAddr is the address, HOST:PORT, of this server's peer port. The default
 	// is its address in Peers.
 	PeerAddr string
@@ -274,6 +281,20 @@ func (c *Config) complete() error {
 		}
 		atAddr[c.Peers[id]] = id
 	}
+	for id, addr := range c.ClientAddrs {
+		if client, ok := proto.ParseClient(addr); c.peer(id) == "" {
+			return badField("ClientAddrs", "server %d is not among the members", id)
+		} else if !ok || client != addr {
+			return badField("ClientAddrs", "%q is not [HOST]:PORT", addr)
+		}
+	}
+	for id, port := range c.ElectionPorts {
+		if c.peer(id) == "" {
+			return badField("ElectionPorts", "server %d is not among the members", id)
+		} else if port < 1 || port > math.MaxUint16 {
+			return badField("ElectionPorts", "%d is not a port", port)
+		}
+	}
 	for _, id := range c.Observers {
 		if len(c.Peers) > 0 && c.Peers[id] == "" {
 			return badField("Observers", "server %d is not among the members", id)
@@ -336,6 +357,33 @@ func (c *Config) complete() error {
 	return nil
 }
 
+// peer returns the address of a member's peer port, as far as the configuration knows it.
+func (c *Config) peer(id uint64) string {
+	if id == c.ID {
+		return c.PeerAddr
+	}
+	return c.Peers[id]
+}
+
+// known returns the members of which the configuration says how clients are to see them.
+func (c *Config) known() (servers []proto.QuorumServer) {
+	ids := maps.Clone(c.Peers)
+	if ids == nil {
+		ids = map[uint64]string{}
+	}
+	ids[c.ID] = c.PeerAddr
+	for _, id := range slices.Sorted(maps.Keys(ids)) {
+		client, election := c.ClientAddrs[id], c.ElectionPorts[id]
+		if strings.HasPrefix(client, ":") { // as it will be read again
+			client = "0.0.0.0" + client
+		}
+		if client != "" || election != 0 {
+			servers = append(servers, proto.QuorumServer{ID: id, Addr: c.peer(id), ElectionPort: election, Client: client})
+		}
+	}
+	return servers
+}
+
 func setDefault[T comparable](v *T, to T) {
 	var zero T
 	if *v == zero {
@@ -363,7 +411,7 @@ func (c *Config) cluster() cluster.Config {
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
-		Peers: c.Peers, Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
+		Peers: c.Peers, Known: c.known(), Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
 		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,
 	}
 }

@@ -38,6 +38,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
@@ -136,7 +137,14 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.wg.Go(s.run)
 	if follows {
-		s.wg.Go(func() { s.followPort(cfg.ID, changes) })
+		s.wg.Go(func() { s.followPort(cfg.ID, cfg.ClientAddrs[cfg.ID], changes) })
+	}
+	if len(cfg.ClientAddrs)+len(cfg.ElectionPorts) > 0 {
+		s.wg.Go(func() {
+			if s.Wait(context.Background()) == nil { // ends when the server is closed or has a fault
+				s.member.Describe(!cfg.Reconfig)
+			}
+		})
 	}
 	return s, nil
 }
@@ -321,7 +329,31 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 	}
 	client, ours := net.Pipe()
 	go s.clients.ServeConn(ours) // Close waits until it returns
-	return client, nil
+	return &pipe{Conn: client}, nil
+}
+
+// pipe is the client's end of a connection through memory. If the connection breaks, the next
+// Read fails, but Write reports success, as it may with TCP. Otherwise go-zookeeper could block
+// for good if a client is closed while another goroutine makes a request: it may answer the
+// request first because of the Close, then because the write fails, and then because the
+// connection ends, and has room for two answers.
+type pipe struct {
+	net.Conn
+	closed atomic.Bool // by the client
+}
+
+func (p *pipe) Write(b []byte) (int, error) {
+	n, err := p.Conn.Write(b)
+	if err == nil || p.closed.Load() {
+		return n, err
+	}
+	p.Conn.Close()
+	return len(b), nil
+}
+
+func (p *pipe) Close() error {
+	p.closed.Store(true)
+	return p.Conn.Close()
 }
 
 // ServeConn serves a client on a connection that the caller has accepted. It

@@ -123,8 +123,10 @@ func TestReconfig(t *testing.T) {
 			}
 		}
 		config(must(c.Get("/zookeeper/config", false))(t), lines...)
-		if s, err := reconfig(c, "", "77", "", -1); err != nil { // ids that are not members are ignored
-			t.Errorf("%v %v", s, err)
+		before := must(c.Get("/zookeeper/config", true))(t)
+		s, err := reconfig(c, "", "77", "", -1) // ids that are not members are ignored
+		if err != nil || s.Stat.Mzxid <= before.Stat.Mzxid || len(c.Events) == 0 {
+			t.Errorf("%v %v %+v, after version %x", s, err, c.Events, before.Stat.Mzxid)
 		}
 
 		// An observer may be added before it runs.

@@ -247,19 +247,22 @@ func (s *Server) FormCluster(ctx context.Context) error {
 	return s.change(ctx, cluster.Request{Form: true})
 }
 
-// ErrNoSession is returned if a session does not exist or has ended.
+// ErrNoSession is the error, in the sense of errors.Is, if a session does not exist or has ended.
 var ErrNoSession = cluster.ErrNoSession
 
 // EndSession ends a session of the cluster as if its client had been silent for the session
 // timeout, and returns when its ephemeral znodes are deleted on this server. Its connection
 // is closed, and the client learns that the session has expired when it reconnects.
-// EndSession blocks while this server knows no leader. It returns [ErrNoSession] if there is
-// no such session. After any other error, among them that of ctx, the session may have ended
+// EndSession blocks while this server knows no leader. Its error is [ErrNoSession], as
+// errors.Is tells, if there is no such session. After any other error, among them that of ctx, the session may have ended
 // or not, or may end later.
 func (s *Server) EndSession(ctx context.Context, id int64) error {
 	err := s.member.Expire(ctx, id)
-	if err == nil || errors.Is(err, ErrNoSession) {
-		return err
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, ErrNoSession):
+		return fmt.Errorf("%w: %s", err, session.FormatID(id))
 	}
 	select {
 	case <-s.stop:

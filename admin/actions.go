@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // This file has what Options.Write permits, except for snapshots (snapshot.go). Each action is a
@@ -113,9 +114,9 @@ func (a *admin) serveEndSession(w http.ResponseWriter, r *http.Request) {
 		respond(w, err)
 		return
 	}
-	id, err := sessionID(r.PathValue("id"))
+	id, err := session.ParseID(r.PathValue("id"))
 	if err != nil {
-		respond(w, err)
+		respond(w, refuse(http.StatusBadRequest, "%v", err))
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
@@ -126,16 +127,6 @@ func (a *admin) serveEndSession(w http.ResponseWriter, r *http.Request) {
 		a.log.Warn("an operator could not end a session", "session", locks.ID(id), "operator", r.RemoteAddr, "error", err)
 	}
 	respond(w, err)
-}
-
-func sessionID(text string) (int64, error) {
-	if id, err := strconv.ParseUint(text, 0, 64); err == nil && id != 0 {
-		return int64(id), nil
-	}
-	if id, err := strconv.ParseInt(text, 10, 64); err == nil && id != 0 {
-		return id, nil
-	}
-	return 0, refuse(http.StatusBadRequest, "%q is not the id of a session", text)
 }
 
 func (a *admin) endSession(ctx context.Context, id int64) error {

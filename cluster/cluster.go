@@ -38,7 +38,10 @@ type Config struct {
 	// Observers are the ids of non-voting members: members in Peers, or this
 	// server's own id if it joins.
 	Observers []uint64
-	Network   Network // how members reach each other; nil means TCP
+	// Known are members, and perhaps this server, with the election ports and the addresses for
+	// clients that /zookeeper/config is to show of them.
+	Known   []proto.QuorumServer
+	Network Network // how members reach each other; nil means TCP
 	// ElectionTimeout is how long the leader, or a majority, may be silent
 	// before a member gives it up; 0 means 2 s.
 	ElectionTimeout time.Duration

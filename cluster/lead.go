@@ -51,6 +51,7 @@ func (m *Member) watchLeadership() {
 			m.trackAll()
 			if m.identified() == 0 { // the cluster is new, or is older than ids
 				m.Propose(fsm.Identify(uint64(m.raft.storage.Identity().Cluster)), make(result, 1), nil)
+				m.describe(0) // before any client can ask
 			}
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop

@@ -28,10 +28,12 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, 3*adminTimeout)
 	defer cancel()
+	was := m.membership.configVersion()
 	_, err = Ask(ctx, m.peers.network, m.cfg.addr(), Request{Reconfig: r})
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && refused.code != proto.OK:
+		m.Propose(fsm.Describe(nil, 0), make(result, 1), nil) // nobody is expected any more
 		m.cfg.Log.Warn("reconfig refused", "code", refused.code, "error", err)
 		return refused.code, true
 	case err != nil:
@@ -39,6 +41,31 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 		return 0, false
 	}
 	applied := make(result, 1)
-	m.Propose(fsm.Describe(c.Joining), applied, nil)
+	m.Propose(fsm.Describe(c.Joining, was), applied, nil)
 	return proto.OK, <-applied == nil
+}
+
+// Describe adds to /zookeeper/config what the configuration knows about members and is missing
+// there. It returns when that is applied, or this member stops. If sure is true, the
+// configuration is right about this server, whatever the list says.
+func (m *Member) Describe(sure bool) {
+	var self uint64
+	if sure {
+		self = m.cfg.ID
+	}
+	if applied := m.describe(self); applied != nil {
+		<-applied
+	}
+}
+
+// describe is Describe for the server with the id sure, or for none if that is 0. It returns
+// nil if nothing is missing, and otherwise a channel that says when it is applied.
+func (m *Member) describe(sure uint64) (applied result) {
+	var missing []proto.QuorumServer
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Known, sure) })
+	if len(missing) > 0 {
+		applied = make(result, 1)
+		m.Propose(fsm.Describe(missing, 0), applied, nil)
+	}
+	return applied
 }

@@ -87,6 +87,136 @@ func TestMembers(t *testing.T) {
 	}
 }
 
+// TestDescribeFirst: what is said about the first members before any client can have seen them
+// is part of the first version. Later it is a change like any other.
+func TestDescribeFirst(t *testing.T) {
+	for _, seen := range []bool{false, true} {
+		m := NewMachine()
+		m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
+		commands := []*Command{Identify(7), Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0)}
+		version, zxid := int64(1<<32), int64(2<<32)
+		if seen {
+			commands[0] = OpenSession(1, 1<<56|1, 10_000, session.Password{})
+			version, zxid = zxid+2, zxid+2
+		}
+		one(t, m, 1, commands...)
+		r := m.Tree().Lookup("/zookeeper/config").Record()
+		if want := fmt.Sprintf("server.1=a:7000:3888:participant;b:1\nversion=%x", version); string(r.Data) != want || r.Mzxid != version || m.Zxid() != zxid {
+			t.Errorf("seen %v: %q at zxid %x, now %x; want %q", seen, r.Data, r.Mzxid, m.Zxid(), want)
+		}
+	}
+}
+
+// TestReconfigDescribes: a server that a reconfig adds is shown with its address for clients from
+// the beginning, also after a snapshot, unless the reconfig has failed; and a reconfig that
+// changes nothing gives the list of members a new version.
+func TestReconfigDescribes(t *testing.T) {
+	for _, failed := range []bool{false, true} {
+		m := NewMachine()
+		first := proto.QuorumServer{ID: 1, Addr: "a:7000", ElectionPort: 8000}
+		second := proto.QuorumServer{ID: 2, Addr: "b:7000", ElectionPort: 8000, Observer: true}
+		m.SetMembers(1, []proto.QuorumServer{first})
+		r := proto.ReconfigRequest{Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, Joining: proto.Path{Path: "server.2=b:7000:3888;c:1,server.1=a:7000:3999;c:2,server.255=c:1:1;1"}, ConfigID: -1}
+		b := BeginEntry(nil)
+		b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
+		b = AppendCommand(b, &Command{Op: proto.OpReconfig, Session: 7, Conn: 1, IDs: AppendIDs(nil, []proto.ID{{Scheme: "super"}}), Body: r.Append(nil)})
+		b = EndEntry(b, &Envelope{Origin: 1, Batch: 1, Settings: Reconfig, Count: 2})
+		if err := m.Apply(2, 1, b, func(_ *Envelope, i int, r *Result, _ []proto.Change) {
+			if r.Code != proto.OK {
+				t.Errorf("command %d: %v", i, r.Code)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		m = throughSnapshot(t, m, nil)
+		shows := func(want string) {
+			t.Helper()
+			got := m.Tree().Lookup("/zookeeper/config").Record()
+			if want += fmt.Sprintf("version=%x", got.Mzxid); string(got.Data) != want {
+				t.Errorf("failed %v: %q, want %q", failed, got.Data, want)
+			}
+		}
+		was := m.membersZxid
+		if failed {
+			one(t, m, 1, Describe(nil, 0))
+			if m.membersZxid != was || len(m.expected) > 0 {
+				t.Errorf("version %x, was %x; expected %v", m.membersZxid, was, m.expected)
+			}
+		}
+		m.SetMembers(m.Index()+1, []proto.QuorumServer{first, second})
+		if failed {
+			shows("server.1=a:7000:8000:participant\nserver.2=b:7000:8000:observer\n")
+			continue
+		}
+		shows("server.1=a:7000:8000:participant\nserver.2=b:7000:3888:observer;c:1\n")
+		joining, err := proto.ParseServers(r.Joining.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one(t, m, 1, Describe(joining, was))
+		shows("server.1=a:7000:3999:participant;c:2\nserver.2=b:7000:3888:observer;c:1\n")
+		// Nothing is new.
+		for _, x := range []struct {
+			servers []proto.QuorumServer
+			was     int64
+			again   bool
+		}{
+			{joining, was, false}, {nil, was, false}, {joining, m.membersZxid, true}, {nil, 0, false},
+		} {
+			zxid := m.membersZxid
+			one(t, m, 1, Describe(x.servers, x.was))
+			if m.membersZxid > zxid != x.again {
+				t.Errorf("%+v: version %x, was %x", x, m.membersZxid, zxid)
+			}
+		}
+		zxid := m.membersZxid
+		if one(t, m, 1, Describe(nil, zxid)); m.membersZxid == zxid {
+			t.Error("a reconfig that only names servers to leave gave no version")
+		}
+		shows("server.1=a:7000:3999:participant;c:2\nserver.2=b:7000:3888:observer;c:1\n")
+	}
+}
+
+// TestUndescribed: a configuration completes what is known of members, and does not replace it
+// unless it is sure.
+func TestUndescribed(t *testing.T) {
+	r := NewReplica()
+	r.StoreConfiguration(1, raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:7000"}, {ID: "2", Address: "b:7000"}}})
+	said := func(text string, sure uint64) (s string) {
+		t.Helper()
+		known, err := proto.ParseServers(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.View(func(v *View) { s = strings.Trim(fmt.Sprint(v.Undescribed(known, sure)), "[]") })
+		return s
+	}
+	reconfigured, err := proto.ParseServers("server.1=a:7000:3888;b:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one(t, r.m, 1, Describe(reconfigured, 0))
+	for _, x := range []struct {
+		known string
+		sure  uint64
+		want  string
+	}{
+		{"server.2=b:7000:3888;c:1", 0, "server.2=b:7000:3888:participant;c:1"},
+		{"server.2=b:7000:8000;c:1", 0, "server.2=b:7000:8000:participant;c:1"},
+		{"server.2=b:7000:3888:observer", 0, "server.2=b:7000:3888:participant"}, // the list knows who votes
+		{"server.2=b:7001:3888;c:1,server.3=c:7000:3888;c:1", 0, ""},
+		{"server.1=a:7000:3999;c:1,server.2=b:7000:8000", 0, ""},
+		{"server.1=a:7000:3999;c:1", 2, ""},
+		{"server.1=a:7000:3999;c:1", 1, "server.1=a:7000:3999:participant;c:1"},
+		{"server.1=a:7000:3999", 1, "server.1=a:7000:3999:participant;b:1"},
+		{"server.1=a:7000:3888;b:1", 1, ""},
+	} {
+		if got := said(x.known, x.sure); got != x.want {
+			t.Errorf("%s, sure of %d: %q, want %q", x.known, x.sure, got, x.want)
+		}
+	}
+}
+
 // TestDescribe checks that Describe completes the description of those servers that are
 // members, and that this survives a snapshot and later changes of the members, until the
 // member leaves.
@@ -111,7 +241,7 @@ func TestDescribe(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		one(t, m, 1, Describe(servers))
+		one(t, m, 1, Describe(servers, 0))
 	}
 	describe("server.1=a:7000:3888;2181") // no effect on a standalone server
 	config()

@@ -86,11 +86,12 @@ func ExpireSession(s *session.Session, term uint64) *Command {
 // is the same command with a reply.
 func Nothing() *Command { return &Command{Op: OpNothing} }
 
-// Describe returns the command that adds to the members in /zookeeper/config what a
-// reconfig said about them: their election ports and client addresses. It ignores servers
-// that are not members when it is applied.
-func Describe(servers []proto.QuorumServer) *Command {
-	var b []byte
+// Describe returns the command that adds to the members in /zookeeper/config what a reconfig
+// or a configuration said about them: their election ports and client addresses. It ignores servers
+// that are not members when it is applied. If the list of members then still has the version
+// was, it gets a new one, as after each reconfig of ZooKeeper; 0 is no version.
+func Describe(servers []proto.QuorumServer, was int64) *Command {
+	b := fmt.Appendf(nil, "version=%x\n", was)
 	for _, s := range servers {
 		b = fmt.Appendf(b, "%v\n", s)
 	}

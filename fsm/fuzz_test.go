@@ -119,7 +119,7 @@ func FuzzSurvives(f *testing.F) {
 	for _, c := range []*Command{
 		OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl"), Nothing(), {Op: proto.OpCloseSession},
 		ExpireSession(&session.Session{ID: 5, Owner: session.Conn{Server: 1, Number: 1}}, 0),
-		Describe([]proto.QuorumServer{{ID: 7, Addr: "b:7000", ElectionPort: 9, Client: "c:1"}}),
+		Describe([]proto.QuorumServer{{ID: 7, Addr: "b:7000", ElectionPort: 9, Client: "c:1"}}, 0),
 	} {
 		f.Add(uint64(1), uint8(40), int32(c.Op), c.Body, uint16(3), uint16(2), uint16(9), uint8(0))
 	}

@@ -27,6 +27,9 @@ type Machine struct {
 	// permission may overwrite that.
 	members     []proto.QuorumServer
 	membersZxid int64
+	// expected are the servers that the last permitted reconfig names, until it is done, so
+	// that those that join are described from the beginning.
+	expected []proto.QuorumServer
 
 	settings Settings              // of the entry that is being applied
 	txn      znode.Txn             // of the command that is being applied; Changes is reused
@@ -97,7 +100,7 @@ func (m *Machine) Cluster() uint64 { return m.cluster }
 
 // Digest returns a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 {
-	return digest(m.sessions.All(), m.zxid, m.batches, appendMembers(nil, m.members, m.membersZxid), m.tree.Digest())
+	return digest(m.sessions.All(), m.zxid, m.batches, m.appendMembers(nil), m.tree.Digest())
 }
 
 // Quick returns a digest of the znodes, the sessions and the zxid that costs nothing, so that

@@ -50,23 +50,22 @@ func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
 func Members(c raft.Configuration) (members []proto.QuorumServer) {
 	for _, s := range c.Servers {
 		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
-		_, port, err := net.SplitHostPort(string(s.Address))
-		if err != nil {
+		addr := string(s.Address)
+		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return nil
 		}
-		n, _ := strconv.Atoi(port)
-		members = append(members, proto.QuorumServer{
-			ID: id, Addr: string(s.Address), ElectionPort: ElectionPort(n), Observer: s.Suffrage == raft.Nonvoter,
-		})
+		members = append(members, proto.QuorumServer{ID: id, Addr: addr, ElectionPort: electionPort(addr), Observer: s.Suffrage == raft.Nonvoter})
 	}
 	slices.SortFunc(members, func(a, b proto.QuorumServer) int { return cmp.Compare(a.ID, b.ID) })
 	return members
 }
 
-// ElectionPort returns an election port for /zookeeper/config, given a member's peer port,
-// until a reconfig says another one. No server listens on it, but ZooKeeper's Java classes,
-// with which clients parse the members, require one.
-func ElectionPort(peer int) int {
+// electionPort returns an election port for /zookeeper/config, given the address of a member's
+// peer port, until something names another one (see [Describe]). No server listens on it, but
+// ZooKeeper's Java classes, with which clients parse the members, require one.
+func electionPort(addr string) int {
+	_, port, _ := net.SplitHostPort(addr)
+	peer, _ := strconv.Atoi(port)
 	if peer > math.MaxUint16-1000 {
 		return peer - 1000
 	}

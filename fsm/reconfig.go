@@ -20,7 +20,7 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
-	switch _, err := ParseReconfig(&r); {
+	switch c, err := ParseReconfig(&r); {
 	case m.settings&Reconfig == 0:
 		return proto.ReconfigDisabled
 	case len(m.members) == 0: // a standalone server
@@ -31,6 +31,8 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 		return proto.BadArguments
 	case !m.tree.MayConfigure(&m.txn):
 		return proto.NoAuth
+	default:
+		m.expected = slices.DeleteFunc(c.Joining, func(s proto.QuorumServer) bool { return s.ID == 0 || s.ID > 254 })
 	}
 	return proto.OK
 }
@@ -69,15 +71,18 @@ func ParseReconfig(r *proto.ReconfigRequest) (c MemberChange, err error) {
 	return c, nil
 }
 
+// firstZxid is the version of the first members: the first zxid of epoch 1 (Leader.lead).
+const firstZxid = 1 << 32
+
 // SetMembers sets the members of the cluster and writes them to /zookeeper/config, in a
 // transaction of its own. The changes that it returns are valid only until the next command.
 func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
-	if m.zxid == 0 { // the first members get the first zxid of epoch 1 (Leader.lead)
-		m.zxid = 1<<32 - 1
+	if m.zxid == 0 {
+		m.zxid = firstZxid - 1
 	}
-	m.setMembers(completed(members, m.members))
+	m.setMembers(completed(completed(members, m.expected), m.members))
 	return m.txn.Changes
 }
 
@@ -99,15 +104,48 @@ func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
 	}
 }
 
-// describe records what a reconfig said about members that Raft does not store: the
-// election port, which nothing uses, and the address for clients. If a client has
-// overwritten /zookeeper/config, describe restores it.
-func (m *Machine) describe(servers []proto.QuorumServer) {
+// describe records what a reconfig or a configuration said about members that Raft does not
+// store: the election port, which nothing uses, and the address for clients. If a client has
+// overwritten /zookeeper/config, describe restores it. If the list of members still has the
+// version was, it gets a new one anyway.
+func (m *Machine) describe(servers []proto.QuorumServer, was int64) {
 	now := completed(slices.Clone(m.members), servers)
 	written := m.tree.Lookup(znode.ConfigPath).Record().Data
-	if len(now) > 0 && (!slices.Equal(now, m.members) || !bytes.Equal(written, configText(m.members, m.membersZxid))) {
+	m.expected = nil
+	switch {
+	case len(now) == 0 || len(servers) == 0 && was == 0:
+	case m.membersZxid != was && slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
+	case m.membersZxid == firstZxid && uint32(m.zxid) == 0 && m.sessions.Len() == 0:
+		// No client has seen the first members yet, so this is still the first version.
+		m.members, m.txn.Zxid = now, firstZxid
+		m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
+	default:
 		m.setMembers(now)
 	}
+}
+
+// Undescribed returns, of the servers that a configuration describes, those members whose
+// election port or address for clients is missing in the list of members, with what is
+// missing. What is there may be newer, from a reconfig, and counts; but not for the server
+// with the id sure.
+func (v *View) Undescribed(known []proto.QuorumServer, sure uint64) (missing []proto.QuorumServer) {
+	for _, k := range known {
+		is, ok := v.Member(k.ID)
+		if !ok || is.Addr != k.Addr {
+			continue
+		}
+		now := is
+		if k.Client != "" && (is.Client == "" || k.ID == sure) {
+			now.Client = k.Client
+		}
+		if k.ElectionPort != 0 && (is.ElectionPort == electionPort(is.Addr) || k.ID == sure) {
+			now.ElectionPort = k.ElectionPort
+		}
+		if now != is {
+			missing = append(missing, now)
+		}
+	}
+	return missing
 }
 
 // completed returns members, changed to have the election port and client address of the
@@ -142,15 +180,20 @@ func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
 	return fmt.Appendf(b, "version=%x", zxid)
 }
 
-// appendMembers appends the encoding of the members and the zxid of their last change to b.
-// If there are no members, it appends nothing.
-func appendMembers(b []byte, members []proto.QuorumServer, zxid int64) []byte {
-	if len(members) == 0 {
+// appendMembers appends the encoding of the members, the zxid of their last change and the
+// expected servers to b. The latter have negative ids. If there are no members, it appends
+// nothing.
+func (m *Machine) appendMembers(b []byte) []byte {
+	if len(m.members) == 0 {
 		return b
 	}
-	b = jute.AppendLong(b, zxid)
-	for _, s := range members {
-		b = jute.AppendString(jute.AppendLong(b, int64(s.ID)), s.Addr)
+	b = jute.AppendLong(b, m.membersZxid)
+	for i, s := range slices.Concat(m.members, m.expected) {
+		id := int64(s.ID)
+		if i >= len(m.members) {
+			id = -id
+		}
+		b = jute.AppendString(jute.AppendLong(b, id), s.Addr)
 		b = jute.AppendBool(jute.AppendInt(b, int32(s.ElectionPort)), s.Observer)
 		b = jute.AppendString(b, s.Client)
 	}
@@ -158,13 +201,18 @@ func appendMembers(b []byte, members []proto.QuorumServer, zxid int64) []byte {
 }
 
 // decodeMembers decodes what appendMembers has encoded.
-func decodeMembers(b []byte) (members []proto.QuorumServer, zxid int64, err error) {
+func (m *Machine) decodeMembers(b []byte) error {
 	d := jute.NewDecoder(b)
-	zxid = d.Long()
+	m.membersZxid = d.Long()
 	for d.Err() == nil && len(d.Rest()) > 0 {
-		members = append(members, proto.QuorumServer{ID: uint64(d.Long()), Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), Client: d.String()})
+		id := d.Long()
+		s, to := proto.QuorumServer{Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), Client: d.String()}, &m.members
+		if s.ID = uint64(id); id < 0 {
+			s.ID, to = uint64(-id), &m.expected
+		}
+		*to = append(*to, s)
 	}
-	return members, zxid, d.Err()
+	return d.Err()
 }
 
 // HasMembers reports whether the cluster has exactly these members, which must be in order

@@ -39,7 +39,7 @@ const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))
 
 const (
 	sectionState    = 1 + iota // zxid, term, index, id of the cluster, and each origin's last batch
-	sectionMembers             // members of the cluster
+	sectionMembers             // members of the cluster, and servers that are expected
 	sectionSessions            // session records
 	sectionNodes               // znode records
 	sectionEnd                 // number of sessions, number of znodes, digest
@@ -62,7 +62,7 @@ type Snapshot struct {
 // Snapshot takes a snapshot of the state. It is fast, since nothing can be applied meanwhile:
 // sorting and encoding are left to [Snapshot.Write].
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, m.cluster, maps.Clone(m.batches), appendMembers(nil, m.members, m.membersZxid), m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.zxid, m.term, m.index, m.cluster, maps.Clone(m.batches), m.appendMembers(nil), m.sessions.Snapshot(), m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -148,7 +148,7 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 				m.batches[binary.BigEndian.Uint64(b)] = binary.BigEndian.Uint64(b[8:])
 			}
 		case sectionMembers:
-			if m.members, m.membersZxid, err = decodeMembers(b); err != nil {
+			if err = m.decodeMembers(b); err != nil {
 				return nil, r.damaged("members: %v", err)
 			}
 		case sectionSessions:

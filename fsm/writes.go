@@ -42,7 +42,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.answer(c), nil
 	case OpDescribe:
 		servers, _ := proto.ParseServers(string(c.Body)) // nil if it is invalid
-		m.describe(servers)
+		var was int64
+		fmt.Sscanf(string(c.Body), "version=%x\n", &was)
+		m.describe(servers, was)
 		return Result{Zxid: m.zxid}, nil
 	case OpPutBack:
 		return m.putBack(&d)

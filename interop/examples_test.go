@@ -70,16 +70,44 @@ func testReport(t *testing.T, cmd *exec.Cmd, report string, tests ...string) {
 // TestExamplePytest runs the example of a fixture for pytest, with kazoo.
 func TestExamplePytest(t *testing.T) {
 	t.Parallel()
-	report := filepath.Join(t.TempDir(), "report.xml")
-	cmd := clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
-	cmd.Dir = "../docs/examples/pytest"
+	cmd, report := examplePytest(t)
 	testReport(t, cmd, report,
 		"test_expired_session_loses_its_lock", "test_lost_reply_leaves_one_znode", "test_create_that_is_not_retried", "test_lock_survives_the_leader")
+}
+
+// examplePytest returns the command that runs the tests of the example, and their report.
+func examplePytest(t *testing.T) (cmd *exec.Cmd, report string) {
+	t.Helper()
+	report = filepath.Join(t.TempDir(), "report.xml")
+	cmd = clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
+	cmd.Dir = "../docs/examples/pytest"
+	return cmd, report
 }
 
 // TestExampleJUnit runs the example of an extension for JUnit 5, with Curator.
 func TestExampleJUnit(t *testing.T) {
 	t.Parallel()
+	cmd, report := exampleJUnit(t)
+	testReport(t, cmd, report,
+		"expiredSessionLosesItsLock", "lostReplyLeavesOneZnode", "lockSurvivesPartition")
+}
+
+// TestExamplesWithoutProgram: if the program cannot be started, the tests of the examples say so.
+func TestExamplesWithoutProgram(t *testing.T) {
+	t.Parallel()
+	for name, example := range map[string]func(*testing.T) (*exec.Cmd, string){"pytest": examplePytest, "JUnit": exampleJUnit} {
+		cmd, _ := example(t)
+		cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY=/missing", "PYTHONDONTWRITEBYTECODE=1")
+		out, err := cmd.CombinedOutput()
+		if text := string(out); err == nil || !strings.Contains(text, "LOCKKEEPER_BINARY is the path of the program") || strings.Contains(text, "NullPointerException") || strings.Contains(text, "AttributeError") {
+			t.Errorf("%s: %v\n%s", name, err, text)
+		}
+	}
+}
+
+// exampleJUnit is like examplePytest.
+func exampleJUnit(t *testing.T) (cmd *exec.Cmd, report string) {
+	t.Helper()
 	clients, err := jarsOf("zookeeper", "clients/java/pom.xml")
 	if err != nil {
 		t.Fatal(err)
@@ -98,8 +126,7 @@ func TestExampleJUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	reports := t.TempDir()
-	cmd := clientCommand("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes+":"+jars,
+	cmd = clientCommand("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes+":"+jars,
 		"org.junit.platform.console.ConsoleLauncher", "execute", "--scan-classpath", classes, "--reports-dir", reports, "--disable-banner")
-	testReport(t, cmd, filepath.Join(reports, "TEST-junit-jupiter.xml"),
-		"expiredSessionLosesItsLock", "lostReplyLeavesOneZnode", "lockSurvivesPartition")
+	return cmd, filepath.Join(reports, "TEST-junit-jupiter.xml")
 }

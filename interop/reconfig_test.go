@@ -4,7 +4,10 @@ package interop
 
 import (
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,4 +90,78 @@ func TestClusterReadOnly(t *testing.T) {
 		},
 	}, e.listen[0])
 	checkCases(t, outcomes, "read-only")
+}
+
+// TestConfigShown: what three files name is shown in /zookeeper/config, and by config -c of
+// ZooKeeper's shell, as three ZooKeepers with such files show it.
+func TestConfigShown(t *testing.T) {
+	t.Parallel()
+	// shown returns what a cluster's second server shows; start starts server i with these lines.
+	shown := func(name string, start func(lines map[string]string, i int, client string) (addr string)) (config, list string) {
+		var ports []string // in the order in which they are named in what is returned
+		lines := map[string]string{}
+		var clients []string
+		for i, form := range []string{"127.0.0.1:%s:%s;127.0.0.1:%s", "127.0.0.1:%s:%s:participant;%s", "127.0.0.1:%s:%s:observer;0.0.0.0:%s"} {
+			var own []any
+			for range 3 {
+				_, port, _ := net.SplitHostPort(freeAddr(t))
+				ports, own = append(ports, port), append(own, port)
+			}
+			lines[fmt.Sprintf("server.%d", i+1)] = fmt.Sprintf(form, own...)
+			clients = append(clients, ports[len(ports)-1])
+		}
+		var at string
+		for i := range 3 {
+			if addr := start(lines, i, clients[i]); i == 1 {
+				at = addr
+			}
+		}
+		_, port, _ := net.SplitHostPort(at)
+		waitZooKeeper(t, "127.0.0.1:"+port, nil)
+		shell := func(args ...string) string {
+			cmd := exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
+				"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", "127.0.0.1:" + port}, args...)...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
+			defer stuck.Stop()
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%s: %v\n%s", name, err, out)
+			}
+			text := string(out)
+			for i, p := range ports {
+				text = strings.ReplaceAll(text, ":"+p, fmt.Sprintf(":PORT%d", i))
+			}
+			return text
+		}
+		config = shell("config")
+		config = strings.TrimSpace(config[max(0, strings.Index(config, "server.1=")):])
+		list = strings.TrimSpace(shell("config", "-c"))
+		return config, list[strings.LastIndex(list, "\n")+1:]
+	}
+	theirs, theirList := shown("ZooKeeper", func(lines map[string]string, i int, client string) string {
+		dir := t.TempDir()
+		cfg := merged(lines, map[string]string{"reconfigEnabled": "true", "initLimit": "10", "syncLimit": "5", "dataDir": dir, "clientPort": client, "clientPortAddress": "0.0.0.0"})
+		if i == 0 {
+			cfg["clientPortAddress"] = "127.0.0.1"
+		}
+		if err := os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return launchZooKeeperBy(t, nil, zk39, nil, cfg).addr
+	})
+	ours, ourList := shown("lockkeeper", func(lines map[string]string, i int, client string) string {
+		text := "reconfigEnabled=true\ninitLimit=10\nsyncLimit=5\nclientPort=" + client + "\n"
+		for key, value := range lines {
+			text += key + "=" + value + "\n"
+		}
+		file := filepath.Join(t.TempDir(), "zoo.cfg")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return execLockkeeper(t, "--listen", "127.0.0.1:"+client, "--config", file, "--id", fmt.Sprint(i+1)).addr
+	})
+	if ours != theirs || ourList != theirList || !strings.HasPrefix(ourList, "100000000 ") || !strings.Contains(ourList, "127.0.0.1:PORT2") {
+		t.Errorf("lockkeeper shows\n%s\n%s\nand ZooKeeper\n%s\n%s", ours, ourList, theirs, theirList)
+	}
 }

@@ -62,6 +62,8 @@ jars interop/clients/java/pom.xml zookeeper
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
 jars interop/clients/junit/pom.xml junit
+jars interop/clients/curator/pom.xml curator
+jars interop/clients/flink/pom.xml flink
 
 wanted=$clients/kazoo/requirements.txt
 if ! cmp --silent "$wanted" "$cache/kazoo/requirements.txt" || ! "$cache/kazoo/bin/python" -c 'import kazoo'; then

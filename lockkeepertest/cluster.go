@@ -70,6 +70,7 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	if err := plant(c.servers); err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
+	shared.watch()
 	return c
 }
 
@@ -107,6 +108,7 @@ func (c *Cluster) Server(i int) *Server { return c.servers[i] }
 // has lost the majority.
 func (c *Cluster) Leader() int {
 	c.t.Helper()
+	c.servers[0].here(c.t)
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for i, s := range c.servers {
 			if server, err := s.running(); err == nil && server.Role() == lockkeeper.RoleLeader {
@@ -121,6 +123,8 @@ func (c *Cluster) Leader() int {
 // Partition cuts the network so that only members of the same group can reach each
 // other. A member that is in no group can reach nobody.
 func (c *Cluster) Partition(groups ...[]int) {
+	c.t.Helper()
+	c.servers[0].here(c.t)
 	side := make([]int, len(c.servers)) // 0 is no group
 	for g, members := range groups {
 		for _, i := range members {
@@ -137,6 +141,8 @@ func (c *Cluster) Partition(groups ...[]int) {
 // Heal reconnects all members and ends the delays and losses between them, for what is sent
 // from then on.
 func (c *Cluster) Heal() {
+	c.t.Helper()
+	c.servers[0].here(c.t)
 	c.links.mu.Lock()
 	clear(c.links.all)
 	c.links.mu.Unlock()
@@ -147,6 +153,7 @@ func (c *Cluster) Heal() {
 // kept for [Cluster.Restart].
 func (c *Cluster) Kill(i int) {
 	c.t.Helper()
+	c.servers[0].here(c.t)
 	c.net.Kill(host(i))
 	if err := c.servers[i].stop(func(s *lockkeeper.Server) error { return testhooks.Of(s).Kill() }); err != nil {
 		c.t.Errorf("lockkeepertest: kill %d: %v", i, err)
@@ -157,6 +164,7 @@ func (c *Cluster) Kill(i int) {
 // the member serves clients, which takes a leader; Dial and Connect do wait.
 func (c *Cluster) Restart(i int) {
 	c.t.Helper()
+	c.servers[0].here(c.t)
 	if err := c.servers[i].open(); err != nil {
 		c.t.Fatalf("lockkeepertest: restart %d: %v", i, err)
 	}
@@ -180,5 +188,6 @@ func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn
 // with the given timeout. It is closed when the test ends.
 func (c *Cluster) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
+	c.servers[0].here(t)
 	return connect(t, len(c.servers), sessionTimeout, c.Dial, c.servers[0].report)
 }

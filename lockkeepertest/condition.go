@@ -69,6 +69,7 @@ func (l *links) delay(from, to string) time.Duration {
 // decides anew which links are cut, and [Cluster.Heal] ends all faults of links.
 func (c *Cluster) SetLink(from, to int, l Link) {
 	c.t.Helper()
+	c.servers[0].here(c.t)
 	if l.Delay < 0 || l.Loss < 0 || l.Loss >= 1 {
 		c.t.Fatalf("lockkeepertest: impossible link %+v: a Delay is not negative, and a Loss at least 0 and less than 1", l)
 	}
@@ -86,6 +87,7 @@ func (c *Cluster) SetLink(from, to int, l Link) {
 // memory can have. Stopping a member does not wait for a slow disk.
 func (c *Cluster) SetDisk(i int, d Disk) {
 	c.t.Helper()
+	c.servers[0].here(c.t)
 	s := c.servers[i]
 	memory := testhooks.In(&s.cfg).Memory
 	if d.Delay < 0 {
@@ -103,13 +105,21 @@ func (c *Cluster) SetDisk(i int, d Disk) {
 // ones, and what others send meanwhile arrives when it is resumed. To the others it looks like a process that the
 // operating system has stopped. But its own timers go on, so when it is resumed it knows
 // how much time has passed. Clients that use TLS are not held back.
-func (c *Cluster) Pause(i int) { c.setPaused(i, true) }
+func (c *Cluster) Pause(i int) {
+	c.t.Helper()
+	c.setPaused(i, true)
+}
 
 // Resume continues a paused member. Stopping it resumes it too.
-func (c *Cluster) Resume(i int) { c.setPaused(i, false) }
+func (c *Cluster) Resume(i int) {
+	c.t.Helper()
+	c.setPaused(i, false)
+}
 
 func (c *Cluster) setPaused(i int, paused bool) {
+	c.t.Helper()
 	s := c.servers[i]
+	s.here(c.t)
 	if memory := testhooks.In(&s.cfg).Memory; memory != nil {
 		memory.SetFault(s.condition.write)
 	}

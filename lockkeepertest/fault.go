@@ -190,11 +190,30 @@ func (f *Fault) check() error {
 	case f.Do.kind == refuse && (f.Op != opConnect || f.Path != "" || f.Session != 0):
 		return fmt.Errorf("%v needs Op %s and neither Path nor Session", f.Do, opConnect)
 	}
-	if !strings.ContainsAny(f.Op, `*?[\`) && f.Op != "" && f.Op != opConnect && f.Op != opEvent &&
-		!slices.ContainsFunc(proto.Ops, func(op proto.Op) bool { return op.Name == f.Op && op.Class != proto.Part }) {
-		return fmt.Errorf("there are no requests of type %q", f.Op)
+	return checkOp(f.Op)
+}
+
+// checkOp returns an error if op is neither a pattern nor the name of messages.
+func checkOp(op string) error {
+	if op == "" || strings.ContainsAny(op, `*?[\`) {
+		return nil
 	}
-	return nil
+	names := []string{opConnect, opEvent}
+	for _, x := range proto.Ops {
+		if x.Class != proto.Part {
+			names = append(names, x.Name)
+		}
+	}
+	if slices.Contains(names, op) {
+		return nil
+	}
+	for _, name := range names {
+		if strings.EqualFold(name, op) {
+			return fmt.Errorf("there are no requests of type %q: write %q", op, name)
+		}
+	}
+	slices.Sort(names)
+	return fmt.Errorf("there are no requests of type %q, only %s", op, strings.Join(names, ", "))
 }
 
 // The names of messages that are not requests with a header.
@@ -232,6 +251,7 @@ func (f *Fault) matches(m *message) bool {
 // goroutine.
 type Injection struct {
 	fault Fault
+	where string        // it was injected, FILE:LINE
 	fired chan struct{} // closed when the fault first takes effect
 	once  sync.Once     // closes it
 	off   chan struct{} // closed by Remove
@@ -313,7 +333,7 @@ func (i *Injection) unused() string {
 		return ""
 	}
 	i.told = true
-	return fmt.Sprintf("%v never took effect; requests that it matched: %d", i.fault, i.matched)
+	return fmt.Sprintf("%v, injected at %s, never took effect; requests that it matched: %d", i.fault, i.where, i.matched)
 }
 
 // String formats the fault and how often it matched.
@@ -385,10 +405,11 @@ func (f *faults) unused() (all []string) {
 func inject(servers []*Server, f Fault) *Injection {
 	t := servers[0].t
 	t.Helper()
+	servers[0].here(t)
 	if err := f.check(); err != nil {
 		t.Fatalf("lockkeepertest: %v: %v", f, err)
 	}
-	i := &Injection{fault: f, fired: make(chan struct{}), off: make(chan struct{})}
+	i := &Injection{fault: f, where: callSite(), fired: make(chan struct{}), off: make(chan struct{})}
 	for _, s := range servers {
 		s.faults.add(i)
 	}

@@ -3,6 +3,7 @@ package lockkeepertest_test
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -399,6 +400,11 @@ func (t *failures) run(f func()) {
 			last()
 		}
 	}()
+	t.runs(f)
+}
+
+// runs runs a part of a test.
+func (t *failures) runs(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -420,8 +426,8 @@ func TestUnusedFaultFails(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		want := "lockkeepertest: Fault{Op: create, Path: /a, Nth: 2, Do: CloseAfter} never took effect; requests that it matched: 1"
-		if len(fake.errors) != 1 || fake.errors[0] != want {
+		want := "lockkeepertest: Fault{Op: create, Path: /a, Nth: 2, Do: CloseAfter}, injected at fault_test.go:X, never took effect; requests that it matched: 1"
+		if len(fake.errors) != 1 || regexp.MustCompile(`go:\d+`).ReplaceAllString(fake.errors[0], "go:X") != want {
 			t.Errorf("got %q, want %q", fake.errors, want)
 		}
 	})
@@ -429,17 +435,19 @@ func TestUnusedFaultFails(t *testing.T) {
 
 func TestImpossibleFaults(t *testing.T) {
 	for want, f := range map[string]lockkeepertest.Fault{
-		"what to Do":                   {Op: "create"},
-		"no server answers":            {Do: lockkeepertest.Answer(zk.ErrNoServer)},
-		"is not a pattern":             {Path: "/[", Do: lockkeepertest.Drop()},
-		`no requests of type "creat"`:  {Op: "creat", Do: lockkeepertest.Drop()},
-		`no requests of type "check"`:  {Op: "check", Do: lockkeepertest.Drop()},
-		"Nth is -1":                    {Nth: -1, Do: lockkeepertest.Drop()},
-		"not possible with events":     {Op: "event", Do: lockkeepertest.DropReply()},
-		"can only be":                  {Op: "connect", Do: lockkeepertest.Answer(zk.ErrNoNode)},
-		"neither Path nor Session":     {Op: "connect", Session: 1, Do: lockkeepertest.Refuse()},
-		"the duration -1s is negative": {Do: lockkeepertest.Delay(-time.Second)},
-		"Refuse needs Op connect":      {Do: lockkeepertest.Refuse()},
+		"what to Do":        {Op: "create"},
+		"no server answers": {Do: lockkeepertest.Answer(zk.ErrNoServer)},
+		"is not a pattern":  {Path: "/[", Do: lockkeepertest.Drop()},
+		`no requests of type "creat", only addWatch, auth, `:       {Op: "creat", Do: lockkeepertest.Drop()},
+		`no requests of type "Create": write "create"`:             {Op: "Create", Do: lockkeepertest.Drop()},
+		`no requests of type "GETCHILDREN2": write "getChildren2"`: {Op: "GETCHILDREN2", Do: lockkeepertest.Drop()},
+		`no requests of type "check"`:                              {Op: "check", Do: lockkeepertest.Drop()},
+		"Nth is -1":                                                {Nth: -1, Do: lockkeepertest.Drop()},
+		"not possible with events":                                 {Op: "event", Do: lockkeepertest.DropReply()},
+		"can only be":                                              {Op: "connect", Do: lockkeepertest.Answer(zk.ErrNoNode)},
+		"neither Path nor Session":                                 {Op: "connect", Session: 1, Do: lockkeepertest.Refuse()},
+		"the duration -1s is negative":                             {Do: lockkeepertest.Delay(-time.Second)},
+		"Refuse needs Op connect":                                  {Do: lockkeepertest.Refuse()},
 	} {
 		fake := &failures{TB: t}
 		fake.run(func() {

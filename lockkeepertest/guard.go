@@ -36,6 +36,7 @@ type Guard struct {
 	path   string
 	report *report
 	start  time.Time
+	where  string // GuardLock was called, FILE:LINE
 
 	mu        *sync.Mutex // of guards
 	checked   bool        // by Check
@@ -46,6 +47,8 @@ type Guard struct {
 	events    []event
 	wrong     []problem
 	resources []*Resource
+	state     string // of the servers when the first wrong write was accepted
+	found     string // the verdict, until the test is told
 }
 
 // GuardLock watches a lock from now on. When the test ends, it fails the test if the lock
@@ -80,7 +83,7 @@ type Guard struct {
 func GuardLock(t testing.TB, zk Guarded, path string) *Guard {
 	t.Helper()
 	report := zk.whole()
-	g := &Guard{t: t, path: path, report: report, start: time.Now(), mu: &report.guards.mu, tokens: map[int64]*claim{}}
+	g := &Guard{t: t, path: path, report: report, start: time.Now(), where: callSite(), mu: &report.guards.mu, tokens: map[int64]*claim{}}
 	g.mu.Lock()
 	report.guards.all = append(report.guards.all, g)
 	g.mu.Unlock()
@@ -90,7 +93,10 @@ func GuardLock(t testing.TB, zk Guarded, path string) *Guard {
 		c.known = true
 	}
 	g.mu.Unlock()
-	t.Cleanup(g.Check)
+	t.Cleanup(func() {
+		t.Helper()
+		g.Check()
+	})
 	return g
 }
 
@@ -164,7 +170,23 @@ func (r *Resource) WriteUnchecked(token int64) { r.write(token, false) }
 func (r *Resource) write(token int64, check bool) error {
 	g := r.g
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	err := r.accept(token, check)
+	wrong := g.state == "" && (len(r.problems()) > 0 || len(g.wrong) > 0)
+	g.mu.Unlock()
+	if wrong { // now, since later the clients may be closed
+		state := g.report.String()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.state == "" {
+			g.state = state
+		}
+	}
+	return err
+}
+
+// accept is write, with guards.mu held.
+func (r *Resource) accept(token int64, check bool) error {
+	g := r.g
 	c := g.tokens[token]
 	if c == nil { // nobody's
 		c = &claim{Holding: Holding{Token: token}}
@@ -325,9 +347,30 @@ func (g *Guard) follow(v *fsm.View) {
 // clients itself calls it before that, since a client's znodes go with its session.
 func (g *Guard) Check() {
 	g.t.Helper()
+	g.judge()
+	g.mu.Lock()
+	found, state := g.found, g.state
+	g.found = ""
+	g.mu.Unlock()
+	if found != "" {
+		g.t.Errorf("lockkeepertest: %s", found)
+		g.report.logState(g.t, state)
+	}
+}
+
+// judge reaches the verdict, if there is none yet.
+func (g *Guard) judge() {
 	g.look()
-	if text := g.verdict(); text != "" {
-		g.t.Errorf("lockkeepertest: %s", text)
+	found := g.verdict()
+	if found == "" {
+		return
+	}
+	state := g.report.String()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.found = found
+	if g.state == "" {
+		g.state = state
 	}
 }
 
@@ -367,7 +410,7 @@ func (g *Guard) verdict() string {
 		tokens = append(tokens, p.tokens...)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "the lock %s: %s\n", g.path, strings.Join(kinds, "; "))
+	fmt.Fprintf(&b, "the lock %s: %s\n  guarded since %s\n", g.path, strings.Join(kinds, "; "), g.where)
 	section(&b, "what is wrong", details, false)
 	section(&b, "timeline", g.timeline(tokens), false)
 	return strings.TrimSuffix(b.String(), "\n")
@@ -406,15 +449,15 @@ type client struct {
 	gone     string         // why it will not come back, or ""
 }
 
-// end gives the verdicts for t, whose clients are about to be closed.
+// end reaches the verdicts for t, whose clients are about to be closed. The guards' own cleanups
+// tell them.
 func (x *guards) end(t testing.TB) {
-	t.Helper()
 	x.mu.Lock()
 	all := slices.Clone(x.all)
 	x.mu.Unlock()
 	for _, g := range all {
 		if g.t == t {
-			g.Check()
+			g.judge()
 		}
 	}
 }

@@ -415,6 +415,7 @@ func (l Lock) String() string {
 // the goroutine that runs the test.
 func (s *Server) WaitHeld(path string, id int64) {
 	s.t.Helper()
+	s.here(s.t)
 	if !s.awaitState(func(v *fsm.View) bool {
 		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == id {
 			return true
@@ -431,6 +432,7 @@ func (s *Server) WaitHeld(path string, id int64) {
 // before its client watches another znode. See [Server.WaitHeld].
 func (s *Server) WaitWaiters(path string, n int) {
 	s.t.Helper()
+	s.here(s.t)
 	if !s.awaitState(func(v *fsm.View) bool { return max(len(queue(v, path))-1, 0) == n }) {
 		s.t.Fatalf("lockkeepertest: the lock does not have %d waiters: %s", n, s.describe(path))
 	}
@@ -439,6 +441,7 @@ func (s *Server) WaitWaiters(path string, n int) {
 // WaitGone blocks until a znode does not exist. See [Server.WaitHeld].
 func (s *Server) WaitGone(path string) {
 	s.t.Helper()
+	s.here(s.t)
 	if !s.awaitState(func(v *fsm.View) bool { return v.Tree().Lookup(path) == nil }) {
 		s.t.Fatalf("lockkeepertest: the znode is not deleted: %s", s.describe(path))
 	}

@@ -29,6 +29,9 @@
 //		time.Sleep(time.Hour)
 //	})
 //
+// A test that waits for ever fails after an hour of virtual time, with the state of its servers
+// ([WithDeadline]). Start servers in the bubble in which they are used.
+//
 // Real sockets must stay outside: [WithTCP], and the clients that need it. In a bubble, time
 // moves on only when all goroutines are asleep or wait for each other. One that waits for a
 // socket does not count as waiting, because data may come from outside at any moment, so
@@ -120,7 +123,8 @@ const patience = time.Minute
 // reconnectDelay is how long a client of a single server waits before it reconnects.
 const reconnectDelay = 20 * time.Millisecond
 
-// ErrNoSession is returned when a session does not exist or has ended.
+// ErrNoSession is the error, in the sense of errors.Is, when a session does not exist or has
+// ended.
 var ErrNoSession = lockkeeper.ErrNoSession
 
 // Option changes how [Start] and [StartCluster] start a server.
@@ -153,6 +157,10 @@ type Server struct {
 	pauseNet  func(paused bool) // nil without a network
 	report    *report           // shared by the members of a cluster
 
+	bubble   string        // in which it was started; see bubble
+	deadline time.Duration // see WithDeadline
+	ended    chan struct{} // closed when the test has ended
+
 	turn chan struct{} // holds an element while a goroutine starts or stops the server
 
 	mu   sync.Mutex
@@ -177,13 +185,18 @@ func Start(t testing.TB, options ...Option) *Server {
 	if err := plant([]*Server{s}); err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
+	s.report.watch()
 	return s
 }
 
 // newServer returns a server that is not started yet. It will be stopped when the
 // test ends.
 func newServer(t testing.TB, options []Option) *Server {
-	s := &Server{t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1))}
+	t.Helper()
+	s := &Server{
+		t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1)),
+		bubble: bubble(), deadline: defaultDeadline, ended: make(chan struct{}),
+	}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	for _, o := range options {
 		o(s)
@@ -196,6 +209,8 @@ func newServer(t testing.TB, options []Option) *Server {
 	s.changes.init()
 	s.report = newReport(s)
 	t.Cleanup(func() {
+		t.Helper()
+		close(s.ended)
 		for _, why := range s.faults.unused() {
 			t.Errorf("lockkeepertest: %s", why)
 		}
@@ -310,8 +325,12 @@ func (s *Server) Role() lockkeeper.Role {
 }
 
 // Dial connects to the server through memory. Its signature fits zk.WithDialer; it
-// ignores network and address. It fails while the server is stopped.
+// ignores network and address. It fails while the server is stopped, and panics outside of
+// the synctest bubble in which the server was started.
 func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+	if why := s.misplaced(); why != "" { // a client would take an error for one that passes
+		panic("lockkeepertest: " + why)
+	}
 	server, err := s.running()
 	if err != nil {
 		return nil, err
@@ -328,6 +347,7 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 // test ends.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
+	s.here(t)
 	return connect(t, 1, sessionTimeout, s.Dial, s.report)
 }
 
@@ -360,7 +380,9 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
+	report.opened(conn)
 	t.Cleanup(func() {
+		t.Helper()
 		report.guards.end(t) // while its session exists
 		report.log(t)
 		// A Close while the client reconnects would take a second.
@@ -398,9 +420,13 @@ func (quiet) Printf(string, ...any) {}
 // ExpireSession expires a session as if its client had been silent for the session
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,
 // and the client learns that the session has expired when it reconnects.
-// ExpireSession returns when the session has ended, or [ErrNoSession] if there is
-// no such session. After any other error the session may or may not have ended.
+// ExpireSession returns when the session has ended. Its error is [ErrNoSession], as
+// errors.Is tells, if there is no such session. After any other error the session may or
+// may not have ended.
 func (s *Server) ExpireSession(id int64) error {
+	if why := s.misplaced(); why != "" {
+		return errors.New("lockkeepertest: " + why)
+	}
 	server, err := s.running()
 	if err != nil {
 		return err
@@ -420,6 +446,7 @@ func (s *Server) Disconnect(id int64) bool {
 // stopped server does nothing.
 func (s *Server) Stop() {
 	s.t.Helper()
+	s.here(s.t)
 	if err := s.stop((*lockkeeper.Server).Close); err != nil {
 		s.t.Errorf("lockkeepertest: stop: %v", err)
 	}
@@ -431,6 +458,7 @@ func (s *Server) Stop() {
 // must be called from the goroutine that runs the test.
 func (s *Server) Restart() {
 	s.t.Helper()
+	s.here(s.t)
 	if err := s.start(); err != nil {
 		s.t.Fatalf("lockkeepertest: restart: %v", err)
 	}

@@ -2,7 +2,9 @@ package lockkeepertest_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -129,7 +131,7 @@ func TestLockExpiresInVirtualTime(t *testing.T) {
 
 func TestADayInVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second)).Connect(t, 30*time.Second)
+		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second), lockkeepertest.WithDeadline(48*time.Hour)).Connect(t, 30*time.Second)
 		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +173,7 @@ func TestExpireSession(t *testing.T) {
 			time.Sleep(time.Second) // until the client has a new session
 		}
 		for _, id := range []int64{session, 1} {
-			if err := s.ExpireSession(id); !errors.Is(err, lockkeepertest.ErrNoSession) {
+			if err := s.ExpireSession(id); !errors.Is(err, lockkeepertest.ErrNoSession) || !strings.HasSuffix(err.Error(), fmt.Sprintf(" %#x", uint64(id))) {
 				t.Errorf("session %d, which does not exist: %v", id, err)
 			}
 		}

@@ -7,28 +7,38 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // newReport returns the report of servers that are about to be started.
 func newReport(servers ...*Server) *report {
-	return &report{servers: servers, messages: messages{start: time.Now()}}
+	return &report{servers: servers, started: callSite(), messages: messages{start: time.Now()}, logged: map[testing.TB]bool{}}
 }
 
 // report logs the state of a server, or of a cluster, when a test has failed.
 type report struct {
 	servers  []*Server
+	started  string // where in the test, FILE:LINE
 	messages messages
 	guards   guards
 
-	mu     sync.Mutex
-	logged map[testing.TB]bool
+	mu      sync.Mutex
+	logged  map[testing.TB]bool
+	clients []*zk.Conn // that Connect has returned
 }
 
 // log logs the state if t has failed, and has not logged it before. It is called before
 // each client is closed, so that the state is still the one of the failure.
 func (r *report) log(t testing.TB) {
+	t.Helper()
+	r.logState(t, "")
+}
+
+// logState is log with the state of an earlier moment, unless that is empty.
+func (r *report) logState(t testing.TB, state string) {
 	t.Helper()
 	if !t.Failed() {
 		return
@@ -39,11 +49,11 @@ func (r *report) log(t testing.TB) {
 	if r.logged[t] || t == s.t && len(r.logged) > 0 { // a subtest has logged it
 		return
 	}
-	if r.logged == nil {
-		r.logged = map[testing.TB]bool{}
-	}
 	r.logged[t] = true
-	t.Logf("lockkeepertest: %s", r)
+	if state == "" {
+		state = r.String()
+	}
+	t.Logf("lockkeepertest: %s", state)
 }
 
 func (r *report) String() string {

@@ -66,6 +66,7 @@ func (c *Cluster) Restore(x *Snapshot) {
 
 func snapshot(s *Server, servers []*Server) *Snapshot {
 	s.t.Helper()
+	s.here(s.t)
 	x := new(Snapshot)
 	// What clients of other members have done may not be applied here yet.
 	if err := s.propose(fsm.Nothing()); err != nil {
@@ -88,6 +89,7 @@ func snapshot(s *Server, servers []*Server) *Snapshot {
 func restore(servers []*Server, x *Snapshot) {
 	t := servers[0].t
 	t.Helper()
+	servers[0].here(t)
 	for _, s := range servers {
 		for _, why := range s.faults.keep(x.faults) {
 			t.Errorf("lockkeepertest: %s", why)

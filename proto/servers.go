@@ -75,12 +75,7 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 	peer, client, hasClient := strings.Cut(value, ";")
 	if hasClient {
 		client, _, _ = strings.Cut(client, ";") // the port for TLS follows
-		i := strings.LastIndex(client, ":")
-		host := client[:max(i, 0)]
-		if s.Client = client; i < 0 {
-			s.Client = ":" + client
-		}
-		if bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]"); !isPort(client[i+1:]) || strings.Contains(host, ":") && !bracketed {
+		if s.Client, ok = ParseClient(client); !ok {
 			return bad()
 		}
 	}
@@ -109,6 +104,15 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 	s.Addr = host + ":" + ports[0]
 	s.ElectionPort, _ = strconv.Atoi(ports[1])
 	return s, nil
+}
+
+// ParseClient parses the address for clients, [ADDRESS:]CLIENTPORT, into the form of
+// [QuorumServer.Client].
+func ParseClient(text string) (addr string, ok bool) {
+	i := strings.LastIndex(text, ":")
+	host := text[:max(i, 0)]
+	bracketed := strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]")
+	return host + ":" + text[i+1:], isPort(text[i+1:]) && (bracketed || !strings.Contains(host, ":"))
 }
 
 func isPort(s string) bool {

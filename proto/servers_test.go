@@ -22,7 +22,7 @@ func TestParseServers(t *testing.T) {
 	for _, bad := range []string{
 		"server.-1=a:1:2", "server.x=a:1:2", "host.1=a:1:2", "server.1", "server.1=", "server.1=a", "server.1=a:1",
 		"server.1=a:1:x", "server.1=a:0:1", "server.1=a:1:65536", "server.1=:1:2", "server.1=a:1:2:leader", "server.1=a:1:2:observer:x", "server.1=a:1:2;",
-		"server.1=a:1:2;x", "server.1=a:1:2;h:x", "server.1=a:1:2;h:1:2", "server.1=a:1:2;::1:2181", "server.1=a:1:2|b:1:2", "server.1=[a]:1:2", "server.1=[::1:1:2",
+		"server.1=a:1:2;x", "server.1=a:1:2;:", "server.1=a:1:2;h:", "server.1=a:1:2;h:x", "server.1=a:1:2;h:1:2", "server.1=a:1:2;::1:2181", "server.1=a:1:2|b:1:2", "server.1=[a]:1:2", "server.1=[::1:1:2",
 		"server.1=a:1:2,server.1=b:1:2", "server.1=a:1:2,server.2=a:1:3", "group.1=1:2",
 	} {
 		if s, err := ParseServers(bad); err == nil || strings.Contains(err.Error(), "\n") {

@@ -17,6 +17,8 @@ import (
 	"hash/fnv"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -42,6 +44,25 @@ type Session struct {
 
 // FormatID returns a session id in the form in which ZooKeeper shows it.
 func FormatID(id int64) string { return fmt.Sprintf("0x%x", uint64(id)) }
+
+// ParseID reads a session id, which must not be 0: in hexadecimal after 0x, as [FormatID] writes
+// it, also with leading zeros; as 16 hexadecimal digits, the form of clients that keep it as
+// eight bytes; or in decimal, where it may be negative.
+func ParseID(text string) (id int64, err error) {
+	base := 10
+	digits, hex := strings.CutPrefix(strings.ToLower(text), "0x")
+	if hex || len(text) == 16 && text[0] != '-' { // in decimal, the ids that servers give out are longer
+		base = 16
+	}
+	n, err := strconv.ParseUint(digits, base, 64)
+	if id = int64(n); err != nil && base == 10 {
+		id, err = strconv.ParseInt(digits, base, 64)
+	}
+	if err != nil || id == 0 {
+		return 0, fmt.Errorf("%q is not the id of a session, such as 0x1000a01c3e20000", text)
+	}
+	return id, nil
+}
 
 // Table holds the sessions that exist. It is not safe for concurrent use.
 type Table struct {

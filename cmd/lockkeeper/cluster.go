@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
@@ -121,12 +122,16 @@ server is already a member, add changes its address or, with --observer, takes i
 vote away.`,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
 		func(args []string) (q cluster.Request, err error) {
-			peers, observers, err := parsePeers(args[0])
-			if err == nil && len(peers) != 1 {
+			var x lockkeeper.Config
+			err = parsePeers(args[0], &x)
+			switch {
+			case err == nil && len(x.Peers) != 1:
 				err = errors.New("cluster add takes one server, ID=HOST:PORT")
+			case err == nil && len(x.ClientAddrs) > 0:
+				err = errors.New("cluster add takes no address for clients: the server itself says it, with --peer-listen 'HOST:PORT;CLIENTPORT'")
 			}
-			for id, addr := range peers {
-				q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(observers) == 0}
+			for id, addr := range x.Peers {
+				q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(x.Observers) == 0}
 			}
 			return q, err
 		})

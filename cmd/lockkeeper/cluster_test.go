@@ -425,9 +425,15 @@ func TestClusterZooCfg(t *testing.T) {
 	if s.Role != "observer" || len(s.Members) != 3 || !s.Members[0].Voter || s.Members[2].Voter {
 		t.Errorf("%+v", s)
 	}
-	if _, err := members[2].connect().Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
+	c := members[2].connect()
+	if _, err := c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
 		t.Error(err)
 	}
+	want := fmt.Sprintf("server.1=127.0.0.1:%d:3888:participant\nserver.2=127.0.0.1:%d:3888:participant;127.0.0.1:%d\nserver.3=127.0.0.1:%d:3888:observer\nversion=", ports[0], ports[1], ports[4], ports[2])
+	waitFor(t, "the servers as the files describe them", func() bool {
+		r, err := c.Get("/zookeeper/config", false)
+		return err == nil && strings.HasPrefix(string(r.Data), want)
+	})
 	for _, without := range [][]string{nil, {"--peer-tls-cert", pem, "--peer-tls-ca", testkit.NewCA(t).WriteCA(t, dir, "other.pem")}} {
 		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
@@ -449,6 +455,33 @@ func TestPeerPortWithoutTLS(t *testing.T) {
 	code, _, stderr := call(nil, "cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem"))
 	if oneError(t, stderr, peer+" does not speak TLS: ask it without --peer-tls-cert"); code != exitFault {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestClusterClientAddrs: the flags --peers and --peer-listen name addresses for clients, which
+// /zookeeper/config shows.
+func TestClusterClientAddrs(t *testing.T) {
+	t.Parallel()
+	ports := freePorts(t, 5)
+	peer := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	peers := fmt.Sprintf("1=%s;2181,2=%s:observer;lock.example:2182", peer(0), peer(1))
+	for i := range 2 {
+		start(t, nil, "serve", "--memory", "--listen", peer(3+i), "--id", fmt.Sprint(i+1), "--peers", peers)
+	}
+	ask(t, "status", "--server", peer(3)) // waits until it serves
+	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", "3", "--observer", "--join", peer(0), "--peer-listen", peer(2)+";[::1]:2183").waitReady()
+	waitFor(t, "the addresses", func() bool {
+		_, stdout, _ := call(nil, "zk", "--server", peer(4), "config", "-c")
+		return strings.HasSuffix(stdout, " 0.0.0.0:2181,lock.example:2182,[::1]:2183\n")
+	})
+	for _, args := range [][]string{
+		{"serve", "--peers", "1=a:7000;"}, {"serve", "--peers", "1=a:7000;b"}, {"serve", "--peers", "1=a:7000;b:0"},
+		{"serve", "--peer-listen", "a:7000;x:y"}, {"serve", "--join", "a:7000;2181"}, {"cluster", "add", "4=a:7000;2181"},
+	} {
+		code, _, stderr := call(nil, args...)
+		if oneError(t, stderr); code != exitUsage {
+			t.Errorf("%q: exit code %d", args, code)
+		}
 	}
 }
 

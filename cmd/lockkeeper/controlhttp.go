@@ -161,17 +161,13 @@ func (s sessionID) String() string               { return session.FormatID(int64
 func (s sessionID) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (s *sessionID) UnmarshalJSON(b []byte) error {
-	text := strings.Trim(string(b), `"`)
-	n, err := strconv.ParseInt(text, 0, 64)
-	if err != nil { // the id of a server above 127 makes it negative as a Go int64
-		var u uint64
-		u, err = strconv.ParseUint(text, 0, 64)
-		n = int64(u)
+	if n, err := strconv.ParseInt(string(b), 10, 64); err == nil && n != 0 {
+		*s = sessionID(n)
+		return nil
 	}
-	if *s = sessionID(n); err != nil || n == 0 {
-		return fmt.Errorf("%s is not the id of a session, such as \"0x1000a01c3e20000\"", b)
-	}
-	return nil
+	id, err := session.ParseID(strings.Trim(string(b), `"`))
+	*s = sessionID(id)
+	return err
 }
 
 // millis is a number of milliseconds.

@@ -47,7 +47,7 @@ var endpoints = []endpoint{
 	get("/znode", "path=/locks/a&member=0", "The data, in base64, and the Stat of a znode.",
 		(*control).znode),
 	get("/requests", "op=create*&member=0", "The requests that the clients have sent, the oldest first, without pings. `op` selects some of them as in `/inject`; without `member` they are those to all members.",
-		(*control).requests),
+		(*control).requests).failsWith(http.StatusBadRequest),
 	post("/expire", `{"session": "0x1000a01c3e20000"}`, "End a session as if its client had been silent for its timeout. The reply comes when it has ended.",
 		(*control).expire).failsWith(http.StatusServiceUnavailable),
 	post("/disconnect", `{"session": "0x1000a01c3e20000"}`, "Close the connection of a session.",
@@ -527,6 +527,9 @@ func onMember(do func(c *control, i int) error) func(c *control, b ofMember) (an
 }
 
 func (c *control) kill(i int) error {
+	if err := c.runs(i); err != nil {
+		return err
+	}
 	if c.cluster != nil {
 		c.cluster.Kill(i)
 	} else {
@@ -553,6 +556,9 @@ func (c *control) pause(i int) error {
 }
 
 func (c *control) resume(i int) error {
+	if err := c.runs(i); err != nil {
+		return err
+	}
 	c.cluster.Resume(i)
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // serveOptions are the configuration, and the flags of serve that are not simply fields
@@ -63,6 +64,9 @@ variable or the configuration file is wrong.`,
   # The first of three servers; the others have --id 2 and --id 3. Start all of them
   lockkeeper serve --id 1 --peers 1=a:7000,2=b:7000,3=c:7000 --listen :2181
 
+  # The same, with addresses that clients find in /zookeeper/config
+  lockkeeper serve --id 1 --peers '1=a:7000;a:2181,2=b:7000;b:2181,3=c:7000;c:2181' --listen :2181
+
   # A fourth server, later
   lockkeeper serve --id 4 --peer-listen d:7000 --join a:7000 --listen :2181
 
@@ -83,7 +87,7 @@ variable or the configuration file is wrong.`,
 const (
 	logStoreUsage = "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one"
 	idUsage       = "this server's `ID`, from 1 to 254"
-	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer. The cluster is formed when all that vote have been started"
+	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer, and ;PORT or ;ADDRESS:PORT to show that address for clients in /zookeeper/config, as in zoo.cfg. The cluster is formed when all that vote have been started"
 )
 
 // define defines the flags of serve.
@@ -105,7 +109,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 	group(all, "Cluster", func(f *pflag.FlagSet) {
 		f.Uint64Var(&cfg.ID, "id", 1, idUsage)
 		f.StringVar(&o.peers, "peers", "", peersUsage)
-		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
+		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Append ;PORT or ;ADDRESS:PORT for clients, as there. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
 		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members")
 		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
@@ -173,7 +177,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		}
 	}
 	if o.peers != "" {
-		if cfg.Peers, cfg.Observers, err = parsePeers(o.peers); err != nil {
+		if err := parsePeers(o.peers, cfg); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}
@@ -182,6 +186,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
 		}
 		cfg.Observers = []uint64{cfg.ID}
+	}
+	if cfg.PeerAddr, err = cutClient(cfg.PeerAddr, cfg.ID, cfg); err != nil {
+		return badFlag(flags, "peer-listen", "%w", err)
 	}
 	for _, name := range []string{"peer-listen", "join"} {
 		addr := flags.Lookup(name).Value.String()
@@ -270,7 +277,7 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*admi
 // a key in zooTable.
 var fieldFlags = map[string]string{
 	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
-	"Peers": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
+	"Peers": "peers", "ClientAddrs": "peers", "ElectionPorts": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
 	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",
 	"SuperDigest": "super-digest", "X509SuperUser": "x509-super-user", "FourLetterWords": "4lw", "NoTTL": "no-ttl",
@@ -325,28 +332,50 @@ func list(text string) (items []string) {
 	return items
 }
 
-// parsePeers parses ID=HOST:PORT,ID=HOST:PORT:observer,…
-func parsePeers(list string) (peers map[uint64]string, observers []uint64, err error) {
-	peers = map[uint64]string{}
+// parsePeers parses the members of a cluster, ID=HOST:PORT[:observer][;[ADDRESS:]CLIENTPORT]
+// separated by commas, into cfg.
+func parsePeers(list string, cfg *lockkeeper.Config) error {
+	cfg.Peers, cfg.Observers = map[uint64]string{}, nil
 	for p := range strings.SplitSeq(list, ",") {
 		name, addr, ok := strings.Cut(strings.TrimSpace(p), "=")
 		id, err := strconv.ParseUint(name, 10, 64)
 		switch {
 		case !ok || err != nil || id == 0 || id > 254:
-			return nil, nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
-		case peers[id] != "":
-			return nil, nil, fmt.Errorf("server %d is listed more than once", id)
+			return fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
+		case cfg.Peers[id] != "":
+			return fmt.Errorf("server %d is listed more than once", id)
+		}
+		if addr, err = cutClient(addr, id, cfg); err != nil {
+			return err
 		}
 		addr, observer := strings.CutSuffix(addr, ":observer")
 		if err := checkPeer(addr); err != nil {
-			return nil, nil, err
+			return err
 		}
-		peers[id] = addr
+		cfg.Peers[id] = addr
 		if observer {
-			observers = append(observers, id)
+			cfg.Observers = append(cfg.Observers, id)
 		}
 	}
-	return peers, observers, nil
+	return nil
+}
+
+// cutClient takes the address for clients of server id from the end of text, where there may be
+// ;[ADDRESS:]CLIENTPORT, into cfg, and returns the rest.
+func cutClient(text string, id uint64, cfg *lockkeeper.Config) (string, error) {
+	rest, client, has := strings.Cut(text, ";")
+	if !has {
+		return rest, nil
+	}
+	addr, ok := proto.ParseClient(client)
+	if !ok {
+		return "", fmt.Errorf("%q is not [ADDRESS:]PORT for clients", client)
+	}
+	if cfg.ClientAddrs == nil {
+		cfg.ClientAddrs = map[uint64]string{}
+	}
+	cfg.ClientAddrs[id] = addr
+	return rest, nil
 }
 
 // checkPeer refuses an address that other members cannot reach.

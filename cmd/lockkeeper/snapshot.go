@@ -330,7 +330,7 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 		return badFlag(flags, "id", `it cannot be "0"`)
 	}
 	if o.peers != "" {
-		if cfg.Peers, cfg.Observers, err = parsePeers(o.peers); err != nil {
+		if err := parsePeers(o.peers, cfg); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}
@@ -355,7 +355,11 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	}
 	serve := fmt.Sprintf("lockkeeper serve --data %s --id %d", cfg.DataDir, cfg.ID)
 	if o.peers != "" {
-		serve += " --peers " + o.peers
+		peers := o.peers
+		if strings.Contains(peers, ";") { // which ends a shell's command
+			peers = "'" + peers + "'"
+		}
+		serve += " --peers " + peers
 	}
 	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serve)
 	return nil

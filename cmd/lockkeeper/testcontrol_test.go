@@ -203,7 +203,7 @@ func testControlSessions(t *testing.T) {
 	holder := c.openAt(0)
 	_, err := holder.Create("/mine", nil, proto.FlagEphemeral)
 	check1(t, err)
-	c.do("/disconnect", fmt.Sprintf(`{"session": %q}`, idOf(holder)))
+	c.do("/disconnect", fmt.Sprintf(`{"session": "%016x"}`, holder.Session.SessionID)) // the form of Node clients
 	if err := holder.Ping(); !closedEarly(err) {
 		t.Errorf("disconnected, but ping: %v", err)
 	}
@@ -378,7 +378,7 @@ func testControlRestart(t *testing.T) {
 	if s := c.state(); s.Members[0].Role != "stopped" || s.Tree != "/kept\n" {
 		t.Errorf("stopped: %+v", s)
 	}
-	c.do("/kill", "{}") // does nothing
+	c.refused("/kill", "{}", http.StatusConflict, "stopped")
 	c.refused("/expire", `{"session": "0x1"}`, http.StatusConflict, "stopped")
 	c.do("/restart", `{"member": 0}`)
 	_, err = c.openAt(0).Exists("/kept", false)
@@ -441,7 +441,9 @@ func testControlCluster(t *testing.T) {
 	if role := c.state().Members[next].Role; role != "stopped" {
 		t.Errorf("the killed member is %s", role)
 	}
-	c.refused("/pause", fmt.Sprintf(`{"member": %d}`, next), http.StatusConflict, "stopped")
+	for _, path := range []string{"/pause", "/resume", "/kill"} {
+		c.refused(path, fmt.Sprintf(`{"member": %d}`, next), http.StatusConflict, "stopped")
+	}
 	c.do("/restart", fmt.Sprintf(`{"member": %d}`, next))
 	_, err = c.openAt(next).Exists("/n", false)
 	check1(t, err)
@@ -568,6 +570,9 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/inject", `{"do": "answer", "error": "Ok"}`, 400, []string{`"Ok"`}},
 		{"/inject", `{"do": "answer", "error": 5}`, 400, []string{"5"}},
 		{"/inject", `{"do": "drop", "op": "craete"}`, 400, []string{`"craete"`}},
+		{"/inject", `{"do": "drop", "op": "Create"}`, 400, []string{`"Create"`, `write "create"`}},
+		{"/requests?op=Create", "", 400, []string{`"Create"`, `write "create"`}},
+		{"/requests?op=craete&member=0", "", 400, []string{`"craete"`, "getChildren2"}},
 		{"/inject", `{"do": "drop", "op": "["}`, 400, []string{"pattern"}},
 		{"/inject", `{"do": "drop", "nth": "2"}`, 400, []string{`"nth"`, "string"}},
 		{"/inject", `{"do": "drop", "nth": -2}`, 400, []string{"-2"}},

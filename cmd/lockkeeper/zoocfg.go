@@ -122,6 +122,9 @@ func (z *zooFile) members() error {
 		} else {
 			voters++
 		}
+		if s.Client != "" {
+			peer += ";" + s.Client
+		}
 		peers = append(peers, peer)
 	}
 	standalone := z.value("standaloneEnabled") != "false" && voters < 2
@@ -138,8 +141,12 @@ func (z *zooFile) members() error {
 	if !standalone {
 		slices.Sort(peers)
 		list := strings.Join(peers, ",")
-		if _, _, err := parsePeers(list); err != nil {
+		if err := parsePeers(list, new(lockkeeper.Config)); err != nil {
 			return z.fail("%w", err)
+		}
+		z.cfg.ElectionPorts = map[uint64]int{}
+		for _, s := range z.servers {
+			z.cfg.ElectionPorts[s.ID] = s.ElectionPort
 		}
 		if err := z.set("peers", "server.N", list); err != nil {
 			return z.fail("%w", err)

@@ -56,7 +56,7 @@ var zooTable = []zooRow{
 	{"metricsProvider.httpHost", readWith("metricsProvider.className").unset("all addresses")},
 	{"metricsProvider.httpPort", readWith("metricsProvider.className").unset("`7000`")},
 
-	{"server.", zooRule{kind: used, what: "`--peers`", note: "and the file myid in dataDir, `--id`; only the first of the two ports is used. A single voting server is standalone, unless standaloneEnabled=false", read: serverLine}.unset("a standalone server")},
+	{"server.", zooRule{kind: used, what: "`--peers`", note: "and the file myid in dataDir, `--id`; only the first of the two ports is used, and /zookeeper/config shows both, and the address for clients. A single voting server is standalone, unless standaloneEnabled=false", read: serverLine}.unset("a standalone server")},
 	{"dynamicConfigFile", zooRule{kind: used, note: "a file with the lines server.N"}.unset("none")},
 	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", func(_ *zooFile, _, value string) (string, error) {
 		return strconv.FormatBool(value == "false"), boolean(value)

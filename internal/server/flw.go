@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -534,9 +535,13 @@ func conf(s *Server, _ *conn, b *text) {
 			peerType = 1
 		}
 		var members []byte
-		s.cfg.Replica.View(func(v *fsm.View) { members = v.Members() })
+		var self proto.QuorumServer // without an election port, if it is no member yet or any more
+		s.cfg.Replica.View(func(v *fsm.View) {
+			members = v.Members()
+			self, _ = v.Member(s.cfg.ID)
+		})
 		// No limit here is a number of ticks, and members use one port for everything.
-		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", fsm.ElectionPort(q.PeerPort), q.PeerPort, peerType, members)
+		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", self.ElectionPort, q.PeerPort, peerType, members)
 	}
 }
 

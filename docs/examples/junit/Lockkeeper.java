@@ -28,7 +28,12 @@ public final class Lockkeeper implements BeforeEachCallback, AfterEachCallback {
 
     @Override
     public void beforeEach(ExtensionContext context) throws IOException {
-        process = new ProcessBuilder(command).start();
+        process = null;
+        try {
+            process = new ProcessBuilder(command).start();
+        } catch (IOException e) {
+            throw new IllegalStateException("cannot start " + command.get(0) + "; LOCKKEEPER_BINARY is the path of the program", e);
+        }
         BufferedReader said = process.errorReader();
         url = address(said);
         hosts = address(said);
@@ -51,6 +56,9 @@ public final class Lockkeeper implements BeforeEachCallback, AfterEachCallback {
 
     @Override
     public void afterEach(ExtensionContext context) throws InterruptedException {
+        if (process == null) { // it could not be started
+            return;
+        }
         process.toHandle().destroy(); // process.destroy() would close the stream that the server writes to
         if (process.waitFor() != 0) {
             throw new IllegalStateException("lockkeeper has ended with exit code " + process.exitValue());

@@ -14,7 +14,10 @@ class Lockkeeper:
     def __init__(self, *flags):
         command = [os.environ.get("LOCKKEEPER_BINARY", "lockkeeper"), "serve", "--memory", "--log-level", "error",
                    "--listen", "127.0.0.1:0", "--test-control", "127.0.0.1:0", *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        except OSError as error:
+            pytest.fail(f"{error}; LOCKKEEPER_BINARY is the path of the program")
         said = ""  # other lines may come first
         while len(addresses := re.findall(r"^lockkeeper: .* on (\S+)\n", said, re.M)) < 2:
             said += self.process.stderr.readline() or pytest.fail(said)

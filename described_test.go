@@ -1,0 +1,109 @@
+package lockkeeper_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+)
+
+// TestDescribedMembers: /zookeeper/config shows the addresses for clients and the election
+// ports that the configurations of members name, from the first version on, and what a
+// reconfig has said is not undone.
+func TestDescribedMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clients := map[uint64]string{1: "a.example:2181", 2: ":2182", 3: "[::1]:2183"}
+		m := newMembers(t, 3, func(c *lockkeeper.Config) {
+			c.SuperDigest, c.Reconfig = superDigest, true
+			c.ClientAddrs, c.ElectionPorts = maps.Clone(clients), map[uint64]int{1: 3881, 2: 3882, 3: 3883}
+		})
+		defer m.close()
+		for i := range 3 {
+			m.start(i)
+		}
+		config := func(at int) string {
+			t.Helper()
+			r := must(m.reconnect(at).Get("/zookeeper/config", false))(t)
+			if want := fmt.Sprintf("version=%x", r.Stat.Mzxid); !strings.HasSuffix(string(r.Data), want) {
+				t.Errorf("%q does not end with %s", r.Data, want)
+			}
+			return string(r.Data)
+		}
+		shows := func(at int, lines ...string) {
+			t.Helper()
+			want := strings.Join(lines, "\n") + "\nversion="
+			eventually(t, "members "+want, func() bool { return strings.HasPrefix(config(at), want) })
+		}
+		lines := []string{
+			"server.1=host1:7000:3881:participant;a.example:2181",
+			"server.2=host2:7000:3882:participant;0.0.0.0:2182",
+			"server.3=host3:7000:3883:participant;[::1]:2183",
+		}
+		for i := range 3 {
+			m.ready(m.servers[i])
+			if got, want := config(i), strings.Join(lines, "\n")+"\nversion=100000000"; got != want {
+				t.Errorf("member %d shows\n%s\nnot\n%s", i+1, got, want)
+			}
+		}
+		if says := word(t, inMemory(m.servers[1]), "conf"); !strings.Contains(says, "electionPort=3882\n") {
+			t.Errorf("conf says %q", says)
+		}
+
+		// A reconfig counts more than the configurations, also after a restart.
+		must(reconfig(superUser(t, m.connect(0, 10*time.Second)), "server.1=host1:7000:3991;b.example:2191", "", "", -1))(t)
+		lines[0] = "server.1=host1:7000:3991:participant;b.example:2191"
+		restart := func(i int) {
+			m.stop(i)
+			m.start(i)
+			m.ready(m.servers[i])
+		}
+		for i := range 3 {
+			restart(i)
+			shows(i, lines...)
+		}
+		// Without reconfigs, a server is right about itself, and only about itself.
+		m.configs[0].Reconfig = false
+		m.configs[0].ClientAddrs = map[uint64]string{1: "c.example:2201", 2: "not:1"}
+		restart(0)
+		lines[0] = "server.1=host1:7000:3881:participant;c.example:2201"
+		shows(1, lines...)
+
+		// A server that is added later says it of itself.
+		m.configs = append(m.configs, lockkeeper.Config{
+			ID: 4, PeerAddr: "host4:7000", Join: "host1:7000", Observers: []uint64{4}, TickTime: 500 * time.Millisecond,
+			ClientAddrs: map[uint64]string{4: ":2184"},
+		})
+		*testhooks.In(&m.configs[3]) = m.host("host4")
+		m.servers = append(m.servers, nil)
+		m.start(3)
+		m.ready(m.servers[3])
+		shows(0, append(lines, "server.4=host4:7000:8000:observer;0.0.0.0:2184")...)
+	})
+}
+
+// TestToldClientAddr: a server goes on listening where it was told to if the address that its
+// configuration tells clients is another one, and moves when a reconfig names a third one.
+func TestToldClientAddr(t *testing.T) {
+	var log capture
+	m := startMembers(t, 1, func(c *lockkeeper.Config) {
+		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
+		c.ClientAddr, c.ClientAddrs = "127.0.0.1:0", map[uint64]string{1: "127.0.0.2:2181"}
+		c.Logger = log.logger()
+	})
+	was := m.servers[0].Addr().String()
+	c := superUser(t, m.connect(0, 10*time.Second))
+	eventually(t, "the address in the list", func() bool {
+		return strings.Contains(string(must(c.Get("/zookeeper/config", false))(t).Data), ";127.0.0.2:2181\n")
+	})
+	free := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	check(t, free.Close())
+	now := free.Addr().String()
+	must(reconfig(c, "server.1=host1:7000:8000;"+now, "", "", -1))(t)
+	eventually(t, "the move", func() bool { return len(log.matching("the client port has moved", "from="+was, "to="+now)) == 1 })
+}

@@ -1,0 +1,196 @@
+//go:build interop
+
+package interop
+
+import (
+	"encoding/xml"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// envSystems makes the tests of systems run that take long; the short ones always run.
+const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
+
+// system is a part of another project's own tests, which run with lockkeeper in place of
+// ZooKeeper. docs/systems.md has the same table.
+type system struct {
+	name  string
+	pom   string   // clients/<pom>/pom.xml has its jars
+	tests []string // arguments of JUnit's console that select them
+	least int      // how many must pass
+	short bool     // run it always
+	// may are tests that may fail, as they do on ZooKeeper, or for the reason that
+	// docs/systems.md gives.
+	may []string
+}
+
+const flink = "org.apache.flink.runtime."
+
+var systems = []system{
+	{name: "Curator 5.9.0, client", pom: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
+	{name: "Curator 5.9.0, framework", pom: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
+	{name: "Flink 1.20.4, high availability", pom: "flink", least: 119, short: true, tests: []string{
+		"--select-class", flink + "checkpoint.ZooKeeperCheckpointIDCounterITCase",
+		"--select-class", flink + "checkpoint.ZooKeeperCompletedCheckpointStoreITCase",
+		"--select-class", flink + "checkpoint.ZooKeeperCompletedCheckpointStoreTest",
+		"--select-class", flink + "dispatcher.runner.ZooKeeperDefaultDispatcherRunnerTest",
+		"--select-class", flink + "jobmanager.ZooKeeperJobGraphStoreWatcherTest",
+		"--select-class", flink + "jobmanager.ZooKeeperJobGraphsStoreITCase",
+		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionConnectionHandlingTest",
+		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionDriverTest",
+		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionTest",
+		"--select-class", flink + "leaderretrieval.ZooKeeperLeaderRetrievalConnectionHandlingTest",
+		"--select-class", flink + "leaderretrieval.ZooKeeperLeaderRetrievalTest",
+		"--select-class", flink + "util.ZooKeeperUtilsTest",
+		"--select-class", flink + "util.ZooKeeperUtilsTreeCacheTest",
+		"--select-class", flink + "util.ZooKeeperUtilsWriteLeaderInformationTest",
+		"--select-class", flink + "zookeeper.ZooKeeperStateHandleStoreTest",
+	}},
+}
+
+// TestSystems runs the tests of other projects with lockkeeper's processes as their servers. A
+// test that fails is run again, twice at most, since some of them fail now and then with
+// ZooKeeper too, when the machine is busy.
+func TestSystems(t *testing.T) {
+	binary := lockkeeperBinary(t)
+	for _, s := range systems {
+		t.Run(s.name, func(t *testing.T) {
+			if !s.short && os.Getenv(envSystems) == "" {
+				t.Skip(envSystems + " is not set")
+			}
+			jars, err := jarsOf(s.pom, "clients/"+s.pom+"/pom.xml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			classes, err := compileJava("system-"+s.pom, jars, "clients/curator/TestingZooKeeperServer.java")
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			run := func(tests []string) map[string]string {
+				dir := t.TempDir()
+				args := []string{
+					"-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + binary, "-cp", classes + ":" + jars,
+					"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir=" + dir,
+				}
+				for _, arg := range tests {
+					if strings.HasSuffix(arg, ".jar") {
+						arg = filepath.Join(filepath.Dir(jars), arg)
+					}
+					args = append(args, arg)
+				}
+				log := &tail{}
+				cmd := clientCommand("java", args...)
+				cmd.Stdout, cmd.Stderr = log, log
+				// The servers that it starts are in its process group.
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+				cmd.WaitDelay = 10 * time.Second
+				if err := cmd.Start(); err != nil {
+					t.Fatal(err)
+				}
+				kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+				defer kill()
+				stuck := time.AfterFunc(time.Hour, kill)
+				defer stuck.Stop()
+				cmd.Wait() // its report says what failed
+				cases, err := javaCases(filepath.Join(dir, "TEST-junit-jupiter.xml"))
+				if err != nil {
+					t.Fatalf("%v\n%s", err, log)
+				}
+				return cases
+			}
+			outcomes := run(s.tests)
+			for range 2 {
+				var again []string
+				for name, outcome := range outcomes {
+					if outcome != "" {
+						method, _, _ := strings.Cut(name, "[") // without the number of a parameterized test's run
+						again = append(again, "--select-method", method)
+					}
+				}
+				if len(again) == 0 {
+					break
+				}
+				t.Logf("again: %q", again)
+				for name, outcome := range run(again) {
+					outcomes[name] = outcome
+				}
+			}
+			passed := 0
+			for name, outcome := range outcomes {
+				switch {
+				case outcome == "":
+					passed++
+				case !slices.Contains(s.may, name):
+					t.Errorf("%s: %s", name, outcome)
+				}
+			}
+			t.Logf("%d tests passed in %v", passed, time.Since(began).Round(time.Second))
+			if passed < s.least {
+				t.Errorf("%d tests passed, and at least %d must", passed, s.least)
+			}
+		})
+	}
+}
+
+// javaCases returns the outcomes of a JUnit report by CLASS#METHOD: "" for passed. It leaves out
+// what was skipped.
+func javaCases(report string) (map[string]string, error) {
+	text, err := os.ReadFile(report)
+	if err != nil {
+		return nil, err
+	}
+	var suite struct {
+		Cases []struct {
+			Name    string    `xml:"name,attr"`
+			Class   string    `xml:"classname,attr"`
+			Skipped *struct{} `xml:"skipped"`
+			Failure *string   `xml:"failure"`
+			Error   *string   `xml:"error"`
+		} `xml:"testcase"`
+	}
+	if err := xml.Unmarshal(text, &suite); err != nil {
+		return nil, err
+	}
+	all := map[string]string{}
+	for _, c := range suite.Cases {
+		name := c.Class + "#" + strings.TrimSuffix(c.Name, "()")
+		switch {
+		case c.Failure != nil:
+			all[name] = "failed: " + *c.Failure
+		case c.Error != nil:
+			all[name] = "failed: " + *c.Error
+		case c.Skipped == nil:
+			all[name] = ""
+		}
+	}
+	return all, nil
+}
+
+// TestSystemsPage checks that docs/systems.md has the table of systems.
+func TestSystemsPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/systems.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range systems {
+		when := "before a release, nightly"
+		if s.short {
+			when = "always"
+		}
+		if row := fmt.Sprintf("\n| %s | %d | %s |", s.name, s.least, when); !strings.Contains(string(page), row) {
+			t.Errorf("docs/systems.md has no row %q", row)
+		}
+		for _, name := range s.may {
+			if _, method, _ := strings.Cut(name, "#"); !strings.Contains(string(page), method) {
+				t.Errorf("docs/systems.md does not say why %s may fail", name)
+			}
+		}
+	}
+}

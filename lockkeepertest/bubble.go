@@ -1,0 +1,117 @@
+package lockkeepertest
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper"
+)
+
+// bubble returns the number of the synctest bubble that the calling goroutine is in, as text;
+// "" if it is in none. Package synctest does not tell, but a goroutine's trace does.
+func bubble() string {
+	var trace [128]byte
+	line, _, _ := bytes.Cut(trace[:runtime.Stack(trace[:], false)], []byte("]"))
+	_, number, _ := bytes.Cut(line, []byte("synctest bubble "))
+	return string(number)
+}
+
+// misplaced returns why the calling goroutine cannot use the server; "" if it can. The runtime
+// ends the whole program when channels are used on both sides of a bubble's edge.
+func (s *Server) misplaced() string {
+	switch here := bubble(); {
+	case here == s.bubble:
+		return ""
+	case here == "":
+		return "the server was started in a synctest bubble and can be used only there"
+	default:
+		return "the server was started outside of this synctest bubble and cannot be used in it: start it in the function that synctest.Test calls"
+	}
+}
+
+// here fails the test if the calling goroutine cannot use the server.
+func (s *Server) here(t testing.TB) {
+	t.Helper()
+	if why := s.misplaced(); why != "" {
+		t.Fatalf("lockkeepertest: %s", why)
+	}
+}
+
+// defaultDeadline is how much virtual time a test in a bubble has.
+const defaultDeadline = time.Hour + time.Minute
+
+// grace is how much longer a test may take, in virtual time, that has missed its deadline.
+const grace = time.Hour
+
+// WithDeadline sets how much virtual time may pass in a synctest bubble after the server was
+// started, until the test fails; 0 means any time. The default is an hour and a minute, so that a
+// test can sleep for an hour. Without a deadline, a test that waits for ever for a lock would
+// use a whole processor until go test's timeout, since the pings of clients keep time going,
+// and would not say what it waits for.
+//
+// A test that misses the deadline fails with the state of its servers: who holds which lock,
+// and who waits. The servers are stopped, and the clients that Connect has returned are closed,
+// so that their calls return. If the test then goes on for another hour, the test program
+// panics. Outside of bubbles, there is no deadline.
+func WithDeadline(d time.Duration) Option { return func(s *Server) { s.deadline = d } }
+
+// watch fails the test when the deadline of its servers has passed.
+func (r *report) watch() {
+	s := r.servers[0]
+	if s.bubble == "" || s.deadline <= 0 {
+		return
+	}
+	go func() { // ends with the test, since s is stopped then
+		timer := time.NewTimer(s.deadline)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-s.ended:
+			return
+		}
+		text := fmt.Sprintf("lockkeepertest: %v of virtual time have passed since %s, where the servers were started, so the test seems to wait in vain; WithDeadline sets another limit\nlockkeepertest: %s", s.deadline, r.started, r)
+		s.t.Errorf("%s", text)
+		r.mu.Lock()
+		r.logged[s.t] = true
+		clients := r.clients
+		r.mu.Unlock()
+		for _, s := range r.servers { // first, so that nobody gets a lock because its holder is closed
+			s.stop((*lockkeeper.Server).Close) // an error would be another failure than the test's
+		}
+		for _, conn := range clients {
+			conn.Close()
+		}
+		timer.Reset(grace)
+		select {
+		case <-timer.C:
+			panic(text)
+		case <-s.ended:
+		}
+	}()
+}
+
+// opened notes a client that Connect returns.
+func (r *report) opened(conn *zk.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.clients = append(r.clients, conn)
+}
+
+// callSite returns where this package was called, FILE:LINE.
+func callSite() string {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for {
+		frame, more := frames.Next()
+		if pkg := "/lockkeepertest."; !strings.Contains(frame.Function, pkg) || !more {
+			return fmt.Sprintf("%s:%d", filepath.Base(frame.File), frame.Line)
+		}
+	}
+}
