@@ -325,11 +325,12 @@ func (m *Member) serveForward(c net.Conn) {
 			if len(parts) > 0 {
 				b, parts = append(parts, b...), nil
 			}
-			e, _, err := fsm.OpenEntry(b)
+			e, sessions, err := fsm.CheckEntry(b)
 			if err != nil {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
 				return
 			}
+			m.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
 			select {
 			case batches <- batch{e.Batch, b}:
 			default:
@@ -347,7 +348,10 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgTouched:
-			if len(b) < 8 || !answer(msgHeard, m.takeTouches(b)) {
+			if len(b) < 8 {
+				return
+			}
+			if heard := m.takeTouches(b); heard != nil && !answer(msgHeard, heard) {
 				return
 			}
 		default:

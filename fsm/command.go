@@ -248,6 +248,42 @@ func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 	return e, b[headerLen:end], nil
 }
 
+// CheckEntry verifies an entry that another server has proposed, before it is put into the
+// log, where an entry that this program does not know stops every server that reads it. It
+// returns the envelope, and the sessions whose clients have sent the commands.
+func CheckEntry(b []byte) (e Envelope, sessions []int64, err error) {
+	e, rest, err := OpenEntry(b)
+	if err != nil {
+		return e, nil, err
+	}
+	sessions, err = clients(rest)
+	return e, sessions, err
+}
+
+// Sessions returns the sessions whose clients have sent the commands of an entry for
+// [Replica.Answer].
+func Sessions(entry []byte) []int64 {
+	sessions, _ := clients(entry[headerLen:]) // Answer reports an error
+	return sessions
+}
+
+// clients returns the sessions whose clients have sent the given commands.
+func clients(commands []byte) (sessions []int64, err error) {
+	for len(commands) > 0 {
+		var c Command
+		if c, commands, err = nextCommand(commands); err != nil {
+			return nil, err
+		}
+		if !known(c.Op) {
+			return nil, unknownOperation(c.Op)
+		}
+		if c.Session != 0 && c.Op > 0 { // the others are not of clients, or begin or end a session
+			sessions = append(sessions, c.Session)
+		}
+	}
+	return sessions, nil
+}
+
 // nextCommand decodes the first of an entry's commands and returns the rest. The
 // command's buffers alias b.
 func nextCommand(b []byte) (c Command, rest []byte, err error) {
