@@ -241,6 +241,9 @@ func (k *keeper) create() error {
 		switch {
 		case err == nil:
 			k.name, k.sent = at[strings.LastIndexByte(at, '/')+1:], sent
+			if len(locks.Queue([]string{k.name}, k.kind.slots > 0)) == 0 { // so it would be made again and again
+				return fmt.Errorf("the server has given the znode the name %q, which has no sequence number", k.name)
+			}
 			return nil
 		case errors.Is(err, zk.ErrNoNode):
 			if err := q.makePath(q.path); err != nil {
