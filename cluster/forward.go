@@ -279,7 +279,14 @@ func (m *Member) serveForward(c net.Conn) {
 		return err == nil
 	}
 	wg.Go(func() {
+		known := false
 		for b := range batches {
+			// What a restored cluster gives out before it has its id would be given out again if
+			// it were restored once more; see fsm.Restored.
+			if known = known || m.identified() != 0; !known {
+				answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
+				continue
+			}
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.proposer.sizes.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, m.contacts.silence)

@@ -20,6 +20,7 @@ const (
 	OpDescribe      proto.OpCode = -1004 // see Describe
 	OpPutBack       proto.OpCode = -1005 // see PutBack
 	OpIdentify      proto.OpCode = -1006 // see Identify
+	OpRestored      proto.OpCode = -1007 // see Restored
 )
 
 // Command is one operation in an entry of the log.
@@ -102,6 +103,12 @@ func Describe(servers []proto.QuorumServer) *Command {
 func Identify(cluster uint64) *Command {
 	return &Command{Op: OpIdentify, Body: jute.AppendLong(nil, int64(cluster))}
 }
+
+// Restored returns the command that raises the zxid of servers that were restored from a snapshot
+// by the time of day at which they begin, so that those that are restored from the same snapshot
+// later begin with a higher one. It has an effect only before the first Identify, and not on new
+// servers.
+func Restored() *Command { return &Command{Op: OpRestored} }
 
 // Identified returns the cluster that an entry says the log belongs to (see [Identify]); 0 if
 // it does not say it.

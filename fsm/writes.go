@@ -32,7 +32,7 @@ var writes = map[proto.OpCode]write{
 func known(op proto.OpCode) bool {
 	switch op {
 	case proto.OpCreateSession, proto.OpCloseSession, proto.OpSync, proto.OpDeleteContainer,
-		OpResumeSession, OpExpireSession, OpNothing, OpDescribe, OpPutBack, OpIdentify:
+		OpResumeSession, OpExpireSession, OpNothing, OpDescribe, OpPutBack, OpIdentify, OpRestored:
 		return true
 	}
 	return writes[op] != nil
@@ -65,6 +65,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.putBack(&d)
 	case OpIdentify:
 		return m.identify(&d)
+	case OpRestored:
+		m.restored(e.Time)
+		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {
