@@ -112,3 +112,32 @@ func TestReadOnly(t *testing.T) {
 		must(c.Set("/x", nil))(t) // its session and its ephemeral are alive
 	})
 }
+
+// TestReadOnlyClientDoesNotRead: the connection of a client that asks for much and reads no answer ends
+// after its session timeout, also in read-only mode, where no session expires.
+func TestReadOnlyClientDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly = true })
+		lead := m.leader()
+		s := m.servers[lead]
+		c := must(connectReadOnly(t, s, nil, true))(t)
+		must(c.Create("/x", make([]byte, 1<<19), 0))(t)
+		for i := range m.servers {
+			if i != lead {
+				m.net.Kill(host(i))
+				m.stop(i)
+			}
+		}
+		closed(t, c)
+		c = must(connectReadOnly(t, s, nil, true))(t)
+		defer c.Close()
+		for range 10 {
+			c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/x"})
+		}
+		go c.Flush()
+		time.Sleep(time.Minute) // the session timeout is 10 s
+		if text := word(t, inMemory(s), "cons"); strings.Contains(text, "sid=") {
+			t.Errorf("the connection is still there: %s", text)
+		}
+	})
+}

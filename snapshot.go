@@ -52,7 +52,8 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 // The sessions of the snapshot live, with their ephemeral znodes, and their clients can
 // resume them. Those whose clients do not come back within their timeout expire. Zxids, and
 // so fencing tokens, are higher than all that the old servers have given out, unless these had
-// more than 65,536 leaders after the snapshot.
+// more than 65,536 leaders after the snapshot. The same goes for servers that were restored from
+// the same snapshot before (see docs/operations.md).
 func Restore(cfg Config, snapshot io.Reader) error {
 	if err := cfg.complete(); err != nil {
 		return err

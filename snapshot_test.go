@@ -162,6 +162,60 @@ func TestRestoreSameState(t *testing.T) {
 	}
 }
 
+// TestRestoredTwice: the disk of a restored server is lost as well, before there is a newer backup,
+// and the same backup is restored once more. Tokens are higher than those of both servers before,
+// and a client that has seen those gets back.
+func TestRestoredTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		noGoroutineLeft(t)
+		base := testkit.MemoryDir(t)
+		start := func(dir string, snapshot []byte) *lockkeeper.Server {
+			cfg := lockkeeper.Config{TickTime: 500 * time.Millisecond, DataDir: filepath.Join(base, dir)}
+			if snapshot != nil {
+				check(t, lockkeeper.Restore(cfg, bytes.NewReader(snapshot)))
+			}
+			s := must(lockkeeper.Open(cfg))(t)
+			check(t, ready(s))
+			return s
+		}
+		client := func(s *lockkeeper.Server) *rawclient.Client {
+			c := rawclient.New(must(s.Dial("", "", time.Minute))(t))
+			check(t, c.Handshake(&proto.ConnectRequest{Timeout: 10000}))
+			return c
+		}
+		// token takes a lock and returns its fencing token.
+		token := func(c *rawclient.Client) int64 {
+			path := must(c.Create("/lock-", nil, proto.FlagEphemeral|proto.FlagSequential))(t)
+			return must(c.Exists(path, false))(t).Czxid
+		}
+		first := start("first", nil)
+		c := client(first)
+		token(c)
+		backup := snapshotOf(t, first)
+		check(t, first.Close())
+
+		second := start("second", backup)
+		c = client(second)
+		var last int64
+		for range 10 {
+			last = token(c)
+		}
+		check(t, second.Close()) // its disk is lost
+		time.Sleep(time.Minute)
+		third := start("third", backup)
+		defer third.Close()
+		c = client(third)
+		if next := token(c); next <= last {
+			t.Errorf("a token of the servers that were restored again is %#x, not higher than %#x, which those before have given out", next, last)
+		}
+		// A client of the second server comes back.
+		c = rawclient.New(must(third.Dial("", "", time.Minute))(t))
+		if err := c.Handshake(&proto.ConnectRequest{Timeout: 10000, LastZxidSeen: last}); err != nil {
+			t.Errorf("a client that has seen zxid %#x is refused: %v", last, err)
+		}
+	})
+}
+
 // TestRestoreRefuses: what cannot be restored leaves no directory.
 func TestRestoreRefuses(t *testing.T) {
 	good := snapshotOf(t, open(t, lockkeeper.Config{}))

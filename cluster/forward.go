@@ -279,7 +279,14 @@ func (m *Member) serveForward(c net.Conn) {
 		return err == nil
 	}
 	wg.Go(func() {
+		known := false
 		for b := range batches {
+			// What a restored cluster gives out before it has its id would be given out again if
+			// it were restored once more; see fsm.Restored.
+			if known = known || m.identified() != 0; !known {
+				answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
+				continue
+			}
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.proposer.sizes.proposed(len(b.entry))
 			f := m.raft.Apply(b.entry, m.contacts.silence)
@@ -325,11 +332,12 @@ func (m *Member) serveForward(c net.Conn) {
 			if len(parts) > 0 {
 				b, parts = append(parts, b...), nil
 			}
-			e, _, err := fsm.OpenEntry(b)
+			e, sessions, err := fsm.CheckEntry(b)
 			if err != nil {
 				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
 				return
 			}
+			m.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
 			select {
 			case batches <- batch{e.Batch, b}:
 			default:
@@ -347,7 +355,10 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgTouched:
-			if len(b) < 8 || !answer(msgHeard, m.takeTouches(b)) {
+			if len(b) < 8 {
+				return
+			}
+			if heard := m.takeTouches(b); heard != nil && !answer(msgHeard, heard) {
 				return
 			}
 		default:

@@ -49,7 +49,8 @@ func (m *Member) watchLeadership() {
 			m.pulse.digests.begin()
 			m.setLeading(term)
 			m.trackAll()
-			if m.identified() == 0 { // the cluster is new, or is older than ids
+			if m.identified() == 0 { // the cluster is new or restored, or is older than ids
+				m.Propose(fsm.Restored(), make(result, 1), nil)
 				m.Propose(fsm.Identify(uint64(m.raft.storage.Identity().Cluster)), make(result, 1), nil)
 				m.describe(0) // before any client can ask
 			}

@@ -133,6 +133,16 @@ func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 // ago the touch was.
 const touchLen = 8 + 4
 
+// touchesNow encodes touches of sessions at this moment.
+func touchesNow(sessions []int64) []byte {
+	b := make([]byte, 0, touchLen*len(sessions))
+	for _, id := range sessions {
+		b = binary.BigEndian.AppendUint64(b, uint64(id))
+		b = binary.BigEndian.AppendUint32(b, 0)
+	}
+	return b
+}
+
 // hear notes the touches that another member has reported. It appends to unsure the
 // ids of the sessions that it cannot vouch for: those already found late, whose
 // expiry has been proposed, and those that do not exist here, any more or yet.

@@ -390,7 +390,7 @@ func (a peerAddr) String() string { return string(a) }
 const (
 	msgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
 	msgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
-	msgTouched = 'T' // to the leader: a number, and sessions that were touched
+	msgTouched = 'T' // to the leader: a number, or unanswered, and sessions that were touched
 	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
 	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
 	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0

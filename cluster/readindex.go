@@ -129,7 +129,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 		case p.id:
 			index, ok = p.index.get(0, suspended)
 		default:
-			index, ok = p.ask(lead, suspended)
+			index, ok = p.ask(lead, fsm.Sessions(entry), suspended)
 		}
 		if ok && p.awaitApplied(index, suspended) {
 			p.replica.Answer(entry, waiters)
@@ -146,14 +146,21 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 	}
 }
 
-// ask asks another member, which leads, for the index that its readIndex.get returns. It
-// returns false if the caller must retry.
-func (p *proposer) ask(lead leaderInfo, suspended <-chan struct{}) (uint64, bool) {
+// ask asks another member, which leads, for the index that its readIndex.get returns, after it
+// has told it that the given sessions are alive (see Touch). It returns false if the caller
+// must retry. It does not wait until the leader vouches for the sessions. The leader may have
+// found one late, but when Touch let the sync pass, the session had two thirds of its timeout
+// left, after which the client does not trust this answer any more. Or the leader does not
+// know the session yet, and then its whole timeout begins later.
+func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
 	l, err := p.linkTo(lead)
 	if err != nil {
 		return 0, false
 	}
 	defer l.await()()
+	if len(sessions) > 0 && l.send(msgTouched, append(binary.BigEndian.AppendUint64(nil, unanswered), touchesNow(sessions)...)) != nil {
+		return 0, false
+	}
 	l.asked++
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
 	b = binary.BigEndian.AppendUint64(b, p.id)

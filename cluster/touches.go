@@ -17,6 +17,11 @@ import (
 // After an answer, a client trusts its session until two thirds of its timeout have
 // passed since it sent the request. If the touches that the leader has confirmed do not
 // guarantee that, Touch blocks until the leader confirms this one.
+//
+// The client of a lock trusts an answered write or sync for the whole timeout. The leader
+// hears of the sessions of those by itself, before they are answered: from an entry that is
+// forwarded to it, and from the question that a sync sends it. Whatever happens to this
+// member then, that leader counts the timeout from there, and a later one from when it began.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
 }
@@ -186,17 +191,24 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 	}
 }
 
-// unheardTouches is the answer to a message of touches from a member that does not
-// surely lead.
-const unheardTouches = 0
+const (
+	// unheardTouches is the answer to a message of touches from a member that does not
+	// surely lead.
+	unheardTouches = 0
+	// unanswered is the number of a message of touches that is not answered: see proposer.ask.
+	unanswered = math.MaxUint64
+)
 
 // takeTouches notes the touches in a message of another member and returns the
 // answer: the number of the message and the sessions that this member cannot vouch
 // for (see liveness.hear), or unheardTouches. The touches are noted even if this
 // member does not lead yet, which is harmless: when it begins to lead, every session
-// gets its full timeout.
+// gets its full timeout. The answer is nil if none is to be sent.
 func (m *Member) takeTouches(b []byte) []byte {
 	heard := m.liveness.hear(b[8:], bytes.Clone(b[:8]))
+	if binary.BigEndian.Uint64(b) == unanswered {
+		return nil
+	}
 	if !m.lease.surelyLeads() {
 		return binary.BigEndian.AppendUint64(nil, unheardTouches)
 	}

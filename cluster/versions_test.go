@@ -100,6 +100,10 @@ func newer(change func(entry []byte, e *fsm.Envelope) []byte) []byte {
 
 var newerEntries = map[string][]byte{
 	"version": newer(func(b []byte, e *fsm.Envelope) []byte { b = fsm.EndEntry(b, e); b[0]++; return b }),
+	"operation": newer(func(b []byte, e *fsm.Envelope) []byte {
+		e.Count++
+		return fsm.EndEntry(fsm.AppendCommand(b, &fsm.Command{Op: 110, Session: 77, Conn: 1}), e)
+	}),
 	"setting": newer(func(b []byte, e *fsm.Envelope) []byte { e.Settings = 1 << 31; return fsm.EndEntry(b, e) }),
 }
 

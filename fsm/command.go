@@ -20,6 +20,7 @@ const (
 	OpDescribe      proto.OpCode = -1004 // see Describe
 	OpPutBack       proto.OpCode = -1005 // see PutBack
 	OpIdentify      proto.OpCode = -1006 // see Identify
+	OpRestored      proto.OpCode = -1007 // see Restored
 )
 
 // Command is one operation in an entry of the log.
@@ -103,6 +104,12 @@ func Describe(servers []proto.QuorumServer, was int64) *Command {
 func Identify(cluster uint64) *Command {
 	return &Command{Op: OpIdentify, Body: jute.AppendLong(nil, int64(cluster))}
 }
+
+// Restored returns the command that raises the zxid of servers that were restored from a snapshot
+// by the time of day at which they begin, so that those that are restored from the same snapshot
+// later begin with a higher one. It has an effect only before the first Identify, and not on new
+// servers.
+func Restored() *Command { return &Command{Op: OpRestored} }
 
 // Identified returns the cluster that an entry says the log belongs to (see [Identify]); 0 if
 // it does not say it.
@@ -247,6 +254,42 @@ func OpenEntry(b []byte) (e Envelope, commands []byte, err error) {
 		return e, nil, fmt.Errorf("%w: entry with settings %#x", ErrVersion, unknown)
 	}
 	return e, b[headerLen:end], nil
+}
+
+// CheckEntry verifies an entry that another server has proposed, before it is put into the
+// log, where an entry that this program does not know stops every server that reads it. It
+// returns the envelope, and the sessions whose clients have sent the commands.
+func CheckEntry(b []byte) (e Envelope, sessions []int64, err error) {
+	e, rest, err := OpenEntry(b)
+	if err != nil {
+		return e, nil, err
+	}
+	sessions, err = clients(rest)
+	return e, sessions, err
+}
+
+// Sessions returns the sessions whose clients have sent the commands of an entry for
+// [Replica.Answer].
+func Sessions(entry []byte) []int64 {
+	sessions, _ := clients(entry[headerLen:]) // Answer reports an error
+	return sessions
+}
+
+// clients returns the sessions whose clients have sent the given commands.
+func clients(commands []byte) (sessions []int64, err error) {
+	for len(commands) > 0 {
+		var c Command
+		if c, commands, err = nextCommand(commands); err != nil {
+			return nil, err
+		}
+		if !known(c.Op) {
+			return nil, unknownOperation(c.Op)
+		}
+		if c.Session != 0 && c.Op > 0 { // the others are not of clients, or begin or end a session
+			sessions = append(sessions, c.Session)
+		}
+	}
+	return sessions, nil
 }
 
 // nextCommand decodes the first of an entry's commands and returns the rest. The

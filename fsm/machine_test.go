@@ -424,6 +424,8 @@ func TestBadEntries(t *testing.T) {
 		{"fewer commands than it says", good(open, 2), ErrEntry},
 		{"more commands than it says", good(open, 0), ErrEntry},
 		{"unknown operation", good(&Command{Op: 4711, Session: 7}, 1), ErrVersion},
+		{"unknown operation without a session", good(&Command{Op: -4711}, 1), ErrVersion},
+		{"unknown operation of a session that has ended", good(&Command{Op: 4711, Session: 6}, 1), ErrVersion},
 		{"session without password", good(&Command{Op: proto.OpCreateSession, Body: make([]byte, 16)}, 1), ErrEntry},
 		{"resume cut short", good(&Command{Op: OpResumeSession, Body: make([]byte, 3)}, 1), ErrEntry},
 		{"expiry cut short", good(&Command{Op: OpExpireSession, Session: 7, Body: make([]byte, 15)}, 1), ErrEntry},

@@ -95,12 +95,35 @@ const epochGap = 1 << 16
 // The zxid becomes higher than all that clients have got from the old servers, even if these
 // have gone on for a while after the snapshot. Otherwise the new servers would refuse
 // those clients as long as their own zxid is lower, and would give out fencing tokens a
-// second time.
+// second time. The command Restored raises it once more.
 func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
 	m.zxid = (max(m.zxid>>32, int64(m.term)) + epochGap) << 32
 	m.cluster = 0 // they form a cluster of their own
 	if m.index = index; !m.HasMembers(members) {
 		m.SetMembers(index, members)
+	}
+}
+
+// Epochs by the time of day: one in 2 s since 1970, which is enough until 2105.
+const (
+	epochMs   = 2000
+	lastEpoch = 1<<31 - 1<<20 // by the time of day; those above are left to elections
+)
+
+// restored raises the zxid of servers that were restored, and of which this is one of the first
+// entries, to the epoch of the time of day; see Restored. Servers that were restored from the
+// same snapshot at an earlier time are behind that, if they have elected fewer leaders than one
+// in 4 s since, and clocks are right.
+//
+// Restart has added epochGap to the epoch of the snapshot. If the time of day is not that far
+// ahead of the snapshot, half of what it is ahead is added, so that a later time gives a higher
+// epoch there too.
+func (m *Machine) restored(ms int64) {
+	epoch, now := m.zxid>>32, ms/epochMs
+	if m.cluster == 0 && epoch >= epochGap && now <= lastEpoch {
+		if now = max(now, (epoch+now+epochGap)/2); now > epoch {
+			m.zxid = now << 32
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -95,6 +96,44 @@ func TestRestart(t *testing.T) {
 	m := NewMachine()
 	if m.Restart(2, nil); m.Zxid() != epochGap<<32 {
 		t.Errorf("a new state: zxid %#x", m.Zxid())
+	}
+}
+
+// TestRestored: of servers that were restored from the same snapshot, those that begin later have
+// higher zxids, however far the time of day is ahead of the snapshot, also if that is of servers
+// that were restored themselves. Servers that have an id, and new ones, do not change.
+func TestRestored(t *testing.T) {
+	now := time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC)
+	begin := func(m *Machine, at time.Time) int64 {
+		e := AppendCommand(AppendCommand(BeginEntry(nil), Restored()), Identify(1))
+		if err := m.Apply(m.index+1, m.term+1, EndEntry(e, &Envelope{Origin: 1, Batch: m.LastBatch(1) + 1, Time: at.UnixMilli(), Count: 2}), nil); err != nil {
+			t.Fatal(err)
+		}
+		return m.zxid
+	}
+	restored := func(from *Machine, at time.Time) *Machine {
+		m := throughSnapshot(t, from, nil)
+		m.Restart(m.index+1, nil)
+		before := m.zxid
+		began := begin(m, at)
+		if next := begin(m, at.AddDate(9, 0, 0)); began <= before || next != (began>>32+1)<<32 || next < 0 {
+			t.Errorf("at %v: zxid %#x after %#x, and then %#x", at, began, before, next)
+		}
+		return m
+	}
+	original := small(t)
+	if was := original.zxid; begin(original, now) != (was>>32+1)<<32 {
+		t.Errorf("new servers: zxid %#x after %#x", original.zxid, was)
+	}
+	for name, from := range map[string]*Machine{"original": original, "restored": restored(original, now), "restored later": restored(original, now.Add(time.Hour))} {
+		last := restored(from, time.Unix(0, 0)).zxid // with a wrong clock
+		for _, after := range []time.Duration{2 * time.Hour, 2*time.Hour + time.Minute, 36 * time.Hour, 37 * time.Hour, 72 * time.Hour, 74 * time.Hour, 24 * 365 * time.Hour} {
+			m := restored(from, now.Add(after))
+			if m.zxid>>32 < last>>32+10 {
+				t.Errorf("%s: zxid %#x %v later, was %#x", name, m.zxid, after, last)
+			}
+			last = m.zxid
+		}
 	}
 }
 

@@ -28,9 +28,26 @@ var writes = map[proto.OpCode]write{
 	proto.OpReconfig:        reconfig,
 }
 
+// known reports whether do knows an operation.
+func known(op proto.OpCode) bool {
+	switch op {
+	case proto.OpCreateSession, proto.OpCloseSession, proto.OpSync, proto.OpDeleteContainer,
+		OpResumeSession, OpExpireSession, OpNothing, OpDescribe, OpPutBack, OpIdentify, OpRestored:
+		return true
+	}
+	return writes[op] != nil
+}
+
+func unknownOperation(op proto.OpCode) error {
+	return fmt.Errorf("%w: unknown operation %d", ErrVersion, op)
+}
+
 // do carries out one command. It returns an error if it does not know the command or cannot
 // decode it.
 func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
+	if !known(c.Op) { // whether its session exists or not: members that know it have another state then
+		return Result{}, unknownOperation(c.Op)
+	}
 	d := jute.NewDecoder(c.Body)
 	conn := session.Conn{Server: e.Origin, Number: c.Conn}
 	switch c.Op {
@@ -50,6 +67,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		return m.putBack(&d)
 	case OpIdentify:
 		return m.identify(&d)
+	case OpRestored:
+		m.restored(e.Time)
+		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
 		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
 		if d.Err() != nil {
@@ -83,10 +103,6 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	if c.Op == proto.OpCloseSession {
 		return m.closeSession(c.Session), nil
 	}
-	do := writes[c.Op]
-	if do == nil {
-		return Result{}, fmt.Errorf("%w: unknown operation %d", ErrVersion, c.Op)
-	}
 	r := Result{Zxid: m.begin()} // a write that fails has a zxid too (PrepRequestProcessor)
 	if s.Owner != conn {
 		r.Code, r.Drop = proto.SessionMoved, true
@@ -94,7 +110,7 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	}
 	m.txn.IDs = m.identities(c.IDs)
 	m.in = d // otherwise each command would allocate a decoder
-	r.Code = do(m, c.Op, &m.in)
+	r.Code = writes[c.Op](m, c.Op, &m.in)
 	if err := m.in.Err(); err != nil && (c.Op != proto.OpMulti || errors.Is(err, jute.ErrNull)) {
 		// ZooKeeper 3.9 decodes a request before it allocates a zxid, so a malformed one
 		// has none; but most malformed multis have one.

@@ -39,7 +39,10 @@
 //
 // That makes the holder the only one, also by the clock, under the conditions of
 // docs/reliability.md: clocks that run at about the same speed, and a program that runs.
-// ZooKeeper's own servers weaken it in two cases. A leader that is cut off from the majority
+// ZooKeeper's own servers weaken it in three cases. If a follower is lost within half a tick after
+// its answer, the session may end earlier, by that half a tick and the time since the request
+// before: that takes from the last third, and if that request was answered late, it may take more
+// than that. A leader that is cut off from the majority
 // answers syncs for up to syncLimit ticks (10 s by default), while a new leader may end
 // sessions whose timeout is shorter than that. And where minSessionTimeout allows sessions
 // shorter than 2 ticks, the leader may learn too late that such a session is alive. All

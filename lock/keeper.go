@@ -241,6 +241,9 @@ func (k *keeper) create() error {
 		switch {
 		case err == nil:
 			k.name, k.sent = at[strings.LastIndexByte(at, '/')+1:], sent
+			if len(locks.Queue([]string{k.name}, k.kind.slots > 0)) == 0 { // so it would be made again and again
+				return fmt.Errorf("the server has given the znode the name %q, which has no sequence number", k.name)
+			}
 			return nil
 		case errors.Is(err, zk.ErrNoNode):
 			if err := q.makePath(q.path); err != nil {
@@ -330,7 +333,7 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 	return own, nil
 }
 
-// ask sends a request, which is answered only if the leader has seen it, and notes when it
+// ask sends a sync, which is answered only if the leader has seen it, and notes when it
 // was sent. go-zookeeper may send it later than it is noted, but not earlier. The caller
 // must check that the session is still the same: if the connection has got another one, the
 // answer proves nothing about this one. It never gets an earlier one back.
@@ -482,11 +485,12 @@ func (k *keeper) left() time.Duration { return time.Until(k.proved.Add(k.belief(
 // belief is how long after it was sent an answered request keeps a lock.
 func (k *keeper) belief() time.Duration { return k.q.sessionTimeout(k.session) * 2 / 3 }
 
-// interval is how often a holder asks its server. ZooKeeper's followers report to the leader
-// twice in a tick which sessions they have heard from, so the leader may believe that a
-// session was last heard of half a tick and one interval before an answered request was sent.
-// Half a tick is at most a quarter of a session timeout of at least two ticks; an interval of
-// a twelfth adds up with it to the third that a holder does not count on.
+// interval is how often a holder asks its server. A lockkeeper's leader counts the timeout from
+// an answered sync or create. ZooKeeper's followers report to the leader twice in a tick which
+// sessions they have heard from, so the leader may believe that a session was last heard of half
+// a tick and one interval before an answered request was sent. Half a tick is at most a quarter of
+// a session timeout of at least two ticks; an interval of a twelfth adds up with it to the third
+// that a holder does not count on, unless the answer before was late.
 func (k *keeper) interval() time.Duration { return k.q.sessionTimeout(k.session) / 12 }
 
 // watchOver keeps asking the server, until the lock is unlocked or lost for good.

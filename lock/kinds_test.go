@@ -150,6 +150,42 @@ func TestSemaphore(t *testing.T) {
 	})
 }
 
+// TestSemaphoreTryTogether: as many clients as there are slots try at the same time, as cron jobs of
+// several machines do, and each gets one. If there are more, the others do not.
+func TestSemaphoreTryTogether(t *testing.T) {
+	const slots = 3
+	for _, clients := range []int{slots, 2 * slots} {
+		virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+			got := make(chan *lock.Held, clients)
+			var all []waiter
+			for range clients {
+				m := lock.NewSemaphore(s.Connect(t, timeout), path, slots, known)
+				all = append(all, m)
+				go func() {
+					h, err := m.TryLock(t.Context())
+					if err != nil && !errors.Is(err, lock.ErrBusy) {
+						t.Error(err)
+					}
+					got <- h
+				}()
+			}
+			var held []*lock.Held
+			for range clients {
+				if h := <-got; h != nil {
+					held = append(held, h)
+				}
+			}
+			if len(held) != slots {
+				t.Errorf("%d of %d clients have got one of %d slots", len(held), clients, slots)
+			}
+			for _, h := range held {
+				unlock(t, h)
+			}
+			finish(t, s, all...)
+		})
+	}
+}
+
 // TestElection: candidates lead in turn, even when a leader's session ends.
 func TestElection(t *testing.T) {
 	setsWatchesAgain(t)

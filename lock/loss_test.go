@@ -174,6 +174,62 @@ func TestLateAnswers(t *testing.T) {
 	})
 }
 
+// TestMemberLost: the member that has answered a holder's last request is lost before it could
+// report that the session is alive, which is due a moment later. The leader knows all the same,
+// since the request was a write or a sync. So the holder has the last third of the session to
+// stop, and `lock run` kills its command in time.
+func TestMemberLost(t *testing.T) {
+	const timeout = 12 * time.Second
+	for name, last := range map[string]func(t *testing.T, l *link, m *lock.Mutex) (h *lock.Held, sent time.Time){
+		"a create": func(t *testing.T, l *link, m *lock.Mutex) (*lock.Held, time.Time) {
+			time.Sleep(timeout*2/3 - time.Second/2) // the leader has heard of the ping before, so the create need not wait
+			sent := time.Now()
+			return take(t, m.Lock), sent
+		},
+		"a sync": func(t *testing.T, l *link, m *lock.Mutex) (*lock.Held, time.Time) {
+			h := take(t, m.Lock)
+			time.Sleep(3*timeout - timeout/24)
+			l.set(func(l *link) { l.down = timeout/3 - 400*time.Millisecond }) // no sync meanwhile
+			time.Sleep(timeout / 12)
+			l.set(func(l *link) { l.down = 0 })
+			time.Sleep(timeout / 12)
+			for h.Remaining() < timeout*2/3-time.Millisecond {
+				time.Sleep(time.Millisecond)
+			}
+			return h, time.Now().Add(h.Remaining() - timeout*2/3)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			setsWatchesAgain(t)
+			synctest.Test(t, func(t *testing.T) {
+				c := lockkeepertest.StartCluster(t, 3)
+				lead := c.Leader()
+				member, known := (lead+1)%3, lock.WithSessionTimeout(timeout)
+				l := newLink()
+				m := lock.New(connectFor(t, l.dial(c.Server(member).Dial), timeout), path, known)
+				other := lock.New(c.Server(lead).Connect(t, timeout), path, known)
+				h, sent := last(t, l, m)
+				w := wait(t.Context(), other.Lock)
+				w.pending(t)
+				l.set(func(l *link) { l.cut = true })
+				c.Kill(member)
+				<-h.Lost()
+				w.pending(t)
+				next := w.held(t)
+				if got := time.Since(sent); got < timeout {
+					t.Errorf("the next one got the lock %v after the last answered request was sent", got)
+				}
+				unlock(t, next)
+				c.Restart(member)
+				l.set(func(l *link) { l.cut = false })
+				h.Unlock(t.Context())
+				time.Sleep(2 * timeout)
+				noGoroutines(t)
+			})
+		})
+	}
+}
+
 // TestShortOutage: a lock is kept if the server is back soon enough.
 func TestShortOutage(t *testing.T) {
 	setsWatchesAgain(t)

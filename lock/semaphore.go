@@ -29,7 +29,8 @@ func NewSemaphore(conn *zk.Conn, at string, n int, options ...Option) *Semaphore
 // Lock waits for a slot, like [Mutex.Lock]. A context that holds a slot may take another one.
 func (s *Semaphore) Lock(ctx context.Context) (*Held, error) { return s.lock(ctx, true) }
 
-// TryLock tries to get a slot, like [Mutex.TryLock].
+// TryLock tries to get a slot, like [Mutex.TryLock]. Without a deadline, it returns [ErrBusy] if all
+// slots are held or waited for; it may overtake others that have not come to ask for a slot yet.
 func (s *Semaphore) TryLock(ctx context.Context) (*Held, error) {
 	_, patient := ctx.Deadline()
 	held, err := s.lock(ctx, patient)
@@ -37,14 +38,20 @@ func (s *Semaphore) TryLock(ctx context.Context) (*Held, error) {
 }
 
 func (s *Semaphore) lock(ctx context.Context, patient bool) (*Held, error) {
-	turn, err := s.turn.lock(ctx, exclusive, patient)
+	lease := kind{mark: markLease, slots: s.slots}
+	if !patient {
+		// Whoever has the turn may be about to get a slot while others are free, so that says
+		// nothing. The leases do: one who waits for a slot has one too.
+		return s.leases.lock(ctx, lease, false)
+	}
+	turn, err := s.turn.lock(ctx, exclusive, true)
 	if err != nil {
 		return nil, err
 	}
 	// If the turn is lost meanwhile, two clients may wait for a slot. The leases are ordered,
 	// so they do not get the same.
 	defer turn.Unlock(ctx)
-	return s.leases.lock(ctx, kind{mark: markLease, slots: s.slots}, patient)
+	return s.leases.lock(ctx, lease, true)
 }
 
 // Wait is like [Mutex.Wait].

@@ -178,11 +178,10 @@ func TestWireTLS(t *testing.T) {
 		plain + " does not speak TLS: connect to it without --tls, --tls-ca": {plain, flags},
 	} {
 		p, addr := proxy(x[0], x[1])
-		nc, err := net.Dial("tcp", addr)
-		check1(t, err)
-		defer nc.Close()
-		_, err = nc.Write(make([]byte, 49)) // a frame
-		check1(t, err)
+		if nc, err := net.Dial("tcp", addr); err == nil { // otherwise the proxy has ended already
+			defer nc.Close()
+			nc.Write(make([]byte, 49)) // a frame
+		}
 		if code := p.exit(); code != exitFault || !strings.Contains(strings.Join(p.lines(), "\n"), says) {
 			t.Errorf("%d %q, not %q", code, p.lines(), says)
 		}

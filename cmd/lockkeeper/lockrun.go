@@ -487,7 +487,7 @@ func (r *lockRun) holders() string {
 
 // margin is how much of the last third of the session is left to the server: a leader that
 // has been replaced may answer for up to 300 ms (docs/reliability.md), and KILL takes a
-// moment.
+// moment. That there is a whole third holds for lockkeeper's servers (docs/lock.md).
 func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
 
 // afterLoss returns how much time is left to end the group when the lock is lost.

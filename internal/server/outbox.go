@@ -3,6 +3,7 @@ package server
 import (
 	"net"
 	"sync"
+	"time"
 )
 
 // outbox holds the frames that wait to be sent on a connection, in order. Any
@@ -99,6 +100,10 @@ func (o *outbox) waitRoom() {
 		o.mu.Unlock()
 		o.flush() // from now on it has a writer until there is room
 		o.mu.Lock()
+	}
+	if len(o.buf) > softLimit && !o.closed && o.conn.readOnly {
+		// Other connections end with their sessions, whose clients are not heard meanwhile.
+		defer time.AfterFunc(time.Duration(o.conn.timeout)*time.Millisecond, o.conn.kill).Stop()
 	}
 	for len(o.buf) > softLimit && !o.closed {
 		o.room.Wait()

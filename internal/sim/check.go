@@ -593,6 +593,7 @@ type answer struct {
 	call, ret time.Duration
 	server    int
 	handshake bool
+	logged    bool // a write or a sync, of which the leader has heard
 }
 
 func (a answer) what() string {
@@ -609,14 +610,14 @@ func (c *checker) answers() map[int64][]answer {
 	all := map[int64][]answer{}
 	for _, o := range c.h.Ops {
 		if o.Known() && !o.ReadOnly && o.Code != proto.OpAuth {
-			all[o.Session] = append(all[o.Session], answer{o.CallAt, o.RetAt, o.Server, false})
+			all[o.Session] = append(all[o.Session], answer{call: o.CallAt, ret: o.RetAt, server: o.Server, logged: o.OK() && proto.OpByCode(o.Code).Class == proto.Write})
 		}
 	}
 	for _, k := range c.h.Conns {
 		if k.ReadOnly {
 			continue
 		}
-		all[k.Session] = append(all[k.Session], answer{k.CallAt, k.At, k.Server, true})
+		all[k.Session] = append(all[k.Session], answer{call: k.CallAt, ret: k.At, server: k.Server, handshake: true})
 	}
 	for _, list := range all {
 		slices.SortStableFunc(list, func(a, b answer) int { return cmp.Compare(a.call, b.call) })
@@ -990,7 +991,8 @@ func (c *checker) reportTime() time.Duration { return reportTime + 40*c.s.slack(
 // expiries checks every session that a leader ended because it was late. No member
 // that could report it to the leader had heard from the client within the session
 // timeout. And whatever happened to the member that answered, the client's last
-// answered request was sent at least two thirds of the timeout before the end.
+// answered request was sent at least two thirds of the timeout before the end, and the last
+// write or sync the whole timeout.
 func (c *checker) expiries() {
 	answered := c.answers()
 	closed := map[int64]time.Duration{}
@@ -1041,7 +1043,11 @@ func (c *checker) expiries() {
 		}
 		end := closed[e.Session]
 		for _, a := range answered[e.Session] {
-			if a.call+e.Timeout*2/3 > end {
+			lives := e.Timeout * 2 / 3
+			if a.logged {
+				lives = e.Timeout
+			}
+			if a.call+lives > end {
 				c.fail("expiry", "session %x, with a timeout of %v, ended at %v, but member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
 				break
 			}
