@@ -225,7 +225,7 @@ func TestRemovedByLeaderOfThePast(t *testing.T) {
 		// Its link to the new leader fails for half a second, after its first two questions.
 		cfg.Network = &flaky{Network: cfg.Network, addr: cfg.Join}
 		m := f.open(4, cfg)
-		until(t, "a heartbeat, or the end", func() bool { return m.membership.former.added.Load() || m.membership.gate.lifted() })
+		until(t, "a heartbeat, or the end", func() bool { return m.membership.former.caller.Load() != nil || m.membership.gate.lifted() })
 		if err := fault(m, 30*time.Second); err != nil {
 			t.Errorf("server 5 ends: %v", err)
 		}

@@ -48,13 +48,13 @@ type former struct {
 	number uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
-	// A leader sends heartbeats only to members. So if one has come after this server has
-	// asked to be added, it was, although the answer may have been lost; and if it is no
-	// member any more, it was removed and must not ask again. A leader of a term before that
-	// of the leader who was asked may not know that this server was removed earlier.
-	asked, added atomic.Bool
-	askedIn      atomic.Uint64 // the term of the leader who was asked
-	why          atomic.Value  // a string: why the last attempt did not succeed
+	// If the leader says, after this server has asked to be added, that it is in a committed list,
+	// it was added, although the answer may have been lost; and if it is no member any more, it
+	// was removed and must not ask again. A heartbeat is no such proof: it may come from another
+	// cluster, or from a leader whose list is never committed.
+	asked atomic.Bool
+	added atomic.Uint64 // the ClusterID of that cluster; 0 if there is none
+	why   atomic.Value  // a string: why the last attempt did not succeed
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -80,13 +80,18 @@ func (f *former) begin(list []MemberInfo, first raft.Configuration) {
 	f.list, f.first = list, first
 }
 
+// own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
+func (f *former) own() ClusterID {
+	if of := f.storage().Identity(); of.Agreed {
+		return of.Cluster
+	}
+	return ClusterID(f.added.Load())
+}
+
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *hello) {
-	if h.cluster != 0 && h.addr != "" {
+	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
 		f.caller.Store(*h)
-		if h.kind == kindBeat && f.asked.Load() && h.term >= f.askedIn.Load() {
-			f.added.Store(true)
-		}
 		f.wake.raise()
 	}
 }
@@ -98,7 +103,9 @@ func (f *former) run() {
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.gate.lifted() {
-			if rejoining, err := f.storage().Rejoining(); err == nil && rejoining { // since before it had an id
+			if owed, err := f.owed(); err != nil {
+				f.cannotWrite(f.storage(), err)
+			} else if owed { // since before it had an id
 				f.awaitVote("")
 			}
 		}
@@ -122,6 +129,16 @@ func (f *former) run() {
 			return
 		}
 	}
+}
+
+// owed reports whether this member waits for its vote since an earlier start. It gives it up
+// when it is started as an observer.
+func (f *former) owed() (bool, error) {
+	rejoining, err := f.storage().Rejoining()
+	if err == nil && rejoining && !f.cfg.votes() {
+		return false, f.storage().SetRejoining(false)
+	}
+	return rejoining, err
 }
 
 // waiting returns why this member is in no cluster yet, as far as it knows.
@@ -341,9 +358,9 @@ func (f *former) form() error {
 // follow brings a member without data into the cluster that exists: the one that its list
 // or Config.Join names, the one of its identity, or the one that calls it.
 func (f *former) follow() (bool, error) {
-	of := f.storage().Identity()
+	own := f.own()
 	addrs := []string{f.cfg.Join}
-	if f.cfg.Join == "" {
+	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
 	err := error(refuse(proto.OK, "no cluster has called this server: add it with \"cluster add\" on a member"))
@@ -358,8 +375,8 @@ func (f *former) follow() (bool, error) {
 			err = fmt.Errorf("%s: %s", addr, r.Error)
 		case !r.Status.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
-		case of.Agreed && r.Status.Cluster != of.Cluster:
-			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster)
+		case own != 0 && r.Status.Cluster != own:
+			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, r.Status.Cluster)
 		default:
 			var done bool
 			if done, err = f.join(addr, r.Status.Cluster); done {
@@ -399,11 +416,11 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
 	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
-	if err == nil && r.Status == nil {
-		err = fmt.Errorf("%s does not say its term", addr)
-	}
 	if err != nil {
 		return false, err
+	}
+	if r.Surely && f.asked.Load() {
+		f.added.Store(uint64(of))
 	}
 	if f.cfg.Join == "" { // the cluster must already have this member
 		if !r.Known {
@@ -411,12 +428,12 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 		if len(f.list) == 0 { // nobody has told this server whether it votes
-			votes = r.Votes
+			votes = votes && r.Votes
 		}
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
 	// Once it was taken in, it must not add itself again: it may have been removed.
-	back := f.cfg.Join == "" || f.added.Load() || f.storage().Identity().Agreed
+	back := f.cfg.Join == "" || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
 	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
@@ -427,9 +444,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 	}
-	f.askedIn.Store(r.Status.Term)
 	f.asked.Store(true)
-	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of})
+	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -479,7 +495,7 @@ func (f *former) awaitVote(addr string) {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
+			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
 		}
 		if ctx.Err() != nil {
 			return
