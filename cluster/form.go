@@ -56,6 +56,8 @@ type former struct {
 	added atomic.Uint64 // the ClusterID of that cluster; 0 if there is none
 	why   atomic.Value  // a string: why the last attempt did not succeed
 
+	awaits atomic.Bool // awaitVote is running
+
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
 	first    raft.Configuration // of a new cluster; no servers if the storage has data
@@ -478,6 +480,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	f.lift(of)
 	if votes {
 		f.awaitVote(addr)
+	} else if f.cfg.votes() {
+		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one: if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
 }
@@ -491,6 +495,8 @@ func (m *membership) self(voter bool) *MemberInfo {
 // each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
 	ctx := f.peers.ctx
+	f.awaits.Store(true)
+	defer f.awaits.Store(false)
 	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")

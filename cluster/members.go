@@ -46,6 +46,8 @@ type Status struct {
 	// Configured are the members with which it is to form a cluster; empty once it is in one.
 	Configured []MemberInfo `json:"configured,omitempty"`
 	Waiting    string       `json:"waiting,omitempty"` // why it is in no cluster yet
+	// NoVote says why a member that was not started as an observer has no vote.
+	NoVote string `json:"noVote,omitempty"`
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log. Such a member stops serving.
 	Differs []Difference `json:"differs,omitempty"`
@@ -108,6 +110,12 @@ func (m *membership) status() (Status, error) {
 		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+	}
+	if s.Role == "observer" && m.cfg.votes() {
+		s.NoVote = "has no vote, but was not started as an observer"
+		if m.former.awaits.Load() {
+			s.NoVote = "waits for its vote"
+		}
 	}
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.digests.differences()

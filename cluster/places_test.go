@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -218,6 +219,48 @@ func TestObserverOwedVote(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLosesDiskTwice: a voter that was started with only the address of its peer port loses its disk, and, before it
+// has its vote back, the new disk too. Nobody knows any more that it is owed a vote, and its status says so. An
+// operator gives it the vote back.
+func TestLosesDiskTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		c := (lead + 2) % 3
+		config := func() Config {
+			cfg := f.config(c)
+			cfg.Peers, cfg.Addr = nil, f.peers[cfg.ID]
+			return cfg
+		}
+		f.lose(c)
+		var slow atomic.Bool // it has much to catch up with
+		slowly(f.disks[c], &slow)
+		m := f.open(c, config())
+		until(t, "the demotion", func() bool {
+			slow.Store(slow.Load() || m.membership.gate.lifted())
+			return m.membership.gate.lifted()
+		})
+		until(t, "its word that it waits", func() bool {
+			s, _ := m.Status()
+			return s.NoVote == "waits for its vote"
+		})
+		f.lose(c)
+		m = f.open(c, config())
+		time.Sleep(time.Minute)
+		if s, _ := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
+			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
+		}
+		x := &MemberInfo{uint64(c + 1), f.peers[uint64(c+1)], true}
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: x}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "its word that it has its vote", func() bool {
+			s, _ := m.Status()
+			return s.NoVote == ""
+		})
+		f.hasVote(lead, c, config())
+	})
 }
 
 // TestLostDiskOfObserver: a voter loses its disk, and is started as an observer with only the address of its

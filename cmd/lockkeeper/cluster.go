@@ -88,10 +88,10 @@ docs/operations.md.
 A server that is in no cluster yet says what it is waiting for; ask it with --peer.
 
 In the JSON, "cluster" is the id, "" in no cluster; "configured" are the members with
-which a server is to form a cluster, and "waiting" is why it is in none yet; "differs"
-are the ids of members that differ, each with the first entry at which that was seen;
-and "answers" is what the members say about themselves, without those that do not
-answer.`,
+which a server is to form a cluster, and "waiting" is why it is in none yet; "noVote"
+is why a member has no vote that was not started as an observer; "differs" are the ids
+of members that differ, each with the first entry at which that was seen; and "answers"
+is what the members say about themselves, without those that do not answer.`,
 			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181\n  lockkeeper cluster status --peer a:7000", 0, 0,
 			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
 		o.command("form", "Form a new cluster although not all of its servers are there",
@@ -243,6 +243,9 @@ func printStatus(w io.Writer, s *cluster.Status, own []memberStatus) {
 				says = fmt.Sprintf("%-10s at entry %d, belongs to cluster %v", x.Role, x.Index, x.Cluster)
 			default:
 				says = fmt.Sprintf("%-10s at entry %d", x.Role, x.Index)
+				if x.NoVote != "" {
+					says += ", " + x.NoVote
+				}
 			}
 		}
 		if i := slices.IndexFunc(s.Differs, func(d cluster.Difference) bool { return d.ID == m.ID }); i >= 0 {
@@ -263,6 +266,7 @@ type memberStatus struct {
 	Term    uint64            `json:"term"`
 	Index   uint64            `json:"index"`
 	Zxid    int64             `json:"zxid"`
+	NoVote  string            `json:"noVote,omitempty"`
 }
 
 // membersOf returns the members of the cluster that s is about, or is to be about.
@@ -295,7 +299,7 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 		if x == nil {
 			continue
 		}
-		all = append(all, memberStatus{x.ID, x.Role, x.Cluster, x.Term, x.Index, x.Zxid})
+		all = append(all, memberStatus{x.ID, x.Role, x.Cluster, x.Term, x.Index, x.Zxid, x.NoVote})
 		if x.Cluster == s.Cluster && len(x.Differs) > 0 {
 			s.Differs = x.Differs
 		}

@@ -426,7 +426,8 @@ func TestPrintStatus(t *testing.T) {
 2    b:1                            in no cluster yet
 3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
 4    d:1                            does not answer, its state differs at entry 8
-`: {ID: 1, Role: "leader", Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
+5    e:1                            observer   at entry 9, waits for its vote
+`: {ID: 1, Role: "leader", Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: append(members[:4:4], cluster.MemberInfo{ID: 5, Addr: "e:1"}), Differs: []cluster.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
 1    a:1                            leader     at entry 9, belongs to cluster 00000000000000aa
 2    b:1                            in no cluster yet
@@ -436,7 +437,7 @@ reason: one; two
 `: {ID: 2, Role: "looking", Data: true, Configured: members, Members: members[:1], Waiting: "one\ntwo"},
 	} {
 		var b strings.Builder
-		printStatus(&b, s, []memberStatus{{ID: 1, Role: "leader", Cluster: 0xaa, Index: 9}, {ID: 2, Role: "looking"}, {ID: 3, Role: "follower", Cluster: 0xbb, Index: 7}})
+		printStatus(&b, s, []memberStatus{{ID: 1, Role: "leader", Cluster: 0xaa, Index: 9}, {ID: 2, Role: "looking"}, {ID: 3, Role: "follower", Cluster: 0xbb, Index: 7}, {ID: 5, Role: "observer", Cluster: 0xaa, Index: 9, NoVote: "waits for its vote"}})
 		if b.String() != want {
 			t.Errorf("%s\nnot\n%s", b.String(), want)
 		}
