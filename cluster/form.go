@@ -51,12 +51,12 @@ type former struct {
 	// If the leader says, after this server has asked to be added, that it is in a committed list,
 	// it was added, although the answer may have been lost; and if it is no member any more, it
 	// was removed and must not ask again. A heartbeat is no such proof: it may come from another
-	// cluster, or from a leader whose list is never committed.
-	asked atomic.Bool
-	added atomic.Uint64 // the ClusterID of that cluster; 0 if there is none
-	why   atomic.Value  // a string: why the last attempt did not succeed
+	// cluster, or from a leader whose list is never committed. But it is time to ask.
+	asked, added atomic.Uint64 // the ClusterIDs of the cluster concerned; 0 if there is none
+	asking       atomic.Bool   // askAdded is running
 
-	awaits atomic.Bool // awaitVote is running
+	why    atomic.Value // a string: why the last attempt did not succeed
+	awaits atomic.Bool  // awaitVote is running
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -94,7 +94,21 @@ func (f *former) own() ClusterID {
 func (f *former) called(h *hello) {
 	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
 		f.caller.Store(*h)
+		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
+			f.wg.Go(func() { f.askAdded(h) })
+		}
 		f.wake.raise()
+	}
+}
+
+// askAdded asks a leader that has sent a heartbeat whether this server was added.
+func (f *former) askAdded(h *hello) {
+	defer f.asking.Store(false)
+	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	defer cancel()
+	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, Cluster: h.cluster})
+	if err == nil && r.Surely {
+		f.added.Store(uint64(h.cluster))
 	}
 }
 
@@ -421,7 +435,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if r.Surely && f.asked.Load() {
+	if r.Surely && ClusterID(f.asked.Load()) == of {
 		f.added.Store(uint64(of))
 	}
 	if f.cfg.Join == "" { // the cluster must already have this member
@@ -446,7 +460,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 	}
-	f.asked.Store(true)
+	f.asked.Store(uint64(of))
 	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)

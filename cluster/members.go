@@ -324,7 +324,11 @@ func (m *membership) change(q Request) (Reply, error) {
 			return Reply{}, notMember(q.Add.ID)
 		}
 		need := byOperator
-		need.run = q.Run
+		if need.run = q.Run; need.run != 0 {
+			if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+				return Reply{}, err
+			}
+		}
 		if q.Back && q.Add.Voter { // it asks again, so nothing else has to wait for it
 			need.patience = m.contacts.silence / 2
 		}
@@ -437,7 +441,7 @@ func (m *membership) back(x *MemberInfo, run uint64) (done bool, err error) {
 	case *is == *x:
 		return true, nil
 	case !x.Voter:
-		return false, nil // reconfigure looks whether it may
+		return false, nil // mayAsk follows
 	}
 	s, err := m.sender(*x, run)
 	if err != nil {
@@ -465,12 +469,12 @@ func (m *membership) sender(x MemberInfo, run uint64) (*Status, error) {
 	return s, nil
 }
 
-// lostDisk returns an error unless the given run of server x, a voter, has no data, and so may have
-// its vote taken away at its own request. While membership.changing is held, such a server gets
-// none: it joins only when that request is done.
-func (m *membership) lostDisk(x MemberInfo, run uint64) error {
+// mayAsk returns an error unless the given run of server x may ask for the place that x describes.
+// A voter loses its vote only if it has no data. While membership.changing is held, such a server
+// gets none: it joins only when its request is done.
+func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) error {
 	s, err := m.sender(x, run)
-	if err == nil && (s.Formed || s.Data) {
+	if is := find(members, x.ID); err == nil && is != nil && is.Voter && !x.Voter && (s.Formed || s.Data) {
 		err = refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
 	}
 	return err
@@ -760,11 +764,6 @@ func checkMember(x MemberInfo) error {
 // commits need not wait for it.
 func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) error {
 	id, addr, patience := serverID(x.ID), raft.ServerAddress(x.Addr), need.patience
-	if need.run != 0 {
-		if _, err := m.sender(x, need.run); err != nil {
-			return err
-		}
-	}
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err
@@ -786,7 +785,7 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) 
 			return err
 		}
 		if need.run != 0 {
-			if err := m.lostDisk(x, need.run); err != nil {
+			if err := m.mayAsk([]MemberInfo{*is}, x, need.run); err != nil { // that may have taken long
 				return err
 			}
 		}

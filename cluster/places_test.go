@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -147,6 +148,26 @@ func TestDemotedByCopyOfCommandLine(t *testing.T) {
 			f.hasVote(lead, c, f.config(c))
 		})
 	}
+}
+
+// TestCopyOfLeadersCommandLine: an empty server is started on a new host with the id and the addresses of the
+// leader, which does not hand over leadership for it.
+func TestCopyOfLeadersCommandLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		term := f.running[lead].raft.CurrentTerm()
+		cfg := f.config(lead)
+		cfg.Network, cfg.Memory = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); s.Role != "leader" || s.Term != term {
+			t.Errorf("server %d is %s in term %d, not leader in term %d", lead+1, s.Role, s.Term, term)
+		}
+		m.Kill()
+	})
 }
 
 // TestTakenInAsksOthers: a voter that has lost its disk is taken in, and restarted before it has an entry.
@@ -299,7 +320,7 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 			cfg := f.config(3)
 			cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
 			m := f.open(3, cfg)
-			until(t, "the question", m.membership.former.asked.Load)
+			until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
 			h := &hello{kind: kindBeat, cluster: f.running[lead].membership.gate.cluster(), from: 9, to: 4, term: 99, addr: "x:1"}
 			if other {
 				h.cluster++
@@ -326,6 +347,84 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 			}
 		})
 	}
+}
+
+// muting is a network on which no answer comes to the first request for a place in the cluster.
+type muting struct {
+	Network
+	sent atomic.Bool
+}
+
+func (n *muting) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := n.Network.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &muted{Conn: c, n: n, closed: make(chan struct{})}, nil
+}
+
+type muted struct {
+	net.Conn
+	n      *muting
+	mute   bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *muted) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(`"add":`)) && c.n.sent.CompareAndSwap(false, true) {
+		c.mute = true
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *muted) Read(b []byte) (int, error) {
+	if c.mute {
+		<-c.closed
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *muted) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// TestRemovedBeforeAnswer: a server is added, but has no answer to its request, and an operator removes it again.
+// It does not add itself once more.
+func TestRemovedBeforeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Peers = first
+			f.open(i, cfg)
+		}
+		lead := leadOf(t, f)
+		cfg := f.config(3)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
+		n := &muting{Network: cfg.Network}
+		cfg.Network = n
+		m := f.open(3, cfg)
+		until(t, "the addition", func() bool {
+			s, _ := f.running[lead].Status()
+			return find(s.Members, 4) != nil
+		})
+		time.Sleep(time.Second)
+		if m.membership.gate.lifted() {
+			t.Fatal("it has an answer")
+		}
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
+			t.Errorf("its fault is %v", err)
+		}
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
+			t.Errorf("it has added itself again: %v", s.Members)
+		}
+	})
 }
 
 // TestRefusedReconfigRemovesNobody: a reconfig replaces server 3 by a server 9 at the same address, or removes it
