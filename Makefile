@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint fuzz chaos sim perturbed shake plants mutants interop diff bench-peers bench-quick ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff bench-peers bench-quick ci
 
 build:
 	go build ./...
@@ -51,6 +51,10 @@ plants:
 # (docs/testing.md) FLAGS has more flags of internal/mutants.
 mutants:
 	nice -n 10 go test ./internal/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
+
+# Do all packages and tests compile for all platforms?
+platforms:
+	go test . -run '^TestPlatforms$$' -timeout 0 -v -platforms
 
 # On Debian, as root: installs Redis, ZooKeepers, Java and more.
 interop:

@@ -54,10 +54,13 @@ var corrections = []putBack{
 		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
 	}, []finding{{"cluster", "TestLongMessages", "commits up to"}}},
 	{"commits", []edit{
-		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, stop) })", "_ = stop"},
+		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, until) })", ""},
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
+	{"a vote for an address", []edit{
+		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
+	}, []finding{{"cluster", "TestVoteConfirmedToAnother", "has led"}}},
 	{"a list of the past", []edit{
 		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return since > 0 && n.LastIndex() < since && false"},
 	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
@@ -247,7 +250,7 @@ var corrections = []putBack{
 		{"internal/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
 	}, []finding{{"internal/storage", "TestChecksums", "FAIL"}}},
 	{"pages", []edit{
-		{"internal/storage/bolt.go", "return checkPages(path, each)", "return nil"},
+		{"internal/storage/bolt.go", "return withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
 	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
 	{"empty file of bbolt", []edit{
 		{"internal/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
@@ -265,7 +268,7 @@ var corrections = []putBack{
 		{"internal/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
 	}, []finding{{"internal/storage", "TestBoltSyncs", "NoFreelistSync"}}},
 	{"damage to the last batch of raft-wal", []edit{
-		{"internal/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", end)", "return written, nil"},
+		{"internal/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", t.begin)", "return t.end - t.begin, nil"},
 	}, []finding{{"internal/storage", "TestWALDamagedLast", "opened with another state"}}},
 	{"end of raft-wal's log", []edit{
 		{"internal/storage/wal.go", "err = s.meta.reach(last)", "_ = last"},

@@ -36,6 +36,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"sync"
 	"time"
 
@@ -125,7 +126,9 @@ func Open(cfg Config) (*Server, error) {
 	if follows {
 		replica.Observe(changes)
 	}
-	s.member = cluster.New(cfg.cluster(), replica)
+	member := cfg.cluster()
+	member.About = s.about
+	s.member = cluster.New(member, replica)
 	s.clients = server.New(cfg.server(replica, proposer{s.member})) // must observe the replica before Start applies entries
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
@@ -208,6 +211,24 @@ func (s *Server) run() {
 			return
 		}
 	}
+}
+
+// about is what this server's status in the cluster says about it.
+func (s *Server) about() cluster.About {
+	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr())}
+}
+
+// reachable returns the address of a client port as other machines may use it: with the host
+// of the peer port, if it is open on all addresses.
+func (s *Server) reachable(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	tcp, ok := a.(*net.TCPAddr)
+	if host, _, err := net.SplitHostPort(s.peerAddr); ok && tcp.IP.IsUnspecified() && err == nil && host != "" {
+		return net.JoinHostPort(host, strconv.Itoa(tcp.Port))
+	}
+	return a.String()
 }
 
 // serve starts to accept clients on the open ports.

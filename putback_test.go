@@ -45,7 +45,7 @@ var putBacks = []putBack{
 		{"cluster/readindex.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
 	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
-		{"cluster/readindex.go", "if !leads || r.lease.begun.Load() != term {", "if !leads {"},
+		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},

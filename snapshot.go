@@ -37,7 +37,8 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 // Restore makes cfg.DataDir, which must be empty or not exist, the data directory of a server
 // that begins with the state of a snapshot, which [Server.WriteSnapshot] or the command
 // lockkeeper snapshot save has written. It opens no port; [Open] then starts the server. If
-// the snapshot is damaged, or there is another error, the directory is as before.
+// the snapshot is damaged, or there is another error, the directory is as before, unless a
+// server has been started on it meanwhile, or its disk failed at the very end.
 //
 // Without Peers the server is standalone; with Peers it is a member of that new cluster.
 // Restore the same snapshot with the same Peers and Observers for each of its members,

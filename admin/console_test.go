@@ -42,6 +42,7 @@ type consoleState struct {
 		Term   uint64
 		Behind *int64
 		Note   string
+		Dead   bool
 
 		Differs uint64
 	}
@@ -49,8 +50,8 @@ type consoleState struct {
 		Path, Kind     string
 		Slots          int
 		Holders, Queue []struct {
-			Session, Token string
-			Cycle          bool
+			Session, Token, Data string
+			Cycle                bool
 		}
 		More  int
 		Cycle bool
@@ -76,6 +77,7 @@ type consoleState struct {
 	WatchesMore int
 	Samples     []struct{ Writes, Sync, Grants *float64 }
 	Notes       struct{ Locks, Sessions, Watches string }
+	Unknown     string
 }
 
 // browser reads the stream of a console.
@@ -247,6 +249,22 @@ func TestConsoleSemaphore(t *testing.T) {
 			shows(0)
 			b.stop()
 			check(t, c.Delete("/s/0123456789abcdef0123456789abcdef"))
+		}
+	})
+}
+
+// TestConsoleData: the data of holders is shown, bounded and escaped, and a new
+// holder's is its own.
+func TestConsoleData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c := rawtest.Connect(t, inMemory(s))
+		must(c.Create("/l", nil, 0))(t)
+		b := browse(t, admin.New(s, admin.Options{}))
+		for data, want := range map[string]string{"host-1": "host-1", "a\nb\x1b": `a\nb\x1b`, strings.Repeat("x", 300): strings.Repeat("x", 100) + "…", strings.Repeat("x", 5000): "(5000 bytes)"} {
+			at := must(c.Create("/l/_c_0123456789abcdef0123456789abcdef-lock-", []byte(data), proto.FlagEphemeral|proto.FlagSequential))(t)
+			b.until("the data "+want, func(s *consoleState) bool { return len(s.Locks) == 1 && s.Locks[0].Holders[0].Data == want })
+			check(t, c.Delete(at))
 		}
 	})
 }
@@ -519,13 +537,30 @@ func TestConsoleMembers(t *testing.T) {
 		b.stop()
 		check(t, all[down].Close())
 		b = browse(t, handler)
-		if first := b.next(); first.Members[down].Role != "" {
+		if first := b.next(); first.Members[down].Role != "" || first.Members[down].Dead {
 			t.Errorf("what a member said before it was stopped is shown: %+v", first.Members[down])
 		}
-		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Role == "" && s.Members[down].Note != "" })
-		if st.Members[down].Behind != nil {
-			t.Errorf("%+v", st.Members[down])
+		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Dead })
+		if x := st.Members[down]; x.Behind != nil || x.Role != "" || x.Note == "" || st.Unknown != "" {
+			t.Errorf("%+v", st)
 		}
+		for i, x := range st.Members {
+			if i != down && x.Dead {
+				t.Errorf("member %d answers: %+v", i+1, x)
+			}
+		}
+
+		// Without a majority, what the cluster has is not known.
+		c := rawtest.Connect(t, inMemory(all[0]))
+		must(c.Create("/l", nil, 0))(t)
+		enqueue(t, c, "/l")
+		b.until("a lock", func(s *consoleState) bool { return s.Totals.Locks == 1 })
+		check(t, all[3-down].Close())
+		st = b.until("that nothing is known", func(s *consoleState) bool { return s.Unknown != "" })
+		if !strings.Contains(st.Unknown, "knows no leader") || st.Notes.Locks != st.Unknown || st.Server.Serving || st.Totals.Locks != 0 {
+			t.Errorf("%+v", st)
+		}
+		b.until("two members that are down", func(s *consoleState) bool { return s.Members[down].Dead && s.Members[3-down].Dead })
 		b.stop()
 	})
 }

@@ -280,7 +280,7 @@ func (r *meterRun) answer(f *rawclient.Frame) error {
 				return err
 			}
 		}
-		r.meter.Stat(q.Question, stat.EphemeralOwner, f.Code, r.now())
+		r.meter.Stat(q.Question, f.Code)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type memberState struct {
 	Term   uint64 `json:"term"`
 	Behind *int64 `json:"behind"` // log entries that another member has applied and it has not; nil if unknown
 	Note   string `json:"note"`   // why something is unknown, or which other cluster it belongs to
+	Dead   bool   `json:"dead"`   // it was asked, and did not answer
 	// Differs is the log entry at which its state was first seen to differ from the leader's;
 	// 0 if nobody has said that it does.
 	Differs uint64 `json:"differs"`
@@ -83,7 +84,7 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 		switch {
 		case !told:
 		case a.err != nil:
-			x.Note = strings.TrimPrefix(a.err.Error(), "lockkeeper: ")
+			x.Note, x.Dead = strings.TrimPrefix(a.err.Error(), "lockkeeper: "), true
 		case a.Cluster == "":
 			x.Note = "in no cluster yet"
 		case a.Cluster != st.Cluster:

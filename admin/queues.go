@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -70,6 +71,36 @@ func (v *survey) locks(s *state, ephemerals, watched map[int64][]string, of func
 		s.Locks = s.Locks[:shownLocks]
 		slices.SortFunc(s.Locks, func(a, b lockState) int { return cmp.Compare(a.Path, b.Path) })
 	}
+	v.describe(s.Locks)
+}
+
+// describe adds the data of the holders that are shown.
+func (v *survey) describe(all []lockState) {
+	budget := maxData
+	known := map[contender]string{}
+	for i := range all {
+		for j := range all[i].Holders {
+			h := &all[i].Holders[j]
+			key := contender{Path: h.Path, Token: h.Token}
+			text, ok := v.data[key]
+			if !ok && h.length > 0 && budget > 0 {
+				var data proto.DataReply
+				var err error
+				if h.length <= locks.MaxData {
+					budget--
+					err = v.reader.call(proto.OpGetData, &proto.PathWatch{Path: h.Path}, &data)
+				}
+				if err == nil {
+					text = locks.DataText(data.Data, max(h.length, int32(len(data.Data))))
+				}
+				ok = err == nil || errors.As(err, new(proto.Code)) // otherwise it is asked for again
+			}
+			if ok {
+				h.Data, known[key] = text, text
+			}
+		}
+	}
+	v.data = known
 }
 
 func lockOf(l *locks.Lock, inCycle map[string]bool) lockState {
@@ -86,7 +117,7 @@ func lockOf(l *locks.Lock, inCycle map[string]bool) lockState {
 			if c.Session != 0 {
 				id = locks.ID(c.Session)
 			}
-			*to = append(*to, contender{c.Path, id, strconv.FormatInt(c.Token, 10), c.Since, c.Shared, cycle})
+			*to = append(*to, contender{Path: c.Path, Session: id, Token: strconv.FormatInt(c.Token, 10), Since: c.Since, Shared: c.Shared, Cycle: cycle, length: c.Length})
 		}
 	}
 	add(&x.Holders, l.Holders)
@@ -272,7 +303,7 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 			case err != nil:
 				return nil, nil, err
 			}
-			n = locks.Node{Name: name, Owner: s.EphemeralOwner, Czxid: s.Czxid, Ctime: s.Ctime, Version: s.Version}
+			n = locks.Node{Name: name, Owner: s.EphemeralOwner, Czxid: s.Czxid, Ctime: s.Ctime, Version: s.Version, Length: s.DataLength}
 		}
 		d.Nodes = append(d.Nodes, n)
 	}

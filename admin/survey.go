@@ -24,6 +24,7 @@ const (
 	maxLockDirs    = 500   // directories that may be locks
 	maxEntries     = 5_000 // of one directory
 	maxStats       = 2_000 // Stats read for one state
+	maxData        = 200   // data of holders read for one state
 
 	shownLocks      = 100
 	shownContenders = 50 // of one lock
@@ -39,6 +40,9 @@ type state struct {
 	Write   bool          `json:"write"` // the page may end sessions and break locks
 	Server  serverState   `json:"server"`
 	Members []memberState `json:"members"`
+	// Unknown says why this server does not know what the cluster has now; "" if it does. Then
+	// there are no locks, sessions and so on below, which does not mean that none exist.
+	Unknown string `json:"unknown"`
 
 	Locks     []lockState   `json:"locks"`
 	LocksMore int           `json:"locksMore"`
@@ -99,6 +103,9 @@ type contender struct {
 	Since   int64  `json:"since"`
 	Shared  bool   `json:"shared"`
 	Cycle   bool   `json:"cycle"` // it is part of a cycle
+	Data    string `json:"data"`  // text for the data of its znode; "" for those that wait
+
+	length int32 // of the data
 }
 
 type lockTotals struct {
@@ -154,6 +161,7 @@ type survey struct {
 
 	made     mark // what the last state was made of
 	lockDirs map[string]*lockDir
+	data     map[contender]string // of holders, by path and token
 	seen     []suspicion
 	newest   map[string]holder // by lock
 	grants   float64           // since the last sample
@@ -195,6 +203,7 @@ func newSurvey(s *lockkeeper.Server, w *words, r *reader, m *lockMeter, write bo
 func (v *survey) begin() {
 	v.reader.acquire()
 	v.peers.begin()
+	v.data = nil
 	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil
@@ -226,8 +235,11 @@ func (v *survey) gather(ctx context.Context) *state {
 		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
 	}
 	if !st.Serving && !st.ReadOnly {
-		why := "This server serves no clients at the moment."
-		s.Notes = notes{why, why, why}
+		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
+		if st.Leader == 0 {
+			s.Unknown = "This server knows no leader, so it serves no clients, and does not know what the cluster has now."
+		}
+		s.Notes = notes{s.Unknown, s.Unknown, s.Unknown}
 		v.sample(&st, false)
 		s.Samples = v.samples
 		return s

@@ -46,7 +46,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
-	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed)
+	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
 	trans.open()
 	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.replica), gate, peers, trans)
 	b.replica.Observe(committing{b.pulse.commits})

@@ -57,6 +57,9 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
+	// About returns what this member's status says about its server; nil if it says nothing. It
+	// is not called before Start.
+	About func() About
 }
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
@@ -122,7 +125,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(gate)
 	if cfg.clustered() {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed, m.contacts.lives)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
@@ -137,8 +140,10 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindAdmin:   m.membership.serve,
 			kindReach:   m.pulse.tellState,
 			kindBeat:    m.pulse.takeBeats,
+			kindRebeat:  m.pulse.takeRebeats,
 		}
 		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
+		m.peers.ran = func() int64 { return m.pulse.moment().ran }
 	}
 	return m
 }
@@ -156,6 +161,13 @@ func (m *Member) Start() (err error) {
 		m.raft.storage = cfg.Memory.Open()
 	default:
 		m.raft.storage = storage.NewMemory().Open()
+	}
+	if errors.Is(err, storage.ErrDamaged) {
+		remedy := storage.RemedyAlone
+		if m.cfg.clustered() {
+			remedy = storage.RemedyMember
+		}
+		return fmt.Errorf("%w: %s", err, remedy)
 	}
 	if err != nil {
 		return err

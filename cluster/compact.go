@@ -85,7 +85,9 @@ func (c *compactor) await() {
 }
 
 // run has Raft take a snapshot and truncate its log when one is due. If a snapshot
-// fails, the log stays longer and the next one is tried as usual.
+// fails, also because of the disk, that is no fault of this member: nothing has been
+// promised that depends on it. The log stays longer, and the next one is tried as usual.
+// If the disk is full or broken, writing the log fails too, and that is a fault.
 func (c *compactor) run() {
 	for {
 		select {

@@ -1,6 +1,9 @@
 package cluster
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +53,50 @@ func TestTrailingLog(t *testing.T) {
 			t.Errorf("the log has entries %d to %d", first, last)
 		}
 	})
+}
+
+// TestOwnSnapshotFails: a member whose disk reports errors when it takes snapshots of its own
+// goes on, with all of its log. When the disk works again, the next snapshot is taken.
+func TestOwnSnapshotFails(t *testing.T) {
+	dir := t.TempDir()
+	cfg := testConfig(dir)
+	cfg.SnapshotBytes = 10_000
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	<-m.Ready()
+	write := func() {
+		w := make(result, 1)
+		m.Propose(someWrite(), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+	}
+	snapshots := filepath.Join(dir, "raft", "snapshots")
+	if err := errors.Join(os.Remove(snapshots), os.WriteFile(snapshots, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 200 { // 50,000 bytes, as entries are counted
+		write()
+	}
+	if first, err := m.raft.storage.Log.FirstIndex(); err != nil || first != 1 || m.Work().Snapshots.Count != 0 {
+		t.Errorf("%d snapshots were written, and the log begins at %d, %v", m.Work().Snapshots.Count, first, err)
+	}
+	if err := errors.Join(os.Remove(snapshots), os.Mkdir(snapshots, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); m.Work().Snapshots.Count == 0; write() {
+		if time.Now().After(end) {
+			t.Fatal("no snapshot was written afterwards")
+		}
+	}
+	select {
+	case err := <-m.Err():
+		t.Error(err)
+	default:
+	}
 }
 
 // TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a

@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,11 +90,15 @@ type heard struct {
 	ran      int64         // when it came, in running time
 	led      int64         // when the leader was last confirmed by a majority, in running time
 	stalled  time.Duration // how long the leader's disk had been blocking a write
-	applied  uint64        // index of the last entry that the leader had applied
+	applied  uint64        // index of the last entry that the leader had applied, or notBegun
 	asked    int64         // a time before the heartbeat was sent, in running time
 	conn     any           // the connection that it came over
 	ended    int64         // when that connection ended, by the real clock; 0 while it is open
 }
+
+// notBegun is sent in place of the last applied entry by a leader that has not applied all that
+// earlier leaders left to it. It does not know yet what is committed.
+const notBegun = math.MaxUint64
 
 // state is a member's answer to a question (kindReach) of another member.
 type state struct {
@@ -104,7 +110,8 @@ type state struct {
 	lastTerm, lastIndex uint64
 	stalled             time.Duration // how long its disk has been blocking a write
 	applied             uint64        // index of the last entry that it has applied; not sent
-	dropped             bool          // it has no vote in its newest list, which may not be committed; not sent
+	begun               bool          // it leads, and has applied all that earlier leaders left to it; not sent
+	dropped             bool          // its newest list takes its vote away, and may not be committed; not sent
 }
 
 const stateLen = 1 + 3*8 + 4
@@ -259,6 +266,17 @@ func (c *contacts) leads(own *state) bool {
 	return own.leads && max(c.heard.term, c.newer) <= own.term
 }
 
+// lives notes that another member has given a sign of life on one of Raft's connections since
+// transport.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
+// and the heartbeats wait behind other messages.
+func (c *contacts) lives(id uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.peers[id]; p != nil {
+		c.reachedLocked(p, moment{ran: c.ran - c.silence.Milliseconds()/looks})
+	}
+}
+
 // refused notes that another member's address refused a connection.
 func (c *contacts) refused(id uint64) {
 	c.mu.Lock()
@@ -404,7 +422,9 @@ func (c *contacts) keepUp(applied uint64) {
 	for range 2 { // the next aim may already be reached too
 		if applied >= c.aim {
 			c.current = max(c.current, c.aimed)
-			c.aim, c.aimed = c.heard.applied, c.heard.asked
+			if c.heard.applied != notBegun {
+				c.aim, c.aimed = c.heard.applied, c.heard.asked
+			}
 		}
 	}
 }
@@ -453,7 +473,7 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
 	c.keepUp(own.applied)
-	if leads { // nobody else can have committed anything while a majority accepted this leader
+	if leads && own.begun { // nobody else can have committed anything while a majority accepted this leader
 		c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))
 	}
 	v.behind = c.behindAt(c.ran)
@@ -525,14 +545,28 @@ func (c *contacts) refusedByMost(now int64, counts bool) bool {
 	return now-c.gone >= c.sure.Milliseconds()
 }
 
+// missing lists the other voters that this member has not reached lately, for messages.
+func (c *contacts) missing() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []string
+	for _, x := range c.members {
+		if p := c.peers[x.ID]; x.Voter && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.sure.Milliseconds()) {
+			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
 // mayStand reports whether this member must stand for election now. A majority must
 // have lost the leader and have working disks. To avoid split votes, the members of
 // that majority stand one after another, the one with the longest log first; among
 // equal logs, the lowest id goes first.
 //
-// A member that has no vote in its newest list stands too as long as that list may not be
+// A member whose newest list takes its vote away stands too as long as that list may not be
 // committed: it may be the only one that has the list, and with its longer log it refuses all
-// others. Its own vote does not count. Once it leads, the list is committed, and it steps down.
+// others. It leaves the others an election timeout, since mostly they need it not. Its own vote
+// does not count. Once it leads, the list is committed, and it steps down.
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
 	votes := self != nil && self.Voter
@@ -576,6 +610,9 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		c.eligible = now
 	}
 	from, gap := c.eligible, sure/2
+	if !votes {
+		from += c.silence.Milliseconds()
+	}
 	switch {
 	case running: // give the other candidate time to win
 		from += sure
@@ -583,17 +620,27 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		from += c.beat.Milliseconds()
 	}
 	if last := max(c.stood, c.begun); last != 0 { // the previous election may still be won: disks may be slow
-		patience := c.silence.Milliseconds()
+		patience, apart := c.silence.Milliseconds(), sure/4
 		if gap = patience / 2; c.tries < 2 {
 			patience = gap
+		} else {
+			apart = gap
 		}
-		from = max(from, last+patience+int64(c.self*7919+own.term*104729)%(sure/4+1))
+		from = max(from, last+patience+spread(c.self, own.term, apart))
 	}
 	if now < from+int64(before)*gap {
 		return false
 	}
 	c.stood, c.tries = now, c.tries+1
 	return true
+}
+
+// spread returns a time from 0 to most which differs between members and terms as if it were random,
+// so that two that disturb each other in one election do not do so in the next ones too.
+func spread(id, term uint64, most int64) int64 {
+	x := (id*0x9e3779b97f4a7c15 ^ term) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>29) * 0x94d049bb133111eb
+	return int64(x >> 33 % uint64(most+1))
 }
 
 // questionDone notes that a question to another member was answered or has failed.

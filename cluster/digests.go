@@ -27,6 +27,7 @@ type digests struct {
 	asked   uint64               // index of a heartbeat that this member had not applied when it came
 	agreed  map[uint64]uint64    // on the leader: the newest entry at which each member had its digest
 	differs map[uint64]different // on the leader, by member
+	heard   map[uint64]int64     // on the leader: when each member has answered last, in running time
 }
 
 type different struct {
@@ -37,7 +38,7 @@ type different struct {
 }
 
 func newDigests(replica *fsm.Replica) *digests {
-	return &digests{replica: replica, agreed: map[uint64]uint64{}, differs: map[uint64]different{}}
+	return &digests{replica: replica, agreed: map[uint64]uint64{}, differs: map[uint64]different{}, heard: map[uint64]int64{}}
 }
 
 // told returns what to answer to a heartbeat whose sender has applied the entry at index: 0 if
@@ -61,10 +62,11 @@ func (d *digests) told(index uint64) (at, digest uint64) {
 // digest. It reports whether a new difference was seen, and whether it is this leader's state
 // that is wrong, because most voters differ from it. If only a minority differs, it is they
 // who are wrong; they are told that when the others have confirmed it, or have not answered
-// for patience.
+// for patience. answered is called for each answer, also if index is 0.
 func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self uint64, ran int64, patience time.Duration) (seen, ownWrong bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.heard[id] = ran
 	if own, ok := d.replica.DigestAt(index); index != 0 && ok {
 		x, known := d.differs[id]
 		switch {
@@ -86,7 +88,7 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 			delete(d.differs, id)
 			continue
 		}
-		same, other := 0, 0
+		same, other, later := 0, 0, false
 		for _, y := range members {
 			that, differs := d.differs[y.ID]
 			switch {
@@ -96,12 +98,15 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 				other++
 			case y.ID == self || d.agreed[y.ID] >= x.index:
 				same++
+			default: // it has not applied that entry yet, and can tell later
+				heard, ok := d.heard[y.ID]
+				later = later || ok && ran-heard <= patience.Milliseconds()
 			}
 		}
 		if other >= most {
 			return seen, true
 		}
-		if same >= most || ran-x.since > patience.Milliseconds() {
+		if same >= most || !later && ran-x.since > patience.Milliseconds() {
 			x.wrong = true
 			d.differs[id] = x
 		}

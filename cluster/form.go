@@ -57,6 +57,7 @@ type former struct {
 
 	why    atomic.Value // a string: why the last attempt did not succeed
 	awaits atomic.Bool  // awaitVote is running
+	said   bool         // it was logged that this member's data is empty; only for join
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -115,7 +116,14 @@ func (f *former) askAdded(h *hello) {
 // run forms the cluster with the other members, or joins the one that exists. It retries
 // until it succeeds or the member stops.
 func (f *former) run() {
-	began, said, complained := time.Now(), time.Now(), false
+	const (
+		first = 3 * time.Second // before that, the others may just be starting
+		then  = 10 * time.Second
+	)
+	began, complained := time.Now(), false
+	said := began.Add(first - then)
+	// Since when another member has data that does not fit; zero while none has.
+	var wrong time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.gate.lifted() {
@@ -131,9 +139,17 @@ func (f *former) run() {
 		f.why.Store(err.Error())
 		level := slog.LevelInfo
 		var refused *refusal
-		hopeless := errors.As(err, &refused) && refused.code == proto.BadArguments && !complained
+		hopeless := false
+		switch bad := errors.As(err, &refused) && refused.code == proto.BadArguments; {
+		case !bad:
+			wrong = time.Time{}
+		case wrong.IsZero(): // a cluster may just be forming
+			wrong = time.Now()
+		default:
+			hopeless = !complained && time.Since(wrong) > time.Second
+		}
 		complained = complained || hopeless
-		if hopeless || time.Since(said) > 10*time.Second { // before that, the others may just be starting
+		if hopeless || time.Since(said) > then {
 			level, said = slog.LevelWarn, time.Now()
 		}
 		f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "since", time.Since(began).Round(time.Second))
@@ -446,7 +462,10 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		if len(f.list) == 0 { // nobody has told this server whether it votes
 			votes = votes && r.Votes
 		}
-		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+		if !f.said { // join may be retried many times a second
+			f.said = true
+			f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+		}
 	}
 	// Once it was taken in, it must not add itself again: it may have been removed.
 	back := f.cfg.Join == "" || f.added.Load() == uint64(of) || f.storage().Identity().Agreed

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -52,10 +53,11 @@ func (m *Member) watchLeadership() {
 				m.Propose(fsm.Identify(uint64(m.raft.storage.Identity().Cluster)), make(result, 1), nil)
 			}
 			stop, done = make(chan struct{}), make(chan struct{})
+			until := stop
 			if m.peers != nil {
-				stop := stop
-				m.wg.Go(func() { m.notifier.run(term, stop) })
+				m.wg.Go(func() { m.notifier.run(term, until) })
 			}
+			m.wg.Go(func() { m.reap(until) })
 			go func(stop, done chan struct{}) {
 				defer close(done)
 				m.lead(term, stop)
@@ -78,14 +80,11 @@ func (m *Member) identified() (of ClusterID) {
 // it does not lead.
 func (m *Member) setLeading(term uint64) {
 	m.proposer.sizes.lead(term != 0)
-	m.lease.begun.Store(term)
+	m.raft.begun.Store(term)
 }
 
-// lead expires late sessions and periodically reaps container and TTL znodes, until
-// stop is closed.
+// lead expires late sessions, until stop is closed.
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
-	reap := time.NewTicker(m.cfg.ReapInterval)
-	defer reap.Stop()
 	looked := m.nowMs()
 	due, wait := m.liveness.nextLook(looked)
 	timer := time.NewTimer(wait)
@@ -94,9 +93,6 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-reap.C:
-			m.reap()
-			continue
 		case <-m.liveness.sooner:
 		case <-timer.C:
 		}
@@ -104,7 +100,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		var tracker *session.Tracker
 		late, tracker, looked = m.liveness.late(due)
 		for _, s := range late {
-			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, nil)
+			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}
 		for _, s := range late { // separately, since logging may block
 			m.logExpired(s)
@@ -191,12 +187,42 @@ type result chan error
 func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
 func (r result) Lost()                       { r <- ErrClosed }
 
-// reap proposes to delete empty containers and expired TTL znodes. The conditions are
-// checked again when the command is applied: a znode that has got a child stays.
-func (m *Member) reap() {
-	var paths []string
-	m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })
-	for _, p := range paths {
-		m.Propose(fsm.Reap(p), make(result, 1), nil)
+// reap periodically deletes empty containers and expired TTL znodes, until stop is closed.
+func (m *Member) reap(stop <-chan struct{}) {
+	each := time.NewTicker(m.cfg.ReapInterval)
+	defer each.Stop()
+	for {
+		select {
+		case <-each.C:
+		case <-stop:
+			return
+		}
+		var paths []string
+		m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })
+		for some := range slices.Chunk(paths, reapAtOnce) {
+			if !m.reapSome(some, stop) {
+				return
+			}
+		}
 	}
+}
+
+// reapAtOnce is how many znodes are reaped in a row, before others' commands get their turn.
+const reapAtOnce = 1000
+
+// reapSome proposes to delete znodes, and waits for that. The conditions are checked again when
+// the command is applied: a znode that has got a child stays. It returns false if stop is closed.
+func (m *Member) reapSome(paths []string, stop <-chan struct{}) bool {
+	done := make(result, len(paths))
+	for _, p := range paths {
+		m.Propose(fsm.Reap(p), done, stop)
+	}
+	for range paths {
+		select {
+		case <-done:
+		case <-stop:
+			return false
+		}
+	}
+	return true
 }

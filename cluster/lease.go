@@ -9,9 +9,8 @@ type lease struct {
 	raft     *node
 	contacts *contacts
 
-	begun    atomic.Uint64 // the term in which it leads, once all entries of earlier terms are applied here; 0 otherwise
-	followed atomic.Int64  // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal        // for service.run: this member has begun to lead; see gain
+	followed atomic.Int64 // a time, by nowMs, since which a majority has accepted it as the leader
+	gained   signal       // for service.run: this member has begun to lead; see gain
 }
 
 func newLease(clock *clock, n *node, contacts *contacts) *lease {
@@ -36,7 +35,7 @@ func (l *lease) gain(asked moment) {
 func (l *lease) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := l.raft.term(); !leads || l.begun.Load() != term {
+	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
 		return false
 	}
 	if l.since(l.followed.Load()) > l.contacts.sure {

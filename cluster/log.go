@@ -49,10 +49,12 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	}
 	to := slog.LevelDebug // also for hclog.Info
 	switch level {
-	case hclog.Warn:
-		to = slog.LevelWarn
+	case hclog.Warn: // a step of an election, or of sending the log
+		to = slog.LevelInfo
 	case hclog.Error:
-		to = slog.LevelError
+		if to = slog.LevelError; ofPeer(msg) {
+			to = slog.LevelInfo
+		}
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {
@@ -65,6 +67,17 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		plain[i] = a
 	}
 	s.log.Log(context.Background(), to, msg, plain...)
+}
+
+// ofPeer reports whether an error of Raft is only about another member, which is down or slow,
+// or leads now. service and pulse log what follows from that.
+func ofPeer(msg string) bool {
+	switch msg {
+	case "failed to appendEntries to", "failed to heartbeat to", "failed to make requestVote RPC", "failed to pipeline appendEntries",
+		"failed to start pipeline replication to", "peer has newer term, stopping replication":
+		return true
+	}
+	return false
 }
 
 // ofConnection reports whether an error of Raft says only that a connection has ended or

@@ -51,6 +51,16 @@ type Status struct {
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log. Such a member stops serving.
 	Differs []Difference `json:"differs,omitempty"`
+	About
+}
+
+// About is what a member says about the server that it is part of.
+type About struct {
+	Version string `json:"version"` // of lockkeeper
+	Serving bool   `json:"serving"` // it serves clients
+	// ClientPort and SecurePort are where it listens for clients, HOST:PORT; empty if nowhere.
+	ClientPort string `json:"clientPort"`
+	SecurePort string `json:"secureClientPort"` // for clients that use TLS
 }
 
 // Difference says that the state of a member differs from the leader's.
@@ -119,6 +129,9 @@ func (m *membership) status() (Status, error) {
 	}
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.digests.differences()
+	}
+	if m.cfg.About != nil {
+		s.About = m.cfg.About()
 	}
 	m.replica.View(func(v *fsm.View) {
 		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
@@ -1008,13 +1021,16 @@ func (m *membership) astray(members []MemberInfo) error {
 }
 
 // watch finds out whether this member was removed from its cluster, and
-// reports that as its fault. It asks the other members while no leader is known. Its
+// reports that as its fault. It asks the other members while no leader is known, and when it
+// has disappeared from the list of members for so long that the leader sends it nothing. Its
 // own log is no proof: it may end before the removal; a new member's log includes times
 // before it was added; and a removed member still gets the log for a moment (see
 // sendToRemoved).
 func (m *membership) watch() {
 	ctx := m.peers.ctx
 	every := 250 * time.Millisecond
+	var was bool       // the list that is applied here has had this member
+	var gone time.Time // since when it has not; zero while it has
 	for {
 		select {
 		case <-time.After(every):
@@ -1025,7 +1041,13 @@ func (m *membership) watch() {
 			m.fail(fmt.Errorf("%s: %w", m.raft.storage.Name, err))
 			return
 		}
-		if m.leader.get().id != 0 {
+		if is, _ := m.known(m.cfg.ID); is {
+			was, gone = true, time.Time{}
+		} else if was && gone.IsZero() {
+			gone = time.Now()
+		}
+		left := !gone.IsZero() && time.Since(gone) >= farewell // the leader sends nothing any more
+		if m.leader.get().id != 0 && !left {
 			every = 250 * time.Millisecond
 			continue
 		}

@@ -293,3 +293,27 @@ func TestWatchRemoved(t *testing.T) {
 		}
 	})
 }
+
+// TestRemovedSoon: a member that was removed stops as soon as the leader sends it nothing any
+// more, not only when it takes the leader for lost.
+func TestRemovedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		for i := range 4 {
+			f.start(i)
+		}
+		f.whole()
+		lead := f.running[0].Leader()
+		out := lead%4 + 1
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[lead], Request{Remove: out}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, ErrRemoved) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < farewell || took > farewell+700*time.Millisecond {
+			t.Errorf("it has run for another %v", took)
+		}
+	})
+}

@@ -24,6 +24,8 @@ type node struct {
 	work       work
 	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
 	down       chan struct{}         // closed when Raft has shut down
+	begun      atomic.Uint64         // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	lists      lists                 // of members, in the log
 	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
 	since      atomic.Uint64         // see storage.Identity
 	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner

@@ -105,6 +105,7 @@ const (
 	kindAdmin   = 'A' // one Request about the members, in JSON
 	kindReach   = 'P' // a question, without content; the answer is a state
 	kindBeat    = 'H' // the leader's heartbeats
+	kindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await
 
 	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
 	peerVersion = 2 // of the peer protocol
@@ -126,6 +127,7 @@ type peerPort struct {
 	term    func() uint64           // the newest that this member knows
 	gate    *gate
 	idOf    func(addr string) uint64 // the member that should be at an address; 0 if unknown
+	ran     func() int64             // running time
 	called  func(h *hello)           // another member has called this one, which is not in a cluster yet
 	raft    chan net.Conn            // accepted connections for Raft
 	waiting *ungreeted
@@ -147,7 +149,7 @@ func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slo
 	}
 	p := &peerPort{
 		network: network, self: self, addr: addr, gate: gate, log: log,
-		idOf: func(string) uint64 { return 0 }, called: func(*hello) {}, term: func() uint64 { return 0 },
+		idOf: func(string) uint64 { return 0 }, called: func(*hello) {}, term: func() uint64 { return 0 }, ran: func() int64 { return never },
 		raft: make(chan net.Conn), waiting: newUngreeted(),
 		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
 	}
@@ -258,9 +260,10 @@ func (p *peerPort) greet(nc net.Conn) {
 		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", from)
 	default:
 		a := p.judge(h)
+		began := p.ran()
 		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
 			c.SetDeadline(time.Time{})
-			serve(guest{c, h.from})
+			serve(guest{c, h.from, began})
 			return
 		}
 	}
@@ -271,6 +274,7 @@ func (p *peerPort) greet(nc net.Conn) {
 type guest struct {
 	net.Conn
 	from uint64 // its id, as it says
+	at   int64  // a time before it was told that it is welcome, in running time
 }
 
 // judge decides whether to accept a connection. Everybody may ask about the members;
@@ -338,11 +342,11 @@ func (p *peerPort) dial(ctx context.Context, addr string, kind byte, to uint64) 
 	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, term: p.term(), addr: p.addr}, p.warn)
 }
 
-// dialAgain is dial, within timeout, in up to three attempts: if TCP's first packet is lost, it
+// dialAgain is dial, within timeout, in up to two attempts: if TCP's first packet is lost, it
 // sends the next one after a second, and then waits for longer and longer.
 func (p *peerPort) dialAgain(ctx context.Context, addr string, kind byte, to uint64, timeout time.Duration) (c net.Conn, err error) {
-	for _, patience := range []time.Duration{timeout / 4, timeout / 4, timeout / 2} {
-		attempt, cancel := context.WithTimeout(ctx, patience)
+	for range 2 {
+		attempt, cancel := context.WithTimeout(ctx, timeout/2)
 		c, err = p.dial(attempt, addr, kind, to)
 		late := attempt.Err() != nil
 		cancel()

@@ -31,7 +31,7 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed)
+	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed, o.contacts.lives)
 	o.transport.open()
 	peers.wg.Go(peers.accept)
 	return o

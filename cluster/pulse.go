@@ -23,7 +23,7 @@ import (
 //
 // A heartbeat consists of the leader's term and id, how many ms ago a majority
 // confirmed it, for how many ms its disk has been blocking a write, the index of
-// the last entry that it has applied, and the index of an entry at which the receiver's state is
+// the last entry that it has applied (see notBegun), and the index of an entry at which the receiver's state is
 // known to be wrong, or 0. The answer is the newest term that the receiver knows; unless that is
 // later than the sender's, the receiver follows the sender. Then comes the index of an entry
 // that the leader has applied, or 0, and the digest of the receiver's state there.
@@ -75,7 +75,7 @@ func (p *pulse) state() state {
 	s.applied = p.commits.applied()
 	switch p.raft.State() {
 	case raft.Leader:
-		s.leads = true
+		s.leads, s.begun = true, p.raft.begun.Load() == s.term
 	case raft.Candidate:
 		s.candidate = true
 	}
@@ -112,7 +112,7 @@ func (p *pulse) run() {
 		}
 		own := p.state()
 		if self := find(members, p.id); (self == nil || !self.Voter) && len(members) > 0 {
-			own.dropped = p.digests.replica.Votes(p.id)
+			own.dropped = p.raft.dropped(p.digests.replica.Votes(p.id))
 		}
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
@@ -223,7 +223,11 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint64(beat[8:], p.id)
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
-		binary.BigEndian.PutUint64(beat[24:], p.commits.applied())
+		applied := uint64(notBegun)
+		if p.raft.begun.Load() == term {
+			applied = p.commits.applied()
+		}
+		binary.BigEndian.PutUint64(beat[24:], applied)
 		wrong := uint64(0)
 		if works { // else it may have been started again, and its state is compared anew
 			wrong = p.digests.wrong(to)
@@ -284,7 +288,7 @@ func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.C
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.call(from, kindBeat, p.contacts.silence/8); err == nil {
+		if c, err := p.callAgain(from, p.contacts.silence/8); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -299,8 +303,31 @@ func (p *pulse) call(x MemberInfo, kind byte, patience time.Duration) (net.Conn,
 	return p.peers.dial(ctx, x.Addr, kind, x.ID)
 }
 
-// takeBeats receives and answers the heartbeats that come over a connection.
-func (p *pulse) takeBeats(c net.Conn) {
+// callAgain connects to another member for heartbeats. It returns when the member has answered the
+// greeting, so it is not only its system that accepts connections; see also takeRebeats.
+func (p *pulse) callAgain(x MemberInfo, patience time.Duration) (net.Conn, error) {
+	c, err := p.call(x, kindRebeat, patience)
+	if err != nil {
+		return nil, err
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	if err := c.(*greeted).hear(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// takeBeats receives and answers the heartbeats that come over a connection. The first one may have
+// been sent long ago.
+func (p *pulse) takeBeats(c net.Conn) { p.take(c, never) }
+
+// takeRebeats is takeBeats for a leader that has waited for the answer to its greeting.
+func (p *pulse) takeRebeats(c net.Conn) { p.take(c, c.(guest).at) }
+
+// take does what takeBeats says. The first heartbeat was sent after asked, in running time, and each
+// other one after the answer to the one before it.
+func (p *pulse) take(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.hungUp(c, p.nowMs()) {
@@ -309,9 +336,7 @@ func (p *pulse) takeBeats(c net.Conn) {
 	}()
 	var beat [beatLen]byte
 	var answer [answerLen]byte
-	// The next heartbeat is sent after asked: the leader waits for each answer. Only the
-	// first one may have been sent before.
-	for asked := (moment{never, never}); ; asked = p.moment() {
+	for ; ; asked = p.moment().ran {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
 			return
@@ -323,12 +348,15 @@ func (p *pulse) takeBeats(c net.Conn) {
 		h := heard{
 			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
-			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked.ran,
+			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked,
 		}
 		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
 			p.look()
 		}
-		index, digest := p.digests.told(h.applied)
+		var index, digest uint64
+		if h.applied != notBegun {
+			index, digest = p.digests.told(h.applied)
+		}
 		if wrong := binary.BigEndian.Uint64(beat[32:]); wrong != 0 && h.term >= newest {
 			p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, wrong, ErrDiffers))
 		}

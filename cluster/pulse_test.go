@@ -30,6 +30,7 @@ func TestPulseBeats(t *testing.T) {
 			}
 		})
 		p.commits.set(7, 1)
+		p.raft.begun.Store(p.raft.CurrentTerm())
 		b.wg.Go(p.run)
 		beat := receive(t, "a heartbeat", beats)
 		if term := binary.BigEndian.Uint64(beat); term != p.raft.CurrentTerm() {

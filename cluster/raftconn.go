@@ -29,6 +29,7 @@ type raftConn struct {
 
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
 	still   atomic.Bool  // nothing has moved since transport.watch was called
+	heard   atomic.Bool  // if not answers: the other side has lived since watchConns last looked
 	piped   atomic.Bool  // it is a pipeline: messages are sent while answers are awaited
 	reading atomic.Bool
 	writing atomic.Bool
@@ -97,6 +98,10 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		// If watchConns has not looked since this side began to read, they may have come long ago.
+		if c.quiet.Load() > 0 {
+			c.heard.Store(true)
+		}
 		c.moves()
 		c.frame = int(binary.BigEndian.Uint32(head))
 		c.in.Discard(4)
@@ -128,6 +133,9 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 		var m int
 		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
 		c.moves()
+		if m == oneWrite { // TCP has room again, so the other side receives what came before
+			c.heard.Store(true)
+		}
 		n += m
 	}
 	return n, c.cause(err)
@@ -208,6 +216,9 @@ func (t *transport) watchConns() {
 		}
 		t.conns.mu.Unlock()
 		for _, c := range conns {
+			if c.heard.Swap(false) {
+				t.lives(t.peers.idOf(c.to))
+			}
 			if c.look() {
 				t.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
 			}

@@ -51,7 +51,7 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	term, leads := r.raft.term()
 	// Until an entry of its own term is committed, a leader's commit index may be behind
 	// what earlier leaders have committed.
-	if !leads || r.lease.begun.Load() != term {
+	if !leads || r.raft.begun.Load() != term {
 		return 0, false
 	}
 	commit := r.raft.CommitIndex()

@@ -98,7 +98,7 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		cutOff(network, members, lead)
 		next.pulse.stand()
-		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.lease.begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.raft.begun.Load() != 0 })
 		written := <-next.proposeWrite()
 		if old.raft.State() != raft.Leader || old.Leader() != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
@@ -155,12 +155,12 @@ func TestReadOfNewLeader(t *testing.T) {
 			t.Error("a follower gives one")
 		}
 		for _, begun := range []uint64{0, term - 1} {
-			m.lease.begun.Store(begun)
+			m.raft.begun.Store(begun)
 			if _, ok := m.readIndex.get(0, nil); ok {
 				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
 			}
 		}
-		m.lease.begun.Store(term)
+		m.raft.begun.Store(term)
 	})
 }
 

@@ -77,6 +77,12 @@ type service struct {
 	ready   chan struct{} // closed when clients can be served for the first time
 	once    sync.Once     // for closing ready
 	unheard chan int64    // from sendTouches to run; see sayUnheard
+
+	// Only run uses these.
+	lost  uint64           // the leader that was lost last
+	judge <-chan time.Time // when to say so; nil if there is nothing to say
+	told  bool             // it was logged that there is no leader, and not yet that there is one
+	said  bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
 func newService(l *lifecycle, clock *clock, cfg *Config, p *pulse, leader *knownLeader, lease *lease, proposer *proposer) *service {
@@ -156,10 +162,31 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 	if s.clustered && (seen.lost || self && !seen.leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
-	if s.leader.set(leader, string(addr)) {
-		s.log.Info("leader", "id", leader, "address", string(addr))
+	was := s.leader.get()
+	if !s.leader.set(leader, string(addr)) {
+		return leader, self
+	}
+	s.log.Info("leader", "id", leader, "address", string(addr))
+	if was.id != 0 && was.id != s.id && s.judge == nil {
+		s.lost, s.judge = was.id, time.After(s.contacts.sure)
+	}
+	if leader != 0 && s.told {
+		s.told = false
+		s.log.Warn("there is a leader again", "id", leader, "address", string(addr))
 	}
 	return leader, self
+}
+
+// sayLost logs that the leader is gone, unless it leads again.
+func (s *service) sayLost() {
+	switch now := s.leader.get(); now.id {
+	case s.lost:
+	case 0:
+		s.told = true
+		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lost)
+	default:
+		s.log.Warn("the leader is gone", "was", s.lost, "leader", now.id, "address", now.addr)
+	}
 }
 
 // run keeps track of the leader and decides whether this member serves clients.
@@ -206,6 +233,12 @@ func (s *service) run() {
 		case serving && giveUp.timer == nil:
 			giveUp.start(0)
 		}
+		if seen.noMajority && !serving && !s.said {
+			if missing := s.contacts.missing(); missing != "" { // else it is in no cluster yet
+				s.said = true
+				s.log.Warn("no majority can be reached: serving no clients", "missing", missing)
+			}
+		}
 		now := false
 		if reason == "" || !serving {
 			can := reason == ""
@@ -217,6 +250,9 @@ func (s *service) run() {
 				caught, now = nil, can
 			case <-s.lease.gained:
 				now, leading = can, true
+			case <-s.judge:
+				s.judge = nil
+				s.sayLost()
 			case <-giveUp.timer:
 				if giveUp.ended() {
 					reason = "no leader"
@@ -240,7 +276,12 @@ func (s *service) run() {
 			serving = false
 			giveUp.stop()
 			s.set(false) // before logging, which may block
-			s.log.Warn(reason + ": disconnecting clients")
+			s.said = true
+			var args []any
+			if seen.noMajority {
+				args = []any{"missing", s.contacts.missing()}
+			}
+			s.log.Warn(reason+": disconnecting clients", args...)
 			if n == 0 || lost { // otherwise requests already sent may complete
 				s.leader.suspend()
 			}
@@ -253,6 +294,10 @@ func (s *service) run() {
 				late.start(0) // the overdue touches are of earlier clients
 			}
 			s.set(true)
+			if s.said {
+				s.said = false
+				s.log.Warn("serving clients")
+			}
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 func (b *base) proposer() *proposer {
 	l := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
 	if term, leads := b.pulse.raft.term(); leads {
-		l.begun.Store(term)
+		l.raft.begun.Store(term)
 	}
 	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
 	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() {})
@@ -232,12 +232,12 @@ func TestLease(t *testing.T) {
 			t.Error("sure, before what earlier leaders left is applied")
 		}
 		term, _ := p.raft.term()
-		l.begun.Store(term)
+		l.raft.begun.Store(term)
 		time.Sleep(time.Hour)
 		if !l.surelyLeads() {
 			t.Error("unsure, and the only voter")
 		}
-		l.begun.Store(term - 1)
+		l.raft.begun.Store(term - 1)
 		if l.surelyLeads() {
 			t.Error("sure, by what it knew in an earlier term")
 		}

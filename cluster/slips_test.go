@@ -445,3 +445,109 @@ func TestAddedByNobody(t *testing.T) {
 		})
 	}
 }
+
+// TestVoteConfirmedToAnother: server 1 was elected at address a:1, while server 2 was down, and has
+// acknowledged writes with server 3. Then its host is gone, and server 2 is started on its data with that
+// address. Server 3 does not confirm to server 2, in the same term, the vote that it gave to server 1.
+func TestVoteConfirmedToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := fleetOf(t, 3)
+		for try := 0; ; try++ {
+			if try == 50 {
+				t.Fatal("server 1 was never elected")
+			}
+			lead := leadOf(t, f)
+			for !f.write(lead) {
+			}
+			time.Sleep(10 * time.Second)
+			before := f.running[1].raft.CurrentTerm()
+			f.stop(1)
+			f.stop(0)
+			f.stop(2)
+			f.start(0)
+			f.start(2)
+			if lead = leadOf(t, f); lead == 0 && f.running[0].raft.CurrentTerm() == before+1 {
+				break
+			}
+			f.start(1)
+			f.whole()
+		}
+		term := f.running[0].raft.CurrentTerm()
+		began := len(f.acked)
+		for range 20 {
+			for !f.write(0) {
+			}
+		}
+		f.stop(0) // for good
+		moved := f.config(1)
+		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")
+		m := f.open(1, moved)
+		time.Sleep(time.Minute)
+		s, _ := m.Status()
+		if m.Role() == "leader" && s.Term == term {
+			t.Errorf("server 2 leads in term %d, in which server 1 has led", term)
+		}
+		wrote := f.write(1)
+		lacks := 0
+		m.replica.View(func(v *fsm.View) {
+			for _, id := range f.acked[began:] {
+				if v.Sessions().Get(id) == nil {
+					lacks++
+				}
+			}
+		})
+		if wrote && lacks > 0 {
+			t.Errorf("it acknowledges a write, and lacks %d of the writes that server 1 has acknowledged", lacks)
+		}
+		t.Logf("role %s, term %d, faults: %v, %v", m.Role(), s.Term, fault(m, 0), fault(f.running[2], 0))
+	})
+}
+
+// TestDifferenceWhileOneLags: the leader of three has a wrong state. The disk of one of the others is stuck for
+// some seconds, but that one answers heartbeats, and can tell later who is wrong. No member whose state is right
+// stops.
+func TestDifferenceWhileOneLags(t *testing.T) {
+	for _, stuck := range []time.Duration{3 * time.Second, 6 * time.Second, 20 * time.Second} {
+		t.Run(stuck.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 3)
+				lead := leadOf(t, f)
+				a, b := (lead+1)%3, (lead+2)%3
+				release := make(chan struct{})
+				f.disks[b].SetFault(func() error { <-release; return nil })
+				f.corrupt(lead, 1<<40)
+				if !f.write(a) {
+					t.Error("no write")
+				}
+				began, released := time.Now(), false
+				stopped := map[int]error{}
+				for time.Since(began) < time.Minute {
+					time.Sleep(100 * time.Millisecond)
+					for i, m := range f.running {
+						if m == nil {
+							continue
+						}
+						select {
+						case stopped[i] = <-m.Err():
+							f.stop(i)
+						default:
+						}
+					}
+					if !released && time.Since(began) > stuck {
+						released = true
+						f.disks[b].SetFault(nil)
+						close(release)
+					}
+				}
+				for _, x := range []int{a, b} {
+					if err := stopped[x]; err != nil {
+						t.Errorf("stuck for %v: member %d, whose state is right, stops: %v", stuck, x+1, err)
+					}
+				}
+				if stopped[lead] == nil {
+					t.Errorf("stuck for %v: the leader, whose state is wrong, goes on", stuck)
+				}
+			})
+		})
+	}
+}

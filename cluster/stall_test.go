@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,5 +179,139 @@ func TestReplacedWhileStuck(t *testing.T) {
 		if old.raft.State() != raft.Leader {
 			t.Error("its Raft has noticed")
 		}
+	})
+}
+
+// cutWhenDone is a waiter that calls cut in the moment in which its command is answered.
+type cutWhenDone struct {
+	result
+	cut func()
+}
+
+func (c cutWhenDone) Done(v *fsm.View, r *fsm.Result) { c.cut(); c.result.Done(v, r) }
+
+// TestOldReadsOfNewLeader: the leader acknowledges a write and loses its power in that moment, before it has
+// told the others that the write is committed. One of them is elected. The disks of the others get stuck after
+// they have stored their votes, so the new leader cannot commit anything, and does not apply that write. It
+// stops serving reads after two election timeouts.
+func TestOldReadsOfNewLeader(t *testing.T) {
+	t.Run("three", func(t *testing.T) { oldReadsOfNewLeader(t, 3) })
+	t.Run("five", func(t *testing.T) { oldReadsOfNewLeader(t, 5) }) // and the disk of one of the others works
+}
+
+func oldReadsOfNewLeader(t *testing.T, size int) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, size)
+		for i := range size {
+			f.start(i)
+		}
+		f.whole()
+		old := leadOf(t, f)
+		const timeout = 40_000 // the longest by default
+		var serves [5]atomic.Bool
+		for i, m := range f.running {
+			go func() {
+				for {
+					select {
+					case yes := <-m.Serving():
+						serves[i].Store(yes)
+					case <-m.stop:
+						return
+					}
+				}
+			}()
+			w := make(result, 1)
+			m.Propose(fsm.OpenSession(uint64(1000+i), int64(1000+i), timeout, session.Password{}), w, nil)
+			if err := <-w; err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		for i, m := range f.running {
+			if !m.Touch(int64(1000+i), nil) {
+				t.Fatal("no session")
+			}
+		}
+		time.Sleep(time.Second)
+		release := make(chan struct{})
+		next := func() int { // the new leader
+			for i, m := range f.running {
+				if i != old && m.raft.State() == raft.Leader {
+					return i
+				}
+			}
+			return -1
+		}
+		var lead atomic.Int32
+		lead.Store(-1)
+		for x := range f.running {
+			if x == old {
+				continue
+			}
+			f.disks[x].SetFault(func() error {
+				if i := next(); i >= 0 {
+					lead.CompareAndSwap(-1, int32(i))
+				}
+				// The lowest of the others works.
+				works := 0
+				for works == old || works == int(lead.Load()) {
+					works++
+				}
+				if l := int(lead.Load()); l >= 0 && x != l && (x != works || size == 3) {
+					<-release
+				}
+				return nil
+			})
+		}
+		w := make(result, 1)
+		host := func(i int) string { return f.peers[uint64(i+1)][:1] }
+		f.running[old].Propose(fsm.OpenSession(7777, 7777, timeout, session.Password{}), cutWhenDone{w, func() {
+			for i := range size {
+				f.net.Cut(host(old), host(i), true)
+			}
+		}}, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		was := f.running[old]
+		was.Kill()
+		worst := map[int]time.Duration{}
+		for time.Since(acked) < 30*time.Second {
+			time.Sleep(500 * time.Millisecond)
+			for i, m := range f.running {
+				if i == old || !serves[i].Load() {
+					continue
+				}
+				over := make(chan struct{})
+				answered := make(chan bool, 1)
+				began := time.Now()
+				go func() { answered <- m.Touch(int64(1000+i), over) }()
+				synctest.Wait()
+				select {
+				case ok := <-answered:
+					m.replica.View(func(v *fsm.View) {
+						if ok && v.Sessions().Get(7777) == nil {
+							worst[i] = began.Sub(acked)
+						}
+					})
+				default:
+					close(over)
+					<-answered
+				}
+			}
+		}
+		for i, d := range worst {
+			if m := f.running[i]; d > 2*m.contacts.silence+500*time.Millisecond {
+				t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
+			}
+		}
+		close(release)
+		l := f.running[lead.Load()]
+		until(t, "the write", func() bool {
+			ok := false
+			l.replica.View(func(v *fsm.View) { ok = v.Sessions().Get(7777) != nil })
+			return ok
+		})
 	})
 }

@@ -41,8 +41,20 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	err := s.raft.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.cannotWrite(s.raft.storage, err)
-	} else {
-		s.raft.work.writes.Since(began)
+		return err
+	}
+	s.raft.work.writes.Since(began)
+	for _, l := range logs {
+		s.raft.lists.note(l, serverID(s.raft.id))
+	}
+	return nil
+}
+
+// GetLog implements raft.LogStore. Raft reads the whole log with it when it starts.
+func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
+	err := s.LogStore.GetLog(index, l)
+	if err == nil {
+		s.raft.lists.note(l, serverID(s.raft.id))
 	}
 	return err
 }
@@ -111,8 +123,10 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	err = s.raft.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
 		s.cannotWrite(s.raft.storage, err)
+		return err
 	}
-	return err
+	s.raft.lists.deleted(first, last)
+	return nil
 }
 
 // endsWithOther reports whether the log ends where the snapshot newest does, but with an

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -29,6 +30,7 @@ type transport struct {
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() moment
 	followed  func(id uint64, asked moment) // called for a vote that this member gets
+	lives     func(id uint64)               // called several times in an election timeout while a member answers, or receives a long message
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -53,9 +55,9 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment)) *transport {
+func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment), lives func(id uint64)) *transport {
 	return &transport{
-		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
+		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed, lives: lives,
 		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
 	}
 }
@@ -96,6 +98,11 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		// list may be old, and then a majority of the members might never elect a leader. It
 		// is enough that the candidate has all that this member has. Raft does not look at
 		// the list without the candidate's id.
+		//
+		// Raft stores the candidate's address as this member's vote, and confirms the vote to
+		// whoever asks for it again from that address. With the id behind it (see DecodePeer) that
+		// is not another server, which has got the address meanwhile.
+		q.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)
 		q.ID = nil
 		t.hand(rpc)
 	case *raft.InstallSnapshotRequest:
@@ -345,6 +352,12 @@ func (t *transport) adopt(term uint64, patience time.Duration) bool {
 		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: term, LeadershipTransfer: true}, patience)
 	}
 	return t.raft.CurrentTerm() >= term
+}
+
+// DecodePeer implements raft.Transport. It leaves out what dispatch appends.
+func (t *transport) DecodePeer(b []byte) raft.ServerAddress {
+	addr, _, _ := bytes.Cut(b, []byte{0})
+	return t.NetworkTransport.DecodePeer(addr)
 }
 
 // Consumer implements raft.Transport.

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -306,5 +307,58 @@ func stopMember(t *testing.T, m *Member) (again func() *Member) {
 		}
 		t.Cleanup(func() { m.Close() })
 		return m
+	}
+}
+
+// TestNeededMemberOnSlowLink: of three members one is down. Another one missed 8 MB, and is behind a slow
+// link. It is needed for a majority. The leader's heartbeats wait on the link behind the entries, or behind the
+// snapshot.
+func TestNeededMemberOnSlowLink(t *testing.T) {
+	for _, rate := range []int{140 << 10, 280 << 10, 300 << 10, 400 << 10} {
+		for _, snapshot := range []bool{false, true} {
+			if snapshot && rate < 256<<10 {
+				continue
+			}
+			t.Run(fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newWires()
+					members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+					leader, late, third := members[lead], members[(lead+1)%3], members[(lead+2)%3]
+					var again func() *Member
+					if snapshot {
+						again = stopUntilSnapshot(t, late, leader)
+					} else {
+						again = stopMember(t, late)
+						fill(t, leader, "n", 9, 900_000)
+					}
+					net.SetBandwidth(hostOf(leader), hostOf(late), rate)
+					net.SetBandwidth(hostOf(late), hostOf(leader), rate)
+					stopMember(t, third)
+					term := leader.raft.CurrentTerm()
+					began := time.Now()
+					late = again()
+					most := time.Duration(8<<20/rate+1) * time.Second
+					acked := make(chan struct{})
+					go func() {
+						for w := make(result, 1); ; time.Sleep(10 * time.Millisecond) {
+							leader.Propose(someWrite(), w, nil)
+							if err := <-w; err == nil || leader.killed.Load() {
+								close(acked)
+								return
+							}
+						}
+					}()
+					select {
+					case <-acked:
+					case <-time.After(5*most + time.Minute):
+						t.Errorf("rate %d, snapshot %v: nothing is acknowledged in %v; term %d, was %d; the late one has %d of %d", rate, snapshot, time.Since(began), leader.raft.CurrentTerm(), term, late.commits.applied(), leader.raft.LastIndex())
+						leader.Kill()
+						late.Kill()
+						return
+					}
+					t.Logf("rate %d, snapshot %v: a write after %v (8 MB take %v); term %d, was %d", rate, snapshot, time.Since(began), most, leader.raft.CurrentTerm(), term)
+				})
+			})
+		}
 	}
 }

@@ -106,6 +106,8 @@ func (t *trial) makeRoot() {
 // end closes the sessions and connections that the check left open.
 func (t *trial) end() {
 	for _, k := range t.conns {
+		k.uninterrupted()
+		k.uninterrupted = nil
 		if k.nc != nil && k.Session.SessionID != 0 {
 			t.protect(func() {
 				k.timeout = min(k.timeout, 2*time.Second)
@@ -199,7 +201,7 @@ func (t *trial) undisturbed(f func(root string)) {
 func (t *trial) word(w string) string {
 	k := t.dial()
 	k.write([]byte(w), "word "+w)
-	k.nc.SetReadDeadline(k.deadline())
+	k.await()
 	b, err := io.ReadAll(k.r)
 	if err != nil && len(b) == 0 {
 		t.failf("%s is not answered: %v", w, err)
@@ -223,6 +225,9 @@ type conn struct {
 	events  []*wire.Frame // received while waiting for a reply
 	timeout time.Duration
 	Session proto.ConnectReply
+
+	// uninterrupted undoes that the end of the context ends reads; nil if that is done.
+	uninterrupted func()
 }
 
 // dial connects and sends nothing.
@@ -233,7 +238,16 @@ func (t *trial) dial() *conn {
 	if err != nil {
 		t.failf("connect: %v", err)
 	}
-	k := &conn{t: t, name: string(rune('A' + len(t.conns)%26)), nc: nc, r: bufio.NewReader(nc), timeout: t.s.o.Timeout}
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(t.ctx, func() {
+		nc.SetReadDeadline(time.Unix(1, 0))
+		close(interrupted)
+	})
+	k := &conn{t: t, name: string(rune('A' + len(t.conns)%26)), nc: nc, r: bufio.NewReader(nc), timeout: t.s.o.Timeout, uninterrupted: func() {
+		if !stop() {
+			<-interrupted
+		}
+	}}
 	t.conns = append(t.conns, k)
 	return k
 }
@@ -285,6 +299,17 @@ func (k *conn) readHandshake() proto.ConnectReply {
 }
 
 func (k *conn) deadline() time.Time { return time.Now().Add(k.timeout) }
+
+// await prepares for a read, which the end of the context ends.
+func (k *conn) await() {
+	k.nc.SetReadDeadline(k.deadline())
+	if k.uninterrupted == nil { // end is closing the session
+		return
+	}
+	if err := k.t.ctx.Err(); err != nil {
+		k.t.failf("%v", err)
+	}
+}
 
 // write sends bytes that are not a well-formed frame. The note describes them in the log.
 func (k *conn) write(b []byte, note string) {
@@ -359,7 +384,7 @@ func (k *conn) next() *wire.Frame {
 	if k.nc == nil {
 		k.t.failf("%s is closed", k.name)
 	}
-	k.nc.SetReadDeadline(k.deadline())
+	k.await()
 	payload, err := jute.ReadFrame(k.r, maxReply, nil)
 	switch {
 	case ended(err):
@@ -387,7 +412,7 @@ func ended(err error) bool {
 // bytes reads n bytes.
 func (k *conn) bytes(n int) string {
 	b := make([]byte, n)
-	k.nc.SetReadDeadline(k.deadline())
+	k.await()
 	if _, err := io.ReadFull(k.r, b); err != nil {
 		k.t.failf("%s: expected %d bytes: %v", k.name, n, err)
 	}
@@ -477,7 +502,7 @@ func (k *conn) closed() {
 
 // nextOrEnd reads the next frame. It returns nil if the server closes the connection.
 func (k *conn) nextOrEnd() *wire.Frame {
-	k.nc.SetReadDeadline(k.deadline())
+	k.await()
 	payload, err := jute.ReadFrame(k.r, maxReply, nil)
 	switch {
 	case err == nil:

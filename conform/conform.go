@@ -125,7 +125,8 @@ type Options struct {
 	Parallel int
 	// Timeout limits the wait for one frame; 0 means 10 s.
 	Timeout time.Duration
-	// Progress, if not nil, is called with each result. Calls do not overlap.
+	// Progress, if not nil, is called with each result, unless it is NotRun. Calls do not
+	// overlap.
 	Progress func(done, of int, r *Result)
 }
 
@@ -146,6 +147,8 @@ func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...
 		r := &report.Results[i]
 		t.Run(r.Name, func(t *testing.T) {
 			switch r.Status {
+			case NotRun:
+				t.Error(r.Why)
 			case Failed:
 				t.Errorf("%s\n%s\n%s", r.Says, r.Why, strings.Join(r.Exchange, "\n"))
 			case Unsupported, NotApplicable, OtherVersion:
@@ -156,8 +159,8 @@ func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...
 }
 
 // Run runs the suite. It returns an error only if the suite could not be run at
-// all; wrong behaviour of the endpoint is in the report. When ctx ends, the checks
-// that have not run yet fail.
+// all; wrong behaviour of the endpoint is in the report. When ctx ends, the checks that
+// are running end too, and they and all others are NotRun.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Dial == nil {
 		return nil, errors.New("conform: no Dial")
@@ -323,7 +326,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 	case !s.version.In(k.In):
 		r.Status, r.Why = OtherVersion, fmt.Sprintf("applies to ZooKeeper %s, not to %s", k.In, s.version)
 	case ctx.Err() != nil:
-		r.Status, r.Why = Failed, "not run: "+ctx.Err().Error()
+		r.Status, r.Why = NotRun, ctx.Err().Error()
 	default:
 		began := time.Now()
 		t := &trial{ctx: ctx, s: s, name: k.Name}
@@ -331,12 +334,18 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 			t.makeRoot()
 			k.run(t)
 		})
-		if r.Why != "" {
+		switch {
+		case r.Why != "" && ctx.Err() != nil:
+			r.Status, r.Why = NotRun, ctx.Err().Error()
+		case r.Why != "":
 			r.Status, r.Exchange = Failed, t.exchange()
 		}
 		r.Ops = t.ops()
 		t.end()
 		r.Seconds = time.Since(began).Seconds()
+	}
+	if r.Status == NotRun {
+		return r
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,6 +20,8 @@ const (
 	OtherVersion Status = "other version" // the expected version of ZooKeeper behaves otherwise
 	// NotApplicable means that the endpoint is not configured as the check requires.
 	NotApplicable Status = "not applicable"
+	// NotRun means that the context of the run ended before the check did.
+	NotRun Status = "not run"
 )
 
 // Result is the result of one check.
@@ -44,8 +46,8 @@ type Report struct {
 	Results []Result `json:"results"`        // in the order of the suite
 }
 
-// OK reports whether no check failed.
-func (r *Report) OK() bool { return r.Count(Failed) == 0 }
+// OK reports whether no check failed, and the run was not cut short.
+func (r *Report) OK() bool { return r.Count(Failed)+r.Count(NotRun) == 0 }
 
 // Count returns the number of checks with that status.
 func (r *Report) Count(s Status) (n int) {
@@ -59,8 +61,12 @@ func (r *Report) Count(s Status) (n int) {
 
 // Summary returns the result in one line.
 func (r *Report) Summary() string {
-	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d not applicable, %d of other versions, in %.1f s",
-		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), r.Seconds)
+	cut := ""
+	if n := r.Count(NotRun); n > 0 {
+		cut = fmt.Sprintf(", %d not run", n)
+	}
+	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d not applicable, %d of other versions%s, in %.1f s",
+		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), cut, r.Seconds)
 }
 
 // WriteText writes the report as text: a line for each group, and the details of
@@ -126,6 +132,7 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		Name    string   `xml:"name,attr"`
 		Time    string   `xml:"time,attr"`
 		Failure *message `xml:"failure,omitempty"`
+		Error   *message `xml:"error,omitempty"`
 		Skipped *message `xml:"skipped,omitempty"`
 	}
 	type testsuite struct {
@@ -133,12 +140,13 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		Name     string     `xml:"name,attr"`
 		Tests    int        `xml:"tests,attr"`
 		Failures int        `xml:"failures,attr"`
+		Errors   int        `xml:"errors,attr"`
 		Skipped  int        `xml:"skipped,attr"`
 		Time     string     `xml:"time,attr"`
 		Cases    []testcase `xml:"testcase"`
 	}
 	out := testsuite{
-		Name: "conform", Tests: len(r.Results), Failures: r.Count(Failed),
+		Name: "conform", Tests: len(r.Results), Failures: r.Count(Failed), Errors: r.Count(NotRun),
 		Skipped: r.Count(Unsupported) + r.Count(NotApplicable) + r.Count(OtherVersion), Time: fmt.Sprintf("%.3f", r.Seconds),
 	}
 	for i := range r.Results {
@@ -147,6 +155,8 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 		switch x.Status {
 		case Failed:
 			k.Failure = &message{x.Why, strings.Join(append([]string{x.Says}, x.Exchange...), "\n")}
+		case NotRun:
+			k.Error = &message{Message: x.Why}
 		case Unsupported, NotApplicable, OtherVersion:
 			k.Skipped = &message{Message: x.Why}
 		}

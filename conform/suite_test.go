@@ -8,7 +8,9 @@ import (
 	"net"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -217,6 +219,60 @@ func TestLeft(t *testing.T) {
 				t.Errorf("with the super user %q, %s exists: %v, %v", super, path, there, err)
 			}
 		}
+	}
+}
+
+// TestCut ends the context of a run: checks that wait for a frame or for time to pass end at
+// once, and neither they nor those that come later count as failed.
+func TestCut(t *testing.T) {
+	s := lockkeepertest.Start(t)
+	dial := func(context.Context) (net.Conn, error) { return s.Dial("", "", time.Second) }
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var waiting sync.WaitGroup
+	waiting.Add(2)
+	checks := []Check{
+		{Name: "a/passes", Says: "It passes.", In: ">=3.0", run: func(t *trial) { t.connect() }},
+		{Name: "a/reads", Says: "It reads.", In: ">=3.0", run: func(t *trial) {
+			k := t.connect()
+			waiting.Done()
+			k.next()
+		}},
+		{Name: "a/waits", Says: "It waits.", In: ">=3.0", run: func(t *trial) {
+			waiting.Done()
+			t.wait(time.Hour)
+		}},
+		{Name: "a/late", Says: "It comes late.", In: ">=3.0", Alone: true, run: func(t *trial) { t.failf("it runs") }},
+	}
+	passed := make(chan struct{})
+	var shown []string
+	withSuite(t, checks, func() {
+		go func() {
+			waiting.Wait()
+			<-passed
+			cancel()
+		}()
+		r, err := Run(ctx, Options{Dial: dial, Timeout: time.Hour, Progress: func(_, _ int, r *Result) {
+			shown = append(shown, r.Name)
+			close(passed)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Count(Passed) != 1 || r.Count(NotRun) != 3 || r.OK() || r.Left != "" || !slices.Equal(shown, []string{"a/passes"}) {
+			t.Errorf("%+v, shown %q", r, shown)
+		}
+		if !strings.Contains(r.Summary(), " 0 failed, ") || !strings.Contains(r.Summary(), ", 3 not run, in ") {
+			t.Errorf("%s", r.Summary())
+		}
+		var junit strings.Builder
+		if err := r.WriteJUnit(&junit); err != nil || !strings.Contains(junit.String(), `failures="0" errors="3" skipped="0"`) || strings.Count(junit.String(), "<error ") != 3 {
+			t.Errorf("%v\n%s", err, &junit)
+		}
+	})
+	c := s.Connect(t, time.Minute)
+	if names, _, err := c.Children("/"); err != nil || len(names) != 1 {
+		t.Errorf("left behind: %q, %v", names, err)
 	}
 }
 

@@ -144,11 +144,11 @@ func (r *Replica) noteVoters() {
 }
 
 // Votes reports whether the server with this id is a voting member, as far as entries were applied
-// here, or none that says who is a member. Like Newest, it does not wait.
+// here. Like Newest, it does not wait.
 func (r *Replica) Votes(id uint64) bool {
 	r.noteMu.Lock()
 	defer r.noteMu.Unlock()
-	return len(r.voters) == 0 || r.voters[id]
+	return r.voters[id]
 }
 
 // View gives read access to a replica. The replica does not change while a View is used.

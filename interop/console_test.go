@@ -410,6 +410,82 @@ func TestConsole(t *testing.T) {
 	b.sees(live)
 	b.do(chromedp.Reload())
 	b.sees(live)
+	// Chromium wants a name of a user beside the password, for its password manager.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, text := range b.complaints {
+		if strings.Contains(strings.ToLower(text), "password") {
+			t.Errorf("the browser's console: %s", text)
+		}
+	}
+}
+
+// TestConsoleTrouble: the console says when a member does not answer, when the leader is lost,
+// that it does not know what it cannot know, and when what it shows is old.
+func TestConsoleTrouble(t *testing.T) {
+	e := newEnsemble(t, 3)
+	admin := map[int]string{}
+	launch := func(i int) {
+		e.args = []string{"--admin", admin[i]}
+		e.launch(i)
+	}
+	for i := range 3 {
+		admin[i] = freeAddr(t)
+		launch(i)
+	}
+	e.await()
+	leader := e.leader()
+	here, other := (leader+1)%3, (leader+2)%3
+	holder := newContender(t, e.listen[here], time.Minute)
+	if _, err := holder.Create("/l", nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	holder.queue("/l", "")
+	b := openBrowser(t, "http://"+admin[here])
+	tile := func(name string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#totals div")].find(d => d.firstChild.textContent === %q).lastChild.textContent`, name)
+	}
+	link := `document.querySelector("#link-text").textContent`
+	b.sees(tile("Locks held") + ` === "1"`)
+
+	e.procs[other].Kill()
+	b.sees(fmt.Sprintf(`%s === "Live; server %d does not answer" && document.querySelector("#link").className === "troubled"`, link, other+1))
+	b.sees(listed(fmt.Sprintf("Server %d does not answer", other+1)))
+	b.picture("a-dead-member")
+	launch(other)
+	b.sees(live)
+	b.sees(listed(fmt.Sprintf("Server %d answers again", other+1)))
+
+	e.procs[other].Kill()
+	e.procs[leader].Kill()
+	b.sees(listed(fmt.Sprintf("The leader, server %d, is lost", leader+1)))
+	for _, name := range []string{"Locks held", "Waiting", "Cycles", "Sessions", "Znodes", "Data"} {
+		b.sees(tile(name) + ` === "unknown"`)
+	}
+	b.sees(`document.querySelector("#unknown").textContent.includes("knows no leader") && document.title.startsWith("⚠ ")`)
+	b.sees(fmt.Sprintf(`%s.includes("serves no clients") && %[1]s.includes("do not answer")`, link))
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		b.contrast(scheme, "#unknown")
+		b.contrast(scheme, "#totals .unknown dd")
+	}
+	b.phone("no-majority-phone")
+	b.picture("no-majority")
+	launch(leader)
+	launch(other)
+	b.sees(live)
+	b.sees(tile("Locks held") + ` === "1" && document.querySelector("#unknown").textContent === ""`)
+	b.sees(listed("This server serves clients"))
+	if old := eval[bool](b, `document.body.classList.contains("old")`); old {
+		t.Error("the page is dimmed while it is live")
+	}
+
+	e.procs[here].Kill()
+	b.sees(link + `.startsWith("No connection; trying again. What you see is of ") && document.body.classList.contains("old")`)
+	b.sees(`getComputedStyle(document.querySelector("#totals")).opacity < 1`)
+	b.picture("no-connection")
+	launch(here)
+	b.sees(live + ` && !document.body.classList.contains("old")`)
 }
 
 // TestConsoleWrite breaks locks and ends a session from the console, by mouse and keyboard.

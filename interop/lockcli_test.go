@@ -21,9 +21,9 @@ type shownLock struct {
 	Path, Kind, Client string
 	Slots              int
 	Holders, Queue     []struct {
-		Session, Znode, Address string
-		Token                   int64
-		Left                    *int64 `json:"session_left_ms"`
+		Session, Znode, Address, Data string
+		Token                         int64
+		Left                          *int64 `json:"session_left_ms"`
 	}
 }
 
@@ -135,6 +135,11 @@ func TestLockCommand(t *testing.T) {
 						t.Errorf("%s: %+v", l.Path, c)
 					}
 				}
+			}
+
+			// The data that kazoo's holder has given itself as its identifier.
+			if i := slices.IndexFunc(found, func(l shownLock) bool { return l.Path == "/kazoo/mutex" }); found[i].Holders[0].Data != `worker 1\n` {
+				t.Errorf("data: %+v", found[i])
 			}
 
 			// The clients' waits are in order.

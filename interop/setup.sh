@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(redis-server zookeeper libslf4j-java strace iproute2 libzookeeper-mt-dev gcc libc6-dev
+packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper-mt-dev gcc libc6-dev
 	chromium-headless-shell fonts-dejavu-core "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
 )
 
 // Election decides which of several candidates leads. The candidates are the contenders of a
@@ -54,14 +56,14 @@ func (e *Election) Leader(ctx context.Context) (data []byte, token uint64, err e
 func (q *queue) first() ([]byte, uint64, error) {
 	for {
 		children, _, err := q.conn.Children(q.path)
-		line := contenders(children, false)
+		line := locks.Queue(children, false)
 		if errors.Is(err, zk.ErrNoNode) || err == nil && len(line) == 0 {
 			return nil, 0, ErrNoLeader
 		}
 		if err != nil {
 			return nil, 0, err
 		}
-		data, stat, err := q.conn.Get(q.at(line[0].name))
+		data, stat, err := q.conn.Get(q.at(line[0].Name))
 		if errors.Is(err, zk.ErrNoNode) {
 			continue // the next one leads
 		}

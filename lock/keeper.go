@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/locks"
 )
 
 // kind is what a contender contends for.
@@ -20,7 +22,7 @@ type kind struct {
 }
 
 // ahead returns which contender the one at index me waits for, or -1 if it waits for none.
-func (k kind) ahead(line []contender, me int) int {
+func (k kind) ahead(line []locks.Entry, me int) int {
 	switch {
 	case k.slots > 0:
 		return me - k.slots
@@ -28,7 +30,7 @@ func (k kind) ahead(line []contender, me int) int {
 		return me - 1
 	}
 	for i := me - 1; i >= 0; i-- {
-		if !line[i].shared {
+		if !line[i].Shared {
 			return i
 		}
 	}
@@ -66,7 +68,8 @@ type keeper struct {
 
 	mu      sync.Mutex
 	state   state
-	refs    int // how many Helds have not been unlocked
+	behind  string // the name of the znode that it has waited for last
+	refs    int    // how many Helds have not been unlocked
 	why     error
 	proved  time.Time   // when the last request was sent that was answered
 	timer   *time.Timer // of the deadline
@@ -202,7 +205,7 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 		k.name, k.session = "", 0 // it has been deleted, or was never created
 		return nil, nil, nil
 	}
-	k.name = line[me].name
+	k.name = line[me].Name
 	if !q.knowsTimeout() {
 		return nil, nil, fmt.Errorf("%w: the Dialer serves another connection", ErrTimeoutUnknown)
 	}
@@ -217,11 +220,14 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 	if k.kind.slots > 0 {
 		wait, err = k.watchLeases()
 	} else {
-		wait, err = q.watch(line[i].name)
+		wait, err = q.watch(line[i].Name)
 	}
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil, nil
 	}
+	k.mu.Lock()
+	k.behind = line[i].Name
+	k.mu.Unlock()
 	return nil, wait, err
 }
 
@@ -253,18 +259,18 @@ func (k *keeper) create() error {
 }
 
 // list returns the contenders.
-func (k *keeper) list() ([]contender, error) {
+func (k *keeper) list() ([]locks.Entry, error) {
 	children, _, err := k.q.conn.Children(k.q.path)
 	if err != nil {
 		return nil, err
 	}
-	return contenders(children, k.kind.slots > 0), nil
+	return locks.Queue(children, k.kind.slots > 0), nil
 }
 
 // find returns the index of the keeper's own znode, or -1. If creates whose replies were lost
 // have made several, find returns the first, so that the keeper never waits for itself.
-func (k *keeper) find(line []contender) int {
-	return slices.IndexFunc(line, func(c contender) bool { return k.owns(c.name) })
+func (k *keeper) find(line []locks.Entry) int {
+	return slices.IndexFunc(line, func(c locks.Entry) bool { return k.owns(c.Name) })
 }
 
 func (k *keeper) owns(name string) bool {
@@ -283,7 +289,7 @@ func (k *keeper) watchLeases() (<-chan zk.Event, error) {
 		return nil, err
 	}
 	q.keepWatch(q.path, ch)
-	line := contenders(children, true)
+	line := locks.Queue(children, true)
 	if me := k.find(line); me < 0 || k.kind.ahead(line, me) < 0 {
 		return nil, nil // there has been a change already
 	}
@@ -598,6 +604,6 @@ func (k *keeper) removeOnce(first bool) error {
 		k.unsure = false
 		return nil
 	}
-	k.name = line[me].name // and once more, for there may be another one
+	k.name = line[me].Name // and once more, for there may be another one
 	return nil
 }

@@ -152,6 +152,38 @@ func TestCancel(t *testing.T) {
 	})
 }
 
+// TestBehindOdd: a lock waits for whatever has one of the marks of locks in its name, and an error
+// says behind what it waited.
+func TestBehindOdd(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		conn := s.Connect(t, timeout)
+		m := lock.New(conn, path, known)
+		held, err := m.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, odd := range []string{"lock-", "x-lock-", "01234567-89ab-cdef-0123-456789abcdef-lock-", "x__lock__", "_c_01234567-89ab-cdef-0123-456789abcdef-latch-"} {
+			at, err := conn.Create(path+"/"+odd, nil, zk.FlagSequence, zk.WorldACL(zk.PermAll))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if held != nil {
+				held.Unlock(t.Context())
+				held = nil
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			_, err = m.Lock(ctx)
+			cancel()
+			if want := "waiting behind " + strings.TrimPrefix(at, path+"/") + ": "; !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v does not say %q", err, want)
+			}
+			if err := errors.Join(conn.Delete(at, -1), m.Wait(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestTryLock: with a deadline it waits, without one it does not.
 func TestTryLock(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {

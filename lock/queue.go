@@ -1,7 +1,6 @@
 package lock
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -11,9 +10,6 @@ import (
 	"maps"
 	"net"
 	"path"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -36,60 +32,15 @@ func newQueue(conn *zk.Conn, path string, o options) *queue {
 	return &queue{conn: conn, path: path, options: o, keepers: map[*keeper]struct{}{}, watches: map[string]<-chan zk.Event{}}
 }
 
-// contender is a znode in a queue.
-type contender struct {
-	name   string
-	number int64
-	shared bool
-}
-
 // The parts of the names before the sequence number. Ours are those of Curator, so that
 // Curator, which looks for no others, sees our contenders; go-zookeeper's is the same, and
-// kazoo can be told to look for it.
+// kazoo can be told to look for it. Package locks has the names of all.
 const (
 	markLock  = "-lock-"
 	markRead  = "-__READ__"
 	markWrite = "-__WRIT__"
 	markLease = "-lease-"
 )
-
-// contenders returns those of a list of children that contend, in order, and leaves out
-// children with other names. leases selects the leases of semaphores; without it, contenders
-// selects the znodes of locks, including kazoo's.
-func contenders(children []string, leases bool) (line []contender) {
-	const digits = 10
-	for _, name := range children {
-		if len(name) < digits {
-			continue
-		}
-		rest, tail := name[:len(name)-digits], name[len(name)-digits:]
-		number, err := strconv.ParseUint(tail, 10, 63)
-		if err != nil {
-			continue
-		}
-		c := contender{name: name, number: int64(number)}
-		is := func(mark string) bool { return strings.HasSuffix(rest, mark) }
-		switch {
-		case leases:
-			if !is(markLease) {
-				continue
-			}
-		case is(markRead), is("__rlock__"):
-			c.shared = true
-		case is(markLock), is(markWrite), is("__lock__"):
-		case rest == markLock[1:], rest == markWrite[1:]: // without protection
-		case rest == markRead[1:]:
-			c.shared = true
-		default:
-			continue
-		}
-		line = append(line, c)
-	}
-	slices.SortFunc(line, func(a, b contender) int {
-		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.name, b.name))
-	})
-	return line
-}
 
 // newID returns a random id in the form of go-zookeeper.
 func newID() string {
@@ -217,6 +168,11 @@ func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error
 	case <-k.settled:
 	case <-ctx.Done():
 		if k.giveUp() {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if k.behind != "" {
+				return nil, fmt.Errorf("lock: %s: waiting behind %s: %w", q.path, k.behind, ctx.Err())
+			}
 			return nil, fmt.Errorf("lock: %s: %w", q.path, ctx.Err())
 		}
 	}

@@ -148,19 +148,36 @@ function renderServer(state) {
     setText(e.firstChild, `Server ${m.id} differs`);
     setText(e.lastChild, `: its state at log entry ${m.differs} is not the leader's. It stops serving. Keep its files, and see “Two members differ” in docs/operations.md.`);
   });
-  document.title = `${differ.length || state.totals.cycles ? "⚠ " : ""}lockkeeper ${s.id}`;
+  document.title = `${differ.length || state.totals.cycles || state.unknown || trouble(state) ? "⚠ " : ""}lockkeeper ${s.id}`;
 }
 
+// trouble says what is wrong with the members, "" if nothing is.
+function trouble(state) {
+  const named = (list) => `${list.length === 1 ? "server" : "servers"} ${listOf(list.map((m) => m.id))}`;
+  const dead = state.members.filter((m) => m.dead), differ = state.members.filter((m) => m.differs);
+  const astray = state.members.filter((m) => !m.dead && !m.role && m.note);
+  return [
+    dead.length ? `${named(dead)} ${dead.length === 1 ? "does" : "do"} not answer` : "",
+    differ.length ? `${named(differ)} ${differ.length === 1 ? "differs" : "differ"}` : "",
+    astray.length ? `${named(astray)} ${astray.length === 1 ? "is" : "are"} not in this cluster` : "",
+  ].filter(Boolean).join("; ");
+}
+
+// renderTotals shows the numbers. One that this server does not know is not 0.
 function renderTotals(state) {
   const { server: s, totals: t } = state;
+  const noLocks = state.unknown || state.notes.locks;
   const rows = [
-    ["Locks held", t.locks], ["Waiting", t.waiting], ["Cycles", t.cycles, t.cycles > 0], ["Sessions", s.sessions],
-    ["Clients here", s.connections], ["Znodes", s.znodes], ["Watches", s.watches], ["Data", bytes(s.dataBytes)],
+    ["Locks held", t.locks, noLocks], ["Waiting", t.waiting, noLocks], ["Cycles", t.cycles, noLocks, t.cycles > 0],
+    ["Sessions", s.sessions, state.unknown], ["Clients here", s.connections], ["Znodes", s.znodes, state.unknown],
+    ["Watches", s.watches], ["Data", bytes(s.dataBytes), state.unknown],
   ];
-  keep($("#totals"), rows, (r) => r[0], (r) => element("div", {}, element("dt", {}, r[0]), element("dd")), (e, r) => {
-    setText(e.lastChild, typeof r[1] === "number" ? count.format(r[1]) : r[1]);
-    setClass(e, r[2] ? "alarm" : "");
+  keep($("#totals"), rows, (r) => r[0], (r) => element("div", {}, element("dt", {}, r[0]), element("dd")), (e, [, value, why, alarm]) => {
+    setText(e.lastChild, why ? "unknown" : typeof value === "number" ? count.format(value) : value);
+    setClass(e, why ? "unknown" : alarm ? "alarm" : "");
+    setAttribute(e, "title", why ?? "");
   });
+  setText($("#unknown"), noLocks ?? "");
 }
 
 const charts = [
@@ -232,7 +249,7 @@ function renderLocks(state, sessions) {
     const rows = [...l.holders.map((c) => ({ ...c, place: 0 })), ...l.queue.map((c, i) => ({ ...c, place: i + 1 }))];
     keep(body, rows, (c) => c.path + c.token, (c) => element("tr", c.session ? { "data-session": c.session } : {},
       element("td", { class: "state" }),
-      element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("small")),
+      element("td", {}, c.session ? sessionButton(c.session) : element("span", { class: "bad" }, "not ephemeral"), element("span", { class: "data muted" }), element("small")),
       element("td", { class: "wide muted" }), element("td", { class: "number token wide" }), element("td", { class: "number" }, element("span"), element("small")), timeLeft("left wide")), (row, c) => {
       const holds = c.place === 0;
       const [place, who, address, token, since, left] = row.children;
@@ -240,6 +257,7 @@ function renderLocks(state, sessions) {
       const session = sessions.get(c.session);
       setText(address, session?.addr || (session ? "not connected here" : "–"));
       setText($("small", who), `token ${c.token}${session?.addr ? `, ${session.addr}` : ""}`);
+      setText($(".data", who), c.data);
       setText(token, c.token);
       setText(since.firstChild, duration(state.now - c.since));
       setText(since.lastChild, session?.expires ? `${duration(session.expires - state.now)} left` : "");
@@ -450,7 +468,8 @@ $("#confirm").addEventListener("close", () => {
 const maxEvents = 100, maxEventsAtOnce = 8;
 
 function changes(before, after) {
-  const found = [];
+  const found = memberChanges(before, after);
+  if (before.unknown || before.notes.locks || after.unknown || after.notes.locks) return found; // what is unknown has not changed
   const was = new Map(before.locks.map((l) => [l.path, l]));
   const now = new Map(after.locks.map((l) => [l.path, l]));
   const sessions = new Set(after.sessions.map((s) => s.id));
@@ -477,13 +496,36 @@ function changes(before, after) {
     if (l.cycle && !old?.cycle) found.push(["cycle", `${path} is part of a cycle`]);
   }
   if (!after.locksMore) for (const path of was.keys()) if (!now.has(path)) found.push(["free", `${path} is free`]);
-  if (before.server.role !== after.server.role) found.push(["role", `This server is ${after.server.role}`]);
-  else if (before.server.leader !== after.server.leader) found.push(["role", after.server.leader ? `Server ${after.server.leader} leads` : "No leader is known"]);
+  return found;
+}
+
+// memberChanges returns what has changed about the members and the leader.
+function memberChanges(before, after) {
+  const found = [];
+  const was = new Map(before.members.map((m) => [m.id, m]));
+  const now = new Set(after.members.map((m) => m.id));
+  for (const m of after.members) {
+    const old = was.get(m.id);
+    if (!old) {
+      if (before.members.length) found.push(["role", `Server ${m.id} is a member`]);
+      continue;
+    }
+    if (m.dead && !old.dead) found.push(["lost", `Server ${m.id} does not answer`]);
+    if (!m.dead && old.dead && m.role) found.push(["role", `Server ${m.id} answers again`]);
+    if (m.differs && !old.differs) found.push(["lost", `Server ${m.id} differs`]);
+  }
+  if (after.members.length) for (const id of was.keys()) if (!now.has(id)) found.push(["role", `Server ${id} was removed`]);
+  const { server: a } = before, { server: b } = after;
+  if (a.leader !== b.leader && a.leader && !b.leader) found.push(["lost", `The leader, server ${a.leader}, is lost`]);
+  else if (a.leader !== b.leader && b.leader && b.role !== "leader") found.push(["role", `Server ${b.leader} leads`]);
+  if (a.role !== b.role && b.role !== "looking") found.push(["role", `This server is ${b.role}`]);
+  if (a.serving && !b.serving) found.push(["lost", "This server serves no clients any more"]);
+  if (!a.serving && b.serving) found.push(["role", "This server serves clients"]);
   return found;
 }
 
 function renderEvents(before, state) {
-  if (!before || before.notes.locks || state.notes.locks) return;
+  if (!before) return;
   const found = changes(before, state);
   if (!found.length) return;
   const log = $("#events ol");
@@ -722,6 +764,13 @@ function treeChanged() {
 function showLink(kind, text) {
   setClass($("#link"), kind);
   setText($("#link-text"), text);
+  setClass(document.body, "");
+}
+
+// showLost says that there is no connection. What is shown is old from now on.
+function showLost(text) {
+  showLink("down", previous ? `${text}. What you see is of ${clock(previous.now)}` : text);
+  setClass(document.body, "old");
 }
 
 let token = sessionStorage.getItem("token") ?? "";
@@ -763,8 +812,10 @@ async function receive(signal) {
     if (!events.length) continue;
     const state = JSON.parse(events.at(-1).replace(/^data: /, ""));
     const { serving, readOnly, role } = state.server;
-    if (serving) showLink("live", "Live");
-    else showLink("down", readOnly ? "Live; this server only serves reads" : `Live; this server serves no clients (${role})`);
+    const wrong = trouble(state);
+    const parts = ["Live", serving ? "" : readOnly ? "this server only serves reads" : `this server serves no clients (${role})`, wrong];
+    showLink(!serving ? "down" : wrong ? "troubled" : "live", parts.filter(Boolean).join("; "));
+    document.body.classList.toggle("unsure", state.unknown !== "");
     render(state);
   }
 }
@@ -781,9 +832,9 @@ for (;;) {
   document.addEventListener("visibilitychange", stop);
   try {
     await receive(hidden.signal);
-    showLink("down", "Connecting…");
+    showLost("Connecting again");
   } catch (e) {
-    if (!hidden.signal.aborted) showLink("down", e instanceof TypeError ? "No connection; trying again" : `Trying again: ${e.message}`);
+    if (!hidden.signal.aborted) showLost(e instanceof TypeError ? "No connection; trying again" : `Trying again: ${e.message}`);
   }
   document.removeEventListener("visibilitychange", stop);
   if (!document.hidden) await new Promise((done) => setTimeout(done, 1000));

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/differ"
 )
 
@@ -27,7 +28,7 @@ type against struct {
 }
 
 func (a *against) define(f *pflag.FlagSet) {
-	f.StringVar(&a.addr, "against", "", "send random requests to this server and the one at `HOST:PORT` and compare them, instead of running the checks")
+	f.StringVar(&a.addr, "against", "", "send random requests to this server and the one at `HOST[:PORT]` and compare them, instead of running the checks")
 	f.IntVar(&a.ops, "ops", 10_000, "`NUMBER` of requests to send")
 	f.Uint64Var(&a.seed, "seed", 0, "`SEED` of the random requests; 0 picks one")
 	f.StringVar(&a.masks, "mask", "", "`NAMES` of differences to allow, separated by commas, in addition to those known between the two versions")
@@ -35,15 +36,15 @@ func (a *against) define(f *pflag.FlagSet) {
 }
 
 // run compares the server at addr with the other one.
-func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdout, stderr io.Writer) error {
-	if err := checkServer(a.addr); err != nil {
+func (a *against) run(flags *pflag.FlagSet, addr string, dialer *connect.Dialer, c *conformOptions, stdout, stderr io.Writer) error {
+	other, err := oneServer(a.addr)
+	if err != nil {
 		return badFlag(flags, "against", "%w", err)
 	}
 	if a.ops < 1 {
 		return badFlag(flags, "ops", "%d is not above 0", a.ops)
 	}
 	o := differ.Options{Ops: a.ops, NoMasks: a.noMasks, Super: c.Super}
-	var err error
 	if o.Without, err = choose(flags, "without", differ.Features); err != nil {
 		return err
 	}
@@ -56,11 +57,12 @@ func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdo
 	o.Seed = a.seed
 	dial := func(addr string) differ.Dial {
 		return func(ctx context.Context) (net.Conn, error) {
-			d := net.Dialer{Timeout: 10 * time.Second}
-			return d.DialContext(ctx, "tcp", addr)
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			return dialer.DialContext(ctx, "tcp", addr)
 		}
 	}
-	o.A, o.B = dial(a.addr), dial(addr)
+	o.A, o.B = dial(other), dial(addr)
 	fmt.Fprintf(stderr, "A is %s, B is %s, seed %d\n", a.addr, addr, a.seed)
 	shown, last := progress{w: stderr, terminal: isTerminal(stderr)}, time.Now()
 	o.Progress = func(r *differ.Report) {
@@ -71,7 +73,14 @@ func (a *against) run(flags *pflag.FlagSet, addr string, c *conformOptions, stdo
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	for _, addr := range []string{other, addr} {
+		if err := dialer.Check(ctx, addr); err != nil {
+			return err
+		}
+	}
+	ctx, why := untilHopeless(ctx, dialer)
 	report, err := differ.Run(ctx, o)
+	err = why(err)
 	shown.clear()
 	if err != nil && report.Difference == nil {
 		return err

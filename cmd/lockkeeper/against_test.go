@@ -47,7 +47,7 @@ func TestAgainst(t *testing.T) {
 func TestAgainstUsage(t *testing.T) {
 	for args, says := range map[string]string{
 		"--against 127.0.0.1:1":                                    "one endpoint",
-		"--against nowhere 127.0.0.1:1":                            "missing port",
+		"--against no:where 127.0.0.1:1":                           `"no:where" is not HOST or HOST:PORT of `,
 		"--against 127.0.0.1:1 127.0.0.1:2 --ops 0":                "--ops: 0 is not above 0",
 		"--against 127.0.0.1:1 127.0.0.1:2 --mask nonsense":        `--mask: "nonsense" is not one of`,
 		"--against 127.0.0.1:1 127.0.0.1:2 --without nonsense":     `--without: "nonsense" is not one of quotas`,

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/internal/bench"
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 )
 
 // benchOptions are the flags of bench.
@@ -27,6 +29,7 @@ type benchOptions struct {
 	list, quick, json  bool
 	pids, comparePIDs  []int
 	restart            string
+	tls                clientTLS
 }
 
 // With --quick, everything together takes about quickBudget, and less than 40 s.
@@ -40,7 +43,7 @@ const (
 func benchCommand() *cobra.Command {
 	var o benchOptions
 	c := &cobra.Command{
-		Use:   "bench HOST:PORT[,...]",
+		Use:   "bench HOST[:PORT][,...][/PATH]",
 		Short: "Measure how fast a server or a cluster is, or compare two",
 		Long: `Drive load against any server that speaks ZooKeeper's protocol, or against a cluster
 whose members are separated by commas, and print rates, latencies and errors. Given the
@@ -53,7 +56,7 @@ them up. The ratio is that of the medians, and its spread is that of the turns. 
 column tells how many cores all other processes of the machine used meanwhile: if it is
 not small, do not trust the figures.
 
-The workloads create znodes below one of their own, /bench-XXXXXXXX, and delete them,
+The workloads create znodes below one of their own, PATH/bench-XXXXXXXX, and delete them,
 also when they are interrupted. The server must allow as many connections from one
 address as a workload has sessions; ZooKeeper's default (maxClientCnxns) is 60.
 
@@ -74,7 +77,7 @@ lock at once.`,
   lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 && !o.list {
-				return errors.New("bench takes one endpoint, HOST:PORT[,...]")
+				return errors.New("bench takes one endpoint, HOST[:PORT][,...][/PATH]")
 			}
 			return nil
 		},
@@ -93,11 +96,12 @@ lock at once.`,
 		f.IntVar(&o.Znodes, "znodes", 1_000_000, "`NUMBER` of znodes of the workload znodes")
 	})
 	group(all, "Server", func(f *pflag.FlagSet) {
+		o.tls.define(f)
 		f.IntSliceVar(&o.pids, "pid", nil, "process `ID` of the server, or of each member, separated by commas; only for servers on this machine, which must run Linux")
 		f.StringVar(&o.restart, "restart-cmd", "", "shell `COMMAND` that kills and restarts the server in the workload znodes; it finds the endpoint in $ENDPOINT, and prints the new process ids if --pid is given")
 	})
 	group(all, "Comparison of two servers", func(f *pflag.FlagSet) {
-		f.StringVar(&o.compare, "compare", "", "measure the server at `HOST:PORT[,...]` too, in turn")
+		f.StringVar(&o.compare, "compare", "", "measure the server at `HOST[:PORT][,...][/PATH]` too, in turn")
 		f.IntSliceVar(&o.comparePIDs, "compare-pid", nil, "process `ID` of that server, or of each member")
 		f.IntVar(&o.Turns, "turns", 5, "`NUMBER` of turns; by default 3 with --quick, and 1 without --compare")
 	})
@@ -107,6 +111,7 @@ lock at once.`,
 		names = append(names, w.Name)
 	}
 	completeWith(c, "workload", names...)
+	o.tls.complete(c)
 	return c
 }
 
@@ -131,6 +136,9 @@ func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
 	report, err := bench.Measure(ctx, o.Options)
 	shown.clear()
+	if h := (connect.Hopeless{}); errors.As(err, &h) {
+		return h // which names the server
+	}
 	if err != nil {
 		return err
 	}
@@ -187,7 +195,11 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 			}
 		}
 	}
-	first, err := o.target(addrs, o.pids)
+	dialer, err := o.tls.dialer(flags)
+	if err != nil {
+		return err
+	}
+	first, err := o.target(dialer, addrs, o.pids)
 	if err != nil {
 		return usageError{err}
 	}
@@ -198,7 +210,7 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 		}
 		return nil
 	}
-	second, err := o.target(o.compare, o.comparePIDs)
+	second, err := o.target(dialer, o.compare, o.comparePIDs)
 	if err != nil {
 		return badFlag(flags, "compare", "%w", err)
 	}
@@ -207,16 +219,13 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 }
 
 // target returns the servers at addrs.
-func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
-	t := &bench.Target{Name: addrs, Addrs: list(addrs), PIDs: pids}
-	if len(t.Addrs) == 0 {
-		return nil, errors.New("no address")
+func (o *benchOptions) target(dialer *connect.Dialer, addrs string, pids []int) (*bench.Target, error) {
+	servers, chroot, err := parseServers(addrs)
+	if err != nil {
+		return nil, err
 	}
-	for _, addr := range t.Addrs {
-		if err := checkServer(addr); err != nil {
-			return nil, err
-		}
-	}
+	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids}
+	t.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }
 	if o.restart != "" {
 		t.Restart = func(ctx context.Context) ([]int, error) { return restartBy(ctx, o.restart, addrs) }
 	}

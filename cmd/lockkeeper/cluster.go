@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,12 +14,14 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -29,8 +32,49 @@ type clusterOptions struct {
 	servers, peer string
 	json          bool
 	timeout       time.Duration
-	tls           peerTLSFlags
+	tls           clientTLS
+	peerTLS       peerTLSFlags
 }
+
+const statusHelp = `Show what a member knows about the cluster, and what each member says about itself:
+its client port, its role, how far it has applied the log, and its version. A member
+that lags has a lower entry. The first line ends with the id of the cluster, which
+never changes. A member with another id has the wrong data directory, or the list of
+members a wrong address. If a member's state differs from the leader's, it has
+stopped: see "Two members differ" in docs/operations.md.
+
+The last line is the health of the cluster, which is also the exit code:
+
+  0  ok: all members answer, and serve clients
+  3  degraded: the cluster works, but something is wrong with some of its members
+  1  no majority: of the voting members, fewer than a majority answer and follow the
+     same leader; or no server could be asked
+
+So run it where all peer ports can be reached: a member that only this command cannot
+reach counts as one that does not answer.
+
+A server that is in no cluster yet says what it is waiting for; ask it with --peer.
+
+The JSON of the member that was asked has these fields:
+
+  id, role       of that member; the role is leader, follower, observer (without a
+                 vote) or looking (it knows no leader)
+  leader         the id of the leader, 0 if it knows none
+  term, index, zxid, digest  what it has applied of the log
+  cluster        the id of the cluster, "" in none yet
+  members        each with id, address (of the peer port) and voter
+  version, serving, clientPort, secureClientPort  of that member
+  formed, data, run  whether it is in the cluster, whether it has data, and a number
+                 that changes with each start
+  configured, waiting  only if it is in no cluster yet: the members with which it is to
+                 form one, and why it has not
+  noVote         only if it has no vote, but was not started as an observer: why
+  differs        members that differ, each with id and index, the entry where that was
+                 first seen
+  answers        what the members that answer say about themselves, with fields of the
+                 same names
+  health         ok, degraded or no majority
+  problems       what is wrong, a sentence each`
 
 func clusterCommand() *cobra.Command {
 	var o clusterOptions
@@ -49,12 +93,24 @@ is in no cluster yet, give its peer port instead (--peer).`,
 	}
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, `HOST:PORT,...`; the first one that answers is used")
-		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, "+serverUsage+", and PATH does not matter; the first one that answers is used")
 		o.tls.define(f)
+		f.StringVar(&o.peer, "peer", "", "the peer port of any member, `HOST:PORT`, instead of --server")
+		o.peerTLS.define(f)
 		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
 	})
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
+	o.tls.complete(c)
+	members := completeLive(1, func(ctx context.Context, c *cobra.Command, _ string) (found []cobra.Completion) {
+		s, _, err := o.send(ctx, c.Flags(), cluster.Request{Status: true})
+		if err != nil {
+			return nil
+		}
+		for _, m := range s.Members {
+			found = append(found, cobra.CompletionWithDesc(strconv.FormatUint(m.ID, 10), m.Addr))
+		}
+		return found
+	})
 	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
 		must(c.MarkPersistentFlagFilename(flag))
 	}
@@ -76,22 +132,9 @@ vote away.`,
 			return q, err
 		})
 	add.Flags().BoolVar(&observer, "observer", false, "add it as an observer, which does not vote")
-	c.AddCommand(
+	all := []*cobra.Command{
 		o.command("status", "Show the members and the leader",
-			`Show what a member knows about the cluster, and what each member says about itself:
-its role, and how far it has applied the log. A member that lags has a lower entry.
-The first line ends with the id of the cluster, which never changes. A member with
-another id has the wrong data directory, or the list of members a wrong address. If a
-member's state differs from the leader's, it has stopped: see "Two members differ" in
-docs/operations.md.
-
-A server that is in no cluster yet says what it is waiting for; ask it with --peer.
-
-In the JSON, "cluster" is the id, "" in no cluster; "configured" are the members with
-which a server is to form a cluster, and "waiting" is why it is in none yet; "noVote"
-is why a member has no vote that was not started as an observer; "differs" are the ids
-of members that differ, each with the first entry at which that was seen; and "answers"
-is what the members say about themselves, without those that do not answer.`,
+			statusHelp,
 			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181\n  lockkeeper cluster status --peer a:7000", 0, 0,
 			func([]string) (cluster.Request, error) { return cluster.Request{Status: true}, nil }),
 		o.command("form", "Form a new cluster although not all of its servers are there",
@@ -129,7 +172,13 @@ so. The last voting member cannot be removed.`,
 				}
 				return q, err
 			}),
-	)
+	}
+	for _, sub := range all {
+		if sub.Name() == "remove" || sub.Name() == "transfer" {
+			sub.ValidArgsFunction = members
+		}
+	}
+	c.AddCommand(all...)
 	return c
 }
 
@@ -164,66 +213,218 @@ func parseID(text string) (uint64, error) {
 	return id, nil
 }
 
-// ask sends q to a member and prints the answer.
-func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
-	config, err := o.tls.load(flags)
+// send sends q to a member. It also returns the network by which members are reached.
+func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request) (s *cluster.Status, network cluster.TCP, err error) {
+	if network.TLS, err = o.peerTLS.load(flags); err != nil {
+		return nil, network, err
+	}
+	dialer, err := o.tls.dialer(flags)
 	if err != nil {
-		return err
+		return nil, network, err
 	}
 	serverSource, server := sourceOf(flags.Lookup("server"))
 	peerSource, _ := sourceOf(flags.Lookup("peer"))
 	byPeer := peerSource > serverSource
 	switch err := checkPeer(o.peer); {
 	case peerSource != byDefault && peerSource == serverSource:
-		return badFlag(flags, "peer", "it cannot be combined with %s", server)
+		return nil, network, badFlag(flags, "peer", "it cannot be combined with %s", server)
 	case byPeer && err != nil:
-		return badFlag(flags, "peer", "%w", err)
+		return nil, network, badFlag(flags, "peer", "%w", err)
 	case q.Form && !byPeer:
-		return usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
+		return nil, network, usageError{errors.New("say with --peer which server is to form the cluster: its client port serves nobody yet")}
 	}
 	if err := needPositive(flags, "timeout"); err != nil {
-		return err
+		return nil, network, err
 	}
 	var servers []string
 	if !byPeer {
-		if servers, err = serverList(flags, "server"); err != nil {
-			return err
+		if servers, _, err = serversIn(flags, "server"); err != nil {
+			return nil, network, err
 		}
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
-	ctx, cancel = context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	peers := []string{o.peer}
 	if !byPeer {
-		if peers, err = peersOf(ctx, servers); err != nil {
-			return err
+		if peers, err = peersOf(ctx, dialer, servers); err != nil {
+			return nil, network, err
 		}
 	}
-	var s *cluster.Status
 	for _, addr := range peers {
-		s, err = cluster.Ask(ctx, cluster.TCP{TLS: config}, addr, q)
+		s, err = cluster.Ask(ctx, network, addr, q)
 		if down := (*net.OpError)(nil); !errors.As(err, &down) || down.Op != "dial" {
+			err = explainPeer(ctx, network.TLS, addr, err)
 			break
 		}
 	}
+	return s, network, err
+}
+
+// ask sends q to a member and prints the answer.
+func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	s, network, err := o.send(ctx, flags, q)
 	if err != nil {
 		return err
 	}
-	own := ownStatus(ctx, cluster.TCP{TLS: config}, s)
-	if o.json {
-		return json.NewEncoder(stdout).Encode(struct {
-			*cluster.Status
-			Answers []memberStatus `json:"answers"`
-		}{s, own})
+	own := ownStatus(ctx, network, s)
+	if !q.Status {
+		s, own = settle(ctx, network, s, own)
 	}
-	printStatus(stdout, s, own)
+	x := clusterStatus{Status: s, Answers: own}
+	x.judge()
+	if o.json {
+		err = json.NewEncoder(stdout).Encode(&x)
+	} else {
+		err = x.print(stdout)
+	}
+	if err != nil || !q.Status {
+		return err
+	}
+	switch x.Health {
+	case healthy:
+		return nil
+	case degraded:
+		return &exitError{code: exitDegraded}
+	}
+	return &exitError{code: exitFault}
+}
+
+// settleTime is how long after a change the command waits until the members know of it.
+const settleTime = 2 * time.Second
+
+// settle asks the members again, for a moment, until all that answer know what a change has made
+// of them.
+func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own []memberStatus) (*cluster.Status, []memberStatus) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	settled := func() bool {
+		for _, x := range own {
+			m := memberOf(s.Members, x.ID)
+			if m == nil || (x.Role == "observer") == m.Voter || x.Leader != own[0].Leader || memberOf(s.Members, x.Leader) == nil {
+				return false
+			}
+		}
+		return true
+	}
+	for !settled() {
+		select {
+		case <-ctx.Done():
+			return s, own
+		case <-time.After(20 * time.Millisecond):
+		}
+		if m := memberOf(s.Members, s.ID); m != nil { // otherwise it has removed itself
+			if now, err := cluster.Ask(ctx, network, m.Addr, cluster.Request{Status: true}); err == nil && now != nil && now.ID == s.ID {
+				s = now
+			}
+		}
+		if now := ownStatus(ctx, network, s); len(now) > 0 {
+			own = now
+		}
+	}
+	return s, own
+}
+
+func memberOf(members []cluster.MemberInfo, id uint64) *cluster.MemberInfo {
+	if i := slices.IndexFunc(members, func(m cluster.MemberInfo) bool { return m.ID == id }); i >= 0 {
+		return &members[i]
+	}
 	return nil
 }
 
-// printStatus prints what a member says about the cluster, and what the members say about
+// explainPeer finds out whether a peer port did not answer because it speaks TLS and the client
+// does not, or the reverse.
+func explainPeer(ctx context.Context, config *tls.Config, addr string, err error) error {
+	closed := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	if !closed && !errors.As(err, new(tls.RecordHeaderError)) {
+		return err
+	}
+	if config == nil {
+		if secure, ok := connect.Speaks(ctx, addr); ok && secure {
+			return fmt.Errorf("%s speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca", addr)
+		}
+		return err
+	}
+	if _, plain := cluster.Ask(ctx, cluster.TCP{}, addr, cluster.Request{Status: true}); plain == nil {
+		return fmt.Errorf("%s does not speak TLS: ask it without --peer-tls-cert and --peer-tls-ca", addr)
+	}
+	return err
+}
+
+// health is how well a cluster works.
+type health string
+
+const (
+	healthy    health = "ok"
+	degraded   health = "degraded"
+	noMajority health = "no majority"
+)
+
+// clusterStatus is what cluster status prints.
+type clusterStatus struct {
+	*cluster.Status
+	Answers  []memberStatus `json:"answers"`
+	Health   health         `json:"health"`
+	Problems []string       `json:"problems"`
+}
+
+// answerOf returns what a member says about itself; nil if it does not answer.
+func (x *clusterStatus) answerOf(id uint64) *memberStatus {
+	if i := slices.IndexFunc(x.Answers, func(a memberStatus) bool { return a.ID == id }); i >= 0 {
+		return &x.Answers[i]
+	}
+	return nil
+}
+
+// wrong returns what is wrong with a member, "" if nothing is.
+func (x *clusterStatus) wrong(id uint64) string {
+	says := ""
+	switch a := x.answerOf(id); {
+	case a == nil:
+		says = "does not answer"
+	case a.Cluster == 0:
+		says = "in no cluster yet"
+	case a.Cluster != x.Cluster:
+		says = fmt.Sprintf("belongs to cluster %v", a.Cluster)
+	case !a.Serving:
+		says = "serves no clients"
+	}
+	if i := slices.IndexFunc(x.Differs, func(d cluster.Difference) bool { return d.ID == id }); i >= 0 {
+		differs := fmt.Sprintf("its state differs at entry %d", x.Differs[i].Index)
+		says = strings.TrimPrefix(says+", "+differs, ", ")
+	}
+	return says
+}
+
+// judge finds out how well the cluster works, and what is wrong.
+func (x *clusterStatus) judge() {
+	x.Health, x.Problems = healthy, []string{}
+	follow, voters, most := map[uint64]int{}, 0, 0 // by leader, those that follow it
+	for _, m := range membersOf(x.Status) {
+		if a := x.answerOf(m.ID); m.Voter && a != nil && a.Cluster == x.Cluster && a.Leader != 0 {
+			follow[a.Leader]++
+			most = max(most, follow[a.Leader])
+		}
+		if m.Voter {
+			voters++
+		}
+		if why := x.wrong(m.ID); why != "" {
+			x.Problems = append(x.Problems, fmt.Sprintf("server %d at %s: %s", m.ID, m.Addr, why))
+		}
+	}
+	switch {
+	case !x.Formed, 2*most <= voters:
+		x.Health = noMajority
+	case len(x.Problems) > 0:
+		x.Health = degraded
+	}
+}
+
+// print prints what a member says about the cluster, and what the members say about
 // themselves.
-func printStatus(w io.Writer, s *cluster.Status, own []memberStatus) {
+func (x *clusterStatus) print(w io.Writer) error {
+	s := x.Status
 	if s.Formed {
 		fmt.Fprintf(w, "server %d is %s, in term %d at entry %d, zxid 0x%x, digest %s, cluster %v\n", s.ID, s.Role, s.Term, s.Index, s.Zxid, s.Digest, s.Cluster)
 	} else {
@@ -233,40 +434,39 @@ func printStatus(w io.Writer, s *cluster.Status, own []memberStatus) {
 		}
 		fmt.Fprintf(w, "server %d is in no cluster yet%s\n", s.ID, data)
 	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tVERSION\tSTATE")
 	for _, m := range membersOf(s) {
-		says := "does not answer"
-		if i := slices.IndexFunc(own, func(x memberStatus) bool { return x.ID == m.ID }); i >= 0 {
-			switch x := own[i]; {
-			case x.Cluster == 0:
-				says = "in no cluster yet"
-			case x.Cluster != s.Cluster:
-				says = fmt.Sprintf("%-10s at entry %d, belongs to cluster %v", x.Role, x.Index, x.Cluster)
-			default:
-				says = fmt.Sprintf("%-10s at entry %d", x.Role, x.Index)
-				if x.NoVote != "" {
-					says += ", " + x.NoVote
-				}
-			}
+		port, role, entry, version, vote := "-", "-", "-", "-", ""
+		if a := x.answerOf(m.ID); a != nil {
+			role, entry, vote = a.Role, strconv.FormatUint(a.Index, 10), a.NoVote
+			port, version = cmp.Or(a.ClientPort, a.SecurePort, "-"), cmp.Or(a.Version, "-")
 		}
-		if i := slices.IndexFunc(s.Differs, func(d cluster.Difference) bool { return d.ID == m.ID }); i >= 0 {
-			says += fmt.Sprintf(", its state differs at entry %d", s.Differs[i].Index)
-		}
-		fmt.Fprintf(w, "%-4d %-30s %s\n", m.ID, m.Addr, says)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
 	}
+	table.Flush() // an error shows again below
 	if s.Waiting != "" {
 		fmt.Fprintf(w, "reason: %s\n", strings.ReplaceAll(s.Waiting, "\n", "; "))
 	}
+	why := ""
+	if len(x.Problems) > 0 {
+		why = ": " + strings.Join(x.Problems, "; ")
+	}
+	_, err := fmt.Fprintf(w, "health: %s%s\n", x.Health, why)
+	return err
 }
 
 // memberStatus is what a member says about itself.
 type memberStatus struct {
 	ID      uint64            `json:"id"`
 	Role    string            `json:"role"`
+	Leader  uint64            `json:"leader"`
 	Cluster cluster.ClusterID `json:"cluster"`
 	Term    uint64            `json:"term"`
 	Index   uint64            `json:"index"`
 	Zxid    int64             `json:"zxid"`
 	NoVote  string            `json:"noVote,omitempty"`
+	cluster.About
 }
 
 // membersOf returns the members of the cluster that s is about, or is to be about.
@@ -299,7 +499,7 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 		if x == nil {
 			continue
 		}
-		all = append(all, memberStatus{x.ID, x.Role, x.Cluster, x.Term, x.Index, x.Zxid, x.NoVote})
+		all = append(all, memberStatus{x.ID, x.Role, x.Leader, x.Cluster, x.Term, x.Index, x.Zxid, x.NoVote, x.About})
 		if x.Cluster == s.Cluster && len(x.Differs) > 0 {
 			s.Differs = x.Differs
 		}
@@ -316,13 +516,13 @@ var errNotServing = errors.New("serves no clients at the moment, as when it has 
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers. The peer port of that server comes first.
-func peersOf(ctx context.Context, servers []string) ([]string, error) {
+func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]string, error) {
 	var before error
 	for late := time.After(startTime); ; {
 		var err error
 		for _, addr := range servers {
 			var peers []string
-			if peers, err = peersBy(ctx, addr); err == nil {
+			if peers, err = peersBy(ctx, dialer, addr); err == nil {
 				return peers, nil
 			}
 		}
@@ -344,10 +544,10 @@ func peersOf(ctx context.Context, servers []string) ([]string, error) {
 }
 
 // peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
-func peersBy(ctx context.Context, addr string) (peers []string, err error) {
+func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	nc, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	nc, err := dialer.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -366,6 +566,8 @@ func peersBy(ctx context.Context, addr string) (peers []string, err error) {
 	switch {
 	case err == io.EOF:
 		return nil, fmt.Errorf("%s %w", addr, errNotServing)
+	case errors.As(err, &connect.Hopeless{}):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}

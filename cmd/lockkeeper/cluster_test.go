@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,12 +43,12 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// ask runs a cluster command with --json, which must succeed.
+// ask runs a cluster command with --json, which must get an answer, however well the cluster is.
 func ask(t *testing.T, args ...string) cluster.Status {
 	t.Helper()
 	code, stdout, stderr := call(nil, append([]string{"cluster", "--json"}, args...)...)
 	var s cluster.Status
-	if code != exitOK || stderr != "" {
+	if code != exitOK && args[0] != "status" || stderr != "" {
 		t.Fatalf("cluster %v: %d %q", args, code, stderr)
 	}
 	if err := json.Unmarshal([]byte(stdout), &s); err != nil {
@@ -90,11 +91,27 @@ func TestClusterByClientPort(t *testing.T) {
 	to := ask(t, "status", "--server", all).Leader%3 + 1
 	ask(t, "transfer", fmt.Sprint(to), "--server", all)
 	waitFor(t, "another leader", func() bool { return ask(t, "status", "--server", all).Leader == to })
-	ask(t, "add", "2="+addrs[1], "--observer", "--server", all)
-	code, stdout, _ := call(nil, "cluster", "status", "--json", "--server", all)
-	var own struct{ Answers []memberStatus }
-	if err := json.Unmarshal([]byte(stdout), &own); code != exitOK || err != nil || len(own.Answers) != 3 || own.Answers[1].ID != 2 || own.Answers[1].Role != "observer" {
-		t.Errorf("%d %v %+v", code, err, own)
+	// The answer to a change shows what it has made of each member.
+	var own clusterStatus
+	answer := func(args ...string) {
+		t.Helper()
+		code, stdout, _ := call(nil, append([]string{"cluster", "--json", "--server", all}, args...)...)
+		own = clusterStatus{}
+		if err := json.Unmarshal([]byte(stdout), &own); code != exitOK || err != nil || len(own.Answers) != 3 {
+			t.Fatalf("%v: %d %v %q", args, code, err, stdout)
+		}
+	}
+	for range 3 {
+		if answer("add", "2="+addrs[1]); own.Answers[1].Role == "observer" {
+			t.Errorf("a new voter: %+v", own.Answers)
+		}
+		if answer("add", "2="+addrs[1], "--observer"); own.Answers[1].Role != "observer" {
+			t.Errorf("a new observer: %+v", own.Answers)
+		}
+	}
+	to = 4 - own.Leader // 1 or 3
+	if answer("transfer", fmt.Sprint(to)); own.Leader != to || own.Answers[to-1].Role != "leader" || own.Answers[3-to].Role != "follower" || own.Answers[1].Leader != to {
+		t.Errorf("a new leader: %+v", own.Answers)
 	}
 	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || s.Members[1].Voter {
 		t.Errorf("%+v", s)
@@ -105,10 +122,10 @@ func TestClusterByClientPort(t *testing.T) {
 	<-procs[0].done
 	waitFor(t, "read-only mode", func() bool {
 		code, stdout, _ := call(map[string]string{"LOCKKEEPER_SERVER": clients[1]}, "cluster", "status")
-		return code == exitOK && strings.HasPrefix(stdout, "server 2 is ")
+		return code == exitFault && strings.HasPrefix(stdout, "server 2 is ")
 	})
-	_, stdout, _ = call(nil, "cluster", "status", "--server", clients[1])
-	if lines := strings.Split(stdout, "\n"); len(lines) < 3 || !strings.HasSuffix(lines[1], " does not answer") || !strings.Contains(lines[2], " at entry ") {
+	_, stdout, _ := call(nil, "cluster", "status", "--server", clients[1])
+	if lines := strings.Split(stdout, "\n"); len(lines) != 6 || !strings.HasSuffix(lines[2], " does not answer") || !strings.Contains(lines[3], " "+clients[1]+" ") || !strings.HasPrefix(lines[4], "health: no majority: server 1 at ") {
 		t.Errorf("without server 1: %q", stdout)
 	}
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
@@ -173,9 +190,10 @@ func TestCluster(t *testing.T) {
 	}
 	waitFor(t, "the status with server 1 as the leader", func() bool {
 		code, stdout, _ := call(map[string]string{"LOCKKEEPER_CLUSTER_PEER": addrs[2]}, "cluster", "status")
-		if lines := strings.Split(stdout, "\n"); code == exitOK && len(lines) == 6 && strings.HasPrefix(lines[0], "server 3 is follower, in term ") &&
-			strings.HasPrefix(strings.Join(strings.Fields(lines[1]), " "), "1 "+addrs[0]+" leader at entry ") &&
-			strings.HasPrefix(strings.Join(strings.Fields(lines[4]), " "), "4 "+addrs[3]+" observer at entry ") {
+		if lines := strings.Split(stdout, "\n"); code == exitOK && len(lines) == 8 && strings.HasPrefix(lines[0], "server 3 is follower, in term ") &&
+			strings.HasPrefix(strings.Join(strings.Fields(lines[2]), " "), "1 "+addrs[0]+" "+one.addr+" leader ") &&
+			strings.HasPrefix(strings.Join(strings.Fields(lines[5]), " "), "4 "+addrs[3]+" "+four.addr+" observer ") &&
+			strings.HasSuffix(strings.Join(strings.Fields(lines[5]), " "), " "+lockkeeper.Version+" ok") && lines[6] == "health: ok" {
 			return true
 		}
 		t.Logf("%d %q", code, stdout)
@@ -249,7 +267,8 @@ func TestClusterForm(t *testing.T) {
 		return strings.Join(strings.Fields(strings.ReplaceAll(stdout, "\n", " | ")), " ")
 	}
 	procs := []*process{serve(1), serve(2)}
-	want := fmt.Sprintf("server 1 is in no cluster yet | 1 %s in no cluster yet | 2 %s in no cluster yet | 3 %s does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" |", addrs[0], addrs[1], addrs[2])
+	v := lockkeeper.Version
+	want := fmt.Sprintf("server 1 is in no cluster yet | ID PEER PORT CLIENT PORT ROLE ENTRY VERSION STATE | 1 %[1]s %[4]s looking 0 %[6]s in no cluster yet | 2 %[2]s %[5]s looking 0 %[6]s in no cluster yet | 3 %[3]s - - - - does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" | health: no majority: server 1 at %[1]s: in no cluster yet; server 2 at %[2]s: in no cluster yet; server 3 at %[3]s: does not answer |", addrs[0], addrs[1], addrs[2], client(1), client(2), v)
 	waitFor(t, want, func() bool { return status(1) == want })
 	waiting := ask(t, "status", "--peer", addrs[0])
 	if waiting.Formed || waiting.Cluster != 0 || len(waiting.Configured) != 3 || len(waiting.Members) != 0 || !strings.HasPrefix(waiting.Waiting, "waiting for server 3") {
@@ -319,8 +338,8 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	good := 6 - lead - bad
 	line := func(id, by uint64) string {
 		_, stdout, _ := call(nil, "cluster", "status", "--peer", peers[by])
-		if lines := strings.Split(stdout, "\n"); len(lines) == 5 {
-			return lines[id]
+		if lines := strings.Split(stdout, "\n"); len(lines) == 7 {
+			return lines[id+1]
 		}
 		return stdout
 	}
@@ -335,7 +354,7 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	if len(differs) != 1 || differs[0].ID != bad {
 		t.Fatalf("%+v", differs)
 	}
-	says := fmt.Sprintf(", its state differs at entry %d", differs[0].Index)
+	says := fmt.Sprintf("its state differs at entry %d", differs[0].Index)
 	for _, by := range []uint64{lead, good} {
 		if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (cluster.Difference{ID: bad, Index: differs[0].Index}) {
 			t.Errorf("asked server %d: %+v", by, s.Differs)
@@ -351,7 +370,7 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	other := open(bad, map[uint64]string{bad: peers[bad]})
 	waitFor(t, "the other cluster's leader", func() bool { return other.Status().Role == lockkeeper.RoleLeader })
 	for _, by := range []uint64{lead, good} {
-		if got, of := line(bad, by), servers[by].Status().Cluster; !strings.Contains(got, ", belongs to cluster "+other.Status().Cluster) || other.Status().Cluster == of {
+		if got, of := line(bad, by), servers[by].Status().Cluster; !strings.Contains(got, "belongs to cluster "+other.Status().Cluster) || other.Status().Cluster == of {
 			t.Errorf("asked server %d: %q", by, got)
 		}
 		if got := line(good, by); strings.Contains(got, "cluster") {
@@ -414,32 +433,123 @@ func TestClusterZooCfg(t *testing.T) {
 		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
 			t.Errorf("without a valid certificate: exit code %d", code)
 		}
+		if says := fmt.Sprintf("127.0.0.1:%d speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca\n", ports[0]); without == nil && !strings.HasSuffix(stderr, says) {
+			t.Errorf("without TLS: %q", stderr)
+		}
+	}
+}
+
+// TestPeerPortWithoutTLS: the command says so if a peer port does not speak TLS.
+func TestPeerPortWithoutTLS(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")
+	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
+	code, _, stderr := call(nil, "cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem"))
+	if oneError(t, stderr, peer+" does not speak TLS: ask it without --peer-tls-cert"); code != exitFault {
+		t.Errorf("exit code %d", code)
 	}
 }
 
 // TestPrintStatus: each member has a line with what is wrong with it.
 func TestPrintStatus(t *testing.T) {
-	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1", Voter: true}, {ID: 3, Addr: "c:1", Voter: true}, {ID: 4, Addr: "d:1"}}
+	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1"}, {ID: 5, Addr: "e:1"}, {ID: 6, Addr: "f:1"}}
 	for want, s := range map[string]*cluster.Status{
 		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
-1    a:1                            leader     at entry 9
-2    b:1                            in no cluster yet
-3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
-4    d:1                            does not answer, its state differs at entry 8
-5    e:1                            observer   at entry 9, waits for its vote
-`: {ID: 1, Role: "leader", Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: append(members[:4:4], cluster.MemberInfo{ID: 5, Addr: "e:1"}), Differs: []cluster.Difference{{ID: 4, Index: 8}}},
+ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
+1   a:1        a:2          leader    9      0.2      ok
+2   b:1        b:2          looking   0      0.2      in no cluster yet
+3   c:1        -            follower  7      -        belongs to cluster 00000000000000bb
+4   d:1        -            -         -      -        does not answer, its state differs at entry 8
+5   e:1        -            follower  8      0.2      serves no clients
+6   f:1        f:2          observer  9      0.2      waits for its vote
+health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients
+`: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
-1    a:1                            leader     at entry 9, belongs to cluster 00000000000000aa
-2    b:1                            in no cluster yet
-3    c:1                            follower   at entry 7, belongs to cluster 00000000000000bb
-4    d:1                            does not answer
+ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
+1   a:1        a:2          leader    9      0.2      belongs to cluster 00000000000000aa
+2   b:1        b:2          looking   0      0.2      in no cluster yet
+3   c:1        -            follower  7      -        belongs to cluster 00000000000000bb
+4   d:1        -            -         -      -        does not answer
+5   e:1        -            follower  8      0.2      belongs to cluster 00000000000000aa
 reason: one; two
-`: {ID: 2, Role: "looking", Data: true, Configured: members, Members: members[:1], Waiting: "one\ntwo"},
+health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer; server 5 at e:1: belongs to cluster 00000000000000aa
+`: {ID: 2, Role: "looking", Data: true, Configured: members[:5], Members: members[:1], Waiting: "one\ntwo"},
 	} {
+		x := clusterStatus{Status: s, Answers: []memberStatus{
+			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: cluster.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3"}},
+			{ID: 2, Role: "looking", About: cluster.About{Version: "0.2", SecurePort: "b:2"}},
+			{ID: 3, Role: "follower", Leader: 1, Cluster: 0xbb, Index: 7},
+			{ID: 5, Role: "follower", Leader: 1, Cluster: 0xaa, Index: 8, About: cluster.About{Version: "0.2"}},
+			{ID: 6, Role: "observer", Leader: 1, Cluster: 0xaa, Index: 9, NoVote: "waits for its vote", About: cluster.About{Version: "0.2", Serving: true, ClientPort: "f:2"}},
+		}}
+		x.judge()
 		var b strings.Builder
-		printStatus(&b, s, []memberStatus{{ID: 1, Role: "leader", Cluster: 0xaa, Index: 9}, {ID: 2, Role: "looking"}, {ID: 3, Role: "follower", Cluster: 0xbb, Index: 7}, {ID: 5, Role: "observer", Cluster: 0xaa, Index: 9, NoVote: "waits for its vote"}})
+		check1(t, x.print(&b))
 		if b.String() != want {
 			t.Errorf("%s\nnot\n%s", b.String(), want)
 		}
+	}
+}
+
+// TestHealth: a cluster is well if all members are, and has a majority if enough voters follow
+// the same leader, whether that one answers or not.
+func TestHealth(t *testing.T) {
+	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1", Voter: true}, {ID: 3, Addr: "c:1", Voter: true}, {ID: 4, Addr: "d:1"}}
+	follows := func(id, leader uint64) memberStatus {
+		return memberStatus{ID: id, Leader: leader, Cluster: 1, About: cluster.About{Serving: leader != 0}}
+	}
+	for name, x := range map[string]struct {
+		answers []memberStatus
+		want    health
+	}{
+		"all":                      {[]memberStatus{follows(1, 1), follows(2, 1), follows(3, 1), follows(4, 1)}, healthy},
+		"without the observer":     {[]memberStatus{follows(1, 1), follows(2, 1), follows(3, 1)}, degraded},
+		"without a follower":       {[]memberStatus{follows(1, 1), follows(2, 1), follows(4, 1)}, degraded},
+		"without the leader":       {[]memberStatus{follows(2, 1), follows(3, 1), follows(4, 1)}, degraded},
+		"one does not follow":      {[]memberStatus{follows(1, 1), follows(2, 1), follows(3, 0), follows(4, 1)}, degraded},
+		"a voter and the observer": {[]memberStatus{follows(1, 1), follows(4, 1)}, noMajority},
+		"two leaders":              {[]memberStatus{follows(1, 1), follows(2, 3), follows(4, 1)}, noMajority},
+		"no leader":                {[]memberStatus{follows(1, 0), follows(2, 0), follows(3, 0), follows(4, 0)}, noMajority},
+		"nobody":                   {nil, noMajority},
+	} {
+		s := clusterStatus{Status: &cluster.Status{Cluster: 1, Formed: true, Members: members}, Answers: x.answers}
+		s.judge()
+		if s.Health != x.want || (len(s.Problems) == 0) != (x.want == healthy) {
+			t.Errorf("%s: %s, %q", name, s.Health, s.Problems)
+		}
+	}
+}
+
+// TestStatusFields: the help of cluster status names every field of its JSON.
+func TestStatusFields(t *testing.T) {
+	b, err := json.Marshal(&clusterStatus{
+		Status:  &cluster.Status{Members: []cluster.MemberInfo{{}}, Configured: []cluster.MemberInfo{{}}, Waiting: "x", Differs: []cluster.Difference{{}}},
+		Answers: []memberStatus{{}},
+	})
+	check1(t, err)
+	fields := regexp.MustCompile(`"(\w+)":`).FindAllSubmatch(b, -1)
+	if len(fields) < 30 {
+		t.Errorf("%s", b)
+	}
+	for _, f := range fields {
+		if !regexp.MustCompile(`\b` + string(f[1]) + `\b`).MatchString(statusHelp[strings.Index(statusHelp, "The JSON"):]) {
+			t.Errorf("the help does not name %s", f[1])
+		}
+	}
+}
+
+// TestStatusOfPorts: a client port that is open on all addresses has the host of the peer port
+// in the status, so that other machines can use it.
+func TestStatusOfPorts(t *testing.T) {
+	t.Parallel()
+	peer := fmt.Sprintf("localhost:%d", testkit.Port(t))
+	all := start(t, nil, "serve", "--memory", "--listen", ":0", "--peers", "1="+peer).waitReady()
+	_, port, err := net.SplitHostPort(all.addr)
+	check1(t, err)
+	s := ask(t, "status", "--peer", peer)
+	if want := (cluster.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port}); s.About != want {
+		t.Errorf("%+v, not %+v", s.About, want)
 	}
 }

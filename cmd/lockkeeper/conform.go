@@ -33,12 +33,13 @@ type conformOptions struct {
 	junit                    string
 	json, list               bool
 	against                  against
+	tls                      clientTLS
 }
 
 func conformCommand() *cobra.Command {
 	var o conformOptions
 	c := &cobra.Command{
-		Use:   "conform HOST:PORT",
+		Use:   "conform HOST[:PORT]",
 		Short: "Compare a server's behaviour with ZooKeeper's, or with another server's",
 		Long: `Check byte by byte whether a server behaves as ZooKeeper does, and print each
 difference with the exchange that shows it. The exit code is 1 if there is one.
@@ -63,7 +64,7 @@ difference is printed with a short sequence of requests that shows it.`,
   lockkeeper conform --against zookeeper:2181 127.0.0.1:2181 --ops 50000`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 && !o.list {
-				return errors.New("conform takes one endpoint, HOST:PORT")
+				return errors.New("conform takes one endpoint, HOST[:PORT]")
 			}
 			return nil
 		},
@@ -86,9 +87,11 @@ difference is printed with a short sequence of requests that shows it.`,
 		f.StringVar(&o.Super, "super", "", "the super user of the server, or of both, as `USER:PASSWORD`")
 		f.StringVar(&o.without, "without", "", fmt.Sprintf("`FEATURES` that the server does not have, separated by commas: %s; with --against: %s", join(conform.Features()), join(differ.Features)))
 		f.BoolVar(&o.json, "json", false, "print JSON")
+		o.tls.define(f)
 		f.StringVar(&o.junit, "junit", "", "`FILE` to write a JUnit report of the checks to. It may have the password of --super, so only you may read it")
 	})
 	completeFiles(c, "junit")
+	o.tls.complete(c)
 	completeWith(c, "group", groupsOf(conform.Checks())...)
 	return c
 }
@@ -102,7 +105,8 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		}
 		return nil
 	}
-	if err := checkServer(args[0]); err != nil {
+	server, err := oneServer(args[0])
+	if err != nil {
 		return usageError{err}
 	}
 	if err := needPositive(flags, "timeout"); err != nil {
@@ -114,10 +118,13 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	case o.ReapWithin < 0:
 		return badFlag(flags, "reap-within", "it must not be negative")
 	}
-	if o.against.addr != "" {
-		return o.against.run(flags, args[0], o, stdout, stderr)
+	dialer, err := o.tls.dialer(flags)
+	if err != nil {
+		return err
 	}
-	var err error
+	if o.against.addr != "" {
+		return o.against.run(flags, server, dialer, o, stdout, stderr)
+	}
 	if o.Run, err = regexp.Compile(o.pattern); err != nil {
 		return badFlag(flags, "run", "%w", err)
 	}
@@ -132,9 +139,7 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	if o.Without, err = choose(flags, "without", conform.Features()); err != nil {
 		return err
 	}
-	o.Dial = func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", args[0])
-	}
+	o.Dial = func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", server) }
 	shown := progress{w: stderr, terminal: isTerminal(stderr)}
 	o.Progress = func(done, of int, r *conform.Result) {
 		shown.show(fmt.Sprintf("%d/%d %s %s", done, of, r.Status, r.Name), r.Status == conform.Failed || done%50 == 0 || done == of)
@@ -142,15 +147,17 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
 	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
+	if err := dialer.Check(ctx, server); err != nil {
+		return err
+	}
+	ctx, why := untilHopeless(ctx, dialer)
 	report, err := conform.Run(ctx, o.Options)
 	shown.clear()
-	switch {
+	switch err = why(err); {
 	case err != nil:
 		return err
-	case ctx.Err() != nil && report.Left != "":
-		return fmt.Errorf("interrupted; left behind: %s", report.Left)
 	case ctx.Err() != nil:
-		return errors.New("interrupted")
+		return interrupted(report)
 	}
 	write := report.WriteText
 	if o.json {
@@ -168,6 +175,16 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		return fmt.Errorf("%w in %d checks", errDiffers, report.Count(conform.Failed))
 	}
 	return nil
+}
+
+// interrupted is the error of a run that a signal has ended.
+func interrupted(r *conform.Report) error {
+	left := ""
+	if r.Left != "" {
+		left = "; left behind: " + r.Left
+	}
+	return fmt.Errorf("interrupted: %d of %d checks were not run, %d passed, %d failed%s",
+		r.Count(conform.NotRun), len(r.Results), r.Count(conform.Passed), r.Count(conform.Failed), left)
 }
 
 // choose parses the list in a flag. Each item must be one of known.
@@ -237,8 +254,8 @@ func (p *progress) clear() {
 
 // isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	if !ok {
+	file := asFile(w)
+	if file == nil {
 		return false
 	}
 	info, err := file.Stat()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -68,7 +69,7 @@ func TestConformUsage(t *testing.T) {
 	}{
 		{"", "one endpoint"},
 		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
-		{"127.0.0.1", "missing port"},
+		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
 		{"127.0.0.1:1 --run (", "missing closing )"},
@@ -99,8 +100,15 @@ func TestConformInterrupted(t *testing.T) {
 	if code := p.exit(); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
-	if last := p.lines()[len(p.lines())-1]; last != "lockkeeper: interrupted" {
-		t.Errorf("it says %q", last)
+	last := p.lines()[len(p.lines())-1]
+	var cut, of, passed, failed int
+	if n, err := fmt.Sscanf(last, "lockkeeper: interrupted: %d of %d checks were not run, %d passed, %d failed", &cut, &of, &passed, &failed); n != 4 || cut < 1 || cut >= of || failed != 0 {
+		t.Errorf("it says %q, %v", last, err)
+	}
+	for _, line := range p.lines() { // progress, too, counts nothing as failed
+		if strings.Contains(line, " failed ") && line != last {
+			t.Errorf("progress says %q", line)
+		}
 	}
 	var r proto.ChildrenReply
 	if _, err := server.connect().Call(proto.OpGetChildren, &proto.PathWatch{Path: "/"}, &r); err != nil || len(r.Names) != 1 {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/locks"
 	"github.com/lockkeeper/lockkeeper/internal/lockscan"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -25,6 +26,7 @@ import (
 // lockOptions are the flags of all lock commands.
 type lockOptions struct {
 	servers, auth string
+	tls           clientTLS
 
 	// Of those that look at locks:
 	json, all bool
@@ -46,9 +48,11 @@ recognised by the names of their znodes.`,
 	}
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Servers", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, `HOST:PORT,...`")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, "+serverUsage+"; locks are below PATH")
 		f.StringVar(&o.auth, "auth", "", "identify with a scheme of ZooKeeper's ACLs, as `SCHEME:IDENTITY`, for example digest:user:password")
+		o.tls.define(f)
 	})
+	o.tls.complete(c)
 	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), guardCommand(), becomeCommand())
 	return c
 }
@@ -56,7 +60,7 @@ recognised by the names of their znodes.`,
 // looks defines the flags of a command that looks at locks.
 func (o *lockOptions) looks(c *cobra.Command) {
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.ValidArgsFunction = completeLive(1, o.paths)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
@@ -97,24 +101,44 @@ func interruptible() (context.Context, context.CancelFunc) {
 type look struct {
 	*lockscan.Scanner
 	servers []string
+	dialer  *connect.Dialer
 	words   *lockscan.Words
+}
+
+// ask asks the servers for these words.
+func (s *look) ask(ctx context.Context, words ...string) {
+	s.words = lockscan.Ask(ctx, s.dialer, s.servers, words...)
+}
+
+// target is where the flags say that the locks are.
+type target struct {
+	servers []string
+	chroot  string
+	options lockscan.Options
+}
+
+func (o *lockOptions) target(flags *pflag.FlagSet) (t target, err error) {
+	if t.servers, t.chroot, err = serversIn(flags, "server"); err != nil {
+		return t, err
+	}
+	if t.options.Auth, err = o.identify(flags); err != nil {
+		return t, err
+	}
+	t.options.Dialer, err = o.tls.dialer(flags)
+	return t, err
 }
 
 // open connects to the servers.
 func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet) (*look, error) {
-	servers, err := serverList(flags, "server")
+	t, err := o.target(flags)
 	if err != nil {
 		return nil, err
 	}
-	auth, err := o.identify(flags)
+	s, err := lockscan.Start(ctx, t.servers, t.chroot, t.options)
 	if err != nil {
 		return nil, err
 	}
-	s, err := lockscan.Start(ctx, servers, auth)
-	if err != nil {
-		return nil, err
-	}
-	return &look{Scanner: s, servers: servers}, nil
+	return &look{Scanner: s, servers: t.servers, dialer: t.options.Dialer}, nil
 }
 
 // waited explains why a command ends when ctx has ended.
@@ -158,7 +182,7 @@ standard input. The exit code is 1 if the lock was not broken.`,
 		},
 	}
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
+	c.ValidArgsFunction = completeLive(1, o.held)
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
@@ -207,7 +231,7 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 	if err != nil {
 		return o.waited(connecting, err)
 	}
-	s.words = lockscan.Ask(connecting, s.servers, "cons")
+	s.ask(connecting, "cons")
 	out := c.OutOrStdout()
 	fmt.Fprintf(out, "This deletes %s, version %d,\n  by which %s %s %s, with token %d, since %s.\n", victim.Path, victim.Version, s.who(victim),
 		holdsOrWaits(l, victim), l.Path, victim.Token, clock(victim.Since))
@@ -222,6 +246,9 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 		}
 		fmt.Fprintln(out, "The holder is not stopped: it goes on believing that it holds the lock, and what the\nlock protects is safe only if it refuses this token from now on.")
 	}
+	if written, ok := out.(*output); ok && written.Err() != nil {
+		return fmt.Errorf("nothing was deleted: %w", written.Err())
+	}
 	if !yes {
 		fmt.Fprint(out, "Break it? Type yes: ")
 		answer, err := readLine(ctx, c.InOrStdin())
@@ -235,7 +262,7 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 			return errors.New("nothing was deleted, since the answer was not yes")
 		}
 	}
-	switch err := s.Conn().Delete(victim.Path, victim.Version); {
+	switch err := s.Conn().Delete(s.Full(victim.Path), victim.Version); {
 	case errors.Is(err, zk.ErrNoNode):
 		return fmt.Errorf("nothing was deleted: %s was released in the meantime", victim.Path)
 	case errors.Is(err, zk.ErrBadVersion):
@@ -271,7 +298,10 @@ func (s *look) victim(ctx context.Context, at string, token int64) (*locks.Lock,
 	if err := s.Scan(ctx, at, false); err != nil {
 		return nil, nil, err
 	}
-	found := s.Locks(true)
+	found, err := s.described(ctx, true)
+	if err != nil {
+		return nil, nil, err
+	}
 	if i := slices.IndexFunc(found, func(l locks.Lock) bool { return l.Path == at }); i >= 0 {
 		c, err := holder(&found[i], token)
 		return &found[i], c, err
@@ -333,15 +363,22 @@ func holdsOrWaits(l *locks.Lock, c *locks.Contender) string {
 	return "waits for"
 }
 
-// who names the session of an entry, and its client if the servers tell.
+// who names the session of an entry, and its client if the servers or its data tell.
 func (s *look) who(c *locks.Contender) string {
-	switch client, ok := s.words.Clients[c.Session]; {
-	case c.Session == 0:
+	if c.Session == 0 {
 		return "nobody (the znode is not ephemeral)"
-	case ok:
-		return fmt.Sprintf("session %s (client %s)", locks.ID(c.Session), client.Addr)
 	}
-	return "session " + locks.ID(c.Session)
+	var about []string
+	if client, ok := s.words.Clients[c.Session]; ok {
+		about = append(about, "client "+client.Addr)
+	}
+	if c.Data != "" {
+		about = append(about, "data "+c.Data)
+	}
+	if len(about) == 0 {
+		return "session " + locks.ID(c.Session)
+	}
+	return fmt.Sprintf("session %s (%s)", locks.ID(c.Session), strings.Join(about, ", "))
 }
 
 // clock formats a time in ms since the epoch.

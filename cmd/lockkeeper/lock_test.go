@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -327,7 +328,7 @@ func TestLockCheck(t *testing.T) {
 		t.Errorf("%d %q", code, stdout)
 	}
 	oneError(t, stderr, "there are 2 problems")
-	if code, stdout, stderr := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr(), "/b"); code != exitOK || stdout != "" || stderr != "" {
+	if code, stdout, stderr := call(nil, "lock", "check", "--settle", "0s", "--server", s.Addr(), "/b"); code != exitOK || stdout != "checked 1 queue, nothing wrong\n" || stderr != "" {
 		t.Errorf("%d %q %q", code, stdout, stderr)
 	}
 }
@@ -351,15 +352,179 @@ func TestLockCheckCounts(t *testing.T) {
 	}
 }
 
+// TestLockCheckLooks: lock check says how many queues it has checked, and exits with 0 only if it
+// has looked at everything.
+func TestLockCheckLooks(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "srvr")
+	conn := client(t, s.Addr())
+	check := func(want int, says ...string) {
+		t.Helper()
+		args := "lock check --settle 0s --server " + s.Addr()
+		code, out := shell(t, args+says[0])
+		if code != want {
+			t.Errorf("exit code %d, want %d: %s", code, want, out)
+		}
+		for _, text := range says[1:] {
+			if !strings.Contains(out, text) {
+				t.Errorf("%s: %q is not in %s", says[0], text, out)
+			}
+		}
+	}
+	check(exitOK, "", "checked 0 queues, nothing wrong\n")
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	check(exitOK, "", "checked 1 queue, nothing wrong\n") // nobody waits, so no watch is needed
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	check(exitFault, "", "not checked: what clients of "+s.Addr()+" watch: the server does not allow wchp", "checked 1 queue, but not everything; nothing is wrong with the rest")
+	check(exitFault, " --json", `"queues":1`, `"complete":false`, "does not allow wchp")
+	check(exitOK, " --no-watches", "checked 1 queue, nothing wrong\n")
+	check(exitOK, " --no-watches --json", `"queues":1`, `"complete":true`)
+	_, err := conn.Create("/secret", nil, 0, zk.DigestACL(zk.PermAll, "user", "password"))
+	check1(t, err)
+	check(exitFault, " --no-watches", "no permission to read all of /secret", "checked 1 queue, but not everything")
+	node(t, conn, "/b/lock-", zk.FlagSequence)
+	check(exitProblems, " --no-watches", "no permission to read all of /secret", "orphan /b: ", "there is a problem with locks")
+
+	// The client of another server that is not listed.
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
+	conn = client(t, c.Server(1).Addr())
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	_, _, _, err = conn.GetW("/a/lock-0000000000")
+	check1(t, err)
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()); code != exitFault || !strings.Contains(out, "--server does not list their servers") {
+		t.Errorf("%d\n%s", code, out)
+	}
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()+","+c.Server(1).Addr()); code != exitOK || !strings.Contains(out, "checked 1 queue, nothing wrong") {
+		t.Errorf("%d\n%s", code, out)
+	}
+}
+
+// TestLockLsWatchesNothing: --watch says when nothing is held.
+func TestLockLsWatchesNothing(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons")
+	conn := client(t, s.Addr())
+	cmd := exec.Command(binary, "lock", "ls", "--watch", "--server", s.Addr(), "/a")
+	pipe, err := cmd.StdoutPipe()
+	check1(t, err)
+	p := startCmd(t, cmd)
+	lines := bufio.NewScanner(pipe)
+	expect := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), want) {
+				return
+			}
+		}
+		t.Fatalf("never %q: %v %q", want, lines.Err(), p.lines())
+	}
+	expect("nobody holds a lock at /a or below")
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	expect("/a (mutex)")
+	check1(t, conn.Delete("/a/lock-0000000000", -1))
+	expect("nobody holds a lock at /a or below")
+}
+
+// TestLockData: the data of holders, by which many clients say who they are, is shown, bounded and
+// escaped.
+func TestLockData(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons", "dump")
+	conn := client(t, s.Addr())
+	hold := func(dir, data string, acl []zk.ACL) {
+		t.Helper()
+		_, err := conn.Create(dir, nil, 0, zk.WorldACL(zk.PermAll))
+		check1(t, err)
+		_, err = conn.Create(dir+"/_c_0123456789abcdef0123456789abcdef-lock-", []byte(data), zk.FlagEphemeral|zk.FlagSequence, acl)
+		check1(t, err)
+	}
+	all := zk.WorldACL(zk.PermAll)
+	hold("/a", "host-1 pid 7", all)
+	hold("/b", "\x1b[2J\n"+strings.Repeat("x", 200), all)
+	hold("/c", "", all)
+	hold("/d", strings.Repeat("x", 5000), all)
+	hold("/e", "secret", zk.DigestACL(zk.PermAll, "user", "password"))
+	wants := []string{"host-1 pid 7", `\x1b[2J\n` + strings.Repeat("x", 95) + "…", "", "(5000 bytes)"} // the Stat of the last one may not be read
+	code, stdout, _ := call(nil, "lock", "ls", "--server", s.Addr())
+	lines := strings.Split(stdout, "\n")
+	if code != exitOK || !strings.HasSuffix(lines[0], "ENDS IN  DATA") {
+		t.Fatalf("%d\n%s", code, stdout)
+	}
+	l := lsJSON(t, s.Addr())
+	if len(l.Locks) != len(wants) || !slices.Equal(l.Unreadable, []string{"/e"}) {
+		t.Errorf("got %+v", l)
+	}
+	for i, want := range wants {
+		if got := l.Locks[i].Holders[0].Data; got != want {
+			t.Errorf("%s: %q", l.Locks[i].Path, got)
+		}
+		if line := lines[2+2*i]; !strings.HasSuffix(line, "  "+cmp.Or(want, "-")) {
+			t.Errorf("%s: %q", l.Locks[i].Path, line)
+		}
+	}
+	if _, out := shell(t, "lock break --server "+s.Addr()+" /a </dev/null"); !strings.Contains(out, ", data host-1 pid 7) holds /a") {
+		t.Error(out)
+	}
+	if _, out := shell(t, "lock run --timeout 1s --server "+s.Addr()+" /a -- true"); !strings.Contains(out, ", data host-1 pid 7) has held it") {
+		t.Error(out)
+	}
+}
+
+// TestLockOdd: lock run waits behind entries of no known library, and says so; lock ls shows
+// them, lock check finds those that stay, and lock break removes them.
+func TestLockOdd(t *testing.T) {
+	t.Parallel()
+	s := lockServer(t, "cons", "dump", "wchp")
+	conn := client(t, s.Addr())
+	ls := func() string {
+		t.Helper()
+		_, out := shell(t, "lock ls --server "+s.Addr())
+		return out
+	}
+	for _, c := range []struct {
+		name   string
+		flags  int32
+		says   string
+		orphan bool
+	}{
+		{"lock-", zk.FlagSequence, "lock-0000000000, since ", true},
+		{"x-lock-", zk.FlagSequence | zk.FlagEphemeral, "x-lock-0000000000, of session " + locks.ID(conn.SessionID()) + " (client 127.0.0.1:", false},
+		{"01234567-89ab-cdef-0123-456789abcdef-lock-", zk.FlagSequence | zk.FlagEphemeral, "no known library makes such names", false},
+	} {
+		node(t, conn, "/odd/"+c.name, c.flags)
+		node(t, conn, "/odd/n-", zk.FlagSequence|zk.FlagEphemeral) // of something else
+		at := "/odd/" + c.name + "0000000000"
+		code, out := shell(t, "lock run --server "+s.Addr()+" --timeout 1s /odd -- true")
+		if code != exitNotHeld || !strings.Contains(out, "waiting for /odd: first in its queue is "+c.name+"0000000000, ") || !strings.Contains(out, c.says) ||
+			!strings.Contains(out, "/odd was not free within 1s; first in its queue is "+c.name+"0000000000: ") {
+			t.Errorf("%s: %d\n%s", c.name, code, out)
+		}
+		if code, out := shell(t, "lock run --server "+s.Addr()+" --try /odd -- true"); code != exitNotHeld || !strings.Contains(out, "first in its queue is "+c.name+"0000000000: ") {
+			t.Errorf("%s: --try: %d\n%s", c.name, code, out)
+		}
+		if out := ls(); !strings.Contains(out, "/odd (mutex)\n  holds") || strings.Count(out, "\n") != 3 {
+			t.Errorf("%s: lock ls\n%s", c.name, out)
+		}
+		if code, out := shell(t, "lock check --settle 0s --server "+s.Addr()); (code == exitProblems) != c.orphan || strings.Contains(out, "orphan /odd: ") != c.orphan {
+			t.Errorf("%s: lock check: %d\n%s", c.name, code, out)
+		}
+		if code, out := shell(t, "lock break --yes --server "+s.Addr()+" /odd"); code != exitOK || !strings.Contains(out, "Deleted "+at+".") {
+			t.Errorf("%s: lock break: %d\n%s", c.name, code, out)
+		}
+		check1(t, conn.Delete("/odd/n-0000000001", -1))
+		check1(t, conn.Delete("/odd", -1))
+	}
+}
+
 func TestLockUsage(t *testing.T) {
 	t.Parallel()
 	for args, says := range map[string]string{
-		"lock":                         "no command given",
 		"lock list":                    `"lock list"`,
 		"lock ls a b":                  "usage: lockkeeper lock ls",
 		"lock ls a":                    `"a" is not the path of a znode`,
 		"lock ls /a/":                  `"/a/" is not the path of a znode`,
-		"lock ls --server a":           "--server: ",
+		"lock ls --server a:b":         "--server: ",
 		"lock ls --server=":            "--server: no server given",
 		"lock ls --auth digest":        "--auth: it must be SCHEME:IDENTITY",
 		"lock break":                   "usage: lockkeeper lock break",

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockkeeper/lockkeeper/internal/locks"
-	"github.com/lockkeeper/lockkeeper/internal/lockscan"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -20,6 +19,7 @@ const exitProblems = 3
 
 func (o *lockOptions) checkCommand() *cobra.Command {
 	var settle time.Duration
+	noWatches := false
 	c := &cobra.Command{
 		Use:   "check [PATH]",
 		Short: "Look for orphans, for clients that wait in vain, and for deadlocks",
@@ -35,13 +35,14 @@ func (o *lockOptions) checkCommand() *cobra.Command {
 What a client watches is known only if the servers allow the four-letter word wchp.
 Unless --server lists all servers, they must allow cons too. If they allow only wchs,
 just the number of watches is compared, and --server must list all servers. wchp is
-slow on a server with very many watches.
+slow on a server with very many watches. With --no-watches, no server needs to allow
+a word, and a client that waits without a watch is not found.
 
 Clients go on working while the locks are read, so a problem counts only if a second
 look finds it again.
 
-The exit code is 0 if there is no problem, 3 if there is one, 1 if the locks could
-not be read, and 2 if the command line is wrong.`,
+The exit code is 0 if everything was looked at and there is no problem, 3 if there is
+one, 1 if something could not be looked at, and 2 if the command line is wrong.`,
 		Example: `  lockkeeper lock check --server a:2181,b:2181,c:2181
   lockkeeper lock check /locks || alert`,
 		Args: oneRoot,
@@ -52,11 +53,12 @@ not be read, and 2 if the command line is wrong.`,
 			if settle < 0 {
 				return badFlag(c.Flags(), "settle", "it must not be negative")
 			}
-			return o.check(c, rootOf(args), settle)
+			return o.check(c, rootOf(args), settle, !noWatches)
 		},
 	}
 	o.looks(c)
 	c.Flags().DurationVar(&settle, "settle", 2*time.Second, "how long to wait between the two looks")
+	c.Flags().BoolVar(&noWatches, "no-watches", false, "do not look at what clients watch")
 	return c
 }
 
@@ -69,7 +71,7 @@ type finding struct {
 	Text    string      `json:"text"`
 }
 
-func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration) error {
+func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration, watches bool) error {
 	if err := lockPath(root); err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration)
 		return o.waited(ctx, err)
 	}
 	defer s.Close()
-	problems, err := s.problems(ctx, root)
+	problems, err := s.problems(ctx, root, watches)
 	if err == nil && len(problems) > 0 {
 		timer := time.NewTimer(settle)
 		defer timer.Stop()
@@ -92,7 +94,7 @@ func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration)
 			return o.waited(ctx, ctx.Err())
 		}
 		first := problems
-		problems, err = s.problems(ctx, root)
+		problems, err = s.problems(ctx, root, watches)
 		problems = slices.DeleteFunc(problems, func(p locks.Problem) bool {
 			return !slices.ContainsFunc(first, func(q locks.Problem) bool { return p.Same(&q) })
 		})
@@ -111,17 +113,23 @@ func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration)
 		}
 		findings = append(findings, f)
 	}
-	stdout, notes := c.OutOrStdout(), s.unknown(len(s.Locks(false)) > 0)
+	stdout, all := c.OutOrStdout(), s.Locks(false)
+	notes, complete := s.unknown(all, watches)
 	if o.json {
 		err = json.NewEncoder(stdout).Encode(struct {
+			Queues   int       `json:"queues"` // that were checked
 			Problems []finding `json:"problems"`
 			Notes    []string  `json:"notes,omitempty"`
-		}{findings, notes})
+			Complete bool      `json:"complete"` // everything was looked at
+		}{len(all), findings, notes, complete})
 	} else {
 		for _, f := range findings {
 			if _, err = fmt.Fprintf(stdout, "%s %s: %s\n", f.Problem, f.Path, f.Text); err != nil {
 				break
 			}
+		}
+		if err == nil && harmful == 0 && complete {
+			_, err = fmt.Fprintf(stdout, "checked %s, nothing wrong\n", queues(len(all)))
 		}
 		for _, note := range notes {
 			fmt.Fprintf(c.ErrOrStderr(), "lockkeeper: %s\n", note)
@@ -134,22 +142,34 @@ func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration)
 		return &exitError{exitProblems, errors.New("there is a problem with locks")}
 	case harmful > 1:
 		return &exitError{exitProblems, fmt.Errorf("there are %d problems with locks", harmful)}
+	case !complete:
+		return fmt.Errorf("checked %s, but not everything; nothing is wrong with the rest", queues(len(all)))
 	}
 	return nil
 }
 
-// problems reads the locks and what clients watch.
-func (s *look) problems(ctx context.Context, root string) ([]locks.Problem, error) {
+func queues(n int) string {
+	if n == 1 {
+		return "1 queue"
+	}
+	return fmt.Sprintf("%d queues", n)
+}
+
+// problems reads the locks and, if wanted, what clients watch.
+func (s *look) problems(ctx context.Context, root string, watches bool) ([]locks.Problem, error) {
 	if err := s.Scan(ctx, root, false); err != nil {
 		return nil, err
 	}
 	all := s.Locks(false)
-	s.words = lockscan.Ask(ctx, s.servers, "cons", "wchp", "wchs")
+	if !watches {
+		return locks.Check(all, nil), nil
+	}
+	s.ask(ctx, "cons", "wchp", "wchs")
 	if config, _, err := s.Conn().Get(znode.ConfigPath); err == nil {
 		s.words.KnowMembers(string(config), len(s.servers))
 	}
-	problems := locks.Check(all, s.words.Watched)
-	if !s.words.Complete("wchp") && s.words.Complete("wchs") {
+	problems := locks.Check(all, s.watched)
+	if s.counted() {
 		if waiting := locks.Watchers(all); s.words.Total < waiting {
 			problems = append(problems, locks.Problem{Fault: locks.Unwatched, Path: root, Harm: true,
 				Text: fmt.Sprintf("%d znodes wait in queues, but all servers together have only %d watches", waiting, s.words.Total)})
@@ -158,15 +178,30 @@ func (s *look) problems(ctx context.Context, root string) ([]locks.Problem, erro
 	return problems, nil
 }
 
-// unknown says what could not be checked.
-func (s *look) unknown(locked bool) (notes []string) {
+func (s *look) watched(session int64) ([]string, bool) { return s.Watched(s.words, session) }
+
+// counted reports whether only the number of watches is known.
+func (s *look) counted() bool { return !s.words.Complete("wchp") && s.words.Complete("wchs") }
+
+// unknown says what could not be looked at. The rest is complete if nothing says more than that
+// watches were only counted.
+func (s *look) unknown(all []locks.Lock, watches bool) (notes []string, complete bool) {
 	for _, at := range s.Unreadable() {
 		notes = append(notes, fmt.Sprintf("not checked: no permission to read all of %s", at))
 	}
-	for _, e := range s.words.Refused["wchp"] {
-		if locked {
-			notes = append(notes, fmt.Sprintf("not checked: what clients of %s watch: %v", e.Server, e.Err))
-		}
+	complete = len(notes) == 0
+	unseen := 0
+	if watches {
+		unseen = locks.Unseen(all, s.watched)
 	}
-	return notes
+	if unseen == 0 {
+		return notes, complete
+	}
+	for _, e := range s.words.Refused["wchp"] {
+		notes = append(notes, fmt.Sprintf("not checked: what clients of %s watch: %v", e.Server, e.Err))
+	}
+	if len(s.words.Refused["wchp"]) == 0 {
+		notes = append(notes, "not checked: what some of those who wait watch: --server does not list their servers, or these do not allow cons")
+	}
+	return notes, complete && s.counted()
 }

@@ -30,7 +30,10 @@ If servers are configured to answer four-letter words (4lw.commands.whitelist), 
 shown: the addresses of clients, from cons, which each server answers for its own
 clients; and the time, in whole seconds, at which a session ends if it stays silent,
 from dump, which only the leader knows. So give all servers with --server. What no
-server answers is left out.`,
+server answers is left out.
+
+The data of a holder's znode, by which many clients say who they are, is shown up to 100
+characters, with what cannot be printed escaped as in Go.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock ls /locks --watch
   lockkeeper lock ls --json | jq '.locks[] | select(.queue | length > 10)'`,
@@ -66,31 +69,47 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 	}
 	stdout, stderr := c.OutOrStdout(), c.ErrOrStderr()
 	if !watch {
-		s.words = lockscan.Ask(first, s.servers, "cons", "dump")
-		l := s.listing(root, o.all)
+		s.ask(first, "cons", "dump")
+		found, err := s.described(first, o.all)
+		if err != nil {
+			return o.waited(first, err)
+		}
+		l := s.listing(root, found)
 		if o.json {
 			return json.NewEncoder(stdout).Encode(l)
 		}
-		fmt.Fprint(stdout, l)
+		if _, err := fmt.Fprint(stdout, l); err != nil {
+			return err
+		}
 		for _, note := range l.Notes {
 			fmt.Fprintf(stderr, "lockkeeper: %s\n", note)
 		}
 		return nil
 	}
-	shown := ""
+	shown, clear, end := "", "", "\n"
+	if isTerminal(stdout) {
+		clear, end = "\x1b[H\x1b[2J", ""
+	}
 	for {
-		s.meet(ctx, o.all)
-		l := s.listing(root, o.all)
+		found, err := s.described(ctx, o.all)
+		if ctx.Err() != nil {
+			return nil // that is how a user ends it
+		}
+		if err != nil {
+			return err
+		}
+		s.meet(ctx, found)
+		l := s.listing(root, found)
 		l.Notes = nil
-		if state := fmt.Sprint(s.Locks(o.all)); state != shown || shown == "" {
+		if state := fmt.Sprint(found); state != shown || shown == "" {
 			shown = state
 			switch {
 			case o.json:
 				err = json.NewEncoder(stdout).Encode(l)
-			case isTerminal(stdout):
-				_, err = fmt.Fprintf(stdout, "\x1b[H\x1b[2J%s\n%s", l.At.Format(timeFormat), l)
+			case len(l.Locks) == 0:
+				_, err = fmt.Fprintf(stdout, "%s%s\n%s\n%s", clear, l.At.Format(timeFormat), nothing(root), end)
 			default:
-				_, err = fmt.Fprintf(stdout, "%s\n%s\n", l.At.Format(timeFormat), l)
+				_, err = fmt.Fprintf(stdout, "%s%s\n%s%s", clear, l.At.Format(timeFormat), l, end)
 			}
 			if err != nil {
 				return err
@@ -105,13 +124,21 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 	}
 }
 
+// described returns the locks with the data of their holders.
+func (s *look) described(ctx context.Context, all bool) ([]locks.Lock, error) {
+	stop := context.AfterFunc(ctx, s.Conn().Close) // which ends requests that wait for a connection
+	defer stop()
+	found := s.Locks(all)
+	return found, s.Describe(ctx, found)
+}
+
 // meet asks servers for the clients of sessions that have not been seen before.
-func (s *look) meet(ctx context.Context, all bool) {
+func (s *look) meet(ctx context.Context, found []locks.Lock) {
 	if s.words == nil {
 		s.words = &lockscan.Words{Clients: map[int64]lockscan.Client{}}
 	}
 	var present []int64
-	for _, l := range s.Locks(all) {
+	for _, l := range found {
 		for _, c := range l.All() {
 			present = append(present, c.Session)
 		}
@@ -120,13 +147,16 @@ func (s *look) meet(ctx context.Context, all bool) {
 	if !slices.ContainsFunc(present, func(id int64) bool { _, ok := known[id]; return !ok && id != 0 }) {
 		return
 	}
-	s.words = lockscan.Ask(ctx, s.servers, "cons")
+	s.ask(ctx, "cons")
 	for _, id := range present { // what is unknown now is not asked for again
 		if _, ok := s.words.Clients[id]; !ok {
 			s.words.Clients[id] = known[id]
 		}
 	}
 }
+
+// nothing says that there are no locks.
+func nothing(root string) string { return fmt.Sprintf("nobody holds a lock at %s or below", root) }
 
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
@@ -158,10 +188,11 @@ type shownSession struct {
 	Server    string    `json:"server,omitempty"`
 	TimeoutMS int64     `json:"session_timeout_ms,omitempty"`
 	LeftMS    *int64    `json:"session_left_ms,omitempty"`
+	Data      string    `json:"data,omitempty"` // only of holders; see locks.DataText
 }
 
 // listing gathers what is known. now is this machine's time; the servers' may differ.
-func (s *look) listing(root string, all bool) *listing {
+func (s *look) listing(root string, found []locks.Lock) *listing {
 	l := &listing{At: time.Now(), Locks: []shownLock{}, Unreadable: s.Unreadable()}
 	show := func(from []locks.Contender) []shownSession {
 		to := []shownSession{}
@@ -170,11 +201,11 @@ func (s *look) listing(root string, all bool) *listing {
 		}
 		return to
 	}
-	for _, x := range s.Locks(all) {
+	for _, x := range found {
 		l.Locks = append(l.Locks, shownLock{x.Path, x.Kind, x.Client, x.Slots, show(x.Holders), show(x.Queue)})
 	}
 	if len(l.Locks) == 0 {
-		l.Notes = append(l.Notes, fmt.Sprintf("nobody holds a lock at %s or below", root))
+		l.Notes = append(l.Notes, nothing(root))
 	} else {
 		l.Notes = append(l.Notes, unknown(s.words)...)
 	}
@@ -203,7 +234,7 @@ func unknown(w *lockscan.Words) (notes []string) {
 }
 
 func (s *look) shown(c *locks.Contender, now time.Time) shownSession {
-	x := shownSession{Token: c.Token, Znode: path.Base(c.Path), Shared: c.Shared, Since: time.UnixMilli(c.Since)}
+	x := shownSession{Token: c.Token, Znode: path.Base(c.Path), Shared: c.Shared, Since: time.UnixMilli(c.Since), Data: c.Data}
 	x.ForMS = max(0, now.Sub(x.Since).Milliseconds())
 	if c.Session == 0 {
 		return x
@@ -220,11 +251,12 @@ func (s *look) shown(c *locks.Contender, now time.Time) shownSession {
 
 // String formats the listing as text. Columns of which nothing is known are left out.
 func (l *listing) String() string {
-	addresses, ends := false, false
+	addresses, ends, data := false, false, false
 	for _, x := range l.Locks {
 		for _, c := range append(x.Holders[:len(x.Holders):len(x.Holders)], x.Queue...) {
 			addresses = addresses || c.Address != ""
 			ends = ends || c.LeftMS != nil
+			data = data || c.Data != ""
 		}
 	}
 	var rows, b strings.Builder
@@ -237,6 +269,9 @@ func (l *listing) String() string {
 		}
 		if ends {
 			fmt.Fprint(t, "\tENDS IN")
+		}
+		if data {
+			fmt.Fprint(t, "\tDATA")
 		}
 		fmt.Fprintln(t)
 	}
@@ -258,6 +293,9 @@ func (l *listing) String() string {
 				fmt.Fprintf(t, "\t%s", brief(time.Duration(*c.LeftMS)*time.Millisecond))
 			} else if ends {
 				fmt.Fprint(t, "\t-")
+			}
+			if data {
+				fmt.Fprintf(t, "\t%s", cmp.Or(c.Data, "-"))
 			}
 			fmt.Fprintln(t)
 			titles, title = append(titles, title), ""

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,7 +42,7 @@ const (
 type runOptions struct {
 	*lockOptions
 	wait, connect, session, grace time.Duration
-	try, shared                   bool
+	try, shared, verbose          bool
 	slots                         int
 }
 
@@ -59,7 +60,9 @@ use --shared or hold Curator's read/write lock for reading, but never at the sam
 a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
 lock, whose clients do not see a mutex.
 
-CMD runs in a process group of its own, and gets
+CMD is found and executed as by a shell, so a script needs no #!. It has the files that
+the user has handed over, such as the descriptor 3 of 3>out, and runs in a process
+group of its own. It gets
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -98,13 +101,14 @@ The exit code is that of CMD, or
 			}
 			return nil
 		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeLive(1, o.paths),
 		RunE:              func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
 	}
 	c.Flags().SortFlags = false
 	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
 		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")
+		f.BoolVarP(&r.verbose, "verbose", "v", false, "say when the lock is taken, even if it was free")
 		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
 	})
 	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {
@@ -151,9 +155,9 @@ var fates = map[procgroup.Fate]string{
 // becomeCommand is the process of lock run's command before it executes it.
 func becomeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(2),
+		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(3),
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := procgroup.Become(args[0], args[1:]); err != nil {
+			if err := procgroup.Become(args); err != nil {
 				return cannotRun(err)
 			}
 			return nil
@@ -197,19 +201,20 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err := o.check(c.Flags()); err != nil {
 		return err
 	}
-	servers, err := serverList(c.Flags(), "server")
+	to, err := o.target(c.Flags())
 	if err != nil {
 		return err
 	}
-	auth, err := o.identify(c.Flags())
+	file, err := procgroup.LookPath(command[0])
 	if err != nil {
-		return err
+		return cannotRun(err)
 	}
-	cmd := exec.Command(command[0], command[1:]...)
-	if cmd.Err != nil {
-		return cannotRun(cmd.Err)
-	}
+	cmd := exec.Command(file)
+	cmd.Args = command
 	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	if file := asFile(c.OutOrStdout()); file != nil { // the command writes to it itself
+		cmd.Stdout = file
+	}
 	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
 		cmd.Stdin = os.Stdin
 	}
@@ -222,8 +227,9 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	defer signal.Stop(signals)
 
 	r := newLockRun(o, at)
-	r.servers, r.stderr, r.signals = servers, c.ErrOrStderr(), signals
-	if err := r.open(auth); err != nil {
+	r.to, r.stderr, r.signals = to, c.ErrOrStderr(), signals
+	r.dialer.Base, r.to.options.Dial = to.options.Dialer.DialTimeout, r.dial
+	if err := r.open(); err != nil {
 		return err
 	}
 	defer r.conn.Close()
@@ -247,7 +253,7 @@ func cannotRun(err error) error {
 type lockRun struct {
 	o       *runOptions
 	at      string
-	servers []string
+	to      target
 	stderr  io.Writer
 	signals <-chan os.Signal
 	clock   *sleepClock
@@ -312,7 +318,7 @@ func ended(s os.Signal) error {
 }
 
 // open opens the session.
-func (r *lockRun) open(auth func(*zk.Conn) error) error {
+func (r *lockRun) open() error {
 	ctx, cancel := context.WithTimeout(context.Background(), r.o.connect)
 	defer cancel()
 	type opened struct {
@@ -321,7 +327,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 	}
 	done := make(chan opened, 1)
 	go func() {
-		conn, err := lockscan.Connect(ctx, r.servers, r.o.session, lockscan.Options{Auth: auth, Dial: r.dial})
+		conn, err := lockscan.Connect(ctx, r.to.servers, r.o.session, r.to.options)
 		done <- opened{conn, err}
 	}()
 	select {
@@ -342,7 +348,7 @@ func (r *lockRun) open(auth func(*zk.Conn) error) error {
 // lockKind returns how to take the lock: waiting for it, or not.
 func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
 	options := []lock.Option{lock.WithDialer(&r.dialer), lock.WithData([]byte(describeSelf()))}
-	try := r.o.try
+	try, at := r.o.try, r.to.chroot+r.at
 	choose := func(wait, once func(context.Context) (*lock.Held, error)) func(context.Context) (*lock.Held, error) {
 		if try {
 			return once
@@ -351,13 +357,13 @@ func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
 	}
 	switch {
 	case r.o.shared:
-		m := lock.NewRW(r.conn, r.at, options...)
+		m := lock.NewRW(r.conn, at, options...)
 		return choose(m.RLock, m.TryRLock)
 	case r.o.slots > 0:
-		m := lock.NewSemaphore(r.conn, r.at, r.o.slots, options...)
+		m := lock.NewSemaphore(r.conn, at, r.o.slots, options...)
 		return choose(m.Lock, m.TryLock)
 	}
-	m := lock.New(r.conn, r.at, options...)
+	m := lock.New(r.conn, at, options...)
 	return choose(m.Lock, m.TryLock)
 }
 
@@ -398,13 +404,13 @@ func (r *lockRun) take() (*lock.Held, error) {
 		case x := <-done:
 			switch {
 			case errors.Is(x.err, lock.ErrBusy):
-				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client", r.at)}
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client%s", r.at, r.odd())}
 			case errors.Is(x.err, context.DeadlineExceeded):
-				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v", r.at, r.o.wait)}
+				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v%s", r.at, r.o.wait, r.odd())}
 			case x.err != nil:
 				return nil, &exitError{exitNoRun, x.err}
 			}
-			if said != "" {
+			if said != "" || r.o.verbose {
 				fmt.Fprintf(r.stderr, "lockkeeper: %s taken after %v, token %d\n", r.at, time.Since(began).Round(100*time.Millisecond), x.held.Token())
 			}
 			return x.held, nil
@@ -422,20 +428,45 @@ func (r *lockRun) take() (*lock.Held, error) {
 	}
 }
 
+// queue returns the queue of the lock, or nil if another client does not hold it.
+func (r *lockRun) queue(ctx context.Context) (*look, *locks.Lock) {
+	s := lockscan.On(r.conn, r.to.chroot)
+	if err := s.Scan(ctx, r.at, false); err != nil {
+		return nil, nil
+	}
+	for _, l := range s.Locks(false) {
+		if l.Path == r.at && len(l.Holders) > 0 && l.Holders[0].Session != r.conn.SessionID() {
+			s.Describe(ctx, []locks.Lock{l}) // without it, the data is not said
+			return &look{Scanner: s, servers: r.to.servers, dialer: r.to.options.Dialer}, &l
+		}
+	}
+	return nil, nil
+}
+
+// odd says after an error if the first of the queue is something odd.
+func (r *lockRun) odd() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if _, l := r.queue(ctx); l != nil && l.Holders[0].Odd() != "" {
+		return fmt.Sprintf("; first in its queue is %s: %s", path.Base(l.Holders[0].Path), l.Holders[0].Odd())
+	}
+	return ""
+}
+
 // holders says who holds the lock, or nothing.
 func (r *lockRun) holders() string {
-	s := lockscan.On(r.conn)
-	if err := s.Scan(context.Background(), r.at, false); err != nil {
-		return ""
-	}
 	own := r.conn.SessionID()
-	for _, l := range s.Locks(true) {
-		if l.Path != r.at || len(l.Holders) == 0 || l.Holders[0].Session == own {
-			continue
-		}
+	if look, l := r.queue(context.Background()); l != nil {
 		h := &l.Holders[0]
-		look := look{Scanner: s, words: lockscan.Ask(context.Background(), r.servers, "cons")}
+		look.ask(context.Background(), "cons")
 		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
+		if why := h.Odd(); why != "" {
+			of := ""
+			if h.Session != 0 {
+				of = ", of " + look.who(h)
+			}
+			text = fmt.Sprintf("%s: first in its queue is %s%s, since %s: %s", r.at, path.Base(h.Path), of, clock(h.Since), why)
+		}
 		if n := len(l.Holders) - 1; n > 0 {
 			text += fmt.Sprintf(", and %d more with it", n)
 		}

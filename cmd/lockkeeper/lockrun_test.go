@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -143,6 +145,84 @@ func TestLockRun(t *testing.T) {
 	check1(t, l.Process.Signal(syscall.SIGUSR1))
 	if code := l.exit(); code != 3 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestLockRunDescriptors: the command has the files that the user has handed over, with their
+// numbers, and no others.
+func TestLockRunDescriptors(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	run := func(args ...string) (texts []string) {
+		t.Helper()
+		args = append(args, "sh", "-c", "echo three >&3; echo four >&4; echo six >&6; ls /proc/$$/fd >&6; (echo five >&5) 2>/dev/null")
+		cmd := exec.Command(args[0], args[1:]...)
+		for range 4 {
+			f, err := os.CreateTemp(t.TempDir(), "")
+			check1(t, err)
+			defer f.Close()
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+		}
+		files := slices.Clone(cmd.ExtraFiles)
+		cmd.ExtraFiles[2] = nil // nothing is handed over as descriptor 5
+		out, err := cmd.CombinedOutput()
+		if err == nil || len(out) > 0 {
+			t.Errorf("%q: %v %s", args, err, out)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f.Name())
+			check1(t, err)
+			texts = append(texts, string(text))
+		}
+		return texts
+	}
+	want, got := run(), run(binary, "lock", "run", "--server", s.Addr(), "/a", "--")
+	if want[0] != "three\n" || !slices.Equal(got, want) {
+		t.Errorf("got %q, but without lock run %q", got, want)
+	}
+}
+
+// TestLockRunFinds: commands are found and executed as by execvp.
+func TestLockRunFinds(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	dir := t.TempDir()
+	check1(t, os.WriteFile(filepath.Join(dir, "my-script"), []byte(`echo "$0" "$@"`), 0o700)) // without #!
+	check1(t, os.WriteFile(filepath.Join(dir, "plain"), []byte("text"), 0o600))
+	check1(t, os.Mkdir(filepath.Join(dir, "directory"), 0o700))
+	for _, c := range []struct {
+		path, command, out string
+		code               int
+	}{
+		{"PATH=" + dir, "my-script", dir + "/my-script 1 2 3\n", 0},
+		{"PATH=/bin", dir + "/my-script", dir + "/my-script 1 2 3\n", 0},
+		{"PATH=/bin", "./my-script", "./my-script 1 2 3\n", 0},
+		{"PATH=.:/bin", "my-script", "./my-script 1 2 3\n", 0},
+		{"PATH=:/bin", "my-script", "./my-script 1 2 3\n", 0},
+		{"NO_PATH=", "echo", "1 2 3\n", 0},
+		{"PATH=/bin", "my-script", "", exitNotFound},
+		{"PATH=" + dir, "plain", "", exitNoExec},
+		{"PATH=" + dir, "directory", "", exitNotFound},
+		{"PATH=" + dir, "", "", exitNotFound},
+	} {
+		cmd := exec.Command(binary, "lock", "run", "--server", s.Addr(), "/a", "--", c.command, "1", "2", "3")
+		cmd.Dir, cmd.Env = dir, []string{c.path}
+		out, _ := cmd.Output()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || string(out) != c.out {
+			t.Errorf("%s %s: exit code %d %q", c.path, c.command, code, out)
+		}
+	}
+}
+
+// TestLockRunVerbose: -v says when the lock was taken, even if it was free.
+func TestLockRunVerbose(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	for flag, want := range map[string]string{"-v": `^lockkeeper: /a taken after \S+s, token \d+$`, "--verbose": `^lockkeeper: /a taken after `, "--verbose=false": `^$`} {
+		l := startRun(t, s, flag, "/a", "--", "true")
+		if code := l.exit(); code != 0 || !regexp.MustCompile(want).MatchString(strings.Join(l.lines(), "\n")) {
+			t.Errorf("%s: %d %q", flag, code, l.lines())
+		}
 	}
 }
 

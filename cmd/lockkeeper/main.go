@@ -2,15 +2,18 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,6 +27,8 @@ const (
 	exitOK    = 0
 	exitFault = 1
 	exitUsage = 2
+	// exitDegraded is cluster status's, of a cluster that works although something is wrong.
+	exitDegraded = 3
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
@@ -31,7 +36,8 @@ func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
 // run runs the program and returns its exit code. It writes an error as one line to
 // stderr.
 func run(args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	root := newRoot(stdout, stderr)
+	out := &output{Writer: stdout}
+	root := newRoot(out, stderr)
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
 	started := false
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
@@ -41,6 +47,10 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	}
 	err := root.Execute()
 	if err == nil {
+		if err := out.Err(); err != nil {
+			fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+			return exitFault
+		}
 		return exitOK
 	}
 	var exit *exitError
@@ -51,10 +61,42 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	if exit != nil {
 		return exit.code
 	}
-	if !started || errors.As(err, &usageError{}) {
+	if out.Err() == nil && (!started || errors.As(err, &usageError{})) {
 		return exitUsage
 	}
 	return exitFault
+}
+
+// output is standard output. It keeps the first error of a write, so that no command ends
+// with success if what it printed is lost.
+type output struct {
+	io.Writer
+	mu  sync.Mutex
+	err error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = cmp.Or(o.err, err)
+	return n, err
+}
+
+// Err returns the first error.
+func (o *output) Err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.err
+}
+
+// asFile returns the file that w writes to, or nil.
+func asFile(w io.Writer) *os.File {
+	if o, ok := w.(*output); ok {
+		w = o.Writer
+	}
+	file, _ := w.(*os.File)
+	return file
 }
 
 // Help lists the commands in the order of newRoot. This is a variable of cobra's, which
@@ -122,16 +164,19 @@ func words(c *cobra.Command) string {
 	return name
 }
 
-// takesSubcommand makes c, which does nothing by itself, refuse everything except its
-// subcommands.
+// takesSubcommand makes c, which does nothing by itself, print its help, and refuse
+// everything except its subcommands.
 func takesSubcommand(c *cobra.Command) {
 	c.Args = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownCommand(c, args[0])
 		}
-		return fmt.Errorf("no command given; '%s --help' lists the commands", c.CommandPath())
+		return nil
 	}
-	c.RunE = func(*cobra.Command, []string) error { return nil } // without it cobra prints help
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		c.InitDefaultHelpFlag()
+		return c.Help()
+	}
 }
 
 func unknownCommand(c *cobra.Command, name string) error {
@@ -230,16 +275,62 @@ func versionText() string {
 }
 
 func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:                   "version",
-		Short:                 "Print the version",
-		DisableFlagsInUseLine: true,
-		Args:                  noArgs,
-		ValidArgsFunction:     cobra.NoFileCompletions,
-		Run: func(c *cobra.Command, _ []string) {
-			fmt.Fprintln(c.OutOrStdout(), versionText())
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Long: `Print the version of lockkeeper, that of Go, and the platform.
+
+With --json, "commit" is the commit that the program was built from, "time" when that
+was made, and "modified" whether the files differed from it. They are empty and false if
+the program was not built in a checkout of the source. "module" is the version of the
+module as Go knows it.`,
+		Example:           "  lockkeeper version\n  lockkeeper version --json",
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if asJSON {
+				info, _ := debug.ReadBuildInfo()
+				return json.NewEncoder(c.OutOrStdout()).Encode(buildOf(info))
+			}
+			_, err := fmt.Fprintln(c.OutOrStdout(), versionText())
+			return err
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// build is what version --json prints.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit"`
+	Time     string `json:"time"`
+	Modified bool   `json:"modified"`
+	Module   string `json:"module"`
+	Go       string `json:"go"`
+	OS       string `json:"os"`
+	Arch     string `json:"arch"`
+}
+
+// buildOf returns what is known about how the program was built; info may be nil.
+func buildOf(info *debug.BuildInfo) build {
+	b := build{Version: lockkeeper.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if info == nil {
+		return b
+	}
+	b.Module = info.Main.Version
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
 }
 
 func checkCommand() *cobra.Command {
@@ -282,11 +373,11 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 			}
 			switch {
 			case against == "":
-				return check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout())
+				return withRemedy(check(args[0], storage.LogStore(to), asJSON, c.OutOrStdout()))
 			case to != "":
 				return badFlag(c.Flags(), "against", "it does not go with --convert")
 			}
-			return compare(args[0], against, asJSON, c.OutOrStdout())
+			return withRemedy(compare(args[0], against, asJSON, c.OutOrStdout()))
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -295,6 +386,14 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 	completeWith(c, "convert", "wal", "boltdb")
 	c.MarkFlagDirname("against")
 	return c
+}
+
+// withRemedy adds to the error of a damaged directory what to do about it.
+func withRemedy(err error) error {
+	if !errors.Is(err, storage.ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("%w: if it is a standalone server's, %s; if it is a member's, %s", err, storage.RemedyAlone, storage.RemedyMember)
 }
 
 func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error {

@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -123,7 +124,6 @@ func TestUsage(t *testing.T) {
 		env  map[string]string
 		says []string
 	}{
-		{"", nil, []string{"no command given", "lockkeeper --help"}},
 		{"nonsense", nil, []string{`unknown command "nonsense"`, "lockkeeper --help"}},
 		{"srve", nil, []string{`unknown command "srve"; did you mean serve?`}},
 		{"cluster stats", nil, []string{`unknown command "cluster stats"; did you mean status?`}},
@@ -131,7 +131,6 @@ func TestUsage(t *testing.T) {
 		{"help srve", nil, []string{"did you mean serve?"}},
 		{"help cluster nonsense", nil, []string{`"cluster nonsense"`}},
 		{"version more", nil, []string{`"more"`}},
-		{"completion", nil, []string{"no command given"}},
 		{"completion csh", nil, []string{`"completion csh"`}},
 		{"completion bash more", nil, []string{`"more"`}},
 		{"serve --lisen :0", nil, []string{"unknown flag --lisen; did you mean --listen"}},
@@ -192,7 +191,6 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --test-control :0 --super-digest nohash", nil, []string{"--super-digest: ", "nohash"}},
-		{"cluster", nil, []string{"no command given", "lockkeeper cluster --help"}},
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
 		{"cluster status 1", nil, []string{"usage: lockkeeper cluster status"}},
 		{"cluster status --peer x", nil, []string{"-peer"}},
@@ -218,12 +216,12 @@ func TestUsage(t *testing.T) {
 		{"cluster status", map[string]string{"LOCKKEEPER_CLUSTER_TIMEOUT": "0s"}, []string{"LOCKKEEPER_CLUSTER_TIMEOUT: 0s is not above 0"}},
 		{"cluster status --server=", nil, []string{"--server: no server given"}},
 		{"cluster status --server ,", nil, []string{"--server: no server given"}},
-		{"cluster status --server a", nil, []string{"--server: ", "missing port"}},
-		{"cluster status --server a:", nil, []string{`--server: "a:" is not HOST:PORT`}},
-		{"cluster status --server a:1,b:99999", nil, []string{`--server: "b:99999" is not HOST:PORT`}},
+		{"cluster status --server a:b", nil, []string{`--server: "a:b" is not HOST or HOST:PORT of `}},
+		{"cluster status --server a:", nil, []string{`--server: "a:" is not HOST or HOST:PORT of `}},
+		{"cluster status --server a:1,b:99999", nil, []string{`--server: "b:99999" is not HOST or HOST:PORT of `}},
 		{"lock ls --timeout 0s", nil, []string{"--timeout: 0s is not above 0"}},
 		{"lock ls --server=", nil, []string{"--server: no server given"}},
-		{"lock ls --server a:99999", nil, []string{`--server: "a:99999" is not HOST:PORT`}},
+		{"lock ls --server a:99999", nil, []string{`--server: "a:99999" is not HOST or HOST:PORT of `}},
 		{"lock check --timeout -1s", nil, []string{"--timeout: -1s is not above 0"}},
 		{"lock check --settle -1s", nil, []string{"--settle: it must not be negative"}},
 		{"lock break --timeout 0s /a", nil, []string{"--timeout: 0s is not above 0"}},
@@ -231,20 +229,20 @@ func TestUsage(t *testing.T) {
 		{"lock run --connect-timeout -1s /a -- true", nil, []string{"--connect-timeout: -1s is not above 0"}},
 		{"lock run --connect-timeout 0s /a -- true", nil, []string{"--connect-timeout: 0s is not above 0"}},
 		{"lock run --server= /a -- true", nil, []string{"--server: no server given"}},
-		{"lock run --server a:0 /a -- true", nil, []string{`--server: "a:0" is not HOST:PORT`}},
+		{"lock run --server a:0 /a -- true", nil, []string{`--server: "a:0" is not HOST or HOST:PORT of `}},
 		{"bench --pid -1 a:1", nil, []string{"--pid: -1 is not the id of a process"}},
 		{"bench --compare b:1 --compare-pid 0 a:1", nil, []string{"--compare-pid: 0 is not the id of a process"}},
-		{"bench a:99999", nil, []string{`"a:99999" is not HOST:PORT`}},
+		{"bench a:99999", nil, []string{`"a:99999" is not HOST or HOST:PORT of `}},
 		{"conform --timeout 0s a:1", nil, []string{"--timeout: 0s is not above 0"}},
 		{"conform --parallel 0 a:1", nil, []string{"--parallel: 0 is not above 0"}},
 		{"conform --parallel -1 a:1", nil, []string{"--parallel: -1 is not above 0"}},
 		{"conform --reap-within -1s a:1", nil, []string{"--reap-within: it must not be negative"}},
-		{"conform a:99999", nil, []string{`"a:99999" is not HOST:PORT`}},
-		{"conform --against b:99999 a:1", nil, []string{`--against: "b:99999" is not HOST:PORT`}},
-		{"wire --to a:99999", nil, []string{`--to: "a:99999" is not HOST:PORT`}},
+		{"conform a:99999", nil, []string{`"a:99999" is not HOST or HOST:PORT of `}},
+		{"conform --against b:99999 a:1", nil, []string{`--against: "b:99999" is not HOST or HOST:PORT of `}},
+		{"wire --to a:99999", nil, []string{`--to: "a:99999" is not HOST or HOST:PORT of `}},
 		{"wire --to a:1 --listen a", nil, []string{"--listen: ", "missing port"}},
 		{"wire replay --timeout -1s a b:1", nil, []string{"--timeout: -1s is not above 0"}},
-		{"wire replay a b:99999", nil, []string{`"b:99999" is not HOST:PORT`}},
+		{"wire replay a b:99999", nil, []string{`"b:99999" is not HOST or HOST:PORT of `}},
 		{"serve --memory --listen 127.0.0.1", nil, []string{"--listen: ", "missing port"}},
 		{"serve --memory --listen :99999", nil, []string{`--listen: ":99999" is not an address`}},
 		{"serve --memory --tls-listen :99999", nil, []string{`--tls-listen: ":99999" is not an address`}},
@@ -253,14 +251,14 @@ func TestUsage(t *testing.T) {
 		{"check a b", nil, []string{"one directory"}},
 		{"check --nonsense a", nil, []string{"-nonsense"}},
 		{"wire", nil, []string{"--to"}},
-		{"wire --to nowhere", nil, []string{"-to", "address nowhere: missing port"}},
+		{"wire --to nowhere/a", nil, []string{"-to", `"nowhere/a" is not HOST or HOST:PORT of one server`}},
 		{"wire --to a:1 b:2", nil, []string{`"b:2"`}},
 		{"wire --to a:1 --only ls", nil, []string{"-only", `"ls"`, "4lw"}},
 		{"wire --nonsense", nil, []string{"-nonsense"}},
-		{"wire replay", nil, []string{"HOST:PORT"}},
-		{"wire replay a", nil, []string{"HOST:PORT"}},
-		{"wire replay a b:1 c", nil, []string{"HOST:PORT"}},
-		{"wire replay a nowhere", nil, []string{"address nowhere: missing port"}},
+		{"wire replay", nil, []string{"HOST[:PORT]"}},
+		{"wire replay a", nil, []string{"HOST[:PORT]"}},
+		{"wire replay a b:1 c", nil, []string{"HOST[:PORT]"}},
+		{"wire replay a no:where", nil, []string{`"no:where" is not HOST or HOST:PORT of `}},
 		{"wire replay a b:1 --nonsense", nil, []string{"-nonsense"}},
 		{"wire replay --timeout 0s a b:1", nil, []string{"-timeout"}},
 	} {
@@ -284,9 +282,9 @@ func TestHelp(t *testing.T) {
 		"help help":            {"Usage: lockkeeper help"},
 		"check --help":         {"Usage: lockkeeper check DIR [flags]\n"},
 		"cluster -h":           {"\nCommands:\n  status "},
-		"help cluster add":     {"Usage: lockkeeper cluster add ID=HOST:PORT [flags]\n", "--observer", "--server HOST:PORT,...", "LOCKKEEPER_CLUSTER_ADD_OBSERVER"},
+		"help cluster add":     {"Usage: lockkeeper cluster add ID=HOST:PORT [flags]\n", "--observer", "--server HOST[:PORT][,...][/PATH]", "LOCKKEEPER_CLUSTER_ADD_OBSERVER"},
 		"wire -h":              {"LOCKKEEPER_WIRE_TO"},
-		"wire replay --help":   {"Usage: lockkeeper wire replay FILE|DIR HOST:PORT [flags]\n"},
+		"wire replay --help":   {"Usage: lockkeeper wire replay FILE|DIR HOST[:PORT] [flags]\n"},
 		"wire replay a b:1 -h": {"Usage: lockkeeper wire replay "},
 		"conform --help":       {"\nComparison of two servers:\n", "--against"},
 	} {
@@ -342,6 +340,46 @@ func TestFieldsHaveFlags(t *testing.T) {
 		case flag != "" && flags.Lookup(flag) == nil:
 			t.Errorf("%s: serve has no flag --%s", field.Name, flag)
 		}
+	}
+}
+
+// TestBare: without a command, the program and each of its groups of commands print help.
+func TestBare(t *testing.T) {
+	groups := []string{""}
+	for _, c := range newRoot(io.Discard, io.Discard).Commands() {
+		if c.HasSubCommands() && c.Name() != "wire" { // wire runs without a subcommand
+			groups = append(groups, c.Name())
+		}
+	}
+	if len(groups) < 5 {
+		t.Errorf("groups %q", groups)
+	}
+	for _, name := range groups {
+		args := strings.Fields(name)
+		code, stdout, stderr := call(nil, args...)
+		_, want, _ := call(nil, append(args, "--help")...)
+		if code != exitOK || stderr != "" || stdout != want || !strings.Contains(stdout, "\nCommands:\n") {
+			t.Errorf("%q: exit code %d, %q\n%s", name, code, stderr, stdout)
+		}
+	}
+}
+
+// TestVersionJSON: the commit comes from what Go has noted in the program.
+func TestVersionJSON(t *testing.T) {
+	code, stdout, stderr := call(nil, "version", "--json")
+	var b build
+	if err := json.Unmarshal([]byte(stdout), &b); err != nil || code != exitOK || stderr != "" || b.Version != lockkeeper.Version || b.Go != runtime.Version() {
+		t.Errorf("%d %q %q, %v", code, stdout, stderr, err)
+	}
+	b = buildOf(&debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: "true"},
+	}})
+	want := build{lockkeeper.Version, "0123", "2026-01-02T03:04:05Z", true, "v0.1.0", runtime.Version(), runtime.GOOS, runtime.GOARCH}
+	if b != want {
+		t.Errorf("%+v", b)
+	}
+	if b := buildOf(nil); b.Commit != "" || b.Arch == "" {
+		t.Errorf("without information: %+v", b)
 	}
 }
 
@@ -668,7 +706,7 @@ func TestBadDirectory(t *testing.T) {
 		}, []string{"DIR/raft/raft.db", "damaged", "cut short"}},
 		"half of a segment": {func(t *testing.T, dir string) {
 			check1(t, os.Truncate(segment(t, dir), 1000))
-		}, []string{"DIR/raft/wal/", "damaged", "1000 bytes of"}},
+		}, []string{"lockkeeper: DIR/raft/wal/0", ".wal is damaged: 1000 bytes of"}},
 		"no raft.db, boltdb": {func(t *testing.T, dir string) {
 			check1(t, os.Remove(filepath.Join(dir, "raft/raft.db")))
 		}, []string{"DIR/raft/raft.db"}},
@@ -692,11 +730,19 @@ func TestBadDirectory(t *testing.T) {
 			for i := range c.says {
 				c.says[i] = strings.Replace(c.says[i], "DIR", dir, 1)
 			}
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), c.says...)
+			alone, member := "restore a snapshot, or a copy", "do not put back a copy of it: move it away"
+			says := func(also ...string) []string {
+				if slices.Contains([]string{"newer format", "another server's", "a file"}, name) {
+					return c.says
+				}
+				return append(also, c.says...)
+			}
+			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), says(alone)...)
+			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"), says(member)...)
 			if name == "another server's" {
 				return // the directory itself is good
 			}
-			fails(t, start(t, nil, "check", dir), dir)
+			fails(t, start(t, nil, "check", dir), append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
 		})
 	}
 }
@@ -726,37 +772,6 @@ func damageLog(t *testing.T, dir string) {
 		}
 	}
 	check1(t, os.WriteFile(path, b, 0o600))
-}
-
-// TestDirectoryNotWritable runs the command on a read-only directory. Root could write
-// anyway, so it runs the command as the user nobody.
-func TestDirectoryNotWritable(t *testing.T) {
-	for name, data := range map[string]func(root string) string{
-		"new":      func(root string) string { return filepath.Join(root, "new") },
-		"existing": func(string) string { return filled(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := t.TempDir()
-			dir := data(root)
-			for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) { // readable all the way
-				if err := os.Chmod(d, 0o755); err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Fatal(err)
-				}
-			}
-			for path, mode := range map[string]os.FileMode{root: 0o555, filepath.Join(dir, "raft/wal/stable.db"): 0o444} {
-				if err := os.Chmod(path, mode); err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Fatal(err)
-				}
-			}
-			t.Cleanup(func() { os.Chmod(root, 0o755) })
-			cmd := exec.Command(binary, "serve", "--listen", "127.0.0.1:0", "--data", dir)
-			cmd.Dir = "/"
-			if os.Getuid() == 0 {
-				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-			}
-			fails(t, startCmd(t, cmd), dir, "permission denied")
-		})
-	}
 }
 
 func TestCheck(t *testing.T) {

@@ -303,18 +303,6 @@ func needPositive(flags *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
-// checkServer refuses what cannot be the address of a server's port.
-func checkServer(addr string) error {
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
-	if n, err := net.LookupPort("tcp", port); err != nil || n == 0 {
-		return fmt.Errorf("%q is not HOST:PORT of a server", addr)
-	}
-	return nil
-}
-
 // checkListen refuses what cannot be an address to listen on.
 func checkListen(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
@@ -325,20 +313,6 @@ func checkListen(addr string) error {
 		return fmt.Errorf("%q is not an address with a port to listen on", addr)
 	}
 	return nil
-}
-
-// serverList returns the servers that a flag lists.
-func serverList(flags *pflag.FlagSet, name string) (all []string, err error) {
-	for _, addr := range list(flags.Lookup(name).Value.String()) {
-		if err := checkServer(addr); err != nil {
-			return nil, badFlag(flags, name, "%w", err)
-		}
-		all = append(all, addr)
-	}
-	if len(all) == 0 {
-		return nil, badFlag(flags, name, "no server given")
-	}
-	return all, nil
 }
 
 // list splits a comma-separated list.

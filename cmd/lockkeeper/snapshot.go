@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -244,6 +245,13 @@ func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err er
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
 	reply, err := transport.RoundTrip(r)
+	var other tls.RecordHeaderError
+	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
+		return errors.New("this port has no TLS: use http://")
+	}
+	if noHTTP(err) {
+		return fmt.Errorf("no HTTP server answers there (%w): it must be the port that serve --admin opens, not one for clients or for members", err)
+	}
 	if err != nil {
 		return err
 	}
@@ -261,6 +269,14 @@ func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err er
 		return reply.Body.Read(b)
 	}))
 	return err
+}
+
+// noHTTP reports whether err is what a port of another protocol makes of a request of HTTP: it
+// closes the connection, or answers something else.
+func noHTTP(err error) bool {
+	var answer tls.RecordHeaderError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
+		errors.As(err, &answer) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
 }
 
 type readerFunc func(b []byte) (int, error)

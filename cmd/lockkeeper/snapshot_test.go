@@ -47,7 +47,6 @@ func TestSnapshotUsage(t *testing.T) {
 	t.Chdir(dir)
 	check1(t, os.WriteFile("empty", nil, 0o600))
 	for args, says := range map[string][]string{
-		"snapshot":                           {"no command given", "lockkeeper snapshot --help"},
 		"snapshot sav":                       {`"snapshot sav"`, "did you mean save?"},
 		"snapshot save":                      {"snapshot save takes one file"},
 		"snapshot save a b":                  {"snapshot save takes one file"},
@@ -220,6 +219,22 @@ func TestSnapshotOfServer(t *testing.T) {
 	defer l.Close()
 	closed := l.Addr().String()
 	l.Close()
+	// A port for clients closes the connection; others answer what is no HTTP.
+	talks, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	defer talks.Close()
+	go func() {
+		for c, err := talks.Accept(); err == nil; c, err = talks.Accept() {
+			c.Write([]byte("imok\n"))
+			c.Close()
+		}
+	}()
+	for _, port := range []string{p.addr, talks.Addr().String()} {
+		for _, scheme := range []string{"http://", "https://"} {
+			fails(t, start(t, nil, "snapshot", "save", file, "--admin", scheme+port), scheme+port, "no HTTP server answers there", "the port that serve --admin opens")
+		}
+	}
+	fails(t, start(t, nil, "snapshot", "save", file, "--admin", strings.Replace(p.admin(), "http:", "https:", 1)), "this port has no TLS: use http://")
 	fails(t, start(t, nil, "snapshot", "save", file, "--admin", closed), closed, "refused")
 
 	// What other servers might send.

@@ -26,13 +26,14 @@ import (
 type wireOptions struct {
 	listen, to, record, only string
 	quiet                    bool
+	tls                      clientTLS
 	printer                  wiretap.Printer
 }
 
 func wireCommand() *cobra.Command {
 	var o wireOptions
 	c := &cobra.Command{
-		Use:   "wire --to HOST:PORT",
+		Use:   "wire --to HOST[:PORT]",
 		Short: "Print and record the traffic between ZooKeeper clients and a server",
 		Long: `Run a proxy between ZooKeeper clients and a server that prints a line for each
 frame. It works with any server that speaks the protocol, and forwards all bytes
@@ -52,7 +53,8 @@ definite order.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.to, "to", "", "the server, `HOST:PORT`")
+	f.StringVar(&o.to, "to", "", "the server, `HOST[:PORT]`")
+	o.tls.define(f)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`ADDRESS` for clients; port 0 picks a free one")
 	f.StringVar(&o.record, "record", "", "`FILE` to write a recording to. It has the passwords of sessions and users, so only you may read it")
 	f.StringVar(&o.only, "only", "", "print only these `OPERATIONS`, separated by commas; also "+strings.Join(wiretap.Selectors, ", "))
@@ -60,6 +62,7 @@ definite order.`,
 	f.BoolVar(&o.printer.Hex, "hex", false, "print the bytes too")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing")
 	completeFiles(c, "record")
+	o.tls.complete(c)
 	c.AddCommand(replayCommand())
 	return c
 }
@@ -68,10 +71,15 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 	flags, stderr := c.Flags(), c.ErrOrStderr()
 	o.printer.W = c.OutOrStdout()
 	if o.to == "" {
-		return badFlag(flags, "to", "it must give the server's address, HOST:PORT")
+		return badFlag(flags, "to", "it must give the server's address, HOST[:PORT]")
 	}
-	if err := checkServer(o.to); err != nil {
+	to, err := oneServer(o.to)
+	if err != nil {
 		return badFlag(flags, "to", "%w", err)
+	}
+	dialer, err := o.tls.dialer(flags)
+	if err != nil {
+		return err
 	}
 	if err := checkListen(o.listen); err != nil {
 		return badFlag(flags, "listen", "%w", err)
@@ -83,20 +91,21 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	ctx, why := untilHopeless(ctx, dialer)
 
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	proxy := wiretap.Proxy{To: o.to}
+	proxy := wiretap.Proxy{To: to, Dial: dialer.DialContext}
 	var recorder *wiretap.Recorder
 	if o.record != "" {
 		file, createErr := privatefile.Create(o.record)
 		if createErr != nil {
 			return createErr
 		}
-		recorder = wiretap.NewRecorder(file, o.to)
+		recorder = wiretap.NewRecorder(file, to)
 		defer func() { err = errors.Join(err, recorder.Err(), file.Close()) }()
 		if recorder.Err() != nil {
 			return nil // the deferred function returns the error
@@ -111,11 +120,14 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 		}
 		if !o.quiet {
 			o.printer.Handle(e)
+			if out, ok := o.printer.W.(*output); ok && out.Err() != nil {
+				cancel() // stop if nobody can read it
+			}
 		}
 	}
-	fmt.Fprintf(stderr, "lockkeeper: proxying %s to %s\n", l.Addr(), o.to)
+	fmt.Fprintf(stderr, "lockkeeper: proxying %s to %s\n", l.Addr(), to)
 	o.printer.Start = time.Now()
-	err = proxy.Serve(ctx, l)
+	err = why(proxy.Serve(ctx, l))
 	if recorder != nil && recorder.Lost() > 0 {
 		fmt.Fprintf(stderr, "lockkeeper: %d connections could not be recorded to their end, because a frame was too long or the server sent something else\n", recorder.Lost())
 	}
@@ -127,9 +139,10 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 
 func replayCommand() *cobra.Command {
 	var opts golden.Options
+	var secure clientTLS
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "replay FILE|DIR HOST:PORT",
+		Use:   "replay FILE|DIR HOST[:PORT]",
 		Short: "Replay recordings against a server and report what differs",
 		Long: `Replay a recording, or all recordings in a directory, against a server, and report
 the first field of the first frame that differs. Zxids, session ids, passwords and
@@ -142,12 +155,12 @@ second.`,
   lockkeeper wire replay recordings/ 127.0.0.1:2181 --json`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return errors.New("wire replay takes a recording, or a directory of them, and the server's HOST:PORT")
+				return errors.New("wire replay takes a recording, or a directory of them, and the server's HOST[:PORT]")
 			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return wireReplay(args[0], args[1], opts, asJSON, c)
+			return wireReplay(args[0], args[1], &secure, opts, asJSON, c)
 		},
 	}
 	f := c.Flags()
@@ -155,15 +168,22 @@ second.`,
 	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for each frame")
 	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept any zxid in watch events: ZooKeeper 3.8 sends -1, and 3.9 the zxid of the change")
 	f.BoolVar(&asJSON, "json", false, "print JSON, one object per recording")
+	secure.define(f)
+	secure.complete(c)
 	return c
 }
 
 // wireReplay replays recordings against the server at addr.
-func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Command) error {
-	if err := checkServer(addr); err != nil {
+func wireReplay(path, server string, secure *clientTLS, opts golden.Options, asJSON bool, c *cobra.Command) error {
+	addr, err := oneServer(server)
+	if err != nil {
 		return usageError{err}
 	}
 	if err := needPositive(c.Flags(), "timeout"); err != nil {
+		return err
+	}
+	dialer, err := secure.dialer(c.Flags())
+	if err != nil {
 		return err
 	}
 	scenarios, isDir, err := recordings(path)
@@ -172,15 +192,19 @@ func wireReplay(path, addr string, opts golden.Options, asJSON bool, c *cobra.Co
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	dialer := net.Dialer{Timeout: opts.Timeout}
-	dial := func() (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }
+	ctx, why := untilHopeless(ctx, dialer)
+	dial := func() (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
+		defer cancel()
+		return dialer.DialContext(ctx, "tcp", addr)
+	}
 
 	var played []replayed
 	for _, s := range scenarios {
 		began := time.Now()
 		err := wiretap.Replay(ctx, s, dial, opts)
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return why(ctx.Err())
 		}
 		played = append(played, replayed{s, time.Since(began), err})
 	}

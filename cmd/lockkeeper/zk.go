@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -21,13 +20,12 @@ import (
 
 // zkOptions are the flags of zk.
 type zkOptions struct {
-	servers       string
-	timeout       time.Duration
-	readOnly      bool
-	auth          []string
-	json          bool
-	tls           bool
-	cert, key, ca string
+	servers  string
+	timeout  time.Duration
+	readOnly bool
+	auth     []string
+	json     bool
+	tls      clientTLS
 }
 
 func zkCommand() *cobra.Command {
@@ -58,6 +56,9 @@ command, options of the command after it.`,
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			cfg, err := o.config(c)
+			if word == "" && len(args) == 1 && !slices.Contains([]string{"export", "import", "help", "connect"}, args[0]) {
+				word = "/" // what most commands begin with
+			}
 			if err != nil || len(args) > 0 && !strings.HasPrefix(word, "/") {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
@@ -69,19 +70,16 @@ command, options of the command after it.`,
 	all.SortFlags = false
 	all.SetInterspersed(false)
 	group(all, "Connection", func(f *pflag.FlagSet) {
-		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of a server or a cluster, `HOST:PORT,...`; paths are below what follows a slash")
+		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of a server or a cluster, "+serverUsage+"; paths are below PATH")
 		f.DurationVar(&o.timeout, "timeout", 30*time.Second, "timeout of the session")
 		f.BoolVar(&o.readOnly, "read-only", false, "accept a server that is cut off from the majority")
 		f.StringArrayVar(&o.auth, "auth", nil, "identity to prove, `SCHEME:AUTH`, such as digest:user:password; can be repeated")
-		f.BoolVar(&o.tls, "tls", false, "use TLS")
-		f.StringVar(&o.ca, "tls-ca", "", "PEM `FILE` with the authorities of the server's certificate; by default those of the system")
-		f.StringVar(&o.cert, "tls-cert", "", "PEM `FILE` with a client certificate and its intermediate certificates")
-		f.StringVar(&o.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
+		o.tls.define(f)
 	})
 	group(all, "Output", func(f *pflag.FlagSet) {
 		f.BoolVar(&o.json, "json", false, "print a JSON object for each result, error and event")
 	})
-	completeFiles(c, "tls-ca", "tls-cert", "tls-key")
+	o.tls.complete(c)
 	return c
 }
 
@@ -121,31 +119,12 @@ func (o *zkOptions) config(c *cobra.Command) (zkshell.Config, error) {
 			}
 		}
 	}
-	secure, err := o.secure()
-	if err == nil && secure != nil {
-		cfg.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return (&tls.Dialer{Config: secure}).DialContext(ctx, network, address)
-		}
+	if _, _, err := serversIn(flags, "server"); err != nil {
+		return cfg, err
 	}
-	return cfg, err
-}
-
-// secure returns nil without TLS.
-func (o *zkOptions) secure() (*tls.Config, error) {
-	if !o.tls && o.cert+o.key+o.ca == "" {
-		return nil, nil
-	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	var err error
-	if o.cert != "" {
-		pair, err := loadPair(o.cert, o.key)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Certificates = []tls.Certificate{pair}
-	}
-	if o.ca != "" {
-		cfg.RootCAs, err = loadAuthorities(o.ca)
+	dialer, err := o.tls.dialer(flags)
+	if err == nil {
+		cfg.Dial = dialer.DialContext
 	}
 	return cfg, err
 }
@@ -164,7 +143,7 @@ func (o *zkOptions) run(c *cobra.Command, args []string) error {
 	shell := zkshell.New(cfg)
 	exit := 0
 	in, isFile := c.InOrStdin().(*os.File)
-	out, _ := c.OutOrStdout().(*os.File)
+	out := asFile(c.OutOrStdout())
 	switch {
 	case len(args) > 0:
 		exit = shell.Once(ctx, args)

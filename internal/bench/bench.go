@@ -30,7 +30,9 @@ import (
 type Target struct {
 	Name  string   // in the report
 	Addrs []string // client ports; sessions are spread over them
-	PIDs  []int    // its processes, if they run on this machine and are to be measured
+	// Chroot is "" or the path of the znode below which the workloads create theirs. It must exist.
+	Chroot string
+	PIDs   []int // its processes, if they run on this machine and are to be measured
 
 	// Dial opens a connection to one of Addrs. By default it is TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -383,7 +385,7 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 		}
 		root := ""
 		if t.Workloads == nil {
-			root = "/bench-" + random()
+			root = t.Chroot + "/bench-" + random()
 			if err := m.admin(ctx, t, func(c *rawclient.Client) error { _, err := c.Create(root, nil, 0); return err }); err != nil {
 				m.cleanUp()
 				return nil, fmt.Errorf("%s: %w", t.Name, err)

@@ -104,6 +104,22 @@ func Watchers(all []Lock) (n int) {
 	return n
 }
 
+// Unseen returns how many sessions wait in a way that takes a watch, and may have none, since
+// it is not known what they watch.
+func Unseen(all []Lock, watched func(session int64) (paths []string, known bool)) int {
+	sessions := map[int64]bool{}
+	for i := range all {
+		if l := &all[i]; l.watching() {
+			for _, c := range l.Queue {
+				if _, known := watched(c.Session); c.Session != 0 && !known {
+					sessions[c.Session] = true
+				}
+			}
+		}
+	}
+	return len(sessions)
+}
+
 func (l *Lock) unwatched(watched func(session int64) ([]string, bool)) (problems []Problem) {
 	if !l.watching() {
 		return nil

@@ -30,6 +30,7 @@ type Node struct {
 	Czxid   int64
 	Ctime   int64 // ms since the epoch
 	Version int32
+	Length  int32 // of the data
 }
 
 // ephemeral reports whether the znode belongs to a session.
@@ -55,8 +56,23 @@ type Contender struct {
 	Since   int64 // when that was, in ms since the epoch
 	Version int32 // of the znode's data
 	Shared  bool  // it lets other shared ones hold the lock at the same time
+	Length  int32 // of the znode's data
+	// Data is text for the data, by which many clients say who they are. Find does not know it.
+	Data string
 
 	name name
+}
+
+// Odd says what is unusual about an entry: who is behind it may wait for ever. It is "" for what
+// the known libraries make.
+func (c *Contender) Odd() string {
+	switch {
+	case c.Session == 0:
+		return "it is not ephemeral, so it stays until somebody deletes it"
+	case c.name.odd:
+		return "no known library makes such names"
+	}
+	return ""
 }
 
 // Lock is a lock that somebody holds or waits for.
@@ -73,8 +89,9 @@ type Lock struct {
 func (l *Lock) All() []Contender { return slices.Concat(l.Holders, l.Queue) }
 
 // Find returns the locks among these directories, given by path, in the order of their
-// paths. Directories that are empty must be given, too. If any is set, every directory with
-// ephemeral and sequential children counts as a lock.
+// paths. Directories that are empty must be given, too. If any is set, the other ephemeral and
+// sequential children of a directory count as a lock, too, of an unknown kind and beside the
+// one of the same path.
 func Find(dirs map[string]*Directory, any bool) (found []Lock) {
 	for _, at := range slices.Sorted(maps.Keys(dirs)) {
 		up, base := dirs[path.Dir(at)], path.Base(at)
@@ -91,34 +108,48 @@ func Find(dirs map[string]*Directory, any bool) (found []Lock) {
 			l = kazooSemaphore(at, dirs[at], queue)
 		}
 		if len(l.Holders)+len(l.Queue) == 0 {
-			l = queued(contenders(at, dirs[at], any))
+			l = queued(contenders(at, dirs[at]))
 		}
-		if all := l.All(); len(all) > 0 {
-			l.Path, l.Client = at, clientOf(all)
-			found = append(found, l)
+		others := Lock{}
+		if any {
+			others = queued(entries(at, dirs[at], func(n *Node, name name) bool { return name.use == unknown && n.ephemeral() }))
+		}
+		for _, l := range []Lock{l, others} {
+			if all := l.All(); len(all) > 0 {
+				l.Path, l.Client = at, clientOf(all)
+				found = append(found, l)
+			}
 		}
 	}
 	return found
 }
 
-// contenders returns the entries of a directory in the order of the queue. An entry that is
-// not ephemeral counts only if its name is certainly that of a lock.
-func contenders(at string, dir *Directory, any bool) (all []Contender) {
+// contenders returns the entries of a directory in the order of the queue, which is that of
+// [Queue]. Leases are in a queue of their own.
+func contenders(at string, dir *Directory) []Contender {
+	all := entries(at, dir, func(_ *Node, name name) bool { return name.use != unknown && name.use != lease })
+	if len(all) == 0 {
+		all = entries(at, dir, func(_ *Node, name name) bool { return name.use == lease })
+	}
+	return all
+}
+
+// entries returns those of the sequential children of a directory that count, in order.
+func entries(at string, dir *Directory, counts func(*Node, name) bool) (all []Contender) {
 	for i := range dir.Nodes {
 		n := &dir.Nodes[i]
-		name, ok := parse(n.Name)
-		if ok && (name.use != unknown || any) && (name.id != "" || n.ephemeral()) {
+		if name, ok := parse(n.Name); ok && counts(n, name) {
 			all = append(all, contender(at, n, name))
 		}
 	}
 	slices.SortFunc(all, func(a, b Contender) int {
-		return Compare(int64(a.name.number), a.Token, int64(b.name.number), b.Token)
+		return cmp.Or(cmp.Compare(a.name.number, b.name.number), cmp.Compare(a.Path, b.Path))
 	})
 	return all
 }
 
 func contender(at string, n *Node, name name) Contender {
-	c := Contender{Path: path.Join(at, n.Name), Token: n.Czxid, Since: n.Ctime, Version: n.Version, Shared: name.use == read, name: name}
+	c := Contender{Path: path.Join(at, n.Name), Token: n.Czxid, Since: n.Ctime, Version: n.Version, Length: n.Length, Shared: name.use == read, name: name}
 	if n.ephemeral() {
 		c.Session = n.Owner
 	}
@@ -167,10 +198,10 @@ func ofLeases(dir *Directory) bool {
 // its lease, and keeps the mutex until there are few enough leases. So only the newest
 // lease can be one that waits, which it does if its session has the mutex.
 func curatorSemaphore(at string, leaseDir, queue *Directory) Lock {
-	leases := contenders(path.Join(at, "leases"), leaseDir, false)
+	leases := contenders(path.Join(at, "leases"), leaseDir)
 	l := Lock{Kind: Semaphore, Holders: leases}
 	if queue != nil {
-		l.Queue = contenders(path.Join(at, "locks"), queue, false)
+		l.Queue = contenders(path.Join(at, "locks"), queue)
 	}
 	if n := len(leases); n > 0 && len(l.Queue) > 0 && leases[n-1].Session == l.Queue[0].Session && leases[n-1].Token > l.Queue[0].Token {
 		l.Holders, l.Queue[0] = leases[:n-1], leases[n-1]
@@ -185,12 +216,12 @@ const KazooQueue = "-__lock__"
 
 // Lease reports whether a znode with this name may be a lease of a kazoo semaphore, so that
 // Find needs the data of its directory.
-func Lease(name string) bool { return kazooLease.MatchString(name) }
+func Lease(name string) bool { return hexadecimal(name) }
 
 func kazooSemaphore(at string, dir, queue *Directory) Lock {
-	l := Lock{Kind: Semaphore, Queue: contenders(at+KazooQueue, queue, false)}
+	l := Lock{Kind: Semaphore, Queue: contenders(at+KazooQueue, queue)}
 	for i := range dir.Nodes {
-		if n := &dir.Nodes[i]; kazooLease.MatchString(n.Name) && n.ephemeral() {
+		if n := &dir.Nodes[i]; Lease(n.Name) && n.ephemeral() {
 			l.Holders = append(l.Holders, contender(at, n, name{use: lease, client: Kazoo, id: n.Name}))
 		}
 	}

@@ -77,6 +77,10 @@ func TestFind(t *testing.T) {
 		{"directories with the names of a semaphore", tree("/s", "/s/leases", "/s/_c_"+guid+"-lock-0000000001 1"), []string{"/s mutex go-zookeeper 0 [1] []"}},
 		{"not ephemeral", tree("/l/_c_"+guid+"-lock-0000000001 0", "/l/_c_"+guid2+"-lock-0000000002 2", "/m/_c_"+guid+"-lock-0000000001 "+fmt.Sprint(int64(math.MinInt64))),
 			[]string{"/l mutex go-zookeeper 0 [0] [2]", "/m mutex go-zookeeper 0 [0] []"}},
+		{"odd names", tree("/l/lock-0000000001 0", "/l/x-lock-0000000002 2", "/l/"+dash+"-lock-0000000003 3", "/l/_c_"+guid+"-lock-0000000004 4", "/l/x__lock__0000000005 0"),
+			[]string{"/l mutex  0 [0] [2 3 4 0]"}},
+		{"names that are not of locks", tree("/l/clock-0000000001 1", "/l/lock-1 1", "/l/lock-00000000011 1", "/l/lock-x 1", "/l/-lock-000000001 1"), nil},
+		{"leases are not in the queue of a lock", tree("/l/_c_"+dash+"-lease-0000000001 1", "/l/_c_"+guid+"-lock-0000000002 2"), []string{"/l mutex go-zookeeper 0 [2] []"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := text(Find(c.dirs, false)); !slices.Equal(got, c.want) {
@@ -84,8 +88,61 @@ func TestFind(t *testing.T) {
 			}
 		})
 	}
+	if got, want := text(Find(tree("/a/n-0000000001 7", "/a/lock-0000000002 8"), true)), []string{"/a mutex  0 [8] []", "/a unknown  0 [7] []"}; !slices.Equal(got, want) {
+		t.Errorf("any: got %q, want %q", got, want)
+	}
 	if got, want := text(Find(tree("/a/n-0000000002 7", "/a/n-0000000001 8", "/a/p-0000000000 0"), true)), []string{"/a unknown  0 [8] [7]"}; !slices.Equal(got, want) {
 		t.Errorf("any: got %q, want %q", got, want)
+	}
+}
+
+// TestQueue: those who wait, those who list and those who check see the same queue.
+func TestQueue(t *testing.T) {
+	inOrder := []string{
+		"_c_" + guid + "-lock-0000000001", dash + "-lock-0000000002", "x-lock-0000000002", guid + "__rlock__0000000003", "__WRIT__0000000004",
+		"_c_" + dash + "-__READ__0000000005", "_c_" + dash + "-latch-0000000006", "anything__lock__0000000007", "lock-2147483647",
+		"lock--2147483648", "x-lock--2147483647", "lock--1000000000", "lock--999999999", "lock--000000001", "lock-4294967296", "lock-10000000000",
+	}
+	shuffled := slices.Concat(inOrder, []string{"config", "lock", "lock-", "clock-0000000001", "lock-1", "lock-00000000001", "lock--0000000001", "_c_" + dash + "-lease-0000000001", "n-0000000000"})
+	slices.Sort(shuffled)
+	var got []string
+	dir := &Directory{}
+	for _, e := range Queue(shuffled, false) {
+		got = append(got, e.Name)
+		if shared := strings.Contains(e.Name, "rlock") || strings.Contains(e.Name, "READ"); e.Shared != shared {
+			t.Errorf("%s: shared %v", e.Name, e.Shared)
+		}
+	}
+	if !slices.Equal(got, inOrder) {
+		t.Errorf("got %q, want %q", got, inOrder)
+	}
+	for i, name := range shuffled {
+		dir.Nodes = append(dir.Nodes, Node{Name: name, Owner: int64(i % 2), Czxid: int64(i + 1)})
+	}
+	found := Find(map[string]*Directory{"/l": dir}, false)
+	got = nil
+	for _, c := range found[0].All() {
+		got = append(got, strings.TrimPrefix(c.Path, "/l/"))
+	}
+	if len(found) != 1 || !slices.Equal(got, inOrder) {
+		t.Errorf("Find: got %q, want %q", got, inOrder)
+	}
+	if leases := Queue(shuffled, true); len(leases) != 1 || leases[0].Name != "_c_"+dash+"-lease-0000000001" {
+		t.Errorf("leases: %v", leases)
+	}
+}
+
+func TestDataText(t *testing.T) {
+	for _, c := range []struct{ data, want string }{
+		{"", ""}, {"host-1 pid 7", "host-1 pid 7"}, {`a "b"`, `a "b"`}, {"a\nb\tc\\", `a\nb\tc\\`}, {"\x1b[2J\x00\xff", `\x1b[2J\x00\xff`}, {"grün", "grün"}, {"a\u202eb", `a\u202eb`},
+		{strings.Repeat("ü", 100), strings.Repeat("ü", 100)}, {strings.Repeat("ü", 101), strings.Repeat("ü", 100) + "…"},
+	} {
+		if got := DataText([]byte(c.data), int32(len(c.data))); got != c.want {
+			t.Errorf("%q: %q", c.data, got)
+		}
+	}
+	if got := DataText(nil, MaxData+1); got != "(4097 bytes)" {
+		t.Error(got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -217,11 +218,6 @@ func (m *Meter) Created(at string, now int64) {
 			q.insert(&entry{text: base, name: n, seen: true, created: now})
 			m.settle(q, now, true)
 		}
-	default:
-		return
-	}
-	if n.id == "" { // it counts only if it is ephemeral
-		m.ask(dir, at, false)
 	}
 }
 
@@ -328,44 +324,32 @@ func (m *Meter) begin(dir string, q *queue, names []string) {
 	}
 }
 
-// Stat is the answer to another question, with the ephemeralOwner.
-func (m *Meter) Stat(a Question, owner int64, code proto.Code, now int64) {
-	q := m.dirs[a.Dir]
-	if q == nil || q.state != measured {
-		return
-	}
-	switch {
-	case code == proto.NoAuth: // there are no events either
+// Stat is the answer to another question.
+func (m *Meter) Stat(a Question, code proto.Code) {
+	if q := m.dirs[a.Dir]; q != nil && q.state == measured && code == proto.NoAuth { // there are no events either
 		m.drop(q, unmeasured)
-	case code == proto.OK && !IsSession(owner):
-		base := path.Base(a.Path)
-		if n, _ := lockEntry(base); n.id == "" {
-			if i := q.index(n, base); i >= 0 {
-				m.take(q, i)
-				m.settle(q, now, false) // the next one may have had the lock for long
-			}
-		}
 	}
 }
 
-// insert puts an entry into its place. Entries with the same number are in the order in
-// which they were created, as in [Compare].
+// insert puts an entry into its place, as in [Queue].
 func (q *queue) insert(e *entry) {
 	i := len(q.all)
-	for i > 0 && q.all[i-1].name.number > e.name.number {
+	for i > 0 && q.all[i-1].compare(e.name.number, e.text) > 0 {
 		i--
 	}
 	q.all = slices.Insert(q.all, i, e)
 }
 
+func (e *entry) compare(number int64, text string) int {
+	return cmp.Or(cmp.Compare(e.name.number, number), cmp.Compare(e.text, text))
+}
+
 func (q *queue) index(n name, text string) int {
-	i, _ := slices.BinarySearchFunc(q.all, n.number, func(e *entry, number int) int { return Compare(int64(e.name.number), 0, int64(number), 0) })
-	for ; i < len(q.all) && q.all[i].name.number == n.number; i++ {
-		if q.all[i].text == text {
-			return i
-		}
+	i, found := slices.BinarySearchFunc(q.all, n.number, func(e *entry, number int64) int { return e.compare(number, text) })
+	if !found {
+		return -1
 	}
-	return -1
+	return i
 }
 
 // remove takes out an entry that was deleted.

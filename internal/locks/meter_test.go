@@ -73,11 +73,11 @@ func (s *measuredServer) answer() {
 		case q.Children:
 			s.meter.Listed(q, nil, proto.NoNode)
 		case owner == hidden:
-			s.meter.Stat(q, 0, proto.NoAuth, now)
+			s.meter.Stat(q, proto.NoAuth)
 		case isEntry:
-			s.meter.Stat(q, owner, proto.OK, now)
+			s.meter.Stat(q, proto.OK)
 		default:
-			s.meter.Stat(q, 0, proto.NoNode, now)
+			s.meter.Stat(q, proto.NoNode)
 		}
 	})
 }
@@ -376,7 +376,7 @@ func TestMeterTimes(t *testing.T) {
 		s.settle(30)
 		s.compare(t)
 		s.wantTimes(t, "held", 20)
-		s.wantTimes(t, "waited", 0, 0)
+		s.wantTimes(t, "waited", 0, 10)
 	})
 }
 

@@ -8,7 +8,9 @@ package locks
 
 import (
 	"cmp"
+	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -53,7 +55,8 @@ type name struct {
 	use    use
 	client Client
 	id     string // by which the client finds its znode again; "" if the recipe has none
-	number int
+	odd    bool   // something precedes the mark that no known library puts there
+	number int64
 }
 
 // Client is a library whose names are recognised.
@@ -66,42 +69,97 @@ const (
 	Kazoo       Client = "kazoo"
 )
 
-const uuid = `[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`
-
-// Names as the libraries make them. ZooKeeper numbers a znode with at least ten characters.
-var (
-	protected  = regexp.MustCompile(`^(?:_c_([0-9a-f]{32}|` + uuid + `)-)?(lock-|latch-|lease-|__READ__|__WRIT__)(-?\d{10,})$`)
-	ofKazoo    = regexp.MustCompile(`^([0-9a-f]{32})(__lock__|__rlock__)(-?\d{10,})$`)
-	kazooLease = regexp.MustCompile(`^[0-9a-f]{32}$`)
-)
-
-var uses = map[string]use{
-	"lock-": exclusive, "latch-": leadership, "lease-": lease, "__READ__": read, "__WRIT__": write,
-	"__lock__": exclusive, "__rlock__": read,
+// marks are the parts of names before the number. Before a mark without underscores at both
+// ends there is nothing, or something that ends in "-"; before one of kazoo's there is anything.
+// Whoever looks for one of these marks waits for such a znode, whatever comes before the mark,
+// and whether or not it is ephemeral.
+var marks = []struct {
+	text  string
+	use   use
+	kazoo bool
+}{
+	{"lock-", exclusive, false}, {"__READ__", read, false}, {"__WRIT__", write, false},
+	{"__lock__", exclusive, true}, {"__rlock__", read, true},
+	{"latch-", leadership, false}, {"lease-", lease, false},
 }
 
 // parse returns what a name says. ok is false if it is not the name of a sequential znode.
 func parse(text string) (n name, ok bool) {
-	match, client := protected.FindStringSubmatch(text), Curator
-	switch {
-	case match == nil:
-		match, client = ofKazoo.FindStringSubmatch(text), Kazoo
-	case len(match[1]) == 32:
-		client = GoZooKeeper
-	case match[1] == "": // made without protection; several clients can do that
-		client = ""
-	}
-	if match != nil {
-		number, err := strconv.Atoi(match[3])
-		return name{uses[match[2]], client, match[1], number}, err == nil
+	for _, m := range marks {
+		i := strings.LastIndex(text, m.text)
+		if i < 0 {
+			continue
+		}
+		prefix := text[:i]
+		number, ok := suffix(text[i+len(m.text):])
+		if !ok || !m.kazoo && prefix != "" && !strings.HasSuffix(prefix, "-") {
+			continue
+		}
+		n := name{use: m.use, number: number}
+		id, protected := strings.CutPrefix(strings.TrimSuffix(prefix, "-"), "_c_")
+		switch {
+		case m.kazoo && hexadecimal(prefix):
+			n.client, n.id = Kazoo, prefix
+		case m.kazoo || !protected:
+		case hexadecimal(id):
+			n.client, n.id = GoZooKeeper, id
+		case uuid.MatchString(id):
+			n.client, n.id = Curator, id
+		}
+		n.odd = n.client == "" && prefix != ""
+		return n, true
 	}
 	number, ok := Sequence(text)
-	return name{number: number}, ok
+	return name{number: int64(number)}, ok
+}
+
+var uuid = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// hexadecimal reports whether text is 32 digits, as libraries make them of a UUID.
+func hexadecimal(text string) bool {
+	return len(text) == 32 && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// suffix returns the number that is all of a text, as servers write it with %010d. ZooKeeper
+// counts in 32 bits, and goes on with -2147483648 after 2147483647; lockkeeper counts on. Both
+// come after all smaller numbers.
+func suffix(text string) (number int64, ok bool) {
+	const digits = 10
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < math.MinInt32 || len(text) < digits || text[0] == '+' || len(text) > digits && strings.TrimPrefix(text, "-")[0] == '0' {
+		return 0, false
+	}
+	if n < 0 {
+		n += 1 << 32
+	}
+	return n, true
+}
+
+// Entry is a znode in the queue of a lock, as far as its name tells.
+type Entry struct {
+	Name   string
+	Shared bool // it lets other shared ones hold the lock at the same time
+
+	number int64
+}
+
+// Queue returns which of the children of a directory are in the queue of its lock, in order. With
+// leases, it returns the leases of a semaphore instead.
+func Queue(children []string, leases bool) (all []Entry) {
+	for _, child := range children {
+		if n, ok := parse(child); ok && n.use != unknown && (n.use == lease) == leases {
+			all = append(all, Entry{child, n.use == read, n.number})
+		}
+	}
+	slices.SortFunc(all, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.Name, b.Name))
+	})
+	return all
 }
 
 // Interesting reports whether a znode with this name may be the entry of a session in a
 // lock's queue, so that Find needs it in the directory.
 func Interesting(name string) bool {
 	_, ok := parse(name)
-	return ok || kazooLease.MatchString(name)
+	return ok || Lease(name)
 }

@@ -4,6 +4,7 @@
 package lockscan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/locks"
 )
 
@@ -30,15 +32,20 @@ type quiet struct{}
 func (quiet) Printf(string, ...any) {}
 
 // Connect opens a session of a stock client. If ctx ends before there is a session, the
-// error is that of the last attempt to connect. The options come after Connect's own.
+// error is that of the last attempt to connect. It gives up at once if an attempt is
+// [connect.Hopeless]. The options come after Connect's own.
 func Connect(ctx context.Context, servers []string, timeout time.Duration, o Options) (*zk.Conn, error) {
 	ready := make(chan struct{})
 	var once sync.Once
 	var mu sync.Mutex
 	var last error
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	dialer := cmp.Or(o.Dialer, &connect.Dialer{})
+	dialer.OnHopeless = func(h connect.Hopeless) { giveUp(h) }
 	open := o.Dial
 	if open == nil {
-		open = net.DialTimeout
+		open = dialer.DialTimeout
 	}
 	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
 		nc, err := open(network, address, timeout)
@@ -48,6 +55,7 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 		return nc, err
 	}
 	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
+		zk.WithHostProvider(&names{}),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
 				once.Do(func() { close(ready) })
@@ -71,6 +79,10 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 	case <-ctx.Done():
 		mu.Lock()
 		defer mu.Unlock()
+		if h := (connect.Hopeless{}); errors.As(context.Cause(ctx), &h) {
+			err = h
+			break
+		}
 		if err = last; err == nil {
 			err = errors.New("no session")
 		}
@@ -82,16 +94,48 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 
 // Options are options of [Connect]. Each may be nil.
 type Options struct {
-	Auth  func(*zk.Conn) error // is called with the new connection
-	Event func(zk.Event)       // is called with the events of the session and of watches; it must not block
-	Dial  zk.Dialer            // opens the network connections, instead of net.DialTimeout
+	Auth   func(*zk.Conn) error // is called with the new connection
+	Event  func(zk.Event)       // is called with the events of the session and of watches; it must not block
+	Dialer *connect.Dialer      // opens the network connections; Connect sets its OnHopeless
+	Dial   zk.Dialer            // is called instead of Dialer, and calls that
+}
+
+// names is a zk.HostProvider that leaves the names of servers to the dialer, since they are in
+// the servers' certificates. Otherwise it does what the stock client's own does.
+type names struct {
+	mu         sync.Mutex
+	servers    []string
+	curr, last int
+}
+
+func (n *names) Init(servers []string) error {
+	n.servers, n.curr, n.last = servers, -1, -1
+	return nil
+}
+
+func (n *names) Len() int { return len(n.servers) }
+
+func (n *names) Next() (server string, all bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.curr = (n.curr + 1) % len(n.servers)
+	all = n.curr == n.last
+	n.last = max(n.last, 0)
+	return n.servers[n.curr], all
+}
+
+func (n *names) Connected() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.last = n.curr
 }
 
 // Scanner reads the znodes below a root and keeps the directories of locks. Only one of its
 // methods may be called at a time.
 type Scanner struct {
-	conn *zk.Conn
-	root string // of the last Scan
+	conn   *zk.Conn
+	chroot string // "" or the path below which the paths of callers are; those of dirs and events are the server's
+	root   string // of the last Scan
 
 	mu    sync.Mutex
 	dirty map[string]bool // directories whose children have changed
@@ -99,7 +143,14 @@ type Scanner struct {
 	wake  chan struct{}   // has a value if dirty or lost was set
 
 	dirs       map[string]*directory
-	unreadable map[string]bool // no permission
+	data       map[holder]string // texts of data that Describe has read
+	unreadable map[string]bool   // no permission
+}
+
+// holder is a znode by which a lock is held.
+type holder struct {
+	path  string
+	token int64
 }
 
 // directory is a znode that was listed.
@@ -109,19 +160,32 @@ type directory struct {
 	below []string // the names of its children that are directories
 }
 
-// Start opens a session and returns a Scanner that has not read anything yet. auth may be nil.
-func Start(ctx context.Context, servers []string, auth func(*zk.Conn) error) (*Scanner, error) {
-	s := On(nil)
-	conn, err := Connect(ctx, servers, sessionTimeout, Options{Auth: auth, Event: s.event})
+// Start opens a session and returns a Scanner that has not read anything yet. All paths that
+// callers give and get are below chroot, "" or a path.
+func Start(ctx context.Context, servers []string, chroot string, o Options) (*Scanner, error) {
+	s := On(nil, chroot)
+	o.Event = s.event
+	conn, err := Connect(ctx, servers, sessionTimeout, o)
 	s.conn = conn
 	return s, err
 }
 
 // On returns a Scanner over a connection that the caller keeps. Only Scan without watch may
 // be called.
-func On(conn *zk.Conn) *Scanner {
-	return &Scanner{conn: conn, dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
+func On(conn *zk.Conn, chroot string) *Scanner {
+	return &Scanner{conn: conn, chroot: chroot, dirty: map[string]bool{}, wake: make(chan struct{}, 1), dirs: map[string]*directory{}, unreadable: map[string]bool{}}
 }
+
+// Full returns the server's path of a znode.
+func (s *Scanner) Full(at string) string {
+	if at == "/" && s.chroot != "" {
+		return s.chroot
+	}
+	return s.chroot + at
+}
+
+// local is the reverse of Full.
+func (s *Scanner) local(at string) string { return cmp.Or(strings.TrimPrefix(at, s.chroot), "/") }
 
 const sessionTimeout = 10 * time.Second
 
@@ -155,7 +219,7 @@ const workers = 64
 // Scan reads everything below a root. With watch it also sets watches, for Next; then the
 // root need not exist yet. If ctx ends before, Scan closes the connection.
 func (s *Scanner) Scan(ctx context.Context, root string, watch bool) error {
-	s.root = root
+	s.root = s.Full(root)
 	s.mu.Lock()
 	clear(s.dirty)
 	s.lost = false
@@ -166,14 +230,23 @@ func (s *Scanner) Scan(ctx context.Context, root string, watch bool) error {
 		return err
 	}
 	if s.dirs[s.root] == nil && !s.unreadable[s.root] && !watch {
-		return fmt.Errorf("%s does not exist", s.root)
+		return fmt.Errorf("%s does not exist", root)
 	}
 	return nil
 }
 
+// Watched returns the paths that a session watches, as locks have them. It is known if w knows it.
+func (s *Scanner) Watched(w *Words, session int64) (paths []string, known bool) {
+	all, known := w.Watched(session)
+	for _, at := range all {
+		paths = append(paths, s.local(at))
+	}
+	return paths, known
+}
+
 // roots returns the znodes to begin with: the queue of a kazoo semaphore is beside it.
 func (s *Scanner) roots() []string {
-	if s.root == "/" {
+	if s.local(s.root) == "/" {
 		return []string{s.root}
 	}
 	return []string{s.root, s.root + locks.KazooQueue}
@@ -198,7 +271,7 @@ func (s *Scanner) Next(ctx context.Context) error {
 	lost := s.lost
 	s.mu.Unlock()
 	if lost {
-		return s.Scan(ctx, s.root, true)
+		return s.Scan(ctx, s.local(s.root), true)
 	}
 	slices.Sort(dirty)
 	return s.read(ctx, true, dirty...)
@@ -252,7 +325,7 @@ func (s *Scanner) read(ctx context.Context, watch bool, todo ...string) error {
 		case l := <-done:
 			busy--
 			if l.err != nil {
-				return fmt.Errorf("%s: %w", l.at, l.err)
+				return fmt.Errorf("%s: %w", s.local(l.at), l.err)
 			}
 			todo = append(todo, s.take(l)...)
 		case <-ctx.Done():
@@ -365,7 +438,7 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 	l.unreadable = unreadable
 	for i, name := range unknown {
 		if x := stats[i]; x != nil {
-			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version})
+			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version, Length: x.DataLength})
 			if x.NumChildren > 0 {
 				l.dir.below = append(l.dir.below, name)
 			}
@@ -386,7 +459,7 @@ func (s *Scanner) stats(ctx context.Context, at string, names []string) (stats [
 			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
 				errs[i] = s.retry(ctx, func() error {
 					exists, stat, err := s.conn.Exists(path.Join(at, names[i]))
-					if exists {
+					if exists && err == nil { // the stock client says that it exists, whatever the error
 						stats[i] = stat
 					}
 					return err
@@ -417,15 +490,73 @@ func (s *Scanner) retry(ctx context.Context, read func() error) error {
 func (s *Scanner) Locks(any bool) []locks.Lock {
 	dirs := make(map[string]*locks.Directory, len(s.dirs))
 	for at, dir := range s.dirs {
-		dirs[at] = &dir.Directory
+		dirs[s.local(at)] = &dir.Directory
 	}
 	return locks.Find(dirs, any)
+}
+
+// Describe reads the data of the holders of locks. What it has read before, or may not be read, is
+// not read again.
+func (s *Scanner) Describe(ctx context.Context, found []locks.Lock) error {
+	all := map[holder]*locks.Contender{}
+	for i := range found {
+		for j := range found[i].Holders {
+			h := &found[i].Holders[j]
+			all[holder{h.Path, h.Token}] = h
+		}
+	}
+	known := map[holder]string{} // without those that are gone
+	type text struct {
+		holder
+		text string
+		err  error
+	}
+	texts := make(chan text, len(all))
+	limit := make(chan struct{}, workers)
+	var wg sync.WaitGroup
+	for h, c := range all {
+		if old, ok := s.data[h]; ok || c.Length == 0 {
+			known[h] = old
+			continue
+		}
+		limit <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-limit }()
+			var data []byte
+			var err error
+			if c.Length <= locks.MaxData {
+				err = s.retry(ctx, func() (err error) {
+					data, _, err = s.conn.Get(s.Full(c.Path))
+					return err
+				})
+			}
+			switch {
+			case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth):
+				texts <- text{holder: h}
+			default:
+				texts <- text{h, locks.DataText(data, max(c.Length, int32(len(data)))), err}
+			}
+		})
+	}
+	wg.Wait()
+	close(texts)
+	for t := range texts {
+		if t.err != nil {
+			return fmt.Errorf("%s: %w", t.path, t.err)
+		}
+		known[t.holder] = t.text
+	}
+	s.data = known
+	for h, c := range all {
+		c.Data = known[h]
+	}
+	return nil
 }
 
 // Unreadable returns the paths that the client may not read, in order.
 func (s *Scanner) Unreadable() (paths []string) {
 	for at := range s.unreadable {
-		paths = append(paths, at)
+		paths = append(paths, s.local(at))
 	}
 	slices.Sort(paths)
 	return paths

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 )
 
 // Client is what a server reports about a session's connection.
@@ -42,11 +43,11 @@ const wordPatience = 5 * time.Second
 const maxAnswer = 64 << 20
 
 // Ask sends these words, of cons, dump, wchp and wchs, to the servers.
-func Ask(ctx context.Context, servers []string, words ...string) *Words {
+func Ask(ctx context.Context, dialer *connect.Dialer, servers []string, words ...string) *Words {
 	w := &Words{Clients: map[int64]Client{}, Expiry: map[int64]time.Time{}, Watches: map[int64][]string{}, Refused: map[string][]ServerError{}}
 	for _, word := range words {
 		for _, server := range servers {
-			text, err := fourLetters(ctx, server, word)
+			text, err := fourLetters(ctx, dialer, server, word)
 			if err != nil {
 				w.Refused[word] = append(w.Refused[word], ServerError{server, err})
 				continue
@@ -84,10 +85,10 @@ func (w *Words) KnowMembers(config string, asked int) {
 func (w *Words) Complete(word string) bool { return w.all && len(w.Refused[word]) == 0 }
 
 // fourLetters returns a server's answer to a word.
-func fourLetters(ctx context.Context, server, word string) (string, error) {
+func fourLetters(ctx context.Context, dialer *connect.Dialer, server, word string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wordPatience)
 	defer cancel()
-	nc, err := new(net.Dialer).DialContext(ctx, "tcp", server)
+	nc, err := dialer.DialContext(ctx, "tcp", server)
 	if err != nil {
 		return "", err
 	}

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 			os.Exit(int(Guard(os.Stdin)))
 		case "become":
 			result := make(chan error)
-			go func() { result <- Become(os.Args[2], os.Args[3:]) }()
+			go func() { result <- Become(os.Args[2:]) }()
 			if err := <-result; err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}

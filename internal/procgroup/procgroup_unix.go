@@ -3,19 +3,25 @@
 package procgroup
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Forwarded are the signals that a program passes on to its group.
@@ -40,7 +46,8 @@ const dismissed = math.MinInt64
 
 // Start starts a command in a group of its own, which is trusted until the given time on the
 // clock of [Now]. guard has the arguments that make this program call [Guard]. become has
-// those that make it call [Become]; Start appends the command's path and arguments to them.
+// those that make it call [Become]; Start appends to them what Become takes. The command gets
+// the open files of this process that are not to be closed by exec, with their numbers.
 func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, error) {
 	g := &Group{cmd: cmd, done: make(chan struct{})}
 	read, write, err := os.Pipe()
@@ -69,8 +76,15 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, 
 	}
 	defer gate.Close()
 	defer open.Close()
-	cmd.Args = slices.Concat([]string{os.Args[0]}, become, []string{cmd.Path}, cmd.Args)
-	cmd.Path, cmd.ExtraFiles = self(), []*os.File{gate}
+	// The gate keeps the number that it has in this process, which is that of no file that the
+	// user has handed over: the command gets those with their numbers. Another process that is
+	// started at the same moment may inherit the gate, too, which does no harm.
+	if _, err := unix.FcntlInt(gate.Fd(), unix.F_SETFD, 0); err != nil {
+		g.release()
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	cmd.Args = slices.Concat([]string{os.Args[0]}, become, []string{strconv.Itoa(int(gate.Fd())), cmd.Path}, cmd.Args)
+	cmd.Path = self()
 	attributes := syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(&attributes)
 	cmd.SysProcAttr = &attributes
@@ -115,23 +129,56 @@ func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, 
 	return g, nil
 }
 
-// gateFile is the descriptor of the pipe from which the command's process reads a byte before it
-// executes the command.
-const gateFile = 3
-
-// Become is the main function of the command's process. It executes the command in place of
-// this program. If it returns, the command was not executed: either the process that started
-// this one has given up, and the error is nil, or the error says why it was impossible.
-func Become(path string, args []string) error {
-	syscall.CloseOnExec(gateFile)
-	if _, err := io.ReadFull(os.NewFile(gateFile, "gate"), make([]byte, 1)); err != nil {
+// Become is the main function of the command's process. args are those that Start has appended:
+// the descriptor of the pipe from which the process reads a byte first, and the command's path
+// and arguments. Become executes the command in place of this program. If it returns, the
+// command was not executed: either the process that started this one has given up, and the
+// error is nil, or the error says why it was impossible.
+func Become(args []string) error {
+	number, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	syscall.CloseOnExec(number)
+	if _, err := io.ReadFull(os.NewFile(uintptr(number), "gate"), make([]byte, 1)); err != nil {
 		return nil
 	}
 	runtime.LockOSThread()
 	if err := keepDyingWithParent(); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
-	return &os.PathError{Op: "exec", Path: path, Err: syscall.Exec(path, args, os.Environ())}
+	path, args := args[1], args[2:]
+	err = syscall.Exec(path, args, os.Environ())
+	if errors.Is(err, syscall.ENOEXEC) { // a script without an interpreter's name, as execvp runs it
+		const shell = "/bin/sh"
+		err = syscall.Exec(shell, slices.Concat([]string{shell, path}, args[1:]), os.Environ())
+	}
+	return &os.PathError{Op: "exec", Path: path, Err: err}
+}
+
+// LookPath finds the command that a user has named, as execvp and so the shell, env and timeout
+// do. Unlike exec.LookPath it accepts those in the current directory if PATH lists that, uses
+// a default if there is no PATH, and tells a file that may not be executed from none.
+func LookPath(name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	dirs, ok := os.LookupEnv("PATH")
+	if !ok {
+		dirs = "/bin:/usr/bin"
+	}
+	why := exec.ErrNotFound
+	for dir := range strings.SplitSeq(dirs, ":") {
+		at := cmp.Or(dir, ".") + "/" + name
+		if info, err := os.Stat(at); err != nil || info.IsDir() {
+			continue
+		}
+		if unix.Access(at, unix.X_OK) == nil {
+			return at, nil
+		}
+		why = fs.ErrPermission
+	}
+	return "", &exec.Error{Name: name, Err: why}
 }
 
 // tell sends a number to the guard.

@@ -82,7 +82,10 @@ func (g *Group) Kill() { windows.TerminateJobObject(g.job, 1) }
 func (g *Group) Empty() bool { return false }
 
 // Become does nothing on Windows.
-func Become(string, []string) error { return nil }
+func Become([]string) error { return nil }
+
+// LookPath finds the command that a user has named.
+func LookPath(name string) (string, error) { return exec.LookPath(name) }
 
 // Guard does nothing on Windows.
 func Guard(io.Reader) Fate { return Dismissed }

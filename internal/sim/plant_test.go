@@ -107,10 +107,14 @@ var plants = []plant{
 		{"cluster/serving.go", "giveUp = countdown{length: s.contacts.silence,", "giveUp = countdown{length: 20 * s.contacts.silence,"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
 		{"cluster/serving.go", "late.start(ago)", "_ = ago"},
-		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case serving && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case serving && n != s.id && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case serving && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
+	}, []string{"age of reads"}},
+	{"a leader that has been replaced takes its state for new", []edit{
+		{"cluster/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))", "c.current = c.ran"},
+		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
@@ -172,7 +176,7 @@ var plants = []plant{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/forward.go", "p.wg.Go(func() { l.watch(silence / looks) })", "_ = l.watch"},
+		{"cluster/forward.go", "p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},

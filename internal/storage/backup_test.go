@@ -70,7 +70,7 @@ func TestSaveAndMake(t *testing.T) {
 		for name, prepare := range map[string]func(dir string) error{
 			"new":                     func(string) error { return nil },
 			"empty":                   func(dir string) error { return os.Mkdir(dir, 0o700) },
-			"after a crash":           func(dir string) error { return os.MkdirAll(filepath.Join(dir, makingDir, raftDir, "x"), 0o700) },
+			"after a crash":           func(dir string) error { return os.MkdirAll(filepath.Join(dir, "making.tmp", raftDir, "x"), 0o700) },
 			"root of a file system":   func(dir string) error { return os.MkdirAll(filepath.Join(dir, "lost+found"), 0o700) },
 			"below what is not there": func(dir string) error { return os.Remove(filepath.Dir(dir)) },
 		} {
@@ -92,7 +92,7 @@ func TestSaveAndMake(t *testing.T) {
 			}
 			if name == "new" { // a crash before meta.json was moved
 				check(t, os.Remove(filepath.Join(made, metaFile)))
-				check(t, os.MkdirAll(filepath.Join(made, makingDir), 0o700))
+				check(t, os.MkdirAll(filepath.Join(made, "making.1.tmp"), 0o700))
 			}
 			m := start(t, disk.mustOpen(t, made))
 			if left := strings.TrimPrefix(contents(t, made), "lost+found "); left != "meta.json raft " {
@@ -138,6 +138,46 @@ func TestMakeFails(t *testing.T) {
 		}
 		if err := makeSample(disk, other, nil); err == nil || !strings.Contains(err.Error(), other) || contents(t, dir) != "other " {
 			t.Errorf("a file: %v", err)
+		}
+	})
+}
+
+// TestMakeBesideServer: a server is started on the directory while it is being made, or another
+// Make makes it. Then this one fails, and what the other one has stored stays.
+func TestMakeBesideServer(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir := ""
+		make := func(fill func(*Storage) error) error {
+			return Make(dir, disk.name(), 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger(), fill)
+		}
+		var server *member
+		for name, other := range map[string]func(){
+			"a server":     func() { server = start(t, disk.mustOpen(t, dir)) },
+			"it has ended": func() { start(t, disk.mustOpen(t, dir)).stop() },
+			"another Make": func() { check(t, make(func(s *Storage) error { return s.Bootstrap(alone) })) },
+			"two at a time": func() {
+				err := make(func(s *Storage) error {
+					return errors.Join(s.Bootstrap(alone), make(func(s *Storage) error { return s.Bootstrap(alone) }))
+				})
+				if err == nil {
+					t.Error("both have made it")
+				}
+			},
+		} {
+			server, dir = nil, filepath.Join(testkit.MemoryDir(t), "data")
+			if err := make(func(*Storage) error { other(); return nil }); err == nil {
+				t.Errorf("%s: it was made", name)
+			}
+			if server != nil {
+				server.openSession(1)
+				server.stop()
+			}
+			if r, err := checkDirectory(disk, dir); err != nil || r.LastIndex == 0 {
+				t.Errorf("%s: %+v, %v", name, r, err)
+			}
+			if got := contents(t, dir); got != "meta.json raft " {
+				t.Errorf("%s: it has %s", name, got)
+			}
 		}
 	})
 }

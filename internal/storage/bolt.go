@@ -84,11 +84,14 @@ func createBolt(path string) error {
 
 // verify checks every page of the file, and that its keys are those that Raft
 // stores. It waits up to lockTimeout for another process to close the file.
-func (b boltStore) verify(dir string) error { return verifyDatabase(b.logPath(dir), raftKeys()) }
+func (b boltStore) verify(dir string) error {
+	path := b.logPath(dir)
+	return withoutOthers(path, func() error { return checkPages(path, raftKeys()) })
+}
 
-// verifyDatabase checks every page of a bbolt file, and calls each with its keys and
-// values in order.
-func verifyDatabase(path string, each func(bucket, key, value []byte) error) error {
+// withoutOthers runs f while no other process has the bbolt file at path open to write
+// to it. If that file is damaged, f finds it.
+func withoutOthers(path string, f func() error) error {
 	if _, err := os.Stat(path); err != nil {
 		return err
 	}
@@ -101,7 +104,7 @@ func verifyDatabase(path string, each func(bucket, key, value []byte) error) err
 		if err == nil {
 			defer lock.Close()
 		}
-		return checkPages(path, each)
+		return f()
 	})
 }
 

@@ -76,7 +76,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
-	if err := disk.verify(dir); err != nil {
+	if err := verifyFiles(disk, dir); err != nil {
 		return nil, nil, err
 	}
 	store, err := disk.open(dir, true)
@@ -84,7 +84,10 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, err
 	}
 	defer store.Close()
-	newest, snapshot, err := reading.wait()
+	if m, err = metaAgain(dir, m.logStore(), m.ServerID, true); err != nil {
+		return nil, nil, err
+	}
+	newest, snapshot, err := reading.current()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,11 +30,15 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	old, err := from.open(dir, true) // keeps servers out
+	old, err := from.open(dir, false) // keeps servers and other conversions out
 	if err != nil {
 		return nil, err
 	}
 	defer old.Close()
+	m, err := metaAgain(dir, before.LogStore, before.ServerID, true)
+	if err != nil {
+		return nil, err
+	}
 	if err := os.RemoveAll(disk.logPath(dir)); err != nil {
 		return nil, err
 	}
@@ -56,10 +60,6 @@ func Convert(dir string, to LogStore) (*Report, error) {
 		return nil, fmt.Errorf("%s does not have the log of %s", disk.logPath(dir), from.logPath(dir))
 	}
 	if err := syncDir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
-		return nil, err
-	}
-	m, err := readMeta(dir)
-	if err != nil {
 		return nil, err
 	}
 	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.metaIdentity}); err != nil {

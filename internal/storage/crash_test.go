@@ -120,7 +120,7 @@ func TestSupersededLog(t *testing.T) {
 }
 
 // TestTornTail appends to the log's file what a write may leave that a power cut
-// tore: any bytes, and a file of another length. They are no part of the log,
+// tore: any bytes after a sector that is missing, and a file of another length. They are no part of the log,
 // and entries that are stored afterwards last.
 func TestTornTail(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
@@ -151,6 +151,7 @@ func TestTornTail(t *testing.T) {
 			for i := range torn {
 				torn[i] = byte(r.Uint32())
 			}
+			clear(torn[:min(sector-int(end)%sector, len(torn))]) // else it would begin with a frame
 			content = append(content, torn...)
 			content = append(content, make([]byte, max(0, int(size)-len(content)))...)
 			check(t, os.WriteFile(file, content, fileMode))

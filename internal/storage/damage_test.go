@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
 )
@@ -118,6 +121,10 @@ func tryDamaged(t *testing.T, disk testedDisk, dir, name string, content []byte,
 		if !slices.ContainsFunc(names, func(n string) bool { return strings.Contains(err.Error(), n) }) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s, %s: the error does not name the file in one line: %v", name, what, err)
 		}
+		// It begins with the file that is damaged, not with another one that is good.
+		if first, _, _ := strings.Cut(err.Error(), " is damaged: "); !slices.Contains(names, first) || !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s, %s: the error begins with another file: %v", name, what, err)
+		}
 		return true
 	}
 	start(t, s).stop() // reads all of it, and writes
@@ -127,6 +134,41 @@ func tryDamaged(t *testing.T, disk testedDisk, dir, name string, content []byte,
 		t.Errorf("%s, %s: the state is %+v, was %+v", name, what, now, intact)
 	}
 	return false
+}
+
+// TestDamagedIdentity flips each bit of meta.json: it is refused, or says what it said before.
+// One without a checksum, which earlier builds wrote, is read, and gets one when it is written.
+func TestDamagedIdentity(t *testing.T) {
+	dir := filepath.Join(testkit.MemoryDir(t), "data")
+	check(t, os.MkdirAll(filepath.Join(dir, raftDir), dirMode))
+	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}}}
+	want := meta{formatVersion, 7, WAL, encodeIdentity(Identity{Cluster: 0x1234567890abcdef, Agreed: true, First: first, Since: 1234})}
+	check(t, writeMeta(dir, &want))
+	path := filepath.Join(dir, metaFile)
+	content := must(os.ReadFile(path))(t)
+	missed := 0
+	for bit := range len(content) * 8 {
+		damaged := bytes.Clone(content)
+		damaged[bit/8] ^= 1 << (bit % 8)
+		check(t, os.WriteFile(path, damaged, fileMode))
+		if got, err := readMeta(dir); err == nil && !reflect.DeepEqual(*got, want) {
+			if missed++; missed < 4 {
+				t.Errorf("%s is read as %+v", damaged, got)
+			}
+		} else if err != nil && !strings.Contains(err.Error(), dir) {
+			t.Errorf("%s: %v", damaged, err)
+		}
+	}
+	if missed > 0 {
+		t.Errorf("%d of %d flipped bits are not noticed", missed, len(content)*8)
+	}
+	body, _, _ := bytes.Cut(content, []byte(metaSum))
+	check(t, os.WriteFile(path, append(bytes.Clone(body), '}'), fileMode))
+	old := must(readMeta(dir))(t)
+	check(t, writeMeta(dir, old))
+	if now := must(os.ReadFile(path))(t); !reflect.DeepEqual(*old, want) || !bytes.Equal(now, content) {
+		t.Errorf("without a checksum it was %+v, and is %s", old, now)
+	}
 }
 
 // TestDamagedTerm damages the stored term, which only its checksum protects. The error

@@ -1,11 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
+	"hash/crc32"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -30,10 +31,12 @@ import (
 //
 // While a file or a directory is being made, its name ends in .tmp.
 //
-// Format 1 had no cluster in meta.json, and is still read.
+// Format 1 had no cluster in meta.json, and is still read. meta.json ends with a checksum of
+// what comes before it. Builds that do not know the checksum ignore it, and write none.
 const (
 	formatVersion = 2
 	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
+	metaSum       = `,"sum":"`  // before its checksum, a CRC-32C in hexadecimal digits
 	raftDir       = "raft"
 
 	dirMode  = 0o700
@@ -84,12 +87,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
 		return nil, err
 	}
-	known, err := readMeta(dir)
+	known, err := metaOf(dir, disk.name(), serverID)
 	if err != nil {
 		return nil, err
-	}
-	if known != nil && known.ServerID != serverID {
-		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, known.ServerID, serverID)
 	}
 	if known == nil {
 		if err := disk.create(dir); err != nil {
@@ -98,11 +98,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	snapshot := readNewest(dir, serverID)
 	defer snapshot.wait()
-	var missing *fs.PathError
-	switch err := disk.verify(dir); {
-	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing):
-		return nil, fmt.Errorf("%s is missing, but %s was in use: restore it, or start with an empty directory", missing.Path, dir)
-	case err != nil:
+	if err := verifyFiles(disk, dir); err != nil {
 		return nil, err
 	}
 	if err := syncFound(dir, disk.files(dir)); err != nil {
@@ -110,6 +106,10 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	store, err := disk.open(dir, false)
 	if err != nil {
+		return nil, err
+	}
+	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
+		store.Close()
 		return nil, err
 	}
 	s, err := openVerified(disk, dir, store, snapshot, log, raftLog)
@@ -138,7 +138,7 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 	if err != nil {
 		return nil, err
 	}
-	newest, machine, err := snapshot.wait()
+	newest, machine, err := snapshot.current()
 	if err != nil {
 		return nil, err
 	}
@@ -173,12 +173,46 @@ func readMeta(dir string) (*meta, error) {
 	}
 	var m meta
 	if err := json.Unmarshal(b, &m); err != nil || m.Format < 1 || m.ServerID == 0 {
-		return nil, fmt.Errorf("%s is damaged: it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", path, formatVersion, LogStores[0])
+		return nil, damaged(path, "it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", formatVersion, LogStores[0])
 	}
 	if m.Format > formatVersion {
 		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
 	}
+	if content, sum, ok := bytes.Cut(bytes.TrimSpace(b), []byte(metaSum)); ok && string(sum) != sumOfMeta(content) {
+		return nil, damaged(path, "%w", errChecksum)
+	}
 	return &m, nil
+}
+
+// sumOfMeta is how meta.json ends after metaSum, if content is what comes before that.
+func sumOfMeta(content []byte) string {
+	return fmt.Sprintf("%08x\"}", crc32.Checksum(content, castagnoli))
+}
+
+// metaOf is readMeta for a directory of server serverID that has its log in kind.
+func metaOf(dir string, kind LogStore, serverID uint64) (*meta, error) {
+	m, err := readMeta(dir)
+	switch {
+	case err != nil || m == nil:
+		return nil, err
+	case m.ServerID != serverID:
+		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, m.ServerID, serverID)
+	case m.logStore() != kind:
+		return nil, fmt.Errorf("the log of %s has just been converted to %s: try again", dir, m.logStore())
+	}
+	return m, nil
+}
+
+// metaAgain is metaOf for a caller that has the store open, which keeps other processes
+// out, and has read meta.json before. Until then another process may have been at work: one
+// that was stopping while this one waited for its lock. If there was a meta.json, there must
+// still be one.
+func metaAgain(dir string, kind LogStore, serverID uint64, was bool) (*meta, error) {
+	m, err := metaOf(dir, kind, serverID)
+	if err == nil && m == nil && was {
+		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
+	}
+	return m, err
 }
 
 // identityIn returns the identity in meta.json, as m has it.
@@ -200,6 +234,8 @@ func writeMeta(dir string, m *meta) error {
 	if err != nil {
 		return err
 	}
+	b = b[:len(b)-1] // the closing brace
+	b = append(b, metaSum+sumOfMeta(b)+"\n"...)
 	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
 		if err := syncDir(d); err != nil {
 			return err
@@ -210,7 +246,7 @@ func writeMeta(dir string, m *meta) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	_, err = f.Write(b)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(path+".tmp", path)
@@ -292,7 +328,7 @@ func exposed(dir string, files []string) string {
 // nothing ever will. The caller has the store open, so no other process is at
 // work in the directory.
 func removeTemporary(dir string, log *slog.Logger) {
-	os.RemoveAll(filepath.Join(dir, makingDir))
+	removeMaking(dir)
 	for _, d := range []string{raftDir, snapshotDir, walDir} {
 		entries, _ := os.ReadDir(filepath.Join(dir, d))
 		for _, e := range entries {

@@ -6,10 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -228,4 +230,70 @@ func (s oldVotes) SetUint64([]byte, uint64) error { return nil }
 
 func (s oldVotes) Set(_, candidate []byte) error {
 	return s.StableStore.Set([]byte(voteKey), append(binary.BigEndian.AppendUint64(nil, 2), candidate...))
+}
+
+// TestOpenBesideLast opens a directory while the process before it still stops, and so waits
+// for its lock. Meanwhile that one stores an identity and completes a snapshot. Open returns
+// both, not what it found before it had the lock: Raft never applies the snapshot's entries
+// again.
+func TestOpenBesideLast(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir, _ := sample(t, disk)
+		last := start(t, disk.mustOpen(t, dir))
+		last.openSession(77)
+		type opened struct {
+			s   *Storage
+			err error
+		}
+		done := make(chan opened)
+		go func() {
+			s, err := disk.tryOpen(dir)
+			done <- opened{s, err}
+		}()
+		time.Sleep(lockTimeout / 4)
+		want := Identity{Cluster: 5, Agreed: true, Since: 1234}
+		check(t, last.s.SetIdentity(want))
+		last.snapshot()
+		last.stop()
+		x := <-done
+		check(t, x.err)
+		defer x.s.Close()
+		newest := must(x.s.NewestSnapshot())(t)
+		if state := x.s.TakeState(); newest.Index != last.index || state.Index() != newest.Index {
+			t.Errorf("the state is of entry %d, the newest snapshot ends at %d, and should at %d", state.Index(), newest.Index, last.index)
+		}
+		if got := x.s.Identity(); !reflect.DeepEqual(got, want) {
+			t.Errorf("its identity is %+v, but meta.json has %+v", got, want)
+		}
+	})
+}
+
+// TestChangedBeforeOpen: a directory is not opened or checked as what it was before this process
+// had its lock.
+func TestChangedBeforeOpen(t *testing.T) {
+	disk := testedDisk{diskStore: boltStore{}}
+	for _, c := range []struct {
+		says   string
+		change func(dir string) error
+	}{
+		{"has just been converted to wal", func(dir string) error {
+			return writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: WAL})
+		}},
+		{"meta.json has been removed just now", func(dir string) error { return os.Remove(filepath.Join(dir, metaFile)) }},
+	} {
+		for name, use := range map[string]func(dir string) error{
+			"open":  func(dir string) error { _, err := disk.tryOpen(dir); return err },
+			"check": func(dir string) error { _, err := checkDirectory(disk, dir); return err },
+		} {
+			dir, _ := sample(t, disk)
+			held := must(openBolt(disk.logPath(dir), false))(t)
+			done := make(chan error)
+			go func() { done <- use(dir) }()
+			time.Sleep(lockTimeout / 4)
+			check(t, errors.Join(c.change(dir), held.Close()))
+			if err := <-done; err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v does not say %q", name, err, c.says)
+			}
+		}
+	}
 }

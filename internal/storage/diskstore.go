@@ -112,13 +112,39 @@ func guard(path string, f func() error) (err error) {
 		}
 	}()
 	err = f()
-	if err != nil && !errors.Is(err, ErrInUse) && !strings.Contains(err.Error(), path) {
+	if err != nil && !errors.Is(err, ErrInUse) && !errors.Is(err, ErrDamaged) && !strings.Contains(err.Error(), path) {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return err
 }
 
+// ErrDamaged is the kind of an error about a file in a data directory that is damaged or
+// missing.
+var ErrDamaged = errors.New("damaged")
+
+// What to do about a directory with [ErrDamaged]. An old copy of a member's directory would have
+// forgotten what that member has acknowledged.
+const (
+	RemedyAlone  = `restore a snapshot, or a copy of the directory (see "Backups" in docs/operations.md)`
+	RemedyMember = `do not put back a copy of it: move it away, and start the server with an empty one, which gets its state from the other members (see "A damaged directory" in docs/operations.md)`
+)
+
+// damageError is an error of the kind ErrDamaged.
+type damageError struct{ error }
+
+func (damageError) Is(target error) bool { return target == ErrDamaged }
+func (d damageError) Unwrap() error      { return d.error }
+
 // damaged is the error that the file or directory at path is damaged.
 func damaged(path, format string, args ...any) error {
-	return fmt.Errorf("%s is damaged: %w: restore it from a copy, or replace this server", path, fmt.Errorf(format, args...))
+	return damageError{fmt.Errorf("%s is damaged: %w", path, fmt.Errorf(format, args...))}
+}
+
+// verifyFiles is disk.verify, which calls a missing file damage.
+func verifyFiles(disk diskStore, dir string) error {
+	err := disk.verify(dir)
+	if file := (*fs.PathError)(nil); errors.Is(err, fs.ErrNotExist) && errors.As(err, &file) {
+		return damageError{fmt.Errorf("%s is missing, but %s was in use", file.Path, dir)}
+	}
+	return err
 }

@@ -88,7 +88,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 		}
 		var names []snapshotName
 		for _, e := range entries {
-			if name, ok := parseSnapshotName(e); ok {
+			if name, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
 				names = append(names, name)
 			}
 		}
@@ -111,6 +111,8 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 // readingSnapshot is the result of verifySnapshots, which runs while the log is
 // verified.
 type readingSnapshot struct {
+	dir     string
+	id      uint64
 	meta    *raft.SnapshotMeta
 	machine *fsm.Machine
 	err     error
@@ -118,7 +120,7 @@ type readingSnapshot struct {
 }
 
 func readNewest(dir string, id uint64) *readingSnapshot {
-	s := &readingSnapshot{done: make(chan struct{})}
+	s := &readingSnapshot{dir: dir, id: id, done: make(chan struct{})}
 	go func() {
 		s.meta, s.machine, s.err = verifySnapshots(dir, id)
 		close(s.done)
@@ -131,30 +133,29 @@ func (s *readingSnapshot) wait() (*raft.SnapshotMeta, *fsm.Machine, error) {
 	return s.meta, s.machine, s.err
 }
 
+// current returns the newest snapshot and its state. The caller has the store open, which
+// keeps other processes out. The process before may have completed a newer snapshot while
+// this one waited for its lock, or removed what was being read: then current reads again.
+func (s *readingSnapshot) current() (*raft.SnapshotMeta, *fsm.Machine, error) {
+	meta, machine, err := s.wait()
+	var was snapshotName
+	if meta != nil {
+		was, _ = parseSnapshotName(meta.ID)
+	}
+	if newest, nameErr := newestSnapshotName(s.dir); err != nil || nameErr != nil || newest != was {
+		return verifySnapshots(s.dir, s.id)
+	}
+	return meta, machine, nil
+}
+
 // verifySnapshots reads all of the newest snapshot, and returns it with the state
 // that it holds; nil if there is none. Raft would silently skip a damaged one and
 // go back to an older state. Older snapshots are not verified: they are not
 // needed, and a crash while one was being removed leaves a part of it.
 func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
-	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
-	if err != nil {
+	newest, err := newestSnapshotName(dir)
+	if err != nil || newest == (snapshotName{}) {
 		return nil, nil, err
-	}
-	var newest snapshotName
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
-			continue
-		}
-		n, ok := parseSnapshotName(e)
-		if !ok {
-			return nil, nil, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
-		}
-		if newest.compare(n) < 0 {
-			newest = n
-		}
-	}
-	if newest == (snapshotName{}) {
-		return nil, nil, nil
 	}
 	path := filepath.Join(dir, snapshotDir, newest.String())
 	meta, machine, err := readSnapshot(path, newest, id)
@@ -167,6 +168,27 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 	return meta, machine, nil
 }
 
+// newestSnapshotName returns the name of the newest snapshot, which is zero if there is none.
+func newestSnapshotName(dir string) (newest snapshotName, err error) {
+	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
+	if err != nil {
+		return newest, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
+			continue
+		}
+		n, ok := parseSnapshotName(e.Name())
+		if !ok {
+			return newest, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
+		}
+		if newest.compare(n) < 0 {
+			newest = n
+		}
+	}
+	return newest, nil
+}
+
 // snapshotName is the name that Raft gives a snapshot's directory.
 type snapshotName struct{ term, index, time uint64 }
 
@@ -177,9 +199,9 @@ func (n snapshotName) compare(m snapshotName) int {
 }
 
 // parseSnapshotName returns the name of a snapshot's directory; ok is whether it is one.
-func parseSnapshotName(e fs.DirEntry) (n snapshotName, ok bool) {
-	_, err := fmt.Sscanf(e.Name(), "%d-%d-%d", &n.term, &n.index, &n.time)
-	return n, err == nil && n.String() == e.Name() && e.IsDir()
+func parseSnapshotName(name string) (n snapshotName, ok bool) {
+	_, err := fmt.Sscanf(name, "%d-%d-%d", &n.term, &n.index, &n.time)
+	return n, err == nil && n.String() == name
 }
 
 // snapshotMeta is the meta.json of a snapshot, as Raft writes it.

@@ -86,9 +86,13 @@ func (walStore) create(dir string) error {
 // verify checks every page of the database, and all segments.
 func (w walStore) verify(dir string) error {
 	path := filepath.Join(dir, walStable)
+	return withoutOthers(path, func() error { return w.verifyAlone(dir, path) })
+}
+
+func (w walStore) verifyAlone(dir, path string) error {
 	var list, reaches []byte
 	keys := raftKeys(segmentsKey, reachesKey)
-	err := verifyDatabase(path, func(bucket, key, value []byte) error {
+	err := checkPages(path, func(bucket, key, value []byte) error {
 		switch string(key) {
 		case segmentsKey:
 			list = slices.Clone(value)
@@ -103,18 +107,15 @@ func (w walStore) verify(dir string) error {
 	if err != nil {
 		return err
 	}
-	stored := checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}}
-	return guard(path, func() error {
-		state, reached, err := loadSegments(stored)
-		if err != nil {
-			return damaged(path, "%w", err)
-		}
-		if len(state.Segments) == 0 {
-			return noEntries(path, w.files(dir)[1:], dir)
-		}
-		_, err = readSegments(dir, state, reached, false)
-		return err
-	})
+	state, reached, err := loadSegments(checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}})
+	if err != nil {
+		return damaged(path, "%w", err)
+	}
+	if len(state.Segments) == 0 {
+		return noEntries(path, w.files(dir)[1:], dir)
+	}
+	_, err = readSegments(dir, state, reached, false)
+	return err
 }
 
 // noEntries verifies that segments are empty, because the list of segments at path is.
@@ -205,7 +206,7 @@ func readSegment(dir string, info types.SegmentInfo) (s foundSegment, err error)
 		return s, damaged(s.path, "%w", err)
 	}
 	if info.SealTime.IsZero() {
-		s.torn, err = tornTail(b, s.end, info, isEntry)
+		s.torn, err = tornTail(b, s.walSegment, info)
 		if err != nil {
 			return s, damaged(s.path, "%w", err)
 		}
@@ -220,19 +221,19 @@ func readSegment(dir string, info types.SegmentInfo) (s foundSegment, err error)
 	return s, nil
 }
 
-// isEntry reports whether content is an entry, with its checksum.
-func isEntry(content []byte) (yes bool) {
+// entryIndex returns the index of an entry, with its checksum; ok is whether content is one.
+func entryIndex(content []byte) (index uint64, ok bool) {
 	defer func() {
 		if recover() != nil { // the codec expects whole entries
-			yes = false
+			ok = false
 		}
 	}()
 	var l raft.Log
 	if (&wal.BinaryCodec{}).Decode(content, &l) != nil {
-		return false
+		return 0, false
 	}
 	n := len(l.Extensions) - 4
-	return n >= 0 && entrySum(&l, l.Extensions[:n]) == binary.BigEndian.Uint32(l.Extensions[n:])
+	return l.Index, n >= 0 && entrySum(&l, l.Extensions[:n]) == binary.BigEndian.Uint32(l.Extensions[n:])
 }
 
 func (w walStore) open(dir string, readOnly bool) (raftStore, error) {

@@ -1,8 +1,11 @@
 package storage
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -12,11 +15,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // testWAL is a walStore with segments of that many bytes.
@@ -109,6 +116,158 @@ func TestWALTornSectors(t *testing.T) {
 		}
 		if want := before; missing == 0 && !sameState(state, after) || missing > 0 && !sameState(state, want) {
 			t.Fatalf("%d sectors are missing: the state is %+v", missing, state)
+		}
+	}
+}
+
+// TestWALTornInData tears a write whose data a client has chosen so that a part of it looks like
+// the end of a batch, a batch, or many frames: sectors of it are missing, or its end is. It is
+// taken for torn, and soon.
+func TestWALTornInData(t *testing.T) {
+	disk := testWAL(512 << 10)
+	batch := walBatch(t, 7)
+	for name, what := range map[string][]byte{
+		"commits":          {frameCommit, 0, 0, 0, 1, 2, 3, 4},
+		"numbers":          {4, 0, 0, 0, 3, 0, 0, 0},
+		"batches":          batch,
+		"entries":          batch[:len(batch)-frameHeader],
+		"empty entries":    {frameEntry, 0, 0, 0, 0, 0, 0, 0},
+		"entries, commits": {frameEntry, 0, 0, 0, 8, 0, 0, 0, frameCommit, 0, 0, 0, 0, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := start(t, disk.mustOpen(t, filepath.Join(testkit.MemoryDir(t), "data")))
+			m.openSession(1)
+			began := time.Now()
+			for try := range 2 * frameHeader {
+				shift, size := try%frameHeader, 4000 // shift is that of the data from where frames begin
+				if try >= frameHeader {
+					size = 50_000
+				}
+				begins := walTail(t, copyDir(t, m.s.Name)).end
+				data := append(make([]byte, shift), bytes.Repeat(what, size/len(what))...)
+				body := (&proto.CreateRequest{Path: fmt.Sprint("/", 10+try), Data: data, ACL: proto.OpenACL}).Append(nil)
+				m.do(&fsm.Command{Op: proto.OpCreate, Session: 1, Conn: 1, Body: body})
+				tail := walTail(t, copyDir(t, m.s.Name))
+				torn := bytes.Clone(tail.content)
+				for at := begins; at < tail.end; at = (at/sector + 1) * sector {
+					next := min((at/sector+1)*sector, tail.end)
+					for _, end := range []int{next, tail.end} { // that sector is missing; the rest is, too
+						clear(torn[at:end])
+						s := must(parseSegment(torn, tail.SegmentInfo))(t)
+						rest, err := tornTail(torn, s, tail.SegmentInfo)
+						if err != nil || s.end != begins || s.end+rest > tail.end {
+							t.Fatalf("shift %d, write at %d to %d without %d to %d: the log ends at %d, then %d torn bytes, %v", shift, begins, tail.end, at, end, s.end, rest, err)
+						}
+						copy(torn[at:end], tail.content[at:])
+					}
+					if size > 4000 && at > begins+4*sector && at < tail.end-4*sector {
+						at += 7 * sector
+					}
+				}
+			}
+			m.stop()
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("judging torn writes took %v", took)
+			}
+		})
+	}
+}
+
+// TestWALTornBetweenEntries tears a write of two entries where the header of the second one is
+// missing, and its data looks like batches with an index that cannot follow.
+func TestWALTornBetweenEntries(t *testing.T) {
+	disk := testWAL(32 << 10)
+	dir := filepath.Join(testkit.MemoryDir(t), "data")
+	m := start(t, disk.mustOpen(t, dir))
+	m.openSession(1)
+	begins := walTail(t, copyDir(t, dir)).end
+	second := bytes.Repeat(walBatch(t, 1_000_000), 40)
+	check(t, m.s.Log.StoreLogs([]*raft.Log{
+		{Index: m.index + 1, Term: m.term, Type: raft.LogNoop, Data: make([]byte, 900)},
+		{Index: m.index + 2, Term: m.term, Type: raft.LogNoop, Data: second},
+	}))
+	tail := walTail(t, copyDir(t, dir))
+	m.stop()
+	at := tail.entries[len(tail.entries)-1].at
+	for shift := range frameHeader { // of the second entry's data
+		torn := bytes.Clone(tail.content)
+		copy(torn[at+20:tail.end-100], second[shift:])
+		clear(torn[max(begins, at/sector*sector) : (at/sector+1)*sector])
+		s := must(parseSegment(torn, tail.SegmentInfo))(t)
+		if _, err := tornTail(torn, s, tail.SegmentInfo); err != nil || s.end != begins {
+			t.Errorf("shift %d: the log ends at %d instead of %d, %v", shift, s.end, begins, err)
+		}
+	}
+}
+
+// walBatch is a batch with one entry, of which anybody can compute the checksums.
+func walBatch(t *testing.T, index uint64) []byte {
+	t.Helper()
+	entry := raft.Log{Index: index, Term: 1, Type: raft.LogNoop}
+	entry.Extensions = binary.BigEndian.AppendUint32(nil, entrySum(&entry, nil))
+	var content bytes.Buffer
+	check(t, (&wal.BinaryCodec{}).Encode(&entry, &content))
+	b := append([]byte{frameEntry, 0, 0, 0, byte(content.Len()), 0, 0, 0}, content.Bytes()...)
+	b = append(b, make([]byte, -len(b)&(frameHeader-1))...)
+	return binary.LittleEndian.AppendUint32(append(b, frameCommit, 0, 0, 0), crc32.Checksum(b, castagnoli))
+}
+
+// TestWALDamagedHeaders flips each bit in the header of each frame of a server that was killed.
+// That is damage, also where the data is zeros, among which a wrong length leads to something
+// like a missing sector.
+func TestWALDamagedHeaders(t *testing.T) {
+	disk := testWAL(64 << 10)
+	m := start(t, disk.mustOpen(t, filepath.Join(testkit.MemoryDir(t), "data")))
+	defer m.stop()
+	for i := range 12 {
+		logs := []*raft.Log{{Index: m.index + 1, Term: m.term, Data: make([]byte, 90*i)}, {Index: m.index + 2, Term: m.term, Data: make([]byte, 130*i)}}
+		check(t, m.s.Log.StoreLogs(logs[:1+i%2]))
+		m.index += uint64(1 + i%2)
+	}
+	tail := walTail(t, copyDir(t, m.s.Name))
+	entries := map[int]bool{}
+	for _, f := range tail.entries {
+		entries[f.at-frameHeader] = true
+	}
+	for at := segmentHeader; at < tail.end-frameHeader; { // the last commit may be that of a torn write
+		n := frameHeader
+		if entries[at] {
+			n += (int(binary.LittleEndian.Uint32(tail.content[at+4:])) + frameHeader - 1) / frameHeader * frameHeader
+		}
+		for bit := range 8 * frameHeader {
+			tail.content[at+bit/8] ^= 1 << (bit % 8)
+			s := must(parseSegment(tail.content, tail.SegmentInfo))(t)
+			if _, err := tornTail(tail.content, s, tail.SegmentInfo); err == nil && len(s.entries) < len(tail.entries) {
+				t.Errorf("bit %d of the header at %d of %d, of an entry %v: the log ends at %d", bit, at, tail.end, entries[at], s.end)
+			}
+			tail.content[at+bit/8] ^= 1 << (bit % 8)
+		}
+		at += n
+	}
+}
+
+// TestWALMissingBefore clears a sector of writes that others follow, of a server that was
+// killed. That is damage: all of them were synced before the last one began.
+func TestWALMissingBefore(t *testing.T) {
+	disk := testWAL(64 << 10)
+	dir, _, _, _, begins := crashed(t, disk, 5000)
+	m := start(t, disk.mustOpen(t, dir))
+	m.openSession(2)
+	for i := range 5 {
+		m.create(2, fmt.Sprint("/", i), 700*i)
+	}
+	live := copyDir(t, dir)
+	m.stop()
+	tail := walTail(t, live)
+	last := tail.entries[len(tail.entries)-1].at - frameHeader
+	if last < begins+15*sector {
+		t.Fatalf("the writes are at %d to %d", begins, last)
+	}
+	for at := begins / sector * sector; at+sector <= last; at += sector {
+		content := bytes.Clone(tail.content)
+		clear(content[at : at+sector])
+		if _, err := reopened(t, disk, live, tail.path, content); err == nil || !strings.Contains(err.Error(), "is damaged") {
+			t.Errorf("without the sector at %d of %d, the last write at %d: %v", at, tail.end, last, err)
 		}
 	}
 }
@@ -324,6 +483,23 @@ func TestConvert(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 			})
+		}
+	}
+}
+
+// TestConvertBesideAnother: while a directory is being converted or checked, another conversion
+// is refused. It would delete the log that the first one makes.
+func TestConvertBesideAnother(t *testing.T) {
+	for _, kind := range LogStores {
+		disk := testedDisk{diskStore: must(kind.disk(hclog.NewNullLogger()))(t)}
+		dir, want := sample(t, disk)
+		held := must(disk.open(dir, true))(t)
+		if _, err := Convert(dir, other(kind)); !errors.Is(err, ErrInUse) {
+			t.Errorf("from %s: %v", kind, err)
+		}
+		check(t, held.Close())
+		if r := must(Check(dir))(t); r.LogStore != kind || !sameState(r, want) {
+			t.Errorf("from %s: %+v, was %+v", kind, r, want)
 		}
 	}
 }

@@ -98,67 +98,153 @@ func parseBatch(b []byte, start, at int) (batch walSegment, ok bool) {
 	return batch, false
 }
 
-// tornTail judges what follows the last whole batch of the segment that is being
-// written, b[end:]. Nothing but zeros does after most crashes. Else it is the one
-// batch whose write the crash interrupted, and which was never acknowledged: rest
-// is how many bytes are to be cleared. Or it is damage, for which these are the signs:
+// tornTail judges what follows the last whole batch s of the segment that is being
+// written, b[s.end:]. Nothing but zeros does after most crashes. Else it is the one batch
+// whose write the crash interrupted, and which was never acknowledged: rest is how many
+// bytes are to be cleared. Or it is damage.
 //
-//   - A whole batch comes later. Batches are synced one after another.
-//   - The bytes end with a commit, and no sector of them is missing, but the
-//     checksum is wrong. (If only the checksum itself is cut off, it was the crash.)
+// A crash leaves sectors of its write out, or ends it anywhere. So tornTail goes from frame
+// to frame, by the lengths in their headers, until a header is missing. What entries hold,
+// which clients choose, is never taken for a frame. These are the signs of damage:
+//
+//   - Where a header must be is something else, or the length in it is not that of the entry.
+//   - The commit is there, and something follows it, or no sector before it is missing.
+//   - After the missing sector of a header comes a whole batch: batches are synced one after
+//     another.
 //   - The segment begins with something else than its header.
 //
 // Damage to the last batch that looks like a missing sector cannot be told from a
 // torn write. Here the caller's knowledge of the index that the log must reach helps.
-func tornTail(b []byte, end int, info types.SegmentInfo, entry func(content []byte) bool) (rest int, err error) {
-	written := len(bytes.TrimRight(b[end:], "\x00"))
-	if written == 0 {
-		return 0, nil
-	}
-	// The last frame begins at a multiple of its header's size.
-	stop := min(end+(written+frameHeader-1)/frameHeader*frameHeader, len(b))
-	if end == 0 {
+func tornTail(b []byte, s walSegment, info types.SegmentInfo) (rest int, err error) {
+	t := tornWrite{b: b, begin: s.end, end: s.end + len(bytes.TrimRight(b[s.end:], "\x00"))}
+	rest = t.end - t.begin
+	if s.end == 0 {
 		header := b[:min(segmentHeader, len(b))]
 		want := appendHeader(nil, info)
 		if n := len(bytes.TrimRight(header, "\x00")); !bytes.Equal(header[:n], want[:n]) {
 			return 0, errors.New("its header")
 		}
 	}
-	for at := max(end, segmentHeader); at+frameHeader <= stop; at += frameHeader {
-		if binary.LittleEndian.Uint32(b[at:]) != frameEntry {
-			continue
+	entries, summed, sum := len(s.entries), s.end, uint32(0)
+	for at := max(s.end, segmentHeader); at+frameHeader <= len(b) && at < t.end; {
+		sum, summed = crc32.Update(sum, castagnoli, b[summed:at]), at
+		if t.missing(at) {
+			if t.batchAfter(at, info.BaseIndex+uint64(entries)) {
+				return 0, fmt.Errorf("the batch at offset %d, which others follow", s.end)
+			}
+			return rest, nil
 		}
-		if batch, ok := parseBatch(b[:stop], at, at); ok && at > end && whole(b, batch, entry) {
-			return 0, fmt.Errorf("the batch at offset %d, which others follow", end)
+		kind, n := binary.LittleEndian.Uint32(b[at:]), binary.LittleEndian.Uint32(b[at+4:])
+		content := at + frameHeader
+		switch {
+		case kind == frameCommit:
+			return t.committed(at, sum)
+		case kind != frameEntry && kind != frameIndex, at > s.end && n == sum: // it was the commit
+			return 0, fmt.Errorf("the batch at offset %d has no frame at %d", s.end, at)
+		case t.end <= content: // the header itself may be cut off
+			return rest, nil
+		case n > 1<<30, kind == frameIndex && int(n) != 4*entries, kind == frameEntry && !t.fits(content, int(n)):
+			return 0, fmt.Errorf("the batch at offset %d has another length at %d", s.end, at)
+		case kind == frameEntry:
+			entries++
 		}
+		at = content + (int(n)+frameHeader-1)/frameHeader*frameHeader
 	}
-	last := stop - frameHeader
-	if last <= end || last+frameHeader > len(b) {
-		return written, nil
-	}
-	for at := end; at < last; {
-		next := min((at/sector+1)*sector, last)
-		if len(bytes.TrimRight(b[at:next], "\x00")) == 0 {
-			return written, nil
-		}
-		at = next
-	}
-	kind, stored := binary.LittleEndian.Uint32(b[last:]), b[last+4:last+frameHeader]
-	sum := binary.LittleEndian.AppendUint32(nil, crc32.Checksum(b[end:last], castagnoli))
-	part := bytes.TrimRight(stored, "\x00") // of the checksum, if it is cut off
-	if !bytes.Equal(stored, sum) && (kind != frameCommit || len(part) < len(sum) && bytes.HasPrefix(sum, part)) {
-		return written, nil
-	}
-	return 0, fmt.Errorf("the batch at offset %d", end)
+	return rest, nil
 }
 
-// whole reports whether batch has entries, and each is one: a client can store
-// bytes that look like a batch, but not easily ones that are also entries of Raft.
-func whole(b []byte, batch walSegment, entry func(content []byte) bool) bool {
-	for _, f := range batch.entries {
-		if !entry(b[f.at : f.at+f.size]) {
-			return false
+// tornWrite is what follows the last whole batch of a segment, for tornTail.
+type tornWrite struct {
+	b          []byte // the segment
+	begin, end int    // from the end of that batch to the last byte that is not zero
+}
+
+// missing reports whether nothing is in the sector that at is in.
+func (t *tornWrite) missing(at int) bool {
+	sectorAt := at / sector * sector
+	return len(bytes.Trim(t.b[max(sectorAt, t.begin):min(sectorAt+sector, len(t.b))], "\x00")) == 0
+}
+
+// written reports whether the byte at offset at is what was written there.
+func (t *tornWrite) written(at int) bool { return at < t.end && !t.missing(at) }
+
+// committed judges a batch whose commit is at offset at. What is before that has the checksum
+// sum.
+func (t *tornWrite) committed(at int, sum uint32) (rest int, err error) {
+	if t.end > at+frameHeader {
+		return 0, fmt.Errorf("the batch at offset %d, which others follow", t.begin)
+	}
+	for i := t.begin; i < at; i = (i/sector + 1) * sector {
+		if t.missing(i) {
+			return t.end - t.begin, nil
 		}
 	}
-	return len(batch.entries) > 0
+	// The checksum itself may be cut off.
+	want := binary.LittleEndian.AppendUint32(nil, sum)
+	if part := bytes.TrimRight(t.b[at+4:at+frameHeader], "\x00"); len(part) < len(want) && bytes.HasPrefix(want, part) {
+		return t.end - t.begin, nil
+	}
+	return 0, fmt.Errorf("the batch at offset %d", t.begin)
+}
+
+// fits reports whether n may be the length of the entry that begins at offset at. As
+// [wal.BinaryCodec] writes it, an entry is its index, term, type, the length of its data,
+// the data, the length of the extensions, these, and a time, of which the first byte says how
+// long it is. What is not written is taken to fit.
+func (t *tornWrite) fits(at, n int) bool {
+	end := at
+	number := func() (v uint64, ok bool) {
+		v, size := binary.Uvarint(t.b[min(end, len(t.b)):])
+		last := end + max(size, 1) - 1
+		ok = t.written(end) && t.written(last)
+		end = last + 1
+		return v, ok
+	}
+	for range 3 {
+		if _, ok := number(); !ok {
+			return true
+		}
+	}
+	for range 2 { // data and extensions
+		size, ok := number()
+		if !ok {
+			return true
+		}
+		if size > uint64(n) {
+			return false
+		}
+		end += int(size)
+	}
+	if !t.written(end) {
+		return true
+	}
+	return n == end-at+14+int(t.b[end]) // version 1 of time.Time's encoding has 15 bytes, version 2 has 16
+}
+
+// batchAfter reports whether a whole batch follows the missing sector of a frame's header at
+// offset at. Its entries must be ones, and follow those before the missing sector, the last
+// of which is before entry next, with as many in between as there is room for. A client
+// can store bytes that look like such a batch only if it knows the index, and they count
+// only if another entry comes before its own in one torn write.
+func (t *tornWrite) batchAfter(at int, next uint64) bool {
+	const smallest = 32 // bytes that the frame of an entry takes
+	from := (at/sector + 1) * sector
+	for i := from; i+frameHeader < t.end; i += frameHeader {
+		if binary.LittleEndian.Uint32(t.b[i:]) != frameEntry {
+			continue
+		}
+		if binary.LittleEndian.Uint32(t.b[i-frameHeader:]) != frameCommit && !t.missing(i-frameHeader) {
+			continue // no batch ends there
+		}
+		batch, ok := parseBatch(t.b, i, i)
+		for j := 0; ok && j < len(batch.entries); j++ {
+			f := batch.entries[j]
+			index, is := entryIndex(t.b[f.at : f.at+f.size])
+			ok = is && index >= next+uint64(j) && index-next-uint64(j) <= uint64((i-at)/smallest)
+		}
+		if ok {
+			return true
+		}
+	}
+	return false
 }

@@ -60,8 +60,9 @@ type Event struct {
 
 // Proxy forwards connections to a server, unchanged.
 type Proxy struct {
-	// To is the server's address.
-	To string
+	// To is the server's address, and Dial connects to it. If Dial is nil, TCP is used.
+	To   string
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	// Handle is called with every event, one at a time, before the bytes of the event
 	// are forwarded. So an event always comes before its consequences. While Handle
@@ -166,8 +167,13 @@ func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	c.tell(Event{Kind: Opened, FromClient: true})
 	p.mu.Unlock()
 
-	dialer := net.Dialer{Timeout: dialTime}
-	server, err := dialer.DialContext(ctx, "tcp", p.To)
+	dial := p.Dial
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	dialing, cancel := context.WithTimeout(ctx, dialTime)
+	server, err := dial(dialing, "tcp", p.To)
+	cancel()
 	p.mu.Lock()
 	if err != nil {
 		kind := Failed
@@ -210,6 +216,13 @@ func (c *conn) close() {
 // reset closes TCP connections with a reset.
 func reset(conns ...net.Conn) {
 	for _, nc := range conns {
+		for {
+			below, ok := nc.(interface{ NetConn() net.Conn })
+			if !ok {
+				break
+			}
+			nc = below.NetConn()
+		}
 		if tcp, ok := nc.(*net.TCPConn); ok {
 			tcp.SetLinger(0)
 			tcp.Close()
@@ -241,8 +254,8 @@ func (c *conn) pump(from int) {
 			err = nil
 		}
 		c.ended(from, err)
-		if tcp, ok := dst.(*net.TCPConn); ok && err == nil {
-			tcp.CloseWrite()
+		if half, ok := dst.(interface{ CloseWrite() error }); ok && err == nil {
+			half.CloseWrite()
 		} else {
 			reset(src, dst)
 		}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/connect"
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -63,6 +64,7 @@ type client struct {
 	readOnly bool
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	events   func(Event) // called by run, in order
+	note     func(error) // called by run with an error that it cannot mend
 
 	cancel context.CancelFunc // ends run
 	done   chan struct{}      // closed when run has ended
@@ -98,42 +100,28 @@ type call struct {
 	done   chan struct{}
 }
 
-// parseServers parses a connect string: HOST[:PORT],...[/CHROOT] (ConnectStringParser).
+// parseServers parses a connect string (ConnectStringParser), with ZooKeeper's words for errors.
 func parseServers(s string) (hosts []string, chroot string, err error) {
-	if i := strings.IndexByte(s, '/'); i >= 0 {
-		s, chroot = s[:i], s[i:]
-		if chroot == "/" {
-			chroot = ""
-		} else if err := validPath(chroot); err != nil {
-			return nil, "", err
-		}
+	hosts, chroot, err = connect.Parse(s)
+	if errors.Is(err, connect.ErrNone) {
+		err = errors.New("A HostProvider may not be empty!") //lint:ignore ST1005 ZooKeeper's words
 	}
-	for host := range strings.SplitSeq(s, ",") {
-		host = strings.TrimSpace(host)
-		if host == "" {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			host = net.JoinHostPort(strings.Trim(host, "[]"), "2181")
-		}
-		hosts = append(hosts, host)
+	if err == nil && chroot != "" {
+		err = validPath(chroot)
 	}
-	if len(hosts) == 0 {
-		return nil, "", errors.New("A HostProvider may not be empty!") //lint:ignore ST1005 ZooKeeper's words
-	}
-	return hosts, chroot, nil
+	return hosts, chroot, err
 }
 
 // open starts a session. Connecting happens in the background, until ctx ends or close is
 // called.
-func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events func(Event)) (*client, error) {
+func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events func(Event), note func(error)) (*client, error) {
 	hosts, chroot, err := parseServers(servers)
 	if err != nil {
 		return nil, err
 	}
 	rand.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	c := &client{
-		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, events: events,
+		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, events: events, note: note,
 		done: make(chan struct{}), state: Connecting, changed: make(chan struct{}), auths: slices.Clone(auths),
 		watches: watches{}, lastHeard: time.Now(), eventState: "Disconnected",
 	}
@@ -160,6 +148,9 @@ func (c *client) run(ctx context.Context) {
 			break
 		}
 		conn, err := c.connect(ctx)
+		if errors.As(err, &connect.Hopeless{}) {
+			c.note(err)
+		}
 		if err == nil {
 			c.serve(ctx, conn)
 			round, was = -1, true

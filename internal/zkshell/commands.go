@@ -86,7 +86,7 @@ func init() { // a variable's value could not refer to functions that use it
 				{name: "add", arg: true, help: "comma-separated list of config strings for new servers"},
 				{name: "remove", arg: true, help: "comma-separated list of server IDs to remove"},
 			}, run: reconfig},
-		{name: "connect", usage: "host:port", short: "open a session with other servers", shell: connect},
+		{name: "connect", usage: "host:port", short: "open a session with other servers", shell: connectTo},
 		{name: "close", usage: "", short: "end the session", most: -1, run: closeSession},
 		{name: "printwatches", usage: "on|off", short: "print events or not", shell: printWatches},
 		{name: "history", usage: "", short: "list the last commands", shell: showHistory},

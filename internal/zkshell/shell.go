@@ -76,12 +76,23 @@ func (s *Shell) print(stdout, stderr io.Writer) {
 // connect starts a session with other servers and ends the one before.
 func (s *Shell) connect(ctx context.Context, servers string) error {
 	s.Close(ctx)
-	c, err := open(context.WithoutCancel(ctx), &s.cfg, servers, s.auths, s.event)
+	c, err := open(context.WithoutCancel(ctx), &s.cfg, servers, s.auths, s.event, s.noteOnce())
 	if err != nil {
 		return usage(err.Error())
 	}
 	s.client, s.servers = c, servers
 	return nil
+}
+
+// noteOnce returns a function that prints an error unless it is the same as before.
+func (s *Shell) noteOnce() func(error) {
+	said := ""
+	return func(err error) {
+		if said != err.Error() {
+			said = err.Error()
+			s.note(s.color(red, said))
+		}
+	}
 }
 
 // Close ends the session and waits for its goroutine. It may be called more than once.
@@ -360,7 +371,7 @@ func printWatches(s *Shell, _ context.Context, args []string) (fields, error) {
 	return fields{"printwatches": on}, nil
 }
 
-func connect(s *Shell, ctx context.Context, args []string) (fields, error) {
+func connectTo(s *Shell, ctx context.Context, args []string) (fields, error) {
 	servers := s.servers
 	if len(args) > 0 {
 		servers = args[0]

@@ -388,9 +388,10 @@ type importing struct {
 	window  []*creation // sent, in order
 	bytes   int         // of the data in the window
 	created int
-	there   int // znodes that existed and were the same
-	changed int // znodes that were overwritten
-	skipped int // ephemeral znodes
+	there   int   // znodes that existed and were the same
+	changed int   // znodes that were overwritten
+	skipped int   // ephemeral znodes
+	zxid    int64 // of the last znode that was created
 }
 
 // creation is a znode that is being created.
@@ -451,6 +452,9 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	s.endProgress()
 	s.println(fmt.Sprintf("Imported %s to %s: %d znodes created, %d were there already, %d overwritten, %d ephemeral ones skipped",
 		name, i.root, i.created, i.there, i.changed, i.skipped))
+	if i.created > 0 {
+		s.note(fmt.Sprintf("Note: fencing tokens are zxids of this server from now on, at present 0x%x. If the old servers gave out higher ones, what remembers these refuses new holders until it is reset. A snapshot would keep tokens rising (lockkeeper snapshot).", i.zxid))
+	}
 	return fields{"file": name, "path": i.root, "created": i.created, "existing": i.there, "overwritten": i.changed, "skipped": i.skipped}, nil
 }
 
@@ -532,6 +536,7 @@ func (i *importing) finish(ctx context.Context) error {
 		return wrap(err, c.path)
 	default:
 		i.created++
+		i.zxid = c.call.frame.Zxid
 	}
 	i.window = i.window[1:]
 	i.bytes -= len(c.q.Data)

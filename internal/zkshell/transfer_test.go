@@ -91,8 +91,15 @@ func TestTransfer(t *testing.T) {
 		}
 
 		o = transfer(t, to, 0, "import", first)
+		st := transfer(t, to, 0, "stat", "/app/ünïcödé").out.String()
+		if got := o.err.String(); !strings.Contains(got, "fencing tokens") || !strings.Contains(got, "at present 0x") || strings.Count(got, "\n") != 1 || !strings.Contains(st, "cZxid = "+zxidIn(got)+"\n") {
+			t.Errorf("import says %q; the last znode is %s", got, st)
+		}
 		if got := o.out.String(); got != fmt.Sprintf("Imported %s to /app: 15 znodes created, 0 were there already, 0 overwritten, 1 ephemeral ones skipped\n", first) {
 			t.Errorf("import printed %q", got)
+		}
+		if again := transfer(t, to, 0, "import", first); again.err.String() != "" {
+			t.Errorf("an import that creates nothing says %q", again.err.String())
 		}
 		transfer(t, to, 0, "import", "-e", first, "/copy")
 		transfer(t, to, 0, "export", second, "/app")
@@ -110,6 +117,13 @@ func TestTransfer(t *testing.T) {
 			t.Errorf("the copy is\n%s", got)
 		}
 	})
+}
+
+// zxidIn returns the zxid in the note of an import.
+func zxidIn(note string) string {
+	_, rest, _ := strings.Cut(note, "at present ")
+	zxid, _, _ := strings.Cut(rest, ".")
+	return zxid
 }
 
 // TestExportContinues cuts the file of an export in and around each line, and checks that

@@ -8,7 +8,7 @@ from kazoo.client import KazooClient
 first, second = KazooClient(sys.argv[1]), KazooClient(sys.argv[1])
 first.start()
 second.start()
-first.Lock("/kazoo/mutex").acquire()
+first.Lock("/kazoo/mutex", "worker 1\n").acquire()
 threading.Thread(target=second.Lock("/kazoo/mutex").acquire, daemon=True).start()
 first.ReadLock("/kazoo/rw").acquire()
 second.ReadLock("/kazoo/rw").acquire()

@@ -1,0 +1,65 @@
+package cluster
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// lists notes where the last two lists of members are in this member's log, committed or not, and
+// whether this member has a vote in them. Its methods are safe for concurrent use.
+type lists struct {
+	mu             sync.Mutex
+	newest, before list
+}
+
+type list struct {
+	index uint64 // of its entry; 0 if there is none
+	votes bool
+}
+
+// note is called for every entry that is stored or read, in any order. Raft reads all when it starts.
+func (x *lists) note(l *raft.Log, self raft.ServerID) {
+	if l.Type != raft.LogConfiguration {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if l.Index <= x.before.index || l.Index == x.newest.index {
+		return
+	}
+	is := list{index: l.Index}
+	for _, s := range raft.DecodeConfiguration(l.Data).Servers {
+		if s.ID == self {
+			is.votes = s.Suffrage == raft.Voter
+		}
+	}
+	if l.Index < x.newest.index {
+		x.before = is
+	} else {
+		x.before, x.newest = x.newest, is
+	}
+}
+
+// deleted notes that a part of the log was deleted, which may be its end.
+func (x *lists) deleted(first, last uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for range 2 {
+		if first <= x.newest.index && x.newest.index <= last {
+			x.newest, x.before = x.before, list{}
+		}
+	}
+}
+
+// dropped reports whether the newest list takes this member's vote away and is not known here to be
+// committed. voted is whether it has a vote in the state that is applied here.
+func (n *node) dropped(voted bool) bool {
+	n.lists.mu.Lock()
+	defer n.lists.mu.Unlock()
+	newest, before := n.lists.newest, n.lists.before
+	if before.index > 0 {
+		voted = before.votes
+	}
+	return voted && !newest.votes && newest.index > max(n.CommitIndex(), n.AppliedIndex())
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/connect"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// serverUsage is the end of the usage of a flag that lists servers.
+const serverUsage = "`HOST[:PORT][,...][/PATH]`; the port is 2181 by default"
+
+// serversIn returns the servers that a flag lists, and the path below which the client works:
+// "" or a path.
+func serversIn(flags *pflag.FlagSet, name string) (servers []string, chroot string, err error) {
+	if servers, chroot, err = parseServers(flags.Lookup(name).Value.String()); err != nil {
+		err = badFlag(flags, name, "%w", err)
+	}
+	return servers, chroot, err
+}
+
+func parseServers(text string) (servers []string, chroot string, err error) {
+	servers, chroot, err = connect.Parse(text)
+	if err == nil && chroot != "" && !znode.ValidPath(chroot) {
+		err = fmt.Errorf("%q is not the path of a znode", chroot)
+	}
+	return servers, chroot, err
+}
+
+// oneServer returns the address of the server that an argument or a flag names.
+func oneServer(text string) (string, error) {
+	servers, _, err := connect.Parse(text)
+	switch {
+	case err != nil:
+		return "", err
+	case len(servers) > 1 || strings.Contains(text, "/"):
+		return "", fmt.Errorf("%q is not HOST or HOST:PORT of one server", text)
+	}
+	return servers[0], nil
+}
+
+// clientTLS are the flags for TLS of a client.
+type clientTLS struct {
+	on            bool
+	cert, key, ca string
+}
+
+func (t *clientTLS) define(f *pflag.FlagSet) {
+	f.BoolVar(&t.on, "tls", false, "use TLS; the other flags for it imply this")
+	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities of the server's certificate; by default those of the system")
+	f.StringVar(&t.cert, "tls-cert", "", "PEM `FILE` with a client certificate and its intermediate certificates")
+	f.StringVar(&t.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
+}
+
+// complete makes shells complete the names of files.
+func (*clientTLS) complete(c *cobra.Command) {
+	for _, flag := range []string{"tls-ca", "tls-cert", "tls-key"} {
+		mark := c.MarkFlagFilename
+		if c.PersistentFlags().Lookup(flag) != nil {
+			mark = c.MarkPersistentFlagFilename
+		}
+		must(mark(flag))
+	}
+}
+
+// dialer returns what connects to servers as the flags say.
+func (t *clientTLS) dialer(flags *pflag.FlagSet) (*connect.Dialer, error) {
+	if !t.on && t.cert+t.key+t.ca == "" {
+		return &connect.Dialer{}, nil
+	}
+	if t.cert == "" && t.key != "" {
+		return nil, badFlag(flags, "tls-cert", "--tls-key needs it")
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	var err error
+	if t.cert != "" {
+		pair, err := loadPair(t.cert, t.key)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	if t.ca != "" {
+		cfg.RootCAs, err = loadAuthorities(t.ca)
+	}
+	return &connect.Dialer{TLS: cfg}, err
+}
+
+// untilHopeless returns a context that ends when d cannot reach a server in any case, and a
+// function that returns the reason for that instead of an error that followed from it.
+func untilHopeless(ctx context.Context, d *connect.Dialer) (context.Context, func(error) error) {
+	ctx, giveUp := context.WithCancelCause(ctx)
+	d.OnHopeless = func(h connect.Hopeless) { giveUp(h) }
+	return ctx, func(err error) error {
+		if h := (connect.Hopeless{}); errors.As(context.Cause(ctx), &h) {
+			return h
+		}
+		return err
+	}
+}
