@@ -49,7 +49,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "slow disk": // one write takes 3 s
 					var once atomic.Bool
 					f.disks[c].SetFault(func() error {
-						if m := known.Load(); m != nil && m.membership.former.asked.Load() && once.CompareAndSwap(false, true) {
+						if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 && once.CompareAndSwap(false, true) {
 							time.Sleep(3 * time.Second)
 						}
 						return nil
@@ -57,7 +57,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "crash":
 					f.disks[c].SetFault(func() error {
 						m := known.Load()
-						for m != nil && m.membership.former.asked.Load() {
+						for m != nil && m.membership.former.asked.Load() != 0 {
 							if m.killed.Load() {
 								return errors.New("crashed")
 							}
@@ -104,7 +104,7 @@ type answerless struct {
 
 func (n *answerless) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := n.Network.Dial(ctx, addr)
-	if m := n.known.Load(); err == nil && m != nil && m.membership.former.asked.Load() && n.done.CompareAndSwap(false, true) {
+	if m := n.known.Load(); err == nil && m != nil && m.membership.former.asked.Load() != 0 && n.done.CompareAndSwap(false, true) {
 		return &deaf{c, 0}, nil
 	}
 	return c, err
@@ -225,7 +225,7 @@ func TestRemovedByLeaderOfThePast(t *testing.T) {
 		// Its link to the new leader fails for half a second, after its first two questions.
 		cfg.Network = &flaky{Network: cfg.Network, addr: cfg.Join}
 		m := f.open(4, cfg)
-		until(t, "a heartbeat, or the end", func() bool { return m.membership.former.added.Load() || m.membership.gate.lifted() })
+		until(t, "a heartbeat, or the end", func() bool { return m.membership.former.caller.Load() != nil || m.membership.gate.lifted() })
 		if err := fault(m, 30*time.Second); err != nil {
 			t.Errorf("server 5 ends: %v", err)
 		}

@@ -282,10 +282,6 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	rejoining, err := s.Rejoining()
-	if err != nil {
-		return nil, err
-	}
 	list := m.membership.configured
 	if !empty {
 		list, first = infos(s.Members), raft.Configuration{}
@@ -315,10 +311,10 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		return former.run, nil
 	}
 	m.membership.gate.lift(of.Cluster)
-	if rejoining {
-		return func() { former.awaitVote("") }, nil
+	if owed, err := former.owed(); err != nil || !owed {
+		return nil, err
 	}
-	return nil, nil
+	return func() { former.awaitVote("") }, nil
 }
 
 // first returns the first configuration of a new cluster. It is empty if this server is

@@ -48,14 +48,16 @@ type former struct {
 	number uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
-	// A leader sends heartbeats only to members. So if one has come after this server has
-	// asked to be added, it was, although the answer may have been lost; and if it is no
-	// member any more, it was removed and must not ask again. A leader of a term before that
-	// of the leader who was asked may not know that this server was removed earlier.
-	asked, added atomic.Bool
-	askedIn      atomic.Uint64 // the term of the leader who was asked
-	said         bool          // it was logged that this member's data is empty; only for join
-	why          atomic.Value  // a string: why the last attempt did not succeed
+	// If the leader says, after this server has asked to be added, that it is in a committed list,
+	// it was added, although the answer may have been lost; and if it is no member any more, it
+	// was removed and must not ask again. A heartbeat is no such proof: it may come from another
+	// cluster, or from a leader whose list is never committed. But it is time to ask.
+	asked, added atomic.Uint64 // the ClusterIDs of the cluster concerned; 0 if there is none
+	asking       atomic.Bool   // askAdded is running
+
+	why    atomic.Value // a string: why the last attempt did not succeed
+	awaits atomic.Bool  // awaitVote is running
+	said   bool         // it was logged that this member's data is empty; only for join
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []MemberInfo
@@ -81,14 +83,33 @@ func (f *former) begin(list []MemberInfo, first raft.Configuration) {
 	f.list, f.first = list, first
 }
 
+// own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
+func (f *former) own() ClusterID {
+	if of := f.storage().Identity(); of.Agreed {
+		return of.Cluster
+	}
+	return ClusterID(f.added.Load())
+}
+
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *hello) {
-	if h.cluster != 0 && h.addr != "" {
+	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
 		f.caller.Store(*h)
-		if (h.kind == kindBeat || h.kind == kindRebeat) && f.asked.Load() && h.term >= f.askedIn.Load() {
-			f.added.Store(true)
+		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
+			f.wg.Go(func() { f.askAdded(h) })
 		}
 		f.wake.raise()
+	}
+}
+
+// askAdded asks a leader that has sent a heartbeat whether this server was added.
+func (f *former) askAdded(h *hello) {
+	defer f.asking.Store(false)
+	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	defer cancel()
+	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, Cluster: h.cluster})
+	if err == nil && r.Surely {
+		f.added.Store(uint64(h.cluster))
 	}
 }
 
@@ -106,7 +127,9 @@ func (f *former) run() {
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.gate.lifted() {
-			if rejoining, err := f.storage().Rejoining(); err == nil && rejoining { // since before it had an id
+			if owed, err := f.owed(); err != nil {
+				f.cannotWrite(f.storage(), err)
+			} else if owed { // since before it had an id
 				f.awaitVote("")
 			}
 		}
@@ -138,6 +161,16 @@ func (f *former) run() {
 			return
 		}
 	}
+}
+
+// owed reports whether this member waits for its vote since an earlier start. It gives it up
+// when it is started as an observer.
+func (f *former) owed() (bool, error) {
+	rejoining, err := f.storage().Rejoining()
+	if err == nil && rejoining && !f.cfg.votes() {
+		return false, f.storage().SetRejoining(false)
+	}
+	return rejoining, err
 }
 
 // waiting returns why this member is in no cluster yet, as far as it knows.
@@ -357,9 +390,9 @@ func (f *former) form() error {
 // follow brings a member without data into the cluster that exists: the one that its list
 // or Config.Join names, the one of its identity, or the one that calls it.
 func (f *former) follow() (bool, error) {
-	of := f.storage().Identity()
+	own := f.own()
 	addrs := []string{f.cfg.Join}
-	if f.cfg.Join == "" {
+	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
 	err := error(refuse(proto.OK, "no cluster has called this server: add it with \"cluster add\" on a member"))
@@ -374,8 +407,8 @@ func (f *former) follow() (bool, error) {
 			err = fmt.Errorf("%s: %s", addr, r.Error)
 		case !r.Status.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
-		case of.Agreed && r.Status.Cluster != of.Cluster:
-			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, of.Cluster, addr, r.Status.Cluster)
+		case own != 0 && r.Status.Cluster != own:
+			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, r.Status.Cluster)
 		default:
 			var done bool
 			if done, err = f.join(addr, r.Status.Cluster); done {
@@ -415,11 +448,11 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
 	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
-	if err == nil && r.Status == nil {
-		err = fmt.Errorf("%s does not say its term", addr)
-	}
 	if err != nil {
 		return false, err
+	}
+	if r.Surely && ClusterID(f.asked.Load()) == of {
+		f.added.Store(uint64(of))
 	}
 	if f.cfg.Join == "" { // the cluster must already have this member
 		if !r.Known {
@@ -427,7 +460,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 		if len(f.list) == 0 { // nobody has told this server whether it votes
-			votes = r.Votes
+			votes = votes && r.Votes
 		}
 		if !f.said { // join may be retried many times a second
 			f.said = true
@@ -435,7 +468,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 	}
 	// Once it was taken in, it must not add itself again: it may have been removed.
-	back := f.cfg.Join == "" || f.added.Load() || f.storage().Identity().Agreed
+	back := f.cfg.Join == "" || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
 	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
@@ -446,9 +479,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 	}
-	f.askedIn.Store(r.Status.Term)
-	f.asked.Store(true)
-	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Cluster: of})
+	f.asked.Store(uint64(of))
+	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -481,6 +513,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	f.lift(of)
 	if votes {
 		f.awaitVote(addr)
+	} else if f.cfg.votes() {
+		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one: if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
 }
@@ -494,11 +528,13 @@ func (m *membership) self(voter bool) *MemberInfo {
 // each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
 	ctx := f.peers.ctx
+	f.awaits.Store(true)
+	defer f.awaits.Store(false)
 	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Cluster: f.gate.cluster()})
+			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -46,6 +46,8 @@ type Status struct {
 	// Configured are the members with which it is to form a cluster; empty once it is in one.
 	Configured []MemberInfo `json:"configured,omitempty"`
 	Waiting    string       `json:"waiting,omitempty"` // why it is in no cluster yet
+	// NoVote says why a member that was not started as an observer has no vote.
+	NoVote string `json:"noVote,omitempty"`
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log. Such a member stops serving.
 	Differs []Difference `json:"differs,omitempty"`
@@ -118,6 +120,12 @@ func (m *membership) status() (Status, error) {
 		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+	}
+	if s.Role == "observer" && m.cfg.votes() {
+		s.NoVote = "has no vote, but was not started as an observer"
+		if m.former.awaits.Load() {
+			s.NoVote = "waits for its vote"
+		}
 	}
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.digests.differences()
@@ -206,6 +214,9 @@ type Request struct {
 	// Back restricts Add to a server that is a member already: a removed one must not add
 	// itself again.
 	Back bool `json:"back,omitempty"`
+	// Run is the run (see Status) of a server that asks for a place of its own: the request
+	// holds only while that run answers at the server's address. 0 means an operator's word.
+	Run uint64 `json:"run,omitempty"`
 	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
 	Cluster ClusterID `json:"cluster,omitzero"`
 }
@@ -222,8 +233,9 @@ type Reconfig struct {
 // Reply answers a Request.
 type Reply struct {
 	Status *Status    `json:"status,omitempty"`
-	Known  bool       `json:"known,omitempty"` // the answer to Knows
-	Votes  bool       `json:"votes,omitempty"` // and whether that member has a vote
+	Known  bool       `json:"known,omitempty"`  // the answer to Knows
+	Votes  bool       `json:"votes,omitempty"`  // and whether that member has a vote
+	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list
 	Error  string     `json:"error,omitempty"`
 	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
 	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
@@ -297,7 +309,7 @@ func (m *membership) change(q Request) (Reply, error) {
 		return m.knows(q.Knows)
 	}
 	if q.Back {
-		if done, err := m.back(q.Add); done || err != nil {
+		if done, err := m.back(q.Add, q.Run); done || err != nil {
 			s, _ := m.status()
 			return Reply{Status: &s}, err
 		}
@@ -325,6 +337,11 @@ func (m *membership) change(q Request) (Reply, error) {
 			return Reply{}, notMember(q.Add.ID)
 		}
 		need := byOperator
+		if need.run = q.Run; need.run != 0 {
+			if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+				return Reply{}, err
+			}
+		}
 		if q.Back && q.Add.Voter { // it asks again, so nothing else has to wait for it
 			need.patience = m.contacts.silence / 2
 		}
@@ -347,7 +364,7 @@ func (m *membership) change(q Request) (Reply, error) {
 				}
 			}
 		}
-		need := requirements{min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), 2, true} // as in ZooKeeper
+		need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), voters: 2, majority: true} // as in ZooKeeper
 		if m.cfg.AllowSingleVoter {
 			need.voters = 1
 		}
@@ -396,11 +413,11 @@ func (m *membership) knows(id uint64) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	if x := find(members, id); x != nil {
-		return Reply{Known: true, Votes: x.Voter, Status: &s}, nil
-	}
 	known, _ := m.known(id)
-	return Reply{Known: known, Status: &s}, nil
+	if x := find(members, id); x != nil {
+		return Reply{Known: true, Votes: x.Voter, Surely: known, Status: &s}, nil
+	}
+	return Reply{Known: known, Surely: known, Status: &s}, nil
 }
 
 // known reports whether there is a member with this id, and whether it votes, in the last
@@ -418,8 +435,8 @@ func (m *membership) known(id uint64) (is, votes bool) {
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
 // membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.
-func (m *membership) back(x *MemberInfo) (done bool, err error) {
-	if x == nil {
+func (m *membership) back(x *MemberInfo, run uint64) (done bool, err error) {
+	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
 	members, err := m.raft.members()
@@ -437,11 +454,9 @@ func (m *membership) back(x *MemberInfo) (done bool, err error) {
 	case *is == *x:
 		return true, nil
 	case !x.Voter:
-		return false, nil
+		return false, nil // mayAsk follows
 	}
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
-	defer cancel()
-	s, err := m.statusOf(ctx, *x)
+	s, err := m.sender(*x, run)
 	if err != nil {
 		return false, err
 	}
@@ -449,6 +464,33 @@ func (m *membership) back(x *MemberInfo) (done bool, err error) {
 		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
 	}
 	return false, nil
+}
+
+// sender returns the status of the server at x's address, where the given run of it must answer,
+// which has sent a request. What a run that has ended has sent can arrive late, and a server may
+// have been started elsewhere with the id and the address of another.
+func (m *membership) sender(x MemberInfo, run uint64) (*Status, error) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	s, err := m.askStatus(ctx, x) // also if it has this member's id
+	switch {
+	case err != nil:
+		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
+	case s.Run != run:
+		return nil, refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
+	}
+	return s, nil
+}
+
+// mayAsk returns an error unless the given run of server x may ask for the place that x describes.
+// A voter loses its vote only if it has no data. While membership.changing is held, such a server
+// gets none: it joins only when its request is done.
+func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) error {
+	s, err := m.sender(x, run)
+	if is := find(members, x.ID); err == nil && is != nil && is.Voter && !x.Voter && (s.Formed || s.Data) {
+		err = refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
+	}
+	return err
 }
 
 // notMember is the answer to a server that asks for its place in the cluster and has none. No
@@ -470,11 +512,12 @@ type requirements struct {
 	// majority allows new voters that are down or lag, if a majority of the voters
 	// after the change is up.
 	majority bool
+	run      uint64 // of the server that asks for its own place; 0 means an operator's word
 }
 
 // byOperator are the requirements for a change that an operator or a new member
 // requests.
-var byOperator = requirements{adminTimeout, 1, false}
+var byOperator = requirements{patience: adminTimeout, voters: 1}
 
 // reconfigure adds and removes members, one at a time, after checking that the whole
 // change is possible. If the leader itself is to be removed or to lose its vote, it
@@ -516,7 +559,11 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		var err error
-		if absent, err = m.absent(members, after); err != nil {
+		added := slices.DeleteFunc(slices.Clone(joining), func(x MemberInfo) bool {
+			is := find(members, x.ID)
+			return is != nil && is.Voter && !slices.Contains(before, x.ID)
+		})
+		if absent, err = m.absent(after, added); err != nil {
 			return err
 		}
 	}
@@ -541,7 +588,7 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 			last = append(last, x)
 			continue
 		}
-		err := m.addMember(is, x, need.patience)
+		err := m.addMember(is, x, need)
 		if need.majority && errors.As(err, new(lags)) {
 			last = append(last, x)
 		} else if err != nil {
@@ -566,16 +613,18 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 }
 
 // absent returns the voters in after, the members after a change, that cannot be reached or
-// run with the data of another cluster. It fails if the others are no majority, or if a
-// server with such data would get a vote.
-func (m *membership) absent(members, after []MemberInfo) (ids []uint64, err error) {
+// run with the data of another cluster. It fails if the others are no majority, or if another
+// server answers in place of one of those in added, which are to be added or to get a vote: such
+// a change must fail before its first step, which may be the removal of a member.
+func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
 	there, other := 0, error(nil)
 	for _, x := range after {
-		if !x.Voter {
+		isNew := find(added, x.ID) != nil
+		if !x.Voter && !isNew {
 			continue
 		}
 		asked.Go(func() {
@@ -584,14 +633,17 @@ func (m *membership) absent(members, after []MemberInfo) (ids []uint64, err erro
 			defer mu.Unlock()
 			switch {
 			case err == nil && m.foreign(s) != nil:
-				if is := find(members, x.ID); is == nil || !is.Voter {
+				if isNew {
 					other = m.foreign(s)
 				}
 				ids = append(ids, x.ID)
-			case err == nil:
+			case err == nil && x.Voter:
 				there++
+			case err == nil:
 			case unreachable(err):
 				ids = append(ids, x.ID)
+			case isNew:
+				other = cannotBeAdded(x.ID, err)
 			}
 		})
 	}
@@ -723,8 +775,8 @@ func checkMember(x MemberInfo) error {
 // addMember adds x as a member or changes its address or vote; is describes it so far
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
-func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Duration) error {
-	id, addr := serverID(x.ID), raft.ServerAddress(x.Addr)
+func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) error {
+	id, addr, patience := serverID(x.ID), raft.ServerAddress(x.Addr), need.patience
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err
@@ -745,6 +797,11 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
+		if need.run != 0 {
+			if err := m.mayAsk([]MemberInfo{*is}, x, need.run); err != nil { // that may have taken long
+				return err
+			}
+		}
 		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
 	}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
@@ -756,7 +813,7 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 	case !x.Voter && unreachable(err): // nothing depends on an observer, so it may be started later
 		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
-		return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", x.ID, err)
+		return cannotBeAdded(x.ID, err)
 	}
 	if is == nil {
 		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
@@ -782,6 +839,10 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, patience time.Durat
 			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
 		}
 	}
+}
+
+func cannotBeAdded(id uint64, err error) error {
+	return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", id, err)
 }
 
 // foreign returns an error if the server with this status belongs to another cluster.

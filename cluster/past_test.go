@@ -425,7 +425,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.lose(lost)
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
-			if m := known.Load(); m != nil && m.membership.former.asked.Load() { // it stores that it was taken in
+			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in
 				f.cutBetween(lost, next, true)
 				f.cutBetween(lost, 3, true)
 			}

@@ -153,7 +153,7 @@ func TestObserverOwedNoVote(t *testing.T) {
 		cfg := f.config(3)
 		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
 		m := f.open(3, cfg)
-		until(t, "the question", m.membership.former.asked.Load)
+		until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
 		time.Sleep(time.Second)
 		f.stop(3)
 		time.Sleep(time.Minute)

@@ -69,6 +69,7 @@ The JSON of the member that was asked has these fields:
                  that changes with each start
   configured, waiting  only if it is in no cluster yet: the members with which it is to
                  form one, and why it has not
+  noVote         only if it has no vote, but was not started as an observer: why
   differs        members that differ, each with id and index, the entry where that was
                  first seen
   answers        what the members that answer say about themselves, with fields of the
@@ -441,12 +442,12 @@ func (x *clusterStatus) print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tVERSION\tSTATE")
 	for _, m := range membersOf(s) {
-		port, role, entry, version := "-", "-", "-", "-"
+		port, role, entry, version, vote := "-", "-", "-", "-", ""
 		if a := x.answerOf(m.ID); a != nil {
-			role, entry = a.Role, strconv.FormatUint(a.Index, 10)
+			role, entry, vote = a.Role, strconv.FormatUint(a.Index, 10), a.NoVote
 			port, version = cmp.Or(a.ClientPort, a.SecurePort, "-"), cmp.Or(a.Version, "-")
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, version, cmp.Or(x.wrong(m.ID), "ok"))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
 	}
 	table.Flush() // an error shows again below
 	if s.Waiting != "" {
@@ -469,6 +470,7 @@ type memberStatus struct {
 	Term    uint64            `json:"term"`
 	Index   uint64            `json:"index"`
 	Zxid    int64             `json:"zxid"`
+	NoVote  string            `json:"noVote,omitempty"`
 	cluster.About
 }
 
@@ -502,7 +504,7 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 		if x == nil {
 			continue
 		}
-		all = append(all, memberStatus{x.ID, x.Role, x.Leader, x.Cluster, x.Term, x.Index, x.Zxid, x.About})
+		all = append(all, memberStatus{x.ID, x.Role, x.Leader, x.Cluster, x.Term, x.Index, x.Zxid, x.NoVote, x.About})
 		if x.Cluster == s.Cluster && len(x.Differs) > 0 {
 			s.Differs = x.Differs
 		}

@@ -487,7 +487,7 @@ func TestClusterClientAddrs(t *testing.T) {
 
 // TestPrintStatus: each member has a line with what is wrong with it.
 func TestPrintStatus(t *testing.T) {
-	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1"}, {ID: 5, Addr: "e:1"}}
+	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1"}, {ID: 5, Addr: "e:1"}, {ID: 6, Addr: "f:1"}}
 	for want, s := range map[string]*cluster.Status{
 		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
 ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
@@ -496,6 +496,7 @@ ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
 3   c:1        -            follower  7      -        belongs to cluster 00000000000000bb
 4   d:1        -            -         -      -        does not answer, its state differs at entry 8
 5   e:1        -            follower  8      0.2      serves no clients
+6   f:1        f:2          observer  9      0.2      waits for its vote
 health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients
 `: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
@@ -507,13 +508,14 @@ ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
 5   e:1        -            follower  8      0.2      belongs to cluster 00000000000000aa
 reason: one; two
 health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer; server 5 at e:1: belongs to cluster 00000000000000aa
-`: {ID: 2, Role: "looking", Data: true, Configured: members, Members: members[:1], Waiting: "one\ntwo"},
+`: {ID: 2, Role: "looking", Data: true, Configured: members[:5], Members: members[:1], Waiting: "one\ntwo"},
 	} {
 		x := clusterStatus{Status: s, Answers: []memberStatus{
 			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: cluster.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3"}},
 			{ID: 2, Role: "looking", About: cluster.About{Version: "0.2", SecurePort: "b:2"}},
 			{ID: 3, Role: "follower", Leader: 1, Cluster: 0xbb, Index: 7},
 			{ID: 5, Role: "follower", Leader: 1, Cluster: 0xaa, Index: 8, About: cluster.About{Version: "0.2"}},
+			{ID: 6, Role: "observer", Leader: 1, Cluster: 0xaa, Index: 9, NoVote: "waits for its vote", About: cluster.About{Version: "0.2", Serving: true, ClientPort: "f:2"}},
 		}}
 		x.judge()
 		var b strings.Builder

@@ -1,0 +1,458 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
+)
+
+// The tests in this file are of servers that ask for a place in the cluster, or for their vote.
+
+// hasVote fails unless the member has its vote, and still has it after a restart: then the leader and it
+// acknowledge a write without the third of the three members.
+func (f *fleet) hasVote(lead, c int, cfg Config) {
+	f.t.Helper()
+	id, other := uint64(c+1), 3-lead-c
+	if s, _ := f.running[lead].Status(); !find(s.Members, id).Voter {
+		f.t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
+	}
+	f.stop(c)
+	f.open(c, cfg)
+	time.Sleep(time.Minute)
+	f.stop(other)
+	time.Sleep(time.Minute)
+	if !f.write(lead) {
+		f.t.Error("two of the three are up and connected with all data, and nothing is acknowledged")
+	}
+}
+
+// TestDelayedDemotion: a voter that has lost its disk asks for a place without a vote. What it sends is lost
+// on the network at first, and TCP sends it again some seconds later. Meanwhile the process is restarted,
+// asks again, catches up and gets its vote back. Then the first request arrives, and changes nothing.
+func TestDelayedDemotion(t *testing.T) {
+	for _, join := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			c := (lead + 2) % 3
+			config := func() Config {
+				cfg := f.config(c)
+				if join {
+					cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(c+1)], f.peers[uint64(lead+1)]
+				}
+				return cfg
+			}
+			f.lose(c)
+			cfg := config()
+			n := &delaying{Network: cfg.Network, by: 6 * time.Second}
+			cfg.Network = n
+			f.open(c, cfg)
+			until(t, "the request", n.sent.Load)
+			time.Sleep(time.Second)
+			f.stop(c)
+			f.open(c, config())
+			f.whole()
+			if n.arrived.Load() {
+				t.Fatal("too late")
+			}
+			until(t, "the first request", n.arrived.Load)
+			time.Sleep(5 * time.Minute)
+			f.hasVote(lead, c, config())
+		})
+	}
+}
+
+// delaying is a network on which the first request for a place in the cluster arrives late. That its
+// sender closes the connection meanwhile follows what was sent.
+type delaying struct {
+	Network
+	sent, arrived atomic.Bool
+	by            time.Duration
+}
+
+func (n *delaying) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := n.Network.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &delayed{Conn: c, n: n}, nil
+}
+
+type delayed struct {
+	net.Conn
+	n    *delaying
+	late bool
+}
+
+func (c *delayed) Write(b []byte) (int, error) {
+	if !bytes.Contains(b, []byte(`"add":`)) || !c.n.sent.CompareAndSwap(false, true) {
+		return c.Conn.Write(b)
+	}
+	c.late = true
+	b = bytes.Clone(b)
+	go func() {
+		time.Sleep(c.n.by)
+		c.Conn.SetDeadline(time.Time{})
+		c.Conn.Write(b)
+		c.n.arrived.Store(true)
+		time.Sleep(time.Second)
+		c.Conn.Close()
+	}()
+	return len(b), nil
+}
+
+func (c *delayed) Close() error {
+	if c.late {
+		c.Conn.SetReadDeadline(time.Unix(1, 0)) // for the reader on this side
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// elsewhere is the network of a host whose server listens on all its addresses, whatever address it was given.
+type elsewhere struct {
+	Network
+	addr string
+}
+
+func (e elsewhere) Listen(string) (net.Listener, error) { return e.Network.Listen(e.addr) }
+
+// TestDemotedByCopyOfCommandLine: an empty server is started on a new host with the id and the addresses of a
+// member that is up, as an observer. The member keeps its vote.
+func TestDemotedByCopyOfCommandLine(t *testing.T) {
+	for _, join := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			c := (lead + 2) % 3
+			cfg := f.config(c)
+			cfg.Network, cfg.Memory, cfg.Observers = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory(), []uint64{cfg.ID}
+			if join {
+				cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[cfg.ID], f.peers[uint64(lead+1)]
+			}
+			m, err := openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+			m.Kill() // the operator has seen the mistake
+			time.Sleep(5 * time.Minute)
+			f.hasVote(lead, c, f.config(c))
+		})
+	}
+}
+
+// TestCopyOfLeadersCommandLine: an empty server is started on a new host with the id and the addresses of the
+// leader, which does not hand over leadership for it.
+func TestCopyOfLeadersCommandLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		term := f.running[lead].raft.CurrentTerm()
+		cfg := f.config(lead)
+		cfg.Network, cfg.Memory = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); s.Role != "leader" || s.Term != term {
+			t.Errorf("server %d is %s in term %d, not leader in term %d", lead+1, s.Role, s.Term, term)
+		}
+		m.Kill()
+	})
+}
+
+// TestTakenInAsksOthers: a voter that has lost its disk is taken in, and restarted before it has an entry.
+// Meanwhile the member whose address it was given is stopped. It comes back through the others.
+func TestTakenInAsksOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 5)
+		c, j, other := (lead+1)%5, (lead+2)%5, (lead+3)%5
+		id := uint64(c + 1)
+		f.lose(c)
+		cfg := f.config(c)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[id], f.peers[uint64(j+1)]
+		var known atomic.Pointer[Member]
+		f.disks[c].SetFault(func() error {
+			for m := known.Load(); m != nil && m.membership.gate.lifted(); time.Sleep(time.Millisecond) {
+				if m.killed.Load() {
+					return errors.New("killed")
+				}
+			}
+			return nil
+		})
+		m := f.open(c, cfg)
+		known.Store(m)
+		until(t, "the demotion", m.membership.gate.lifted)
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.stop(j)
+		m = f.open(c, cfg)
+		time.Sleep(time.Minute)
+		s, _ := f.running[lead].Status()
+		if !m.membership.gate.lifted() || !find(s.Members, id).Voter {
+			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.former.waiting())
+		}
+		f.stop(other)
+		time.Sleep(time.Minute)
+		if !f.write(lead) {
+			t.Error("three of the five are up and connected, and nothing is acknowledged")
+		}
+	})
+}
+
+// TestObserverOwedVote is TestObserverOwedNoVote for a member that was taken in already: it has lost its disk,
+// and before it has its vote back, it is started again as an observer. It does not become a voter.
+func TestObserverOwedVote(t *testing.T) {
+	for _, listed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			c := (lead + 2) % 3
+			id := uint64(c + 1)
+			f.lose(c)
+			var slow atomic.Bool // it has much to catch up with
+			slowly(f.disks[c], &slow)
+			m := f.start(c)
+			until(t, "the demotion", func() bool {
+				slow.Store(slow.Load() || m.membership.gate.lifted())
+				return m.raft.LastIndex() > 0
+			})
+			f.stop(c)
+			time.Sleep(10 * time.Second)
+			slow.Store(false)
+			cfg := f.config(c)
+			cfg.Observers = []uint64{id}
+			if !listed {
+				cfg.Peers, cfg.Addr = nil, f.peers[id]
+			}
+			f.open(c, cfg)
+			time.Sleep(time.Minute)
+			if s, _ := f.running[lead].Status(); find(s.Members, id).Voter {
+				t.Errorf("server %d is started as an observer: %v", id, s.Members)
+			}
+		})
+	}
+}
+
+// TestLosesDiskTwice: a voter that was started with only the address of its peer port loses its disk, and, before it
+// has its vote back, the new disk too. Nobody knows any more that it is owed a vote, and its status says so. An
+// operator gives it the vote back.
+func TestLosesDiskTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		c := (lead + 2) % 3
+		config := func() Config {
+			cfg := f.config(c)
+			cfg.Peers, cfg.Addr = nil, f.peers[cfg.ID]
+			return cfg
+		}
+		f.lose(c)
+		var slow atomic.Bool // it has much to catch up with
+		slowly(f.disks[c], &slow)
+		m := f.open(c, config())
+		until(t, "the demotion", func() bool {
+			slow.Store(slow.Load() || m.membership.gate.lifted())
+			return m.membership.gate.lifted()
+		})
+		until(t, "its word that it waits", func() bool {
+			s, _ := m.Status()
+			return s.NoVote == "waits for its vote"
+		})
+		f.lose(c)
+		m = f.open(c, config())
+		time.Sleep(time.Minute)
+		if s, _ := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
+			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
+		}
+		x := &MemberInfo{uint64(c + 1), f.peers[uint64(c+1)], true}
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: x}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "its word that it has its vote", func() bool {
+			s, _ := m.Status()
+			return s.NoVote == ""
+		})
+		f.hasVote(lead, c, config())
+	})
+}
+
+// TestLostDiskOfObserver: a voter loses its disk, and is started as an observer with only the address of its
+// peer port. It stays an observer.
+func TestLostDiskOfObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		c := (lead + 2) % 3
+		id := uint64(c + 1)
+		f.lose(c)
+		cfg := f.config(c)
+		cfg.Peers, cfg.Addr, cfg.Observers = nil, f.peers[id], []uint64{id}
+		m := f.open(c, cfg)
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); !m.membership.gate.lifted() || find(s.Members, id).Voter {
+			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.former.waiting())
+		}
+	})
+}
+
+// TestHeartbeatIsNoProof: a server asks to be added, which another change delays. Meanwhile a heartbeat comes: from a
+// leader of its cluster whose list is never committed, or of another cluster that its host was in. It does not
+// take this for its having been added, nor the next answer for its removal, and joins.
+func TestHeartbeatIsNoProof(t *testing.T) {
+	for _, other := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 4)
+			first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+			for i := range 3 {
+				cfg := f.config(i)
+				cfg.Peers = first
+				f.open(i, cfg)
+			}
+			lead := leadOf(t, f)
+			f.running[lead].membership.changing.take()
+			cfg := f.config(3)
+			cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
+			m := f.open(3, cfg)
+			until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
+			h := &hello{kind: kindBeat, cluster: f.running[lead].membership.gate.cluster(), from: 9, to: 4, term: 99, addr: "x:1"}
+			if other {
+				h.cluster++
+			}
+			c, err := f.net.Host("x").Dial(t.Context(), "d:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			g, err := greetPeer(c, "d:1", h, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.hear(); err == nil || m.membership.former.caller.Load() == nil {
+				t.Fatalf("it has not noticed the heartbeat: %v", err)
+			}
+			g.Close()
+			time.Sleep(15 * time.Second)
+			f.running[lead].membership.changing.give()
+			if err := fault(m, time.Minute); err != nil {
+				t.Errorf("server 4, which was not added, ends: %v", err)
+			}
+			if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil {
+				t.Errorf("it has not joined: %v", s.Members)
+			}
+		})
+	}
+}
+
+// muting is a network on which no answer comes to the first request for a place in the cluster.
+type muting struct {
+	Network
+	sent atomic.Bool
+}
+
+func (n *muting) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := n.Network.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &muted{Conn: c, n: n, closed: make(chan struct{})}, nil
+}
+
+type muted struct {
+	net.Conn
+	n      *muting
+	mute   bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *muted) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(`"add":`)) && c.n.sent.CompareAndSwap(false, true) {
+		c.mute = true
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *muted) Read(b []byte) (int, error) {
+	if c.mute {
+		<-c.closed
+	}
+	return c.Conn.Read(b)
+}
+
+func (c *muted) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// TestRemovedBeforeAnswer: a server is added, but has no answer to its request, and an operator removes it again.
+// It does not add itself once more.
+func TestRemovedBeforeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Peers = first
+			f.open(i, cfg)
+		}
+		lead := leadOf(t, f)
+		cfg := f.config(3)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
+		n := &muting{Network: cfg.Network}
+		cfg.Network = n
+		m := f.open(3, cfg)
+		until(t, "the addition", func() bool {
+			s, _ := f.running[lead].Status()
+			return find(s.Members, 4) != nil
+		})
+		time.Sleep(time.Second)
+		if m.membership.gate.lifted() {
+			t.Fatal("it has an answer")
+		}
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
+			t.Errorf("its fault is %v", err)
+		}
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
+			t.Errorf("it has added itself again: %v", s.Members)
+		}
+	})
+}
+
+// TestRefusedReconfigRemovesNobody: a reconfig replaces server 3 by a server 9 at the same address, or removes it
+// and adds an observer, while another server answers there. It is refused, and nobody is removed.
+func TestRefusedReconfigRemovesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		c := (lead + 2) % 3
+		id := uint64(c + 1)
+		other := newFleet(t, 1)
+		other.net, other.peers = f.net, map[uint64]string{7: "w:1"}
+		cfg := other.config(0)
+		cfg.ID, cfg.Network, cfg.Peers = 7, f.net.Host("w"), other.peers
+		other.open(0, cfg)
+		for _, joining := range [][]MemberInfo{
+			{{9, f.peers[id], true}},
+			{{9, f.peers[id], false}},
+			{{9, "w:1", false}, {id, "z:1", true}},
+		} {
+			q := &Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
+			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: q})
+			if err == nil {
+				t.Fatal("it was done")
+			}
+			time.Sleep(time.Minute)
+			if s, _ := f.running[lead].Status(); len(s.Members) != 3 {
+				t.Errorf("the reconfig was refused (%v), and the members are %v", err, s.Members)
+			}
+		}
+	})
+}
