@@ -282,7 +282,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 // client loses its connection. A leader that stays silent is replaced.
 func TestClusterSilence(t *testing.T) {
 	for how, silence := range map[string]func(m *members, lead int, yes bool){
-		"paused": func(m *members, lead int, yes bool) { m.net.Pause(host(lead), yes) },
+		"paused":  func(m *members, lead int, yes bool) { m.net.Pause(host(lead), yes) },
 		"cut off": (*members).cutOff,
 	} {
 		t.Run(how, func(t *testing.T) { testSilence(t, silence) })

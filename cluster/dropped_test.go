@@ -104,10 +104,11 @@ func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 					is := find(all, id)
 					return err == nil && len(all) > 0 && (is == nil || !is.Voter)
 				}
+				last := leader.raft.LastIndex()
 				var crash atomic.Bool
 				for _, i := range others {
 					f.disks[i].SetFault(func() error {
-						for changed(leader) && leader.raft.State().String() == "Leader" && !crash.Load() {
+						for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
 							time.Sleep(time.Millisecond)
 						}
 						if crash.Load() {
