@@ -565,7 +565,7 @@ func (c *contacts) missing() string {
 //
 // A member whose newest list takes its vote away stands too as long as that list may not be
 // committed: it may be the only one that has the list, and with its longer log it refuses all
-// others. It leaves the others an election timeout, since mostly they need it not. Its own vote
+// others. It leaves the others an election timeout, since mostly they can do without it. Its own vote
 // does not count. Once it leads, the list is committed, and it steps down.
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
