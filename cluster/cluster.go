@@ -258,7 +258,8 @@ func (m *Member) startRaft() error {
 	}
 	logs := raft.LogStore(store)
 	if m.peers != nil {
-		logs = newRecentLog(store)
+		m.raft.recent = newRecentLog(store)
+		logs = m.raft.recent
 	}
 	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
 		return err
@@ -474,6 +475,9 @@ func (o observer) Restored() {
 	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
 		if err := o.m.raft.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(o.m.raft.storage, err)
+		}
+		if recent := o.m.raft.recent; recent != nil {
+			recent.forget() // the log in the storage was changed
 		}
 	}
 }

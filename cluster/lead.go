@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -43,7 +45,7 @@ func (m *Member) watchLeadership() {
 			asked := m.pulse.moment()
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
-			if err := m.raft.answer(m.raft.Barrier(0)); err != nil {
+			if !m.barrier(term) {
 				continue
 			}
 			m.pulse.digests.begin()
@@ -67,6 +69,25 @@ func (m *Member) watchLeadership() {
 			m.lease.gain(asked)
 		case <-m.stop:
 			return
+		}
+	}
+}
+
+// barrier waits until everything that is in the log is applied here. It returns false if this
+// member no longer leads in term.
+func (m *Member) barrier(term uint64) bool {
+	for {
+		err := m.raft.answer(m.raft.Barrier(0))
+		if err != raft.ErrLeadershipTransferInProgress { // otherwise it may go on leading
+			return err == nil
+		}
+		if now, leads := m.raft.term(); !leads || now != term {
+			return false
+		}
+		select {
+		case <-time.After(retryAfter):
+		case <-m.stop:
+			return false
 		}
 	}
 }

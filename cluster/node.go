@@ -19,6 +19,7 @@ type node struct {
 	*raft.Raft // nil until Member.Start has started it
 	id         uint64
 	storage    *storage.Storage
+	recent     *recentLog // nil if there are no other members
 	terms      terms
 	stall      stall
 	work       work

@@ -238,8 +238,13 @@ func (r *recentLog) StoreLogs(logs []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (r *recentLog) DeleteRange(first, last uint64) error {
-	r.mu.Lock()
-	r.kept, r.bytes = nil, 0
-	r.mu.Unlock()
+	r.forget()
 	return r.LogStore.DeleteRange(first, last)
+}
+
+// forget has all entries read from the log again.
+func (r *recentLog) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept, r.bytes = nil, 0
 }
