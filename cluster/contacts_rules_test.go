@@ -618,3 +618,25 @@ func TestTimes(t *testing.T) {
 		}
 	}
 }
+
+// TestSpread: the times of two members differ enough in most terms, and stay within the limit.
+func TestSpread(t *testing.T) {
+	const most = 1000
+	for a := uint64(1); a < 6; a++ {
+		for b := uint64(1); b < a; b++ {
+			near := 0
+			for term := range uint64(1000) {
+				x, y := spread(a, term, most), spread(b, term, most)
+				if x < 0 || x > most || y < 0 || y > most {
+					t.Fatalf("members %d and %d, term %d: %d and %d", a, b, term, x, y)
+				}
+				if x-y < most/10 && y-x < most/10 {
+					near++
+				}
+			}
+			if near > 300 { // 190 are expected
+				t.Errorf("members %d and %d are near each other in %d of 1,000 terms", a, b, near)
+			}
+		}
+	}
+}
