@@ -34,6 +34,7 @@ type contacts struct {
 	peers   map[uint64]*peer
 	heard   heard
 	newer   uint64 // the newest term for which another member has refused a heartbeat of this one
+	deposed int64  // since when Raft has been leading in spite of a later term; 0 if it is not
 
 	// The state of this member is at least as new as the leader's was at current. When
 	// the entry at index aim is applied here, current becomes aimed. Both are running
@@ -453,6 +454,7 @@ type verdict struct {
 	lost       bool // this member knows no leader
 	noMajority bool // a majority cannot be reached
 	stuck      bool // this member's disk is stuck, but there is a working leader
+	deposed    bool // Raft goes on leading although it should have noticed a later term
 	behind     bool // this member's state is too old to serve reads from
 }
 
@@ -469,6 +471,14 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	}
 	c.term = own.term
 	leads := c.leads(&own)
+	switch {
+	case !own.leads || leads:
+		c.deposed = 0
+	case c.deposed == 0:
+		c.deposed = now
+	default:
+		v.deposed = now-c.deposed >= c.sure.Milliseconds()
+	}
 	if leads || c.heard.term >= own.term {
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}

@@ -133,6 +133,10 @@ func (p *pulse) run() {
 			// when a majority is back, and members that ask who leads must not be
 			// told that it does.
 			p.wg.Go(p.stepDown)
+		case v.deposed:
+			// Perhaps nobody leads in the later term: the member that has begun it could not
+			// store it. Otherwise Raft would have heard of it by now, unless it waits for a disk.
+			p.wg.Go(p.stepDown)
 		}
 		timer.Reset(again)
 	}

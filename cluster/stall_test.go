@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -314,4 +315,60 @@ func oldReadsOfNewLeader(t *testing.T, size int) {
 			return ok
 		})
 	})
+}
+
+// TestTermThatNobodyBegins: the leader's disk is stuck for somewhat more than the election timeout. The member
+// that stands for election gets stuck itself when it stores the new term (the two may share a disk), and has
+// told the leader that term with the answer to a heartbeat. The leader's disk works again, and the third
+// member follows it on: a majority is up, connected, with working disks. It goes on serving, and expires
+// sessions, also if the stuck member is ended for good.
+func TestTermThatNobodyBegins(t *testing.T) {
+	for _, how := range []string{"stuck", "ended"} {
+		t.Run(how, func(t *testing.T) {
+			for range 10 { // in about half of them, the third member stands first
+				synctest.Test(t, func(t *testing.T) {
+					f := startedFleet(t, 5)
+					lead := leadOf(t, f)
+					l := f.running[lead]
+					first, third := (lead+1)%3, (lead+2)%3
+					if first > third { // of equals, the one with the lowest id stands first
+						first, third = third, first
+					}
+					until(t, "equal logs", func() bool {
+						return f.running[0].raft.LastIndex() == f.running[1].raft.LastIndex() && f.running[1].raft.LastIndex() == f.running[2].raft.LastIndex()
+					})
+					term := l.raft.CurrentTerm()
+					x := f.running[first]
+					var once sync.Once
+					works, end := make(chan struct{}), make(chan struct{})
+					defer close(end)
+					f.disks[first].SetFault(func() error {
+						if x.raft.terms.newest.Load() > term {
+							once.Do(func() { close(works) })
+							<-end
+						}
+						return nil
+					})
+					f.disks[lead].SetFault(func() error { <-works; return nil })
+					l.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), make(result, 1), nil)
+					<-works
+					time.Sleep(5 * time.Second)
+					if how == "ended" {
+						f.running[first] = nil
+						go x.Kill()
+					}
+					time.Sleep(5 * time.Minute)
+					for _, i := range []int{lead, third} {
+						m := f.running[i]
+						if !f.write(i) {
+							t.Errorf("server %d acknowledges no write after five minutes", i+1)
+						}
+						if m.hasSession(99) {
+							t.Errorf("server %d: a session of 4 s whose client has been silent for five minutes has not expired", i+1)
+						}
+					}
+				})
+			}
+		})
+	}
 }
