@@ -45,17 +45,17 @@ func (m *Member) watchLeadership() {
 			asked := m.pulse.moment()
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
-			if !m.barrier(term) {
+			if !m.inTerm(term, func() raft.Future { return m.raft.Barrier(0) }) {
+				continue
+			}
+			// No member serves clients before a leader has come further than this: the
+			// cluster is new or restored, or is older than ids.
+			if m.identified() == 0 && !m.inTerm(term, m.identify) {
 				continue
 			}
 			m.pulse.digests.begin()
 			m.setLeading(term)
 			m.trackAll()
-			if m.identified() == 0 { // the cluster is new or restored, or is older than ids
-				m.Propose(fsm.Restored(), make(result, 1), nil)
-				m.Propose(fsm.Identify(uint64(m.raft.storage.Identity().Cluster)), make(result, 1), nil)
-				m.describe(0) // before any client can ask
-			}
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop
 			if m.peers != nil {
@@ -73,11 +73,11 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// barrier waits until everything that is in the log is applied here. It returns false if this
-// member no longer leads in term.
-func (m *Member) barrier(term uint64) bool {
+// inTerm has Raft do something, and waits for it. It returns false if this member no longer leads in
+// term.
+func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
 	for {
-		err := m.raft.answer(m.raft.Barrier(0))
+		err := m.raft.answer(do())
 		if err != raft.ErrLeadershipTransferInProgress { // otherwise it may go on leading
 			return err == nil
 		}
@@ -90,6 +90,23 @@ func (m *Member) barrier(term uint64) bool {
 			return false
 		}
 	}
+}
+
+// identify writes the first entry of a cluster's log that clients can notice: what Restored, Identify
+// and Describe do. It does not go through the proposer, which would lose it, as any entry, if it
+// had to wait too long. It has no member's number: they may all have written it.
+func (m *Member) identify() raft.Future {
+	entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Restored())
+	entry = fsm.AppendCommand(entry, fsm.Identify(uint64(m.raft.storage.Identity().Cluster)))
+	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
+	m.replica.View(func(v *fsm.View) {
+		e.Batch = nextNumber(firstNumber(e.Time), v.LastBatch(e.Origin))
+		if missing := v.Undescribed(m.cfg.Known, 0); len(missing) > 0 {
+			entry = fsm.AppendCommand(entry, fsm.Describe(missing, 0))
+			e.Count++
+		}
+	})
+	return m.raft.Apply(fsm.EndEntry(entry, &e), 0)
 }
 
 // identified returns the cluster that the replicated state belongs to; 0 if its log does not

@@ -1,0 +1,149 @@
+package cluster
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// stuckAtFirst blocks the disk of the first member that has begun to lead, from its first command on,
+// until release is closed. It returns the member's index when that has happened.
+func (f *fleet) stuckAtFirst(release chan struct{}) (lead int) {
+	var first atomic.Int64
+	for i, m := range f.running {
+		writes := 0
+		f.disks[i].SetFault(func() error {
+			time.Sleep(5 * time.Millisecond)
+			// The first two are Raft's own entry, and the one that shows it what earlier leaders have left.
+			if _, leads := m.raft.term(); leads {
+				writes++
+			}
+			if writes > 2 && (first.CompareAndSwap(0, int64(i+1)) || first.Load() == int64(i+1)) {
+				<-release
+			}
+			return nil
+		})
+	}
+	until(f.t, "a leader", func() bool { return first.Load() != 0 })
+	return int(first.Load() - 1)
+}
+
+// TestNothingBeforeRestored: the first leader of restored servers has a disk that gets stuck as it
+// begins, so another one is elected. What a client of that one had sent meanwhile is not done
+// before the zxid was raised by the time of day.
+func TestNothingBeforeRestored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			m := fsm.NewMachine()
+			m.Restart(9, fsm.Members(ptr(f.config(i)).first()))
+			f.restoredAt(i, m)
+			f.start(i)
+		}
+		release := make(chan struct{})
+		lead := f.stuckAtFirst(release)
+		defer close(release)
+		began, day := time.Now(), time.Now().UnixMilli()/2000
+		low := func(what string, r *fsm.Result) {
+			if r == nil {
+				t.Errorf("%s: lost", what)
+			} else if r.Zxid>>32 < day {
+				t.Errorf("after %v a client's %s got zxid %#x, whose epoch is %d; by the time of day it should be at least %d", time.Since(began), what, r.Zxid, r.Zxid>>32, day)
+			}
+		}
+		var wg sync.WaitGroup
+		for i, m := range f.running {
+			if i == lead {
+				continue
+			}
+			<-m.Ready() // so it serves clients
+			wg.Go(func() {
+				opened, locked := make(outcome, 1), make(outcome, 1)
+				m.Propose(fsm.OpenSession(1, int64(i+1), 10_000, session.Password{}), opened, nil)
+				r := <-opened
+				low("session", r)
+				if r == nil {
+					return
+				}
+				create := proto.CreateRequest{Path: "/lock", ACL: proto.OpenACL, Flags: proto.FlagEphemeral | proto.FlagSequential}
+				m.Propose(&fsm.Command{Op: proto.OpCreate, Session: int64(i + 1), Conn: 1, Body: create.Append(nil)}, locked, nil)
+				low("lock", <-locked)
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestIdentifiedAfterAll: the first leader of a new cluster is lost when it has just begun. While the
+// second one's disk is slow for a moment, the third member is restarted, so a majority refuses
+// connections for that long. Later all are up, and acknowledge writes.
+func TestIdentifiedAfterAll(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 3)
+			for i := range 3 {
+				f.start(i)
+			}
+			release := make(chan struct{})
+			lead := f.stuckAtFirst(release)
+			for i, m := range f.running {
+				if i != lead {
+					<-m.Ready() // so it serves clients
+					m.Propose(fsm.OpenSession(uint64(100+i), int64(100+i), 1<<30, session.Password{}), make(result, 1), nil)
+				}
+			}
+			// The second leader.
+			slow := make(chan struct{})
+			var second, writes atomic.Int64
+			for i, m := range f.running {
+				if i == lead {
+					continue
+				}
+				f.disks[i].SetFault(func() error {
+					// As in stuckAtFirst.
+					if m.raft.State() == raft.Leader && writes.Add(1) > 2 {
+						second.Store(int64(i + 1))
+						<-slow
+					}
+					return nil
+				})
+			}
+			for deadline := time.Now().Add(20 * time.Second); second.Load() == 0 && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(10 * time.Millisecond)
+			if second.Load() == 0 { // the writes were others
+				close(release)
+				close(slow)
+				return
+			}
+			x := int(second.Load() - 1)
+			y := 3 - lead - x
+			close(release)
+			f.stop(lead)
+			f.stop(y)
+			time.Sleep(600 * time.Millisecond)
+			f.disks[lead].SetFault(nil)
+			f.disks[y].SetFault(nil)
+			f.start(lead)
+			f.start(y)
+			time.Sleep(600 * time.Millisecond)
+			close(slow)
+			f.disks[x].SetFault(nil)
+			time.Sleep(time.Minute)
+			for i := range f.running {
+				if !f.write(i) {
+					t.Errorf("a minute later, with all members up, server %d acknowledges no write", i+1)
+				}
+			}
+		})
+	}
+}
