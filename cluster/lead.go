@@ -92,12 +92,11 @@ func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
 	}
 }
 
-// identify writes the first entry of a cluster's log that clients can notice: what Restored, Identify
-// and Describe do. It does not go through the proposer, which would lose it, as any entry, if it
+// identify writes the first entry of a cluster's log that clients can notice: what Restored, Describe
+// and Identify do. It does not go through the proposer, which would lose it, as any entry, if it
 // had to wait too long. It has no member's number: they may all have written it.
 func (m *Member) identify() raft.Future {
 	entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Restored())
-	entry = fsm.AppendCommand(entry, fsm.Identify(uint64(m.raft.storage.Identity().Cluster)))
 	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
 	m.replica.View(func(v *fsm.View) {
 		e.Batch = nextNumber(firstNumber(e.Time), v.LastBatch(e.Origin))
@@ -106,6 +105,7 @@ func (m *Member) identify() raft.Future {
 			e.Count++
 		}
 	})
+	entry = fsm.AppendCommand(entry, fsm.Identify(uint64(m.raft.storage.Identity().Cluster)))
 	return m.raft.Apply(fsm.EndEntry(entry, &e), 0)
 }
 

@@ -93,11 +93,11 @@ func TestDescribeFirst(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		m := NewMachine()
 		m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
-		commands := []*Command{Identify(7), Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0)}
+		commands := []*Command{Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0), Identify(7)}
 		version, zxid := int64(1<<32), int64(2<<32)
 		if seen {
-			commands[0] = OpenSession(1, 1<<56|1, 10_000, session.Password{})
-			version, zxid = zxid+2, zxid+2
+			slices.Reverse(commands)
+			version, zxid = zxid+1, zxid+1
 		}
 		one(t, m, 1, commands...)
 		r := m.Tree().Lookup("/zookeeper/config").Record()

@@ -100,7 +100,7 @@ func Describe(servers []proto.QuorumServer, was int64) *Command {
 }
 
 // Identify returns the command that says which cluster the log belongs to. The first one in
-// a log counts; it is no transaction, so it has no zxid.
+// a log counts; it is no transaction, so it has no zxid. No client is served before.
 func Identify(cluster uint64) *Command {
 	return &Command{Op: OpIdentify, Body: jute.AppendLong(nil, int64(cluster))}
 }

@@ -564,3 +564,19 @@ func TestUnknown(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestLockCheckListedTwice: a server that is listed several times is not all servers: nothing is
+// wrong with a client of another one, which watches what it must.
+func TestLockCheckListedTwice(t *testing.T) {
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
+	conn := client(t, c.Server(1).Addr())
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
+	_, _, _, err := conn.GetW("/a/lock-0000000000")
+	check1(t, err)
+	a := c.Server(0).Addr()
+	local := strings.Replace(a, "127.0.0.1", "localhost", 1)
+	if code, out := shell(t, "lock check --settle 0s --server "+a+","+local+","+a); code != exitFault {
+		t.Errorf("%d\n%s", code, out)
+	}
+}

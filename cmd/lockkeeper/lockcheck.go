@@ -166,7 +166,7 @@ func (s *look) problems(ctx context.Context, root string, watches bool) ([]locks
 	}
 	s.ask(ctx, "cons", "wchp", "wchs")
 	if config, _, err := s.Conn().Get(znode.ConfigPath); err == nil {
-		s.words.KnowMembers(string(config), len(s.servers))
+		s.words.KnowMembers(string(config))
 	}
 	problems := locks.Check(all, s.watched)
 	if s.counted() {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +29,8 @@ type Words struct {
 	Total   int                      // number of watches, from wchs
 	Refused map[string][]ServerError // by word, which servers did not answer it
 
-	all bool // the servers that were asked are all servers
+	asked int  // how many servers were asked
+	all   bool // they are all servers
 }
 
 // ServerError is why a server did not answer a word.
@@ -42,9 +45,12 @@ const wordPatience = 5 * time.Second
 // maxAnswer limits the length of an answer.
 const maxAnswer = 64 << 20
 
-// Ask sends these words, of cons, dump, wchp and wchs, to the servers.
+// Ask sends these words, of cons, dump, wchp and wchs, to the servers, once to each that may have
+// several names in the list.
 func Ask(ctx context.Context, dialer *connect.Dialer, servers []string, words ...string) *Words {
 	w := &Words{Clients: map[int64]Client{}, Expiry: map[int64]time.Time{}, Watches: map[int64][]string{}, Refused: map[string][]ServerError{}}
+	servers = distinct(ctx, servers)
+	w.asked = len(servers)
 	for _, word := range words {
 		for _, server := range servers {
 			text, err := fourLetters(ctx, dialer, server, word)
@@ -69,16 +75,41 @@ func Ask(ctx context.Context, dialer *connect.Dialer, servers []string, words ..
 	return w
 }
 
+// distinct returns the servers without those that have an address of an earlier one.
+func distinct(ctx context.Context, servers []string) (some []string) {
+	ctx, cancel := context.WithTimeout(ctx, wordPatience)
+	defer cancel()
+	seen := map[string]bool{}
+	for _, server := range servers {
+		addresses := []string{server}
+		if host, port, err := net.SplitHostPort(server); err == nil {
+			if found, err := net.DefaultResolver.LookupHost(ctx, host); err == nil {
+				addresses = addresses[:0]
+				for _, ip := range found {
+					addresses = append(addresses, net.JoinHostPort(ip, port))
+				}
+			}
+		}
+		if !slices.ContainsFunc(addresses, func(a string) bool { return seen[a] }) {
+			some = append(some, server)
+		}
+		for _, a := range addresses {
+			seen[a] = true
+		}
+	}
+	return some
+}
+
 // KnowMembers finds out whether all members were asked, from the content of the znode
-// /zookeeper/config and the number of servers that were asked.
-func (w *Words) KnowMembers(config string, asked int) {
+// /zookeeper/config.
+func (w *Words) KnowMembers(config string) {
 	members := 0
 	for line := range strings.Lines(config) {
 		if strings.HasPrefix(line, "server.") {
 			members++
 		}
 	}
-	w.all = members <= asked
+	w.all = members <= w.asked
 }
 
 // Complete reports whether all servers have answered a word.

@@ -76,12 +76,9 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
-	if err := verifyFiles(disk, dir); err != nil {
-		return nil, nil, err
-	}
-	store, err := disk.open(dir, true)
+	store, err := openAfterVerifying(disk, dir, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, unlessConverted(err, dir, m.logStore(), m.ServerID, true)
 	}
 	defer store.Close()
 	if m, err = metaAgain(dir, m.logStore(), m.ServerID, true); err != nil {

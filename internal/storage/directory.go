@@ -98,15 +98,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	snapshot := readNewest(dir, serverID)
 	defer snapshot.wait()
-	if err := verifyFiles(disk, dir); err != nil {
-		return nil, err
-	}
-	if err := syncFound(dir, disk.files(dir)); err != nil {
-		return nil, err
-	}
-	store, err := disk.open(dir, false)
+	store, err := openAfterVerifying(disk, dir, false)
 	if err != nil {
-		return nil, err
+		return nil, unlessConverted(err, dir, disk.name(), serverID, known != nil)
 	}
 	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
 		store.Close()
@@ -128,6 +122,28 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
 	}
 	return s, nil
+}
+
+// openAfterVerifying verifies and opens a store.
+func openAfterVerifying(disk diskStore, dir string, readOnly bool) (raftStore, error) {
+	if err := verifyFiles(disk, dir); err != nil {
+		return nil, err
+	}
+	if !readOnly {
+		if err := syncFound(dir, disk.files(dir)); err != nil {
+			return nil, err
+		}
+	}
+	return disk.open(dir, readOnly)
+}
+
+// unlessConverted returns err, why a store cannot be opened, unless another process has put another
+// one in its place since meta.json was read: then it says that.
+func unlessConverted(err error, dir string, kind LogStore, serverID uint64, was bool) error {
+	if _, changed := metaAgain(dir, kind, serverID, was); changed != nil {
+		return changed
+	}
+	return err
 }
 
 // openVerified verifies what store holds against the newest snapshot, and returns
@@ -171,15 +187,15 @@ func readMeta(dir string) (*meta, error) {
 	if err != nil {
 		return nil, err
 	}
+	if content, sum, ok := bytes.Cut(bytes.TrimSpace(b), []byte(metaSum)); ok && string(sum) != sumOfMeta(content) {
+		return nil, damaged(path, "%w", errChecksum)
+	}
 	var m meta
 	if err := json.Unmarshal(b, &m); err != nil || m.Format < 1 || m.ServerID == 0 {
 		return nil, damaged(path, "it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", formatVersion, LogStores[0])
 	}
 	if m.Format > formatVersion {
 		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
-	}
-	if content, sum, ok := bytes.Cut(bytes.TrimSpace(b), []byte(metaSum)); ok && string(sum) != sumOfMeta(content) {
-		return nil, damaged(path, "%w", errChecksum)
 	}
 	return &m, nil
 }
