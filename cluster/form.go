@@ -107,7 +107,7 @@ func (f *former) askAdded(h *hello) {
 	defer f.asking.Store(false)
 	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
 	defer cancel()
-	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, Cluster: h.cluster})
+	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Cluster: h.cluster})
 	if err == nil && r.Surely {
 		f.added.Store(uint64(h.cluster))
 	}
@@ -447,7 +447,7 @@ func (f *former) known(first string) []string {
 func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
-	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, Cluster: of})
+	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -455,6 +455,9 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		f.added.Store(uint64(of))
 	}
 	if f.cfg.Join == "" { // the cluster must already have this member
+		if !r.Known && len(f.list) == 0 && f.own() == 0 {
+			return false, refuse(proto.OK, "no cluster has this server as a member: add it with \"cluster add\" on a member")
+		}
 		if !r.Known {
 			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", f.cfg.ID, addr))
 			return true, nil

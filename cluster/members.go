@@ -207,6 +207,7 @@ type Request struct {
 	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 means any
 	Reconfig *Reconfig   `json:"reconfig,omitempty"`
 	Knows    uint64      `json:"knows,omitempty"`   // whether the cluster has a member with this id
+	At       string      `json:"at,omitempty"`      // with Knows: the address of the server that asks
 	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
 	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
 	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
@@ -235,7 +236,7 @@ type Reply struct {
 	Status *Status    `json:"status,omitempty"`
 	Known  bool       `json:"known,omitempty"`  // the answer to Knows
 	Votes  bool       `json:"votes,omitempty"`  // and whether that member has a vote
-	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list
+	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list, with the address At
 	Error  string     `json:"error,omitempty"`
 	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
 	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
@@ -306,7 +307,7 @@ func (m *membership) change(q Request) (Reply, error) {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
-		return m.knows(q.Knows)
+		return m.knows(q.Knows, q.At)
 	}
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
@@ -403,8 +404,9 @@ func leaderError(err error) error {
 
 // knows reports whether there is a member with this id, in the newest or in the last
 // applied configuration. A change between the two may still be undone, so in doubt
-// the answer is yes.
-func (m *membership) knows(id uint64) (Reply, error) {
+// the answer is yes. It is sure if the server that asks, at the address at, is that member: another
+// server may have its id, whose own place it is to take.
+func (m *membership) knows(id uint64, at string) (Reply, error) {
 	members, err := m.raft.members()
 	if err != nil {
 		return Reply{}, err
@@ -413,11 +415,17 @@ func (m *membership) knows(id uint64) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	known, _ := m.known(id)
+	known, addr := false, ""
+	m.replica.View(func(v *fsm.View) {
+		var s proto.QuorumServer
+		s, known = v.Member(id)
+		addr = s.Addr
+	})
+	r := Reply{Known: known, Surely: known && addr == at, Status: &s}
 	if x := find(members, id); x != nil {
-		return Reply{Known: true, Votes: x.Voter, Surely: known, Status: &s}, nil
+		r.Known, r.Votes = true, x.Voter
 	}
-	return Reply{Known: known, Surely: known, Status: &s}, nil
+	return r, nil
 }
 
 // known reports whether there is a member with this id, and whether it votes, in the last

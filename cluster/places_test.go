@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
 )
@@ -453,6 +455,119 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 			if s, _ := f.running[lead].Status(); len(s.Members) != 3 {
 				t.Errorf("the reconfig was refused (%v), and the members are %v", err, s.Members)
 			}
+		}
+	})
+}
+
+// TestJoinsWithIDOfMember: a new server is started with --join, with the id of a member whose host is lost, before
+// that is removed. It is told that it gets the id when the other is removed, and waits. The operator removes the
+// old one. The new one, which never was a member, joins; it does not end as removed.
+func TestJoinsWithIDOfMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Peers = first
+			f.open(i, cfg)
+		}
+		lead := leadOf(t, f)
+		for !f.write(lead) {
+		}
+		f.stop(2)
+		if lead == 2 {
+			lead = leadOf(t, f)
+		}
+		cfg := f.config(3)
+		cfg.ID, cfg.Peers, cfg.Addr, cfg.Join = 3, nil, f.peers[4], f.peers[uint64(lead+1)]
+		m := f.open(3, cfg)
+		time.Sleep(20 * time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 3}); err != nil {
+			t.Fatal(err)
+		}
+		if err := fault(m, time.Minute); err != nil {
+			t.Errorf("the new server, which never was a member, ends: %v", err)
+		}
+		s, err := f.running[lead].Status()
+		if err != nil || len(s.Members) != 3 {
+			t.Errorf("the members: %v, %v", s.Members, err)
+		}
+	})
+}
+
+// TestAddThatIsUndone: a server was started with only the address of its peer port and waits to be added. An
+// operator adds it; the leader's list reaches only the leader and that server's port, and all lose power but the
+// server. The others come back, then the old leader, whose list is undone. The server was never a member. It goes on
+// waiting, and the operator, whose command has failed, adds it again.
+func TestAddThatIsUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			if cfg.Peers = first; i == 3 {
+				cfg.Peers, cfg.Addr = nil, f.peers[4]
+			}
+			return cfg
+		}
+		for i := range 3 {
+			f.open(i, config(i))
+		}
+		lead := leadOf(t, f)
+		for !f.write(lead) {
+		}
+		x := f.open(3, config(3))
+		time.Sleep(10 * time.Second)
+		leader := f.running[lead]
+		last := leader.raft.LastIndex()
+		stored := func() bool {
+			end, _ := leader.raft.storage.Log.LastIndex()
+			for ; end > last; end-- {
+				var l raft.Log
+				if leader.raft.storage.Log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration {
+					return true
+				}
+			}
+			return false
+		}
+		var crash atomic.Bool
+		for i := range 3 {
+			if i == lead {
+				continue
+			}
+			f.disks[i].SetFault(func() error {
+				for stored() && leader.raft.State() == raft.Leader && !crash.Load() {
+					time.Sleep(time.Millisecond)
+				}
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				return nil
+			})
+		}
+		ctx, interrupt := context.WithCancel(t.Context())
+		go Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{ID: 4, Addr: f.peers[4], Voter: true}})
+		until(t, "the list on the leader", func() bool { return stored() })
+		time.Sleep(time.Second)
+		crash.Store(true)
+		interrupt() // the operator sees that the leader is gone
+		f.stop(lead)
+		for i := range 3 {
+			if i != lead {
+				f.stop(i)
+				f.disks[i].SetFault(nil)
+				f.open(i, config(i))
+			}
+		}
+		next := leadOf(t, f)
+		if s, _ := f.running[next].Status(); len(s.Members) != 3 {
+			t.Fatal("the list has reached the others")
+		}
+		for !f.write(next) {
+		}
+		f.open(lead, config(lead))
+		if err := fault(x, time.Minute); err != nil {
+			t.Errorf("the server that waits to be added ends: %v", err)
 		}
 	})
 }

@@ -240,8 +240,8 @@ var containerChecks = []Check{
 			k := t.connect()
 			k.container(t.path("unused"))
 			k.container(t.path("in use"))
+			k.create(t.path("in use/c"), nil, 0) // first: without a child, it may be deleted at once
 			k.used(t.path("in use"))
-			k.create(t.path("in use/c"), nil, 0)
 			k.sweep()
 			k.stat(t.path("unused"))
 			k.stat(t.path("in use"))
