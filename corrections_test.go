@@ -58,6 +58,19 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
+	{"the state of a leader that was replaced", []edit{
+		{"cluster/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))", "c.current = c.ran"},
+		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
+	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
+	{"the state of a new leader", []edit{
+		{"cluster/contacts.go", "if leads && own.begun {", "if leads {"},
+	}, []finding{{"cluster", "TestOldReadsOfNewLeader", "serves a read"}}},
+	{"a term that nobody begins", []edit{
+		{"cluster/pulse.go", "\t\tcase v.deposed:\n", "\t\tcase v.deposed && false:\n"},
+	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
+	{"the vote of a member that was dropped", []edit{
+		{"cluster/pulse.go", "own.dropped = p.raft.dropped(p.digests.replica.Votes(p.id))", "own.dropped = p.digests.replica.Votes(p.id)"},
+	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
 		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
 	}, []finding{{"cluster", "TestVoteConfirmedToAnother", "has led"}}},
@@ -250,7 +263,7 @@ var corrections = []putBack{
 		{"internal/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
 	}, []finding{{"internal/storage", "TestChecksums", "FAIL"}}},
 	{"pages", []edit{
-		{"internal/storage/bolt.go", "return withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
+		{"internal/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
 	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
 	{"empty file of bbolt", []edit{
 		{"internal/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},

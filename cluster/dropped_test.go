@@ -195,7 +195,10 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		}
 		until(t, "the commit", func() bool { return x.raft.CommitIndex() >= f.running[1].raft.CommitIndex() })
 		f.stop(1)
-		for range 5000 {
+		for _, i := range []int{2, 3} { // so that they need long for an election
+			f.disks[i].SetFault(func() error { time.Sleep(900 * time.Millisecond); return nil })
+		}
+		for range 20_000 {
 			time.Sleep(time.Millisecond)
 			x.contacts.mu.Lock()
 			stood := x.contacts.stood
