@@ -992,7 +992,7 @@ func (c *checker) reportTime() time.Duration { return reportTime + 40*c.s.slack(
 // that could report it to the leader had heard from the client within the session
 // timeout. And whatever happened to the member that answered, the client's last
 // answered request was sent at least two thirds of the timeout before the end, and the last
-// write or sync the whole timeout.
+// write or sync, if it was answered within two thirds, the whole timeout.
 func (c *checker) expiries() {
 	answered := c.answers()
 	closed := map[int64]time.Duration{}
@@ -1044,7 +1044,7 @@ func (c *checker) expiries() {
 		end := closed[e.Session]
 		for _, a := range answered[e.Session] {
 			lives := e.Timeout * 2 / 3
-			if a.logged {
+			if a.logged && a.ret-a.call <= lives {
 				lives = e.Timeout
 			}
 			if a.call+lives > end {
