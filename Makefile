@@ -72,9 +72,9 @@ diff:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .
 
-# Runs the tests of other projects with lockkeeper in place of ZooKeeper (docs/systems.md).
+# Runs other systems, or their tests, with lockkeeper in place of ZooKeeper (docs/systems.md).
 systems:
-	interop/setup.sh
+	interop/setup.sh --systems
 	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems' .
 
 # Measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, and writes

@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
 # Installs what the tests with the build tag interop need, on Debian, as root: Redis,
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
-# clients in other languages, the Go modules, and the Debian packages in its arguments.
-# Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# clients in other languages, the Go modules, and the Debian packages in its arguments;
+# with --systems as the first argument also what only TestSystems needs, with
+# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni and ClickHouse. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+systems=
+if [[ ${1-} == --systems ]]; then
+	systems=1
+	shift
+	set -- postgresql "$@"
+fi
 packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper-mt-dev gcc libc6-dev
 	chromium-headless-shell fonts-dejavu-core "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
@@ -65,11 +72,33 @@ jars interop/clients/junit/pom.xml junit
 jars interop/clients/curator/pom.xml curator
 jars interop/clients/flink/pom.xml flink
 
-wanted=$clients/kazoo/requirements.txt
-if ! cmp --silent "$wanted" "$cache/kazoo/requirements.txt" || ! "$cache/kazoo/bin/python" -c 'import kazoo'; then
-	python3 -m venv --clear "$cache/kazoo"
-	"$cache/kazoo/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$wanted"
-	cp "$wanted" "$cache/kazoo/requirements.txt"
+# venv NAME MODULE installs the packages of a requirements.txt, one of which has MODULE, and
+# all that they need.
+venv() {
+	local wanted=$clients/$1/requirements.txt dir=$cache/$1
+	cmp --silent "$wanted" "$dir/requirements.txt" && "$dir/bin/python" -c "import $2" && return
+	python3 -m venv --clear "$dir"
+	"$dir/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement "$wanted"
+	cp "$wanted" "$dir/requirements.txt"
+}
+venv kazoo kazoo
+
+if [[ $systems ]]; then
+	jars interop/clients/hadoop/pom.xml hadoop
+	jars interop/clients/bookkeeper/pom.xml bookkeeper
+	venv patroni patroni
+	# ClickHouse and the libraries that are not installed are unpacked side by side.
+	if [[ ! -d $cache/clickhouse ]]; then
+		rm -rf "$cache/clickhouse.part" "$cache/clickhouse.debs"
+		mkdir -p "$cache/clickhouse.debs/partial"
+		apt-get update --quiet=2
+		apt-get install --quiet=2 --yes --no-install-recommends --download-only -o Dir::Cache::archives="$cache/clickhouse.debs" clickhouse-server
+		for package in "$cache"/clickhouse.debs/*.deb; do
+			dpkg --extract "$package" "$cache/clickhouse.part"
+		done
+		mv "$cache/clickhouse.part" "$cache/clickhouse"
+		rm -r "$cache/clickhouse.debs"
+	fi
 fi
 
 wanted=$clients/node/package-lock.json

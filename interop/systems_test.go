@@ -5,6 +5,7 @@ package interop
 import (
 	"encoding/xml"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +22,8 @@ const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
 // ZooKeeper. docs/systems.md has the same table.
 type system struct {
 	name  string
-	pom   string   // clients/<pom>/pom.xml has its jars
+	pom   string   // clients/<pom>/pom.xml has its jars; without it, a test of its own runs the system
+	stand string   // clients/<stand> has the classes that stand in for the tests' servers
 	tests []string // arguments of JUnit's console that select them
 	least int      // how many must pass
 	short bool     // run it always
@@ -30,28 +32,64 @@ type system struct {
 	may []string
 }
 
-const flink = "org.apache.flink.runtime."
+const (
+	flink      = "org.apache.flink.runtime."
+	hadoop     = "org.apache.hadoop.ha."
+	bookkeeper = "org.apache.bookkeeper."
+)
+
+// classes returns the arguments that select classes.
+func classes(prefix string, names ...string) (args []string) {
+	for _, name := range names {
+		args = append(args, "--select-class", prefix+name)
+	}
+	return args
+}
 
 var systems = []system{
-	{name: "Curator 5.9.0, client", pom: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
-	{name: "Curator 5.9.0, framework", pom: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
-	{name: "Flink 1.20.4, high availability", pom: "flink", least: 119, short: true, tests: []string{
-		"--select-class", flink + "checkpoint.ZooKeeperCheckpointIDCounterITCase",
-		"--select-class", flink + "checkpoint.ZooKeeperCompletedCheckpointStoreITCase",
-		"--select-class", flink + "checkpoint.ZooKeeperCompletedCheckpointStoreTest",
-		"--select-class", flink + "dispatcher.runner.ZooKeeperDefaultDispatcherRunnerTest",
-		"--select-class", flink + "jobmanager.ZooKeeperJobGraphStoreWatcherTest",
-		"--select-class", flink + "jobmanager.ZooKeeperJobGraphsStoreITCase",
-		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionConnectionHandlingTest",
-		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionDriverTest",
-		"--select-class", flink + "leaderelection.ZooKeeperLeaderElectionTest",
-		"--select-class", flink + "leaderretrieval.ZooKeeperLeaderRetrievalConnectionHandlingTest",
-		"--select-class", flink + "leaderretrieval.ZooKeeperLeaderRetrievalTest",
-		"--select-class", flink + "util.ZooKeeperUtilsTest",
-		"--select-class", flink + "util.ZooKeeperUtilsTreeCacheTest",
-		"--select-class", flink + "util.ZooKeeperUtilsWriteLeaderInformationTest",
-		"--select-class", flink + "zookeeper.ZooKeeperStateHandleStoreTest",
-	}},
+	{name: "Curator 5.9.0, client", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
+	{name: "Curator 5.9.0, framework", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
+	{name: "Flink 1.20.4, high availability", pom: "flink", stand: "curator", least: 119, short: true, tests: classes(flink,
+		"checkpoint.ZooKeeperCheckpointIDCounterITCase",
+		"checkpoint.ZooKeeperCompletedCheckpointStoreITCase",
+		"checkpoint.ZooKeeperCompletedCheckpointStoreTest",
+		"dispatcher.runner.ZooKeeperDefaultDispatcherRunnerTest",
+		"jobmanager.ZooKeeperJobGraphStoreWatcherTest",
+		"jobmanager.ZooKeeperJobGraphsStoreITCase",
+		"leaderelection.ZooKeeperLeaderElectionConnectionHandlingTest",
+		"leaderelection.ZooKeeperLeaderElectionDriverTest",
+		"leaderelection.ZooKeeperLeaderElectionTest",
+		"leaderretrieval.ZooKeeperLeaderRetrievalConnectionHandlingTest",
+		"leaderretrieval.ZooKeeperLeaderRetrievalTest",
+		"util.ZooKeeperUtilsTest",
+		"util.ZooKeeperUtilsTreeCacheTest",
+		"util.ZooKeeperUtilsWriteLeaderInformationTest",
+		"zookeeper.ZooKeeperStateHandleStoreTest",
+	)},
+	{name: "Hadoop 3.4.1, failover controller", pom: "hadoop", stand: "hadoop", least: 57, tests: classes(hadoop,
+		"TestActiveStandbyElector",
+		"TestActiveStandbyElectorRealZK",
+		"TestZKFailoverController",
+		"TestZKFailoverControllerStress",
+	)},
+	{name: "BookKeeper 4.17.2, metadata", pom: "bookkeeper", stand: "bookkeeper", least: 144, tests: classes(bookkeeper,
+		"meta.TestLongZkLedgerIdGenerator",
+		"meta.TestZkLedgerIdGenerator",
+		"meta.TestLedgerManager",
+		"meta.LedgerMetadataCreationTest",
+		"meta.LedgerManagerIteratorTest",
+		"meta.GcLedgersTest",
+		"meta.ZkLedgerLayoutTest",
+		"discover.TestZkRegistrationManager",
+		"zookeeper.TestZooKeeperClient",
+		"zookeeper.TestZKClientBoundExpBackoffRP",
+		"zookeeper.TestZKClientExpBackoffWithDeadlineRP",
+		"util.TestZkUtils",
+		"client.BookKeeperClientZKSessionExpiry",
+		"test.BookieZKExpireTest",
+	), may: []string{bookkeeper + "meta.TestLongZkLedgerIdGenerator#testGenerateLedgerId"}},
+	{name: "ClickHouse 18.16.1, replicated table", least: len(clickHouseSteps)},
+	{name: "Patroni 4.1.5, PostgreSQL", least: len(patroniSteps)},
 }
 
 // TestSystems runs the tests of other projects with lockkeeper's processes as their servers. A
@@ -60,6 +98,9 @@ var systems = []system{
 func TestSystems(t *testing.T) {
 	binary := lockkeeperBinary(t)
 	for _, s := range systems {
+		if s.pom == "" {
+			continue
+		}
 		t.Run(s.name, func(t *testing.T) {
 			if !s.short && os.Getenv(envSystems) == "" {
 				t.Skip(envSystems + " is not set")
@@ -68,7 +109,8 @@ func TestSystems(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			classes, err := compileJava("system-"+s.pom, jars, "clients/curator/TestingZooKeeperServer.java")
+			sources, _ := filepath.Glob("clients/" + s.stand + "/*.java")
+			classes, err := compileJava("system-"+s.pom, jars, append(sources, "clients/systems/Server.java")...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,7 +118,7 @@ func TestSystems(t *testing.T) {
 			run := func(tests []string) map[string]string {
 				dir := t.TempDir()
 				args := []string{
-					"-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + binary, "-cp", classes + ":" + jars,
+					"-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + binary, "-cp", classes + ":" + jars,
 					"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir=" + dir,
 				}
 				for _, arg := range tests {
@@ -99,9 +141,13 @@ func TestSystems(t *testing.T) {
 				stuck := time.AfterFunc(time.Hour, kill)
 				defer stuck.Stop()
 				cmd.Wait() // its report says what failed
-				cases, err := javaCases(filepath.Join(dir, "TEST-junit-jupiter.xml"))
-				if err != nil {
-					t.Fatalf("%v\n%s", err, log)
+				cases := map[string]string{}
+				for _, engine := range []string{"jupiter", "vintage"} {
+					some, err := javaCases(filepath.Join(dir, "TEST-junit-"+engine+".xml"))
+					if err != nil {
+						t.Fatalf("%v\n%s", err, log)
+					}
+					maps.Copy(cases, some)
 				}
 				return cases
 			}
@@ -118,9 +164,7 @@ func TestSystems(t *testing.T) {
 					break
 				}
 				t.Logf("again: %q", again)
-				for name, outcome := range run(again) {
-					outcomes[name] = outcome
-				}
+				maps.Copy(outcomes, run(again))
 			}
 			passed := 0
 			for name, outcome := range outcomes {

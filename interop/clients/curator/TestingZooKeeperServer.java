@@ -1,15 +1,10 @@
 package org.apache.curator.test;
 
-import java.io.BufferedReader;
 import java.io.Closeable;
-import java.io.File;
 import java.io.IOException;
-import java.io.OutputStream;
-import java.nio.file.Files;
 import java.util.Collection;
 import java.util.Properties;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.TimeUnit;
+import lockkeeper.Server;
 import org.apache.zookeeper.server.quorum.QuorumPeerConfig;
 
 /**
@@ -18,12 +13,10 @@ import org.apache.zookeeper.server.quorum.QuorumPeerConfig;
  * Curator's own tests run on it unchanged.
  */
 public class TestingZooKeeperServer implements Closeable {
-    private static final long PATIENCE = 60;
-
     private final QuorumConfigBuilder config;
     private final int index;
     private int port;
-    private Process process; // null while it is stopped
+    private Server process; // null while it is stopped
     private boolean started;
     private boolean closed;
 
@@ -67,33 +60,9 @@ public class TestingZooKeeperServer implements Closeable {
         if (QuorumPeerConfig.isReconfigEnabled()) {
             keys.putIfAbsent("reconfigEnabled", "true");
         }
-        File file = File.createTempFile("zoo", ".cfg");
-        try (OutputStream out = Files.newOutputStream(file.toPath())) {
-            keys.store(out, null);
-        }
-        process = new ProcessBuilder(System.getProperty("lockkeeper.binary"), "serve", "--config", file.getPath()).start();
-        Process running = process;
-        Runtime.getRuntime().addShutdownHook(new Thread(running::destroyForcibly));
-        running.getOutputStream().close();
-        CompletableFuture<Integer> serves = new CompletableFuture<>();
-        Thread reader = new Thread(() -> {
-            try (BufferedReader said = running.errorReader()) {
-                for (String line = said.readLine(); line != null; line = said.readLine()) {
-                    System.err.println(line);
-                    if (line.startsWith("lockkeeper: serving ZooKeeper clients on ")) {
-                        serves.complete(Integer.valueOf(line.substring(line.lastIndexOf(':') + 1)));
-                    }
-                }
-            } catch (IOException e) {
-                // it has ended
-            }
-            serves.completeExceptionally(new FailedServerStartException("lockkeeper has ended"));
-            file.delete();
-        });
-        reader.setDaemon(true);
-        reader.start();
+        process = new Server(keys);
         if (config.size() == 1) { // a member of a cluster may need others that are started later
-            port = serves.get(PATIENCE, TimeUnit.SECONDS);
+            port = process.port();
         }
     }
 
@@ -127,23 +96,9 @@ public class TestingZooKeeperServer implements Closeable {
 
     private void end(boolean abruptly) {
         started = false;
-        if (process == null) {
-            return;
+        if (process != null) {
+            process.end(abruptly);
+            process = null;
         }
-        if (abruptly) {
-            process.destroyForcibly();
-        } else {
-            process.toHandle().destroy();
-        }
-        try {
-            if (!process.waitFor(PATIENCE, TimeUnit.SECONDS)) {
-                process.destroyForcibly();
-                throw new IllegalStateException("lockkeeper does not end");
-            }
-        } catch (InterruptedException e) {
-            process.destroyForcibly();
-            Thread.currentThread().interrupt();
-        }
-        process = null;
     }
 }
