@@ -22,17 +22,19 @@ const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
 // ZooKeeper. docs/systems.md has the same table.
 type system struct {
 	name  string
-	pom   string   // clients/<pom>/pom.xml has its jars; without it, a test of its own runs the system
-	stand string   // clients/<stand> has the classes that stand in for the tests' servers
-	tests []string // arguments of JUnit's console that select them
-	least int      // how many must pass
-	short bool     // run it always
+	pom   string         // clients/<pom>/pom.xml has its jars; without it, a test of its own runs the system
+	stand string         // clients/<stand> has the classes that stand in for the tests' servers
+	tests []string       // arguments of JUnit's console that select them
+	least int            // how many must pass
+	each  map[string]int // and how many in classes of Curator, if that is checked, too
+	short bool           // run it always
 	// may are tests that may fail, as they do on ZooKeeper, or for the reason that
 	// docs/systems.md gives.
 	may []string
 }
 
 const (
+	curator    = "org.apache.curator."
 	flink      = "org.apache.flink.runtime."
 	hadoop     = "org.apache.hadoop.ha."
 	bookkeeper = "org.apache.bookkeeper."
@@ -46,9 +48,47 @@ func classes(prefix string, names ...string) (args []string) {
 	return args
 }
 
+// curatorRecipes are the classes of Curator's recipes that run, and how many of their tests must
+// pass. docs/systems.md has the same table.
+var curatorRecipes = map[string]int{
+	"connection.TestThreadLocalRetryLoop":                        3,
+	"framework.client.TestBackgroundStates":                      2,
+	"framework.client.TestResetConnectionWithBackgroundFailure":  1,
+	"framework.recipes.atomic.TestCachedAtomicCounter":           2,
+	"framework.recipes.atomic.TestDistributedAtomicLong":         6,
+	"framework.recipes.barriers.TestDistributedBarrier":          4,
+	"framework.recipes.barriers.TestDistributedDoubleBarrier":    3,
+	"framework.recipes.cache.TestCuratorCache":                   5,
+	"framework.recipes.cache.TestCuratorCacheBridge":             2,
+	"framework.recipes.cache.TestCuratorCacheConsistency":        1,
+	"framework.recipes.cache.TestCuratorCacheEdges":              2,
+	"framework.recipes.cache.TestCuratorCacheEventOrdering":      1,
+	"framework.recipes.cache.TestCuratorCacheWrappers":           3,
+	"framework.recipes.cache.TestNodeCache":                      4,
+	"framework.recipes.cache.TestPathChildrenCache":              20,
+	"framework.recipes.cache.TestPathChildrenCacheEventOrdering": 1,
+	"framework.recipes.cache.TestPathChildrenCacheInCluster":     1,
+	"framework.recipes.cache.TestTreeCache":                      25,
+	"framework.recipes.cache.TestTreeCacheEventOrdering":         1,
+	"framework.recipes.cache.TestTreeCacheIteratorAndSize":       4,
+	"framework.recipes.cache.TestTreeCacheRandomTree":            2,
+	"framework.recipes.cache.TestWrappedNodeCache":               3,
+	"framework.recipes.leader.TestLeaderAcls":                    1,
+	"framework.recipes.leader.TestLeaderLatchCluster":            1,
+	"framework.recipes.leader.TestLeaderSelector":                12,
+	"framework.recipes.leader.TestLeaderSelectorCluster":         2,
+	"framework.recipes.leader.TestLeaderSelectorParticipants":    2,
+	"framework.recipes.leader.TestLeaderSelectorWithExecutor":    1,
+	"framework.recipes.locks.TestInterProcessMultiMutex":         11,
+	"framework.recipes.locks.TestInterProcessMutex":              12,
+	"framework.recipes.locks.TestInterProcessReadWriteLock":      8,
+	"framework.recipes.locks.TestInterProcessSemaphore":          12,
+}
+
 var systems = []system{
 	{name: "Curator 5.9.0, client", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
 	{name: "Curator 5.9.0, framework", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
+	{name: "Curator 5.9.0, recipes", pom: "curator", stand: "curator", tests: classes(curator, slices.Sorted(maps.Keys(curatorRecipes))...), least: 158, each: curatorRecipes},
 	{name: "Flink 1.20.4, high availability", pom: "flink", stand: "curator", least: 119, short: true, tests: classes(flink,
 		"checkpoint.ZooKeeperCheckpointIDCounterITCase",
 		"checkpoint.ZooKeeperCompletedCheckpointStoreITCase",
@@ -166,11 +206,13 @@ func TestSystems(t *testing.T) {
 				t.Logf("again: %q", again)
 				maps.Copy(outcomes, run(again))
 			}
-			passed := 0
+			passed, each := 0, map[string]int{}
 			for name, outcome := range outcomes {
 				switch {
 				case outcome == "":
 					passed++
+					class, _, _ := strings.Cut(strings.TrimPrefix(name, curator), "#")
+					each[class]++
 				case !slices.Contains(s.may, name):
 					t.Errorf("%s: %s", name, outcome)
 				}
@@ -178,6 +220,11 @@ func TestSystems(t *testing.T) {
 			t.Logf("%d tests passed in %v", passed, time.Since(began).Round(time.Second))
 			if passed < s.least {
 				t.Errorf("%d tests passed, and at least %d must", passed, s.least)
+			}
+			for class, least := range s.each {
+				if each[class] < least {
+					t.Errorf("%s: %d tests passed, and at least %d must", class, each[class], least)
+				}
 			}
 		})
 	}
@@ -230,6 +277,11 @@ func TestSystemsPage(t *testing.T) {
 		}
 		if row := fmt.Sprintf("\n| %s | %d | %s |", s.name, s.least, when); !strings.Contains(string(page), row) {
 			t.Errorf("docs/systems.md has no row %q", row)
+		}
+		for class, least := range s.each {
+			if row := fmt.Sprintf("\n| `%s` | %d |", class, least); !strings.Contains(string(page), row) {
+				t.Errorf("docs/systems.md has no row %q", row)
+			}
 		}
 		for _, name := range s.may {
 			if _, method, _ := strings.Cut(name, "#"); !strings.Contains(string(page), method) {
