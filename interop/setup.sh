@@ -15,7 +15,7 @@ if [[ ${1-} == --systems ]]; then
 	set -- postgresql "$@"
 fi
 packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper-mt-dev gcc libc6-dev
-	chromium-headless-shell fonts-dejavu-core "$@")
+	chromium-headless-shell fonts-dejavu-core netcat-openbsd curl "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
