@@ -134,7 +134,8 @@ func TestWorkloads(t *testing.T) {
 			if r.P50 <= 0 || r.P50 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.Rate <= 0 || r.Seconds <= 0 || r.Max > 1e6*r.Seconds {
 				t.Errorf("implausible: %+v", r)
 			}
-			if len(own.PIDs) > 0 && (r.CPUPerOp <= 0 || r.MemoryBytes < 1<<20 || r.ServerCores > float64(runtime.NumCPU())+1) {
+			// A run of some ms is shorter than what is also counted before and after it.
+			if len(own.PIDs) > 0 && (r.CPUPerOp <= 0 || r.MemoryBytes < 1<<20 || r.ServerCores*r.Seconds > float64(runtime.NumCPU()+1)*r.Seconds+0.02) {
 				t.Errorf("implausible: %+v", r)
 			}
 			nothingLeft(t, own)
