@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,6 +24,10 @@ import (
 // The test must not run in parallel with others.
 func runOut(t testing.TB, spare int) (back func()) {
 	t.Helper()
+	for range 2 {
+		runtime.GC() // it closes files of earlier tests that nobody refers to, which would make room later
+		runtime.Gosched()
+	}
 	var limit syscall.Rlimit
 	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	f := must(os.Open(os.DevNull))(t) // with the lowest number that is not in use
