@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -91,56 +90,7 @@ func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
 					t.Fatal("it has joined without a snapshot")
 				}
-				x, id := 3, uint64(4)
-				var others []int
-				for i := range 3 {
-					if i != lead {
-						others = append(others, i)
-					}
-				}
-				leader := f.running[lead]
-				changed := func(m *Member) bool {
-					all, err := m.raft.members()
-					is := find(all, id)
-					return err == nil && len(all) > 0 && (is == nil || !is.Voter)
-				}
-				last := leader.raft.LastIndex()
-				var crash atomic.Bool
-				for _, i := range others {
-					f.disks[i].SetFault(func() error {
-						for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
-							time.Sleep(time.Millisecond)
-						}
-						if crash.Load() {
-							return errors.New("crashed")
-						}
-						return nil
-					})
-				}
-				q := Request{Remove: id}
-				if how == "demote" {
-					q = Request{Add: &MemberInfo{ID: id, Addr: f.peers[id], Voter: false}}
-				}
-				go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
-				until(t, "the list on the member", func() bool { return changed(f.running[x]) })
-				// A loss of power. All but the leader come back.
-				crash.Store(true)
-				f.stop(lead)
-				f.stop(x)
-				for _, i := range others {
-					f.stop(i)
-					f.disks[i].SetFault(nil)
-					f.open(i, config(i))
-				}
-				f.open(x, config(x))
-				time.Sleep(10 * time.Minute)
-				for i, m := range f.running {
-					if m != nil && f.write(i) {
-						return
-					}
-				}
-				t.Errorf("three of the four voters, all but the leader, have been up and connected for ten minutes, with all data, and nothing is acknowledged")
-				stuckReport(t, f, 0, 1, 2, 3)
+				f.loseLeaderWhileRemoving(lead, 3, how, true, config)
 			})
 		})
 	}

@@ -93,8 +93,9 @@ func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
 }
 
 // identify writes the first entry of a cluster's log that clients can notice: what Restored, Describe
-// and Identify do. It does not go through the proposer, which would lose it, as any entry, if it
-// had to wait too long. It has no member's number: they may all have written it.
+// and Identify do. It does not go through the proposer, which gives up what it holds when no
+// majority can be reached. Its origin is 0, which is no member: several may write this entry, one
+// after the other.
 func (m *Member) identify() raft.Future {
 	entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Restored())
 	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}

@@ -416,9 +416,18 @@ func TestLeaderLostWhileRemoving(t *testing.T) {
 func leaderLostWhileRemoving(t *testing.T, size int, how string) {
 	f, lead := fleetOf(t, size)
 	x := (lead + 1) % size
+	f.loseLeaderWhileRemoving(lead, x, how, false, f.config)
+}
+
+// loseLeaderWhileRemoving has the leader remove or demote member x, and takes the power when only x has the
+// new list. All but the leader come back; x itself had not lost its power unless restarts is true.
+// Something must be acknowledged then.
+func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, config func(i int) Config) {
+	t := f.t
+	t.Helper()
 	id := uint64(x + 1)
 	var others, up []int
-	for i := range size {
+	for i := range f.running {
 		if i != lead {
 			up = append(up, i)
 		}
@@ -457,7 +466,11 @@ func leaderLostWhileRemoving(t *testing.T, size int, how string) {
 	for _, i := range others {
 		f.stop(i)
 		f.disks[i].SetFault(nil)
-		f.start(i)
+		f.open(i, config(i))
+	}
+	if restarts {
+		f.stop(x)
+		f.open(x, config(x))
 	}
 	time.Sleep(10 * time.Minute)
 	for _, i := range up {

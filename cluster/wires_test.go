@@ -314,7 +314,7 @@ func stopMember(t *testing.T, m *Member) (again func() *Member) {
 // link. It is needed for a majority. The leader's heartbeats wait on the link behind the entries, or behind the
 // snapshot.
 func TestNeededMemberOnSlowLink(t *testing.T) {
-	for _, rate := range []int{140 << 10, 280 << 10, 300 << 10, 400 << 10} {
+	for _, rate := range []int{140 << 10, 256 << 10, 300 << 10, 400 << 10} {
 		for _, snapshot := range []bool{false, true} {
 			if snapshot && rate < 256<<10 {
 				continue
