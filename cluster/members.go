@@ -574,6 +574,10 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 		if absent, err = m.absent(after, added); err != nil {
 			return err
 		}
+	} else if len(leaving) > 0 || slices.ContainsFunc(joining, func(x MemberInfo) bool { return !x.Voter }) {
+		if err := m.canFollow(after); err != nil {
+			return err
+		}
 	}
 	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
 		if err := m.handover.to(0); err != nil {
@@ -660,9 +664,40 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 		return nil, other
 	}
 	if n := voters(after); there <= n/2 {
-		return nil, refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached", there, n)
+		return nil, noQuorum(there, n)
 	}
 	return ids, nil
+}
+
+// canFollow returns an error unless a majority of the voters in after answer. settle would wait for
+// them longer, and keep others from changing the members. And if this member is to be removed, a
+// leader that has to refuse that as well need not take over.
+func (m *membership) canFollow(after []MemberInfo) error {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	answers := make(chan bool, len(after))
+	for _, x := range after {
+		if x.Voter {
+			m.wg.Go(func() {
+				_, err := m.statusOf(ctx, x)
+				answers <- err == nil
+			})
+		}
+	}
+	there, n := 0, voters(after)
+	for range n {
+		if <-answers {
+			there++
+		}
+		if there > n/2 {
+			return nil
+		}
+	}
+	return noQuorum(there, n)
+}
+
+func noQuorum(there, voters int) error {
+	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached", there, voters)
 }
 
 // giveVote makes a member a voter, after settle.

@@ -139,6 +139,33 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 	})
 }
 
+// TestRemoveWithoutMajority: while one of three members is down, neither of the others can be removed.
+// That is said at once: nobody hands over, and no other change has to wait.
+func TestRemoveWithoutMajority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(lines))
+		m, follower := members[lead], members[(lead+1)%3]
+		if err := members[(lead+2)%3].Kill(); err != nil {
+			t.Fatal(err)
+		}
+		term, _ := m.raft.term()
+		for _, x := range []*Member{m, follower} {
+			began := time.Now()
+			_, err := m.Change(Request{Remove: x.cfg.ID})
+			var refused *refusal
+			if !errors.As(err, &refused) || refused.code != proto.NewConfigNoQuorum {
+				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
+			}
+			if d := time.Since(began); d > peerTimeout {
+				t.Errorf("the refusal took %v", d)
+			}
+		}
+		if now, leads := m.raft.term(); !leads || now != term {
+			t.Errorf("term %d is over", term)
+		}
+	})
+}
+
 // TestHandOverNobody: handing over fails, and this member leads on, if no other voter
 // has the log.
 func TestHandOverNobody(t *testing.T) {

@@ -216,7 +216,7 @@ func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tri
 	slices.Sort(tried)
 	slices.Sort(done)
 	starts := slices.Clone(done)
-	for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog, c.s.voteLog} {
+	for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog, c.s.voteLog, c.s.roundLog} {
 		for _, x := range log {
 			starts = append(starts, x.Until+1)
 		}
@@ -243,10 +243,12 @@ func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tri
 }
 
 // majority reports whether a majority of the voters was up, connected and undisturbed, with
-// its votes, in a period, and so was the member with, if it is not nil.
+// its votes, in a period without slow round trips, and so was the member with, if it is not nil.
 func (c *checker) majority(with *member, from, to time.Duration) bool {
-	if slices.ContainsFunc(c.s.voteLog, func(x *span) bool { return x.within(from, to) }) {
-		return false
+	for _, log := range [][]*span{c.s.voteLog, c.s.roundLog} {
+		if slices.ContainsFunc(log, func(x *span) bool { return x.within(from, to) }) {
+			return false
+		}
 	}
 	voters, well := 0, 0
 	for _, m := range c.s.members {

@@ -128,7 +128,11 @@ var faultKinds = []fault{
 		each(-1)
 	}},
 	{"slow network", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		s.delay.Store(int64(5+r.IntN(150)) * int64(time.Millisecond))
+		delay := time.Duration(5+r.IntN(150)) * time.Millisecond
+		s.delay.Store(int64(delay))
+		if 2*delay > s.opts.ElectionTimeout/4 {
+			defer s.beginSpan(&s.roundLog, "")()
+		}
 		time.Sleep(hold)
 		s.delay.Store(int64(usualDelay))
 	}},

@@ -159,6 +159,7 @@ type sim struct {
 	mu       sync.Mutex
 	cuts     map[[2]string]int // how many faults cut the way from one host to another
 	cutLog   []span            // when a way was cut
+	roundLog []*span           // when round trips took longer than an election timeout allows
 	slowLog  []*span           // when a member's disk was slow
 	stuckLog []*span           // when a member could do nothing
 	pauseLog []*span           // when a member's process was paused
