@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,4 +271,101 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			return slices.ContainsFunc(members, func(m *Member) bool { return m.lease.surelyLeads() })
 		})
 	})
+}
+
+// TestLeadsAgainWhileExpiring: a leader is about to expire a session, and waits for room in the next entry,
+// which is full. A sync is under way, and has not been answered, since the others were silent for a moment.
+// Then it leads again. It must begin its term.
+func TestLeadsAgainWhileExpiring(t *testing.T) {
+	for _, how := range []string{"steps down", "fails to hand over"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 5)
+				a, b := f.running[0], f.running[1]
+				until(t, "the first leads", func() bool {
+					if f.running[leadOf(t, f)] != a {
+						f.running[leadOf(t, f)].membership.handover.to(1)
+					}
+					return a.Leader() == 1 && a.raft.begun.Load() != 0
+				})
+				time.Sleep(3 * time.Second)
+				w := make(result, 1)
+				a.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), w, nil)
+				if err := <-w; err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(3800 * time.Millisecond)
+				term := a.raft.CurrentTerm()
+				switch how {
+				case "steps down":
+					f.cutBetween(0, 1, true)
+				case "fails to hand over": // the other loses its power when it stores the new term
+					end := make(chan struct{})
+					defer close(end)
+					f.disks[1].SetFault(func() error {
+						if b.raft.terms.newest.Load() > term {
+							<-end
+						}
+						return nil
+					})
+					go a.membership.handover.to(2)
+					until(t, "a new term", func() bool { return b.raft.terms.newest.Load() > term })
+					f.cutOff(1, true)
+				}
+				f.cutBetween(0, 2, true)
+				cut := time.Now()
+				go a.Propose(fsm.Nothing(), make(result, 1), nil)
+				synctest.Wait()
+				for range 2 {
+					go a.Propose(fsm.Reap("/"+strings.Repeat("x", 600_000)), make(result, 1), nil)
+				}
+				until(t, "the session is late", func() bool { return a.foundLate(99) })
+				t.Logf("late after %v", time.Since(cut))
+				time.Sleep(10 * time.Millisecond)
+				if how == "fails to hand over" {
+					until(t, "it gives up", func() bool { return a.raft.State() != raft.Leader })
+				}
+				t.Logf("healed after %v", time.Since(cut))
+				f.cutBetween(0, 2, false)
+				if how == "steps down" {
+					f.cutBetween(0, 1, false)
+					if state := a.raft.State(); state != raft.Leader {
+						t.Fatal(state)
+					}
+					a.pulse.stepDown()
+				}
+				until(t, "another term", func() bool { return a.raft.CurrentTerm() > term })
+				time.Sleep(2 * time.Minute)
+				t.Logf("leader %d, state %v, term %d, begun %d", a.Leader(), a.raft.State(), a.raft.CurrentTerm(), a.raft.begun.Load())
+				if a.raft.begun.Load() == 0 {
+					t.Errorf("the leader has not begun its term two minutes later")
+				}
+				for _, i := range []int{0, 2} {
+					m := f.running[i]
+					for what, c := range map[string]*fsm.Command{"write": fsm.OpenSession(uint64(2000+i), int64(2000+i), 1<<30, session.Password{}), "sync": fsm.Nothing()} {
+						done := make(result, 1)
+						go m.Propose(c, done, nil) // it may wait for room
+						select {
+						case err := <-done:
+							if err != nil {
+								t.Errorf("server %d: %s: %v", i+1, what, err)
+							}
+						case <-time.After(time.Minute):
+							t.Errorf("server %d answers no %s", i+1, what)
+						}
+					}
+					select {
+					case yes := <-m.Serving():
+						if !yes {
+							t.Errorf("server %d serves no clients", i+1)
+						}
+					default:
+					}
+				}
+				if f.running[2].hasSession(99) {
+					t.Error("the session has not expired")
+				}
+			})
+		})
+	}
 }

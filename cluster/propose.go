@@ -43,14 +43,14 @@ func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.
 		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
 		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
 	}
-	p.batcher.init()
+	p.batcher.wake = newSignal()
 	p.sizes.reset()
 	return p
 }
 
 // Propose queues a command for the log, after all that the same caller proposed
-// before, and reports its outcome to w. It blocks while the next entry is full. It
-// does not retain c.
+// before, and reports its outcome to w. It blocks while the next entry is full, until over is
+// closed. It does not retain c.
 //
 // Once over is closed, commands are reported as lost and not proposed; over may be
 // nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
@@ -64,17 +64,12 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 // stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
-	room    sync.Cond    // on mu: signaled when the entry is taken or given up
-	wake    signal       // for proposer.run: there is something to propose
-	entry   []byte       // the encoded commands collected so far
-	waiters []fsm.Waiter // one per command
-	writes  bool         // not all of the commands are read-only
+	room    chan struct{} // closed when the entry is taken or given up; nil if nobody waits for that
+	wake    signal        // for proposer.run: there is something to propose
+	entry   []byte        // the encoded commands collected so far
+	waiters []fsm.Waiter  // one per command
+	writes  bool          // not all of the commands are read-only
 	closed  bool
-}
-
-func (b *batcher) init() {
-	b.room.L = &b.mu
-	b.wake = newSignal()
 }
 
 // take returns the commands collected so far, and whether they have to be in the log,
@@ -90,7 +85,10 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 // clear starts a new entry. The caller holds mu.
 func (b *batcher) clear() {
 	b.entry, b.waiters, b.writes = nil, nil, false
-	b.room.Broadcast()
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
 }
 
 // lose reports all commands collected so far as lost. It holds mu meanwhile, so that
@@ -116,7 +114,18 @@ func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	b := &p.batcher
 	b.mu.Lock()
 	for !b.closed && (len(b.waiters) >= maxBatchCommands || len(b.entry) >= maxBatchBytes) {
-		b.room.Wait()
+		if b.room == nil {
+			b.room = make(chan struct{})
+		}
+		room := b.room
+		b.mu.Unlock()
+		select {
+		case <-room:
+		case <-over:
+			w.Lost()
+			return
+		}
+		b.mu.Lock()
 	}
 	select {
 	case <-over:
