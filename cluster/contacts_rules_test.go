@@ -640,3 +640,22 @@ func TestSpread(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsureAfterPause: a leader whose process was paused may have been replaced, although in running
+// time a majority accepted it a moment ago.
+func TestUnsureAfterPause(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	look(c, 1000, state{leads: true, term: 5})
+	c.followed(2, c.moment(1000))
+	if c.unsure(1100) || c.unsure(1900) {
+		t.Error("it is unsure while it is accepted")
+	}
+	look(c, 9000, state{leads: true, term: 5})
+	if ago := c.ledAgo(); ago >= time.Second || !c.unsure(9000) {
+		t.Errorf("8 s later, it was accepted %v ago in running time, and is unsure: %v", ago, c.unsure(9000))
+	}
+	c.followed(2, c.moment(9000))
+	if c.unsure(9001) {
+		t.Error("it is unsure although it is accepted again")
+	}
+}

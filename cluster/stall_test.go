@@ -372,3 +372,98 @@ func TestTermThatNobodyBegins(t *testing.T) {
 		})
 	}
 }
+
+// TestOldReadsBesideStuckLeader: the leader's disk is stuck, so its Raft does not notice that another was
+// elected. One of five members is cut off from the new leader only. It must not serve reads that are much
+// older than two election timeouts. The same with three voters and an observer.
+func TestOldReadsBesideStuckLeader(t *testing.T) {
+	t.Run("five voters", func(t *testing.T) { oldReadsBesideStuckLeader(t, 5, nil) })
+	t.Run("an observer", func(t *testing.T) { oldReadsBesideStuckLeader(t, 4, []uint64{4}) })
+}
+
+func oldReadsBesideStuckLeader(t *testing.T, size int, observers []uint64) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, size)
+		for i := range f.running {
+			cfg := f.config(i)
+			cfg.Observers = observers
+			f.open(i, cfg)
+		}
+		until(t, "the whole cluster", func() bool {
+			for _, m := range f.running {
+				if s, err := m.Status(); err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0 {
+					return false
+				}
+			}
+			return true
+		})
+		time.Sleep(3 * time.Second)
+		lead := leadOf(t, f)
+		other, far := 0, size-1 // of equals, the one with the lowest id stands first
+		if lead == 0 {
+			other = 1
+		}
+		if lead == far {
+			far--
+		}
+		m := f.running[far]
+		var serves atomic.Bool
+		go func() {
+			for {
+				select {
+				case yes := <-m.Serving():
+					serves.Store(yes)
+				case <-m.stop:
+					return
+				}
+			}
+		}()
+		w := make(result, 1)
+		m.Propose(fsm.OpenSession(1000, 1000, 40_000, session.Password{}), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if !m.Touch(1000, nil) {
+			t.Fatal("no session")
+		}
+		time.Sleep(time.Second)
+		release := make(chan struct{})
+		defer close(release)
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		f.cutBetween(other, far, true)
+		go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		f.running[other].Propose(fsm.OpenSession(7777, 7777, 1<<30, session.Password{}), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		time.Sleep(6 * time.Second) // the client of m is idle: no touch waits for the leader
+		for time.Since(acked) < 40*time.Second {
+			if !serves.Load() {
+				t.Logf("it stopped serving within %v", time.Since(acked))
+				return
+			}
+			over := make(chan struct{})
+			answered := make(chan bool, 1)
+			go func() { answered <- m.Touch(1000, over) }()
+			synctest.Wait()
+			select {
+			case ok := <-answered:
+				m.replica.View(func(v *fsm.View) {
+					if ok && v.Sessions().Get(7777) == nil {
+						t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", time.Since(acked), m.Leader(), other+1, m.raft.CurrentTerm(), f.running[other].raft.CurrentTerm())
+					}
+				})
+			default:
+				close(over)
+				<-answered
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		if serves.Load() {
+			t.Errorf("it still serves 40 s later")
+		}
+	})
+}
