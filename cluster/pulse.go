@@ -112,7 +112,7 @@ func (p *pulse) run() {
 		}
 		own := p.state()
 		if self := find(members, p.id); (self == nil || !self.Voter) && len(members) > 0 {
-			own.dropped = p.raft.dropped(p.digests.replica.Votes(p.id))
+			own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))
 		}
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()

@@ -481,3 +481,80 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	t.Errorf("all but the leader have been up and connected for ten minutes, with all data, and nothing is acknowledged")
 	stuckReport(t, f, up...)
 }
+
+// TestLeaderLostWhileRemovingAfterSnapshot is TestLeaderLostWhileRemoving for a voter whose log once had a
+// list in which it had no vote: it was added as an observer, was down when a reconfig made it a voter (as in
+// ZooKeeper, new voters may be down), and has got the leader's snapshot since then, which took the place of
+// its log. The lists that it has noted are still those of that log.
+func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
+	for _, how := range []string{"remove", "demote"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+				config := func(i int) Config {
+					cfg := f.config(i)
+					if cfg.Peers = first; i == 3 {
+						cfg.Peers, cfg.Addr = nil, f.peers[4]
+					}
+					return cfg
+				}
+				for i := range 4 {
+					f.open(i, config(i))
+				}
+				lead := leadOf(t, f)
+				ask := func(q Request) {
+					t.Helper()
+					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ask(Request{Add: &MemberInfo{ID: 4, Addr: f.peers[4], Voter: false}})
+				until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
+				show := func(when string) {
+					n := f.running[3].raft
+					n.lists.mu.Lock()
+					defer n.lists.mu.Unlock()
+					first, _ := n.storage.Log.FirstIndex()
+					last, _ := n.storage.Log.LastIndex()
+					t.Logf("%s: lists noted by server 4: %+v, then %+v; log %d to %d", when, n.lists.before, n.lists.newest, first, last)
+				}
+				show("added")
+				f.stop(3)
+				ask(Request{Reconfig: &Reconfig{Joining: []MemberInfo{{ID: 4, Addr: f.peers[4], Voter: true}}, Version: -1, WaitMs: 5000}})
+				for range 20 {
+					for !f.write(lead) {
+					}
+				}
+				until(t, "all entries", func() bool {
+					return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
+				})
+				for i := range 3 {
+					if err := f.running[i].raft.Snapshot().Error(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.open(3, config(3))
+				// As compactor.run does before each snapshot of its own: thousands of entries, usually.
+				if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
+					t.Fatal(err)
+				}
+				show("started")
+				until(t, "the voter", func() bool {
+					s, _ := f.running[3].Status()
+					return voters(s.Members) == 4 && s.Index == f.running[lead].raft.AppliedIndex()
+				})
+				for range 3 {
+					for !f.write(lead) {
+					}
+				}
+				time.Sleep(time.Minute)
+				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+					t.Fatal("it has come back without a snapshot")
+				}
+				show("back")
+				f.loseLeaderWhileRemoving(lead, 3, how, false, config)
+			})
+		})
+	}
+}
