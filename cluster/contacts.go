@@ -642,8 +642,8 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		patience, apart := c.silence.Milliseconds(), sure/4
 		if gap = patience / 2; c.tries < 2 {
 			patience = gap
-		} else {
-			apart = gap
+		} else { // an election waits for four writes, each of which may take half an election timeout
+			patience, apart = gap*int64(min(c.tries, 5)), gap
 		}
 		from = max(from, last+patience+spread(c.self, own.term, apart))
 	}

@@ -280,15 +280,15 @@ func TestStandsAgain(t *testing.T) {
 			}
 		}
 	}
-	run(1010, 8000)
-	if len(stood) < 4 {
+	run(1010, 40_000)
+	if len(stood) < 8 {
 		t.Fatalf("it stood at %v", stood)
 	}
-	// Half of the election timeout and up to 75 ms, then all of it and up to half of it.
-	for i, want := range []int64{1000, 2000, 2000} {
-		most := int64(75)
-		if want == 2000 {
-			most = 1000
+	// Half of the election timeout and up to 75 ms, then more and more, and up to half of it.
+	for i, want := range []int64{1000, 2000, 3000, 4000, 5000, 5000, 5000} {
+		most := int64(1000)
+		if i == 0 {
+			most = 75
 		}
 		if gap := stood[i+1] - stood[i]; gap < want || gap > want+most {
 			t.Errorf("it stood %d ms after the last time, want %d", gap, want)
@@ -296,14 +296,14 @@ func TestStandsAgain(t *testing.T) {
 	}
 
 	// After another member was elected and lost, the waits begin again.
-	c.hear(8000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
-	look(c, 8000, own)
+	c.hear(40_000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
+	look(c, 40_000, own)
 	stood = nil
 	own.term, lost.term = 7, 7
-	look(c, 8100, own) // a new term: somebody may be standing in it
-	run(8100, 11_000)
-	if len(stood) != 2 || stood[0] < 9100 || stood[0] > 9175 || stood[1]-stood[0] > 1075 {
-		t.Errorf("it stood at %v, in a term that began at 8100", stood)
+	look(c, 40_100, own) // a new term: somebody may be standing in it
+	run(40_100, 43_000)
+	if len(stood) != 2 || stood[0] < 41_100 || stood[0] > 41_175 || stood[1]-stood[0] > 1075 {
+		t.Errorf("it stood at %v, in a term that began at 40100", stood)
 	}
 }
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -466,4 +467,57 @@ func oldReadsBesideStuckLeader(t *testing.T, size int, observers []uint64) {
 			t.Errorf("it still serves 40 s later")
 		}
 	})
+}
+
+// TestElectionOnSlowDisks: disks take some hundred milliseconds for each write, as those of virtual machines
+// do whose credit is used up. Writes are acknowledged, slowly. When the leader is lost, the two others elect
+// a new one.
+func TestElectionOnSlowDisks(t *testing.T) {
+	for _, x := range []struct{ timeout, slow time.Duration }{{2000, 100}, {2000, 700}, {2000, 800}, {500, 150}, {500, 200}, {200, 50}, {200, 80}} {
+		for _, l := range []int{0, 2} {
+			slow := x.slow
+			t.Run(fmt.Sprint("timeout ", int(x.timeout), " write ", int(slow), " leader ", l+1), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 3)
+					for i := range f.running {
+						cfg := f.config(i)
+						cfg.ElectionTimeout = x.timeout * time.Millisecond
+						f.open(i, cfg)
+					}
+					f.whole()
+					until(t, "the leader", func() bool {
+						if f.running[leadOf(t, f)] != f.running[l] {
+							f.running[leadOf(t, f)].membership.handover.to(uint64(l + 1))
+						}
+						return f.running[l].Leader() == uint64(l+1) && f.running[l].raft.begun.Load() != 0
+					})
+					time.Sleep(5 * time.Second)
+					var sleeps atomic.Int64
+					for i := range f.disks {
+						f.disks[i].SetFault(func() error { time.Sleep(time.Duration(sleeps.Load())); return nil })
+					}
+					sleeps.Store(int64(slow * time.Millisecond))
+					began := time.Now()
+					for range 10 {
+						if !f.write(l) {
+							t.Fatal("no write is acknowledged")
+						}
+					}
+					t.Logf("a write takes %v", time.Since(began)/10)
+					f.stop(l)
+					lost := time.Now()
+					for time.Since(lost) < 40*x.timeout*time.Millisecond {
+						for i, m := range f.running {
+							if m != nil && m.Leader() == uint64(i+1) && m.raft.begun.Load() != 0 {
+								t.Logf("there is a leader after %v", time.Since(lost))
+								return
+							}
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+					t.Errorf("no leader after %v", time.Since(lost))
+				})
+			})
+		}
+	}
 }
