@@ -69,7 +69,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\tcase v.deposed:\n", "\t\tcase v.deposed && false:\n"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
-		{"cluster/pulse.go", "own.dropped = p.raft.dropped(p.digests.replica.Votes(p.id))", "own.dropped = p.digests.replica.Votes(p.id)"},
+		{"cluster/pulse.go", "own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))", "own.dropped = p.digests.replica.Votes(p.id)"},
 	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
 		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},

@@ -291,7 +291,21 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	if err := of.Check(s.LogOf()); err != nil {
 		return nil, err
 	}
+	if log := s.LogOf(); !of.Agreed && log != 0 {
+		if m.cfg.clustered() {
+			return nil, fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost: restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
+		}
+		of = storage.Identity{Cluster: log, Agreed: true}
+		if err := s.SetIdentity(of); err != nil {
+			return nil, err
+		}
+	}
 	if !of.Agreed && len(list) == 1 && list[0].ID == m.cfg.ID { // there is nobody to ask
+		if rejoining, err := s.Rejoining(); err != nil {
+			return nil, err
+		} else if rejoining && !empty {
+			return nil, fmt.Errorf("this server was getting its data back from others when it was stopped, and is alone in its list of members, which is one of the past: empty the directory, and start the server with the address of another one to join")
+		}
 		of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
 		if err := s.SetIdentity(of); err != nil {
 			return nil, err

@@ -107,7 +107,7 @@ func (f *former) askAdded(h *hello) {
 	defer f.asking.Store(false)
 	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
 	defer cancel()
-	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Cluster: h.cluster})
+	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: h.cluster})
 	if err == nil && r.Surely {
 		f.added.Store(uint64(h.cluster))
 	}
@@ -447,7 +447,7 @@ func (f *former) known(first string) []string {
 func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, network := f.peers.ctx, f.peers.network
 	votes := f.cfg.votes()
-	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Cluster: of})
+	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}

@@ -317,3 +317,78 @@ func TestStrangerAnswersFirst(t *testing.T) {
 		})
 	}
 }
+
+// TestWithoutIdentity: only the logs and snapshots are left of the directories (a copy of raft/, without
+// meta.json, which storage.Open then makes anew). The log says of which cluster it is. Either the servers
+// refuse that, or they serve; but a server must not store another id beside that log, acknowledge
+// writes, and then never start again.
+func TestWithoutIdentity(t *testing.T) {
+	t.Run("standalone", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 1)
+			cfg := f.config(0)
+			cfg.Peers = nil
+			f.open(0, cfg)
+			until(t, "a write", func() bool { return f.write(0) })
+			f.stop(0)
+			if err := f.disks[0].Open().SetIdentity(storage.Identity{}); err != nil {
+				t.Fatal(err)
+			}
+			m, err := openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Logf("refused at once, which is fine: %v", err)
+				return
+			}
+			f.running[0] = m
+			until(t, "a write", func() bool { return f.write(0) })
+			f.stop(0)
+			m, err = openMember(cfg, fsm.NewReplica())
+			if err != nil {
+				t.Fatalf("it has acknowledged a write, and does not start again: %v", err)
+			}
+			f.running[0] = m
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := startedFleet(t, 3)
+			for i := range f.running {
+				f.stop(i)
+				if err := f.disks[i].Open().SetIdentity(storage.Identity{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range f.running {
+				m, err := openMember(f.config(i), fsm.NewReplica())
+				if err != nil {
+					t.Logf("refused at once, which is fine: %v", err)
+					return
+				}
+				f.running[i] = m
+			}
+			wrote := false
+			for range 20 {
+				wrote = wrote || f.write(0)
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(time.Minute)
+			t.Logf("a write was acknowledged: %v", wrote)
+			for i, m := range f.running {
+				select {
+				case err := <-m.Err():
+					t.Errorf("server %d ends: %v", i+1, err)
+				default:
+				}
+				f.stop(i)
+			}
+			for i := range f.running {
+				m, err := openMember(f.config(i), fsm.NewReplica())
+				if err != nil {
+					t.Errorf("server %d does not start again: %v", i+1, err)
+					continue
+				}
+				f.running[i] = m
+			}
+		})
+	})
+}

@@ -307,7 +307,14 @@ func (m *membership) change(q Request) (Reply, error) {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
-		return m.knows(q.Knows, q.At)
+		return m.knows(q.Knows, q.At, q.Run)
+	}
+	if q.Add != nil && q.Run != 0 {
+		if members, err := m.raft.members(); err == nil {
+			if is := find(members, q.Add.ID); is != nil && m.same(*is, q.Add.Addr, q.Run) {
+				q.Add.Addr = is.Addr
+			}
+		}
 	}
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
@@ -406,7 +413,7 @@ func leaderError(err error) error {
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes. It is sure if the server that asks, at the address at, is that member: another
 // server may have its id, whose own place it is to take.
-func (m *membership) knows(id uint64, at string) (Reply, error) {
+func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 	members, err := m.raft.members()
 	if err != nil {
 		return Reply{}, err
@@ -415,17 +422,28 @@ func (m *membership) knows(id uint64, at string) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	known, addr := false, ""
+	x := MemberInfo{ID: id}
+	known := false
 	m.replica.View(func(v *fsm.View) {
 		var s proto.QuorumServer
 		s, known = v.Member(id)
-		addr = s.Addr
+		x.Addr = s.Addr
 	})
-	r := Reply{Known: known, Surely: known && addr == at, Status: &s}
+	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := find(members, id); x != nil {
 		r.Known, r.Votes = true, x.Voter
 	}
 	return r, nil
+}
+
+// same reports whether the given run of a server that says that it is at an address is the one at
+// x's address, of which its own may be another name.
+func (m *membership) same(x MemberInfo, at string, run uint64) bool {
+	if x.Addr == at || run == 0 {
+		return x.Addr == at
+	}
+	_, err := m.sender(x, run)
+	return err == nil
 }
 
 // known reports whether there is a member with this id, and whether it votes, in the last

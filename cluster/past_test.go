@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // slowly makes a disk take two seconds for each write while slow is true.
@@ -507,5 +508,65 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		if err := fault(m, 30*time.Second); err != nil {
 			t.Errorf("server 3 ends: %v", err)
 		}
+	})
+}
+
+// TestOlderOnlyVoterOfThePast is TestOnlyVoterOfThePast for the upgrade from before clusters had ids. A
+// cluster began with one server, and grew to three. Server 1 lost its disk, was demoted, and was
+// getting the log again (it is rejoining) when all were stopped for the upgrade: the newest list in
+// its log is the first one, in which it is alone. It must not make a cluster of its own: it says that
+// its directory must be emptied. Then, as after any lost disk at an upgrade, an operator's word has the
+// others make their id, and it gets its place and its vote back.
+func TestOlderOnlyVoterOfThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		server := func(id string, addr string, s raft.ServerSuffrage) raft.Server {
+			return raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(addr), Suffrage: s}
+		}
+		alone := raft.Configuration{Servers: []raft.Server{server("1", "a:1", raft.Voter)}}
+		three := raft.Configuration{Servers: []raft.Server{server("1", "a:1", raft.Nonvoter), server("2", "b:1", raft.Voter), server("3", "c:1", raft.Voter)}}
+		for i := range 3 {
+			s := f.disks[i].Open()
+			if err := s.Bootstrap(alone); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				if err := s.SetRejoining(true); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if err := s.Log.StoreLog(&raft.Log{Index: 2, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(three)}); err != nil {
+				t.Fatal(err)
+			}
+			for id := int64(1); id <= 5; id++ {
+				e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}))
+				e = fsm.EndEntry(e, &fsm.Envelope{Origin: 1, Batch: uint64(id), Count: 1})
+				if err := s.Log.StoreLog(&raft.Log{Index: uint64(id) + 2, Term: 1, Type: raft.LogCommand, Data: e}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if m, err := openMember(f.config(0), fsm.NewReplica()); err == nil {
+			m.Close()
+			t.Fatal("server 1 starts")
+		} else if !strings.Contains(err.Error(), "empty the directory") {
+			t.Fatal(err)
+		}
+		f.lose(0)
+		f.asked, f.acked = 5, []int64{1, 2, 3, 4, 5}
+		for i := range 3 {
+			cfg := f.config(i)
+			if i == 0 {
+				cfg.Peers, cfg.Join, cfg.Addr = nil, f.peers[2], f.peers[1]
+			}
+			f.open(i, cfg)
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[2], Request{Form: true}); err != nil {
+			t.Fatal(err)
+		}
+		f.whole()
+		f.check()
 	})
 }

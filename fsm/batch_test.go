@@ -116,6 +116,7 @@ func TestReconfigDescribes(t *testing.T) {
 		first := proto.QuorumServer{ID: 1, Addr: "a:7000", ElectionPort: 8000}
 		second := proto.QuorumServer{ID: 2, Addr: "b:7000", ElectionPort: 8000, Observer: true}
 		m.SetMembers(1, []proto.QuorumServer{first})
+		m.cluster = 1
 		r := proto.ReconfigRequest{Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, Joining: proto.Path{Path: "server.2=b:7000:3888;c:1,server.1=a:7000:3999;c:2,server.255=c:1:1;1"}, ConfigID: -1}
 		b := BeginEntry(nil)
 		b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
