@@ -323,7 +323,7 @@ func mostCPU() time.Duration {
 	if testkit.Race {
 		return 40 * time.Second
 	}
-	return 2 * time.Second
+	return time.Second
 }
 
 // cpu returns the CPU time that this process has used.

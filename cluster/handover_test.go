@@ -36,14 +36,25 @@ func TestHandOverTooLate(t *testing.T) {
 	})
 }
 
-// TestHandOverFails: if the chosen member cannot become the leader, the old leader or
-// the third member accepts entries again soon, and not only after Raft's own timeout.
+// TestHandOverFails: if the chosen member cannot become the leader, since it is stuck when it stores
+// its term, and cut off then, the old leader or the third member accepts entries again soon, and
+// not only after Raft's own timeout.
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		net := memnet.New()
+		members, lead := threeMembers(t, net, new(lines))
 		m, successor := members[lead], members[(lead+1)%3]
 		stuck := make(chan struct{})
-		successor.cfg.Memory.SetFault(func() error { <-stuck; return nil })
+		successor.cfg.Memory.SetFault(func() error {
+			time.Sleep(time.Millisecond) // it has said that it will stand
+			hosts := []string{"a", "b", "c"}
+			for _, host := range hosts {
+				net.Cut(hosts[(lead+1)%3], host, true)
+				net.Cut(host, hosts[(lead+1)%3], true)
+			}
+			<-stuck
+			return nil
+		})
 		began := time.Now()
 		if err := m.membership.handover.to(successor.cfg.ID); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
