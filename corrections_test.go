@@ -63,8 +63,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
-		{"cluster/contacts.go", "c.heard.applied, c.heard.sure", "c.heard.applied, c.heard.asked"},
-		{"cluster/pulse.go", " && !p.contacts.unsure(asked.now)", ""},
+		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term)", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
 		{"cluster/contacts.go", "if leads && own.begun {", "if leads {"},

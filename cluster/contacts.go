@@ -36,9 +36,9 @@ type contacts struct {
 	newer   uint64 // the newest term for which another member has refused a heartbeat of this one
 	deposed int64  // since when Raft has been leading in spite of a later term; 0 if it is not
 
-	// The state of this member is at least as new as the leader's was at current, when a majority
-	// accepted that leader, so no other one had committed anything. When the entry at index aim is
-	// applied here, current becomes aimed. Both are running times. See keepUp.
+	// The state of this member is at least as new as the leader's was at current. When
+	// the entry at index aim is applied here, current becomes aimed. Both are running
+	// times. See keepUp.
 	current int64
 	aim     uint64
 	aimed   int64
@@ -93,7 +93,6 @@ type heard struct {
 	stalled  time.Duration // how long the leader's disk had been blocking a write
 	applied  uint64        // index of the last entry that the leader had applied, or notBegun
 	asked    int64         // a time before the heartbeat was sent, in running time
-	sure     int64         // a time before that at which the leader was confirmed by a majority
 	conn     any           // the connection that it came over
 	ended    int64         // when that connection ended, by the real clock; 0 while it is open
 }
@@ -310,7 +309,8 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 	if h.conn != c.heard.conn || c.ran-c.heard.ran >= c.silence.Milliseconds()/4 {
 		c.gaps.Add(1)
 	}
-	h.ran, h.led, h.sure = c.ran, c.ran-ledAgo.Milliseconds(), h.asked-ledAgo.Milliseconds()
+	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
+	h.asked -= max(0, ledAgo-c.silence).Milliseconds() // it may have been replaced since
 	c.heard = h
 	if p := c.peers[h.id]; p != nil {
 		c.reachedLocked(p, moment{ran: c.ran})
@@ -372,12 +372,16 @@ func (c *contacts) ledAgo() time.Duration {
 	return time.Duration(max(0, c.ran-at)) * time.Millisecond
 }
 
-// unsure reports whether another leader may have committed entries, as far as the real clock tells. A
-// process that was paused for long does not notice that by ledAgo.
-func (c *contacts) unsure(now int64) bool {
+// knows reports whether this member, which leads in term, can tell others what is committed: it has
+// heard of no later term, and its process was not paused since a majority accepted it. In running
+// time that would seem to be a moment ago.
+func (c *contacts) knows(now int64, term uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return now-min(now, c.majority(func(p *peer) int64 { return p.followed.now })) >= c.silence.Milliseconds()/2
+	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.followed.now }))
+	ran := c.ranAt(now)
+	ran -= min(ran, c.majority(func(p *peer) int64 { return p.followed.ran }))
+	return c.leads(&state{leads: true, term: term}) && accepted-ran < c.silence.Milliseconds()/2
 }
 
 // present counts the other members that accepted this one as the leader within the
@@ -433,7 +437,7 @@ func (c *contacts) keepUp(applied uint64) {
 		if applied >= c.aim {
 			c.current = max(c.current, c.aimed)
 			if c.heard.applied != notBegun {
-				c.aim, c.aimed = c.heard.applied, c.heard.sure
+				c.aim, c.aimed = c.heard.applied, c.heard.asked
 			}
 		}
 	}

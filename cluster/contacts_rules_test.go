@@ -641,21 +641,32 @@ func TestSpread(t *testing.T) {
 	}
 }
 
-// TestUnsureAfterPause: a leader whose process was paused may have been replaced, although in running
-// time a majority accepted it a moment ago.
-func TestUnsureAfterPause(t *testing.T) {
+// TestKnowsWhatIsCommitted: a leader tells others what is committed only while nothing says that it
+// was replaced. A pause of its process counts, although in running time a majority accepted it a
+// moment ago.
+func TestKnowsWhatIsCommitted(t *testing.T) {
 	c := newContacts(1, timesFor(2*time.Second))
+	knows := func(now int64, term uint64, want bool) {
+		t.Helper()
+		if c.knows(now, term) != want {
+			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
+		}
+	}
 	look(c, 1000, state{leads: true, term: 5})
 	c.followed(2, c.moment(1000))
-	if c.unsure(1100) || c.unsure(1900) {
-		t.Error("it is unsure while it is accepted")
+	for now := int64(1000); now < 5000; now += 100 {
+		look(c, now, state{leads: true, term: 5})
+		knows(now, 5, true)
 	}
+	c.followed(2, c.moment(4900))
 	look(c, 9000, state{leads: true, term: 5})
-	if ago := c.ledAgo(); ago >= time.Second || !c.unsure(9000) {
-		t.Errorf("8 s later, it was accepted %v ago in running time, and is unsure: %v", ago, c.unsure(9000))
+	if ago := c.ledAgo(); ago >= time.Second {
+		t.Errorf("it was accepted %v ago in running time", ago)
 	}
+	knows(9000, 5, false)
 	c.followed(2, c.moment(9000))
-	if c.unsure(9001) {
-		t.Error("it is unsure although it is accepted again")
-	}
+	knows(9000, 5, true)
+	c.outdated(6)
+	knows(9000, 5, false)
+	knows(9000, 6, true)
 }

@@ -228,7 +228,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
 		applied := uint64(notBegun)
-		if p.raft.begun.Load() == term && !p.contacts.unsure(asked.now) {
+		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) {
 			applied = p.commits.applied()
 		}
 		binary.BigEndian.PutUint64(beat[24:], applied)
