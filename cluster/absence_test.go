@@ -42,6 +42,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 					return err == nil && !find(s.Members, id).Voter
 				}
 				f.lose(c)
+				time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
 				cfg := f.config(c)
 				cfg.Peers, cfg.Addr = nil, f.peers[id]
 				var known atomic.Pointer[Member]

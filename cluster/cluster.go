@@ -291,25 +291,35 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	if err := of.Check(s.LogOf()); err != nil {
 		return nil, err
 	}
-	if log := s.LogOf(); !of.Agreed && log != 0 {
-		if m.cfg.clustered() {
-			return nil, fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost: restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
-		}
-		of = storage.Identity{Cluster: log, Agreed: true}
-		if err := s.SetIdentity(of); err != nil {
-			return nil, err
-		}
+	rejoining, err := s.Rejoining()
+	if err != nil {
+		return nil, err
 	}
-	if !of.Agreed && len(list) == 1 && list[0].ID == m.cfg.ID { // there is nobody to ask
-		if rejoining, err := s.Rejoining(); err != nil {
-			return nil, err
-		} else if rejoining && !empty {
-			return nil, fmt.Errorf("this server was getting its data back from others when it was stopped, and is alone in its list of members, which is one of the past: empty the directory, and start the server with the address of another one to join")
+	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
+	// is alone may be one of the past.
+	alone := len(list) == 1 && list[0].ID == m.cfg.ID
+	whole := alone && slices.Equal(m.membership.configured, list) && !rejoining
+	switch log := s.LogOf(); {
+	case of.Agreed:
+	case empty:
+		if alone {
+			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
+			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}
-		of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
-		if err := s.SetIdentity(of); err != nil {
-			return nil, err
+	case whole:
+		if of = (storage.Identity{Cluster: log, Agreed: true}); log == 0 {
+			of.Cluster = ClusterID(newRun())
 		}
+		err = s.SetIdentity(of)
+	case log != 0:
+		err = fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost: restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
+	case rejoining && slices.ContainsFunc(list, func(x MemberInfo) bool { return x.ID == m.cfg.ID && x.Voter }):
+		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
+	case alone:
+		err = errors.New("in its list of members this server is alone, and that may be a list of the past: start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
+	}
+	if err != nil {
+		return nil, err
 	}
 	if empty && of.Agreed && len(of.First.Servers) > 0 { // also after a crash in the middle
 		if err := s.Bootstrap(of.First); err != nil {

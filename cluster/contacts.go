@@ -384,6 +384,15 @@ func (c *contacts) knows(now int64, term uint64) bool {
 	return c.leads(&state{leads: true, term: term}) && accepted-ran < c.silence.Milliseconds()/2
 }
 
+// follows reports whether another member has accepted this one as the leader within the last
+// election timeout.
+func (c *contacts) follows(id uint64, now int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.peers[id]
+	return p != nil && now-p.followed.now < c.silence.Milliseconds()
+}
+
 // present counts the other members that accepted this one as the leader within the
 // last election timeout.
 func (c *contacts) present(now int64) (followers, observers int) {

@@ -117,7 +117,17 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 	case of == s.proposed:
 		return next{do: toAgree}, true
 	case s.data:
-		return next{do: toStop, why: fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already: if this server is to join that cluster, empty the directory and start it again; if that server is not to be in this one, stop it", at.ID, at.Addr, of)}, true
+		in := 0
+		for _, x := range s.members {
+			if st := said[x.ID]; x.Voter && st != nil && st.Formed {
+				in++
+			}
+		}
+		why := fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
+		if in <= voters(s.members)/2 { // that one server may be in the wrong
+			return hopeless("%s: stop that server, unless most servers belong to that cluster", why), true
+		}
+		return next{do: toStop, why: why + ", as most do: if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
 	}
 	return next{do: toJoin, cluster: of, at: at.Addr}, true
 }

@@ -309,12 +309,8 @@ func (m *membership) change(q Request) (Reply, error) {
 	if q.Knows != 0 {
 		return m.knows(q.Knows, q.At, q.Run)
 	}
-	if q.Add != nil && q.Run != 0 {
-		if members, err := m.raft.members(); err == nil {
-			if is := find(members, q.Add.ID); is != nil && m.same(*is, q.Add.Addr, q.Run) {
-				q.Add.Addr = is.Addr
-			}
-		}
+	if members, err := m.raft.members(); err == nil {
+		m.rename(&q, members)
 	}
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
@@ -339,6 +335,7 @@ func (m *membership) change(q Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
+	m.rename(&q, members) // an operator may have given it another name while this request waited
 	switch {
 	case q.Add != nil:
 		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
@@ -446,6 +443,19 @@ func (m *membership) same(x MemberInfo, at string, run uint64) bool {
 	return err == nil
 }
 
+// rename makes a request of a server for its own place name the address that is in the list, if the
+// server is there: its own may be another name of that.
+func (m *membership) rename(q *Request, members []MemberInfo) {
+	if q.Add == nil || q.Run == 0 {
+		return
+	}
+	if is := find(members, q.Add.ID); is != nil && is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
+		x := *q.Add
+		x.Addr = is.Addr
+		q.Add = &x
+	}
+}
+
 // known reports whether there is a member with this id, and whether it votes, in the last
 // applied configuration.
 func (m *membership) known(id uint64) (is, votes bool) {
@@ -510,13 +520,21 @@ func (m *membership) sender(x MemberInfo, run uint64) (*Status, error) {
 
 // mayAsk returns an error unless the given run of server x may ask for the place that x describes.
 // A voter loses its vote only if it has no data. While membership.changing is held, such a server
-// gets none: it joins only when its request is done.
+// gets none: it joins only when its request is done. And it loses it only when this leader's
+// heartbeats are not answered any more: over connections that are older than another server at its
+// address, the voter itself may still answer them.
 func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) error {
 	s, err := m.sender(x, run)
-	if is := find(members, x.ID); err == nil && is != nil && is.Voter && !x.Voter && (s.Formed || s.Data) {
-		err = refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
+	is := find(members, x.ID)
+	switch {
+	case err != nil || is == nil || !is.Voter || x.Voter:
+		return err
+	case s.Formed || s.Data:
+		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
+	case m.contacts.follows(x.ID, m.pulse.nowMs()):
+		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
 	}
-	return err
+	return nil
 }
 
 // notMember is the answer to a server that asks for its place in the cluster and has none. No

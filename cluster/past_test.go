@@ -424,6 +424,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
+		time.Sleep(f.running[next].contacts.silence) // it does not seem to follow any more
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
 			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in
@@ -569,4 +570,124 @@ func TestOlderOnlyVoterOfThePast(t *testing.T) {
 		f.whole()
 		f.check()
 	})
+}
+
+// TestOlderPairOfThePast: a cluster from before clusters had ids began with servers 1 and 2, and has five now. These two
+// had lost their disks, a minority, and were getting the log again (they are marked so) when all were stopped for the
+// upgrade. Their list of members is the first one. They must not form a cluster with it.
+func TestOlderPairOfThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		var pair, five raft.Configuration
+		for _, s := range ptr(f.config(0)).first().Servers {
+			if len(pair.Servers) < 2 {
+				pair.Servers = append(pair.Servers, s)
+			}
+			five.Servers = append(five.Servers, s)
+		}
+		entry := func(i uint64) []byte {
+			b := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(i, int64(i), 1<<30, session.Password{}))
+			return fsm.EndEntry(b, &fsm.Envelope{Origin: 1, Batch: i, Count: 1})
+		}
+		for i := range 5 {
+			s := f.disks[i].Open()
+			if err := s.Stable.SetUint64([]byte(storage.TermKey), 1); err != nil {
+				t.Fatal(err)
+			}
+			for k := uint64(1); k <= 9; k++ {
+				l := &raft.Log{Index: k, Term: 1, Type: raft.LogCommand}
+				switch k {
+				case 1:
+					l.Type, l.Data = raft.LogConfiguration, raft.EncodeConfiguration(pair)
+				case 5:
+					l.Type, l.Data = raft.LogConfiguration, raft.EncodeConfiguration(five)
+				default:
+					l.Data = entry(k)
+				}
+				if err := s.Log.StoreLog(l); err != nil {
+					t.Fatal(err)
+				}
+				if i < 2 && k == 3 {
+					break
+				}
+			}
+			if i < 2 {
+				if err := s.SetRejoining(true); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for i := range 2 {
+			if m, err := openMember(f.config(i), fsm.NewReplica()); err == nil {
+				m.Kill()
+				t.Errorf("server %d takes part with a list of the past", i+1)
+			}
+			f.lose(i)
+		}
+		for i := range 5 {
+			f.start(i)
+		}
+		time.Sleep(10 * time.Second)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[3], Request{Form: true}); err != nil {
+			t.Fatal(err)
+		}
+		f.whole()
+	})
+}
+
+// TestOlderObserverOfThePast: a cluster from before clusters had ids began with server 1, which was removed and added again
+// as an observer, with an empty disk. It was getting the log when all were stopped for the upgrade; an observer has no mark
+// then. Its list of members is the first one, in which it is alone, and votes. It must not be a cluster of its own.
+//
+// Nor has a server a mark that was started with only the address of its peer port, and added by an operator.
+func TestOlderObserverOfThePast(t *testing.T) {
+	for _, waited := range []bool{false, true} {
+		t.Run(fmt.Sprint(waited), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { olderObserverOfThePast(t, waited) })
+		})
+	}
+}
+
+func olderObserverOfThePast(t *testing.T, waited bool) {
+	f := newFleet(t, 4)
+	config := func(i int) Config {
+		cfg := f.config(i)
+		if cfg.Observers = []uint64{1}; i == 0 {
+			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[1], f.peers[2]
+			if waited {
+				cfg.Observers, cfg.Join = nil, ""
+			}
+		}
+		return cfg
+	}
+	now := ptr(config(1)).first()
+	alone := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}}}
+	for i := range 4 {
+		s := f.disks[i].Open()
+		if err := s.Stable.SetUint64([]byte(storage.TermKey), 1); err != nil {
+			t.Fatal(err)
+		}
+		for k := uint64(1); k <= 9; k++ {
+			l := &raft.Log{Index: k, Term: 1, Type: raft.LogCommand}
+			switch k {
+			case 1:
+				l.Type, l.Data = raft.LogConfiguration, raft.EncodeConfiguration(alone)
+			case 5:
+				l.Type, l.Data = raft.LogConfiguration, raft.EncodeConfiguration(now)
+			default:
+				b := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(k, int64(k), 1<<30, session.Password{}))
+				l.Data = fsm.EndEntry(b, &fsm.Envelope{Origin: 1, Batch: k, Count: 1})
+			}
+			if err := s.Log.StoreLog(l); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 && k == 3 {
+				break
+			}
+		}
+	}
+	if m, err := openMember(config(0), fsm.NewReplica()); err == nil {
+		m.Kill()
+		t.Error("server 1 leads a cluster of its own")
+	}
 }

@@ -257,6 +257,7 @@ func TestLosesDiskTwice(t *testing.T) {
 			return cfg
 		}
 		f.lose(c)
+		time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
 		var slow atomic.Bool // it has much to catch up with
 		slowly(f.disks[c], &slow)
 		m := f.open(c, config())
@@ -568,6 +569,171 @@ func TestAddThatIsUndone(t *testing.T) {
 		f.open(lead, config(lead))
 		if err := fault(x, time.Minute); err != nil {
 			t.Errorf("the server that waits to be added ends: %v", err)
+		}
+	})
+}
+
+// TestAddedByOtherName: an operator adds a waiting server, or one has lost its disk, by another name of its
+// address (a DNS name, where the server was started with --peer-listen IP:PORT). Everybody reaches it by both.
+func TestAddedByOtherName(t *testing.T) {
+	for _, how := range []string{"added", "lost disk"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
+				config := func(i int) Config {
+					cfg := f.config(i)
+					if cfg.Peers = first; i == 3 {
+						cfg.Peers, cfg.Addr = nil, f.peers[4]
+					}
+					cfg.Network = detour{cfg.Network, map[string]string{"name:1": "d:1"}}
+					return cfg
+				}
+				for i := range 4 {
+					f.open(i, config(i))
+				}
+				lead := leadOf(t, f)
+				for range 5 {
+					for !f.write(lead) {
+					}
+				}
+				ask := func(addr string) {
+					_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{ID: 4, Addr: addr, Voter: true}})
+					t.Logf("add at %s: %v", addr, err)
+				}
+				if how == "added" {
+					ask("name:1")
+				} else {
+					ask("d:1")
+					time.Sleep(time.Second)
+					ask("name:1") // as a reconfig may
+					time.Sleep(time.Second)
+					f.lose(3)
+					f.open(3, config(3))
+				}
+				time.Sleep(5 * time.Minute)
+				s, _ := f.running[3].Status()
+				l, _ := f.running[lead].Status()
+				if !s.Formed || find(l.Members, 4) == nil || !find(l.Members, 4).Voter {
+					t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, l.Members)
+				}
+			})
+		})
+	}
+}
+
+// TestOtherNameIsNotUndone: a member that has lost its disk asks for its vote, and its request waits for another change of
+// the members: an operator gives it another name as its address. The operator's change is acknowledged, and stays.
+func TestOtherNameIsNotUndone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		alias := map[string]string{"na:1": "a:1", "nb:1": "b:1", "nc:1": "c:1"}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			cfg.Network = detour{cfg.Network, alias}
+			return cfg
+		}
+		for i := range 3 {
+			f.open(i, config(i))
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		id := uint64(c + 1)
+		m := f.running[lead].membership
+		// As if it had lost its disk, and was stopped when it had caught up, before it got its vote back.
+		if _, err := m.change(Request{Add: &MemberInfo{id, f.peers[id], false}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		f.stop(c)
+		if err := f.disks[c].Open().SetRejoining(true); err != nil {
+			t.Fatal(err)
+		}
+		m.changing.take() // some other change
+		done := make(chan error, 1)
+		go func() {
+			_, err := m.change(Request{Add: &MemberInfo{id, "n" + f.peers[id], true}})
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		f.open(c, config(c)) // it asks for its vote again
+		time.Sleep(2 * time.Second)
+		m.changing.give()
+		t.Log(<-done)
+		time.Sleep(time.Minute)
+		s, _ := m.status()
+		if find(s.Members, id).Addr != "n"+f.peers[id] {
+			t.Errorf("the operator's address is gone: %v", s.Members)
+		}
+	})
+}
+
+// names is what some names lead to, which changes.
+type names struct {
+	mu sync.Mutex
+	to map[string]string
+}
+
+func (n *names) set(name, to string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.to[name] = to
+}
+
+// resolving is the network of a host that resolves names.
+type resolving struct {
+	Network
+	*names
+}
+
+func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	r.mu.Lock()
+	if to, ok := r.to[addr]; ok {
+		addr = to
+	}
+	r.mu.Unlock()
+	return r.Network.Dial(ctx, addr)
+}
+
+// TestNameLeadsElsewhere: the name of a member that is up, and has answered all heartbeats, is made to lead to another
+// host, where an empty server is started with its command line. The member keeps its vote.
+func TestNameLeadsElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		dns := &names{to: map[string]string{}}
+		for i := range 3 {
+			cfg := f.config(i)
+			cfg.Network = resolving{cfg.Network, dns}
+			f.open(i, cfg)
+		}
+		f.whole()
+		for range 5 {
+			f.write(0)
+		}
+		lead := leadOf(t, f)
+		c := (lead + 2) % 3
+		id := uint64(c + 1)
+		dns.set(f.peers[id], "z:1")
+		cfg := f.config(c)
+		cfg.Network, cfg.Memory = resolving{elsewhere{f.net.Host("z"), "z:1"}, dns}, storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		s, _ := f.running[lead].Status()
+		zs, _ := m.Status()
+		cs, _ := f.running[c].Status()
+		t.Logf("leader: %v; old: %s index %d of %d; new: %s index %d", s.Members, cs.Role, cs.Index, s.Index, zs.Role, zs.Index)
+		if !find(s.Members, id).Voter && zs.Index == 0 {
+			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
+		}
+		m.Kill() // the operator has seen the mistake
+		dns.set(f.peers[id], f.peers[id])
+		time.Sleep(5 * time.Minute)
+		if s, _ := f.running[lead].Status(); !find(s.Members, id).Voter {
+			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 		}
 	})
 }

@@ -99,7 +99,7 @@ func TestDescribeFirst(t *testing.T) {
 			slices.Reverse(commands)
 			version, zxid = zxid+1, zxid+1
 		}
-		one(t, m, 1, commands...)
+		one(t, m, 1, append([]*Command{Restored()}, commands...)...)
 		r := m.Tree().Lookup("/zookeeper/config").Record()
 		if want := fmt.Sprintf("server.1=a:7000:3888:participant;b:1\nversion=%x", version); string(r.Data) != want || r.Mzxid != version || m.Zxid() != zxid {
 			t.Errorf("seen %v: %q at zxid %x, now %x; want %q", seen, r.Data, r.Mzxid, m.Zxid(), want)
@@ -267,4 +267,24 @@ func TestDescribe(t *testing.T) {
 	m.SetMembers(m.Index()+1, now[1:])
 	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000")})
 	config("server.1=a:7000:8000:observer")
+}
+
+// TestOldDescribeWithoutSessions: in a log from before clusters had ids, a client's reconfig names only
+// an address for clients, and the session is closed before the command that describes it, since the
+// client has sent both requests one after the other. The list got a new version then.
+func TestOldDescribeWithoutSessions(t *testing.T) {
+	m := NewMachine()
+	m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
+	b := BeginEntry(nil)
+	b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
+	b = AppendCommand(b, &Command{Op: proto.OpCloseSession, Session: 7, Conn: 1})
+	b = AppendCommand(b, &Command{Op: OpDescribe, Body: []byte("server.1=a:7000:8000:participant;b:1\n")})
+	b = EndEntry(b, &Envelope{Origin: 1, Batch: 1, Settings: Reconfig, Count: 3})
+	if err := m.Apply(2, 1, b, nil); err != nil {
+		t.Fatal(err)
+	}
+	const then = "server.1=a:7000:8000:participant;b:1\nversion=200000003, now 200000003"
+	if got := fmt.Sprintf("%s, now %x", m.Tree().Lookup("/zookeeper/config").Record().Data, m.Zxid()); got != then {
+		t.Errorf("%q, and then it was %q", got, then)
+	}
 }
