@@ -471,11 +471,19 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	}
 }
 
-// awaitJoined counts a member as one that is out until it has its own role again.
+// awaitJoined counts a member as one that is out until it has its own role again, in its own
+// list of members and in the leader's. Its own may be one of the past.
 func (s *sim) awaitJoined(m *member) {
 	defer s.beginSpan(&s.outLog, m.name)()
+	has := func(x *member) bool {
+		if x == nil {
+			return false
+		}
+		srv := x.server()
+		return srv != nil && slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() })
+	}
 	for !s.over() {
-		if srv := m.server(); srv != nil && slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() }) {
+		if has(m) && has(s.leader()) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
