@@ -298,7 +298,8 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
 	// is alone may be one of the past.
 	alone := len(list) == 1 && list[0].ID == m.cfg.ID
-	whole := alone && slices.Equal(m.membership.configured, list) && !rejoining
+	named := m.membership.configured
+	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && named[0].Voter && !rejoining
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
@@ -311,12 +312,12 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 			of.Cluster = ClusterID(newRun())
 		}
 		err = s.SetIdentity(of)
+	case rejoining && log == 0 && slices.ContainsFunc(list, func(x MemberInfo) bool { return x.ID == m.cfg.ID && x.Voter }):
+		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
+	case alone && !rejoining:
+		err = errors.New("in its list of members this server is alone, and that may be a list of the past: start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
 	case log != 0:
 		err = fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost: restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
-	case rejoining && slices.ContainsFunc(list, func(x MemberInfo) bool { return x.ID == m.cfg.ID && x.Voter }):
-		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
-	case alone:
-		err = errors.New("in its list of members this server is alone, and that may be a list of the past: start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
 	}
 	if err != nil {
 		return nil, err

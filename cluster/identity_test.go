@@ -392,3 +392,67 @@ func TestWithoutIdentity(t *testing.T) {
 		})
 	})
 }
+
+// TestOlderAloneMoved: a one-member cluster from before clusters had ids. Its host has another name or address by now (a
+// build from before only warned about that), and it is started with --peers and only itself. With other flags, the error
+// says that these must be used.
+func TestOlderAloneMoved(t *testing.T) {
+	for _, how := range []string{"same", "moved", "listen only", "once three"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 1)
+				cfg := f.config(0)
+				f.older(0, 5)
+				switch how {
+				case "moved":
+					cfg.Peers = map[uint64]string{1: "new:1"}
+					cfg.Network = f.net.Host("new")
+				case "listen only":
+					cfg.Peers, cfg.Addr = nil, "a:1"
+				case "once three":
+					cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+				}
+				m, err := openMember(cfg, fsm.NewReplica())
+				if refused := how == "listen only" || how == "once three"; refused != (err != nil) || refused && !strings.Contains(err.Error(), "start it with --peers and only itself") {
+					t.Fatalf("--peers %v, --peer-listen %q: %v", cfg.Peers, cfg.Addr, err)
+				}
+				if err != nil {
+					return
+				}
+				f.running[0] = m
+				time.Sleep(5 * time.Second)
+				if !f.write(0) {
+					t.Error("no write")
+				}
+			})
+		})
+	}
+}
+
+// TestAloneLostMeta: a one-member cluster has lost its meta.json, and is started by the address of its peer port (or with
+// the list of three with which it began). It must not advise to empty the only copy of the data.
+func TestAloneLostMeta(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1)
+		f.start(0)
+		time.Sleep(time.Second)
+		for range 3 {
+			f.write(0)
+		}
+		f.stop(0)
+		s := f.disks[0].Open()
+		if err := s.SetIdentity(storage.Identity{}); err != nil {
+			t.Fatal(err)
+		}
+		cfg := f.config(0)
+		cfg.Peers, cfg.Addr = nil, "a:1"
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err == nil {
+			m.Kill()
+			return
+		}
+		if strings.Contains(err.Error(), "empty the directory") && !strings.Contains(err.Error(), "--peers") {
+			t.Errorf("it is alone in its list, and is told: %v", err)
+		}
+	})
+}

@@ -228,7 +228,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
 		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
 		applied := uint64(notBegun)
-		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) {
+		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority {
 			applied = p.commits.applied()
 		}
 		binary.BigEndian.PutUint64(beat[24:], applied)

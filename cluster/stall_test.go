@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -520,4 +523,136 @@ func TestElectionOnSlowDisks(t *testing.T) {
 			})
 		}
 	}
+}
+
+// walls are firewalls that reject: a connection between two hosts with a wall between them is reset, and a new one refused.
+type walls struct {
+	mu    sync.Mutex
+	up    map[[2]string]bool
+	conns map[[2]string][]net.Conn
+}
+
+func (w *walls) raise(a, b string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range [][2]string{{a, b}, {b, a}} {
+		w.up[k] = true
+		for _, c := range w.conns[k] {
+			c.Close()
+		}
+	}
+}
+
+type walled struct {
+	Network
+	host string
+	w    *walls
+}
+
+func (x walled) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	host, _, _ := net.SplitHostPort(addr)
+	k := [2]string{x.host, host}
+	x.w.mu.Lock()
+	up := x.w.up[k]
+	x.w.mu.Unlock()
+	if up {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	c, err := x.Network.Dial(ctx, addr)
+	if err == nil {
+		x.w.mu.Lock()
+		x.w.conns[k] = append(x.w.conns[k], c)
+		x.w.mu.Unlock()
+	}
+	return c, err
+}
+
+// TestOldReadsBehindWall: the leader's disk gets stuck, and a firewall resets its connections to all members but one (far),
+// so that the others replace it at once, without waiting for an election timeout. far is cut off from the new leader too,
+// but reaches two others. It must not serve reads that are much older than two election timeouts.
+func TestOldReadsBehindWall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		w := &walls{up: map[[2]string]bool{}, conns: map[[2]string][]net.Conn{}}
+		for i := range f.running {
+			cfg := f.config(i)
+			cfg.Network = walled{cfg.Network, string(rune('a' + i)), w}
+			f.open(i, cfg)
+		}
+		f.whole()
+		time.Sleep(3 * time.Second)
+		lead := leadOf(t, f)
+		other, far := 0, 4
+		if lead == 0 {
+			other = 1
+		}
+		if lead == far {
+			far--
+		}
+		m := f.running[far]
+		var serves atomic.Bool
+		go func() {
+			for {
+				select {
+				case yes := <-m.Serving():
+					serves.Store(yes)
+				case <-m.stop:
+					return
+				}
+			}
+		}()
+		done := make(result, 1)
+		m.Propose(fsm.OpenSession(1000, 1000, 40_000, session.Password{}), done, nil)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if !m.Touch(1000, nil) {
+			t.Fatal("no session")
+		}
+		time.Sleep(time.Second)
+		release := make(chan struct{})
+		defer close(release)
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		time.Sleep(50 * time.Millisecond)
+		f.cutBetween(other, far, true)
+		began := time.Now()
+		for i := range f.running {
+			if i != lead && i != far {
+				w.raise(string(rune('a'+i)), string(rune('a'+lead)))
+			}
+		}
+		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		f.running[other].Propose(fsm.OpenSession(7777, 7777, 1<<30, session.Password{}), done, nil)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		t.Logf("acknowledged by a new leader %v after the wall", acked.Sub(began))
+		var oldest time.Duration
+		time.Sleep(5 * time.Second) // the client is idle: no touch waits for the leader
+		for time.Since(acked) < 40*time.Second && serves.Load() {
+			over := make(chan struct{})
+			answered := make(chan bool, 1)
+			go func() { answered <- m.Touch(1000, over) }()
+			synctest.Wait()
+			select {
+			case ok := <-answered:
+				m.replica.View(func(v *fsm.View) {
+					if ok && v.Sessions().Get(7777) == nil {
+						oldest = time.Since(acked)
+					}
+				})
+			default:
+				close(over)
+				<-answered
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Logf("it stopped serving after %v: %s", time.Since(acked), f.log.text.String())
+		if oldest > 4500*time.Millisecond {
+			t.Errorf("answers a read %v after a write was acknowledged that it does not show", oldest)
+		}
+	})
 }
