@@ -531,7 +531,7 @@ func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) erro
 		return err
 	case s.Formed || s.Data:
 		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
-	case m.contacts.follows(x.ID, m.pulse.nowMs()):
+	case is.Addr == x.Addr && m.contacts.follows(x.ID, m.pulse.nowMs()):
 		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
 	}
 	return nil
