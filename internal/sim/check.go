@@ -1151,10 +1151,13 @@ func (c *checker) lateness() {
 		committed[i] = c.h.Commits[i].At
 	}
 	slices.Sort(committed)
-	last := map[int64]*Op{}
+	last, unknown := map[int64]*Op{}, map[int64]time.Duration{}
 	for _, o := range c.h.Ops {
 		if l := last[o.Session]; !o.ReadOnly && (l == nil || o.CallAt >= l.CallAt) {
 			last[o.Session] = o
+		}
+		if !o.Known() {
+			unknown[o.Session] = max(unknown[o.Session], o.CallAt)
 		}
 	}
 	// When the process of a member is resumed, the member hears what arrived in the pause.
@@ -1190,7 +1193,8 @@ func (c *checker) lateness() {
 			}
 			heard, server = max(heard, o.RetAt), o.Server
 		}
-		if c.h.FailedResumes[id] > heard-10*time.Second { // a slow member may resume the session long after the client gave up
+		// A slow member may resume the session, or write, long after the client gave up.
+		if unknown[id] > heard-10*time.Second || c.h.FailedResumes[id] > heard-10*time.Second {
 			return
 		}
 		if t := afterStop[id]; t <= at {
