@@ -310,7 +310,10 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 		c.gaps.Add(1)
 	}
 	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
-	h.asked -= max(0, ledAgo-c.silence).Milliseconds() // it may have been replaced since
+	if h.stalled < c.silence/2 {
+		ledAgo -= c.silence // on a slow link the answers that confirm it are late
+	}
+	h.asked -= max(0, ledAgo).Milliseconds() // it may have been replaced since; a stuck one does not notice
 	c.heard = h
 	if p := c.peers[h.id]; p != nil {
 		c.reachedLocked(p, moment{ran: c.ran})

@@ -309,9 +309,7 @@ func (m *membership) change(q Request) (Reply, error) {
 	if q.Knows != 0 {
 		return m.knows(q.Knows, q.At, q.Run)
 	}
-	if members, err := m.raft.members(); err == nil {
-		m.rename(&q, members)
-	}
+	listed := m.rename(&q, "")
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
 			s, _ := m.status()
@@ -335,7 +333,7 @@ func (m *membership) change(q Request) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	m.rename(&q, members) // an operator may have given it another name while this request waited
+	m.rename(&q, listed) // an operator may have given it another name while this request waited
 	switch {
 	case q.Add != nil:
 		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
@@ -444,16 +442,23 @@ func (m *membership) same(x MemberInfo, at string, run uint64) bool {
 }
 
 // rename makes a request of a server for its own place name the address that is in the list, if the
-// server is there: its own may be another name of that.
-func (m *membership) rename(q *Request, members []MemberInfo) {
+// server is there: its own may be another name of that. It returns that address, and does nothing if
+// it is still the given one.
+func (m *membership) rename(q *Request, looked string) (listed string) {
 	if q.Add == nil || q.Run == 0 {
-		return
+		return ""
 	}
-	if is := find(members, q.Add.ID); is != nil && is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
+	members, err := m.raft.members()
+	is := find(members, q.Add.ID)
+	if err != nil || is == nil || is.Addr == looked {
+		return looked
+	}
+	if is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
 		x := *q.Add
 		x.Addr = is.Addr
 		q.Add = &x
 	}
+	return is.Addr
 }
 
 // known reports whether there is a member with this id, and whether it votes, in the last

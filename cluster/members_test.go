@@ -9,7 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -341,6 +343,47 @@ func TestRemovedSoon(t *testing.T) {
 		}
 		if took := time.Since(began); took < farewell || took > farewell+700*time.Millisecond {
 			t.Errorf("it has run for another %v", took)
+		}
+	})
+}
+
+// TestMistakenServerBlocksReconfig: the host of a member has crashed (it does not answer at all), and an empty server is
+// started with its id at another address, with --join. It is refused again and again. Clients' reconfigs, which do not
+// wait for each other, must not be refused because of that.
+func TestMistakenServerBlocksReconfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.cutOff(c, true)
+		f.net.Cut("z", string(rune('a'+c)), true)
+		cfg := f.config(c)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, "z:1", f.peers[uint64(lead+1)]
+		cfg.Network, cfg.Memory = f.net.Host("z"), storage.NewMemory()
+		time.Sleep(5 * time.Second)
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Kill()
+		time.Sleep(10 * time.Second)
+		busy, tried := 0, 0
+		for range 200 {
+			// A reconfig that is refused for its version, when its turn comes.
+			_, err := f.running[lead].Change(Request{Reconfig: &Reconfig{Version: 1}})
+			var r *refusal
+			if errors.As(err, &r) && r.code == proto.ReconfigInProgress {
+				busy++
+			}
+			tried++
+			time.Sleep(310 * time.Millisecond)
+		}
+		if t.Logf("%d of %d reconfigs were refused; it waits: %s", busy, tried, m.membership.former.waiting()); busy > tried/20 {
+			t.Errorf("%d of %d reconfigs were refused", busy, tried)
 		}
 	})
 }

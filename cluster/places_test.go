@@ -258,7 +258,7 @@ func TestLosesDiskTwice(t *testing.T) {
 		}
 		f.lose(c)
 		time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
-		var slow atomic.Bool // it has much to catch up with
+		var slow atomic.Bool                         // it has much to catch up with
 		slowly(f.disks[c], &slow)
 		m := f.open(c, config())
 		until(t, "the demotion", func() bool {

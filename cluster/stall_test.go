@@ -656,3 +656,91 @@ func TestOldReadsBehindWall(t *testing.T) {
 		}
 	})
 }
+
+// TestOldReadsBehindSilentCut: the leader's disk gets stuck, it is replaced for that, and at that moment it loses (without
+// a reset) all members but one, far, which is cut off from the new leader only. How old are the reads of far?
+// Its heartbeats to far count as news for another election timeout, since a majority accepted it less than that ago.
+func TestOldReadsBehindSilentCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		for i := range f.running {
+			f.open(i, f.config(i))
+		}
+		f.whole()
+		f.net.SetDelay(func(from, to string) time.Duration { return 10 * time.Millisecond })
+		time.Sleep(3 * time.Second)
+		lead := leadOf(t, f)
+		other, far := 0, 4
+		if lead == 0 {
+			other = 1
+		}
+		if lead == far {
+			far--
+		}
+		m := f.running[far]
+		var serves atomic.Bool
+		go func() {
+			for {
+				select {
+				case yes := <-m.Serving():
+					serves.Store(yes)
+				case <-m.stop:
+					return
+				}
+			}
+		}()
+		w := make(result, 1)
+		m.Propose(fsm.OpenSession(1000, 1000, 40_000, session.Password{}), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if !m.Touch(1000, nil) {
+			t.Fatal("no session")
+		}
+		time.Sleep(time.Second)
+		release := make(chan struct{})
+		defer close(release)
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		f.cutBetween(other, far, true)
+		go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		for f.running[other].raft.State() == raft.Follower {
+			time.Sleep(time.Millisecond)
+		}
+		for i := range f.running {
+			if i != lead && i != far {
+				f.cutBetween(i, lead, true)
+			}
+		}
+		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		f.running[other].Propose(fsm.OpenSession(7777, 7777, 1<<30, session.Password{}), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		var oldest time.Duration
+		time.Sleep(4200 * time.Millisecond) // the client is idle: no touch waits for the leader
+		for time.Since(acked) < 40*time.Second && (serves.Load() || time.Since(acked) < 2*time.Second) {
+			over := make(chan struct{})
+			answered := make(chan bool, 1)
+			go func() { answered <- m.Touch(1000, over) }()
+			synctest.Wait()
+			select {
+			case ok := <-answered:
+				m.replica.View(func(v *fsm.View) {
+					if ok && serves.Load() && v.Sessions().Get(7777) == nil {
+						oldest = time.Since(acked)
+					}
+				})
+			default:
+				close(over)
+				<-answered
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		t.Logf("it stopped serving after %v, oldest read %v: %s", time.Since(acked), oldest, f.log.text.String())
+		if oldest > 4500*time.Millisecond {
+			t.Errorf("answers a read %v after a write was acknowledged that it does not show", oldest)
+		}
+	})
+}

@@ -288,3 +288,36 @@ func TestOldDescribeWithoutSessions(t *testing.T) {
 		t.Errorf("%q, and then it was %q", got, then)
 	}
 }
+
+// TestDescribeAtUpgrade: a cluster from before clusters had ids, with a session whose client has read the first list of
+// members, gets its id; the servers' configuration names an address for clients now. (Likewise a cluster that begins
+// with the snapshot of one whose list never changed.) /zookeeper/config changes, so it must get a new version:
+// otherwise a client that sets its watch again with the zxid that it has seen last is not told.
+func TestDescribeAtUpgrade(t *testing.T) {
+	for _, restored := range []bool{false, true} {
+		m := NewMachine()
+		members := []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}}
+		m.SetMembers(1, members)
+		apply := func(index, term, batch uint64, commands ...*Command) {
+			b := BeginEntry(nil)
+			for _, c := range commands {
+				b = AppendCommand(b, c)
+			}
+			b = EndEntry(b, &Envelope{Origin: 1, Batch: batch, Count: len(commands)})
+			if err := m.Apply(index, term, b, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		apply(2, 1, 1, OpenSession(1, 7, 10_000, session.Password{}))
+		if restored {
+			m.Restart(3, members)
+		}
+		before := m.Tree().Lookup("/zookeeper/config").Record()
+		seen := m.Zxid()
+		apply(4, 2, 2, Restored(), Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0), Identify(7))
+		after := m.Tree().Lookup("/zookeeper/config").Record()
+		if string(after.Data) != string(before.Data) && after.Mzxid <= seen {
+			t.Errorf("restored %v: the session has seen zxid %x; then %q (mzxid %x) became %q (mzxid %x)", restored, seen, before.Data, before.Mzxid, after.Data, after.Mzxid)
+		}
+	}
+}

@@ -141,7 +141,7 @@ func (m *Machine) describe(servers []proto.QuorumServer, was int64) {
 	switch {
 	case len(now) == 0 || len(servers) == 0 && was == 0 && m.cluster != 0:
 	case m.membersZxid != was && slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
-	case m.membersZxid == firstZxid && m.first == m.index && m.cluster == 0:
+	case m.membersZxid == firstZxid && m.first == m.index && m.cluster == 0 && m.sessions.Len() == 0:
 		// No client has seen the first members yet, so this is still the first version.
 		m.members, m.txn.Zxid = now, firstZxid
 		m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
