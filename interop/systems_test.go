@@ -177,7 +177,13 @@ func TestSystems(t *testing.T) {
 			}
 			began := time.Now()
 			run := func(tests []string) map[string]string {
-				dir := t.TempDir()
+				// The test's own directory would have its name, and BookKeeper takes a path with a
+				// comma for two.
+				dir, err := os.MkdirTemp(scratch, "java-")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer os.RemoveAll(dir)
 				args := []string{
 					"-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + binary, "-cp", classes + ":" + jars,
 					"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir=" + dir,
