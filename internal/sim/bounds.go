@@ -133,7 +133,7 @@ func (c *checker) wasPaused(member int, from, to time.Duration) bool {
 }
 
 // maxOpen is how many connections from another member one may have open at a time.
-const maxOpen = 60
+const maxOpen = 30
 
 // countConns checks until the end of the run that no member keeps more and more connections
 // of others, each with a request that it has not finished.

@@ -102,7 +102,7 @@ var plants = []plant{
 	}, []string{"watches"}},
 	{"a leader whose disk is stuck continues to lead", []edit{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
-	}, []string{"availability"}},
+	}, []string{"availability", "progress"}},
 	{"a member that has lost its leader continues to serve", []edit{
 		{"cluster/serving.go", "giveUp = countdown{length: s.contacts.silence,", "giveUp = countdown{length: 20 * s.contacts.silence,"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
