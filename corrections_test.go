@@ -63,6 +63,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
+		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
 		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
