@@ -402,6 +402,26 @@ var multiChecks = []Check{
 		},
 	},
 	{
+		Name: "multi/container with an ephemeral's flag",
+		Says: "createContainer with the flag of an ephemeral znode makes a container. But the rest of the multi treats it as ephemeral: it can have no children.",
+		In:   releases.MultiReadsModes,
+		run: func(t *trial) {
+			k := t.connect()
+			for _, flags := range []int32{proto.FlagEphemeral, proto.FlagEphemeralSeq} {
+				c := opMake(proto.OpCreateContainer, t.path("c"), nil, flags)
+				path := t.path("c")
+				if flags == proto.FlagEphemeralSeq {
+					path += sequence(k.stat(t.path("")))
+				}
+				t.rolledBack(k.multi(c, opCreate(path+"/x", nil, 0)), proto.OK, proto.NoChildrenForEphemerals)
+				r := k.multi(c, opDelete(path, 0), opMake(proto.OpCreateContainer, t.path("c"), nil, 0), opCreate(t.path("c/x"), nil, 0), opDelete(t.path("c/x"), 0), opDelete(t.path("c"), 0))
+				t.applied(r, proto.OpCreate2, proto.OpDelete, proto.OpCreate2, proto.OpCreate, proto.OpDelete, proto.OpDelete)
+			}
+			k.multi(opMake(proto.OpCreateContainer, t.path("c"), nil, proto.FlagEphemeral))
+			k.create(t.path("c/x"), nil, 0)
+		},
+	},
+	{
 		Name: "multi/unknown flags",
 		Says: "A create in a multi with unknown flags, or with those of a TTL znode, makes the whole multi fail with MarshallingError.",
 		In:   releases.MultiReadsModes,

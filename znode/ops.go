@@ -83,7 +83,7 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		return "", nil, proto.BadArguments
 	case t.Lookup(path) != nil:
 		return "", nil, proto.NodeExists
-	case parent.kind() == Ephemeral:
+	case parent.kind() == Ephemeral, t.seeming[parentPath(path)]:
 		return "", nil, proto.NoChildrenForEphemerals
 	}
 	if code := t.checkQuota(x, path, 1, len(r.Data)); code != proto.OK {
@@ -109,6 +109,14 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	n = t.nodes.at(t.link(path, newNode(&rec, t.childrenOf(at), t.gen)))
 	if t.inMulti {
 		t.undo = append(t.undo, undo{linked, *n, n.rest()})
+		delete(t.seeming, path)
+		if rec.Kind == Container && (r.Flags == proto.FlagEphemeral || r.Flags == proto.FlagEphemeralSeq) {
+			// Until the multi is done, ZooKeeper goes by the flags here (PrepRequestProcessor).
+			if t.seeming == nil {
+				t.seeming = map[string]bool{}
+			}
+			t.seeming[path] = true
+		}
 	}
 	x.addChange(proto.NodeCreated, path, n, parent)
 	n = n.replyCopy()
@@ -296,7 +304,7 @@ func (t *Tree) Multi(x *Txn, do func() bool) bool {
 		x.Changes = x.Changes[:before]
 	}
 	clear(t.undo)
-	t.undo, t.inMulti = t.undo[:0], false
+	t.undo, t.inMulti, t.seeming = t.undo[:0], false, nil
 	t.discardSaved()
 	return ok
 }

@@ -28,6 +28,7 @@ type Tree struct {
 	dataSize      int64
 	undo          []undo // steps of the current multi
 	inMulti       bool
+	seeming       map[string]bool // paths of containers that the current multi has created, and treats as ephemeral
 }
 
 func newTree() *Tree {
