@@ -46,7 +46,7 @@ func (f *fleet) opened(timeout time.Duration) {
 func TestServesOnSlowLinks(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, timeout := range []time.Duration{500, 2000} {
-			for _, percent := range []int{110, 160} { // of 512 KiB in an election timeout
+			for _, percent := range []int{130} { // of 512 KiB in an election timeout
 				for _, entry := range []int{300_000, 900_000} {
 					t.Run(fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestServesOnSlowLinks(t *testing.T) {
 							time.Sleep(5 * time.Second)
 							l := f.running[leadOf(t, f)]
 							term := l.raft.CurrentTerm()
-							for range 4 { // each group of writes is 1.8 MB
+							for range 3 { // each group of writes is 1.8 MB
 								began := time.Now()
 								for range 1_800_000 / entry {
 									w := make(result, 1)
