@@ -92,7 +92,7 @@ type heard struct {
 	led      int64         // when the leader was last confirmed by a majority, in running time
 	stalled  time.Duration // how long the leader's disk had been blocking a write
 	applied  uint64        // index of the last entry that the leader had applied, or notBegun
-	asked    int64         // a time before the heartbeat was sent, in running time
+	asked    int64         // a time, in running time, up to which the leader knew what was committed
 	conn     any           // the connection that it came over
 	ended    int64         // when that connection ended, by the real clock; 0 while it is open
 }
