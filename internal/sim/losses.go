@@ -349,7 +349,8 @@ func (s *sim) removeJoining(m *member, r *rand.Rand) bool {
 		err := s.ask(via, cluster.Request{Remove: m.id})
 		s.h.fault("remove member %d, which is joining, through member %d: %v", m.id, via.id, err)
 		none := err != nil && strings.Contains(err.Error(), "is not a member") // not yet, or the answer to the removal was lost
-		if removed = err == nil || none && lost; removed {
+		// A request that is sent again after a change of the leader may have done it before.
+		if removed = err == nil || none && (lost || m.removed.Load()); removed {
 			break
 		}
 		lost = lost || !none

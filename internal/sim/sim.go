@@ -224,6 +224,7 @@ type member struct {
 	absent   atomic.Bool // it has never run
 	wrong    atomic.Bool // it has the data of another cluster's member
 	misled   atomic.Bool // it has stopped because its only voter has
+	removed  atomic.Bool // it has stopped because it was removed
 	back     func()      // ends its span in outLog; only for the claim's owner
 
 	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
@@ -306,6 +307,7 @@ func (m *member) start() (err error) {
 }
 
 func (m *member) open() error {
+	m.removed.Store(false)
 	if m.s.over() {
 		return nil // a fault has not ended in time
 	}
@@ -401,6 +403,7 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		return
 	case err := <-srv.Err():
 		m.s.h.fault("member %d stops: %v", m.id, err)
+		m.removed.Store(errors.Is(err, lockkeeper.ErrRemoved))
 		m.mu.Lock()
 		mayStop := m.mayStop
 		m.mu.Unlock()
