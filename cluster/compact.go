@@ -26,7 +26,7 @@ type compactor struct {
 	keeps   bool  // there may be members that lag, so some log is kept for them
 
 	mu      sync.Mutex
-	room    sync.Cond // on mu: signaled when a snapshot ends or the compactor is closed
+	room    sync.Cond // on mu: signaled when a snapshot begins or ends, or the compactor is closed
 	due     signal    // for run
 	grown   int64     // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
 	entries int64     // applied since then
@@ -95,10 +95,7 @@ func (c *compactor) run() {
 		case <-c.stop:
 			return
 		}
-		c.mu.Lock()
-		grown, entries := c.grown, c.entries
-		c.grown, c.entries = 0, 0
-		c.mu.Unlock()
+		grown, entries := c.begin()
 		if c.keeps {
 			// Keep about SnapshotBytes of log for members that lag: sending them
 			// log is cheaper than sending the snapshot.
@@ -115,4 +112,14 @@ func (c *compactor) run() {
 		c.room.Broadcast()
 		c.mu.Unlock()
 	}
+}
+
+// begin begins to count for the next snapshot, and returns what was counted for the one that is due.
+func (c *compactor) begin() (grown, entries int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	grown, entries = c.grown, c.entries
+	c.grown, c.entries = 0, 0
+	c.room.Broadcast()
+	return grown, entries
 }

@@ -99,6 +99,27 @@ func TestOwnSnapshotFails(t *testing.T) {
 	}
 }
 
+// TestWritesBesideSnapshot: the write that makes a snapshot due does not wait for its end.
+func TestWritesBesideSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, MemberInfo{1, "a:1", true})
+		b.cfg.SnapshotBytes = 10 * entryCost
+		c := newCompactor(b.stop, b.cfg, b.proposer().raft, b.replica)
+		c.grew(10 * entryCost)
+		waited := make(chan bool)
+		go func() {
+			c.await()
+			close(waited)
+		}()
+		synctest.Wait()
+		if grown, entries := c.begin(); grown != 10*entryCost || entries != 1 {
+			t.Errorf("%d bytes, %d entries", grown, entries)
+		}
+		receive(t, "room in the log", waited)
+		c.await()
+	})
+}
+
 // TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a
 // proposer whose entries would make the next one due has to wait.
 func TestCompactor(t *testing.T) {
