@@ -52,13 +52,18 @@ type Result struct {
 	OtherCores  float64 `json:"otherCores,omitempty"` // used by all other processes; without process ids, by the server too
 	MemoryBytes int64   `json:"memoryBytes,omitempty"`
 
+	// Of the lone writer beside all others, in the workload snapshots.
+	LoneP50  float64 `json:"loneP50us,omitempty"`
+	LoneP999 float64 `json:"loneP999us,omitempty"`
+	LoneMax  float64 `json:"loneMaxUs,omitempty"`
+
 	BytesPerItem   float64 `json:"bytesPerItem,omitempty"` // for each idle session or znode
 	RestartSeconds float64 `json:"restartSeconds,omitempty"`
 
 	Skipped string `json:"skipped,omitempty"` // why it was not measured
 }
 
-// Ratio compares the medians of one figure on two targets.
+// Ratio compares one figure on two targets.
 type Ratio struct {
 	Figure string  `json:"figure"`
 	A      float64 `json:"a"`
@@ -70,7 +75,6 @@ type Ratio struct {
 
 // measured fills in what the measured part has found.
 func (r *Result) measured(took time.Duration, h *Histogram, before, after usage) {
-	us := func(d time.Duration) float64 { return round(float64(d) / 1000) }
 	r.Ops, r.Seconds = h.Count(), took.Seconds()
 	r.Rate = round(float64(r.Ops) / r.Seconds)
 	r.P50, r.P99, r.P999, r.Max = us(h.Quantile(0.5)), us(h.Quantile(0.99)), us(h.Quantile(0.999)), us(h.Max())
@@ -87,6 +91,9 @@ func (r *Result) measured(took time.Duration, h *Histogram, before, after usage)
 	}
 }
 
+// us returns d in microseconds.
+func us(d time.Duration) float64 { return round(float64(d) / 1000) }
+
 // round rounds to four significant digits.
 func round(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
@@ -98,19 +105,24 @@ type Figure struct {
 	Name   string
 	Of     func(r *Result) float64
 	Higher bool // whether more is better
+	Worst  bool // whether the highest of all turns counts, since a median hides what is rare
 }
 
 // Figures are what is compared.
 var Figures = []Figure{
-	{"ops/s", func(r *Result) float64 { return r.Rate }, true},
-	{"p50 us", func(r *Result) float64 { return r.P50 }, false},
-	{"p99 us", func(r *Result) float64 { return r.P99 }, false},
-	{"p99.9 us", func(r *Result) float64 { return r.P999 }, false},
-	{"CPU us/op", func(r *Result) float64 { return r.CPUPerOp }, false},
-	{"cores", func(r *Result) float64 { return r.ServerCores }, false},
-	{"memory MiB", func(r *Result) float64 { return float64(r.MemoryBytes) / (1 << 20) }, false},
-	{"bytes each", func(r *Result) float64 { return r.BytesPerItem }, false},
-	{"restart s", func(r *Result) float64 { return r.RestartSeconds }, false},
+	{Name: "ops/s", Of: func(r *Result) float64 { return r.Rate }, Higher: true},
+	{Name: "p50 us", Of: func(r *Result) float64 { return r.P50 }},
+	{Name: "p99 us", Of: func(r *Result) float64 { return r.P99 }},
+	{Name: "p99.9 us", Of: func(r *Result) float64 { return r.P999 }},
+	{Name: "max us", Of: func(r *Result) float64 { return r.Max }, Worst: true},
+	{Name: "lone p50 us", Of: func(r *Result) float64 { return r.LoneP50 }},
+	{Name: "lone p99.9 us", Of: func(r *Result) float64 { return r.LoneP999 }},
+	{Name: "lone max us", Of: func(r *Result) float64 { return r.LoneMax }, Worst: true},
+	{Name: "CPU us/op", Of: func(r *Result) float64 { return r.CPUPerOp }},
+	{Name: "cores", Of: func(r *Result) float64 { return r.ServerCores }},
+	{Name: "memory MiB", Of: func(r *Result) float64 { return float64(r.MemoryBytes) / (1 << 20) }},
+	{Name: "bytes each", Of: func(r *Result) float64 { return r.BytesPerItem }},
+	{Name: "restart s", Of: func(r *Result) float64 { return r.RestartSeconds }},
 }
 
 // values returns a figure in the turns that were measured.
@@ -140,11 +152,27 @@ func (r *Row) Median(i int, of func(r *Result) float64) float64 {
 	return median(values(r.Runs[i], of))
 }
 
+// of returns what stands for a figure in several turns.
+func (f *Figure) of(turns []float64) float64 {
+	if f.Worst && len(turns) > 0 {
+		return slices.Max(turns)
+	}
+	return median(turns)
+}
+
+// Value returns a figure of target i over the turns: the median, or the worst.
+func (r *Row) Value(i int, f Figure) float64 {
+	if i >= len(r.Runs) {
+		return 0
+	}
+	return f.of(values(r.Runs[i], f.Of))
+}
+
 // Compare returns the ratio of a figure on target a to that on target b. It reports false
 // if one of them does not have the figure.
 func (r *Row) Compare(f Figure, a, b int) (Ratio, bool) {
 	of, to := values(r.Runs[a], f.Of), values(r.Runs[b], f.Of)
-	x := Ratio{Figure: f.Name, A: median(of), B: median(to), Low: math.Inf(1)}
+	x := Ratio{Figure: f.Name, A: f.of(of), B: f.of(to), Low: math.Inf(1)}
 	if x.A == 0 || x.B == 0 {
 		return x, false
 	}
@@ -284,7 +312,7 @@ func (r *Row) skipped(i int) string {
 func (r *Report) writeTable(b *strings.Builder) {
 	var shown []Figure // the columns that are not empty
 	for _, f := range Figures {
-		if slices.ContainsFunc(r.Rows, func(row *Row) bool { return row.Median(0, f.Of) > 0 }) {
+		if slices.ContainsFunc(r.Rows, func(row *Row) bool { return row.Value(0, f) > 0 }) {
 			shown = append(shown, f)
 		}
 	}
@@ -297,7 +325,7 @@ func (r *Report) writeTable(b *strings.Builder) {
 	for _, row := range r.Rows {
 		fmt.Fprintf(tw, "%s\t", r.padded(row.Workload))
 		for _, f := range shown {
-			fmt.Fprintf(tw, "%s\t", number(row.Median(0, f.Of)))
+			fmt.Fprintf(tw, "%s\t", number(row.Value(0, f)))
 		}
 		n, _ := row.trouble()
 		fmt.Fprintf(tw, "%d\t%s\t\n", n, number(row.Median(0, other)))
@@ -318,7 +346,7 @@ func other(r *Result) float64 { return r.OtherCores }
 
 // writeComparison writes a line for each figure of each workload.
 func (r *Report) writeComparison(b *strings.Builder) {
-	fmt.Fprintf(b, "A is %s\nB is %s\nmedians of %d turns; A/B with the lowest and the highest ratio of a turn\n\n", r.Targets[0], r.Targets[1], r.Turns)
+	fmt.Fprintf(b, "A is %s\nB is %s\nmedians of %d turns, for max the worst; A/B with the lowest and the highest ratio of a turn\n\n", r.Targets[0], r.Targets[1], r.Turns)
 	tw := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tw, "%s\tfigure\tA\tB\tA/B\tspread\tother cores\t\n", r.padded("workload"))
 	for _, row := range r.Rows {

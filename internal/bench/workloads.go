@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/rawclient"
@@ -58,6 +60,10 @@ func All() []Workload {
 	sized("handover", "the time from the delete by the holder of a lock until the next one knows that it holds it", handOver, 1, 8, 64)
 	sized("fanout", "changes a znode that all sessions watch, until the last one knows", fanOut, 1000)
 	sized("churn", "opens and closes a session, with its connection", churn, 32)
+	all = append(all, Workload{
+		Name: "snapshots", Says: "sets one of many znodes, with 64x16, while the server takes snapshots; and beside that a lone writer, 1x1",
+		Once: true, Run: snapshots,
+	})
 	return append(all, Workload{
 		Name: "znodes", Says: "creates one of many znodes of 100 bytes; memory for each, and the time of a restart with them",
 		Once: true, Run: znodes,
@@ -136,37 +142,42 @@ type requests func(session int) func(b []byte, xid int32, n int) []byte
 // its requests have failed, and the session is replaced.
 func (r *Run) pipelined(s shape, clients []*rawclient.Client, requests requests) error {
 	return r.Measured(s.sessions, func(i int, w *Worker) {
-		request, n := requests(i), 0
-		for {
-			asked, answered := n, n
-			err := clients[i].Pipeline(s.outstanding, func(b []byte, xid int32) []byte {
-				if !w.More() {
-					return b
-				}
-				before := len(b)
-				if b = request(b, xid, n); len(b) > before {
-					n++
-					asked++
-				}
-				return b
-			}, func(f *rawclient.Frame, sent time.Time) error {
-				answered++
-				if f.Code != proto.OK {
-					w.Fail(f.Code)
-				} else {
-					w.Done(time.Since(sent))
-				}
-				return nil
-			})
-			if err == nil {
-				return
-			}
-			w.fail(fmt.Errorf("connection lost: %w", err), int64(max(asked-answered, 1)))
-			if clients[i] = r.replace(clients[i], i); clients[i] == nil {
-				return
-			}
-		}
+		r.pipeline(w, s.outstanding, &clients[i], i, requests(i))
 	})
+}
+
+// pipeline sends the requests of session i, as many at a time as may be outstanding.
+func (r *Run) pipeline(w *Worker, outstanding int, client **rawclient.Client, i int, request func(b []byte, xid int32, n int) []byte) {
+	n := 0
+	for {
+		asked, answered := n, n
+		err := (*client).Pipeline(outstanding, func(b []byte, xid int32) []byte {
+			if !w.More() {
+				return b
+			}
+			before := len(b)
+			if b = request(b, xid, n); len(b) > before {
+				n++
+				asked++
+			}
+			return b
+		}, func(f *rawclient.Frame, sent time.Time) error {
+			answered++
+			if f.Code != proto.OK {
+				w.Fail(f.Code)
+			} else {
+				w.Done(time.Since(sent))
+			}
+			return nil
+		})
+		if err == nil {
+			return
+		}
+		w.fail(fmt.Errorf("connection lost: %w", err), int64(max(asked-answered, 1)))
+		if *client = r.replace(*client, i); *client == nil {
+			return
+		}
+	}
 }
 
 // withSessions calls run with n sessions that all see what prepare has done.
@@ -554,6 +565,81 @@ func znodes(r *Run) error {
 	}
 	r.result.RestartSeconds = time.Since(began).Seconds()
 	return nil
+}
+
+// With snapshotWrites, a server that takes a snapshot after a certain number of bytes or of writes
+// takes at least three. One that waits until its log is as long as its data needs snapshotTurns
+// writes for each znode.
+const (
+	snapshotWrites = 400_000
+	snapshotTurns  = 4
+)
+
+// snapshotQuickly is how long the workload takes when time is short. Then there are fewer
+// snapshots.
+const snapshotQuickly = 2 * time.Second
+
+// snapshots fills the tree, and then has many sessions set znodes all over it, so that the server
+// takes snapshots. Beside them, a lone writer does the same. Its times are reported on their own.
+func snapshots(r *Run) error {
+	s, znodes := shape{64, 16}, r.o.Znodes
+	all := s.sessions + 1
+	if r.limit = max(r.limit, 10*time.Minute); r.o.Budget > 0 {
+		r.limit = snapshotQuickly
+	}
+	r.ops = znodes
+	prepare := func(clients []*rawclient.Client) error {
+		return steps(
+			func() error { return r.parents(clients) },
+			func() error { return r.syncAll(clients) },
+			func() error {
+				return atOnce(all, func(i int) error {
+					_, err := r.fill(clients[i], r.parent(i), r.share(i, all), forever())
+					return err
+				})
+			},
+		)
+	}
+	return r.withSessions(all, prepare, func(clients []*rawclient.Client) error {
+		if r.ops = max(snapshotTurns*znodes, snapshotWrites); r.o.Ops < snapshotWrites {
+			r.ops = r.o.Ops
+		}
+		frames := make([]frame, all)
+		for i := range frames {
+			frames[i] = setFrame(r.parent(i))
+		}
+		return r.beside(s, clients, func(session int) func([]byte, int32, int) []byte {
+			return func(b []byte, xid int32, n int) []byte {
+				number := (n*all + session) * scatter % znodes
+				return frames[number%all].append(b, xid, number/all)
+			}
+		})
+	})
+}
+
+// scatter is a prime number. Multiples of it are all over the tree.
+const scatter = 7919
+
+// beside is like pipelined. The last of the clients is one more: a lone writer, which ends after
+// the others.
+func (r *Run) beside(s shape, clients []*rawclient.Client, requests requests) error {
+	var lone Histogram
+	var others atomic.Int64
+	others.Store(int64(s.sessions))
+	err := r.Measured(s.sessions+1, func(i int, w *Worker) {
+		if i < s.sessions {
+			r.pipeline(w, s.outstanding, &clients[i], i, requests(i))
+			if others.Add(-1) == 0 {
+				r.Stop()
+			}
+			return
+		}
+		w.left = math.MaxInt
+		r.pipeline(w, 1, &clients[i], i, requests(i))
+		lone, w.hist = w.hist, Histogram{}
+	})
+	r.result.LoneP50, r.result.LoneP999, r.result.LoneMax = us(lone.Quantile(0.5)), us(lone.Quantile(0.999)), us(lone.Max())
+	return err
 }
 
 // restartPatience is how long a server may take to start, which only decides when the
