@@ -15,7 +15,9 @@ type slots struct {
 	len    int
 }
 
-const chunkLen = 256
+// chunkLen is small, since right after a snapshot the many writes of one entry each copy another
+// chunk, of about 2 KB.
+const chunkLen = 32
 
 type chunk [chunkLen]Node
 

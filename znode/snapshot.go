@@ -17,8 +17,8 @@ type Snapshot struct {
 	digest uint64
 }
 
-// Snapshot takes a snapshot. It is fast: it copies one pointer for every few hundred znodes.
-// Afterwards, the first change of each few hundred znodes makes a copy of them.
+// Snapshot takes a snapshot. It is fast: it copies one pointer for every few dozen znodes.
+// Afterwards, the first change of each few dozen znodes makes a copy of them.
 func (t *Tree) Snapshot() *Snapshot {
 	t.gen++
 	return &Snapshot{t.nodes.clone(), t.nodes.len, t.digest}
