@@ -272,8 +272,9 @@ func (w walStore) open(dir string, readOnly bool) (raftStore, error) {
 			}
 		}
 		s.wal, err = wal.Open(filepath.Join(dir, walDir), wal.WithMetaStore(s.meta), wal.WithSegmentSize(w.segmentSize),
-			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New(), s.files, &s.undeleted})), wal.WithLogger(w.log))
+			wal.WithSegmentFiler(segment.NewFiler(filepath.Join(dir, walDir), segmentFiles{walfs.New(), s.files})), wal.WithLogger(w.log))
 		s.LogStore = s.wal
+		s.files.opened = true
 		return err
 	})
 	if err != nil {
@@ -295,14 +296,12 @@ type walLog struct {
 	meta  *walMeta
 	files *segmentMaker
 	db    io.Closer
-
-	undeleted atomic.Pointer[error] // see segmentFiles
 }
 
 func (s *walLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s *walLog) StoreLogs(logs []*raft.Log) error {
-	if err := s.undeleted.Load(); err != nil {
+	if err := s.files.undeleted.Load(); err != nil {
 		return fmt.Errorf("deleting an old segment: %w", *err)
 	}
 	bytes := batchOverhead

@@ -577,7 +577,47 @@ func TestWALUndeleted(t *testing.T) {
 	check(t, os.Remove(filepath.Join(dir, old)))
 	check(t, os.MkdirAll(filepath.Join(dir, old, "full"), 0o700)) // so that it cannot be removed
 	check(t, s.Log.DeleteRange(1, 8))
-	if err := store(); err == nil || !strings.Contains(err.Error(), "deleting an old segment") {
+	var err error
+	testkit.Eventually(t, "a later entry fails", func() bool {
+		err = store()
+		return err != nil
+	})
+	if !strings.Contains(err.Error(), "deleting an old segment") {
 		t.Errorf("a later entry: %v", err)
+	}
+}
+
+// TestWALDeletesLater: entries are stored while the segments before them are still being deleted,
+// and Close waits for that.
+func TestWALDeletesLater(t *testing.T) {
+	disk, dir := testWAL(32<<10), filepath.Join(testkit.MemoryDir(t), "data")
+	check(t, disk.mustOpen(t, dir).Close())
+	store := must(disk.open(dir, false))(t)
+	maker := store.(*walLog).files
+	slow := make(chan bool)
+	maker.unlink = func(path string) error {
+		<-slow
+		return os.Remove(path)
+	}
+	next := uint64(1)
+	more := func(n int) {
+		for range n {
+			check(t, store.StoreLogs([]*raft.Log{{Index: next, Term: 1, Data: make([]byte, 10<<10)}}))
+			next++
+		}
+	}
+	more(24)
+	before := len(disk.files(dir))
+	check(t, store.DeleteRange(1, 16))
+	more(12)
+	check(t, store.DeleteRange(17, 28))
+	more(1)
+	if n := len(disk.files(dir)); n < before {
+		t.Fatalf("%d files, there were %d: nothing was deleted slowly", n, before)
+	}
+	close(slow)
+	check(t, store.Close())
+	if n := len(disk.files(dir)); n >= before {
+		t.Errorf("%d files are left, there were %d", n, before)
 	}
 }

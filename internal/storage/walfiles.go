@@ -38,6 +38,13 @@ type segmentMaker struct {
 	reserve  *os.File   // nil if there is none
 	made     *os.File   // the segment named madeName, until raft-wal takes it
 	madeName string
+
+	opened    bool // whether the log has been opened; from then on no name is used twice
+	oldMu     sync.Mutex
+	old       []string                // names of files to be deleted; removeOld runs while there are any
+	removing  sync.WaitGroup          // for removeOld
+	unlink    func(path string) error // os.Remove, except in tests
+	undeleted atomic.Pointer[error]   // the newest error of a deletion
 }
 
 func newSegmentMaker(dir string, size uint32, log hclog.Logger) (*segmentMaker, error) {
@@ -45,7 +52,7 @@ func newSegmentMaker(dir string, size uint32, log hclog.Logger) (*segmentMaker, 
 	if err != nil {
 		return nil, err
 	}
-	m := &segmentMaker{dir: dir, size: size, log: log, top: top, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	m := &segmentMaker{dir: dir, size: size, log: log, top: top, unlink: os.Remove, wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	go m.run()
 	return m, nil
 }
@@ -56,8 +63,9 @@ func (m *segmentMaker) end() {
 	<-m.done
 }
 
-// close closes the files, when nothing writes to the log any more.
+// close closes the files, when nothing writes to the log any more. It waits for deletions.
 func (m *segmentMaker) close() error {
+	m.removing.Wait()
 	err := m.top.Close()
 	if m.reserve != nil {
 		err = errors.Join(err, m.reserve.Close(), os.Remove(filepath.Join(m.dir, reserveFile)))
@@ -190,25 +198,50 @@ func (m *segmentMaker) take(name string) *os.File {
 	return f
 }
 
-// segmentFiles opens the files of segments as raft-wal's own file system does, but
-// expects that CommitState has made new ones, and notes when one could not be deleted.
-type segmentFiles struct {
-	*walfs.FS
-	maker     *segmentMaker
-	undeleted *atomic.Pointer[error] // the newest such error
+// remove deletes the file of a segment that is not in the list any more. Once the log has been
+// opened, it only begins to: raft-wal calls it while nothing can be written to the log, and
+// the many files that a snapshot makes superfluous take some ms each. If a crash, or a loss
+// of power, leaves files behind, they are deleted when the log is opened.
+func (m *segmentMaker) remove(name string) {
+	m.oldMu.Lock()
+	m.old = append(m.old, name)
+	begins := len(m.old) == 1
+	m.oldMu.Unlock()
+	switch {
+	case !begins:
+	case m.opened:
+		m.removing.Go(m.removeOld)
+	default:
+		m.removeOld()
+	}
 }
 
-// Delete deletes a file. raft-wal only logs an error, but after a sync that has failed, of
-// the directory here, nothing is to be acknowledged any more.
-func (f segmentFiles) Delete(dir, name string) error {
-	err := os.Remove(filepath.Join(dir, name))
-	if err == nil {
-		err = f.maker.top.Sync()
+func (m *segmentMaker) removeOld() {
+	for more := true; more; {
+		m.oldMu.Lock()
+		name := m.old[0]
+		m.oldMu.Unlock()
+		if err := m.unlink(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.undeleted.Store(&err)
+		}
+		m.oldMu.Lock()
+		m.old = m.old[1:]
+		more = len(m.old) > 0
+		m.oldMu.Unlock()
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		f.undeleted.Store(&err)
-	}
-	return err
+}
+
+// segmentFiles opens the files of segments as raft-wal's own file system does, but
+// expects that CommitState has made new ones, and does not wait until old ones are deleted.
+type segmentFiles struct {
+	*walfs.FS
+	maker *segmentMaker
+}
+
+// Delete deletes a file. raft-wal would only log an error; the next write reports it.
+func (f segmentFiles) Delete(_, name string) error {
+	f.maker.remove(name)
+	return nil
 }
 
 func (f segmentFiles) Create(dir, name string, _ uint64) (types.WritableFile, error) {
