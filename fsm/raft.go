@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 
@@ -119,7 +120,7 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 type persister struct{ s *Snapshot }
 
 func (p persister) Persist(sink raft.SnapshotSink) error {
-	if err := p.s.Write(sink); err != nil {
+	if err := p.s.Write(yielding{sink}); err != nil {
 		sink.Cancel()
 		return err
 	}
@@ -127,3 +128,14 @@ func (p persister) Persist(sink raft.SnapshotSink) error {
 }
 
 func (persister) Release() {}
+
+// yielding lets other goroutines run after each write, thus after each section of a snapshot.
+// Otherwise one that applies or answers a write may have to wait 10 ms for a processor, again and
+// again while a large snapshot is encoded.
+type yielding struct{ io.Writer }
+
+func (y yielding) Write(b []byte) (int, error) {
+	n, err := y.Writer.Write(b)
+	runtime.Gosched()
+	return n, err
+}

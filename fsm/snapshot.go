@@ -20,8 +20,8 @@ import (
 // sections are in order of their kinds, and there may be several of sessions and of znodes.
 const (
 	snapshotMagic   = "LKSNAP"
-	snapshotVersion = 2         // version 1, which is still read, had no id of the cluster
-	sectionSize     = 256 << 10 // the writer ends a section that has reached this many bytes
+	snapshotVersion = 2        // version 1, which is still read, had no id of the cluster
+	sectionSize     = 64 << 10 // the writer ends a section that has reached this many bytes
 
 	// maxSection is the maximum length of a section that a reader accepts. A writer
 	// never exceeds it: a section has less than sectionSize bytes and one more record,

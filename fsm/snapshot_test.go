@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -262,6 +264,59 @@ func TestSnapshotOfManySections(t *testing.T) {
 	}
 	if got.Digest() != m.Digest() || got.Check() != nil {
 		t.Error("restored another state")
+	}
+}
+
+// ran is a sink that notes how often another goroutine ran between two writes.
+type ran struct {
+	bytes.Buffer
+	other  *atomic.Int64
+	before int64
+	writes int
+	never  int // writes before which the other goroutine did not run
+}
+
+func (*ran) ID() string    { return "" }
+func (*ran) Cancel() error { return nil }
+func (*ran) Close() error  { return nil }
+
+func (s *ran) Write(b []byte) (int, error) {
+	now := s.other.Load()
+	if s.writes++; now == s.before {
+		s.never++
+	}
+	s.before = now
+	return s.Buffer.Write(b)
+}
+
+// TestSnapshotYields: while a large snapshot is written, other goroutines run again and again, also
+// with a single processor.
+func TestSnapshotYields(t *testing.T) {
+	m := NewMachine()
+	var commands []*Command
+	commands = append(commands, OpenSession(1, 1, 1000, session.Password{}))
+	for range 20_000 {
+		commands = append(commands, createCommand(1, "/n-", 2))
+	}
+	one(t, m, 1, commands...)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var turns atomic.Int64
+	var over atomic.Bool
+	ended := make(chan bool)
+	go func() {
+		defer close(ended)
+		for !over.Load() {
+			turns.Add(1)
+			runtime.Gosched()
+		}
+	}()
+	runtime.Gosched()
+	sink := &ran{other: &turns}
+	err := persister{m.Snapshot()}.Persist(sink)
+	over.Store(true)
+	<-ended
+	if err != nil || sink.writes < 10 || sink.never > 1 {
+		t.Errorf("%v; in %d of %d writes, no other goroutine had run since the one before", err, sink.never, sink.writes)
 	}
 }
 
