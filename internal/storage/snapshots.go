@@ -24,6 +24,10 @@ const (
 	snapshotDir     = "raft/snapshots"
 	stateFile       = "state.bin" // in the directory of a snapshot, beside its meta.json
 	retainSnapshots = 2
+
+	// syncedAtOnce is how many bytes of a snapshot are synced at once. To sync all of a large
+	// one at its end would keep the log from being synced for as long as that takes.
+	syncedAtOnce = 1 << 20
 )
 
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
@@ -42,7 +46,7 @@ type privateSnapshots struct {
 
 // Create begins a snapshot. Without descriptors it fails at once, since Raft tries again.
 func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := spareFiles(s.dir, 2); err != nil { // Raft's store would leave a directory
+	if err := spareFiles(s.dir, 3); err != nil { // Raft's store would leave a directory
 		return nil, err
 	}
 	sink, err := s.FileSnapshotStore.Create(version, index, term, c, configIndex, trans)
@@ -54,21 +58,41 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	// Raft syncs the two files, and the directory that holds this one. It does not
 	// sync this one, which holds the names of the files.
 	err = errors.Join(err, syncDir(dir))
-	if err != nil {
+	state, openErr := os.OpenFile(filepath.Join(dir, stateFile), os.O_WRONLY, 0)
+	if err = errors.Join(err, openErr); err != nil {
 		sink.Cancel()
 		return nil, err
 	}
-	return privateSink{sink, s}, nil
+	return &privateSink{sink, s, state, 0}, nil
 }
 
 type privateSink struct {
 	raft.SnapshotSink
-	store privateSnapshots
+	store    privateSnapshots
+	state    *os.File // the file that is being written, a second time: Raft's store has its own
+	unsynced int      // bytes written since the last sync
+}
+
+// Write writes a part of the snapshot.
+func (s *privateSink) Write(b []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(b)
+	if s.unsynced += n; err == nil && s.unsynced >= syncedAtOnce {
+		s.unsynced = 0
+		err = s.state.Sync()
+	}
+	return n, err
+}
+
+// Cancel gives the snapshot up.
+func (s *privateSink) Cancel() error {
+	s.state.Close() // it may already be closed
+	return s.SnapshotSink.Cancel()
 }
 
 // Close completes the snapshot. It waits for the descriptors that Raft needs for that and
 // for deleting an older one: otherwise all that was written would be in vain.
-func (s privateSink) Close() error {
+func (s *privateSink) Close() error {
+	s.state.Close() // Raft's store syncs what is left
 	err := awaitFiles(s.store.log, "a snapshot", nil, func() error { return spareFiles(s.store.dir, 5) })
 	if err != nil {
 		return errors.Join(err, s.Cancel())

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"github.com/hashicorp/raft"
 )
 
 // unwritten is how many pages of a file are not on the disk yet; false if the kernel
@@ -101,6 +103,28 @@ func TestStoredIsOnDisk(t *testing.T) {
 		m.snapshot()
 		synced("after a snapshot")
 	})
+}
+
+// TestSnapshotIsSyncedInParts: while a large snapshot is being written, only a little of it is not
+// on the disk yet, so that no sync of the log has to wait long.
+func TestSnapshotIsSyncedInParts(t *testing.T) {
+	top := t.TempDir()
+	if !tellsUnwritten(t, top) {
+		t.Skip("the kernel or the file system does not tell what is on the disk")
+	}
+	s := disks[0].mustOpen(t, filepath.Join(top, "data"))
+	defer s.Close()
+	_, trans := raft.NewInmemTransport("")
+	sink := must(s.Snapshots.Create(1, 1, 1, alone, 1, trans))(t)
+	defer sink.Cancel()
+	part, size := make([]byte, 64<<10), os.Getpagesize()
+	path := filepath.Join(top, "data", snapshotDir, sink.ID()+".tmp", stateFile)
+	for i := range 5 * syncedAtOnce / len(part) {
+		must(sink.Write(part))(t)
+		if pages, _ := unwritten(t, path); pages > uint64(syncedAtOnce/size) {
+			t.Fatalf("after %d parts, %d pages are not on the disk", i+1, pages)
+		}
+	}
 }
 
 // TestFoundIsOnDisk opens a directory whose log a killed process has written and not
