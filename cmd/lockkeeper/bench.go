@@ -93,7 +93,7 @@ lock at once.`,
 		f.DurationVar(&o.Time, "time", 5*time.Second, "`DURATION` of one measurement at most")
 		f.IntVar(&o.Ops, "ops", 1_000_000, "`NUMBER` of operations in one measurement at most")
 		f.IntVar(&o.IdleSessions, "idle-sessions", 10_000, "`NUMBER` of sessions of the workload idle")
-		f.IntVar(&o.Znodes, "znodes", 1_000_000, "`NUMBER` of znodes of the workload znodes")
+		f.IntVar(&o.Znodes, "znodes", 1_000_000, "`NUMBER` of znodes of the workloads znodes and snapshots")
 	})
 	group(all, "Server", func(f *pflag.FlagSet) {
 		o.tls.define(f)

@@ -56,7 +56,7 @@ type Options struct {
 	Budget time.Duration // shortens measurements so that all together take about this long
 
 	IdleSessions int // of the workload idle; by default 10,000
-	Znodes       int // of the workload znodes; by default a million
+	Znodes       int // of the workloads znodes and snapshots; by default a million
 
 	// Progress is called before each measurement, and with matters after each workload.
 	Progress func(done, of int, text string, matters bool)

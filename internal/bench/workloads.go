@@ -593,10 +593,13 @@ func snapshots(r *Run) error {
 			func() error { return r.parents(clients) },
 			func() error { return r.syncAll(clients) },
 			func() error {
-				return atOnce(all, func(i int) error {
-					_, err := r.fill(clients[i], r.parent(i), r.share(i, all), forever())
-					return err
-				})
+				var filling sync.WaitGroup // all at the same time: a session that waits may expire
+				errs := make([]error, all)
+				for i, c := range clients {
+					filling.Go(func() { _, errs[i] = r.fill(c, r.parent(i), r.share(i, all), forever()) })
+				}
+				filling.Wait()
+				return cmp.Or(errs...)
 			},
 		)
 	}
