@@ -56,7 +56,8 @@ func (p *part) figures(workload string) (list []bench.Figure) {
 	names := map[string]string{
 		"1x1": "p50 us,p99 us,CPU us/op", "16x1": "ops/s,p50 us,CPU us/op", "64x16": "ops/s,p99 us,CPU us/op",
 		"lock": "ops/s,p50 us,CPU us/op", "handover": "p50 us,p99 us", "fanout": "p50 us,CPU us/op", "churn": "ops/s,CPU us/op",
-		"idle": "memory MiB,bytes each", "znodes": "memory MiB,bytes each,restart s,ops/s", "start": "ms,memory MiB",
+		"snapshots": "max us,lone max us,lone p99.9 us,ops/s",
+		"idle":      "memory MiB,bytes each", "znodes": "memory MiB,bytes each,restart s,ops/s", "start": "ms,memory MiB",
 	}
 	group, shape, _ := strings.Cut(workload, "-")
 	text := names[shape]
@@ -126,14 +127,14 @@ func (p *part) markdown(b *strings.Builder) {
 	for _, row := range p.rows() {
 		title := p.name(row)
 		for _, f := range p.figures(row.Workload) {
-			if row.Median(0, f.Of) == 0 {
+			if row.Value(0, f) == 0 {
 				continue
 			}
 			fmt.Fprintf(b, "| %s | %s |", title, f.Name)
 			title = ""
 			for i, name := range names {
 				if name != limitName {
-					fmt.Fprintf(b, " %s |", show(row.Median(i, f.Of)))
+					fmt.Fprintf(b, " %s |", show(row.Value(i, f)))
 				}
 			}
 			for _, to := range []string{names[baseline], "etcd"} {
@@ -142,6 +143,7 @@ func (p *part) markdown(b *strings.Builder) {
 			fmt.Fprint(b, "\n")
 		}
 	}
+	p.slowest(b)
 	limit := slices.Index(names, limitName)
 	for _, row := range p.Report.Rows {
 		if limit < 0 || row.Workload != "create-1x1" {
@@ -172,6 +174,29 @@ func (p *part) markdown(b *strings.Builder) {
 	}
 }
 
+// slowest writes a table of the slowest operations of each workload.
+func (p *part) slowest(b *strings.Builder) {
+	names := p.Report.Targets
+	fmt.Fprint(b, "\nThe slowest operations, in ms: the time that one in a thousand exceeds, and the longest of all\nturns.\n\n| workload |")
+	for _, name := range names {
+		if name != limitName {
+			fmt.Fprintf(b, " %s |", name)
+		}
+	}
+	fmt.Fprintf(b, "\n|%s\n", strings.Repeat("---|", len(names)))
+	for _, row := range p.Report.Rows {
+		fmt.Fprintf(b, "| %s |", p.name(row))
+		for i, name := range names {
+			if name == limitName {
+				continue
+			}
+			rare, longest := row.Median(i, func(r *bench.Result) float64 { return r.P999 }), row.Value(i, bench.Longest)
+			fmt.Fprintf(b, " %s, %s |", show(rare/1000), show(longest/1000))
+		}
+		fmt.Fprint(b, "\n")
+	}
+}
+
 // name returns what a row is called on the page.
 func (p *part) name(row *bench.Row) string {
 	switch row.Workload {
@@ -179,6 +204,8 @@ func (p *part) name(row *bench.Row) string {
 		return fmt.Sprintf("%d idle sessions", p.IdleSessions)
 	case "znodes":
 		return fmt.Sprintf("%d znodes of 100 bytes; kill -9 to serving", p.Znodes)
+	case "snapshots":
+		return fmt.Sprintf("snapshots of %d znodes; 64x16 and a lone writer", p.Znodes)
 	case "start":
 		return "start until a client holds a lock"
 	}
@@ -311,7 +338,7 @@ func (p *page) write(docs string) error {
 // TestPage checks the page and a chart that are made of figures that do not change.
 func TestPage(t *testing.T) {
 	result := func(turn int, us float64) bench.Result {
-		return bench.Result{Turn: turn, Ops: 1000, Seconds: us / 1000, Rate: 1e6 / us, P50: us, P99: 2 * us, CPUPerOp: us / 2, MemoryBytes: int64(us) << 20, BytesPerItem: us, OtherCores: 0.1}
+		return bench.Result{Turn: turn, Ops: 1000, Seconds: us / 1000, Rate: 1e6 / us, P50: us, P99: 2 * us, P999: 20 * us, Max: 30 * us, CPUPerOp: us / 2, MemoryBytes: int64(us) << 20, BytesPerItem: us, OtherCores: 0.1}
 	}
 	runs := func(us ...float64) (list [][]bench.Result) {
 		for _, v := range us {

@@ -108,13 +108,16 @@ type Figure struct {
 	Worst  bool // whether the highest of all turns counts, since a median hides what is rare
 }
 
+// Longest is the time of the longest operation.
+var Longest = Figure{Name: "max us", Of: func(r *Result) float64 { return r.Max }, Worst: true}
+
 // Figures are what is compared.
 var Figures = []Figure{
 	{Name: "ops/s", Of: func(r *Result) float64 { return r.Rate }, Higher: true},
 	{Name: "p50 us", Of: func(r *Result) float64 { return r.P50 }},
 	{Name: "p99 us", Of: func(r *Result) float64 { return r.P99 }},
 	{Name: "p99.9 us", Of: func(r *Result) float64 { return r.P999 }},
-	{Name: "max us", Of: func(r *Result) float64 { return r.Max }, Worst: true},
+	Longest,
 	{Name: "lone p50 us", Of: func(r *Result) float64 { return r.LoneP50 }},
 	{Name: "lone p99.9 us", Of: func(r *Result) float64 { return r.LoneP999 }},
 	{Name: "lone max us", Of: func(r *Result) float64 { return r.LoneMax }, Worst: true},
