@@ -162,6 +162,11 @@ type Config struct {
 	// ZooKeeper does with standaloneEnabled=false. If it is false, such a reconfig
 	// fails with BadArguments. The leader's setting decides.
 	AllowSingleVoter bool
+	// LeaderDiskFirst makes this server, while it leads a cluster, write an entry to its own
+	// disk before it sends the entry to the others. By default it does both at once, so that
+	// a write waits for one disk instead of two. Neither acknowledges anything before a
+	// majority has it on disk.
+	LeaderDiskFirst bool
 	// ReadOnly makes a member that has lost contact with a majority serve reads to
 	// clients that accept a read-only server (readonlymode.enabled). They read the
 	// state that the member had when it lost contact.
@@ -412,7 +417,7 @@ func (c *Config) cluster() cluster.Config {
 		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: c.Peers, Known: c.known(), Addr: c.PeerAddr, Join: c.Join, Observers: c.Observers, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter,
+		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.AllowSingleVoter, DiskFirst: c.LeaderDiskFirst,
 	}
 }
 

@@ -74,9 +74,9 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 		n.terms.begin(1)
 		gate.lift(testCluster)
 	}
-	store := newGuardedStore(n, b.lifecycle, now, nil)
+	n.log.guardedStore, n.log.off = newGuardedStore(n, b.lifecycle, now, nil), true
 	var err error
-	if n.Raft, err = raft.NewRaft(c, b.replica, store, store, n.storage.Snapshots, alone); err != nil {
+	if n.Raft, err = raft.NewRaft(c, b.replica, n.log, n.log, n.storage.Snapshots, alone); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

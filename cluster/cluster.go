@@ -53,8 +53,11 @@ type Config struct {
 	Tick          time.Duration // granularity of session expiry
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
 	SnapshotBytes int64         // take a snapshot after this much log
-	Settings      fsm.Settings
-	Log           *slog.Logger
+	// DiskFirst has this member, as the leader of a cluster, write an entry to its disk before
+	// it sends it to the others, so that each write waits for two disks in a row.
+	DiskFirst bool
+	Settings  fsm.Settings
+	Log       *slog.Logger
 	// AllowSingleVoter lets a client's reconfig leave a single voter.
 	AllowSingleVoter bool
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
@@ -74,6 +77,7 @@ type Member struct {
 	raft    *node
 
 	proposer  *proposer  // what this member proposes
+	known     *commits   // what is committed, as far as others may know it
 	commits   *commits   // what is applied here
 	compactor *compactor // the length of the log
 	liveness  *liveness  // of sessions
@@ -96,6 +100,7 @@ type lifecycle struct {
 	stop   chan struct{}  // closed by Close and Kill
 	once   sync.Once      // for stopping
 	killed atomic.Bool    // by Kill: nothing may be written any more
+	broken atomic.Bool    // something could not be written
 	wg     sync.WaitGroup // of the member's goroutines
 
 	failed sync.Once
@@ -119,7 +124,7 @@ var ErrClosed = errors.New("cluster: closed")
 func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		commits: newCommits(), leader: newKnownLeader(),
+		known: newCommits(), commits: newCommits(), leader: newKnownLeader(),
 		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
@@ -131,7 +136,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed, m.contacts.lives)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
-	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.commits)
+	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
 	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.readIndex, m.peers, m.compactor.await)
@@ -251,17 +256,19 @@ func (m *Member) startRaft() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	store := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	m.raft.log.guardedStore = newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
 		m.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
-	logs := raft.LogStore(store)
+	logs := raft.LogStore(m.raft.log)
 	if m.peers != nil {
-		m.raft.recent = newRecentLog(store)
+		m.raft.recent = newRecentLog(m.raft.log)
 		logs = m.raft.recent
 	}
-	if m.raft.Raft, err = raft.NewRaft(c, m.replica, logs, store, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
+	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -270,6 +277,7 @@ func (m *Member) startRaft() error {
 	if begin != nil {
 		m.wg.Go(begin)
 	}
+	m.wg.Go(m.raft.log.run)
 	m.peers.wg.Go(m.peers.accept)
 	return nil
 }
@@ -442,7 +450,8 @@ func (m *Member) Kill() error {
 func (m *Member) end(handOver bool) error {
 	var err error
 	m.once.Do(func() {
-		if handOver && m.peers != nil && m.raft.State() == raft.Leader {
+		// Without its disk, this member cannot store the next leader's term, and so does not see it.
+		if handOver && m.peers != nil && m.raft.State() == raft.Leader && !m.broken.Load() {
 			m.membership.handover.to(0) // if this fails, the others elect a leader
 		}
 		close(m.stop)
@@ -512,5 +521,5 @@ func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.sto
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.
 func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().All()) })
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
 }

@@ -35,6 +35,8 @@
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.
+//   - asyncLog.run writes the entries that Raft has already sent to others, while it leads
+//     (asynclog.go).
 //   - membership.watch finds out whether this member was removed (members.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (peers.go). A connection over which another member sends its entries
@@ -73,8 +75,8 @@
 // Without a limit of its own is what ends with the leadership, since a leader without a
 // majority steps down after an election timeout: proposer.deliver, ask and read, which then
 // go on with the next leader until they are suspended; the futures of Raft; readIndex.get. And
-// what waits for this member's own disk: the compactor, and Raft's main goroutine; the others
-// learn of that by stall.
+// what waits for this member's own disk: the compactor, Raft's main goroutine, and Raft's
+// goroutine for the state machine (asyncLog.await); the others learn of that by stall.
 //
 // # Lock order
 //
@@ -92,7 +94,7 @@
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
 // knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
-// recentLog.mu, raftConn.turn or terms.turn is held.
+// recentLog.mu, asyncLog.mu, acks.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -20,7 +20,7 @@ const farewell = 2 * time.Second
 func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
 	term, leads := m.raft.term()
 	prev := &raft.Log{Index: index - 1}
-	if !leads || m.raft.storage.Log.GetLog(prev.Index, prev) != nil {
+	if !leads || m.raft.log.GetLog(prev.Index, prev) != nil {
 		return
 	}
 	began, met := time.Now(), false
@@ -38,7 +38,7 @@ func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
 		}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
-			if m.raft.storage.Log.GetLog(i, l) != nil {
+			if m.raft.log.GetLog(i, l) != nil {
 				return // truncated meanwhile
 			}
 			q.Entries = append(q.Entries, l)
@@ -64,7 +64,7 @@ func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
 			// Raft's last entries for it are still on their way, or were lost with
 			// the connection: continue from the end of the member's log.
 			news, wait = nil, 5*time.Millisecond
-			if has := min(r.LastLog, prev.Index-1); m.raft.storage.Log.GetLog(has, prev) != nil {
+			if has := min(r.LastLog, prev.Index-1); m.raft.log.GetLog(has, prev) != nil {
 				return
 			}
 		}

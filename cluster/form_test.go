@@ -33,6 +33,7 @@ type fleet struct {
 	disks   []*storage.Memory
 	running []*Member // nil if it is down
 	acked   []int64   // sessions
+	first   bool      // Config.DiskFirst
 	asked   int64
 }
 
@@ -53,7 +54,7 @@ func newFleet(t *testing.T, size int) *fleet {
 func (f *fleet) config(i int) Config {
 	id := uint64(i + 1)
 	host, _, _ := net.SplitHostPort(f.peers[id])
-	return Config{ID: id, Peers: f.peers, Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+	return Config{ID: id, Peers: f.peers, Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, DiskFirst: f.first,
 		Log: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
@@ -113,6 +114,10 @@ func (f *fleet) write(i int) bool {
 func (f *fleet) whole() {
 	f.t.Helper()
 	until(f.t, "the whole cluster", func() bool {
+		// A leader that has begun has applied all that was acknowledged before.
+		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.raft.begun.Load() != 0 }) {
+			return false
+		}
 		var states []string
 		for _, m := range f.running {
 			if m == nil {

@@ -38,6 +38,10 @@ func newHandover(p *pulse, leader *knownLeader) *handover {
 func (h *handover) to(id uint64) error {
 	ctx, cancel := context.WithTimeout(h.peers.ctx, handOverTimeout)
 	defer cancel()
+	// This member stores the next leader's term behind what is pending, and only then knows that leader.
+	soon, done := context.WithTimeout(ctx, h.contacts.sure)
+	h.raft.log.settle(soon)
+	done()
 	began := false // whether a transfer was started
 	defer func() {
 		if began && h.raft.State() == raft.Leader {
@@ -114,7 +118,7 @@ func (h *handover) successor(ctx context.Context, id uint64) (MemberInfo, error)
 func (h *handover) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
 	term, leads := h.raft.term()
 	var last raft.Log
-	if err := h.raft.storage.Log.GetLog(h.raft.LastIndex(), &last); err != nil || !leads {
+	if err := h.raft.log.GetLog(h.raft.LastIndex(), &last); err != nil || !leads {
 		return errors.Join(err, ErrNotLeader)
 	}
 	for {

@@ -19,7 +19,9 @@ type node struct {
 	*raft.Raft // nil until Member.Start has started it
 	id         uint64
 	storage    *storage.Storage
-	recent     *recentLog // nil if there are no other members
+	log        *asyncLog // on storage, once Raft is started
+	told       told
+	recent     *recentLog // on log; nil if there are no other members
 	terms      terms
 	stall      stall
 	work       work
@@ -34,7 +36,9 @@ type node struct {
 }
 
 func newNode(id uint64) *node {
-	return &node{id: id, terms: newTerms(), down: make(chan struct{})}
+	n := &node{id: id, log: newAsyncLog(), terms: newTerms(), down: make(chan struct{})}
+	n.log.servers = n.servers
+	return n
 }
 
 // noTimeout is a timeout of Raft's that does not pass.
@@ -69,6 +73,15 @@ func (n *node) applied() uint64 {
 		return 0
 	}
 	return n.AppliedIndex()
+}
+
+// servers returns the newest list of members in this member's log, committed or not.
+func (n *node) servers() []raft.Server {
+	f := n.GetConfiguration()
+	if f.Error() != nil { // which does not happen
+		return nil
+	}
+	return f.Configuration().Servers
 }
 
 // timeouts sets how long Raft itself waits for the leader, and for the end of an election.

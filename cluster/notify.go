@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -10,13 +11,16 @@ import (
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
 // follower, and every watch event on one, would wait that long. So the leader sends
-// the message that Raft would send, an AppendEntries without entries, at once.
+// the message that Raft would send, an AppendEntries without entries, at once: before it applies
+// the entry itself, and before anybody gets a reply. Programs that write through one member and
+// read through another find what they wrote, nearly always, although nobody promises it.
 
-// commits holds the index and term of the newest entry applied locally. The term is
-// 0 if it is unknown, as after a snapshot.
+// commits holds the index and term of the newest entry that is applied locally, or that is known
+// to be committed. The term is 0 if it is unknown, as after a snapshot.
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
+	newest      atomic.Uint64 // index, for await
 	news        chan struct{} // closed by set; nil if nobody waits for it
 }
 
@@ -25,6 +29,7 @@ func newCommits() *commits { return new(commits) }
 func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
 	c.index, c.term = index, term
+	c.newest.Store(index)
 	if c.news != nil {
 		close(c.news)
 		c.news = nil
@@ -49,25 +54,69 @@ func (c *commits) get() (index, term uint64, news <-chan struct{}) {
 	return c.index, c.term, c.news
 }
 
+// told is how far the leader has said that the log is committed. Raft applies the entries after that,
+// in two more goroutines. A client that has heard of a write from another member may ask this
+// one meanwhile, and so it waits a moment. Its methods are safe for concurrent use.
+type told struct {
+	index  atomic.Uint64
+	missed atomic.Uint64 // it did not come in time
+}
+
+// toldWait is how long a request may wait for what is committed to be applied. It usually takes
+// some hundred microseconds. If it takes longer, something else is wrong, such as the disk.
+const toldWait = 2 * time.Millisecond
+
+// hear is called for each message of a leader.
+func (t *told) hear(q *raft.AppendEntriesRequest) {
+	if q.LeaderCommitIndex > t.index.Load() {
+		t.index.Store(q.LeaderCommitIndex) // two at a time may leave the lower one, which does no harm
+	}
+}
+
+// await waits until what was told has been applied. It gives up after toldWait, once for each index:
+// the entry may be one of Raft's own, which nobody applies, or may be missing here.
+func (t *told) await(applied *commits, over <-chan struct{}) {
+	want := t.index.Load()
+	if want <= t.missed.Load() || applied.newest.Load() >= want {
+		return
+	}
+	late := time.NewTimer(toldWait)
+	defer late.Stop()
+	for {
+		index, _, news := applied.get()
+		if index >= want {
+			return
+		}
+		select {
+		case <-news:
+		case <-over:
+			return
+		case <-late.C:
+			t.missed.Store(want)
+			return
+		}
+	}
+}
+
 // notifier tells the other members what is committed while this one leads.
 // Its goroutines are run and those that run starts. It has no state.
 type notifier struct {
 	*lifecycle
 	raft      *node
 	transport *transport
-	commits   *commits
-	changed   signal // for run: the members have changed
+	known     *commits // see gatedFSM
+	changed   signal   // for run: the members have changed
 }
 
-func newNotifier(l *lifecycle, n *node, t *transport, commits *commits) *notifier {
-	return &notifier{l, n, t, commits, newSignal()}
+func newNotifier(l *lifecycle, n *node, t *transport, known *commits) *notifier {
+	return &notifier{l, n, t, known, newSignal()}
 }
 
 // run tells the other members what is committed, from the beginning of this
 // member's leadership in term, when an entry of that term is committed, until stop is closed.
 func (n *notifier) run(term uint64, stop <-chan struct{}) {
 	// The first entries are Raft's own, so they are not among the commits.
-	first := n.raft.CommitIndex()
+	first := n.raft.log.committed(n.raft.CommitIndex())
 	if now, leads := n.raft.term(); !leads || now != term {
 		return // so the entry at first may be of a later term
 	}
@@ -105,7 +154,7 @@ func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{})
 	told, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
-		index, entryTerm, news := n.commits.get()
+		index, entryTerm, news := n.known.get()
 		if index < first {
 			index, entryTerm = first, term
 		}

@@ -17,15 +17,16 @@ type pipeline struct {
 	done    chan struct{} // closed by Close
 	once    sync.Once
 
-	doubts *atomic.Uint64 // see transport.doubts
-	open   atomic.Int64   // messages that the follower has not accepted, or not yet
+	t    *transport
+	to   raft.ServerID
+	open atomic.Int64 // messages that the follower has not accepted, or not yet
 	// Only AppendEntries uses these.
-	told   told      // by the newest message
+	told   known     // by the newest message
 	toldAt time.Time // when that was sent
 }
 
-// told is what a follower knows from a message that it has accepted.
-type told struct {
+// known is what a follower knows from a message that it has accepted.
+type known struct {
 	end    uint64 // its log is the leader's up to this index
 	commit uint64
 	doubts uint64 // the value of transport.doubts before the message was sent
@@ -68,7 +69,8 @@ func (p *pipeline) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEnt
 }
 
 func (p *pipeline) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	tells := told{q.PrevLogEntry + uint64(len(q.Entries)), q.LeaderCommitIndex, p.doubts.Load()}
+	q.LeaderCommitIndex = p.t.raft.log.committed(q.LeaderCommitIndex)
+	tells := known{q.PrevLogEntry + uint64(len(q.Entries)), q.LeaderCommitIndex, p.t.doubts.Load()}
 	if len(q.Entries) == 0 && tells == p.told && p.open.Load() == 0 && time.Since(p.toldAt) < tellAgain {
 		return nil, nil
 	}
@@ -92,6 +94,9 @@ func (p *pipeline) forward() {
 		case f = <-p.AppendPipeline.Consumer():
 		case <-p.done:
 			return
+		}
+		if f.Response().Success {
+			p.t.raft.log.acks.accepted(p.to, f.Request())
 		}
 		select {
 		case p.answers <- f:

@@ -525,7 +525,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			end, _ := leader.raft.storage.Log.LastIndex()
 			for ; end > last; end-- {
 				var l raft.Log
-				if leader.raft.storage.Log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration {
+				if leader.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration {
 					return true
 				}
 			}

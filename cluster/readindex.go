@@ -54,7 +54,7 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	if !leads || r.raft.begun.Load() != term {
 		return 0, false
 	}
-	commit := r.raft.CommitIndex()
+	commit := r.raft.log.committed(r.raft.CommitIndex())
 	round := r.contacts.ask()
 	for looked := false; ; looked = true {
 		members, err := r.raft.members()
@@ -90,7 +90,7 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 func (r *readIndex) visible(index uint64) (uint64, bool) {
 	for applied := r.commits.applied(); index > applied; index-- {
 		var l raft.Log
-		switch err := r.raft.storage.Log.GetLog(index, &l); {
+		switch err := r.raft.log.GetLog(index, &l); {
 		case errors.Is(err, raft.ErrLogNotFound): // it is part of a snapshot of what is applied here
 			return r.commits.applied(), true
 		case err != nil:

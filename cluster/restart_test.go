@@ -229,7 +229,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 func listed(m *Member, last uint64) bool {
 	var l raft.Log
 	end := m.raft.LastIndex()
-	return end > last && m.raft.storage.Log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
+	return end > last && m.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
 }
 
 // TestElectedAsObserver: a voter stands for election while its disk writes the list in which it has no vote.

@@ -41,19 +41,19 @@ func (f *fleet) opened(timeout time.Duration) {
 	f.whole()
 }
 
-// TestServesOnSlowLinks: long writes, one after the other, over links that carry at least 512 KiB in an
+// TestServesOnSlowLinks: long writes, one after the other, over links that carry at least 1 MiB in an
 // election timeout, and twice as much as is written. No member stops serving its clients.
 func TestServesOnSlowLinks(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, timeout := range []time.Duration{500, 2000} {
-			for _, percent := range []int{130} { // of 512 KiB in an election timeout
+			for _, percent := range []int{100} { // of 1 MiB in an election timeout
 				for _, entry := range []int{300_000, 900_000} {
 					t.Run(fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) {
 							f := newFleet(t, size)
 							timeout := timeout * time.Millisecond
 							f.opened(timeout)
-							rate := int((512<<10)*time.Second/timeout) * percent / 100
+							rate := int((1<<20)*time.Second/timeout) * percent / 100
 							f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
 							for i := range size {
 								for j := range size {

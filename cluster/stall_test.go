@@ -149,10 +149,21 @@ func TestStuckDeleting(t *testing.T) {
 
 // TestReplacedWhileStuck: the leader's disk is stuck, so Raft does not notice that another was
 // elected, and that one cannot reach it. The third member answers its heartbeats. It stops
-// serving before its state is older than promised.
+// serving before its state is older than promised. That is also so if Raft is free to notice it,
+// and has sent the others what it cannot write.
 func TestReplacedWhileStuck(t *testing.T) {
+	t.Run("disk first", func(t *testing.T) { replacedWhileStuck(t, true) })
+	t.Run("by default", func(t *testing.T) { replacedWhileStuck(t, false) })
+}
+
+func replacedWhileStuck(t *testing.T, diskFirst bool) {
 	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 5)
+		f := newFleet(t, 3)
+		f.first = diskFirst
+		for i := range f.running {
+			f.start(i)
+		}
+		f.whole()
 		lead := leadOf(t, f)
 		other := (lead + 1) % 3
 		if lead != 0 {
@@ -166,8 +177,17 @@ func TestReplacedWhileStuck(t *testing.T) {
 		release := make(chan struct{})
 		f.disks[lead].SetFault(func() error { <-release; return nil })
 		defer close(release)
-		f.cutBetween(lead, other, true)
+		if diskFirst {
+			f.cutBetween(lead, other, true)
+		}
 		old.Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		if !diskFirst {
+			end := old.raft.LastIndex() + 1
+			until(t, "the entry everywhere", func() bool {
+				return f.running[0].raft.LastIndex() >= end && f.running[1].raft.LastIndex() >= end && f.running[2].raft.LastIndex() >= end
+			})
+			f.cutBetween(lead, other, true)
+		}
 		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
 		for !f.write(other) {
 		}
@@ -182,7 +202,7 @@ func TestReplacedWhileStuck(t *testing.T) {
 		if took, limit := time.Since(since), unheardLimit*old.contacts.silence; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
-		if old.raft.State() != raft.Leader {
+		if diskFirst && old.raft.State() != raft.Leader {
 			t.Error("its Raft has noticed")
 		}
 	})

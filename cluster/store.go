@@ -145,9 +145,16 @@ func (s guardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
+// begin notes that a term begins, if it is that which is to be stored.
+func (s guardedStore) begin(key []byte, val uint64) {
 	if string(key) == storage.TermKey {
 		s.raft.terms.begin(val)
+	}
+}
+
+func (s guardedStore) SetUint64(key []byte, val uint64) error {
+	s.begin(key, val)
+	if string(key) == storage.TermKey {
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
@@ -180,6 +187,7 @@ func (s guardedStore) stable(store func() error) error {
 
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
+	l.broken.Store(true)
 	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
 }
 

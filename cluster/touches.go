@@ -22,8 +22,15 @@ import (
 // hears of the sessions of those by itself, before they are answered: from an entry that is
 // forwarded to it, and from the question that a sync sends it. Whatever happens to this
 // member then, that leader counts the timeout from there, and a later one from when it began.
+//
+// Touch also waits for a moment for what this member has been told is committed, so that what the
+// client reads next shows it.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	return m.liveness.touch(id, m.lease.surelyLeads, over, m.stop)
+	if !m.liveness.touch(id, m.lease.surelyLeads, over, m.stop) {
+		return false
+	}
+	m.raft.told.await(m.commits, over)
+	return true
 }
 
 // Deadlines returns when the sessions expire unless they are touched, in ms since
@@ -52,7 +59,7 @@ func (m *Member) sendTouches() {
 	var (
 		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
 		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
-		told  = map[int64]int64{}                 // recent touches that lead has received
+		told  recent                              // touches that lead has received
 		lead  = m.leader.get()                    // the leader of the last report
 		last  = m.nowMs()                         // when that was
 		count uint64                              // of reports
@@ -72,7 +79,7 @@ func (m *Member) sendTouches() {
 				return
 			}
 		case <-lead.changed:
-			if now := m.leader.get(); now.id == 0 || len(told) == 0 {
+			if now := m.leader.get(); now.id == 0 || told.empty() {
 				lead = now
 				continue
 			}
@@ -85,14 +92,40 @@ func (m *Member) sendTouches() {
 		}
 		var unsure []int64
 		count++
-		if lead, unsure = m.tell(lead, count, told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
+		if lead, unsure = m.tell(lead, count, &told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
 			return
 		}
 		last = m.nowMs()
 		m.liveness.confirm(news, unsure)
-		maps.Copy(told, news)
-		maps.DeleteFunc(told, func(_, at int64) bool { return m.since(at) > keep })
+		told.add(news, last, keep)
 	}
+}
+
+// recent holds the touches of some time, and of at most twice that time. It forgets all of the
+// older half at once: looking for those that are old, at each report, would cost more than all else
+// when very many sessions are touched.
+type recent struct {
+	young, old map[int64]int64 // session to time
+	since      int64           // when the first of young was added
+}
+
+func (r *recent) empty() bool { return len(r.young)+len(r.old) == 0 }
+
+// add adds touches at the time now, and forgets those that are older than keep, sooner or later.
+func (r *recent) add(touches map[int64]int64, now int64, keep time.Duration) {
+	if r.young == nil || now-r.since > keep.Milliseconds() {
+		r.young, r.old, r.since = make(map[int64]int64, len(touches)), r.young, now
+	}
+	maps.Copy(r.young, touches)
+}
+
+// with returns the touches together with newer ones.
+func (r *recent) with(newer map[int64]int64) map[int64]int64 {
+	all := make(map[int64]int64, len(r.old)+len(r.young)+len(newer))
+	for _, touches := range []map[int64]int64{r.old, r.young, newer} {
+		maps.Copy(all, touches)
+	}
+	return all
 }
 
 // allHeard is passed to sayUnheard when the leader has received all touches.
@@ -114,12 +147,11 @@ func (m *Member) sayUnheard(since int64) bool {
 // last. It retries until a leader has received the report, and returns that leader,
 // which may be this member, and the sessions that it cannot vouch for. The leader's
 // id is 0 if the member stops first.
-func (m *Member) tell(last leaderInfo, number uint64, told, news map[int64]int64) (leaderInfo, []int64) {
+func (m *Member) tell(last leaderInfo, number uint64, told *recent, news map[int64]int64) (leaderInfo, []int64) {
 	for {
 		lead, touches := m.leader.get(), news
 		if lead.changed != last.changed {
-			touches = maps.Clone(told)
-			maps.Copy(touches, news)
+			touches = told.with(news)
 		}
 		var again <-chan time.Time
 		switch lead.id {

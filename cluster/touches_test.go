@@ -144,3 +144,21 @@ func TestTouchReportedAgain(t *testing.T) {
 		}
 	})
 }
+
+// TestRecent: touches are kept for the time that they must be, and not for more than twice that.
+func TestRecent(t *testing.T) {
+	const keep = 4 * time.Second
+	var r recent
+	for now := int64(0); now < 100_000; now += 250 {
+		r.add(map[int64]int64{now: now}, now, keep)
+		all := r.with(map[int64]int64{-1: now})
+		for at := max(0, now-keep.Milliseconds()); at <= now; at += 250 {
+			if all[at] != at {
+				t.Fatalf("at %d, the touch of %d is forgotten", now, at)
+			}
+		}
+		if most := 2*keep.Milliseconds()/250 + 4; int64(len(all)) > most || r.empty() || all[-1] != now {
+			t.Fatalf("at %d there are %d touches, should be at most %d", now, len(all), most)
+		}
+	}
+}

@@ -93,6 +93,9 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		return
 	}
 	switch q := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		t.raft.told.hear(q)
+		t.hand(rpc)
 	case *raft.RequestVoteRequest:
 		// Raft refuses a candidate that has no vote in the newest list that it has here. That
 		// list may be old, and then a majority of the members might never elect a leader. It
@@ -414,7 +417,12 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 // for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	args.Entries = shorten(args)
-	return renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	args.LeaderCommitIndex = t.raft.log.committed(args.LeaderCommitIndex)
+	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	if err == nil && resp.Success {
+		t.raft.log.acks.accepted(id, args)
+	}
+	return err
 }
 
 // maxEntryBytes is how many bytes of entries are sent in a message that has several.
@@ -547,7 +555,7 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{}), doubts: &t.doubts}
+	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{}), t: t, to: id}
 	t.wg.Go(p.forward)
 	return p, nil
 }

@@ -22,7 +22,7 @@ type Work struct {
 // Work may be called at any time after Start, also after Close.
 func (m *Member) Work() Work {
 	w := &m.raft.work
-	return Work{w.writes.Durations(), w.snapshots.Durations(), m.raft.CommitIndex(), w.entries.Load(), w.commands.Load()}
+	return Work{w.writes.Durations(), w.snapshots.Durations(), m.raft.log.committed(m.raft.CommitIndex()), w.entries.Load(), w.commands.Load()}
 }
 
 // work counts what is in [Work].

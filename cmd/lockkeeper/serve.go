@@ -115,6 +115,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
+		f.BoolVar(&cfg.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
 		f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
 		f.BoolVar(&cfg.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
 	})
@@ -281,7 +282,7 @@ var fieldFlags = map[string]string{
 	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",
 	"SuperDigest": "super-digest", "X509SuperUser": "x509-super-user", "FourLetterWords": "4lw", "NoTTL": "no-ttl",
-	"EnforceQuota": "enforce-quota", "Reconfig": "reconfig", "AllowSingleVoter": "allow-single-voter",
+	"EnforceQuota": "enforce-quota", "Reconfig": "reconfig", "AllowSingleVoter": "allow-single-voter", "LeaderDiskFirst": "leader-disk-first",
 	"ReadOnly": "read-only", "MaxConnections": "max-cnxns", "MaxConnectionsPerAddress": "max-client-cnxns",
 }
 

@@ -154,6 +154,7 @@ var faultKinds = []fault{
 	}},
 	{"stall the disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.pick(r), r) }},
 	{"stall the leader's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.leader(), r) }},
+	{"lose what the leader has not written", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseUnwritten(r, hold) }},
 	{"lag behind the snapshot", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.lag(r, hold) }},
 	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
@@ -237,6 +238,9 @@ func (m *member) changeFaults(change func([]*storeFault) []*storeFault) {
 func (m *member) setFaults() {
 	all := m.faults
 	m.mem.SetFault(func() error {
+		if m.s.opts.Disk > 0 {
+			time.Sleep(m.s.opts.Disk)
+		}
 		for _, x := range all {
 			if err := x.f(); err != nil {
 				return err

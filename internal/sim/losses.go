@@ -2,12 +2,14 @@ package sim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -31,6 +33,7 @@ func (m *member) newDisk() {
 	}
 	m.mu.Lock()
 	m.mem, m.faults = storage.NewMemory(), nil
+	m.setFaults()
 	m.mu.Unlock()
 }
 
@@ -306,6 +309,64 @@ func (s *sim) burst(end time.Duration, r *rand.Rand) {
 		}
 	}
 }
+
+// loseUnwritten makes the leader crash while it has sent entries to some of the others that its own
+// disk has not written, and perhaps those others, too. The rest go on without these entries, if
+// they are a majority, with the leader when it is back.
+func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
+	m := s.leader()
+	if m == nil || m.mem == nil || !m.claim() {
+		return
+	}
+	defer m.release()
+	hold = min(hold, usualHold)
+	m.setMayStop(true)
+	crashed := make(chan struct{})
+	stuck := s.beginSpan(&s.stuckLog, m.name)
+	end := m.slow(func() error { <-crashed; return errCrashed })
+	var with, without []*member
+	for _, x := range s.members {
+		switch {
+		case x == m:
+		case r.IntN(2) == 0:
+			without = append(without, x)
+			s.cutAll(x.name, 1)
+		default:
+			with = append(with, x)
+		}
+	}
+	time.Sleep(time.Duration(r.ExpFloat64() / 4 * float64(s.opts.ElectionTimeout)))
+	var down []*member
+	if r.IntN(3) > 0 {
+		for _, x := range with {
+			if x.claim() {
+				down = append(down, x)
+			}
+		}
+	}
+	close(crashed)
+	var stopping sync.WaitGroup
+	for _, x := range append(down, m) {
+		stopping.Go(func() { x.stop(true) })
+	}
+	stopping.Wait()
+	end()
+	stuck()
+	m.setMayStop(false)
+	for _, x := range without {
+		s.cutAll(x.name, -1)
+	}
+	time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
+	m.start()
+	time.Sleep(hold)
+	for _, x := range down {
+		x.start()
+		x.release()
+	}
+}
+
+// errCrashed is why a write fails during which the process is killed.
+var errCrashed = errors.New("killed meanwhile")
 
 // freeze keeps a member from reading and writing on the network.
 func (s *sim) freeze(m *member, hold time.Duration) {

@@ -179,7 +179,26 @@ var plants = []plant{
 		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
 		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
+	// What a leader shows of entries that its disk has not written.
+	{"a leader applies an entry before its disk has it", []edit{
+		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
+	}, lossChecks},
+	{"a leader tells the others that an entry is committed before its disk has it", []edit{
+		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\treturn index", "if first == 0 || index > 0 {\n\t\treturn index"},
+	}, lossChecks},
+	{"a term or vote is stored before what a leader has not written", []edit{
+		{"cluster/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil && a.raft.State() == raft.Leader"},
+	}, lossChecks},
+	{"a leader counts itself among those that have what it has not written", []edit{
+		{"cluster/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
+	}, lossChecks},
+	{"a follower acknowledges an entry before its disk has it", []edit{
+		{"cluster/asynclog.go", "!a.off && a.raft.State() == raft.Leader && a.postpone", "!a.off && a.postpone"},
+	}, lossChecks},
 }
+
+// lossChecks may find that something acknowledged was lost.
+var lossChecks = []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "exactly once", "linearizability", "watches", "locks", "session"}
 
 // hidden are bugs that only perturbed schedules or paused processes show.
 var hidden = []plant{

@@ -49,6 +49,9 @@ type Options struct {
 	Rate            int  // bytes per second between two members; 0 is unlimited
 	Large           bool // clients write entries of up to 900 KB
 	Late            int  // how many members with a vote, the last ones, start for the first time late
+	DiskFirst       bool // Config.LeaderDiskFirst
+
+	Disk time.Duration // how long each write of a member takes, if its storage is in memory
 }
 
 // longLog reports whether snapshots are rare. They are not where each entry takes long to
@@ -107,6 +110,8 @@ func OptionsFor(seed uint64) Options {
 	if r.IntN(3) == 0 {
 		o.Late = 1 + r.IntN((o.Members-o.Observers-1)/2)
 	}
+	o.DiskFirst = r.IntN(4) == 0
+	o.Disk = time.Duration(r.IntN(4)) * time.Millisecond
 	return o
 }
 
@@ -352,7 +357,7 @@ func (s *sim) config(m *member) lockkeeper.Config {
 		ID: m.id, DataDir: m.dir,
 		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
 		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly,
+		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly, LeaderDiskFirst: m.s.opts.DiskFirst,
 		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
 	}
 	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
@@ -573,6 +578,7 @@ func Run(o Options) *Report {
 		m.setClock()
 		if o.Dir == "" {
 			m.mem = storage.NewMemory()
+			m.setFaults()
 		} else {
 			m.dir = filepath.Join(o.Dir, m.name)
 		}

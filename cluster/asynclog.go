@@ -1,0 +1,392 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// asyncLog is the log as Raft sees it. While this member leads, its disk writes an entry while
+// Raft already sends it to the other members (section 10.2.1 of Raft's thesis). By itself,
+// Raft stores an entry first, so a write would wait for two disks, one after the other.
+//
+// StoreLogs returns at once: the entries are pending until run has written them. Raft counts
+// this member among those that have an entry from then on, which is too early. That does no
+// harm while this process lives, since it never forgets a pending entry: no other leader can be
+// elected by the others and this member without it. But a crash loses the pending entries. So
+// nobody outside this process may learn that one is committed before that is true: before this
+// member's disk has it, or a majority of the voters without this member. Three gates see to it:
+//
+//   - the state machine gets an entry only then ([gatedFSM], by await);
+//   - no message says before that it is committed (committed, in [transport] and [pipeline]);
+//   - nothing else is written to the log, and no term or vote, before all that is pending
+//     (flush). So whatever this member says in a later term, its disk has all that its Raft
+//     believes to be there; and the voters do not change while entries are pending.
+//
+// Only a leader's entries with commands become pending, and at most mostPending bytes of them.
+// docs/decisions/022-one-disk-on-the-way.md has the argument. The methods are safe for
+// concurrent use.
+type asyncLog struct {
+	guardedStore                      // set before Raft is started
+	servers      func() []raft.Server // the newest list; set before Raft is started
+	acks         acks
+	off          bool   // nothing becomes pending; set before Raft is started
+	more         signal // for run: there are pending entries
+
+	mu      sync.Mutex
+	pending []*raft.Log   // in order, without gaps; all of the term in which this member leads
+	bytes   int           // of their data
+	failed  error         // why pending entries could not be written
+	ended   bool          // run has ended
+	news    chan struct{} // closed when entries have been written, or could not be
+}
+
+// mostPending is how many bytes of entries may be pending, or one entry; beyond that Raft waits for the
+// disk. Half of them are written at once: a disk that needs longer than an election timeout
+// for what it is given at once counts as stuck.
+const mostPending = 1 << 20
+
+func newAsyncLog() *asyncLog { return &asyncLog{more: newSignal(), news: make(chan struct{})} }
+
+// StoreLog implements raft.LogStore.
+func (a *asyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
+// state changes from or to that of a leader: as a leader it stores only what it has proposed.
+func (a *asyncLog) StoreLogs(logs []*raft.Log) error {
+	if !a.off && a.raft.State() == raft.Leader && a.postpone(logs) {
+		return nil
+	}
+	if err := a.flush(); err != nil {
+		return err
+	}
+	return a.guardedStore.StoreLogs(logs)
+}
+
+// postpone makes a leader's entries pending, if they may be. It waits until there is room.
+func (a *asyncLog) postpone(logs []*raft.Log) bool {
+	bytes := 0
+	for _, l := range logs {
+		if l.Type != raft.LogCommand {
+			return false
+		}
+		bytes += len(l.Data)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.pending) > 0 && a.bytes+bytes > mostPending && a.failed == nil {
+		a.awaitNews()
+	}
+	if a.failed != nil || a.ended {
+		return false
+	}
+	a.pending, a.bytes = append(a.pending, logs...), a.bytes+bytes
+	a.more.raise()
+	return true
+}
+
+// run writes pending entries until stop is closed, and then those that are left.
+func (a *asyncLog) run() {
+	for open := true; open; {
+		select {
+		case <-a.more:
+		case <-a.stop:
+			open = false
+		}
+		for a.write(!open) {
+		}
+	}
+}
+
+// write writes what is pending, and reports whether it has to be called again. If last is set,
+// nothing becomes pending any more once it returns false.
+func (a *asyncLog) write(last bool) bool {
+	a.mu.Lock()
+	n, bytes := 0, 0
+	for n < len(a.pending) && (n == 0 || bytes+len(a.pending[n].Data) <= mostPending/2) {
+		bytes += len(a.pending[n].Data)
+		n++
+	}
+	logs := slices.Clip(a.pending[:n])
+	if n == 0 || a.failed != nil {
+		a.ended = a.ended || last
+		a.mu.Unlock()
+		return false
+	}
+	a.mu.Unlock()
+	err := a.guardedStore.StoreLogs(logs)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err != nil {
+		a.failed = err
+	} else {
+		a.pending, a.bytes = slices.Clone(a.pending[n:]), a.bytes-bytes
+	}
+	close(a.news)
+	a.news = make(chan struct{})
+	return true
+}
+
+// flush waits until everything that is pending now is written.
+func (a *asyncLog) flush() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.pending) == 0 {
+		return a.failed
+	}
+	for end := a.pending[len(a.pending)-1].Index; a.failed == nil && len(a.pending) > 0 && a.pending[0].Index <= end; {
+		a.awaitNews()
+	}
+	return a.failed
+}
+
+// awaitNews waits until run has written something, or could not. It does so also if the member is
+// closed. The caller holds mu.
+func (a *asyncLog) awaitNews() {
+	news := a.news
+	a.mu.Unlock()
+	<-news
+	a.mu.Lock()
+}
+
+// settle waits until nothing is pending for a moment, or cannot be written, or ctx is done.
+func (a *asyncLog) settle(ctx context.Context) {
+	for {
+		a.mu.Lock()
+		news, n, err := a.news, len(a.pending), a.failed
+		a.mu.Unlock()
+		if n == 0 || err != nil {
+			return
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// begins returns the index of the first pending entry, and its term; 0 if there is none. news is
+// closed when that has changed.
+func (a *asyncLog) begins() (index, term uint64, news <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.pending) == 0 {
+		return 0, 0, nil
+	}
+	return a.pending[0].Index, a.pending[0].Term, a.news
+}
+
+// await blocks until an entry that Raft takes to be committed is so whatever happens to this
+// process. It returns false if the member is closed before.
+func (a *asyncLog) await(index uint64) bool {
+	for {
+		first, term, written := a.begins()
+		if first == 0 || index < first {
+			return true
+		}
+		accepted := a.acks.wait()
+		if index <= a.byOthers(term) {
+			return true
+		}
+		select {
+		case <-written:
+		case <-accepted:
+		case <-a.stop:
+			return false
+		}
+	}
+}
+
+// committed returns how far the log is committed whatever happens to this process, if Raft takes
+// it to be committed up to index.
+func (a *asyncLog) committed(index uint64) uint64 {
+	for {
+		first, term, _ := a.begins()
+		if first == 0 || index < first {
+			return index
+		}
+		others := a.byOthers(term)
+		// If they have been written meanwhile, the voters may be others than those which have
+		// let await pass, and the result less than what was acknowledged.
+		if now, _, _ := a.begins(); now == first {
+			return min(index, max(first-1, others))
+		}
+	}
+}
+
+// byOthers returns how far a majority of the voters has the log of this member, which leads in
+// term, without this member itself.
+func (a *asyncLog) byOthers(term uint64) uint64 {
+	return a.acks.majority(term, a.servers())
+}
+
+// GetLog implements raft.LogStore.
+func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
+	a.mu.Lock()
+	if len(a.pending) > 0 && a.pending[0].Index <= index {
+		defer a.mu.Unlock()
+		i := index - a.pending[0].Index
+		if i >= uint64(len(a.pending)) {
+			return raft.ErrLogNotFound
+		}
+		*l = *a.pending[i]
+		return nil
+	}
+	a.mu.Unlock()
+	return a.guardedStore.GetLog(index, l)
+}
+
+// LastIndex implements raft.LogStore.
+func (a *asyncLog) LastIndex() (uint64, error) {
+	a.mu.Lock()
+	if n := len(a.pending); n > 0 {
+		defer a.mu.Unlock()
+		return a.pending[n-1].Index, nil
+	}
+	a.mu.Unlock()
+	return a.guardedStore.LastIndex()
+}
+
+// DeleteRange implements raft.LogStore.
+func (a *asyncLog) DeleteRange(first, last uint64) error {
+	if err := a.flush(); err != nil {
+		return err
+	}
+	return a.guardedStore.DeleteRange(first, last)
+}
+
+// Set implements raft.StableStore.
+func (a *asyncLog) Set(key, val []byte) error {
+	if err := a.flush(); err != nil {
+		return a.stable(func() error { return err })
+	}
+	return a.guardedStore.Set(key, val)
+}
+
+// SetUint64 implements raft.StableStore.
+func (a *asyncLog) SetUint64(key []byte, val uint64) error {
+	a.begin(key, val)
+	if err := a.flush(); err != nil {
+		return a.stable(func() error { return err })
+	}
+	return a.guardedStore.SetUint64(key, val)
+}
+
+// acks notes how far the logs of the other members are that of this member, in the newest term in
+// which it has led: what they have accepted. Its methods are safe for concurrent use.
+type acks struct {
+	mu   sync.Mutex
+	term uint64
+	upTo map[raft.ServerID]uint64
+	news chan struct{} // closed when a member has accepted more; nil if nobody waits for that
+}
+
+// accepted notes that a member has accepted a message.
+func (a *acks) accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
+	index := q.PrevLogEntry
+	if n := len(q.Entries); n > 0 {
+		index = q.Entries[n-1].Index
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if q.Term > a.term {
+		a.term, a.upTo = q.Term, map[raft.ServerID]uint64{}
+	}
+	if q.Term < a.term || index <= a.upTo[id] {
+		return
+	}
+	a.upTo[id] = index
+	if a.news != nil {
+		close(a.news)
+		a.news = nil
+	}
+}
+
+// wait returns a channel that is closed when a member has accepted more.
+func (a *acks) wait() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.news == nil {
+		a.news = make(chan struct{})
+	}
+	return a.news
+}
+
+// majority returns how far a majority of the voters have accepted the log of this member, which
+// leads in term. This member is not among them, unless it is no voter: it sends itself nothing.
+func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if term != a.term {
+		return 0
+	}
+	var upTo []uint64
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter {
+			upTo = append(upTo, a.upTo[s.ID])
+		}
+	}
+	if len(upTo) == 0 {
+		return 0
+	}
+	slices.Sort(upTo)
+	return upTo[(len(upTo)-1)/2]
+}
+
+// gatedFSM is the state machine as Raft sees it. It gets an entry only when that is committed
+// whatever happens to this process. Raft calls its methods on one goroutine.
+type gatedFSM struct {
+	*fsm.Replica
+	log    *asyncLog
+	known  *commits // the newest entry that has passed
+	closed bool     // the member was closed before one could: nothing is applied any more
+}
+
+// errNotApplied is the response to an entry that Raft takes to be committed, of a member that was
+// closed before it was.
+var errNotApplied = errors.New("cluster: closed before the entry was written")
+
+func (g *gatedFSM) await(index uint64) bool {
+	g.closed = g.closed || !g.log.await(index)
+	return !g.closed
+}
+
+// Apply implements raft.FSM.
+func (g *gatedFSM) Apply(l *raft.Log) any {
+	if !g.await(l.Index) {
+		return errNotApplied
+	}
+	g.known.set(l.Index, l.Term)
+	return g.Replica.Apply(l)
+}
+
+// StoreConfiguration implements raft.ConfigurationStore.
+func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
+	if g.await(index) {
+		g.Replica.StoreConfiguration(index, c)
+	}
+}
+
+// Snapshot implements raft.FSM.
+func (g *gatedFSM) Snapshot() (raft.FSMSnapshot, error) {
+	if g.closed {
+		return nil, errNotApplied
+	}
+	return g.Replica.Snapshot()
+}
+
+// Restore implements raft.FSM.
+func (g *gatedFSM) Restore(rc io.ReadCloser) error {
+	if g.closed {
+		rc.Close()
+		return errNotApplied
+	}
+	return g.Replica.Restore(rc)
+}
