@@ -55,7 +55,7 @@ func (p *part) rows() []*bench.Row { return append(slices.Clone(p.Report.Rows), 
 func (p *part) figures(workload string) (list []bench.Figure) {
 	names := map[string]string{
 		"1x1": "p50 us,p99 us,CPU us/op", "16x1": "ops/s,p50 us,CPU us/op", "64x16": "ops/s,p99 us,CPU us/op",
-		"lock": "ops/s,p50 us,CPU us/op", "handover": "p50 us,p99 us", "fanout": "p50 us,CPU us/op", "churn": "ops/s,CPU us/op",
+		"lock": "ops/s,p50 us,CPU us/op", "handover": "p50 us,p99 us", "fanout": "p50 us,CPU us/op", "churn": "ops/s,CPU us/op", "elsewhere": "unseen %,p50 us",
 		"snapshots": "max us,lone max us,lone p99.9 us,ops/s",
 		"idle":      "memory MiB,bytes each", "znodes": "memory MiB,bytes each,restart s,ops/s", "start": "ms,memory MiB",
 	}

@@ -28,7 +28,7 @@ type benchOptions struct {
 	workloads, compare string
 	list, quick, json  bool
 	pids, comparePIDs  []int
-	restart            string
+	restart, kill      string
 	tls                clientTLS
 }
 
@@ -38,6 +38,9 @@ const (
 	quickTurns        = 3
 	quickIdleSessions = 1000
 	quickZnodes       = 20_000
+	quickSessions     = 1000
+	quickVanishing    = 100
+	quickWatches      = 10_000
 )
 
 func benchCommand() *cobra.Command {
@@ -94,11 +97,15 @@ lock at once.`,
 		f.IntVar(&o.Ops, "ops", 1_000_000, "`NUMBER` of operations in one measurement at most")
 		f.IntVar(&o.IdleSessions, "idle-sessions", 10_000, "`NUMBER` of sessions of the workload idle")
 		f.IntVar(&o.Znodes, "znodes", 1_000_000, "`NUMBER` of znodes of the workloads znodes and snapshots")
+		f.IntVar(&o.Sessions, "sessions", 100_000, "`NUMBER` of sessions of the workloads sessions-…")
+		f.IntVar(&o.Vanishing, "vanishing", 10_000, "`NUMBER` of these whose clients vanish in the workload sessions-vanish")
+		f.IntVar(&o.Watches, "watches", 100_000, "`NUMBER` of watches of the workload sessions-watch")
 	})
 	group(all, "Server", func(f *pflag.FlagSet) {
 		o.tls.define(f)
 		f.IntSliceVar(&o.pids, "pid", nil, "process `ID` of the server, or of each member, separated by commas; only for servers on this machine, which must run Linux")
 		f.StringVar(&o.restart, "restart-cmd", "", "shell `COMMAND` that kills and restarts the server in the workload znodes; it finds the endpoint in $ENDPOINT, and prints the new process ids if --pid is given")
+		f.StringVar(&o.kill, "kill-cmd", "", "shell `COMMAND` that kills a server of the cluster in the workload sessions-failover, and may start it again; it finds the client port in $ENDPOINT, and may print new process ids")
 	})
 	group(all, "Comparison of two servers", func(f *pflag.FlagSet) {
 		f.StringVar(&o.compare, "compare", "", "measure the server at `HOST[:PORT][,...][/PATH]` too, in turn")
@@ -107,7 +114,7 @@ lock at once.`,
 	})
 	group(all, "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
 	var names []string
-	for _, w := range bench.All() {
+	for _, w := range append(bench.All(), bench.Crowds()...) {
 		names = append(names, w.Name)
 	}
 	completeWith(c, "workload", names...)
@@ -119,8 +126,8 @@ lock at once.`,
 func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
 	if o.list {
-		for _, w := range bench.All() {
-			fmt.Fprintf(stdout, "%-14s %s\n", w.Name, w.Says)
+		for _, w := range append(bench.All(), bench.Crowds()...) {
+			fmt.Fprintf(stdout, "%-18s %s\n", w.Name, w.Says)
 		}
 		return nil
 	}
@@ -168,7 +175,7 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	for _, x := range []struct {
 		flag  string
 		value int64
-	}{{"time", int64(o.Time)}, {"ops", int64(o.Ops)}, {"idle-sessions", int64(o.IdleSessions)}, {"znodes", int64(o.Znodes)}, {"turns", int64(o.Turns)}} {
+	}{{"time", int64(o.Time)}, {"ops", int64(o.Ops)}, {"idle-sessions", int64(o.IdleSessions)}, {"znodes", int64(o.Znodes)}, {"sessions", int64(o.Sessions)}, {"vanishing", int64(o.Vanishing)}, {"watches", int64(o.Watches)}, {"turns", int64(o.Turns)}} {
 		if x.value < 1 {
 			return badFlag(flags, x.flag, "%s is not above 0", flags.Lookup(x.flag).Value)
 		}
@@ -182,7 +189,8 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 			flag  string
 			field *int
 			value int
-		}{{"turns", &o.Turns, min(o.Turns, quickTurns)}, {"idle-sessions", &o.IdleSessions, quickIdleSessions}, {"znodes", &o.Znodes, quickZnodes}} {
+		}{{"turns", &o.Turns, min(o.Turns, quickTurns)}, {"idle-sessions", &o.IdleSessions, quickIdleSessions}, {"znodes", &o.Znodes, quickZnodes}, {"sessions", &o.Sessions, quickSessions},
+			{"vanishing", &o.Vanishing, quickVanishing}, {"watches", &o.Watches, quickWatches}} {
 			if from, _ := sourceOf(flags.Lookup(x.flag)); from == byDefault {
 				*x.field = x.value
 			}
@@ -224,10 +232,13 @@ func (o *benchOptions) target(dialer *connect.Dialer, addrs string, pids []int) 
 	if err != nil {
 		return nil, err
 	}
-	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids}
+	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids, Plain: dialer.TLS == nil}
 	t.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }
 	if o.restart != "" {
 		t.Restart = func(ctx context.Context) ([]int, error) { return restartBy(ctx, o.restart, addrs) }
+	}
+	if o.kill != "" {
+		t.Kill = func(ctx context.Context, addr string) ([]int, error) { return restartBy(ctx, o.kill, addr) }
 	}
 	return t, nil
 }

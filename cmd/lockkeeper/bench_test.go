@@ -29,7 +29,7 @@ func TestBench(t *testing.T) {
 	}
 
 	code, stdout, _ = call(nil, "bench", "--list")
-	if code != exitOK || strings.Count(stdout, "\n") != len(bench.All()) {
+	if code != exitOK || strings.Count(stdout, "\n") != len(bench.All())+len(bench.Crowds()) {
 		t.Errorf("exit %d\n%s", code, stdout)
 	}
 	code, stdout, _ = call(nil, "bench", a.Addr(), "--workload", "idle")

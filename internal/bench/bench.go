@@ -40,6 +40,11 @@ type Target struct {
 	// process ids, or nil if they have not changed. It need not wait until the server
 	// serves. Without it, no workload restarts the server.
 	Restart func(ctx context.Context) ([]int, error)
+	// Plain says that Addrs are ports for TCP without TLS, as workloads with very many sessions need.
+	Plain bool
+	// Kill kills the server with this one of Addrs at once, as kill -9 does. It returns new
+	// process ids as Restart does, if it starts the server again. Without it, no workload kills a server.
+	Kill func(ctx context.Context, addr string) ([]int, error)
 	// Workloads replaces workloads of the same names; the target has no others. If it is
 	// nil, the target has all workloads, and speaks ZooKeeper's protocol.
 	Workloads []Workload
@@ -57,6 +62,9 @@ type Options struct {
 
 	IdleSessions int // of the workload idle; by default 10,000
 	Znodes       int // of the workloads znodes and snapshots; by default a million
+	Sessions     int // of the workloads of Crowds; by default 100,000
+	Vanishing    int // of these, those whose clients vanish in sessions-vanish; by default 10,000
+	Watches      int // of the workload sessions-watch; by default 100,000
 
 	// Progress is called before each measurement, and with matters after each workload.
 	Progress func(done, of int, text string, matters bool)
@@ -64,6 +72,7 @@ type Options struct {
 	phase  func(r *Run, begins bool) // for tests: at the beginning and the end of what is measured
 	grace  time.Duration             // after an interrupt, until the connections to a server that does not answer are closed
 	settle time.Duration             // before memory is read
+	vanish time.Duration             // the timeout of sessions whose clients vanish
 }
 
 // DataBytes is the length of the data of the znodes that are written and read.
@@ -74,6 +83,7 @@ const (
 	frameTimeout   = 30 * time.Second // after which a reply is given up
 	defaultGrace   = 10 * time.Second // for replies after an interrupt
 	defaultSettle  = time.Second      // for the memory of a process
+	defaultVanish  = 10 * time.Second // short, so that the measurement is
 	sweepTimeout   = time.Minute      // to delete what a run has created
 )
 
@@ -369,9 +379,13 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	o.Time = cmp.Or(o.Time, 5*time.Second)
 	o.grace = cmp.Or(o.grace, defaultGrace)
 	o.settle = cmp.Or(o.settle, defaultSettle)
+	o.vanish = cmp.Or(o.vanish, defaultVanish)
 	o.Ops = min(cmp.Or(o.Ops, 1_000_000), most)
 	o.IdleSessions = cmp.Or(o.IdleSessions, 10_000)
 	o.Znodes = min(cmp.Or(o.Znodes, 1_000_000), most)
+	o.Sessions = min(cmp.Or(o.Sessions, 100_000), most)
+	o.Vanishing = cmp.Or(o.Vanishing, 10_000)
+	o.Watches = cmp.Or(o.Watches, 100_000)
 	if o.Workloads == nil {
 		o.Workloads = All()
 	}
@@ -539,9 +553,12 @@ func (r *Run) finish(err error) Result {
 	return r.result
 }
 
-// admin calls f with a session of its own.
+// admin calls f with a session of its own, on a server that runs.
 func (m *measuring) admin(ctx context.Context, t *Target, f func(c *rawclient.Client) error) error {
 	nc, err := t.dial(ctx, 0)
+	for i := 1; err != nil && i < len(t.Addrs); i++ {
+		nc, err = t.dial(ctx, i)
+	}
 	if err != nil {
 		return err
 	}
@@ -667,12 +684,12 @@ func names(all []Workload) (list []string) {
 }
 
 // Choose returns the workloads with the given names, in the usual order. The part of a
-// name before the dash stands for all that begin with it.
+// name before the dash stands for all that begin with it. Without names, it returns All.
 func Choose(wanted []string) ([]Workload, error) {
-	all := All()
 	if len(wanted) == 0 {
-		return all, nil
+		return All(), nil
 	}
+	all := append(All(), Crowds()...)
 	is := func(w Workload, name string) bool {
 		group, _, _ := strings.Cut(w.Name, "-")
 		return name == w.Name || name == group

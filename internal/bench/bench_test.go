@@ -87,6 +87,7 @@ func TestWorkloads(t *testing.T) {
 		"lock":      func(n int) (int, int) { return 3 * n, 3 * n },
 		"handover":  func(n int) (int, int) { return 3 * n, 20 * (n + 64) },
 		"fanout":    func(n int) (int, int) { return 1001 * n, 1001 * n },
+		"elsewhere": func(n int) (int, int) { return 2 * n, 2 * n },
 		"churn":     func(n int) (int, int) { return n, 2 * n }, // a handshake may count
 		"snapshots": func(n int) (int, int) { return n, 3 * n }, // and the lone writer's
 	}
@@ -104,6 +105,8 @@ func TestWorkloads(t *testing.T) {
 				}
 			case "znodes":
 				want = o.Znodes
+			case "elsewhere":
+				own.Addrs = slices.Repeat(own.Addrs, 2)
 			case "snapshots":
 				want -= want / 65 // the share of the lone writer
 			case "fanout":
@@ -549,6 +552,7 @@ func TestChoose(t *testing.T) {
 	for _, x := range []struct{ names, want string }{
 		{"lock-32 create", "create-1x1 create-16x1 create-64x16 lock-32"},
 		{"idle", "idle"},
+		{"sessions", "sessions-open sessions-failover sessions-vanish sessions-watch"},
 		{"nonsense", `"nonsense" is not one of idle, create-1x1,`},
 		{"create-1", `"create-1" is not one of`},
 	} {

@@ -59,7 +59,9 @@ type Result struct {
 
 	BytesPerItem   float64 `json:"bytesPerItem,omitempty"` // for each idle session or znode
 	RestartSeconds float64 `json:"restartSeconds,omitempty"`
+	UnseenPercent  float64 `json:"unseenPercent,omitempty"` // of the reads of workload elsewhere
 
+	Notes   []Note `json:"notes,omitempty"`   // figures that only this workload has
 	Skipped string `json:"skipped,omitempty"` // why it was not measured
 }
 
@@ -125,6 +127,7 @@ var Figures = []Figure{
 	{Name: "cores", Of: func(r *Result) float64 { return r.ServerCores }},
 	{Name: "memory MiB", Of: func(r *Result) float64 { return float64(r.MemoryBytes) / (1 << 20) }},
 	{Name: "bytes each", Of: func(r *Result) float64 { return r.BytesPerItem }},
+	{Name: "unseen %", Of: func(r *Result) float64 { return r.UnseenPercent }},
 	{Name: "restart s", Of: func(r *Result) float64 { return r.RestartSeconds }},
 }
 
@@ -292,6 +295,7 @@ func (r *Report) WriteText(w io.Writer) error {
 				fmt.Fprintf(&b, "%s on %s: %s\n", row.Workload, r.Targets[i], why)
 			}
 		}
+		row.writeNotes(&b, r.Targets)
 		if n, text := row.trouble(); n > 0 || text != "" {
 			fmt.Fprintf(&b, "%s: errors: %d, mostly: %s\n", row.Workload, n, text)
 		}
@@ -301,6 +305,17 @@ func (r *Report) WriteText(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// writeNotes writes the figures that only this workload has.
+func (r *Row) writeNotes(b *strings.Builder, targets []string) {
+	for i, runs := range r.Runs {
+		for _, run := range runs {
+			for _, n := range run.Notes {
+				fmt.Fprintf(b, "%s on %s: %s: %s %s\n", r.Workload, targets[i], n.What, strconv.FormatFloat(n.Value, 'g', -1, 64), n.Unit)
+			}
+		}
+	}
 }
 
 // skipped returns why the row was not measured on target i, and "" if it was.

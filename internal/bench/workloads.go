@@ -59,6 +59,10 @@ func All() []Workload {
 	sized("lock", "takes and releases a lock of its own with a stock client", stockLocks, 1, 32)
 	sized("handover", "the time from the delete by the holder of a lock until the next one knows that it holds it", handOver, 1, 8, 64)
 	sized("fanout", "changes a znode that all sessions watch, until the last one knows", fanOut, 1000)
+	all = append(all, Workload{
+		Name: "elsewhere", Says: "a set by one member, and at once a read of it from another; how many of the reads do not show it yet",
+		Needs: needsServers, Run: elsewhere,
+	})
 	sized("churn", "opens and closes a session, with its connection", churn, 32)
 	all = append(all, Workload{
 		Name: "snapshots", Says: "sets one of many znodes, with 64x16, while the server takes snapshots; and beside that a lone writer, 1x1",
@@ -73,6 +77,13 @@ func All() []Workload {
 func needsPIDs(t *Target) string {
 	if len(t.PIDs) == 0 {
 		return "the server's process id"
+	}
+	return ""
+}
+
+func needsServers(t *Target) string {
+	if len(t.Addrs) < 2 {
+		return "a cluster"
 	}
 	return ""
 }
@@ -360,6 +371,43 @@ func syncs(r *Run, s shape) error {
 		return r.pipelined(s, clients, func(int) func([]byte, int32, int) []byte {
 			return func(b []byte, xid int32, _ int) []byte { return f.append(b, xid, 0) }
 		})
+	})
+}
+
+// elsewhere sets a znode through one server and, as soon as it has the reply, reads it from another, for all
+// pairs of servers in turn. Nobody promises that the read shows what was written, but programs rely on it.
+func elsewhere(r *Run) error {
+	n := len(r.Target.Addrs)
+	path := r.Root + "/x"
+	prepare := func(clients []*rawclient.Client) error { _, err := clients[0].Create(path, data, 0); return err }
+	return r.withSessions(n, prepare, func(clients []*rawclient.Client) error {
+		unseen, pair := 0, 0
+		err := r.Measured(1, func(_ int, w *Worker) {
+			for w.More() {
+				by := pair % n
+				to := (by + 1 + pair/n%(n-1)) % n
+				pair++
+				began := time.Now()
+				written, err := clients[by].Set(path, data)
+				if err != nil {
+					w.Fail(err)
+					return
+				}
+				read, err := clients[to].Get(path, false)
+				if err != nil {
+					w.Fail(err)
+					return
+				}
+				if read.Stat.Version < written.Version {
+					unseen++
+				}
+				w.Done(time.Since(began))
+			}
+		})
+		if pair > 0 {
+			r.result.UnseenPercent = round(100 * float64(unseen) / float64(pair))
+		}
+		return err
 	})
 }
 

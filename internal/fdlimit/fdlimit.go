@@ -48,3 +48,12 @@ func Sixteenth(most int) int {
 	}
 	return most
 }
+
+// Most returns how many descriptors this process may have, or most if that is less or if the
+// system has no limit. Go has already raised the limit as far as it can be raised.
+func Most(most int) int {
+	if n, ok := limit(); ok && n < uint64(most) {
+		return int(n)
+	}
+	return most
+}
