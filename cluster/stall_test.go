@@ -180,9 +180,9 @@ func replacedWhileStuck(t *testing.T, diskFirst bool) {
 		if diskFirst {
 			f.cutBetween(lead, other, true)
 		}
+		end := old.raft.LastIndex() + 1
 		old.Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
 		if !diskFirst {
-			end := old.raft.LastIndex() + 1
 			until(t, "the entry everywhere", func() bool {
 				return f.running[0].raft.LastIndex() >= end && f.running[1].raft.LastIndex() >= end && f.running[2].raft.LastIndex() >= end
 			})
