@@ -465,10 +465,9 @@ func TestClusterClientAddrs(t *testing.T) {
 	ports := freePorts(t, 5)
 	peer := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 	peers := fmt.Sprintf("1=%s;2181,2=%s:observer;lock.example:2182", peer(0), peer(1))
-	for i := range 2 {
-		start(t, nil, "serve", "--memory", "--listen", peer(3+i), "--id", fmt.Sprint(i+1), "--peers", peers)
-	}
-	ask(t, "status", "--server", peer(3)) // waits until it serves
+	voter := start(t, nil, "serve", "--memory", "--listen", peer(3), "--id", "1", "--peers", peers)
+	start(t, nil, "serve", "--memory", "--listen", peer(4), "--id", "2", "--peers", peers)
+	voter.waitReady()
 	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", "3", "--observer", "--join", peer(0), "--peer-listen", peer(2)+";[::1]:2183").waitReady()
 	waitFor(t, "the addresses", func() bool {
 		_, stdout, _ := call(nil, "zk", "--server", peer(4), "config", "-c")
