@@ -184,7 +184,7 @@ var plants = []plant{
 		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
 	}, lossChecks},
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
-		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\treturn index", "if first == 0 || index > 0 {\n\t\treturn index"},
+		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
 	}, lossChecks},
 	{"a term or vote is stored before what a leader has not written", []edit{
 		{"cluster/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil && a.raft.State() == raft.Leader"},
