@@ -60,6 +60,7 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	err = errors.Join(err, syncDir(dir))
 	state, openErr := os.OpenFile(filepath.Join(dir, stateFile), os.O_WRONLY, 0)
 	if err = errors.Join(err, openErr); err != nil {
+		state.Close() // which may be nil
 		sink.Cancel()
 		return nil, err
 	}
