@@ -186,8 +186,8 @@ var plants = []plant{
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
 		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
 	}, lossChecks},
-	{"a term or vote is stored before what a leader has not written", []edit{
-		{"cluster/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed == nil && a.raft.State() == raft.Leader"},
+	{"something else is stored before what a leader has not written", []edit{
+		{"cluster/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
 	}, lossChecks},
 	{"a leader counts itself among those that have what it has not written", []edit{
 		{"cluster/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
