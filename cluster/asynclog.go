@@ -155,8 +155,8 @@ func (a *asyncLog) awaitNews() {
 	a.mu.Lock()
 }
 
-// settle waits until nothing is pending for a moment, or cannot be written, or ctx is done.
-func (a *asyncLog) settle(ctx context.Context) {
+// drain waits until nothing is pending for a moment, or cannot be written, or ctx is done.
+func (a *asyncLog) drain(ctx context.Context) {
 	for {
 		a.mu.Lock()
 		news, n, err := a.news, len(a.pending), a.failed

@@ -170,17 +170,7 @@ func TestUnwrittenBeforeTerm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBase(t, MemberInfo{ID: 1, Addr: "a:1", Voter: true})
-				l := b.pulse.raft.log
-				written := make(chan struct{})
-				l.guardedStore.LogStore = heldLog{l.guardedStore.LogStore, written}
-				b.wg.Go(l.run)
-				l.off = false
-				end, err := l.LastIndex()
-				if err != nil {
-					t.Fatal(err)
-				}
-				term := b.pulse.raft.CurrentTerm()
+				l, end, term, written := heldLeader(t)
 				command := func(i uint64) []*raft.Log {
 					return []*raft.Log{{Index: i, Term: term, Type: raft.LogCommand, Data: []byte{1}}}
 				}
@@ -224,17 +214,7 @@ func TestUnwrittenBeforeTerm(t *testing.T) {
 // is asked what is committed. The answer is not less than what was acknowledged before.
 func TestVotersChangeWhileAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{ID: 1, Addr: "a:1", Voter: true})
-		l := b.pulse.raft.log
-		written := make(chan struct{})
-		l.guardedStore.LogStore = heldLog{l.guardedStore.LogStore, written}
-		b.wg.Go(l.run)
-		l.off = false
-		end, err := l.LastIndex()
-		if err != nil {
-			t.Fatal(err)
-		}
-		term := b.pulse.raft.CurrentTerm()
+		l, end, term, written := heldLeader(t)
 		if err := l.StoreLogs([]*raft.Log{{Index: end + 1, Term: term, Type: raft.LogCommand}}); err != nil {
 			t.Fatal(err)
 		}
@@ -257,6 +237,21 @@ func TestVotersChangeWhileAsked(t *testing.T) {
 		}
 		l.off = true
 	})
+}
+
+// heldLeader returns the log of a leader, where it ends and in which term, and what to close so that its
+// disk writes.
+func heldLeader(t *testing.T) (l *asyncLog, end, term uint64, written chan struct{}) {
+	b := newBase(t, MemberInfo{ID: 1, Addr: "a:1", Voter: true})
+	l, written = b.pulse.raft.log, make(chan struct{})
+	l.guardedStore.LogStore = heldLog{l.guardedStore.LogStore, written}
+	b.wg.Go(l.run)
+	l.off = false
+	end, err := l.LastIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, end, b.pulse.raft.CurrentTerm(), written
 }
 
 // heldLog stores nothing until written is closed.

@@ -40,7 +40,7 @@ func (h *handover) to(id uint64) error {
 	defer cancel()
 	// This member stores the next leader's term behind what is pending, and only then knows that leader.
 	soon, done := context.WithTimeout(ctx, h.contacts.sure)
-	h.raft.log.settle(soon)
+	h.raft.log.drain(soon)
 	done()
 	began := false // whether a transfer was started
 	defer func() {

@@ -11,9 +11,9 @@ import (
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
 // follower, and every watch event on one, would wait that long. So the leader sends
-// the message that Raft would send, an AppendEntries without entries, at once: before it applies
-// the entry itself, and before anybody gets a reply. Programs that write through one member and
-// read through another find what they wrote, nearly always, although nobody promises it.
+// the message that Raft would send, an AppendEntries without entries, at once: it wakes the goroutines
+// that send it before it applies the entry itself. Programs that write through one member and read
+// through another then find what they wrote more often, although nobody promises it.
 
 // commits holds the index and term of the newest entry that is applied locally, or that is known
 // to be committed. The term is 0 if it is unknown, as after a snapshot.
@@ -54,9 +54,9 @@ func (c *commits) get() (index, term uint64, news <-chan struct{}) {
 	return c.index, c.term, c.news
 }
 
-// told is how far the leader has said that the log is committed. Raft applies the entries after that,
-// in two more goroutines. A client that has heard of a write from another member may ask this
-// one meanwhile, and so it waits a moment. Its methods are safe for concurrent use.
+// told is how far the leader has said that the log is committed. Two more of Raft's goroutines have to
+// run until the entries are applied. A client that has learned of a write from another member may send
+// this one a request meanwhile, and then await delays the request. Its methods are safe for concurrent use.
 type told struct {
 	index  atomic.Uint64
 	missed atomic.Uint64 // it did not come in time

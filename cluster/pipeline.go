@@ -21,12 +21,12 @@ type pipeline struct {
 	to   raft.ServerID
 	open atomic.Int64 // messages that the follower has not accepted, or not yet
 	// Only AppendEntries uses these.
-	told   known     // by the newest message
+	told   knowledge // by the newest message
 	toldAt time.Time // when that was sent
 }
 
-// known is what a follower knows from a message that it has accepted.
-type known struct {
+// knowledge is what a follower knows from a message that it has accepted.
+type knowledge struct {
 	end    uint64 // its log is the leader's up to this index
 	commit uint64
 	doubts uint64 // the value of transport.doubts before the message was sent
@@ -70,7 +70,7 @@ func (p *pipeline) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEnt
 
 func (p *pipeline) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	q.LeaderCommitIndex = p.t.raft.log.committed(q.LeaderCommitIndex)
-	tells := known{q.PrevLogEntry + uint64(len(q.Entries)), q.LeaderCommitIndex, p.t.doubts.Load()}
+	tells := knowledge{q.PrevLogEntry + uint64(len(q.Entries)), q.LeaderCommitIndex, p.t.doubts.Load()}
 	if len(q.Entries) == 0 && tells == p.told && p.open.Load() == 0 && time.Since(p.toldAt) < tellAgain {
 		return nil, nil
 	}
