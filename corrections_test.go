@@ -6,9 +6,9 @@ package lockkeeper_test
 // of them out, so that TestPutBack can check that the tests which it names fail.
 var corrections = []putBack{
 	// Messages.
-	{"pipeline", []edit{
-		{"cluster/pipeline.go", "\t\t\tp.AppendPipeline.Close() // unblocks Raft if it is sending\n", ""},
-	}, []finding{{"cluster", "TestPipelineRefused", "the sender waits for ever"}}},
+	{"refusals", []edit{
+		{"cluster/stream.go", "\tdefer s.end() // unblocks Raft if it is sending\n", ""},
+	}, []finding{{"cluster", "TestStreamRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
 		{"cluster/transport.go", "if ok && t.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
 		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
@@ -26,8 +26,8 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
-		{"cluster/pipeline.go", "if len(q.Entries) == 0 && tells == p.told &&", "if false && tells == p.told &&"},
-	}, []finding{{"cluster", "TestPipelineRepeatsLittle", "the same: 1 messages, want 0"}}},
+		{"cluster/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
+	}, []finding{{"cluster", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
 	{"empty messages in doubt", []edit{
 		{"cluster/pulse.go", "\t\t\tp.transport.doubts.Add(1)\n", ""},
 	}, []finding{
@@ -38,7 +38,7 @@ var corrections = []putBack{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "never came: the entry"}}},
 	{"signs of life", []edit{
-		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
+		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "i/o timeout"}}},
 	{"unused connections", []edit{
 		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},

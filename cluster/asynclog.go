@@ -24,7 +24,7 @@ import (
 // member's disk has it, or a majority of the voters without this member. Three gates see to it:
 //
 //   - the state machine gets an entry only then ([gatedFSM], by await);
-//   - no message says before that it is committed (committed, in [transport] and [pipeline]);
+//   - no message says before that it is committed (committed, in [transport] and [stream]);
 //   - nothing else is written to the log, and no term or vote, before all that is pending
 //     (flush). So whatever this member says in a later term, its disk has all that its Raft
 //     believes to be there; and the voters do not change while entries are pending.

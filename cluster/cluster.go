@@ -144,6 +144,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if m.peers != nil {
 		m.peers.serve = map[byte]func(net.Conn){
 			kindRaft:    m.peers.toRaft,
+			kindStream:  m.transport.takeStream,
 			kindForward: m.serveForward,
 			kindAdmin:   m.membership.serve,
 			kindReach:   m.pulse.tellState,

@@ -84,7 +84,7 @@ func TestOwnSnapshotFails(t *testing.T) {
 	if first, err := m.raft.storage.Log.FirstIndex(); err != nil || first != 1 || m.Work().Snapshots.Count != 0 {
 		t.Errorf("%d snapshots were written, and the log begins at %d, %v", m.Work().Snapshots.Count, first, err)
 	}
-	if err := errors.Join(os.Remove(snapshots), os.Mkdir(snapshots, 0o700)); err != nil {
+	if err := errors.Join(os.Remove(snapshots), os.MkdirAll(snapshots, 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(20 * time.Second); m.Work().Snapshots.Count == 0; write() {

@@ -44,10 +44,11 @@
 //     (forward.go).
 //   - the transport passes Raft's incoming messages on (transport.go). Each one for
 //     which Raft is too busy at the moment has a goroutine until Raft takes it, and
-//     each snapshot one until it is installed. The transport also forwards the answers
-//     of each of Raft's pipelines until Raft closes the pipeline (pipeline.go), waits
+//     each snapshot one until it is installed. The transport also waits
 //     for an election timeout for an answer to TimeoutNow, and runs watchConns, which
 //     watches Raft's connections (raftconn.go).
+//   - dialStream connects for a stream. The leader's end of each stream has one goroutine,
+//     until Raft closes it, and the follower's end two, until the connection ends (stream.go).
 //   - former.run, if this member is in no cluster yet, or former.awaitVote, if a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote (form.go).
@@ -91,10 +92,11 @@
 //	leaderLink.turn     -> peerPort.mu
 //	link.turn           -> peerPort.mu
 //	transport.receiving -> transport.mu, contacts.mu, stall.mu
+//	stream.turn         -> stream.mu, transport.mu
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
 // knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
-// recentLog.mu, asyncLog.mu, acks.mu, raftConn.turn or terms.turn is held.
+// recentLog.mu, asyncLog.mu, acks.mu, stream.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,8 +11,8 @@ import (
 
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
-// follower, and every watch event on one, would wait that long. So the leader sends
-// the message that Raft would send, an AppendEntries without entries, at once: it wakes the goroutines
+// follower, and every watch event on one, would wait that long. So the leader says it at once, with a
+// message of the stream ([stream.commit]): it wakes the goroutines
 // that send it before it applies the entry itself. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
@@ -76,6 +77,9 @@ func (t *told) hear(q *raft.AppendEntriesRequest) {
 // await waits until what was told has been applied. It gives up after toldWait, once for each index:
 // the entry may be one of Raft's own, which nobody applies, or may be missing here.
 func (t *told) await(applied *commits, over <-chan struct{}) {
+	// The leader's message may have come before the request, and the goroutine that reads it be
+	// the next to run.
+	runtime.Gosched()
 	want := t.index.Load()
 	if want <= t.missed.Load() || applied.newest.Load() >= want {
 		return
@@ -148,8 +152,9 @@ func (n *notifier) run(term uint64, stop <-chan struct{}) {
 // They take 30 ms in all; soon after, Raft sends its own message.
 const mostTries = 4
 
-// tell tells one member, one message at a time, always about the newest entry. It begins
-// with the one at first, which is of this term.
+// tell tells one member, always about the newest entry. It begins with the one at first, which is
+// of this term. A member to which there is no stream is told by a message of its own, one at a time:
+// there will be one soon, or it is of an earlier version.
 func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 	told, tries := uint64(0), 0
 	for {
@@ -158,7 +163,11 @@ func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{})
 		if index < first {
 			index, entryTerm = first, term
 		}
-		if index > told && entryTerm != 0 {
+		if index <= told || entryTerm == 0 {
+			// Nothing new.
+		} else if stream := n.transport.stream(s.ID); stream != nil && stream.commit(term, index, entryTerm) {
+			told, tries = index, 0
+		} else {
 			q := raft.AppendEntriesRequest{
 				RPCHeader:    n.transport.header(),
 				Term:         term,

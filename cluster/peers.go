@@ -101,6 +101,7 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 // The kinds of connections to a peer port; see hello.
 const (
 	kindRaft    = 'R' // Raft's own messages
+	kindStream  = 'E' // a leader's entries, and how far they are committed; see stream
 	kindForward = 'F' // entries, touches and questions sent to the leader
 	kindAdmin   = 'A' // one Request about the members, in JSON
 	kindReach   = 'P' // a question, without content; the answer is a state

@@ -30,12 +30,14 @@ type raftConn struct {
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
 	still   atomic.Bool  // nothing has moved since transport.watch was called
 	heard   atomic.Bool  // if not answers: the other side has lived since watchConns last looked
-	piped   atomic.Bool  // it is a pipeline: messages are sent while answers are awaited
+	piped   atomic.Bool  // messages are sent while answers are awaited
+	unasked atomic.Bool  // if not answers: no answer is awaited, although this side reads
 	reading atomic.Bool
 	writing atomic.Bool
-	begun   atomic.Bool // if answers: bytes of a message have come since the last answer
-	came    atomic.Bool // if answers: bytes have come since the last sign
-	late    atomic.Bool // closed because the other side was silent
+	begun   atomic.Bool  // if answers: bytes of a message have come since the last answer
+	came    atomic.Bool  // if answers: bytes have come since the last sign
+	owed    atomic.Int32 // if answers: messages of a stream that have come and are not answered
+	late    atomic.Bool  // closed because the other side was silent
 
 	turn  turn          // if answers: held while a frame is written
 	out   []byte        // if answers: the last frame
@@ -157,7 +159,11 @@ func (c *raftConn) moves() {
 
 // waits reports whether this side waits for the other one.
 func (c *raftConn) waits() bool {
-	return c.writing.Load() || c.reading.Load() && (!c.answers || c.begun.Load())
+	awaits := !c.unasked.Load()
+	if c.answers {
+		awaits = c.begun.Load()
+	}
+	return c.writing.Load() || c.reading.Load() && awaits
 }
 
 // look is called four times in an election timeout. It gives a sign of life if the other
@@ -168,8 +174,9 @@ func (c *raftConn) look() bool {
 	waits := c.waits()
 	most := c.t.idleLooks()
 	if c.answers {
-		// This goroutine of Raft's reads whenever it has nothing else to do.
-		if came := c.came.Swap(false); (came || !reading) && c.turn.tryTake() {
+		// Who handles the messages reads whenever there is nothing else to do.
+		busy := !reading || c.owed.Load() > 0
+		if came := c.came.Swap(false); (came || busy) && c.turn.tryTake() {
 			c.Conn.SetWriteDeadline(time.Now().Add(c.t.silence / looks))
 			_, err := c.Conn.Write(make([]byte, 4))
 			c.Conn.SetWriteDeadline(time.Time{})
@@ -178,7 +185,7 @@ func (c *raftConn) look() bool {
 				return true
 			}
 		}
-		if most *= 10; !reading && !c.writing.Load() { // it waits for Raft
+		if most *= 10; busy && !c.writing.Load() { // it waits for Raft
 			return false
 		}
 	}
@@ -191,7 +198,7 @@ func (c *raftConn) look() bool {
 
 // idleLooks is after how many looks an unused connection is closed, by the side that would
 // send a message over it. The other side waits much longer. What stands between the two may
-// have forgotten such a connection by then, or the other side been restarted. A pipeline
+// have forgotten such a connection by then, or the other side been restarted. A stream
 // is never unused for tellAgain.
 func (t *transport) idleLooks() int32 {
 	return int32(2 * max(t.silence, tellAgain) / (t.silence / looks))
@@ -253,7 +260,7 @@ func (t *transport) watch(addr string) {
 // redial closes the connections to an address on which this side waits, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
 // before it sends what was lost. It spares a long message if something has moved since the last
-// call of watch, before that heartbeat was sent. In a pipeline, that says nothing: bytes that are
+// call of watch, before that heartbeat was sent. In a stream, that says nothing: bytes that are
 // written go to TCP's buffer, and answers to earlier messages may come late.
 func (t *transport) redial(addr string) {
 	t.conns.mu.Lock()

@@ -39,6 +39,9 @@ type transport struct {
 	mu      sync.Mutex
 	away    map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
 	waiting map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
+	streams map[raft.ServerID]*stream
+	dials   map[raft.ServerAddress]*dialing  // see dialStream
+	refused map[raft.ServerAddress]time.Time // when a stream was; see streamless
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -59,6 +62,7 @@ func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func(
 	return &transport{
 		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed, lives: lives,
 		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
+		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, refused: map[raft.ServerAddress]time.Time{},
 	}
 }
 
@@ -126,6 +130,15 @@ func (t *transport) hand(rpc raft.RPC) {
 	case t.rpcs <- rpc:
 	default:
 		t.wg.Go(func() { t.pass(rpc) })
+	}
+}
+
+// deliver is pass, without a note of what waits if nothing has to.
+func (t *transport) deliver(rpc raft.RPC) {
+	select {
+	case t.rpcs <- rpc:
+	default:
+		t.pass(rpc)
 	}
 }
 
@@ -404,8 +417,11 @@ func renewed(call func() error) (err error) {
 // AppendEntries implements raft.Transport. If it cannot send entries, it returns when the
 // member has returned; see awaitReturn.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	err := t.appendEntries(id, target, args, resp)
 	heartbeat := args.PrevLogEntry == 0 && len(args.Entries) == 0 && args.LeaderCommitIndex == 0
+	if !heartbeat {
+		t.dialStream(target)
+	}
+	err := t.appendEntries(id, target, args, resp)
 	if err != nil && !heartbeat {
 		t.awaitReturn(memberID(id), args.Term)
 	}
@@ -543,19 +559,17 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	return nil
 }
 
-// AppendEntriesPipeline implements raft.Transport. The returned pipeline avoids a
-// deadlock in Raft: its replication stops reading answers at the first refusal. If it
+// AppendEntriesPipeline implements raft.Transport by a [stream]. With Raft's own pipeline there
+// would be a deadlock: its replication stops reading answers at the first refusal. If it
 // is sending at that time, and the pipeline is full, it blocks: this leader would
 // never send to that member again, and Raft's shutdown would hang.
 //
 // It also leaves out most of the messages without entries that Raft sends every 50 to
-// 100 ms; see [pipeline.AppendEntries].
+// 100 ms; see [stream.AppendEntries].
 func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	inner, err := t.NetworkTransport.AppendEntriesPipeline(id, target)
+	s, err := t.openStream(id, target)
 	if err != nil {
 		return nil, err
 	}
-	p := &pipeline{AppendPipeline: inner, answers: make(chan raft.AppendFuture), done: make(chan struct{}), t: t, to: id}
-	t.wg.Go(p.forward)
-	return p, nil
+	return s, nil
 }

@@ -177,7 +177,7 @@ var plants = []plant{
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
 		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
-		{"cluster/raftconn.go", "(came || !reading) && c.turn.tryTake() {", "(came || !reading) && false {"},
+		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
 	// What a leader shows of entries that its disk has not written.
 	{"a leader applies an entry before its disk has it", []edit{

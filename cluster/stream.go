@@ -1,0 +1,593 @@
+package cluster
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// stream is an AppendPipeline over a connection of its own (kindStream), from a leader to one
+// follower, for one term. It carries messages of two kinds:
+//
+//   - Raft's AppendEntries, each of which the follower answers;
+//   - how far the log is committed, from the notifier, which needs no answer: the follower
+//     handles the messages in order, so it has accepted the entry or has refused one before it.
+//
+// The leader's reader is one goroutine, and the follower's goroutine hands a message to Raft
+// itself. Raft's own pipeline takes two and a half times as many goroutines and a general codec.
+//
+// Raft calls AppendEntries from one goroutine. The other methods are safe for concurrent use.
+type stream struct {
+	t       *transport
+	to      raft.ServerID
+	addr    raft.ServerAddress
+	conn    *raftConn
+	answers chan raft.AppendFuture
+	room    signal // raised when a message has been answered; for AppendEntries
+	gone    chan struct{}
+	goes    sync.Once // closes gone
+	done    chan struct{}
+	closes  sync.Once // closes done
+
+	turn turn   // held while a message is written
+	out  []byte // the message; whoever has the turn uses it
+
+	mu        sync.Mutex
+	term      uint64       // of the messages; 0 before the first one
+	sent      []*entryCall // not answered yet, the oldest first
+	told      knowledge    // by the newest message
+	toldAt    time.Time    // when that was sent
+	known     uint64       // the log is committed up to this index
+	knownTerm uint64       // of the entry there
+}
+
+// knowledge is what a follower knows from a message that it has accepted.
+type knowledge struct {
+	end    uint64 // its log is the leader's up to this index
+	commit uint64
+	doubts uint64 // the value of transport.doubts before the message was sent
+}
+
+// entryCall is a message that the follower answers. It is a [raft.AppendFuture].
+type entryCall struct {
+	start time.Time
+	q     *raft.AppendEntriesRequest
+	r     *raft.AppendEntriesResponse
+}
+
+func (c *entryCall) Error() error                          { return nil }
+func (c *entryCall) Start() time.Time                      { return c.start }
+func (c *entryCall) Request() *raft.AppendEntriesRequest   { return c.q }
+func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
+
+const (
+	// tellAgain is how long messages may be left out. It is limited only to find out whether
+	// the connection still works before an entry needs it.
+	tellAgain = 2 * time.Second
+	// mostUnanswered is with how many unanswered messages AppendEntries waits. While it
+	// waits, entries gather for the next message.
+	mostUnanswered = 2
+	// streamless is how long no stream to an address is tried, after the server there has
+	// closed one without an answer: it may be of an earlier version, which knows none. Raft
+	// sends it single messages meanwhile.
+	streamless = 10 * time.Second
+)
+
+// dialing is an attempt to connect for a stream.
+type dialing struct {
+	began time.Time
+	ready chan struct{} // closed when conn or err is set
+	conn  *raftConn
+	err   error
+}
+
+// dialStream begins to connect to a member, unless it has just begun. Raft opens a stream when
+// the member has accepted a single message, and then one need not wait for the connection. One
+// that is not used is closed by watchConns.
+func (t *transport) dialStream(target raft.ServerAddress) *dialing {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.dials[target]
+	if d != nil && time.Since(d.began) < tellAgain {
+		return d
+	}
+	d = &dialing{began: time.Now(), ready: make(chan struct{})}
+	if since, refused := t.refused[target]; refused && time.Since(since) < streamless {
+		d.err = raft.ErrPipelineReplicationNotSupported
+		close(d.ready)
+		return d
+	}
+	t.dials[target] = d
+	t.wg.Go(func() {
+		defer close(d.ready)
+		c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
+		if d.err = err; err != nil {
+			t.forgetDial(target, d)
+			return
+		}
+		d.conn = t.newConn(c, string(target))
+		d.conn.unasked.Store(true)
+	})
+	return d
+}
+
+func (t *transport) forgetDial(target raft.ServerAddress, d *dialing) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.dials[target] == d {
+		delete(t.dials, target)
+	}
+}
+
+// openStream makes a stream to a member.
+func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*stream, error) {
+	d := t.dialStream(target)
+	<-d.ready // dialAgain ends after t.silence, or when the peer port is closed
+	t.forgetDial(target, d)
+	if d.err != nil {
+		return nil, d.err
+	}
+	s := &stream{
+		t: t, to: id, addr: target, conn: d.conn, answers: make(chan raft.AppendFuture),
+		room: newSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: newTurn(),
+	}
+	from := t.header().Addr
+	s.out = append(binary.BigEndian.AppendUint16(s.out, uint16(len(from))), from...) // sent with the first message
+	t.mu.Lock()
+	t.streams[id] = s
+	t.mu.Unlock()
+	t.wg.Go(s.read)
+	return s, nil
+}
+
+// stream returns the open stream to a member, or nil.
+func (t *transport) stream(id raft.ServerID) *stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.streams[id]
+}
+
+// AppendEntries implements raft.AppendPipeline. If the message has no entries, and the follower
+// has accepted all messages before it, the newest of which told it the same, nothing is sent, and
+// there is no future. Raft does not look at that: it takes the futures from Consumer.
+//
+// Invariant: a message that is left out would change nothing, on either side. A stream
+// serves one leader in one term, so the leader's log only grows, and one run of one
+// follower, since a restart breaks the connection. A follower gives up entries only for a
+// leader of a later term, and forgets the commit index only when it restarts. In both
+// cases transport.doubts changes, with the next heartbeat, and the message is sent: the
+// leader learns of the later term or of the broken connection. Neither side needs these
+// messages to know that the other is alive: for that there are heartbeats, those of
+// pulse.go and Raft's own, which are not sent through a stream.
+//
+// A message that is too long is sent in parts. Raft sees the answer to each of them.
+func (s *stream) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	rest := *q
+	for {
+		part := rest
+		part.Entries = shorten(&part)
+		n := len(part.Entries)
+		if n == len(rest.Entries) {
+			return s.send(&part, r)
+		}
+		if _, err := s.send(&part, new(raft.AppendEntriesResponse)); err != nil {
+			return nil, err
+		}
+		last := part.Entries[n-1]
+		rest.PrevLogEntry, rest.PrevLogTerm, rest.Entries = last.Index, last.Term, rest.Entries[n:]
+	}
+}
+
+func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	q.LeaderCommitIndex = s.t.raft.log.committed(q.LeaderCommitIndex)
+	end := q.PrevLogEntry + uint64(len(q.Entries))
+	s.turn.take()
+	s.mu.Lock()
+	q.LeaderCommitIndex = max(q.LeaderCommitIndex, min(s.known, end))
+	tells := knowledge{end, q.LeaderCommitIndex, s.t.doubts.Load()}
+	now := time.Now()
+	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < tellAgain {
+		s.mu.Unlock()
+		s.turn.give()
+		return nil, s.err()
+	}
+	call := &entryCall{now, q, r}
+	s.term, s.told, s.toldAt, s.sent = q.Term, tells, now, append(s.sent, call)
+	s.conn.unasked.Store(false)
+	s.mu.Unlock()
+	s.write(appendEntries(s.out, q))
+	s.turn.give()
+	s.tell()
+	for {
+		s.mu.Lock()
+		n := len(s.sent)
+		s.mu.Unlock()
+		if n < mostUnanswered {
+			return call, s.err()
+		}
+		select {
+		case <-s.room:
+		case <-s.gone:
+			return nil, net.ErrClosed
+		}
+	}
+}
+
+// write sends a message. The caller has the turn.
+func (s *stream) write(message []byte) {
+	if _, err := s.conn.Write(message); err != nil {
+		s.end()
+	}
+	if s.out = message[:0]; cap(s.out) > oneWrite {
+		s.out = nil
+	}
+}
+
+// commit has the follower told that the log is committed up to index, an entry of entryTerm, by
+// the next message with entries or by one of its own. It reports whether that is so: it is not if
+// the stream is closed or of another term.
+func (s *stream) commit(term, index, entryTerm uint64) bool {
+	s.mu.Lock()
+	ok := s.term == term && !s.isGone()
+	if ok && index > s.known {
+		s.known, s.knownTerm = index, entryTerm
+	}
+	s.mu.Unlock()
+	if ok {
+		s.tell()
+	}
+	return ok
+}
+
+// tell sends what commit has noted. If the entry has not been sent yet, that will say it. If another
+// goroutine is sending, that calls tell afterwards.
+func (s *stream) tell() {
+	for s.owes() && s.turn.tryTake() {
+		s.mu.Lock()
+		index, term := s.known, s.knownTerm
+		owes := s.owesLocked()
+		if owes {
+			s.told.commit, s.toldAt = index, time.Now()
+		}
+		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
+		s.mu.Unlock()
+		if owes {
+			s.write(appendCommit(s.out, q))
+		}
+		s.turn.give()
+	}
+}
+
+func (s *stream) owes() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.owesLocked()
+}
+
+func (s *stream) owesLocked() bool {
+	return s.told.commit < s.known && s.known <= s.told.end && !s.isGone()
+}
+
+// Consumer implements raft.AppendPipeline.
+func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
+
+// Close implements raft.AppendPipeline.
+func (s *stream) Close() error {
+	s.closes.Do(func() { close(s.done) })
+	s.end()
+	return nil
+}
+
+// end closes the connection. Raft notices when it sends the next message, if it does not wait
+// for an answer: then it gets one.
+func (s *stream) end() {
+	s.goes.Do(func() {
+		close(s.gone)
+		s.t.mu.Lock()
+		if s.t.streams[s.to] == s {
+			delete(s.t.streams, s.to)
+		}
+		s.t.mu.Unlock()
+		s.t.wg.Go(func() { s.conn.Close() }) // as in watchConns; read is still among wg
+	})
+}
+
+func (s *stream) isGone() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *stream) err() error {
+	if s.isGone() {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// read passes the answers on to Raft. It ends with the connection, or with an answer that is a
+// refusal: Raft takes no others after one, and is unblocked if it is sending.
+func (s *stream) read() {
+	defer s.end() // unblocks Raft if it is sending
+	for answered := false; ; answered = true {
+		var r raft.AppendEntriesResponse
+		err := readAnswer(s.conn, &r)
+		if errors.Is(err, io.EOF) && !answered {
+			s.t.mu.Lock()
+			s.t.refused[s.addr] = time.Now()
+			s.t.mu.Unlock()
+		}
+		s.mu.Lock()
+		var call *entryCall
+		if len(s.sent) > 0 {
+			call = s.sent[0]
+			s.sent = s.sent[1:]
+			s.conn.unasked.Store(len(s.sent) == 0)
+		}
+		s.mu.Unlock()
+		if call == nil { // the follower has closed the connection, or answers what was not asked
+			return
+		}
+		if *call.r = r; r.Success {
+			s.t.raft.log.acks.accepted(s.to, call.q)
+		}
+		s.room.raise()
+		select {
+		case s.answers <- call:
+		case <-s.done:
+			return
+		}
+		if !r.Success {
+			return
+		}
+	}
+}
+
+// takeStream handles the other end of a stream, until that is closed. While Raft's main goroutine
+// handles a message, perhaps with a slow disk, the next one is read, so that this member knows
+// early what is committed.
+func (t *transport) takeStream(nc net.Conn) {
+	c := t.newConn(nc, "")
+	a := &followerEnd{
+		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
+		commits: make(chan raft.RPC, 1), over: make(chan struct{}),
+	}
+	var answering sync.WaitGroup
+	answering.Go(a.answer)
+	if err := a.read(nc.(guest).from); !errors.Is(err, io.EOF) && !ofConnection(err) {
+		t.peers.log.Info("the connection for entries ends", "peer", nc.(guest).from, "error", err)
+	}
+	close(a.over)
+	c.Close()
+	answering.Wait()
+}
+
+// followerEnd is a follower's end of a stream.
+type followerEnd struct {
+	t       *transport
+	conn    *raftConn
+	answers chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
+	owed    chan struct{}         // holds one for each message that is not answered
+	commits chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
+	over    chan struct{}         // closed when the connection ends
+}
+
+// mostOwed is how many messages of a stream may be unanswered. A leader sends fewer.
+const mostOwed = 2 * mostUnanswered
+
+// read hands the messages to Raft until the connection ends. It returns why that was.
+func (f *followerEnd) read(from uint64) error {
+	in := bufio.NewReaderSize(f.conn, oneWrite)
+	n, err := peek(in, 2)
+	if err != nil {
+		return err
+	}
+	addr, err := readBytes(in, int(binary.BigEndian.Uint16(n)))
+	if err != nil {
+		return err
+	}
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(from)), Addr: addr}
+	for {
+		q, asks, err := readAppend(in)
+		if err != nil {
+			return err
+		}
+		q.RPCHeader = header
+		f.conn.begun.Store(in.Buffered() > 0)
+		f.t.raft.told.hear(q)
+		if asks {
+			select {
+			case f.owed <- struct{}{}:
+				f.conn.owed.Add(1)
+			case <-f.t.peers.ctx.Done():
+				return net.ErrClosed
+			}
+			f.t.deliver(raft.RPC{Command: q, RespChan: f.answers})
+			continue
+		}
+		rpc := raft.RPC{Command: q, RespChan: make(chan raft.RPCResponse, 1)}
+		select {
+		case f.t.rpcs <- rpc:
+		default: // answer does it. An older one is not needed any more
+			select {
+			case <-f.commits:
+			default:
+			}
+			f.commits <- rpc
+		}
+	}
+}
+
+// answer sends Raft's answers, and what read leaves to it, until the connection ends.
+func (f *followerEnd) answer() {
+	var (
+		out  []byte
+		next raft.RPC
+		rpcs chan<- raft.RPC // nil if there is no next
+	)
+	for {
+		select {
+		case next = <-f.commits:
+			rpcs = f.t.rpcs
+		case rpcs <- next:
+			rpcs = nil
+		case <-f.over:
+			return
+		case r := <-f.answers:
+			resp, ok := r.Response.(*raft.AppendEntriesResponse)
+			if r.Error != nil || !ok {
+				f.conn.Close()
+				return
+			}
+			out = appendAnswer(out[:0], resp)
+			if _, err := f.conn.Write(out); err != nil {
+				f.conn.Close()
+				return
+			}
+			<-f.owed
+			f.conn.owed.Add(-1)
+		}
+	}
+}
+
+// The messages of a stream, after the leader's address with its length in two bytes. All
+// numbers are unsigned and big-endian.
+//
+//	streamEntries, term, index and term of the entry before, commit index, number of entries (4 bytes),
+//	  and of each entry: term, type (1 byte), when it was appended (Unix time in ns, 0 is unknown),
+//	  length of the data and of the extensions (4 bytes each), data, extensions
+//	streamCommit, term, index and term of the entry that is committed
+//
+// The answer to streamEntries is a term, the last index of the log, and flags (1 byte).
+const (
+	streamEntries = 'E'
+	streamCommit  = 'C'
+
+	flagSuccess        = 1
+	flagNoRetryBackoff = 2
+
+	maxStreamEntries = 1 << 20 // in one message
+)
+
+func appendUint64s(b []byte, numbers ...uint64) []byte {
+	for _, n := range numbers {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+func appendCommit(b []byte, q *raft.AppendEntriesRequest) []byte {
+	return appendUint64s(append(b, streamCommit), q.Term, q.PrevLogEntry, q.PrevLogTerm)
+}
+
+func appendEntries(b []byte, q *raft.AppendEntriesRequest) []byte {
+	b = appendUint64s(append(b, streamEntries), q.Term, q.PrevLogEntry, q.PrevLogTerm, q.LeaderCommitIndex)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(q.Entries)))
+	for _, l := range q.Entries {
+		at := uint64(0)
+		if !l.AppendedAt.IsZero() {
+			at = uint64(l.AppendedAt.UnixNano())
+		}
+		b = binary.BigEndian.AppendUint64(b, l.Term)
+		b = binary.BigEndian.AppendUint64(append(b, byte(l.Type)), at)
+		b = binary.BigEndian.AppendUint32(b, uint32(len(l.Data)))
+		b = binary.BigEndian.AppendUint32(b, uint32(len(l.Extensions)))
+		b = append(append(b, l.Data...), l.Extensions...)
+	}
+	return b
+}
+
+// readAppend reads a message, and reports whether it asks for an answer. The data of each entry
+// has memory of its own, allocated as it arrives.
+func readAppend(r *bufio.Reader) (q *raft.AppendEntriesRequest, asks bool, err error) {
+	kind, err := r.ReadByte()
+	if err != nil {
+		return nil, false, err
+	}
+	n := 3 * 8
+	switch kind {
+	case streamEntries:
+		n += 8 + 4
+	case streamCommit:
+	default:
+		return nil, false, fmt.Errorf("cluster: message of kind %q among entries", kind)
+	}
+	b, err := peek(r, n)
+	if err != nil {
+		return nil, false, err
+	}
+	q = &raft.AppendEntriesRequest{Term: binary.BigEndian.Uint64(b), PrevLogEntry: binary.BigEndian.Uint64(b[8:]), PrevLogTerm: binary.BigEndian.Uint64(b[16:])}
+	if kind == streamCommit {
+		q.LeaderCommitIndex = q.PrevLogEntry
+		return q, false, nil
+	}
+	q.LeaderCommitIndex = binary.BigEndian.Uint64(b[24:])
+	count := binary.BigEndian.Uint32(b[32:])
+	if count > maxStreamEntries {
+		return nil, false, fmt.Errorf("cluster: message with %d entries", count)
+	}
+	for i := range uint64(count) {
+		b, err := peek(r, 8+1+8+4+4)
+		if err != nil {
+			return nil, false, err
+		}
+		l := &raft.Log{Index: q.PrevLogEntry + i + 1, Term: binary.BigEndian.Uint64(b), Type: raft.LogType(b[8])}
+		if at := binary.BigEndian.Uint64(b[9:]); at != 0 {
+			l.AppendedAt = time.Unix(0, int64(at))
+		}
+		data, extensions := binary.BigEndian.Uint32(b[17:]), binary.BigEndian.Uint32(b[21:])
+		if max(data, extensions) > maxMessage {
+			return nil, false, fmt.Errorf("cluster: entry of %d and %d bytes", data, extensions)
+		}
+		if l.Data, err = readBytes(r, int(data)); err == nil && extensions > 0 {
+			l.Extensions, err = readBytes(r, int(extensions))
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		q.Entries = append(q.Entries, l)
+	}
+	return q, true, nil
+}
+
+// peek returns the next n bytes, until the next read.
+func peek(r *bufio.Reader, n int) ([]byte, error) {
+	b, err := r.Peek(n)
+	if err == nil {
+		r.Discard(n)
+	} else if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
+}
+
+func appendAnswer(b []byte, r *raft.AppendEntriesResponse) []byte {
+	flags := byte(0)
+	if r.Success {
+		flags |= flagSuccess
+	}
+	if r.NoRetryBackoff {
+		flags |= flagNoRetryBackoff
+	}
+	return append(appendUint64s(b, r.Term, r.LastLog), flags)
+}
+
+func readAnswer(in io.Reader, r *raft.AppendEntriesResponse) error {
+	var b [2*8 + 1]byte
+	if _, err := io.ReadFull(in, b[:]); err != nil {
+		return err
+	}
+	r.Term, r.LastLog = binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
+	r.Success, r.NoRetryBackoff = b[16]&flagSuccess != 0, b[16]&flagNoRetryBackoff != 0
+	return nil
+}
