@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo ci
 
 build:
 	go build ./...
@@ -87,6 +87,10 @@ bench-peers:
 # branch began or the one before.
 bench-quick:
 	.ci/bench-quick
+
+# The profile by which the program is optimized; see docs/performance.md.
+pgo:
+	.ci/pgo
 
 ci:
 	.ci/run

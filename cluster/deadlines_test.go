@@ -256,10 +256,7 @@ func TestLongMessages(t *testing.T) {
 				whole := raft.AppendEntriesRequest{Term: 9, PrevLogEntry: 10, PrevLogTerm: 1, LeaderCommitIndex: 12, Entries: entries(x.sizes...)}
 				last := uint64(10 + len(x.sizes))
 				if piped {
-					p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-					if err != nil {
-						t.Fatal(err)
-					}
+					p := streamOf(t, leader)
 					reached := uint64(10)
 					go func() { // as Raft does
 						for {

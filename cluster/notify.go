@@ -12,7 +12,7 @@ import (
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
 // follower, and every watch event on one, would wait that long. So the leader says it at once, with a
-// message of the stream ([stream.commit]): it wakes the goroutines
+// message of the stream ([stream.committed]): it wakes the goroutines
 // that send it before it applies the entry itself. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
@@ -165,7 +165,7 @@ func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{})
 		}
 		if index <= told || entryTerm == 0 {
 			// Nothing new.
-		} else if stream := n.transport.stream(s.ID); stream != nil && stream.commit(term, index, entryTerm) {
+		} else if stream := n.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
 			told, tries = index, 0
 		} else {
 			q := raft.AppendEntriesRequest{

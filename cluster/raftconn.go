@@ -170,8 +170,8 @@ func (c *raftConn) waits() bool {
 // side may be waiting for an answer, and reports whether the connection must be closed.
 func (c *raftConn) look() bool {
 	reading := c.reading.Load()
+	waits := c.waits() // before quiet: it is reset before this side begins to wait
 	quiet := c.quiet.Add(1)
-	waits := c.waits()
 	most := c.t.idleLooks()
 	if c.answers {
 		// Who handles the messages reads whenever there is nothing else to do.

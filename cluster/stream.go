@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,7 +28,6 @@ import (
 type stream struct {
 	t       *transport
 	to      raft.ServerID
-	addr    raft.ServerAddress
 	conn    *raftConn
 	answers chan raft.AppendFuture
 	room    signal // raised when a message has been answered; for AppendEntries
@@ -42,8 +42,9 @@ type stream struct {
 	mu        sync.Mutex
 	term      uint64       // of the messages; 0 before the first one
 	sent      []*entryCall // not answered yet, the oldest first
-	told      knowledge    // by the newest message
+	told      knowledge    // by the newest message that is answered
 	toldAt    time.Time    // when that was sent
+	commit    uint64       // the highest that any message has told
 	known     uint64       // the log is committed up to this index
 	knownTerm uint64       // of the entry there
 }
@@ -75,67 +76,73 @@ const (
 	// waits, entries gather for the next message.
 	mostUnanswered = 2
 	// streamless is how long no stream to an address is tried, after the server there has
-	// closed one without an answer: it may be of an earlier version, which knows none. Raft
-	// sends it single messages meanwhile.
+	// closed a connection for one without a greeting: it may be of an earlier version, which
+	// knows none. Raft sends it single messages meanwhile.
 	streamless = 10 * time.Second
 )
 
 // dialing is an attempt to connect for a stream.
 type dialing struct {
-	began time.Time
-	ready chan struct{} // closed when conn or err is set
-	conn  *raftConn
-	err   error
+	ended time.Time     // zero while it is under way
+	conn  *raftConn     // nil if it has failed
+	pause time.Duration // then: how long there is no other attempt
 }
 
-// dialStream begins to connect to a member, unless it has just begun. Raft opens a stream when
-// the member has accepted a single message, and then one need not wait for the connection. One
-// that is not used is closed by watchConns.
-func (t *transport) dialStream(target raft.ServerAddress) *dialing {
+// dialStream begins to connect to a member, unless that is under way or has just succeeded. Raft opens a
+// stream when the member has accepted a single message: beside that, the connection is made, so that
+// one need not wait for it.
+func (t *transport) dialStream(target raft.ServerAddress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d := t.dials[target]
-	if d != nil && time.Since(d.began) < tellAgain {
-		return d
+	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < d.pause) {
+		return
 	}
-	d = &dialing{began: time.Now(), ready: make(chan struct{})}
-	if since, refused := t.refused[target]; refused && time.Since(since) < streamless {
-		d.err = raft.ErrPipelineReplicationNotSupported
-		close(d.ready)
-		return d
-	}
-	t.dials[target] = d
+	t.dials[target] = new(dialing)
 	t.wg.Go(func() {
-		defer close(d.ready)
-		c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
-		if d.err = err; err != nil {
-			t.forgetDial(target, d)
-			return
-		}
-		d.conn = t.newConn(c, string(target))
-		d.conn.unasked.Store(true)
+		d := t.connect(target)
+		t.mu.Lock()
+		t.dials[target] = d
+		t.mu.Unlock()
 	})
+}
+
+// fresh reports whether the connection can be used. One that is not used soon is closed by watchConns.
+func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < tellAgain }
+
+func (t *transport) connect(target raft.ServerAddress) *dialing {
+	c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
+	d := &dialing{pause: t.silence / 8}
+	if err == nil {
+		c.SetReadDeadline(time.Now().Add(t.silence))
+		if err = c.(*greeted).hear(); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+			d.pause = streamless
+		}
+		c.SetReadDeadline(time.Time{})
+		if err == nil {
+			d.conn = t.newConn(c, string(target))
+			d.conn.unasked.Store(true)
+		} else {
+			c.Close()
+		}
+	}
+	d.ended = time.Now()
 	return d
 }
 
-func (t *transport) forgetDial(target raft.ServerAddress, d *dialing) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.dials[target] == d {
-		delete(t.dials, target)
-	}
-}
-
-// openStream makes a stream to a member.
+// openStream makes a stream to a member if there is a connection for it. It does not wait for one,
+// since Raft can send single messages meanwhile.
 func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*stream, error) {
-	d := t.dialStream(target)
-	<-d.ready // dialAgain ends after t.silence, or when the peer port is closed
-	t.forgetDial(target, d)
-	if d.err != nil {
-		return nil, d.err
+	t.mu.Lock()
+	d := t.dials[target]
+	if d == nil || !d.fresh() {
+		t.mu.Unlock()
+		t.dialStream(target)
+		return nil, raft.ErrPipelineReplicationNotSupported // for now
 	}
+	delete(t.dials, target) // no other stream may use the connection
+	t.mu.Unlock()
 	s := &stream{
-		t: t, to: id, addr: target, conn: d.conn, answers: make(chan raft.AppendFuture),
+		t: t, to: id, conn: d.conn, answers: make(chan raft.AppendFuture),
 		room: newSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: newTurn(),
 	}
 	from := t.header().Addr
@@ -155,8 +162,9 @@ func (t *transport) stream(id raft.ServerID) *stream {
 }
 
 // AppendEntries implements raft.AppendPipeline. If the message has no entries, and the follower
-// has accepted all messages before it, the newest of which told it the same, nothing is sent, and
-// there is no future. Raft does not look at that: it takes the futures from Consumer.
+// has accepted all messages that it answers, the newest of which told it the same, nothing is sent, and
+// there is no future. (So 50 to 100 ms after the last write Raft's message confirms what committed
+// has said without an answer.) Raft does not look at that: it takes the futures from Consumer.
 //
 // Invariant: a message that is left out would change nothing, on either side. A stream
 // serves one leader in one term, so the leader's log only grows, and one run of one
@@ -196,10 +204,12 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < tellAgain {
 		s.mu.Unlock()
 		s.turn.give()
+		s.tell()
 		return nil, s.err()
 	}
 	call := &entryCall{now, q, r}
-	s.term, s.told, s.toldAt, s.sent = q.Term, tells, now, append(s.sent, call)
+	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
+	s.conn.moves() // before unasked: nothing was late so far
 	s.conn.unasked.Store(false)
 	s.mu.Unlock()
 	s.write(appendEntries(s.out, q))
@@ -230,10 +240,10 @@ func (s *stream) write(message []byte) {
 	}
 }
 
-// commit has the follower told that the log is committed up to index, an entry of entryTerm, by
+// committed has the follower told that the log is committed up to index, an entry of entryTerm, by
 // the next message with entries or by one of its own. It reports whether that is so: it is not if
 // the stream is closed or of another term.
-func (s *stream) commit(term, index, entryTerm uint64) bool {
+func (s *stream) committed(term, index, entryTerm uint64) bool {
 	s.mu.Lock()
 	ok := s.term == term && !s.isGone()
 	if ok && index > s.known {
@@ -246,15 +256,15 @@ func (s *stream) commit(term, index, entryTerm uint64) bool {
 	return ok
 }
 
-// tell sends what commit has noted. If the entry has not been sent yet, that will say it. If another
-// goroutine is sending, that calls tell afterwards.
+// tell sends what committed has noted. If the entry has not been sent yet, that will say it. Whoever has
+// the turn calls tell afterwards.
 func (s *stream) tell() {
 	for s.owes() && s.turn.tryTake() {
 		s.mu.Lock()
 		index, term := s.known, s.knownTerm
 		owes := s.owesLocked()
 		if owes {
-			s.told.commit, s.toldAt = index, time.Now()
+			s.commit = index
 		}
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
@@ -272,7 +282,7 @@ func (s *stream) owes() bool {
 }
 
 func (s *stream) owesLocked() bool {
-	return s.told.commit < s.known && s.known <= s.told.end && !s.isGone()
+	return s.commit < s.known && s.known <= s.told.end && !s.isGone()
 }
 
 // Consumer implements raft.AppendPipeline.
@@ -319,14 +329,9 @@ func (s *stream) err() error {
 // refusal: Raft takes no others after one, and is unblocked if it is sending.
 func (s *stream) read() {
 	defer s.end() // unblocks Raft if it is sending
-	for answered := false; ; answered = true {
-		var r raft.AppendEntriesResponse
-		err := readAnswer(s.conn, &r)
-		if errors.Is(err, io.EOF) && !answered {
-			s.t.mu.Lock()
-			s.t.refused[s.addr] = time.Now()
-			s.t.mu.Unlock()
-		}
+	for {
+		var r raft.AppendEntriesResponse // no success if the connection has failed
+		readAnswer(s.conn, &r)
 		s.mu.Lock()
 		var call *entryCall
 		if len(s.sent) > 0 {
@@ -360,7 +365,7 @@ func (t *transport) takeStream(nc net.Conn) {
 	c := t.newConn(nc, "")
 	a := &followerEnd{
 		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
-		commits: make(chan raft.RPC, 1), over: make(chan struct{}),
+		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),
 	}
 	var answering sync.WaitGroup
 	answering.Go(a.answer)
@@ -368,7 +373,6 @@ func (t *transport) takeStream(nc net.Conn) {
 		t.peers.log.Info("the connection for entries ends", "peer", nc.(guest).from, "error", err)
 	}
 	close(a.over)
-	c.Close()
 	answering.Wait()
 }
 
@@ -379,7 +383,8 @@ type followerEnd struct {
 	answers chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
 	owed    chan struct{}         // holds one for each message that is not answered
 	commits chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
-	over    chan struct{}         // closed when the connection ends
+	over    chan struct{}         // closed by takeStream when read has ended
+	mute    chan struct{}         // closed when answer has ended
 }
 
 // mostOwed is how many messages of a stream may be unanswered. A leader sends fewer.
@@ -409,6 +414,8 @@ func (f *followerEnd) read(from uint64) error {
 			select {
 			case f.owed <- struct{}{}:
 				f.conn.owed.Add(1)
+			case <-f.mute:
+				return net.ErrClosed
 			case <-f.t.peers.ctx.Done():
 				return net.ErrClosed
 			}
@@ -428,8 +435,10 @@ func (f *followerEnd) read(from uint64) error {
 	}
 }
 
-// answer sends Raft's answers, and what read leaves to it, until the connection ends.
+// answer sends Raft's answers, and hands to Raft what read leaves to it, until the connection ends.
 func (f *followerEnd) answer() {
+	defer close(f.mute)
+	defer f.conn.Close()
 	var (
 		out  []byte
 		next raft.RPC
@@ -446,12 +455,10 @@ func (f *followerEnd) answer() {
 		case r := <-f.answers:
 			resp, ok := r.Response.(*raft.AppendEntriesResponse)
 			if r.Error != nil || !ok {
-				f.conn.Close()
 				return
 			}
 			out = appendAnswer(out[:0], resp)
 			if _, err := f.conn.Write(out); err != nil {
-				f.conn.Close()
 				return
 			}
 			<-f.owed

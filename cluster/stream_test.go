@@ -45,6 +45,22 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 	return o
 }
 
+// streamOf opens a stream from a leader to the member 2 at follower:1.
+func streamOf(t *testing.T, leader openedTransport) *stream {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
+		if err == nil {
+			return p.(*stream)
+		}
+		if err != raft.ErrPipelineReplicationNotSupported {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("no stream")
+	return nil
+}
+
 type openedTransport struct {
 	*transport
 	contacts *contacts
@@ -74,10 +90,7 @@ func TestStreamRefused(t *testing.T) {
 				}
 			}
 		}()
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := streamOf(t, leader)
 		sent := make(chan error, 1)
 		go func() {
 			for {
@@ -122,10 +135,7 @@ func TestStreamRepeatsLittle(t *testing.T) {
 				}
 			}
 		}()
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := streamOf(t, leader)
 		go func() { // Raft, which takes the answers
 			for {
 				select {
@@ -383,10 +393,7 @@ func streamTo(t *testing.T, answer func(q *raft.AppendEntriesRequest) raft.Appen
 				}
 			}
 		}()
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := streamOf(t, leader)
 		go func() { // Raft, which takes the answers
 			for {
 				select {
@@ -396,7 +403,7 @@ func streamTo(t *testing.T, answer func(q *raft.AppendEntriesRequest) raft.Appen
 				}
 			}
 		}()
-		f(leader, follower, p.(*stream))
+		f(leader, follower, p)
 		p.Close()
 		close(stop)
 		closeTransport(leader)
@@ -431,7 +438,7 @@ func TestStreamCommits(t *testing.T) {
 		}
 		commit := func(term, index uint64, want bool) {
 			t.Helper()
-			if s.commit(term, index, 1) != want {
+			if s.committed(term, index, 1) != want {
 				t.Errorf("term %d, index %d: not %v", term, index, want)
 			}
 		}
@@ -481,7 +488,7 @@ func TestToldWhileBusy(t *testing.T) {
 			t.Fatal(err)
 		}
 		for index := range uint64(9) {
-			s.commit(1, index+1, 1)
+			s.committed(1, index+1, 1)
 			synctest.Wait()
 			if told := follower.raft.told.index.Load(); told != index+1 {
 				t.Errorf("it knows of %d, want %d", told, index+1)
@@ -499,43 +506,58 @@ func TestToldWhileBusy(t *testing.T) {
 	})
 }
 
-// TestStreamOfEarlierVersion: a server that knows no streams gets single messages, and is
-// asked again later.
+// TestStreamOfEarlierVersion: a server that knows no streams is asked for one only every
+// streamless, and Raft sends it single messages.
 func TestStreamOfEarlierVersion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
 		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
 		takes := follower.peers.serve[kindStream]
+		asked := 0
 		delete(follower.peers.serve, kindStream)
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.AppendEntries(entryAt(1, 0), new(raft.AppendEntriesResponse))
-		if f := <-p.Consumer(); f.Response().Success {
-			t.Error("it was accepted")
-		}
-		p.Close()
-		for range 3 {
+		for range 30 {
 			if _, err := leader.transport.AppendEntriesPipeline("2", "follower:1"); err != raft.ErrPipelineReplicationNotSupported {
 				t.Error(err)
 			}
-			time.Sleep(streamless/3 - time.Millisecond)
+			leader.mu.Lock()
+			if d := leader.dials["follower:1"]; d.ended.IsZero() {
+				asked++
+			}
+			leader.mu.Unlock()
+			time.Sleep(streamless / 10)
+		}
+		if asked != 3 {
+			t.Errorf("it was asked %d times, want 3", asked)
 		}
 		follower.peers.serve[kindStream] = takes
-		time.Sleep(time.Second)
-		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil {
-			t.Fatal(err)
+		began := time.Now()
+		streamOf(t, leader).Close()
+		if took := time.Since(began); took > streamless+time.Second {
+			t.Errorf("it gets a stream after %v", took)
 		}
-		go func() {
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
+
+// TestStreamAnswers: an answer counts for the oldest message that has none yet.
+func TestStreamAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+		s := streamOf(t, leader)
+		for i := range uint64(2) { // the second waits for an answer
+			go s.AppendEntries(entryAt(5+i, 0), new(raft.AppendEntriesResponse))
+			synctest.Wait()
+		}
+		for i := range uint64(2) {
 			rpc := <-follower.transport.Consumer()
 			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
-		}()
-		p.AppendEntries(entryAt(1, 0), new(raft.AppendEntriesResponse))
-		if f := <-p.Consumer(); !f.Response().Success {
-			t.Error("it was not accepted")
+			if f := <-s.Consumer(); f.Request().PrevLogEntry != 4+i || leader.raft.log.acks.upTo["2"] != 5+i {
+				t.Errorf("the answer to entry %d counts for that after %d, and members have entries up to %v", 5+i, f.Request().PrevLogEntry, leader.raft.log.acks.upTo)
+			}
 		}
-		p.Close()
+		s.Close()
 		closeTransport(leader)
 		closeTransport(follower)
 	})

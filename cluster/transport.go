@@ -40,8 +40,7 @@ type transport struct {
 	away    map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
 	waiting map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 	streams map[raft.ServerID]*stream
-	dials   map[raft.ServerAddress]*dialing  // see dialStream
-	refused map[raft.ServerAddress]time.Time // when a stream was; see streamless
+	dials   map[raft.ServerAddress]*dialing // see dialStream
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -62,7 +61,7 @@ func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func(
 	return &transport{
 		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed, lives: lives,
 		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
-		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, refused: map[raft.ServerAddress]time.Time{},
+		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{},
 	}
 }
 

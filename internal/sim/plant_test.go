@@ -195,6 +195,11 @@ var plants = []plant{
 	{"a follower acknowledges an entry before its disk has it", []edit{
 		{"cluster/asynclog.go", "!a.off && a.raft.State() == raft.Leader && a.postpone", "!a.off && a.postpone"},
 	}, lossChecks},
+	// What goes over a stream.
+	{"a message says that more is committed than a follower has accepted", []edit{
+		{"cluster/stream.go", "max(q.LeaderCommitIndex, min(s.known, end))", "max(q.LeaderCommitIndex, s.known)"},
+		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
+	}, lossChecks},
 }
 
 // lossChecks may find that something acknowledged was lost.

@@ -1,0 +1,274 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// slowDials is a network whose new connections take long; those that exist work.
+type slowDials struct {
+	Network
+	takes *atomic.Int64
+}
+
+func (s slowDials) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if d := time.Duration(s.takes.Load()); d > 0 {
+		late := time.NewTimer(d)
+		defer late.Stop()
+		select {
+		case <-late.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return s.Network.Dial(ctx, addr)
+}
+
+// TestStreamsShareNothing: two goroutines of Raft open a stream to the same member at once, since it was removed
+// and added again, or a new term has begun. Each stream has a connection of its own: an answer on one would
+// count for a message on the other.
+func TestStreamsShareNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		var takes atomic.Int64
+		takes.Store(int64(500 * time.Millisecond))
+		leader, follower := openTransportOn(t, slowDials{network.Host("leader"), &takes}, "leader"), openTransport(t, network, "follower")
+		var streams [2]*stream
+		var opening sync.WaitGroup
+		for i := range streams {
+			opening.Go(func() { streams[i] = streamOf(t, leader) })
+		}
+		opening.Wait()
+		if streams[0].conn == streams[1].conn {
+			t.Error("two streams share a connection")
+		}
+		for _, s := range streams {
+			s.Close()
+		}
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
+
+// TestCommitLost: a connection for entries dies silently between the answer to an entry and the message that it is
+// committed. The follower is reachable otherwise, and learns that in about an election timeout.
+func TestCommitLost(t *testing.T) {
+	for _, timeout := range []time.Duration{2 * time.Second, 500 * time.Millisecond} {
+		t.Run(timeout.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newWires()
+				members, lead := n.open(t, 3, func(c *Config) { c.ElectionTimeout = timeout })
+				leader, f := members[lead], members[(lead+1)%3]
+				time.Sleep(10 * time.Second)
+				n.SetDelay(func(from, to string) time.Duration {
+					if from == hostOf(members[(lead+2)%3]) {
+						return 5 * time.Millisecond // so the entry is committed when f has answered already
+					}
+					return time.Millisecond
+				})
+				time.Sleep(2 * time.Second)
+				has := func(id int64) (yes bool) {
+					f.replica.View(func(v *fsm.View) { yes = v.Sessions().Get(id) != nil })
+					return yes
+				}
+				var once sync.Once
+				came := func(w *wire) { // the connection dies silently when the answer to the entry has come
+					if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && w.kind == kindStream {
+						once.Do(func() { n.forget(func(x *wire) bool { return x == w }) })
+					}
+				}
+				w := make(result, 1)
+				leader.Propose(fsm.OpenSession(4242, 4242, 1<<30, session.Password{}), w, nil)
+				n.came.Store(&came)
+				if err := <-w; err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				until(t, "the write at the follower", func() bool { return has(4242) })
+				if took := time.Since(began); took > timeout*5/4+300*time.Millisecond {
+					t.Errorf("the follower, which hears the leader's heartbeats, learns after %v that the entry is committed", took)
+				}
+				n.came.Store(nil)
+			})
+		})
+	}
+}
+
+// TestNoNewConnections: one member is down, and a firewall lets no new connections through to the other; those
+// that exist work. The connection for entries is lost. The other member is reachable, so writes go on.
+func TestNoNewConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newWires()
+		var slow atomic.Int64
+		members, lead := n.open(t, 3, func(c *Config) { c.Network = slowDials{c.Network, &slow} })
+		leader, f := members[lead], members[(lead+1)%3]
+		members[(lead+2)%3].Kill()
+		time.Sleep(10 * time.Second)
+		write := func() time.Duration {
+			began := time.Now()
+			w := make(result, 1)
+			leader.Propose(someWrite(), w, nil)
+			if err := <-w; err != nil {
+				t.Fatal(err)
+			}
+			return time.Since(began)
+		}
+		write()
+		slow.Store(int64(time.Hour))
+		n.mu.Lock()
+		var lost []*wire
+		for w := range n.ends {
+			if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && w.kind == kindStream {
+				lost = append(lost, w)
+			}
+		}
+		n.mu.Unlock()
+		if len(lost) == 0 {
+			t.Fatal("no stream")
+		}
+		for _, w := range lost {
+			w.Close()
+		}
+		var worst time.Duration
+		for range 20 {
+			worst = max(worst, write())
+			time.Sleep(150 * time.Millisecond)
+		}
+		if worst > 200*time.Millisecond {
+			t.Errorf("a write takes up to %v", worst)
+		}
+	})
+}
+
+// TestLookAtBegin: a stream has been idle for somewhat less than tellAgain, with an election timeout of 200 ms,
+// when a long entry is sent. If watchConns looks while the entry is encoded, the follower does not count as silent.
+func TestLookAtBegin(t *testing.T) {
+	network := memnet.New()
+	leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+	stop := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case rpc := <-follower.transport.Consumer():
+				rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+			case <-stop:
+				return
+			}
+		}
+	}()
+	s := streamOf(t, leader)
+	answered := make(chan struct{}, 10)
+	go func() {
+		for {
+			select {
+			case <-s.Consumer():
+				answered <- struct{}{}
+			case <-stop:
+				return
+			}
+		}
+	}()
+	q := entryAt(5, 0)
+	q.Entries[0].Data = make([]byte, 1<<20)
+	for i := range 300 {
+		q := *q
+		s.conn.quiet.Store(8 - 1) // as after eight looks, each after 50 ms, in which nothing had to be sent
+		for !s.conn.reading.Load() {
+			runtime.Gosched()
+		}
+		s.conn.quiet.Store(8 - 1)
+		looked := make(chan bool)
+		go func() {
+			began := time.Now()
+			for time.Since(began) < time.Duration(i%50)*10*time.Microsecond {
+			}
+			looked <- s.conn.look()
+		}()
+		if _, err := s.AppendEntries(&q, new(raft.AppendEntriesResponse)); err != nil {
+			t.Error(err)
+			break
+		}
+		if <-looked {
+			t.Errorf("in round %d, the first look since the message was begun takes the follower for dead", i)
+			break
+		}
+		<-answered
+	}
+	s.Close()
+	close(stop)
+	closeTransport(leader)
+	closeTransport(follower)
+}
+
+// TestNobodyReadsAnswers: a caller sends messages, reads no answers, and hangs up. Nothing is left of it.
+func TestNobodyReadsAnswers(t *testing.T) {
+	streamTo(t, success, func(leader, follower openedTransport, s *stream) {
+		takes := follower.peers.serve[kindStream]
+		var open atomic.Int32
+		follower.peers.serve[kindStream] = func(c net.Conn) {
+			open.Add(1)
+			takes(c)
+			open.Add(-1)
+		}
+		for range 10 {
+			c, err := leader.peers.dial(leader.peers.ctx, "follower:1", kindStream, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, err = io.WriteString(c, "\x00\x01a")
+			message := appendEntries(nil, &raft.AppendEntriesRequest{Term: 1})
+			for err == nil {
+				_, err = c.Write(message)
+			}
+			c.Close()
+		}
+		time.Sleep(10 * time.Minute)
+		if n := open.Load(); n > 0 {
+			t.Errorf("%d connections are still handled ten minutes after they were closed", n)
+		}
+	})
+}
+
+// TestRestartBeforeStream: a follower restarts between Raft's single message and the next. It knows streams, and
+// gets one.
+func TestRestartBeforeStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+		leader.dialStream("follower:1") // beside a single message
+		time.Sleep(10 * time.Millisecond)
+		closeTransport(follower)
+		time.Sleep(time.Second)
+		follower = openTransport(t, network, "follower")
+		opened := false
+		for began := time.Now(); time.Since(began) < 3*time.Second && !opened; time.Sleep(100 * time.Millisecond) {
+			leader.dialStream("follower:1") // again
+			s, err := leader.openStream("2", "follower:1")
+			if err != nil {
+				continue
+			}
+			synctest.Wait()
+			opened = !s.isGone()
+			s.Close()
+		}
+		if !opened {
+			t.Error("no stream in three seconds")
+		}
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
