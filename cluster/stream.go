@@ -45,6 +45,7 @@ type stream struct {
 	told      knowledge    // by the newest message that is answered
 	toldAt    time.Time    // when that was sent
 	commit    uint64       // the highest that any message has told
+	tells     uint64       // how many messages were sent that are not answered
 	known     uint64       // the log is committed up to this index
 	knownTerm uint64       // of the entry there
 }
@@ -61,6 +62,7 @@ type entryCall struct {
 	start time.Time
 	q     *raft.AppendEntriesRequest
 	r     *raft.AppendEntriesResponse
+	tells uint64 // stream.tells when it was sent
 }
 
 func (c *entryCall) Error() error                          { return nil }
@@ -207,12 +209,12 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		s.tell()
 		return nil, s.err()
 	}
-	call := &entryCall{now, q, r}
+	call := &entryCall{now, q, r, s.tells}
 	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
 	s.conn.moves() // before unasked: nothing was late so far
 	s.conn.unasked.Store(false)
 	s.mu.Unlock()
-	s.write(appendEntries(s.out, q))
+	s.write(appendEntries(s.out, q), s.conn.ask)
 	s.turn.give()
 	s.tell()
 	for {
@@ -230,9 +232,9 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	}
 }
 
-// write sends a message. The caller has the turn.
-func (s *stream) write(message []byte) {
-	if _, err := s.conn.Write(message); err != nil {
+// write sends a message in the given way. The caller has the turn.
+func (s *stream) write(message []byte, by func([]byte) error) {
+	if by(message) != nil {
 		s.end()
 	}
 	if s.out = message[:0]; cap(s.out) > oneWrite {
@@ -265,11 +267,12 @@ func (s *stream) tell() {
 		owes := s.owesLocked()
 		if owes {
 			s.commit = index
+			s.tells++
 		}
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
 		if owes {
-			s.write(appendCommit(s.out, q))
+			s.write(appendCommit(s.out, q), s.conn.tell)
 		}
 		s.turn.give()
 	}
@@ -338,6 +341,9 @@ func (s *stream) read() {
 			call = s.sent[0]
 			s.sent = s.sent[1:]
 			s.conn.unasked.Store(len(s.sent) == 0)
+			if r.Success && call.tells == s.tells { // all that was told before it has arrived
+				s.conn.unsure.Store(false)
+			}
 		}
 		s.mu.Unlock()
 		if call == nil { // the follower has closed the connection, or answers what was not asked
@@ -547,6 +553,9 @@ func readAppend(r *bufio.Reader) (q *raft.AppendEntriesRequest, asks bool, err e
 		b, err := peek(r, 8+1+8+4+4)
 		if err != nil {
 			return nil, false, err
+		}
+		if raft.LogType(b[8]) > raft.LogConfiguration {
+			return nil, false, fmt.Errorf("cluster: entry of type %d", b[8])
 		}
 		l := &raft.Log{Index: q.PrevLogEntry + i + 1, Term: binary.BigEndian.Uint64(b), Type: raft.LogType(b[8])}
 		if at := binary.BigEndian.Uint64(b[9:]); at != 0 {

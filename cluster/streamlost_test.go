@@ -86,7 +86,7 @@ func TestCommitLost(t *testing.T) {
 				}
 				var once sync.Once
 				came := func(w *wire) { // the connection dies silently when the answer to the entry has come
-					if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && w.kind == kindStream {
+					if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && kindOf(w) == kindStream {
 						once.Do(func() { n.forget(func(x *wire) bool { return x == w }) })
 					}
 				}
@@ -131,7 +131,7 @@ func TestNoNewConnections(t *testing.T) {
 		n.mu.Lock()
 		var lost []*wire
 		for w := range n.ends {
-			if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && w.kind == kindStream {
+			if w.dialed && w.from == hostOf(leader) && w.to == hostOf(f) && kindOf(w) == kindStream {
 				lost = append(lost, w)
 			}
 		}
@@ -271,4 +271,200 @@ func TestRestartBeforeStream(t *testing.T) {
 		closeTransport(leader)
 		closeTransport(follower)
 	})
+}
+
+// TestShortCutOfStream: the network is cut for 1.5 s, just when a write is acknowledged, so all that is on the way in the
+// stream is what is committed. One other member is down. When the network is whole again, a write
+// does not wait until TCP sends that again.
+func TestShortCutOfStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newWires()
+		members, lead := n.open(t, 3, nil)
+		leader, f := members[lead], members[(lead+1)%3]
+		time.Sleep(10 * time.Second)
+		n.SetDelay(func(from, to string) time.Duration { return 500 * time.Microsecond })
+		members[(lead+2)%3].Kill()
+		time.Sleep(2 * time.Second)
+		cut := func(cut bool) {
+			n.Cut(hostOf(leader), hostOf(f), cut)
+			n.Cut(hostOf(f), hostOf(leader), cut)
+		}
+		w := make(result, 1)
+		leader.Propose(fsm.OpenSession(4242, 4242, 1<<30, session.Password{}), cutWhenDone{w, func() { cut(true) }}, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		cut(false)
+		began := time.Now()
+		time.Sleep(300 * time.Millisecond)
+		f.replica.View(func(v *fsm.View) {
+			if v.Sessions().Get(4242) == nil {
+				t.Error("the follower does not know of the write before the cut")
+			}
+		})
+		leader.Propose(someWrite(), w, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began) - 300*time.Millisecond
+		if took > 100*time.Millisecond {
+			t.Errorf("a write after the cut takes %v", took)
+		}
+	})
+}
+
+// TestCommitsHideNoSilence: a follower that is silent while an answer is awaited is noticed in about an election
+// timeout, also if what is committed advances meanwhile.
+func TestCommitsHideNoSilence(t *testing.T) {
+	streamTo(t, success, func(leader, follower openedTransport, s *stream) {
+		// A new stream, whose follower answers the greeting and hangs.
+		s.Close()
+		synctest.Wait()
+		takes := follower.peers.serve[kindStream]
+		stop := make(chan struct{})
+		follower.peers.serve[kindStream] = func(c net.Conn) { <-stop; c.Close() }
+		s = streamOf(t, leader)
+		q := entryAt(2, 1)
+		for i := range uint64(9) {
+			q.Entries = append(q.Entries, &raft.Log{Index: 3 + i, Term: 1})
+		}
+		s.AppendEntries(q, new(raft.AppendEntriesResponse))
+		began := time.Now()
+		for index := uint64(2); !s.isGone() && index < 10; index++ {
+			time.Sleep(1900 * time.Millisecond)
+			s.committed(1, index, 1)
+		}
+		if took := time.Since(began); took > 2*leader.silence {
+			t.Errorf("it is noticed after %v: %v", took, s.isGone())
+		}
+		s.Close()
+		close(stop)
+		follower.peers.serve[kindStream] = takes
+	})
+}
+
+// TestHangUps: callers send an entry each and hang up, while Raft is stuck. Few are held.
+func TestHangUps(t *testing.T) {
+	var busy chan struct{}
+	streamTo(t, func(q *raft.AppendEntriesRequest) raft.AppendEntriesResponse {
+		<-busy
+		return raft.AppendEntriesResponse{Success: true}
+	}, func(leader, follower openedTransport, s *stream) {
+		busy = make(chan struct{})
+		synctest.Wait()
+		takes := follower.peers.serve[kindStream]
+		var open atomic.Int32
+		follower.peers.serve[kindStream] = func(c net.Conn) {
+			open.Add(1)
+			takes(c)
+			open.Add(-1)
+		}
+		for i := range 200 {
+			c, err := leader.peers.dial(leader.peers.ctx, "follower:1", kindStream, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := []byte("\x00\x01a")
+			if i%2 == 0 {
+				b = appendEntries(b, entryAt(uint64(i+1), 0))
+			} else {
+				b = appendEntries(b, &raft.AppendEntriesRequest{Term: 1})
+			}
+			b = appendCommit(b, &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1})
+			c.Write(b)
+			time.Sleep(time.Millisecond)
+			c.Close()
+		}
+		time.Sleep(time.Minute)
+		if n := open.Load(); n > mostWaiting+2 {
+			t.Errorf("%d connections are still handled", n)
+		}
+		close(busy)
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if n := open.Load(); n > 0 {
+			t.Errorf("%d connections are still handled at the end", n)
+		}
+	})
+}
+
+// TestKillWhileConnecting: a member ends while a connection for a stream is being made.
+func TestKillWhileConnecting(t *testing.T) {
+	for i := range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			n := newWires()
+			var slow atomic.Int64
+			members, lead := n.open(t, 3, func(c *Config) { c.Network = slowDials{c.Network, &slow} })
+			leader := members[lead]
+			time.Sleep(time.Second)
+			slow.Store(int64(400 * time.Millisecond))
+			n.mu.Lock()
+			var lost []*wire
+			for w := range n.ends {
+				if kindOf(w) == kindStream && w.dialed && w.from == hostOf(leader) {
+					lost = append(lost, w)
+				}
+			}
+			n.mu.Unlock()
+			for _, w := range lost {
+				w.Close()
+			}
+			leader.Propose(someWrite(), make(result, 1), nil)
+			time.Sleep(time.Duration(i) * 50 * time.Millisecond)
+			began := time.Now()
+			leader.Kill()
+			if took := time.Since(began); took > time.Second {
+				t.Error(took)
+			}
+		})
+	}
+}
+
+// TestStreamsEnd: the leader's streams end again and again while writes go on; no goroutine or connection is left, and
+// all members have the same log.
+func TestStreamsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newWires()
+		members, lead := n.open(t, 3, nil)
+		leader := members[lead]
+		n.SetDelay(func(string, string) time.Duration { return 300 * time.Microsecond })
+		time.Sleep(5 * time.Second)
+		ends := func() int { n.mu.Lock(); defer n.mu.Unlock(); return len(n.ends) }
+		before := ends()
+		for i := range 3000 {
+			w := make(result, 1)
+			leader.Propose(someWrite(), w, nil)
+			time.Sleep(time.Duration(i%11) * 100 * time.Microsecond)
+			n.mu.Lock()
+			var lost []*wire
+			for w := range n.ends {
+				if kindOf(w) == kindStream && w.dialed && w.from == hostOf(leader) && (i%7 > 0 || w.to == hostOf(members[(lead+1)%3])) {
+					lost = append(lost, w)
+				}
+			}
+			n.mu.Unlock()
+			for _, w := range lost {
+				w.Close()
+			}
+			if err := <-w; err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		if e := ends(); e > before+8 {
+			t.Errorf("%d connections, before %d", e, before)
+		}
+		for _, m := range members {
+			if m.commits.applied() != leader.commits.applied() {
+				t.Error(m.commits.applied(), leader.commits.applied())
+			}
+		}
+	})
+}
+
+func kindOf(w *wire) byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kind
 }
