@@ -36,7 +36,6 @@ type raftConn struct {
 	writing atomic.Bool
 	begun   atomic.Bool  // if answers: bytes of a message have come since the last answer
 	came    atomic.Bool  // if answers: bytes have come since the last sign
-	unsure  atomic.Bool  // a message that needs no answer may not have arrived
 	owed    atomic.Int32 // if answers: messages of a stream that have come and are not answered
 	late    atomic.Bool  // closed because the other side was silent
 
@@ -158,7 +157,6 @@ func (c *raftConn) tell(p []byte) error {
 	if c.unasked.Load() {
 		c.moves()
 	}
-	c.unsure.Store(true)
 	c.writing.Store(true)
 	defer c.writing.Store(false)
 	_, err := c.Conn.Write(p)
@@ -279,7 +277,7 @@ func (t *transport) watch(addr string) {
 	}
 }
 
-// redial closes the connections to an address on which this side waits, or has sent what may not have arrived, after a heartbeat has been
+// redial closes the connections to an address on which this side waits, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
 // before it sends what was lost. It spares a long message if something has moved since the last
 // call of watch, before that heartbeat was sent. In a stream, that says nothing: bytes that are
@@ -288,7 +286,7 @@ func (t *transport) redial(addr string) {
 	t.conns.mu.Lock()
 	defer t.conns.mu.Unlock()
 	for c := range t.conns.open {
-		if c.to == addr && (c.waits() || c.unsure.Load()) && (c.still.Load() || c.piped.Load()) {
+		if c.to == addr && c.waits() && (c.still.Load() || c.piped.Load()) {
 			c.late.Store(true)
 			t.wg.Go(func() { c.Close() }) // as in watchConns
 		}

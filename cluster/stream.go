@@ -45,7 +45,6 @@ type stream struct {
 	told      knowledge    // by the newest message that is answered
 	toldAt    time.Time    // when that was sent
 	commit    uint64       // the highest that any message has told
-	tells     uint64       // how many messages were sent that are not answered
 	known     uint64       // the log is committed up to this index
 	knownTerm uint64       // of the entry there
 }
@@ -62,7 +61,6 @@ type entryCall struct {
 	start time.Time
 	q     *raft.AppendEntriesRequest
 	r     *raft.AppendEntriesResponse
-	tells uint64 // stream.tells when it was sent
 }
 
 func (c *entryCall) Error() error                          { return nil }
@@ -209,7 +207,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		s.tell()
 		return nil, s.err()
 	}
-	call := &entryCall{now, q, r, s.tells}
+	call := &entryCall{now, q, r}
 	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
 	s.conn.moves() // before unasked: nothing was late so far
 	s.conn.unasked.Store(false)
@@ -267,7 +265,6 @@ func (s *stream) tell() {
 		owes := s.owesLocked()
 		if owes {
 			s.commit = index
-			s.tells++
 		}
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
@@ -341,9 +338,6 @@ func (s *stream) read() {
 			call = s.sent[0]
 			s.sent = s.sent[1:]
 			s.conn.unasked.Store(len(s.sent) == 0)
-			if r.Success && call.tells == s.tells { // all that was told before it has arrived
-				s.conn.unsure.Store(false)
-			}
 		}
 		s.mu.Unlock()
 		if call == nil { // the follower has closed the connection, or answers what was not asked
