@@ -406,7 +406,7 @@ func TestForgottenTogether(t *testing.T) {
 			time.Sleep(10*time.Second + time.Duration(i)*100*time.Millisecond)
 			a, b := hostOf(members[lead]), hostOf(m)
 			net.forget(func(w *wire) bool {
-				return (w.kind == kindForward || w.kind == kindRaft) && (w.from == a && w.to == b || w.from == b && w.to == a)
+				return (w.kind == kindForward || w.kind == kindRaft || w.kind == kindStream) && (w.from == a && w.to == b || w.from == b && w.to == a)
 			})
 			began, done := time.Now(), make(result, 1)
 			m.Propose(someWrite(), done, nil)
@@ -470,7 +470,7 @@ func TestForgottenWhileReplicating(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			from, to := hostOf(leader), hostOf(m)
 			net.forget(func(w *wire) bool {
-				return w.kind == kindRaft && (w.from == from && w.to == to || w.from == to && w.to == from)
+				return (w.kind == kindRaft || w.kind == kindStream) && (w.from == from && w.to == to || w.from == to && w.to == from)
 			})
 			began, done := time.Now(), make(result, 1)
 			leader.Propose(someWrite(), done, nil)

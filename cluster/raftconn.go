@@ -277,17 +277,18 @@ func (t *transport) watch(addr string) {
 	}
 }
 
-// redial closes the connections to an address on which this side waits, after a heartbeat has been
+// redial closes the connections to an address, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
-// before it sends what was lost. It spares a long message if something has moved since the last
+// before it sends what was lost, and a firewall may have forgotten an unused connection as well.
+// It spares a long message if something has moved since the last
 // call of watch, before that heartbeat was sent. In a stream, that says nothing: bytes that are
 // written go to TCP's buffer, and answers to earlier messages may come late.
 func (t *transport) redial(addr string) {
 	t.conns.mu.Lock()
 	defer t.conns.mu.Unlock()
 	for c := range t.conns.open {
-		if c.to == addr && c.waits() && (c.still.Load() || c.piped.Load()) {
-			c.late.Store(true)
+		if waits := c.waits(); c.to == addr && (!waits || c.still.Load() || c.piped.Load()) {
+			c.late.Store(waits)
 			t.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}

@@ -2,9 +2,11 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -467,4 +469,69 @@ func kindOf(w *wire) byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.kind
+}
+
+// TestForgottenAgain: a firewall forgets all connections between the leader and a follower, which is connected
+// all the time, again and again. The follower keeps its clients.
+func TestForgottenAgain(t *testing.T) {
+	for _, times := range []int{3, 20} {
+		for _, gap := range []time.Duration{700, 1200, 1700, 2200} {
+			t.Run(fmt.Sprint("times ", times, " gap ", int(gap)), func(t *testing.T) {
+				var worst time.Duration
+				stops := 0
+				for k := range 12 {
+					synctest.Test(t, func(t *testing.T) {
+						f := newFleet(t, 3)
+						f.opened(2 * time.Second)
+						f.net.SetDelay(func(from, to string) time.Duration { return time.Duration(k%4) * 3 * time.Millisecond })
+						time.Sleep(20 * time.Second)
+						lead := leadOf(t, f)
+						l, m := f.running[lead], f.running[(lead+1)%3]
+						stop, done := make(chan struct{}), make(chan struct{})
+						go func() {
+							defer close(done)
+							for {
+								select {
+								case <-stop:
+									return
+								case <-time.After(50 * time.Millisecond):
+								}
+								w := make(result, 1)
+								l.Propose(fsm.Reap("/"+strings.Repeat("x", 100)), w, nil)
+								<-w
+							}
+						}()
+						lagging := make(chan struct{})
+						go func() {
+							defer close(lagging)
+							for last, at := uint64(0), time.Now(); ; time.Sleep(time.Millisecond) {
+								if now := m.commits.applied(); now > last {
+									last, at = now, time.Now()
+								}
+								worst = max(worst, time.Since(at))
+								select {
+								case <-stop:
+									return
+								default:
+								}
+							}
+						}()
+						time.Sleep(3*time.Second + time.Duration(k)*341*time.Millisecond)
+						for range times {
+							f.net.Forget(string(rune('a'+lead)), string(rune('a'+(lead+1)%3)), func() bool { return true })
+							time.Sleep(gap * time.Millisecond)
+						}
+						time.Sleep(15 * time.Second)
+						close(stop)
+						<-done
+						<-lagging
+						stops += f.log.count("disconnecting clients")
+					})
+				}
+				if stops > 0 || worst > 1500*time.Millisecond {
+					t.Errorf("it disconnects its clients %d times, and lags for up to %v", stops, worst)
+				}
+			})
+		}
+	}
 }
