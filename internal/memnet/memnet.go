@@ -67,6 +67,7 @@ type link struct{ from, to string }
 // state is the state of a link.
 type state struct {
 	cut  bool
+	shut bool      // no connection can be made in this direction
 	rate int       // bytes per second; 0 is unlimited
 	free time.Time // when it has sent everything that was written so far
 }
@@ -131,12 +132,21 @@ func (n *Network) Cut(from, to string, cut bool) {
 	}
 }
 
-// Heal heals all links.
+// Shut loses what would make a connection from one host to another, or ends that. Open connections
+// work, as with a firewall that has no room for new ones.
+func (n *Network) Shut(from, to string, shut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.link(link{from, to}).shut = shut
+	n.update(func(*conn) bool { return false })
+}
+
+// Heal heals all links, and lets all connections be made.
 func (n *Network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, s := range n.links {
-		s.cut = false
+		s.cut, s.shut = false, false
 	}
 	n.update(func(*conn) bool { return true })
 }
@@ -311,7 +321,7 @@ func (h Host) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		switch {
 		case n.paused[h.name]:
 			changed = n.changed
-		case !n.link(there).cut && !n.link(back).cut:
+		case !n.link(there).cut && !n.link(back).cut && !n.link(there).shut:
 		case n.atOnce:
 			changed = n.changed
 		case try == dials:

@@ -331,6 +331,30 @@ func TestForget(t *testing.T) {
 	})
 }
 
+// TestShut: no connection is made, and open ones work.
+func TestShut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := New()
+		p := connect(t, n)
+		n.Shut("a", "b", true)
+		send(t, p.a, "x")
+		expect(t, p.b, "x", 0)
+		l, err := n.Host("b").Listen("b:2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		began := time.Now()
+		if _, err := n.Host("a").Dial(t.Context(), "b:2"); !errors.Is(err, syscall.ETIMEDOUT) || time.Since(began) < time.Minute {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		n.Shut("a", "b", false)
+		fresh := connect(t, n)
+		send(t, fresh.a, "y")
+		expect(t, fresh.b, "y", 0)
+	})
+}
+
 // TestPause: a paused host neither reads nor sends, but its kernel takes what arrives.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

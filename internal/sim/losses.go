@@ -396,6 +396,28 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	s.mu.Unlock()
 }
 
+// shut loses some connections between two members, and for a while no new ones can be made. For the
+// checks that counts as a cut.
+func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
+	if a == b {
+		return
+	}
+	each := func(shut bool) {
+		s.net.Shut(a.name, b.name, shut)
+		s.net.Shut(b.name, a.name, shut)
+	}
+	each(true)
+	since := s.h.now()
+	s.forget(a, b, r)
+	time.Sleep(hold)
+	each(false)
+	s.mu.Lock()
+	s.cutLog = append(s.cutLog,
+		span{from: a.name, to: b.name, At: since, Until: s.h.now() + redialed},
+		span{from: b.name, to: a.name, At: since, Until: s.h.now() + redialed})
+	s.mu.Unlock()
+}
+
 // redialed is how long a member may use a connection over which it hears nothing.
 const redialed = 5 * time.Second
 

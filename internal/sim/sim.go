@@ -504,7 +504,7 @@ func (s *sim) cut(from, to string, by int) {
 		return
 	}
 	for i := len(s.cutLog) - 1; i >= 0; i-- {
-		if c := &s.cutLog[i]; c.from == from && c.to == to {
+		if c := &s.cutLog[i]; c.from == from && c.to == to && c.Until == 0 {
 			c.Until = s.h.now()
 			break
 		}
