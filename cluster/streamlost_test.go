@@ -474,12 +474,12 @@ func kindOf(w *wire) byte {
 // TestForgottenAgain: a firewall forgets all connections between the leader and a follower, which is connected
 // all the time, again and again. The follower keeps its clients.
 func TestForgottenAgain(t *testing.T) {
-	for _, times := range []int{3, 20} {
-		for _, gap := range []time.Duration{700, 1200, 1700, 2200} {
+	for _, times := range []int{2, 20} {
+		for _, gap := range []time.Duration{1200, 1700} {
 			t.Run(fmt.Sprint("times ", times, " gap ", int(gap)), func(t *testing.T) {
 				var worst time.Duration
 				stops := 0
-				for k := range 12 {
+				for k := range 6 {
 					synctest.Test(t, func(t *testing.T) {
 						f := newFleet(t, 3)
 						f.opened(2 * time.Second)
@@ -516,7 +516,7 @@ func TestForgottenAgain(t *testing.T) {
 								}
 							}
 						}()
-						time.Sleep(3*time.Second + time.Duration(k)*341*time.Millisecond)
+						time.Sleep(3*time.Second + time.Duration(k)*682*time.Millisecond)
 						for range times {
 							f.net.Forget(string(rune('a'+lead)), string(rune('a'+(lead+1)%3)), func() bool { return true })
 							time.Sleep(gap * time.Millisecond)
