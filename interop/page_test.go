@@ -98,6 +98,10 @@ It is reached by the HTTP/2 client of Go's standard library, which needs more of
 machine's processors than the raw client for ZooKeeper's protocol. It reads from the member
 itself, as ZooKeeper does.
 
+The program is compiled with a profile of three servers under load, `+"`cmd/lockkeeper/default.pgo`"+`,
+which go build uses by itself and `+"`make pgo`"+` makes. A program that embeds the server is compiled
+with its own profile, if it has one.
+
 What a write waits for with other disks and networks is computed in
 [decision 22](decisions/022-one-disk-on-the-way.md), and sessions by the ten thousand are in
 [scale.md](scale.md).
