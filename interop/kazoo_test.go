@@ -66,7 +66,7 @@ func TestKazooOwn(t *testing.T) {
 					cmd := clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "lockkeeper_servers",
 						"-p", "no:cacheprovider", "--quiet", "--junitxml", report)
 					cmd.Args = slices.Concat(cmd.Args, deselect, tests)
-					cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
+					cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
 					cmd.Dir = packages[0]
 					log := &tail{}
 					cmd.Stdout, cmd.Stderr = log, log
@@ -77,7 +77,11 @@ func TestKazooOwn(t *testing.T) {
 					}
 					// Its servers are in the same process group.
 					t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-					stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+					stuck := time.AfterFunc(clientDeadline, func() {
+						syscall.Kill(-cmd.Process.Pid, syscall.SIGABRT) // Python and Go print where they are
+						time.Sleep(2 * time.Second)
+						syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+					})
 					defer stuck.Stop()
 					err := cmd.Wait()
 					if err != nil {
