@@ -144,7 +144,8 @@ func TestStuckFollower(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		held := func() int {
 			stacks := make([]byte, 4<<20)
-			return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), ").handleConn(")
+			text := string(stacks[:runtime.Stack(stacks, true)])
+			return strings.Count(text, ").handleConn(") + strings.Count(text, ").takeStream(")
 		}
 		before := held()
 		release := make(chan struct{})

@@ -11,9 +11,9 @@ import (
 
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
-// follower, and every watch event on one, would wait that long. So the leader says it at once, with a
-// message of the stream ([stream.committed]): it wakes the goroutines
-// that send it before it applies the entry itself. Programs that write through one member and read
+// follower, and every watch event on one, would wait that long. So the leader tells them at once, over the
+// stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
+// the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
 // commits holds the index and term of the newest entry that is applied locally, or that is known
@@ -77,8 +77,8 @@ func (t *told) hear(q *raft.AppendEntriesRequest) {
 // await waits until what was told has been applied. It gives up after toldWait, once for each index:
 // the entry may be one of Raft's own, which nobody applies, or may be missing here.
 func (t *told) await(applied *commits, over <-chan struct{}) {
-	// The leader's message may have come before the request, and the goroutine that reads it be
-	// the next to run.
+	// The leader's message may have come before the request, while the goroutine that reads it
+	// has not run yet. This lets it run first.
 	runtime.Gosched()
 	want := t.index.Load()
 	if want <= t.missed.Load() || applied.newest.Load() >= want {

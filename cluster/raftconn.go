@@ -151,8 +151,8 @@ func (c *raftConn) ask(p []byte) error {
 	return err
 }
 
-// tell writes a short message that needs no answer. It is no sign of life of the other side: if that owes an
-// answer, it is as late as before.
+// tell writes a short message that needs no answer. Writing it does not show that the other side
+// lives: if that owes an answer, it is as late as before.
 func (c *raftConn) tell(p []byte) error {
 	if c.unasked.Load() {
 		c.moves()

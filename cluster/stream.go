@@ -21,8 +21,8 @@ import (
 //   - how far the log is committed, from the notifier, which needs no answer: the follower
 //     handles the messages in order, so it has accepted the entry or has refused one before it.
 //
-// The leader's reader is one goroutine, and the follower's goroutine hands a message to Raft
-// itself. Raft's own pipeline takes two and a half times as many goroutines and a general codec.
+// The leader's end has one goroutine, and the follower's two. docs/decisions/025 compares that with
+// Raft's own pipeline.
 //
 // Raft calls AppendEntries from one goroutine. The other methods are safe for concurrent use.
 type stream struct {
@@ -72,8 +72,8 @@ const (
 	// tellAgain is how long messages may be left out. It is limited only to find out whether
 	// the connection still works before an entry needs it.
 	tellAgain = 2 * time.Second
-	// mostUnanswered is with how many unanswered messages AppendEntries waits. While it
-	// waits, entries gather for the next message.
+	// While as many messages as mostUnanswered are unanswered, AppendEntries waits, and entries
+	// gather for the next message.
 	mostUnanswered = 2
 	// streamless is how long no stream to an address is tried, after the server there has
 	// closed a connection for one without a greeting: it may be of an earlier version, which
@@ -209,7 +209,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	}
 	call := &entryCall{now, q, r}
 	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
-	s.conn.moves() // before unasked: nothing was late so far
+	s.conn.moves() // before unasked: until now this side did not wait for the follower
 	s.conn.unasked.Store(false)
 	s.mu.Unlock()
 	s.write(appendEntries(s.out, q), s.conn.ask)
@@ -305,7 +305,7 @@ func (s *stream) end() {
 			delete(s.t.streams, s.to)
 		}
 		s.t.mu.Unlock()
-		s.t.wg.Go(func() { s.conn.Close() }) // as in watchConns; read is still among wg
+		s.t.wg.Go(func() { s.conn.Close() }) // as in watchConns; wg is not at zero yet, since read ends later
 	})
 }
 
@@ -570,7 +570,7 @@ func readAppend(r *bufio.Reader) (q *raft.AppendEntriesRequest, asks bool, err e
 	return q, true, nil
 }
 
-// peek returns the next n bytes, until the next read.
+// peek reads n bytes, and returns them without a copy. They are valid until the next read.
 func peek(r *bufio.Reader, n int) ([]byte, error) {
 	b, err := r.Peek(n)
 	if err == nil {

@@ -73,7 +73,7 @@ func closeTransport(o openedTransport) {
 	o.wg.Wait()
 }
 
-// TestStreamRefused: sending into a pipeline does not block forever when the other
+// TestStreamRefused: sending into a stream does not block forever when the other
 // side has refused an entry and answers are no longer read.
 func TestStreamRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -355,8 +355,8 @@ func TestStreamMessages(t *testing.T) {
 	}
 }
 
-// FuzzReadAppend: no bytes make a follower panic, or allocate much more than has come, and a
-// message that can be read means the same after it was sent on.
+// FuzzReadAppend: no bytes make a follower panic, and a message that can be read is written as the
+// same bytes.
 func FuzzReadAppend(f *testing.F) {
 	f.Add(appendCommit(nil, &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 2, PrevLogTerm: 3}))
 	f.Add(appendEntries(nil, &raft.AppendEntriesRequest{Term: 1, Entries: []*raft.Log{{Index: 1, Term: 1, Data: []byte("x"), AppendedAt: time.Unix(1, 1)}}}))

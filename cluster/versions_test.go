@@ -157,7 +157,7 @@ func TestNewerPeer(t *testing.T) {
 		n := memnet.New()
 		members, _ := threeMembers(t, n, &log)
 		for range 100 {
-			for _, kind := range []byte{kindRaft, kindForward, kindAdmin} {
+			for _, kind := range []byte{kindRaft, kindStream, kindForward, kindAdmin} {
 				c, err := n.Host("d").Dial(context.Background(), "a:1")
 				if err != nil {
 					t.Fatal(err)

@@ -193,6 +193,9 @@ func (p *part) slowest(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "\n|%s\n", strings.Repeat("---|", len(names)))
 	for _, row := range p.Report.Rows {
+		if row.Value(0, bench.Longest) == 0 { // not measured with this number of servers
+			continue
+		}
 		fmt.Fprintf(b, "| %s |", p.name(row))
 		for i, name := range names {
 			if name == limitName {

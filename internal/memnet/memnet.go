@@ -132,8 +132,8 @@ func (n *Network) Cut(from, to string, cut bool) {
 	}
 }
 
-// Shut loses what would make a connection from one host to another, or ends that. Open connections
-// work, as with a firewall that has no room for new ones.
+// Shut makes attempts to connect from one host to another fail, or work again. Open connections are
+// not affected, as with a firewall whose table is full.
 func (n *Network) Shut(from, to string, shut bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

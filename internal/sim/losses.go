@@ -396,8 +396,8 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	s.mu.Unlock()
 }
 
-// shut loses some connections between two members, and for a while no new ones can be made. For the
-// checks that counts as a cut.
+// shut makes some connections between two members lose everything, and for a while lets them make no
+// new ones. The checks treat that as a cut.
 func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
 	if a == b {
 		return
