@@ -245,7 +245,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			if instead, err = p.await(c, answer[:], other); instead != nil {
 				hangUp()
 				c, works = instead, false
-				p.transport.redial(s.addr)
+				p.transport.redial(s.addr, true)
 				s.beat.raise()
 				continue
 			}
@@ -266,7 +266,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		works = true
 		if p.moment().ran-asked.ran >= p.contacts.silence.Milliseconds()/4 {
-			p.transport.redial(s.addr)
+			p.transport.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
 		if newest <= term {

@@ -31,6 +31,7 @@ type raftConn struct {
 	still   atomic.Bool  // nothing has moved since transport.watch was called
 	heard   atomic.Bool  // if not answers: the other side has lived since watchConns last looked
 	piped   atomic.Bool  // messages are sent while answers are awaited
+	asked   atomic.Bool  // if not answers: something was written since the last answer was read
 	unasked atomic.Bool  // if not answers: no answer is awaited, although this side reads
 	reading atomic.Bool
 	writing atomic.Bool
@@ -86,8 +87,8 @@ func (c *raftConn) Read(p []byte) (n int, err error) {
 			c.begun.Store(true)
 			c.came.Store(true)
 		}
-	} else {
-		n, err = c.readFrame(p)
+	} else if n, err = c.readFrame(p); n > 0 {
+		c.asked.Store(false)
 	}
 	c.moves()
 	c.reading.Store(false)
@@ -116,6 +117,7 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 // Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *raftConn) Write(p []byte) (n int, err error) {
 	c.moves()
+	c.asked.Store(true)
 	c.writing.Store(true)
 	if c.reading.Load() {
 		c.piped.Store(true)
@@ -277,17 +279,22 @@ func (t *transport) watch(addr string) {
 	}
 }
 
-// redial closes the connections to an address, after a heartbeat has been
+// redial closes the connections to an address on which this side waits, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
-// before it sends what was lost, and a firewall may have forgotten an unused connection as well.
-// It spares a long message if something has moved since the last
+// before it sends what was lost. It spares a long message if something has moved since the last
 // call of watch, before that heartbeat was sent. In a stream, that says nothing: bytes that are
 // written go to TCP's buffer, and answers to earlier messages may come late.
-func (t *transport) redial(addr string) {
+//
+// If the heartbeat needed a new connection (dead), what has lost the old one may have lost others.
+// So those are closed, too, on which nothing is under way.
+func (t *transport) redial(addr string, dead bool) {
 	t.conns.mu.Lock()
 	defer t.conns.mu.Unlock()
 	for c := range t.conns.open {
-		if waits := c.waits(); c.to == addr && (!waits || c.still.Load() || c.piped.Load()) {
+		if c.to != addr {
+			continue
+		}
+		if waits := c.waits(); waits && (c.still.Load() || c.piped.Load()) || dead && !waits && (!c.asked.Load() || c.piped.Load()) {
 			c.late.Store(waits)
 			t.wg.Go(func() { c.Close() }) // as in watchConns
 		}

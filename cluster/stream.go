@@ -147,14 +147,21 @@ func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*st
 	}
 	from := t.header().Addr
 	s.out = append(binary.BigEndian.AppendUint16(s.out, uint16(len(from))), from...) // sent with the first message
-	t.mu.Lock()
-	t.streams[id] = s
-	t.mu.Unlock()
 	t.wg.Go(s.read)
 	return s, nil
 }
 
-// stream returns the open stream to a member, or nil.
+// begin makes a stream the one that stream returns, unless there was one of a later term: one of
+// an earlier term may be opened late.
+func (t *transport) begin(s *stream, term uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if term >= t.streamTerm {
+		t.streams[s.to], t.streamTerm = s, term
+	}
+}
+
+// stream returns the open stream to a member over which something was sent, or nil.
 func (t *transport) stream(id raft.ServerID) *stream {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -208,10 +215,14 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		return nil, s.err()
 	}
 	call := &entryCall{now, q, r}
+	first := s.term == 0
 	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
 	s.conn.moves() // before unasked: until now this side did not wait for the follower
 	s.conn.unasked.Store(false)
 	s.mu.Unlock()
+	if first {
+		s.t.begin(s, q.Term)
+	}
 	s.write(appendEntries(s.out, q), s.conn.ask)
 	s.turn.give()
 	s.tell()

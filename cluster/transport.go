@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,11 +37,12 @@ type transport struct {
 	// restarted, or it has begun a later term than this member's.
 	doubts atomic.Uint64
 
-	mu      sync.Mutex
-	away    map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
-	waiting map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
-	streams map[raft.ServerID]*stream
-	dials   map[raft.ServerAddress]*dialing // see dialStream
+	mu         sync.Mutex
+	away       map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
+	waiting    map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
+	streams    map[raft.ServerID]*stream
+	streamTerm uint64                          // the latest term of a stream
+	dials      map[raft.ServerAddress]*dialing // see dialStream
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -406,7 +408,10 @@ func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 func renewed(call func() error) (err error) {
 	for range maxPool + 1 {
 		err = call()
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, net.ErrClosed) {
+		ended := func(by error) bool { // Raft's codec keeps only the text of an error
+			return errors.Is(err, by) || err != nil && strings.HasSuffix(err.Error(), by.Error())
+		}
+		if !ended(io.EOF) && !ended(syscall.ECONNRESET) && !ended(syscall.EPIPE) && !ended(net.ErrClosed) {
 			break
 		}
 	}
