@@ -31,26 +31,26 @@ fuzz:
 # Clusters in virtual time under faults: H virtual hours of them, on all cores
 # (docs/testing.md).
 sim:
-	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
+	go test ./internal/testing/sim -run '^TestLong$$' -timeout 0 -v -sim.hours=$(H)
 
 # The same with perturbed schedules and paused processes.
 perturbed:
-	go test ./internal/sim -run '^TestLong$$' -timeout 0 -v -sim.perturb -sim.hours=$(H)
+	go test ./internal/testing/sim -run '^TestLong$$' -timeout 0 -v -sim.perturb -sim.hours=$(H)
 
 # The tests of all other packages, N times, with goroutines that yield: do they rely on
 # which one runs first?
 shake:
-	go test ./internal/sim -run '^TestShake$$' -timeout 0 -v -sim.shake=$(N)
+	go test ./internal/testing/sim -run '^TestShake$$' -timeout 0 -v -sim.shake=$(N)
 
 # Builds with planted bugs, each of which a check has to find.
 plants:
-	go test ./internal/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=100
+	go test ./internal/testing/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=100
 	go test . -run '^TestPutBack$$' -timeout 0 -v -putback
 
 # N small faults in the source, one at a time: which kind of test finds each?
-# (docs/testing.md) FLAGS has more flags of internal/mutants.
+# (docs/testing.md) FLAGS has more flags of internal/testing/mutants.
 mutants:
-	nice -n 10 go test ./internal/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
+	nice -n 10 go test ./internal/testing/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
 
 # Do all packages and tests compile for all platforms?
 platforms:

@@ -156,7 +156,7 @@ var corrections = []putBack{
 		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
 		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
 		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
-		{"internal/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
+		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
 	{"compares nothing", []edit{
 		{"cluster/pulse.go", "\t\t\tp.judge(to, binary", "\t\t\t_ = binary.BigEndian; fmt.Sprint(binary"},
@@ -199,20 +199,20 @@ var corrections = []putBack{
 		{"cluster", "TestStaleLog", "states differ"},
 	}},
 	{"order of the log", []edit{
-		{"internal/storage/order.go", "if l.Index != last+1 && (i > 0 || last > 0) {", "if i < 0 {"},
+		{"internal/core/storage/order.go", "if l.Index != last+1 && (i > 0 || last > 0) {", "if i < 0 {"},
 	}, []finding{
-		{"internal/storage", "TestModel/boltdb", "was stored although"},
-		{"internal/storage", "TestModel/memory", "was stored although"},
+		{"internal/core/storage", "TestModel/boltdb", "was stored although"},
+		{"internal/core/storage", "TestModel/memory", "was stored although"},
 	}},
 	{"gap", []edit{
 		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
 	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
 	{"superseded log", []edit{
-		{"internal/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
-	}, []finding{{"internal/storage", "TestSupersededLog", "FAIL"}}},
+		{"internal/core/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
+	}, []finding{{"internal/core/storage", "TestSupersededLog", "FAIL"}}},
 	{"superseded log in memory", []edit{
-		{"internal/storage/memory.go", "\treconcileLog(m.log, newest) // a crash", "\t// a crash"},
-	}, []finding{{"internal/storage", "TestMemorySuperseded", "the log ends at 3"}}},
+		{"internal/core/storage/memory.go", "\treconcileLog(m.log, newest) // a crash", "\t// a crash"},
+	}, []finding{{"internal/core/storage", "TestMemorySuperseded", "the log ends at 3"}}},
 	{"older snapshot", []edit{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
@@ -226,8 +226,8 @@ var corrections = []putBack{
 
 	// Faults of the disk.
 	{"vote", []edit{
-		{"internal/storage/memory.go", "\ts.keepVotes()\n", ""},
-	}, []finding{{"internal/storage", "TestVoteIsOneWrite", "FAIL"}}},
+		{"internal/core/storage/memory.go", "\ts.keepVotes()\n", ""},
+	}, []finding{{"internal/core/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
 		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
@@ -241,14 +241,14 @@ var corrections = []putBack{
 		{"cluster/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
 	}, []finding{{"cluster", "TestFaultAtStart", "it hangs"}}},
 	{"latch", []edit{
-		{"internal/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
-	}, []finding{{"internal/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/storage", "TestStorageIsLatched", "FAIL"}}},
+		{"internal/core/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
+	}, []finding{{"internal/core/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/core/storage", "TestStorageIsLatched", "FAIL"}}},
 	{"bootstrap", []edit{
-		{"internal/storage/storage.go", "\tif term, err := s.Term(); err != nil {\n\t\treturn err\n", "\tif term, err := s.Term(); err != nil || term > 0 {\n\t\treturn raft.ErrCantBootstrap\n"},
-	}, []finding{{"internal/storage", "TestEmpty", "FAIL"}}},
+		{"internal/core/storage/storage.go", "\tif term, err := s.Term(); err != nil {\n\t\treturn err\n", "\tif term, err := s.Term(); err != nil || term > 0 {\n\t\treturn raft.ErrCantBootstrap\n"},
+	}, []finding{{"internal/core/storage", "TestEmpty", "FAIL"}}},
 	{"bootstrap's term", []edit{
-		{"internal/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term < 1<<63 {"},
-	}, []finding{{"internal/storage", "TestEmpty", "the term is 1"}}},
+		{"internal/core/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term < 1<<63 {"},
+	}, []finding{{"internal/core/storage", "TestEmpty", "the term is 1"}}},
 
 	// Shutdown.
 	{"futures", []edit{
@@ -257,62 +257,62 @@ var corrections = []putBack{
 
 	// Files.
 	{"private snapshots", []edit{
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
-	}, []finding{{"internal/storage", "TestPrivateFiles", "has mode"}}},
+		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
+	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
 	{"unfinished snapshots", []edit{
-		{"internal/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
-	}, []finding{{"internal/storage", "TestCrashWhileSnapshotsGo", "is still there"}}},
+		{"internal/core/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
+	}, []finding{{"internal/core/storage", "TestCrashWhileSnapshotsGo", "is still there"}}},
 	{"damaged snapshot", []edit{
-		{"internal/storage/snapshots.go", "\tif err != nil {\n\t\treturn nil, nil, damaged(path, \"%w\", err)\n\t}\n\treturn meta", "\tif err != nil {\n\t\treturn nil, nil, nil\n\t}\n\treturn meta"},
-	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
+		{"internal/core/storage/snapshots.go", "\tif err != nil {\n\t\treturn nil, nil, damaged(path, \"%w\", err)\n\t}\n\treturn meta", "\tif err != nil {\n\t\treturn nil, nil, nil\n\t}\n\treturn meta"},
+	}, []finding{{"internal/core/storage", "TestDamagedFiles", "FAIL"}}},
 	{"checksums", []edit{
-		{"internal/storage/checksums.go", "entrySum(l, l.Extensions[:n]) != binary", "false && 0 != binary"},
-		{"internal/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
-	}, []finding{{"internal/storage", "TestChecksums", "FAIL"}}},
+		{"internal/core/storage/checksums.go", "entrySum(l, l.Extensions[:n]) != binary", "false && 0 != binary"},
+		{"internal/core/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
+	}, []finding{{"internal/core/storage", "TestChecksums", "FAIL"}}},
 	{"pages", []edit{
-		{"internal/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
-	}, []finding{{"internal/storage", "TestDamagedFiles", "FAIL"}}},
+		{"internal/core/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
+	}, []finding{{"internal/core/storage", "TestDamagedFiles", "FAIL"}}},
 	{"empty file of bbolt", []edit{
-		{"internal/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
-	}, []finding{{"internal/storage", "TestEmptyBoltFile", "FAIL"}}},
+		{"internal/core/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
+	}, []finding{{"internal/core/storage", "TestEmptyBoltFile", "FAIL"}}},
 	{"what a killed process left", []edit{
-		{"internal/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"},
-	}, []finding{{"internal/storage", "TestFoundIsOnDisk", "are not on the disk"}}},
+		{"internal/core/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"},
+	}, []finding{{"internal/core/storage", "TestFoundIsOnDisk", "are not on the disk"}}},
 	{"first segment of raft-wal", []edit{
-		{"internal/storage/wal.go", "\t\tif len(state.Segments) == 0 {\n\t\t\t// raft-wal", "\t\tif reached == 1<<63 {\n\t\t\t// raft-wal"},
-	}, []finding{{"internal/storage", "TestWALFirstSegmentCut", "is missing, but"}}},
+		{"internal/core/storage/wal.go", "\t\tif len(state.Segments) == 0 {\n\t\t\t// raft-wal", "\t\tif reached == 1<<63 {\n\t\t\t// raft-wal"},
+	}, []finding{{"internal/core/storage", "TestWALFirstSegmentCut", "is missing, but"}}},
 	{"list of raft-wal's segments", []edit{
-		{"internal/storage/wal.go", "return noEntries(path, w.files(dir)[1:], dir)", "return nil"},
-	}, []finding{{"internal/storage", "TestWALListLost", "are left of"}}},
+		{"internal/core/storage/wal.go", "return noEntries(path, w.files(dir)[1:], dir)", "return nil"},
+	}, []finding{{"internal/core/storage", "TestWALListLost", "are left of"}}},
 	{"free pages of bbolt", []edit{
-		{"internal/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
-	}, []finding{{"internal/storage", "TestBoltSyncs", "NoFreelistSync"}}},
+		{"internal/core/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
+	}, []finding{{"internal/core/storage", "TestBoltSyncs", "NoFreelistSync"}}},
 	{"damage to the last batch of raft-wal", []edit{
-		{"internal/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", t.begin)", "return t.end - t.begin, nil"},
-	}, []finding{{"internal/storage", "TestWALDamagedLast", "opened with another state"}}},
+		{"internal/core/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", t.begin)", "return t.end - t.begin, nil"},
+	}, []finding{{"internal/core/storage", "TestWALDamagedLast", "opened with another state"}}},
 	{"end of raft-wal's log", []edit{
-		{"internal/storage/wal.go", "err = s.meta.reach(last)", "_ = last"},
-	}, []finding{{"internal/storage", "TestWALClosedEnd", "the last write is gone"}}},
+		{"internal/core/storage/wal.go", "err = s.meta.reach(last)", "_ = last"},
+	}, []finding{{"internal/core/storage", "TestWALClosedEnd", "the last write is gone"}}},
 	{"full segment of raft-wal", []edit{
-		{"internal/storage/wal.go", "if found.index == 0 {", "if found.index >= 0 {"},
-	}, []finding{{"internal/storage", "TestWALCutRotation", "sealed"}}},
+		{"internal/core/storage/wal.go", "if found.index == 0 {", "if found.index >= 0 {"},
+	}, []finding{{"internal/core/storage", "TestWALCutRotation", "sealed"}}},
 	{"rest of a torn batch of raft-wal", []edit{
-		{"internal/storage/wal.go", "if found.torn > 0 {", "if found.torn < 0 {"},
-	}, []finding{{"internal/storage", "TestWALTornTwice", "FAIL"}}},
+		{"internal/core/storage/wal.go", "if found.torn > 0 {", "if found.torn < 0 {"},
+	}, []finding{{"internal/core/storage", "TestWALTornTwice", "FAIL"}}},
 	{"deleted entries of raft-wal", []edit{
-		{"internal/storage/wal.go", "if index < first {", "if index < first && index == 1<<63 {"},
-	}, []finding{{"internal/storage", "TestModel -test.count=10", "which is not there"}}},
+		{"internal/core/storage/wal.go", "if index < first {", "if index < first && index == 1<<63 {"},
+	}, []finding{{"internal/core/storage", "TestModel -test.count=10", "which is not there"}}},
 	{"lock of bbolt", []edit{
-		{"internal/storage/bolt.go", "\t\t\t\tTimeout:      lockTimeout,\n", ""},
-		{"internal/storage/bolt.go", "ReadOnly: true, Timeout: lockTimeout", "ReadOnly: true"},
-	}, []finding{{"internal/storage", "TestRefusedDirectories", "timed out"}}},
+		{"internal/core/storage/bolt.go", "\t\t\t\tTimeout:      lockTimeout,\n", ""},
+		{"internal/core/storage/bolt.go", "ReadOnly: true, Timeout: lockTimeout", "ReadOnly: true"},
+	}, []finding{{"internal/core/storage", "TestRefusedDirectories", "timed out"}}},
 
 	// In memory.
 	{"log in memory", []edit{
-		{"internal/storage/order.go", "\tfirst, last = max(first, begin), min(last, end)\n\tif end == 0 || first > last {", "\tif end == 1<<63 && begin == 0 {"},
-	}, []finding{{"internal/storage", "TestMemoryLog", "the log is"}}},
+		{"internal/core/storage/order.go", "\tfirst, last = max(first, begin), min(last, end)\n\tif end == 0 || first > last {", "\tif end == 1<<63 && begin == 0 {"},
+	}, []finding{{"internal/core/storage", "TestMemoryLog", "the log is"}}},
 	{"snapshots in memory", []edit{
-		{"internal/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},
-		{"internal/storage/memorystores.go", "ConfigurationIndex: configIndex,\n\t}}, nil", "ConfigurationIndex: configIndex,\n\t}}\n\treturn s.newest, nil"},
-	}, []finding{{"internal/storage", "TestMemorySnapshots", "FAIL"}}},
+		{"internal/core/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},
+		{"internal/core/storage/memorystores.go", "ConfigurationIndex: configIndex,\n\t}}, nil", "ConfigurationIndex: configIndex,\n\t}}\n\treturn s.newest, nil"},
+	}, []finding{{"internal/core/storage", "TestMemorySnapshots", "FAIL"}}},
 }

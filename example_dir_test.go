@@ -5,7 +5,7 @@ import (
 	"log"
 	"os"
 
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // These helpers take no testing.TB, since examples have none.

@@ -19,25 +19,27 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/golden"
+	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // house lists the layers of packages, one per line, the lowest first. A package may import
 // only packages of lower layers. The list may name packages that do not exist yet.
-// Packages below internal that are not named here are helpers of the tests and tools,
-// which the server itself must not import.
+// Packages below internal that are not named here belong to one of two wings: internal/tools
+// has what the commands are made of, and internal/testing what the tests need. What is in
+// internal/core is part of the server, and must be in this list.
 const house = `
 	jute
 	proto
-	znode session watch internal/locks internal/stopwatch internal/fdlimit
+	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit
 	fsm
-	internal/storage
+	internal/core/storage
 	server cluster
+	internal/core/testhooks
 	lockkeeper
 	lock/fence
-	admin conform internal/bench internal/zkshell lock lockkeepertest
+	admin conform internal/tools/bench internal/tools/zkshell lock lockkeepertest
 	cmd/*
 `
 
@@ -45,44 +47,44 @@ const module = "github.com/lockkeeper/lockkeeper"
 
 // whyNot forbids imports, with reasons. Some of them would otherwise be allowed.
 var whyNot = map[string]string{
-	"server>cluster":              "they are connected by the interface Proposer, so that the client port runs without Raft",
-	"cluster>server":              "they are connected by the interface Proposer, so that Raft runs without a client port",
-	"server>internal/storage":     "the client port stores everything through Proposer",
-	"znode>session":               "the tree knows owners only by number; fsm connects the two",
-	"znode>watch":                 "watch events follow from the changes that a command returns",
-	"session>znode":               "the session table does not know znodes; fsm connects the two",
-	"watch>znode":                 "events depend only on changes",
-	"fsm>server":                  "Apply is a function of state and entry; it must not depend on the client",
-	"fsm>cluster":                 "Apply is a function of state and entry; it must not depend on how the entry was replicated",
-	"jute>proto":                  "the serialization does not know the records",
-	"lockkeepertest>lock":         "a test double does not depend on one of its clients",
-	"lock>lockkeepertest":         "a client must not contain a server",
-	"lock>lockkeeper":             anyServer,
-	"lock>server":                 anyServer,
-	"lock>cluster":                anyServer,
-	"lock>fsm":                    anyServer,
-	"conform>lockkeeper":          anyServer,
-	"conform>server":              anyServer,
-	"conform>cluster":             anyServer,
-	"conform>fsm":                 anyServer,
-	"internal/bench>lockkeeper":   anyServer,
-	"internal/bench>server":       anyServer,
-	"internal/bench>cluster":      anyServer,
-	"internal/bench>fsm":          anyServer,
-	"internal/zkshell>lockkeeper": anyServer,
-	"internal/zkshell>server":     anyServer,
-	"internal/zkshell>cluster":    anyServer,
-	"internal/zkshell>fsm":        anyServer,
-	"admin>server":                throughRoot,
-	"admin>cluster":               throughRoot,
-	"admin>fsm":                   throughRoot,
-	"admin>internal/storage":      throughRoot,
-	"lockkeeper>conform":          "programs that embed a server must not contain the suite",
+	"server>cluster":                    "they are connected by the interface Proposer, so that the client port runs without Raft",
+	"cluster>server":                    "they are connected by the interface Proposer, so that Raft runs without a client port",
+	"server>internal/core/storage":      "the client port stores everything through Proposer",
+	"znode>session":                     "the tree knows owners only by number; fsm connects the two",
+	"znode>watch":                       "watch events follow from the changes that a command returns",
+	"session>znode":                     "the session table does not know znodes; fsm connects the two",
+	"watch>znode":                       "events depend only on changes",
+	"fsm>server":                        "Apply is a function of state and entry; it must not depend on the client",
+	"fsm>cluster":                       "Apply is a function of state and entry; it must not depend on how the entry was replicated",
+	"jute>proto":                        "the serialization does not know the records",
+	"lockkeepertest>lock":               "a test double does not depend on one of its clients",
+	"lock>lockkeepertest":               "a client must not contain a server",
+	"lock>lockkeeper":                   anyServer,
+	"lock>server":                       anyServer,
+	"lock>cluster":                      anyServer,
+	"lock>fsm":                          anyServer,
+	"conform>lockkeeper":                anyServer,
+	"conform>server":                    anyServer,
+	"conform>cluster":                   anyServer,
+	"conform>fsm":                       anyServer,
+	"internal/tools/bench>lockkeeper":   anyServer,
+	"internal/tools/bench>server":       anyServer,
+	"internal/tools/bench>cluster":      anyServer,
+	"internal/tools/bench>fsm":          anyServer,
+	"internal/tools/zkshell>lockkeeper": anyServer,
+	"internal/tools/zkshell>server":     anyServer,
+	"internal/tools/zkshell>cluster":    anyServer,
+	"internal/tools/zkshell>fsm":        anyServer,
+	"admin>server":                      throughRoot,
+	"admin>cluster":                     throughRoot,
+	"admin>fsm":                         throughRoot,
+	"admin>internal/core/storage":       throughRoot,
+	"lockkeeper>conform":                "programs that embed a server must not contain the suite",
 }
 
-// hooked are the packages that may import internal/testhooks, apart from tests. Package
+// hooked are the packages that may import internal/core/testhooks, apart from tests. Package
 // lockkeeper only registers itself there.
-var hooked = []string{"lockkeeper", "lockkeepertest", "internal/sim"}
+var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 
 const throughRoot = "it serves any embedded server through the public API, which shows what operators need"
 
@@ -151,7 +153,7 @@ func houseName(dir string) string {
 	switch {
 	case dir == ".":
 		return "lockkeeper"
-	case dir == "internal/server":
+	case dir == "internal/core/server":
 		return "server"
 	case strings.HasPrefix(dir, "cmd/"):
 		return "cmd/*"
@@ -175,7 +177,7 @@ func TestImports(t *testing.T) {
 	for _, s := range sources(t) {
 		from := houseName(s.dir)
 		fromLayer, known := layer[from]
-		helper := !known && strings.HasPrefix(from, "internal/") || from == "interop"
+		helper := !known && (strings.HasPrefix(from, "internal/tools/") || strings.HasPrefix(from, "internal/testing/")) || from == "interop"
 		if !known && !helper {
 			t.Errorf("%s is not in the list of layers: add it in house_test.go", s.dir)
 			continue
@@ -190,7 +192,7 @@ func TestImports(t *testing.T) {
 			switch {
 			case !own && strings.HasPrefix(p, "github.com/go-zookeeper/") && known && fromLayer <= layer["lockkeeper"]:
 				bad("the server does not depend on a client; only lockkeepertest, lock and packages that use them may")
-			case to == "internal/testhooks":
+			case to == "internal/core/testhooks":
 				if !slices.Contains(hooked, from) {
 					bad("it is for tests; users have lockkeepertest")
 				}
@@ -198,6 +200,8 @@ func TestImports(t *testing.T) {
 				bad("metrics belong to admin; a program that embeds a server must not need them")
 			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":
 				bad("flags and help belong to the command; a program that embeds a server must not need them")
+			case strings.HasPrefix(from, "internal/tools/") && strings.HasPrefix(to, "internal/testing/"):
+				bad("commands do not contain what only tests need")
 			case !own || helper:
 			case !inHouse && strings.HasPrefix(to, "internal/"):
 				if fromLayer <= layer["lockkeeper"] {
@@ -241,7 +245,7 @@ var pureAllowed = map[string][]string{
 // TestPurity checks that the pure packages have no goroutines, clocks, I/O, randomness or
 // locks.
 func TestPurity(t *testing.T) {
-	pure := []string{"jute", "proto", "znode", "session", "watch", "fsm", "internal/locks"}
+	pure := []string{"jute", "proto", "znode", "session", "watch", "fsm", "internal/core/locks"}
 	notPure := []string{"fsm/raft.go", "fsm/replica.go"} // Raft's methods, and the lock
 	seen := map[string]bool{}
 	for _, s := range sources(t) {

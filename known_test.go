@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -368,7 +368,7 @@ func TestKnownFailuresAreListed(t *testing.T) {
 	doc, err := os.ReadFile("docs/known-failures.md")
 	check(t, err)
 	var code bytes.Buffer
-	for _, dir := range []string{".", "cluster", "internal/server", "internal/storage", "znode", "cmd/lockkeeper", "interop"} {
+	for _, dir := range []string{".", "cluster", "internal/core/server", "internal/core/storage", "znode", "cmd/lockkeeper", "interop"} {
 		files, err := os.ReadDir(dir)
 		check(t, err)
 		for _, f := range files {

@@ -24,8 +24,8 @@ var lockFaults = []putBack{
 		{"lock/dialer.go", "if g.session == session {", "if g.session != 0 {"},
 	}, []finding{{"lock", "TestTimeoutUnknown", "got <nil>"}}},
 	{"the guard of lock run counts from when it gets a message", []edit{
-		{"internal/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
-	}, []finding{{"internal/procgroup", "TestGuardDeadlines", "the group goes on"}}},
+		{"internal/tools/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
+	}, []finding{{"internal/tools/procgroup", "TestGuardDeadlines", "the group goes on"}}},
 	{"lock run does not follow a shorter session timeout", []edit{
 		{"cmd/lockkeeper/lockrun.go", "return now + left + afterLoss(timeout), true", "return now + left + afterLoss(12*time.Second), true"},
 	}, []finding{{"cmd/lockkeeper", "TestTrustLess", "with 3s: trusted until"}}},

@@ -43,8 +43,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/server"
-	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/server"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
 // Version is the version of lockkeeper.

@@ -59,32 +59,32 @@ var putBacks = []putBack{
 		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.QuorumServer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
 	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {".", "TestSurvivesRestart", "damaged snapshot"}}},
 	{"a member whose log is empty forgets its term and its vote at a start", []edit{
-		{"internal/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term == 0 {"},
-		{"internal/storage/storage.go", "err != nil || voted > 0 {", "err != nil || voted > 1<<62 {"},
-	}, []finding{{"internal/storage", "TestModel", "the term is 0, should be"}, {"internal/storage", "TestVoteBeforeLog", "in term 0"}}},
+		{"internal/core/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term == 0 {"},
+		{"internal/core/storage/storage.go", "err != nil || voted > 0 {", "err != nil || voted > 1<<62 {"},
+	}, []finding{{"internal/core/storage", "TestModel", "the term is 0, should be"}, {"internal/core/storage", "TestVoteBeforeLog", "in term 0"}}},
 	{"a member that forms its cluster alone forgets its term", []edit{
-		{"internal/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
-	}, []finding{{"internal/storage", "TestModel", "the term is 1, should be"}}},
+		{"internal/core/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
+	}, []finding{{"internal/core/storage", "TestModel", "the term is 1, should be"}}},
 	{"a member that has voted before its first entry does not start again", []edit{
-		{"internal/storage/verify.go", "(mark == votedInUse || mark == notMarked && rejoining == 0)", "mark <= notMarked && rejoining == 0"},
-	}, []finding{{"internal/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
+		{"internal/core/storage/verify.go", "(mark == votedInUse || mark == notMarked && rejoining == 0)", "mark <= notMarked && rejoining == 0"},
+	}, []finding{{"internal/core/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/core/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
 	{"a member that voted before its first entry may lose its log", []edit{
-		{"internal/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
-	}, []finding{{"internal/storage", "TestVoteBeforeLog", "FAIL"}}},
+		{"internal/core/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
+	}, []finding{{"internal/core/storage", "TestVoteBeforeLog", "FAIL"}}},
 	{"a write does not wait for a file descriptor", []edit{
-		{"internal/storage/descriptors.go", "\terr := open()\n\tif !OutOfFiles(err) {", "\terr := open()\n\tif !OutOfFiles(err) || err != nil {"},
-	}, []finding{{"internal/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/storage", "TestReserve", "too many open files"}}},
+		{"internal/core/storage/descriptors.go", "\terr := open()\n\tif !OutOfFiles(err) {", "\terr := open()\n\tif !OutOfFiles(err) || err != nil {"},
+	}, []finding{{"internal/core/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/core/storage", "TestReserve", "too many open files"}}},
 	{"no segment of the log is made in reserve", []edit{
-		{"internal/storage/walfiles.go", "int64(m.size/8)", "1<<60"},
-	}, []finding{{"internal/storage", "TestReserve", "with a segment in reserve, writes take"}}},
+		{"internal/core/storage/walfiles.go", "int64(m.size/8)", "1<<60"},
+	}, []finding{{"internal/core/storage", "TestReserve", "with a segment in reserve, writes take"}}},
 	{"there is no limit on a reply to a read", []edit{
 		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
 	}, []finding{{".", "TestBudget", "out of memory"}}},
 	{"there is no limit on the answer to a four-letter word", []edit{
-		{"internal/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
-		{"internal/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
-		{"internal/server/flw.go", "return room >= 0", "return true"},
-		{"internal/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
+		{"internal/core/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
+		{"internal/core/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
+		{"internal/core/server/flw.go", "return room >= 0", "return true"},
+		{"internal/core/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
 		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
@@ -96,23 +96,23 @@ var putBacks = []putBack{
 		{"znode/acl.go", "if len(ids) <= 4 {", "if len(ids) >= 0 {"},
 	}, []finding{{".", "TestBudget", "test timed out"}}},
 	{"a connection may have 64 KiB of identities", []edit{
-		{"internal/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
+		{"internal/core/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
 	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
-		{"internal/storage/directory.go", "\ts.keepVotes()\n", ""},
+		{"internal/core/storage/directory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{".", "TestSurvivesRestart", `key "LastVoteCand"`}}},
 	{"everybody may read the snapshots", []edit{
-		{"internal/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
-		{"internal/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
+		{"internal/core/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
+		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
 	}, []finding{{".", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
-		{"internal/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
+		{"internal/core/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
 	}, []finding{{".", "TestBudget", "logged while the tree is locked"}}},
 	{"clients may take all file descriptors", []edit{
-		{"internal/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
+		{"internal/core/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},
 	{"strangers' connections to the peer port may take all file descriptors", []edit{
-		{"internal/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
+		{"internal/core/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
 		{"cluster/ungreeted.go", "if len(u.conns) <= u.most {", "if len(u.conns) <= 1<<30 {"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", "too many open files"}}},
 	{"strangers keep a probe from a connection to the HTTP port", []edit{

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/internal/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -228,7 +228,7 @@ func dirBytes(t testing.TB, dir string) (size int64) {
 
 // TestRefusedDirectory: a server does not start on a data directory that is damaged or in
 // use. It names the directory, and leaves no goroutine behind. The tests of
-// internal/storage check which directories are refused.
+// internal/core/storage check which directories are refused.
 func TestRefusedDirectory(t *testing.T) {
 	noGoroutineLeft(t)
 	dir := filepath.Join(t.TempDir(), "data")

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
 // TestLogEndsAtSnapshot: a member whose log ends before its snapshot reports the

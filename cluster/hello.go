@@ -8,7 +8,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
 // ClusterID identifies a cluster. It is random, made once when the cluster is formed, and

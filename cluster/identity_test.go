@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
 // The tests in this file mix up clusters as operators do by mistake. Nothing that was
 // acknowledged may be lost, and no member may serve what is not of its cluster. The list is in
-// docs/operations.md; tests of others are in form_test.go and internal/storage.
+// docs/operations.md; tests of others are in form_test.go and internal/core/storage.
 
 // startedFleet returns a cluster of three members that has acknowledged some writes.
 func startedFleet(t *testing.T, writes int) *fleet {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
+	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
 // Network is how members reach each other. Its methods must be safe for concurrent

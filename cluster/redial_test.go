@@ -13,7 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
 // TestRedialSparesSnapshot: a heartbeat is answered late while a snapshot is sent, much of which has moved since that

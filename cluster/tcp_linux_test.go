@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestTCPLimitsSilence: both ends of a connection between members, with and without TLS, end

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
+	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
 // maxUngreeted limits the connections to the peer port whose hello has not come. Where the

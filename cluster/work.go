@@ -6,7 +6,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/stopwatch"
+	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 )
 
 // Work is what a member has done since it was started, for operators to watch.

@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )

@@ -1,8 +1,8 @@
 package conform
 
 import (
-	"github.com/lockkeeper/lockkeeper/internal/releases"
-	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 

@@ -3,7 +3,7 @@ package conform
 import (
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper/internal/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 )
 
 // Version is a release of ZooKeeper.

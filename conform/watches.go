@@ -3,8 +3,8 @@ package conform
 import (
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/releases"
-	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 

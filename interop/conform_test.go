@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/conform"
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
-	"github.com/lockkeeper/lockkeeper/internal/wire"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/internal/tools/differ"
 )
 
 // differSettings enable every feature that is compared, and prevent the reaper from

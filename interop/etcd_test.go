@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/bench"
+	"github.com/lockkeeper/lockkeeper/internal/tools/bench"
 )
 
 // startEtcd starts n members of etcd with empty directories and waits until they serve.

@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/golden"
-	"github.com/lockkeeper/lockkeeper/internal/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
+	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 )
 
 // recorded are the server configurations of the golden exchanges, by their names in the

@@ -19,7 +19,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper/internal/bench"
+	"github.com/lockkeeper/lockkeeper/internal/tools/bench"
 )
 
 const (

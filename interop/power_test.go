@@ -23,10 +23,10 @@ import (
 	"time"
 
 	library "github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
-	"github.com/lockkeeper/lockkeeper/internal/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -47,12 +47,12 @@ const (
 var smallSnapshots = edit{"config.go", "setDefault(&c.SnapshotBytes, 16<<20)", "setDefault(&c.SnapshotBytes, 32<<10)"}
 
 // smallSegments has a server fill segments of its log in a short test.
-var smallSegments = edit{"internal/storage/wal.go", "segmentSize = 8 << 20", "segmentSize = 48 << 10"}
+var smallSegments = edit{"internal/core/storage/wal.go", "segmentSize = 8 << 20", "segmentSize = 48 << 10"}
 
 // noSync removes the syncs of the log.
 var noSync = map[storage.LogStore]edit{
-	storage.BoltDB: {"internal/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"},
-	storage.WAL: {"internal/storage/walfiles.go", "func (f segmentFiles) Create(", `func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
+	storage.BoltDB: {"internal/core/storage/bolt.go", "MsgpackUseNewTimeFormat: true,", "MsgpackUseNewTimeFormat: true, NoSync: true,"},
+	storage.WAL: {"internal/core/storage/walfiles.go", "func (f segmentFiles) Create(", `func (f segmentFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 	file, err := f.FS.OpenWriter(dir, name)
 	return unsynced{file}, err
 }
@@ -986,7 +986,7 @@ func TestPowerLossIsFound(t *testing.T) {
 	}
 	t.Run("what a killed process left is not synced", func(t *testing.T) {
 		findLoss(t, storage.WAL, "", true, smallSnapshots, smallSegments,
-			edit{"internal/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"})
+			edit{"internal/core/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"})
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
 // TestNetcat: scripts send a newline after a four-letter word. The answer, here of some 30 KB, comes

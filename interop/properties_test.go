@@ -16,7 +16,7 @@ import (
 	"time"
 	"unicode/utf16"
 
-	"github.com/lockkeeper/lockkeeper/internal/properties"
+	"github.com/lockkeeper/lockkeeper/internal/tools/properties"
 )
 
 // TestProperties reads odd files and random ones as Java's own Properties does, which reads

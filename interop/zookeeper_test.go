@@ -20,7 +20,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // zkVersion is a version of ZooKeeper to compare with.

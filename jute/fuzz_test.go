@@ -10,8 +10,8 @@ import (
 	"testing/iotest"
 	"unicode/utf8"
 
-	"github.com/lockkeeper/lockkeeper/internal/golden"
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 )
 
 // captured calls f with every captured frame.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 )
 
 // Election decides which of several candidates leads. The candidates are the contenders of a

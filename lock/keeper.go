@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper/internal/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 )
 
 // kind is what a contender contends for.

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/wire"
-	"github.com/lockkeeper/lockkeeper/internal/wiretap"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wiretap"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )

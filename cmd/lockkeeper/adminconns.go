@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/fdlimit"
+	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
 // Limits of the HTTP port for operators. Where the process may have few file descriptors,

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/differ"
+	"github.com/lockkeeper/lockkeeper/internal/tools/differ"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 

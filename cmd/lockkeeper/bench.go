@@ -18,8 +18,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockkeeper/lockkeeper/internal/bench"
-	"github.com/lockkeeper/lockkeeper/internal/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/bench"
+	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 )
 
 // benchOptions are the flags of bench.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/bench"
+	"github.com/lockkeeper/lockkeeper/internal/tools/bench"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 

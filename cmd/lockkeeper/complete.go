@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockkeeper/lockkeeper/internal/zkshell"
+	"github.com/lockkeeper/lockkeeper/internal/tools/zkshell"
 )
 
 // completing is how long a shell waits at most for what a server knows.

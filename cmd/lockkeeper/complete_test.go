@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestCompleteLive: the words that a shell offers come from the servers: locks that are held,

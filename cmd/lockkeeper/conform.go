@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/conform"
-	"github.com/lockkeeper/lockkeeper/internal/differ"
-	"github.com/lockkeeper/lockkeeper/internal/privatefile"
+	"github.com/lockkeeper/lockkeeper/internal/tools/differ"
+	"github.com/lockkeeper/lockkeeper/internal/tools/privatefile"
 )
 
 // errDiffers ends the command with exit code 1. The differences have been printed.

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockkeeper/lockkeeper/internal/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper/internal/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestServers: every command that connects to client ports takes servers as ZooKeeper's clients do,

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockkeeper/lockkeeper/internal/locks"
-	"github.com/lockkeeper/lockkeeper/internal/lockscan"
+	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
 )
 
 func (o *lockOptions) lsCommand() *cobra.Command {

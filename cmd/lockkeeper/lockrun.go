@@ -22,9 +22,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
-	"github.com/lockkeeper/lockkeeper/internal/locks"
-	"github.com/lockkeeper/lockkeeper/internal/lockscan"
-	"github.com/lockkeeper/lockkeeper/internal/procgroup"
+	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
+	"github.com/lockkeeper/lockkeeper/internal/tools/procgroup"
 	"github.com/lockkeeper/lockkeeper/lock"
 )
 

@@ -17,9 +17,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockkeeper/lockkeeper/internal/golden"
-	"github.com/lockkeeper/lockkeeper/internal/privatefile"
-	"github.com/lockkeeper/lockkeeper/internal/wiretap"
+	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
+	"github.com/lockkeeper/lockkeeper/internal/tools/privatefile"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wiretap"
 )
 
 // wireOptions are the flags of wire.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/zkshell"
+	"github.com/lockkeeper/lockkeeper/internal/tools/zkshell"
 )
 
 // zkOptions are the flags of zk.

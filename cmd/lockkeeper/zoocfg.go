@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/properties"
+	"github.com/lockkeeper/lockkeeper/internal/tools/properties"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 

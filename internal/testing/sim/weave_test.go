@@ -1,0 +1,284 @@
+package sim
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	randv2 "math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
+)
+
+// woven are the packages whose code gets points (see package perturb). The packages
+// below them need none: they have no goroutines, and their callers do the locking.
+var woven = []string{".", "cluster", "fsm", "internal/core/server", "internal/core/storage"}
+
+// notWoven are files whose functions run while a lock of a package that is not woven is
+// held. If such a function slept, virtual time would stop.
+var notWoven = map[string]bool{
+	"cluster/log.go":                     true, // go-hclog
+	"cluster/peers.go":                   true, // Raft's transport, which closes connections
+	"cluster/raftconn.go":                true, // the same
+	"internal/core/storage/bolt.go":      true, // bbolt, as in those below
+	"internal/core/storage/boltpages.go": true,
+	"internal/core/storage/check.go":     true,
+	"internal/core/storage/checksums.go": true,
+	"internal/core/storage/directory.go": true,
+	"internal/core/storage/diskstore.go": true,
+	"internal/core/storage/snapshots.go": true,
+	"internal/core/storage/verify.go":    true,
+	"internal/core/storage/wal.go":       true, // raft-wal
+	"internal/core/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
+}
+
+// changed reads the overlay -sim.changed. It returns the files' texts by their names in
+// the repository.
+func changed(t *testing.T) map[string]string {
+	t.Helper()
+	if *changedFlag == "" {
+		return nil
+	}
+	b, err := os.ReadFile(*changedFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Replace map[string]string }
+	if err := json.Unmarshal(b, &list); err != nil {
+		t.Fatalf("%s: %v", *changedFlag, err)
+	}
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for from, to := range list.Replace {
+		file, err := filepath.Rel(root, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[filepath.ToSlash(file)] = string(text)
+	}
+	return files
+}
+
+// weave returns the servers' files with points in them, and with the mutexes of package
+// perturb, by their names in the repository. changed has the text of files that differ
+// from the repository.
+func weave(t *testing.T, changed map[string]string) map[string]string {
+	t.Helper()
+	return weaveFiles(t, changed, true)
+}
+
+// weaveFiles is weave. If mutexes is false, the mutexes stay those of package sync.
+func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for file, text := range changed {
+		files[file] = text
+	}
+	var sites []string
+	for _, dir := range woven {
+		names, err := filepath.Glob(filepath.Join("../../..", dir, "*.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			file, err := filepath.Rel("../../..", name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file = filepath.ToSlash(file)
+			if strings.HasSuffix(file, "_test.go") || notWoven[file] {
+				continue
+			}
+			text, ok := changed[file]
+			if !ok {
+				b, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = string(b)
+			}
+			files[file] = weaveFile(t, file, text, mutexes, &sites)
+		}
+	}
+	var table strings.Builder
+	table.WriteString("package perturb\n\nvar sites = []string{\n")
+	for _, s := range sites {
+		fmt.Fprintf(&table, "\t%q,\n", s)
+	}
+	table.WriteString("}\n")
+	files["internal/testing/sim/perturb/sites.go"] = table.String()
+	return files
+}
+
+// weaveFile adds points to one file: at the start of each function and of each case of
+// a select, and after each unlock and each call of View. If mutexes is true, it replaces
+// those of package sync. Lines keep their numbers.
+func weaveFile(t *testing.T, file, text string, mutexes bool, sites *[]string) string {
+	t.Helper()
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type insert struct {
+		at         int
+		text       string
+		until, seq int // if until is not 0, the text from at to until is replaced
+	}
+	var inserts []insert
+	offset := func(p token.Pos) int { return fset.Position(p).Offset }
+	point := func(p token.Pos, format string) {
+		site := len(*sites)
+		*sites = append(*sites, fmt.Sprintf("%s:%d", file, fset.Position(p).Line))
+		inserts = append(inserts, insert{at: offset(p), text: fmt.Sprintf(format, fmt.Sprintf("perturb.Point(%d)", site)), seq: len(inserts)})
+	}
+	const first, behind = " %s; ", "; %s"
+	called := func(e ast.Expr) string { // the method's name
+		call, ok := e.(*ast.CallExpr)
+		if !ok {
+			return ""
+		}
+		if s, ok := call.Fun.(*ast.SelectorExpr); ok {
+			return s.Sel.Name
+		}
+		return ""
+	}
+	skip := map[*ast.FuncLit]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			// These functions are called while Raft or package sync holds a lock.
+			if name := called(n); name == "NewObserver" || name == "Do" {
+				for _, arg := range n.Args {
+					if lit, ok := arg.(*ast.FuncLit); ok {
+						skip[lit] = true
+					}
+				}
+			}
+		case *ast.FuncDecl:
+			if n.Body != nil && n.Name.Name != "init" {
+				point(n.Body.Lbrace+1, first)
+			}
+		case *ast.FuncLit:
+			if skip[n] {
+				return false
+			}
+			point(n.Body.Lbrace+1, first)
+		case *ast.CommClause:
+			point(n.Colon+1, first)
+		case *ast.ExprStmt:
+			switch called(n.X) {
+			case "Unlock", "RUnlock", "View":
+				point(n.End(), behind)
+			}
+		case *ast.DeferStmt:
+			switch called(n.Call) {
+			case "Unlock", "RUnlock":
+				point(n.Pos(), "defer %s; ")
+			}
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok && mutexes && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex") {
+				inserts = append(inserts, insert{at: offset(x.Pos()), text: "perturb", until: offset(x.End()), seq: len(inserts)})
+			}
+		}
+		return true
+	})
+	if len(inserts) == 0 {
+		return text
+	}
+	slices.SortFunc(inserts, func(a, b insert) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.seq, b.seq)) })
+	var out strings.Builder
+	end := offset(f.Name.End())
+	out.WriteString(text[:end] + `; import "github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"`)
+	for _, x := range inserts {
+		out.WriteString(text[end:x.at] + x.text)
+		end = max(x.at, x.until)
+	}
+	out.WriteString(text[end:])
+	out.WriteString("\nvar _ perturb.Mutex\n")
+	if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"sync"` }) {
+		out.WriteString("var _ sync.Locker\n")
+	}
+	return out.String()
+}
+
+// buildWith builds the tests of this package with other text in some files. It returns
+// the program's path.
+func buildWith(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "sim.test")
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay(t, dir, files), "-o", binary, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return binary
+}
+
+// overlay writes files and a list of them, as for go build -overlay, to dir. It returns the
+// list's path.
+func overlay(t *testing.T, dir string, files map[string]string) string {
+	t.Helper()
+	all := struct{ Replace map[string]string }{map[string]string{}}
+	for file, text := range files {
+		from, err := filepath.Abs(filepath.Join("../../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		to := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
+		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		all.Replace[from] = to
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// TestShake runs the tests of the other packages, -sim.shake times, in a build with points
+// at which goroutines yield, to find tests and code that rely on which goroutine runs
+// first. The goroutines yield often at a few points, which a seed selects.
+func TestShake(t *testing.T) {
+	if *shakeFlag == 0 {
+		t.Skip("runs with -sim.shake")
+	}
+	list := overlay(t, t.TempDir(), weaveFiles(t, nil, false))
+	out, err := exec.Command("go", "list", "../../../...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return strings.Contains(p, "/internal/testing/sim") })
+	first := cmp.Or(*seedFlag, randv2.Uint64()>>1)
+	for seed := first; seed < first+uint64(*shakeFlag); seed++ {
+		// TestBudget measures CPU time, which yielding takes.
+		args := append([]string{"test", "-vet=off", "-count=1", "-shuffle=on", "-skip=^TestBudget$", "-overlay", list}, packages...)
+		cmd := exec.Command("go", args...)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", perturb.EnvShake, seed))
+		out, err := cmd.CombinedOutput()
+		t.Logf("seed %d: %v", seed, err)
+		if err != nil {
+			t.Errorf("%s", out)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package testkit
+
+import (
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Eventually waits until ok returns true. It fails the test if that takes more than a
+// minute.
+func Eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("did not happen: %s", what)
+		}
+	}
+}
+
+// NoGoroutineLeft fails the test if more goroutines run code of servers at its end
+// than when NoGoroutineLeft was called.
+func NoGoroutineLeft(t testing.TB) {
+	t.Helper()
+	before := len(ofServers())
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		var left []string
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			if left = ofServers(); len(left) <= before {
+				return
+			}
+		}
+		t.Errorf("%d goroutines are left, of %d at the start:\n%s", len(left), before, strings.Join(left, "\n\n"))
+	})
+}
+
+// ofServers returns the stacks of the goroutines that run code of servers.
+func ofServers() (stacks []string) {
+	buf := make([]byte, 64<<10)
+	n := runtime.Stack(buf, true)
+	for n == len(buf) {
+		buf = make([]byte, 4*len(buf))
+		n = runtime.Stack(buf, true)
+	}
+	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
+		for _, of := range []string{"lockkeeper/internal/core/server.", "lockkeeper/cluster.", "hashicorp/raft", "lockkeeper/lockkeeper.(*Server)"} {
+			if strings.Contains(g, of) {
+				stacks = append(stacks, g)
+				break
+			}
+		}
+	}
+	return stacks
+}
