@@ -141,8 +141,10 @@ func (s *sim) countConns() {
 	for !s.over() {
 		s.sleep(5 * time.Second)
 		for _, m := range s.members {
+			now := s.h.now()
 			s.mu.Lock()
-			frozen := s.frozen[m.name] > 0 // then its kernel accepts them
+			frozen := s.frozen[m.name] > 0 || // then its kernel accepts them
+				slices.ContainsFunc(s.pauseLog, func(x *span) bool { return x.from == m.name && x.within(now-time.Second, now) })
 			s.mu.Unlock()
 			for _, x := range s.members {
 				if x == m || frozen {
