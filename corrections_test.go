@@ -40,6 +40,15 @@ var corrections = []putBack{
 	{"signs of life", []edit{
 		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "i/o timeout"}}},
+	{"snapshots are not cut", []edit{
+		{"cluster/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
+	}, []finding{
+		{"cluster", "TestSnapshotOnNarrowLink", "FAIL"},
+		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
+	}},
+	{"snapshots are waited for", []edit{
+		{"cluster/raftconn.go", "patience *= snapshotPatience", "patience *= 1"},
+	}, []finding{{"cluster", "TestSnapshotInGulps", "bytes"}}},
 	{"unused connections", []edit{
 		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
 	}, []finding{{"cluster", "TestVoteOverForgotten", "i/o timeout"}}},

@@ -33,6 +33,7 @@ type raftConn struct {
 	piped   atomic.Bool  // messages are sent while answers are awaited
 	asked   atomic.Bool  // if not answers: something was written since the last answer was read
 	unasked atomic.Bool  // if not answers: no answer is awaited, although this side reads
+	long    atomic.Bool  // if not answers: the message under way is a snapshot
 	reading atomic.Bool
 	writing atomic.Bool
 	begun   atomic.Bool  // if answers: bytes of a message have come since the last answer
@@ -49,6 +50,13 @@ type raftConn struct {
 const (
 	looks    = 4        // of watchConns within the election timeout
 	oneWrite = 64 << 10 // bytes that may take an election timeout to be sent
+
+	// TCP takes megabytes at once, and says only when a third of them has left that there is room
+	// again. On a slow link that may take longer than an election timeout. A snapshot that is cut
+	// off begins anew, and would be cut off again, so it may stand still for this many of them.
+	snapshotPatience = 5
+
+	installSnapshot = 2 // the first byte of a snapshot's message, in Raft's network transport
 )
 
 // newConn returns a connection that was dialed to the address to, or accepted if to is empty.
@@ -117,7 +125,9 @@ func (c *raftConn) readFrame(p []byte) (int, error) {
 // Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *raftConn) Write(p []byte) (n int, err error) {
 	c.moves()
-	c.asked.Store(true)
+	if !c.asked.Swap(true) && len(p) > 0 {
+		c.long.Store(!c.answers && p[0] == installSnapshot)
+	}
 	c.writing.Store(true)
 	if c.reading.Load() {
 		c.piped.Store(true)
@@ -211,7 +221,11 @@ func (c *raftConn) look() bool {
 			return false
 		}
 	}
-	if waits && quiet > looks {
+	patience := int32(looks)
+	if c.long.Load() {
+		patience *= snapshotPatience
+	}
+	if waits && quiet > patience {
 		c.late.Store(true)
 		return true
 	}
@@ -282,8 +296,9 @@ func (t *transport) watch(addr string) {
 // redial closes the connections to an address on which this side waits, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
 // before it sends what was lost. It spares a long message if something has moved since the last
-// call of watch, before that heartbeat was sent. In a stream, that says nothing: bytes that are
-// written go to TCP's buffer, and answers to earlier messages may come late.
+// call of watch, before that heartbeat was sent, and a snapshot in any case. In a stream, that
+// says nothing: bytes that are written go to TCP's buffer, and answers to earlier messages may
+// come late.
 //
 // If the heartbeat needed a new connection (dead), what has lost the old one may have lost others.
 // So those are closed, too, on which nothing is under way.
@@ -291,7 +306,7 @@ func (t *transport) redial(addr string, dead bool) {
 	t.conns.mu.Lock()
 	defer t.conns.mu.Unlock()
 	for c := range t.conns.open {
-		if c.to != addr {
+		if c.to != addr || c.long.Load() {
 			continue
 		}
 		if waits := c.waits(); waits && (c.still.Load() || c.piped.Load()) || dead && !waits && (!c.asked.Load() || c.piped.Load()) {

@@ -54,6 +54,57 @@ func TestRedialSparesSnapshot(t *testing.T) {
 	})
 }
 
+// TestSnapshotInGulps checks that a snapshot arrives although TCP has room for more of it only
+// now and then, as on a slow link, and that one that stands still is given up.
+func TestSnapshotInGulps(t *testing.T) {
+	for _, c := range []struct {
+		each time.Duration
+		cut  bool
+	}{{3 * time.Second, false}, {30 * time.Second, true}} {
+		t.Run(c.each.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				network := memnet.New()
+				leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+				follower.peers.serve[kindRaft] = func(conn net.Conn) {
+					for buf := make([]byte, 512<<10); ; time.Sleep(c.each) {
+						if _, err := io.ReadFull(conn, buf); err != nil {
+							break
+						}
+					}
+					conn.Close()
+				}
+				const size = 8 << 20
+				read := 0
+				data := readFunc(func(p []byte) (int, error) {
+					if read >= size {
+						return 0, io.EOF
+					}
+					read += len(p)
+					return len(p), nil
+				})
+				done := make(chan error, 1)
+				go func() {
+					done <- leader.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: size}, new(raft.InstallSnapshotResponse), data)
+				}()
+				time.Sleep(40 * time.Second)
+				select {
+				case err := <-done:
+					if !c.cut {
+						t.Errorf("after %d of %d bytes: %v", read, size, err)
+					}
+				default:
+					if c.cut {
+						t.Errorf("after 40 s, %d of %d bytes were sent, and it still waits", read, size)
+					}
+				}
+				closeTransport(leader)
+				closeTransport(follower)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
 // TestSlowLinkKeepsStreams: all links are slow, and work. The connections for entries are kept, and a write takes
 // about one round trip.
 func TestSlowLinkKeepsStreams(t *testing.T) {

@@ -407,6 +407,9 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	case <-gone:
 		return
 	case err := <-srv.Err():
+		if errors.Is(err, errCrashed) { // it was killed, and has noticed that before its end
+			return
+		}
 		m.s.h.fault("member %d stops: %v", m.id, err)
 		m.removed.Store(errors.Is(err, lockkeeper.ErrRemoved))
 		m.mu.Lock()
