@@ -30,7 +30,7 @@ import (
 // has what the commands are made of, and internal/testing what the tests need. What is in
 // internal/core is part of the server, and must be in this list.
 const house = `
-	jute
+	jute internal/core/timing
 	proto
 	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit
 	fsm

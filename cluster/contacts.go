@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // contacts is what a member knows about the others: which of them can be reached,
@@ -63,8 +65,8 @@ type times struct {
 func timesFor(electionTimeout time.Duration) times {
 	return times{
 		silence: electionTimeout,
-		sure:    min(300*time.Millisecond, electionTimeout/2),
-		beat:    max(min(100*time.Millisecond, electionTimeout/4), time.Millisecond),
+		sure:    timing.Sure(electionTimeout),
+		beat:    timing.Beat(electionTimeout),
 	}
 }
 
@@ -161,7 +163,7 @@ func (c *contacts) tick(now int64) moment {
 }
 
 func (c *contacts) ranAt(now int64) int64 {
-	return c.ran + min(max(now-c.ticked, 0), c.silence.Milliseconds()/4)
+	return c.ran + min(max(now-c.ticked, 0), timing.Late(c.silence.Milliseconds()))
 }
 
 // moment returns now by both clocks.
@@ -306,7 +308,7 @@ func (c *contacts) hear(now int64, h heard, ledAgo time.Duration, newest uint64)
 		return false
 	}
 	news = h.conn != c.heard.conn || h.term != c.heard.term || h.stalled >= c.silence != (c.heard.stalled >= c.silence)
-	if h.conn != c.heard.conn || c.ran-c.heard.ran >= c.silence.Milliseconds()/4 {
+	if h.conn != c.heard.conn || c.ran-c.heard.ran >= timing.Late(c.silence.Milliseconds()) {
 		c.gaps.Add(1)
 	}
 	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
@@ -552,7 +554,7 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	}
 	stand = elect && c.mayStand(now, own)
 	if again = c.again(now); !leads && c.trouble == 0 {
-		again = c.silence / 8
+		again = timing.Redial(c.silence)
 	}
 	if left := unheardLimit*c.silence - time.Duration(c.ran-c.current)*time.Millisecond; left > 0 {
 		again = min(again, left)

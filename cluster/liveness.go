@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -196,7 +197,7 @@ func (l *liveness) deadlines() []session.Bucket {
 // the process was paused. Shorter pauses go unnoticed but do no harm: a session
 // timeout is at least two ticks, and clients send three times within it.
 func (l *liveness) watchful() int64 {
-	return max(l.tick/4, 100*time.Millisecond).Milliseconds()
+	return timing.Watch(l.tick).Milliseconds()
 }
 
 // nextLook returns the time of the next check for late sessions, which is no later

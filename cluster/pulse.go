@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // Heartbeats have connections and goroutines of their own, which never wait for a
@@ -265,7 +267,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.doubts.Add(1)
 		}
 		works = true
-		if p.moment().ran-asked.ran >= p.contacts.silence.Milliseconds()/4 {
+		if p.moment().ran-asked.ran >= timing.Late(p.contacts.silence.Milliseconds()) {
 			p.transport.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
@@ -285,14 +287,14 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 // again, and this leader would be taken for lost.
 func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.Conn, err error) {
 	last := time.Now().Add(p.contacts.silence)
-	for n, patience := 0, p.contacts.silence/4; ; patience = time.Millisecond {
+	for n, patience := 0, timing.Late(p.contacts.silence); ; patience = time.Millisecond {
 		c.SetReadDeadline(time.Now().Add(patience))
 		m, err := io.ReadFull(c, answer[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callAgain(from, p.contacts.silence/8); err == nil {
+		if c, err := p.callAgain(from, timing.Redial(p.contacts.silence)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // stream is an AppendPipeline over a connection of its own (kindStream), from a leader to one
@@ -111,7 +113,7 @@ func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < t
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
 	c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
-	d := &dialing{pause: t.silence / 8}
+	d := &dialing{pause: timing.Redial(t.silence)}
 	if err == nil {
 		c.SetReadDeadline(time.Now().Add(t.silence))
 		if err = c.(*greeted).hear(); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -57,7 +58,7 @@ const hurryGap = 5 * time.Millisecond
 // leader.
 func (m *Member) sendTouches() {
 	var (
-		pause = max(min(m.cfg.Tick/4, m.contacts.sure/2), time.Millisecond)
+		pause = timing.Report(m.cfg.Tick, m.contacts.sure)
 		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
 		told  recent                              // touches that lead has received
 		lead  = m.leader.get()                    // the leader of the last report

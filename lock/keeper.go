@@ -12,6 +12,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // kind is what a contender contends for.
@@ -483,7 +484,7 @@ func (k *keeper) regranted() {
 func (k *keeper) left() time.Duration { return time.Until(k.proved.Add(k.belief())) }
 
 // belief is how long after it was sent an answered request keeps a lock.
-func (k *keeper) belief() time.Duration { return k.q.sessionTimeout(k.session) * 2 / 3 }
+func (k *keeper) belief() time.Duration { return timing.Believed(k.q.sessionTimeout(k.session)) }
 
 // interval is how often a holder asks its server. A lockkeeper's leader counts the timeout from
 // an answered sync or create. ZooKeeper's followers report to the leader twice in a tick which
@@ -491,7 +492,7 @@ func (k *keeper) belief() time.Duration { return k.q.sessionTimeout(k.session) *
 // a tick and one interval before an answered request was sent. Half a tick is at most a quarter of
 // a session timeout of at least two ticks; an interval of a twelfth adds up with it to the third
 // that a holder does not count on, unless the answer before was late.
-func (k *keeper) interval() time.Duration { return k.q.sessionTimeout(k.session) / 12 }
+func (k *keeper) interval() time.Duration { return timing.Ask(k.q.sessionTimeout(k.session)) }
 
 // watchOver keeps asking the server, until the lock is unlocked or lost for good.
 func (k *keeper) watchOver(own <-chan zk.Event) {

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // Tracker finds the sessions that are late: not touched for their timeout. Like
@@ -74,7 +76,7 @@ func (t *Tracker) Confirm(id int64, at int64) {
 // touch at now or later is confirmed.
 func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 	s := t.sessions[id]
-	return s != nil && s.confirmed >= now-max(0, s.timeout()/3-slackMs)
+	return s != nil && s.confirmed >= now-timing.Unreported(s.timeout(), slackMs)
 }
 
 func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }

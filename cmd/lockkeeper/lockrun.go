@@ -23,6 +23,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
 	"github.com/lockkeeper/lockkeeper/internal/tools/procgroup"
 	"github.com/lockkeeper/lockkeeper/lock"
@@ -488,7 +489,9 @@ func (r *lockRun) holders() string {
 // margin is how much of the last third of the session is left to the server: a leader that
 // has been replaced may answer for up to 300 ms (docs/reliability.md), and KILL takes a
 // moment. That there is a whole third holds for lockkeeper's servers (docs/lock.md).
-func margin(timeout time.Duration) time.Duration { return max(400*time.Millisecond, timeout/12) }
+func margin(timeout time.Duration) time.Duration {
+	return max(400*time.Millisecond, timing.Ask(timeout))
+}
 
 // afterLoss returns how much time is left to end the group when the lock is lost.
 func afterLoss(timeout time.Duration) time.Duration {
@@ -512,7 +515,7 @@ func (r *lockRun) trust(held *lock.Held) (until time.Duration, ok bool) {
 	}
 	// While the machine was suspended, Remaining did not count. So the last answered request
 	// must have been sent since then.
-	if !woke.IsZero() && awake+left <= timeout*2/3 {
+	if !woke.IsZero() && awake+left <= timing.Believed(timeout) {
 		return 0, false
 	}
 	return now + left + afterLoss(timeout), true

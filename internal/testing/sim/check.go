@@ -12,6 +12,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -576,10 +577,10 @@ func (c *checker) locks() {
 // request that was answered. So does package lock. Stock clients count from when the answer
 // arrived, and may believe a little longer; see the conditions in docs/reliability.md.
 func believesUntil(p *Span, answered []answer) time.Duration {
-	until := p.CallAt + p.Timeout*2/3
+	until := p.CallAt + timing.Believed(p.Timeout)
 	for _, a := range answered { // in order of their calls
 		if a.ret <= until {
-			until = max(until, a.call+p.Timeout*2/3)
+			until = max(until, a.call+timing.Believed(p.Timeout))
 		}
 	}
 	if p.Until > 0 {
@@ -1043,7 +1044,7 @@ func (c *checker) expiries() {
 		}
 		end := closed[e.Session]
 		for _, a := range answered[e.Session] {
-			lives := e.Timeout * 2 / 3
+			lives := timing.Believed(e.Timeout)
 			if a.logged && a.ret-a.call <= lives {
 				lives = e.Timeout
 			}
