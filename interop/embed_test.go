@@ -64,6 +64,15 @@ func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute)
 		return string(out)
 	}
 	run("mod", "tidy")
+	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range []string{"anishathalye/porcupine", "spf13/cobra", "spf13/pflag", "prometheus/", "golang.org/x/term"} {
+		if strings.Contains(string(mod), module) {
+			t.Errorf("an embedder's go.mod has %s, which only the command, package admin or the tests need", module)
+		}
+	}
 	if out := run("run", "."); out != "served" {
 		t.Errorf("the program printed %q", out)
 	}
