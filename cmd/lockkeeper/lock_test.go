@@ -189,7 +189,7 @@ func TestLockLsFollows(t *testing.T) {
 	expect("/a/b/c/d 1+0 ")
 	next := make(chan error, 1)
 	go func() { // go-zookeeper's lock would fail if the server stops while it asks for a watch
-		_, err := lock.New(other, "/a/b/c/d", lock.WithSessionTimeout(time.Minute)).Lock(context.Background())
+		_, err := lock.NewMutex(other, "/a/b/c/d", lock.WithSessionTimeout(time.Minute)).Lock(context.Background())
 		next <- err
 	}()
 	expect("/a/b/c/d 1+1 ")
