@@ -13,8 +13,8 @@ type Version struct {
 	Debian bool
 }
 
-// Newest is the newest release that the suite knows.
-var Newest = Version(releases.Newest)
+// Newest returns the newest release that the suite knows.
+func Newest() Version { return Version(releases.Newest) }
 
 // ParseVersion parses a version as srvr shows it ("3.9.3-c26634f34490bb0ea7a09cc51e05ede3b4e320ee")
 // or as a person writes it ("3.8.4", "3.8.0+debian").
