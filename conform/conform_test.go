@@ -38,7 +38,7 @@ func TestMembers(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			whole(t, func(t *testing.T) *lockkeepertest.Server {
 				c := lockkeepertest.StartCluster(t, 3, everything)
-				return c.Server((c.Leader() + i) % 3)
+				return c.Server((c.Leader()+i-1)%3 + 1)
 			})
 		})
 	}

@@ -372,7 +372,7 @@ func TestReconfigEnabled(t *testing.T) {
 		why string
 	}{
 		"standalone": {lockkeepertest.Start(t, enabled), "Unimplemented"},
-		"member":     {lockkeepertest.StartCluster(t, 3, enabled).Server(0), "BadVersion"},
+		"member":     {lockkeepertest.StartCluster(t, 3, enabled).Server(1), "BadVersion"},
 	} {
 		r, err := Run(t.Context(), Options{
 			Dial: func(context.Context) (net.Conn, error) { return x.s.Dial("", "", time.Second) },

@@ -204,7 +204,7 @@ func TestMemberLost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := lockkeepertest.StartCluster(t, 3)
 				lead := c.Leader()
-				member, known := (lead+1)%3, lock.WithSessionTimeout(timeout)
+				member, known := lead%3+1, lock.WithSessionTimeout(timeout)
 				l := newLink()
 				m := lock.NewMutex(connectFor(t, l.dial(c.Server(member).Dial), timeout), path, known)
 				other := lock.NewMutex(c.Server(lead).Connect(t, timeout), path, known)
@@ -344,7 +344,7 @@ func (x *exclusion) end(h *lock.Held) {
 // world is a server or a cluster.
 type world interface {
 	lockkeepertest.Guarded
-	Inject(lockkeepertest.Fault) (remove func())
+	Inject(lockkeepertest.Fault) *lockkeepertest.Injection
 }
 
 // random lets clients take a lock in turn, while their links are slow and cut and disturb is
@@ -486,10 +486,10 @@ func TestRandomCluster(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := lockkeepertest.StartCluster(t, 3)
 			x := random(t, seed, c, c.Dial, func(r *rand.Rand) {
-				i := r.IntN(3)
+				i := 1 + r.IntN(3)
 				switch r.IntN(3) {
 				case 0:
-					c.Partition([]int{i}, []int{(i + 1) % 3, (i + 2) % 3})
+					c.Partition([]int{i}, []int{i%3 + 1, (i+1)%3 + 1})
 					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
 					c.Heal()
 				case 1:

@@ -483,7 +483,7 @@ func TestLostReplies(t *testing.T) {
 							unlock(t, take(t, m.Lock))
 						}
 						guard := lockkeepertest.GuardLock(t, s, path)
-						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
+						fault := s.Inject(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected
 							next := fault.Fired()

@@ -228,9 +228,9 @@ func TestWaitOverARestart(t *testing.T) {
 func TestWaitInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
-		conn := c.Server(0).Connect(t, time.Minute)
+		conn := c.Server(1).Connect(t, time.Minute)
 		held := lock(conn, "/lock")
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			c.Server(i).WaitHeld("/lock", conn.SessionID())
 		}
 		<-held

@@ -382,7 +382,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 	t.Parallel()
 	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(500*time.Millisecond))
 	var addrs []string
-	for i := range 3 {
+	for i := 1; i <= 3; i++ {
 		addrs = append(addrs, c.Server(i).Addr())
 	}
 	a := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done")
@@ -390,7 +390,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 	b := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "echo mine")
 	for range 2 {
 		killed := c.Leader()
-		other := c.Server((killed + 1) % 3)
+		other := c.Server(killed%3 + 1)
 		other.WaitWaiters("/lock", 1)
 		before := other.Locks()
 		c.Kill(killed)
