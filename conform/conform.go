@@ -33,7 +33,7 @@ import (
 type Check struct {
 	Name  string    // GROUP/WHAT, unique
 	Says  string    // the behaviour, in one sentence
-	In    string    // range of the ZooKeeper versions that behave so; see [Version.In]
+	In    string    // the versions of ZooKeeper that behave so, such as ">=3.5"; see [Check.Applies]
 	Needs []Feature // features without which the check is Unsupported
 	With  Setting   // setting without which the check is NotApplicable
 	Alone bool      // no other check may run at the same time, since it counts zxids or reads totals
@@ -42,6 +42,11 @@ type Check struct {
 
 // Group returns the group of the check: its name up to the slash.
 func (k *Check) Group() string { return group(k.Name) }
+
+// Applies reports whether a version of ZooKeeper behaves so. It reads In: alternatives that are
+// separated by "|", each a list of conditions that must all hold. A condition is ">=3.9.2",
+// "<3.9", "debian" for Debian's patched 3.8.0, or "!debian" for every other version.
+func (k *Check) Applies(v Version) bool { return v.in(k.In) }
 
 func group(name string) string {
 	g, _, _ := strings.Cut(name, "/")
@@ -341,7 +346,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 		r.Status, r.Why = Unsupported, why
 	case s.otherwise[k.With] != "":
 		r.Status, r.Why = NotApplicable, fmt.Sprintf("requires %s, but %s", k.With, s.otherwise[k.With])
-	case !s.version.In(k.In):
+	case !k.Applies(s.version):
 		r.Status, r.Why = OtherVersion, fmt.Sprintf("applies to ZooKeeper %s, not to %s", k.In, s.version)
 	case ctx.Err() != nil:
 		r.Status, r.Why = NotRun, ctx.Err().Error()

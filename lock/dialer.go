@@ -42,7 +42,7 @@ type grant struct {
 	timeout time.Duration
 }
 
-// Dial is a [zk.Dialer].
+// Dial opens a connection with Base. It is a [zk.Dialer], for [zk.WithDialer].
 func (d *Dialer) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	dial := d.Base
 	if dial == nil {

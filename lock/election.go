@@ -12,7 +12,8 @@ import (
 
 // Election decides which of several candidates leads. The candidates are the contenders of a
 // mutex, so Curator's LeaderSelector and, with extra_lock_patterns=["lock-"] in its lock,
-// kazoo's Election can take part.
+// kazoo's Election can take part. Its methods may be called from any goroutine, and each call of
+// Campaign is a candidate of its own.
 type Election struct{ q *queue }
 
 // NewElection returns the election at a path, like [NewMutex]. [WithData] tells others who the

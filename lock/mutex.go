@@ -19,7 +19,9 @@ var exclusive = kind{mark: markLock}
 // Lock waits until it holds the lock. It outlasts lost connections, restarts of servers, and
 // even the end of the session, after which it queues up again. If ctx ends before that, the
 // error is that of ctx in the sense of [errors.Is]: [context.DeadlineExceeded] or
-// [context.Canceled].
+// [context.Canceled]. It also returns [ErrDeadlock], [ErrTimeoutUnknown], and the errors of
+// go-zookeeper for what a server refuses (zk.ErrNoAuth) and for a connection that the program
+// has closed (zk.ErrClosing).
 func (m *Mutex) Lock(ctx context.Context) (*Held, error) { return m.q.lock(ctx, exclusive, true) }
 
 // TryLock takes the lock if that is possible without waiting for another holder. Otherwise it
@@ -36,7 +38,8 @@ func (m *Mutex) Wait(ctx context.Context) error { return m.q.wait(ctx) }
 // RWMutex is a lock that one writer or any number of readers hold. They get it in the order
 // in which they ask: a reader does not overtake a writer that waits. It shares its queue with
 // Curator's InterProcessReadWriteLock. kazoo's ReadLock and WriteLock see it with
-// extra_lock_patterns, "__WRIT__" for both and "__READ__" for WriteLock.
+// extra_lock_patterns, "__WRIT__" for both and "__READ__" for WriteLock. Its methods may be
+// called from any goroutine.
 //
 // With [Reentrant], a writer's context can also take the lock for reading: it keeps the lock
 // for writing until both are unlocked. A reader's context cannot take it for writing

@@ -8,7 +8,7 @@ import (
 // Semaphore is held by at most n clients at a time. All clients of a path must agree on n. It
 // consists of the same znodes as Curator's InterProcessSemaphoreV2, with which it shares its
 // queue: a mutex for whose turn it is to ask, so that a slot that becomes free wakes only one
-// client, and the leases.
+// client, and the leases. Its methods may be called from any goroutine.
 type Semaphore struct {
 	turn, leases *queue
 	slots        int

@@ -118,18 +118,19 @@ func (g *Guard) Holders() (all []Holding) {
 
 // Token returns the fencing token with which a session got the lock last, or 0 if it never
 // had the lock. Clients that can know their znode use its czxid.
-func (g *Guard) Token(session int64) int64 {
+func (g *Guard) Token(sessionID int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range slices.Backward(g.held) {
-		if c.Session == session {
+		if c.Session == sessionID {
 			return c.Token
 		}
 	}
 	return 0
 }
 
-// Resource stands for what a lock protects, such as a file or a row in a database.
+// Resource stands for what a lock protects, such as a file or a row in a database. Its methods
+// may be called from any goroutine.
 type Resource struct {
 	g      *Guard
 	writes int     // accepted so far

@@ -422,7 +422,7 @@ func (quiet) Printf(string, ...any) {}
 // ExpireSession returns when the session has ended. Its error is
 // [lockkeeper.ErrNoSession], as errors.Is tells, if there is no such session. After any other error the session may or
 // may not have ended.
-func (s *Server) ExpireSession(id int64) error {
+func (s *Server) ExpireSession(sessionID int64) error {
 	if why := s.misplaced(); why != "" {
 		return errors.New("lockkeepertest: " + why)
 	}
@@ -430,14 +430,14 @@ func (s *Server) ExpireSession(id int64) error {
 	if err != nil {
 		return err
 	}
-	return server.EndSession(context.Background(), id)
+	return server.EndSession(context.Background(), sessionID)
 }
 
 // Disconnect closes the connection of a session and reports whether there was one.
 // The session continues, and a client normally reconnects by itself.
-func (s *Server) Disconnect(id int64) bool {
+func (s *Server) Disconnect(sessionID int64) bool {
 	server, err := s.running()
-	return err == nil && testhooks.Of(server).Disconnect(id)
+	return err == nil && testhooks.Of(server).Disconnect(sessionID)
 }
 
 // Stop stops the server. To its clients it looks like a crash: their connections
