@@ -220,7 +220,7 @@ func (o *Options) check() error {
 		return errors.New("no Dial")
 	}
 	if o.Parallel < 0 || o.Timeout < 0 || o.ReapWithin < 0 {
-		return fmt.Errorf("Parallel (%d), Timeout (%v) and ReapWithin (%v) must not be negative", o.Parallel, o.Timeout, o.ReapWithin)
+		return fmt.Errorf("an option is negative: Parallel %d, Timeout %v, ReapWithin %v", o.Parallel, o.Timeout, o.ReapWithin)
 	}
 	for _, g := range o.Groups {
 		if !slices.ContainsFunc(suite, func(k Check) bool { return k.Group() == g }) {
