@@ -321,6 +321,7 @@ func TestFailureOfAClusterIsLogged(t *testing.T) {
 			if err := create(conn, "/a"); err != nil {
 				t.Error(err)
 			}
+			synctest.Wait() // until the leader has applied it, too
 			fake.Errorf("failed")
 		})
 		got := fake.log.String()
