@@ -33,7 +33,7 @@ import (
 type Check struct {
 	Name  string    // GROUP/WHAT, unique
 	Says  string    // the behaviour, in one sentence
-	In    string    // range of the ZooKeeper versions that behave so; see [Version.In]
+	In    string    // the versions of ZooKeeper that behave so, such as ">=3.5"; see [Check.Applies]
 	Needs []Feature // features without which the check is Unsupported
 	With  Setting   // setting without which the check is NotApplicable
 	Alone bool      // no other check may run at the same time, since it counts zxids or reads totals
@@ -42,6 +42,11 @@ type Check struct {
 
 // Group returns the group of the check: its name up to the slash.
 func (k *Check) Group() string { return group(k.Name) }
+
+// Applies reports whether a version of ZooKeeper behaves so. It reads In: alternatives that are
+// separated by "|", each a list of conditions that must all hold. A condition is ">=3.9.2",
+// "<3.9", "debian" for Debian's patched 3.8.0, or "!debian" for every other version.
+func (k *Check) Applies(v Version) bool { return v.in(k.In) }
 
 func group(name string) string {
 	g, _, _ := strings.Cut(name, "/")
@@ -71,7 +76,13 @@ type Setting string
 const NoReconfig Setting = "reconfigEnabled=false"
 
 // Checks returns all checks, in the order of the report.
-func Checks() []Check { return slices.Clone(suite) }
+func Checks() []Check {
+	all := slices.Clone(suite)
+	for i := range all {
+		all[i].Needs = slices.Clone(all[i].Needs)
+	}
+	return all
+}
 
 // suite lists all checks, in the order of the report.
 var suite = slices.Concat(
@@ -130,15 +141,10 @@ type Options struct {
 	Progress func(done, of int, r *Result)
 }
 
-// Test runs the suite against the endpoint that dial connects to, with one subtest
-// of t for each check. Checks that do not apply to the endpoint's version, features
-// or configuration are skipped, with the reason.
-func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...func(*Options)) {
+// Test is [Run] for a test, with one subtest of t for each check. Checks that do not apply to
+// the endpoint's version, features or configuration are skipped, with the reason.
+func Test(t *testing.T, o Options) {
 	t.Helper()
-	o := Options{Dial: dial}
-	for _, f := range change {
-		f(&o)
-	}
 	report, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -158,20 +164,16 @@ func Test(t *testing.T, dial func(context.Context) (net.Conn, error), change ...
 	}
 }
 
-// Run runs the suite. It returns an error only if the suite could not be run at
-// all; wrong behaviour of the endpoint is in the report. When ctx ends, the checks that
-// are running end too, and they and all others are NotRun.
+// Run runs the suite. It returns an error only if the suite could not be run at all, because
+// the options are wrong or the endpoint does not answer as a ZooKeeper; wrong behaviour of the
+// endpoint is in the report. When ctx ends, the checks that are running end too, and they and
+// all that have not begun are NotRun.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if o.Dial == nil {
-		return nil, errors.New("conform: no Dial")
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("conform: %w", err)
 	}
 	o.Parallel = cmp.Or(o.Parallel, 8)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
-	for _, f := range o.Without {
-		if !slices.Contains(Features(), f) {
-			return nil, fmt.Errorf("conform: unknown feature %q", f)
-		}
-	}
 	var selected []Check
 	for _, k := range suite {
 		if (len(o.Groups) == 0 || slices.Contains(o.Groups, k.Group())) && (o.Run == nil || o.Run.MatchString(k.Name)) {
@@ -179,7 +181,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	if len(selected) == 0 {
-		return nil, errors.New("conform: no check has that name")
+		return nil, errors.New("conform: no check has such a name")
 	}
 	s := &state{o: o, root: fmt.Sprintf("/conform-%08x", rand.Uint32()), missing: map[Feature]string{}, otherwise: map[Setting]string{}, total: len(selected)}
 	if err := s.prepare(ctx); err != nil {
@@ -205,11 +207,32 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		wg.Wait()
 	}
-	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Seconds: time.Since(began).Seconds()}
+	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Took: time.Since(began)}
 	if why := s.tidy(ctx); why != "" {
 		r.Left = why
 	}
 	return r, nil
+}
+
+// check returns what is wrong with the options.
+func (o *Options) check() error {
+	if o.Dial == nil {
+		return errors.New("no Dial")
+	}
+	if o.Parallel < 0 || o.Timeout < 0 || o.ReapWithin < 0 {
+		return fmt.Errorf("an option is negative: Parallel %d, Timeout %v, ReapWithin %v", o.Parallel, o.Timeout, o.ReapWithin)
+	}
+	for _, g := range o.Groups {
+		if !slices.ContainsFunc(suite, func(k Check) bool { return k.Group() == g }) {
+			return fmt.Errorf("there is no group %q", g)
+		}
+	}
+	for _, f := range o.Without {
+		if !slices.Contains(Features(), f) {
+			return fmt.Errorf("there is no feature %q", f)
+		}
+	}
+	return nil
 }
 
 // state is one run of the suite.
@@ -238,7 +261,7 @@ func (s *state) prepare(ctx context.Context) error {
 		s.missing[Reaper] = "the time after which containers are reaped was not given"
 	}
 	var err error
-	s.version = Newest
+	s.version = Newest()
 	r := s.attempt(ctx, "srvr", func(t *trial) { s.claims = claimed(t.word("srvr")) })
 	if s.claims == "" && s.missing[Words] == "" {
 		s.missing[Words] = "srvr is not answered: " + cmp.Or(r.Why, "no version in it")
@@ -323,7 +346,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 		r.Status, r.Why = Unsupported, why
 	case s.otherwise[k.With] != "":
 		r.Status, r.Why = NotApplicable, fmt.Sprintf("requires %s, but %s", k.With, s.otherwise[k.With])
-	case !s.version.In(k.In):
+	case !k.Applies(s.version):
 		r.Status, r.Why = OtherVersion, fmt.Sprintf("applies to ZooKeeper %s, not to %s", k.In, s.version)
 	case ctx.Err() != nil:
 		r.Status, r.Why = NotRun, ctx.Err().Error()
@@ -342,7 +365,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 		}
 		r.Ops = t.ops()
 		t.end()
-		r.Seconds = time.Since(began).Seconds()
+		r.Took = time.Since(began)
 	}
 	if r.Status == NotRun {
 		return r

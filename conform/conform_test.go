@@ -38,7 +38,7 @@ func TestMembers(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			whole(t, func(t *testing.T) *lockkeepertest.Server {
 				c := lockkeepertest.StartCluster(t, 3, everything)
-				return c.Server((c.Leader() + i) % 3)
+				return c.Server((c.Leader()+i-1)%3 + 1)
 			})
 		})
 	}
@@ -81,9 +81,12 @@ func whole(t *testing.T, start func(t *testing.T) *lockkeepertest.Server) {
 func TestTest(t *testing.T) {
 	s := lockkeepertest.Start(t, everything, lockkeepertest.WithTCP())
 	groups := []string{"delete", "multi"}
-	conform.Test(t, func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
-	}, func(o *conform.Options) { o.Groups = groups })
+	conform.Test(t, conform.Options{
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+		},
+		Groups: groups,
+	})
 	if !slices.ContainsFunc(conform.Checks(), func(k conform.Check) bool { return k.Group() == groups[1] }) {
 		t.Error("there is no such group")
 	}

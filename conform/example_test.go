@@ -13,7 +13,7 @@ import (
 )
 
 // A program checks a part of a server's behaviour, here that of a server in the same process.
-func Example() {
+func ExampleRun() {
 	server, err := lockkeeper.Open(lockkeeper.Config{})
 	if err != nil {
 		log.Fatal(err)
@@ -38,8 +38,11 @@ func Example() {
 func ExampleTest() {
 	// In a file of its own this is func TestConformance(t *testing.T).
 	_ = func(t *testing.T) {
-		conform.Test(t, func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:2181")
-		}, func(o *conform.Options) { o.Super = "super:secret" })
+		conform.Test(t, conform.Options{
+			Dial: func(ctx context.Context) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "tcp", "127.0.0.1:2181")
+			},
+			Super: "super:secret",
+		})
 	}
 }

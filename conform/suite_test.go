@@ -3,10 +3,12 @@ package conform
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"net"
 	"path"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -33,7 +35,7 @@ func TestRows(t *testing.T) {
 		if len(k.Says) < 20 || !strings.HasSuffix(k.Says, ".") {
 			t.Errorf("%s: %q is not a sentence", k.Name, k.Says)
 		}
-		if !Newest.In(k.In) && !(Version{3, 8, 0, true}).In(k.In) && !(Version{3, 8, 0, false}).In(k.In) {
+		if !k.Applies(Newest()) && !k.Applies(Version{3, 8, 0, true}) && !k.Applies(Version{3, 8, 0, false}) {
 			t.Errorf("%s: the suite is never run against a version in %q", k.Name, k.In)
 		}
 		if k.run == nil {
@@ -60,7 +62,7 @@ func TestVersion(t *testing.T) {
 		{"3.4", "<3.5", true},
 	} {
 		v, err := ParseVersion(x.version)
-		if err != nil || v.In(x.in) != x.want {
+		if err != nil || (&Check{In: x.in}).Applies(v) != x.want {
 			t.Errorf("%s (%s) in %q: %v, %v", x.version, v, x.in, !x.want, err)
 		}
 		if again, err := ParseVersion(v.String()); err != nil || again != v {
@@ -130,6 +132,11 @@ func TestReport(t *testing.T) {
 			t.Errorf("the report lacks %q:\n%s", want, text)
 		}
 	}
+	again := new(Report)
+	b, err := json.Marshal(r)
+	if err := errors.Join(err, json.Unmarshal(b, again)); err != nil || !reflect.DeepEqual(r, again) {
+		t.Errorf("after JSON: %+v, %v, want %+v", again, err, r)
+	}
 	var junit struct {
 		Tests    int        `xml:"tests,attr"`
 		Failures int        `xml:"failures,attr"`
@@ -138,6 +145,86 @@ func TestReport(t *testing.T) {
 	}
 	if err := xml.Unmarshal(xmlText.Bytes(), &junit); err != nil || junit.Tests != 5 || junit.Failures != 2 || junit.Skipped != 2 || len(junit.Cases) != 5 {
 		t.Errorf("JUnit: %+v, %v\n%s", junit, err, xmlText)
+	}
+}
+
+// TestFormats: programs read these outputs.
+func TestFormats(t *testing.T) {
+	r := &Report{Version: "3.9.5", Claims: "3.9.5-<x>", Took: 1234567891 * time.Nanosecond, Left: "/a & /b", Results: []Result{
+		{Name: "a/b", Group: "a", Says: "It <works>.", In: ">=3.9", Status: Failed, Why: "no", Exchange: []string{"A > x"}, Ops: []string{"create"}, Took: 1500 * time.Microsecond},
+		{Name: "c/d", Group: "c", Says: "It is.", In: "<3.9", Status: OtherVersion},
+	}}
+	var text, junit bytes.Buffer
+	if err := errors.Join(r.WriteJSON(&text), r.WriteJUnit(&junit)); err != nil {
+		t.Fatal(err)
+	}
+	const wantJSON = `{
+  "version": "3.9.5",
+  "claims": "3.9.5-<x>",
+  "seconds": 1.234567891,
+  "left": "/a & /b",
+  "results": [
+    {
+      "name": "a/b",
+      "group": "a",
+      "says": "It <works>.",
+      "in": ">=3.9",
+      "status": "failed",
+      "why": "no",
+      "exchange": [
+        "A > x"
+      ],
+      "ops": [
+        "create"
+      ],
+      "seconds": 0.0015
+    },
+    {
+      "name": "c/d",
+      "group": "c",
+      "says": "It is.",
+      "in": "<3.9",
+      "status": "other version",
+      "seconds": 0
+    }
+  ]
+}
+`
+	if text.String() != wantJSON {
+		t.Errorf("JSON:\n%s", &text)
+	}
+	const wantJUnit = `<?xml version="1.0" encoding="UTF-8"?>
+<testsuite name="conform" tests="2" failures="1" errors="0" skipped="1" time="1.235">
+  <testcase classname="conform.a" name="a/b" time="0.002">
+    <failure message="no"><![CDATA[It <works>.
+A > x]]></failure>
+  </testcase>
+  <testcase classname="conform.c" name="c/d" time="0.000">
+    <skipped message=""></skipped>
+  </testcase>
+</testsuite>
+`
+	if junit.String() != wantJUnit {
+		t.Errorf("JUnit:\n%s", &junit)
+	}
+}
+
+// TestWrongOptions: Run refuses options that make no sense, before it connects.
+func TestWrongOptions(t *testing.T) {
+	dial := func(context.Context) (net.Conn, error) { return nil, errors.New("connects") }
+	for want, o := range map[string]Options{
+		"no Dial":       {},
+		"Parallel":      {Dial: dial, Parallel: -1},
+		"Timeout":       {Dial: dial, Timeout: -1},
+		"ReapWithin":    {Dial: dial, ReapWithin: -1},
+		"group \"new\"": {Dial: dial, Groups: []string{"create", "new"}},
+		"feature":       {Dial: dial, Without: []Feature{"new"}},
+		"no check has":  {Dial: dial, Run: regexp.MustCompile("^new$")},
+		"version":       {Dial: dial, Version: "new"},
+	} {
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "connects") {
+			t.Errorf("%s: got %v", want, err)
+		}
 	}
 }
 
@@ -285,7 +372,7 @@ func TestReconfigEnabled(t *testing.T) {
 		why string
 	}{
 		"standalone": {lockkeepertest.Start(t, enabled), "Unimplemented"},
-		"member":     {lockkeepertest.StartCluster(t, 3, enabled).Server(0), "BadVersion"},
+		"member":     {lockkeepertest.StartCluster(t, 3, enabled).Server(1), "BadVersion"},
 	} {
 		r, err := Run(t.Context(), Options{
 			Dial: func(context.Context) (net.Conn, error) { return x.s.Dial("", "", time.Second) },

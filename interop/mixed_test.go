@@ -139,9 +139,9 @@ func mixed(t *testing.T, addr, path string, kinds []string, client func(addr, pa
 // ourLock returns a function that takes a lock of package lock.
 func ourLock(conn *zk.Conn, dialer *locks.Dialer, path, kind string) func(context.Context) (unlock func() error, err error) {
 	granted := locks.WithDialer(dialer)
-	rw := locks.NewRW(conn, path, granted)
+	rw := locks.NewRWMutex(conn, path, granted)
 	take := map[string]func(context.Context) (*locks.Held, error){
-		"mutex": locks.New(conn, path, granted).Lock, "write": rw.Lock, "read": rw.RLock,
+		"mutex": locks.NewMutex(conn, path, granted).Lock, "write": rw.Lock, "read": rw.RLock,
 		"slot": locks.NewSemaphore(conn, path, mixedSlots, granted).Lock,
 	}[kind]
 	return func(ctx context.Context) (func() error, error) {

@@ -15,7 +15,7 @@ import (
 //	var dialer lock.Dialer
 //	conn, events, err := zk.Connect(servers, 10*time.Second, zk.WithDialer(dialer.Dial))
 //	...
-//	mutex := lock.New(conn, "/locks/report", lock.WithDialer(&dialer))
+//	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(&dialer))
 //
 // A Dialer is for one *zk.Conn, and for all locks that use it. The zero Dialer is ready for
 // use. It must not be copied, and its methods may be called from any goroutine.
@@ -42,7 +42,7 @@ type grant struct {
 	timeout time.Duration
 }
 
-// Dial is a [zk.Dialer].
+// Dial opens a connection with Base. It is a [zk.Dialer], for [zk.WithDialer].
 func (d *Dialer) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	dial := d.Base
 	if dial == nil {

@@ -5,7 +5,7 @@
 //	var dialer lock.Dialer // learns which session timeout the servers grant
 //	conn, events, err := zk.Connect(servers, 10*time.Second, zk.WithDialer(dialer.Dial))
 //	...
-//	mutex := lock.New(conn, "/locks/report", lock.WithDialer(&dialer))
+//	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(&dialer))
 //	held, err := mutex.Lock(ctx)
 //	if err != nil {
 //		return err

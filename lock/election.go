@@ -12,26 +12,31 @@ import (
 
 // Election decides which of several candidates leads. The candidates are the contenders of a
 // mutex, so Curator's LeaderSelector and, with extra_lock_patterns=["lock-"] in its lock,
-// kazoo's Election can take part.
+// kazoo's Election can take part. Its methods may be called from any goroutine, and each call of
+// Campaign is a candidate of its own.
 type Election struct{ q *queue }
 
-// NewElection returns the election at a path. [WithData] tells others who the candidate is.
-func NewElection(conn *zk.Conn, path string, options ...Option) *Election {
+// NewElection returns the election at a path, like [NewMutex]. [WithData] tells others who the
+// candidate is.
+func NewElection(conn Conn, path string, options ...Option) *Election {
 	return &Election{newQueue(conn, path, newOptions(options))}
 }
 
-// Campaign waits until it leads or ctx ends, like [Mutex.Lock]. The leader leads until it
-// resigns with [Held.Unlock], or [Held.Lost] is closed.
+// Campaign waits until this candidate leads, like [Mutex.Lock]. It leads until it resigns with
+// [Held.Unlock], or [Held.Lost] is closed.
 func (e *Election) Campaign(ctx context.Context) (*Held, error) {
 	return e.q.lock(ctx, exclusive, true)
 }
 
 // Leader returns the data of the candidate that leads, and its fencing token. It returns
 // [ErrNoLeader] if there is no candidate. The answer may be old when it arrives.
-func (e *Election) Leader(ctx context.Context) (data []byte, token uint64, err error) {
+func (e *Election) Leader(ctx context.Context) (data []byte, token int64, err error) {
+	if e.q.wrong != nil {
+		return nil, 0, fmt.Errorf("lock: leader of %s: %w", e.q.path, e.q.wrong)
+	}
 	type answer struct {
 		data  []byte
-		token uint64
+		token int64
 		err   error
 	}
 	// go-zookeeper's requests end when they are answered, or the connection is lost.
@@ -48,12 +53,12 @@ func (e *Election) Leader(ctx context.Context) (data []byte, token uint64, err e
 		}
 		return a.data, a.token, a.err
 	case <-ctx.Done():
-		return nil, 0, context.Cause(ctx)
+		return nil, 0, fmt.Errorf("lock: leader of %s: %w", e.q.path, reason(ctx))
 	}
 }
 
 // first returns the data and the czxid of the first contender.
-func (q *queue) first() ([]byte, uint64, error) {
+func (q *queue) first() ([]byte, int64, error) {
 	for {
 		children, _, err := q.conn.Children(q.path)
 		line := locks.Queue(children, false)
@@ -70,7 +75,7 @@ func (q *queue) first() ([]byte, uint64, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		return data, uint64(stat.Czxid), nil
+		return data, stat.Czxid, nil
 	}
 }
 

@@ -40,7 +40,7 @@ func Example() {
 	defer done()
 	ctx := context.Background()
 
-	mutex := lock.New(conn, "/locks/report", lock.WithDialer(dialer))
+	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(dialer))
 	held, err := mutex.Lock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -58,25 +58,46 @@ func Example() {
 	// <nil>
 }
 
-// A try with a time limit, as in C#:
+// A client waits for the lock, but no longer than a minute.
+func ExampleNewMutex() {
+	conn, dialer, done := client()
+	defer done()
+	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(dialer))
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	held, err := mutex.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("lost:", held.Err())
+	fmt.Println("unlocked:", held.Unlock(context.Background())) // not ctx, which may have ended
+	fmt.Println(held.Err())
+	// Output:
+	// lost: <nil>
+	// unlocked: <nil>
+	// lock: unlocked
+}
+
+// A lock with a time limit, as in C#:
 //
 //	await using var handle = await @lock.TryAcquireAsync(TimeSpan.FromSeconds(1));
 //	if (handle == null) { … }
-func ExampleMutex_TryLock() {
+func ExampleMutex_Lock() {
 	conn, dialer, done := client()
 	defer done()
-	mutex := lock.New(conn, "/locks/report", lock.WithDialer(dialer))
+	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(dialer))
 	other, err := mutex.Lock(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	try := func(patience time.Duration) {
+	attempt := func(patience time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		held, err := mutex.TryLock(ctx)
-		if errors.Is(err, lock.ErrBusy) {
-			fmt.Println("another one has it")
+		held, err := mutex.Lock(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			fmt.Println("not free in time")
 			return
 		}
 		if err != nil {
@@ -85,14 +106,56 @@ func ExampleMutex_TryLock() {
 		defer held.Unlock(context.Background()) // not ctx, which may have ended
 		fmt.Println("got it")
 	}
-	try(10 * time.Millisecond)
+	attempt(10 * time.Millisecond)
 	if err := other.Unlock(context.Background()); err != nil {
 		log.Fatal(err)
 	}
-	try(time.Minute)
+	attempt(time.Minute)
 	// Output:
-	// another one has it
+	// not free in time
 	// got it
+}
+
+// A client that has something else to do if another one has the lock.
+func ExampleMutex_TryLock() {
+	conn, dialer, done := client()
+	defer done()
+	ctx := context.Background()
+	mutex := lock.NewMutex(conn, "/locks/report", lock.WithDialer(dialer))
+	held, err := mutex.TryLock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer held.Unlock(ctx)
+
+	if _, err := mutex.TryLock(ctx); errors.Is(err, lock.ErrBusy) {
+		fmt.Println("another one has it")
+	}
+	// Output: another one has it
+}
+
+// The Dialer of a connection tells the locks, and the program, which session timeout the server
+// has granted: here 20 of its ticks, which is less than what was asked for.
+func ExampleDialer() {
+	server, err := lockkeeper.Open(lockkeeper.Config{TickTime: 100 * time.Millisecond})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	<-server.Ready()
+
+	dialer := lock.Dialer{Base: server.Dial} // yours needs no Base
+	conn, _, err := zk.Connect([]string{"127.0.0.1:2181"}, time.Minute, zk.WithDialer(dialer.Dial), zk.WithLogger(silent{}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.Close()
+	held, err := lock.NewMutex(conn, "/locks/report", lock.WithDialer(&dialer)).Lock(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(dialer.SessionTimeout(), held.Remaining() <= 2*dialer.SessionTimeout()/3)
+	// Output: 2s true
 }
 
 // The habits of Redisson's RLock. lock() blocks, and so does Lock. Redisson's watchdog renews
@@ -101,7 +164,7 @@ func ExampleMutex_TryLock() {
 func ExampleReentrant() {
 	conn, dialer, done := client()
 	defer done()
-	mutex := lock.New(conn, "/locks/account", lock.WithDialer(dialer), lock.Reentrant())
+	mutex := lock.NewMutex(conn, "/locks/account", lock.WithDialer(dialer), lock.Reentrant())
 
 	withdraw := func(ctx context.Context) error {
 		held, err := mutex.Lock(ctx)
@@ -132,11 +195,11 @@ func ExampleReentrant() {
 }
 
 // Many readers or one writer.
-func ExampleRWMutex() {
+func ExampleNewRWMutex() {
 	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
-	prices := lock.NewRW(conn, "/locks/prices", lock.WithDialer(dialer))
+	prices := lock.NewRWMutex(conn, "/locks/prices", lock.WithDialer(dialer))
 	first, err := prices.RLock(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -160,7 +223,7 @@ func ExampleRWMutex() {
 }
 
 // At most two at a time.
-func ExampleSemaphore() {
+func ExampleNewSemaphore() {
 	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()
@@ -192,7 +255,7 @@ func ExampleSemaphore() {
 }
 
 // One of several candidates leads until it resigns or is lost.
-func ExampleElection() {
+func ExampleNewElection() {
 	conn, dialer, done := client()
 	defer done()
 	ctx := context.Background()

@@ -18,7 +18,7 @@ type Held struct {
 // server shows. Each holder of a path has a greater one than all holders before it, except
 // that those that hold it together, as readers or through a semaphore, have tokens in the
 // order in which they joined the queue.
-func (h *Held) Token() uint64 { return h.k.token }
+func (h *Held) Token() int64 { return h.k.token }
 
 // Session returns the id of the session that holds the lock.
 func (h *Held) Session() int64 { return h.k.session }
@@ -89,7 +89,7 @@ func (h *Held) Unlock(ctx context.Context) error {
 		select {
 		case <-k.gone:
 		default:
-			return fmt.Errorf("lock: %s is being deleted in the background: %w", h.Path(), context.Cause(ctx))
+			return fmt.Errorf("lock: %s is being deleted in the background: %w", h.Path(), reason(ctx))
 		}
 	}
 	k.mu.Lock()

@@ -63,7 +63,7 @@ type keeper struct {
 
 	// Set before settled is closed.
 	failed  error
-	token   uint64
+	token   int64
 	session int64
 	path    string // of the znode
 
@@ -312,7 +312,7 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 	if err != nil {
 		return nil, err
 	}
-	k.token, k.session, k.path = uint64(stat.Czxid), stat.EphemeralOwner, q.at(k.name)
+	k.token, k.session, k.path = stat.Czxid, stat.EphemeralOwner, q.at(k.name)
 	if q.conn.SessionID() != k.session {
 		// The znode belongs to an earlier session. The server may not know yet that this
 		// session has ended.

@@ -17,7 +17,7 @@ func TestRWMutex(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		var m []*lock.RWMutex
 		for range 5 {
-			m = append(m, lock.NewRW(s.Connect(t, timeout), path, known))
+			m = append(m, lock.NewRWMutex(s.Connect(t, timeout), path, known))
 		}
 		r0, r1 := take(t, m[0].RLock), take(t, m[1].RLock)
 		if _, err := m[2].TryLock(t.Context()); !errors.Is(err, lock.ErrBusy) {
@@ -60,7 +60,7 @@ func TestRWMutex(t *testing.T) {
 // TestRWReentrant: a writer reads, a reader does not write.
 func TestRWReentrant(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.NewRW(s.Connect(t, timeout), path, known, lock.Reentrant()), lock.NewRW(s.Connect(t, timeout), path, known)
+		m, other := lock.NewRWMutex(s.Connect(t, timeout), path, known, lock.Reentrant()), lock.NewRWMutex(s.Connect(t, timeout), path, known)
 		w := take(t, m.Lock)
 		r, err := m.RLock(w.Context(t.Context()))
 		if err != nil {
@@ -106,8 +106,12 @@ func TestSemaphore(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if _, err := all[slots].TryLock(ctx); !errors.Is(err, lock.ErrBusy) {
-			t.Errorf("got %v", err)
+		began := time.Now()
+		if _, err := all[slots].TryLock(ctx); !errors.Is(err, lock.ErrBusy) || time.Since(began) > 0 {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		if _, err := all[slots].Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Minute {
+			t.Errorf("got %v after %v", err, time.Since(began))
 		}
 		cancel()
 		if err := all[slots].Wait(t.Context()); err != nil {

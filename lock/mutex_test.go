@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,15 +21,15 @@ import (
 func TestMutex(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path, known)
-		var last uint64
+		m := lock.NewMutex(conn, path, known)
+		var last int64
 		for range 3 {
 			h := take(t, m.Lock)
 			l := s.Locks()
-			if len(l) != 1 || l[0].Path != path || uint64(l[0].Token) != h.Token() || l[0].Holder != h.Session() || h.Session() != conn.SessionID() {
+			if len(l) != 1 || l[0].Path != path || l[0].Token != h.Token() || l[0].Holder != h.Session() || h.Session() != conn.SessionID() {
 				t.Errorf("token %#x of session %#x, the server has %v", h.Token(), h.Session(), l)
 			}
-			if _, stat, err := s.Get(h.Path()); err != nil || uint64(stat.Czxid) != h.Token() {
+			if _, stat, err := s.Get(h.Path()); err != nil || stat.Czxid != h.Token() {
 				t.Errorf("%s: %+v, %v", h.Path(), stat, err)
 			}
 			if h.Token() <= last {
@@ -62,13 +63,13 @@ func TestMutex(t *testing.T) {
 // one before it, and a release wakes only one.
 func TestOrder(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m := lock.New(s.Connect(t, timeout), path, known)
+		m := lock.NewMutex(s.Connect(t, timeout), path, known)
 		first := take(t, m.Lock)
 		const n = 20
 		var clients []*lock.Mutex
 		var queue []waiting
 		for i := range n {
-			clients = append(clients, lock.New(s.Connect(t, timeout), path, known))
+			clients = append(clients, lock.NewMutex(s.Connect(t, timeout), path, known))
 			queue = append(queue, wait(t.Context(), clients[i].Lock))
 			s.WaitWaiters(path, i+1)
 		}
@@ -125,7 +126,7 @@ func TestOrder(t *testing.T) {
 // not overtake the holder.
 func TestCancel(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
+		m, other := lock.NewMutex(s.Connect(t, timeout), path, known), lock.NewMutex(s.Connect(t, timeout), path, known)
 		held := take(t, m.Lock)
 		ctx, cancel := context.WithCancel(t.Context())
 		second := wait(ctx, other.Lock)
@@ -157,7 +158,7 @@ func TestCancel(t *testing.T) {
 func TestBehindOdd(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path, known)
+		m := lock.NewMutex(conn, path, known)
 		held, err := m.Lock(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -184,18 +185,23 @@ func TestBehindOdd(t *testing.T) {
 	})
 }
 
-// TestTryLock: with a deadline it waits, without one it does not.
+// TestTryLock: it does not wait for another holder, whether its context has a deadline or not.
+// Lock waits until the deadline.
 func TestTryLock(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
+		m, other := lock.NewMutex(s.Connect(t, timeout), path, known), lock.NewMutex(s.Connect(t, timeout), path, known)
 		held, err := m.TryLock(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
 		creates := len(s.Requests("create*"))
-		if _, err := other.TryLock(t.Context()); !errors.Is(err, lock.ErrBusy) || time.Since(began) > 0 {
-			t.Errorf("got %v after %v", err, time.Since(began))
+		limited, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for _, ctx := range []context.Context{t.Context(), limited} {
+			began := time.Now()
+			if _, err := other.TryLock(ctx); !errors.Is(err, lock.ErrBusy) || errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 0 {
+				t.Errorf("got %v after %v", err, time.Since(began))
+			}
 		}
 		if n := len(s.Requests("create*")); n != creates {
 			t.Error("a TryLock that failed has created a znode")
@@ -203,7 +209,7 @@ func TestTryLock(t *testing.T) {
 		for range 3 {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if _, err := other.TryLock(ctx); !errors.Is(err, lock.ErrBusy) || time.Since(began) != time.Minute {
+			if _, err := other.Lock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrBusy) || time.Since(began) != time.Minute {
 				t.Errorf("got %v after %v", err, time.Since(began))
 			}
 			cancel()
@@ -220,17 +226,102 @@ func TestTryLock(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		w := wait(ctx, other.TryLock)
+		w := wait(ctx, other.Lock)
 		w.pending(t)
 		unlock(t, held)
 		unlock(t, w.held(t))
 		finish(t, s, m, other)
 
-		cancelled, cancel := context.WithCancel(t.Context())
-		cancel()
-		if _, err := m.TryLock(cancelled); !errors.Is(err, context.Canceled) || errors.Is(err, lock.ErrBusy) {
-			t.Errorf("got %v", err)
+		why := errors.New("shutting down")
+		cancelled, end := context.WithCancelCause(t.Context())
+		end(why)
+		for name, lock := range map[string]func(context.Context) (*lock.Held, error){"TryLock": m.TryLock, "Lock": m.Lock} {
+			if _, err := lock(cancelled); !errors.Is(err, context.Canceled) || !errors.Is(err, why) {
+				t.Errorf("%s: got %v", name, err)
+			}
 		}
+	})
+}
+
+// TestTryLockWithoutServer: it waits for a server until its context ends, and then does not
+// claim that another one has the lock.
+func TestTryLockWithoutServer(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		m := lock.NewMutex(s.Connect(t, timeout), path, known)
+		unlock(t, take(t, m.TryLock))
+		s.Stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		began := time.Now()
+		if _, err := m.TryLock(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, lock.ErrBusy) || time.Since(began) != time.Minute {
+			t.Errorf("got %v after %v", err, time.Since(began))
+		}
+		w := wait(t.Context(), m.TryLock)
+		w.pending(t)
+		s.Restart()
+		unlock(t, w.held(t))
+		finish(t, s, m)
+	})
+}
+
+// TestWrongArguments: what is wrong with the arguments of constructors and options is the error
+// of each attempt to lock.
+func TestWrongArguments(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		conn := s.Connect(t, timeout)
+		var none *zk.Conn
+		for want, all := range map[string][]func(context.Context) (*lock.Held, error){
+			"connection is nil": {
+				lock.NewMutex(nil, path, known).Lock, lock.NewMutex(none, path, known).TryLock, lock.NewRWMutex(nil, path, known).RLock,
+				lock.NewSemaphore(none, path, 1, known).Lock, lock.NewElection(nil, path, known).Campaign,
+				func(ctx context.Context) (*lock.Held, error) {
+					_, _, err := lock.NewElection(nil, path).Leader(ctx)
+					return nil, err
+				},
+			},
+			"0 slots":         {lock.NewSemaphore(conn, path, 0, known).Lock, lock.NewSemaphore(conn, path, 0, known).TryLock},
+			"-2 slots":        {lock.NewSemaphore(conn, path, -2, known).TryLock},
+			"Dialer is nil":   {lock.NewMutex(conn, path, known, lock.WithDialer(nil)).Lock},
+			"-1s is not":      {lock.NewRWMutex(conn, path, lock.WithSessionTimeout(-time.Second), known).TryRLock},
+			"0s is not above": {lock.NewMutex(conn, path, lock.WithSessionTimeout(0)).Lock},
+			"invalid path":    {lock.NewMutex(conn, "locks", known).Lock, lock.NewSemaphore(conn, "", 1, known).TryLock},
+			"invalid ACL":     {lock.NewMutex(conn, path, known, lock.WithACL()).Lock},
+		} {
+			for i, lock := range all {
+				if held, err := lock(t.Context()); err == nil || held != nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, number %d: got %v, %v", want, i, held, err)
+				}
+			}
+		}
+		m := lock.NewMutex(conn, path, lock.Option{}, known)
+		unlock(t, take(t, m.Lock))
+		finish(t, s, m)
+	})
+}
+
+// counting is a Conn of a program's own.
+type counting struct {
+	lock.Conn
+	creates atomic.Int64
+}
+
+func (c *counting) Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
+	c.creates.Add(1)
+	return c.Conn.Create(path, data, flags, acl)
+}
+
+// TestWrapper: a lock works over a wrapper of the connection, and sends its requests through it.
+func TestWrapper(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+		conn := &counting{Conn: s.Connect(t, timeout)}
+		m := lock.NewMutex(conn, path, known)
+		for range 3 {
+			unlock(t, take(t, m.Lock))
+		}
+		if n := conn.creates.Load(); n != 4 { // the first one has to make the path
+			t.Errorf("the wrapper has seen %d creates", n)
+		}
+		finish(t, s, m)
 	})
 }
 
@@ -238,7 +329,7 @@ func TestTryLock(t *testing.T) {
 func TestReentrant(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m, other := lock.New(conn, path, known, lock.Reentrant()), lock.New(s.Connect(t, timeout), path, known)
+		m, other := lock.NewMutex(conn, path, known, lock.Reentrant()), lock.NewMutex(s.Connect(t, timeout), path, known)
 		outer := take(t, m.Lock)
 		ctx := outer.Context(t.Context())
 		inner, err := m.Lock(ctx)
@@ -273,7 +364,7 @@ func TestReentrant(t *testing.T) {
 		}
 		finish(t, s, m, other)
 
-		plain := lock.New(conn, path, known)
+		plain := lock.NewMutex(conn, path, known)
 		h := take(t, plain.Lock)
 		if _, err := plain.Lock(h.Context(t.Context())); !errors.Is(err, lock.ErrDeadlock) {
 			t.Errorf("got %v", err)
@@ -288,7 +379,7 @@ func TestReentrant(t *testing.T) {
 func TestForeignChildren(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(conn, path, known)
+		m := lock.NewMutex(conn, path, known)
 		unlock(t, take(t, m.Lock))
 		for _, name := range []string{"config", "lock", "x-0000000000", "block-0000000000", "_c_0123-lease-0000000000", "-lock-12", "0000000000"} {
 			if _, err := conn.Create(path+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
@@ -321,7 +412,7 @@ func TestForeignChildren(t *testing.T) {
 func TestDeleted(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		conn := s.Connect(t, timeout)
-		m := lock.New(s.Connect(t, timeout), path, known, lock.WithData([]byte("me")))
+		m := lock.NewMutex(s.Connect(t, timeout), path, known, lock.WithData([]byte("me")))
 		h := take(t, m.Lock)
 		if data, _, err := conn.Get(h.Path()); string(data) != "me" || err != nil {
 			t.Errorf("got %q, %v", data, err)
@@ -360,13 +451,13 @@ func TestDeleted(t *testing.T) {
 // TestRefused: what a server refuses is an error, at once.
 func TestRefused(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		m := lock.New(s.Connect(t, timeout), path, known, lock.WithACL(zk.ACL{Perms: zk.PermAll, Scheme: "nonsense"}))
+		m := lock.NewMutex(s.Connect(t, timeout), path, known, lock.WithACL(zk.ACL{Perms: zk.PermAll, Scheme: "nonsense"}))
 		if _, err := m.Lock(t.Context()); !errors.Is(err, zk.ErrInvalidACL) {
 			t.Errorf("got %v", err)
 		}
 		finish(t, s, m)
 		closed := s.Connect(t, timeout)
-		m = lock.New(closed, path, known)
+		m = lock.NewMutex(closed, path, known)
 		closed.Close()
 		if _, err := m.Lock(t.Context()); !errors.Is(err, zk.ErrClosing) {
 			t.Errorf("on a closed connection: %v", err)
@@ -387,12 +478,12 @@ func TestLostReplies(t *testing.T) {
 			for nth := range 4 { // the last two once more, when the lock's own path exists
 				t.Run(fmt.Sprintf("%s %v %d", strings.Trim(op, "*"), do, nth+1), func(t *testing.T) {
 					virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-						m, other := lock.New(s.Connect(t, timeout), path, known), lock.New(s.Connect(t, timeout), path, known)
+						m, other := lock.NewMutex(s.Connect(t, timeout), path, known), lock.NewMutex(s.Connect(t, timeout), path, known)
 						if nth >= 2 {
 							unlock(t, take(t, m.Lock))
 						}
 						guard := lockkeepertest.GuardLock(t, s, path)
-						fault := s.Arm(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
+						fault := s.Inject(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected
 							next := fault.Fired()
@@ -419,7 +510,7 @@ func TestLostReplies(t *testing.T) {
 						w.pending(t)
 						resource := guard.Resource()
 						if h.Err() == nil {
-							if err := resource.Write(int64(h.Token())); err != nil {
+							if err := resource.Write(h.Token()); err != nil {
 								t.Error(err)
 							}
 						}
@@ -427,7 +518,7 @@ func TestLostReplies(t *testing.T) {
 							t.Error(err)
 						}
 						h = w.held(t)
-						if err := resource.Write(int64(h.Token())); err != nil {
+						if err := resource.Write(h.Token()); err != nil {
 							t.Error(err)
 						}
 						if err := h.Unlock(t.Context()); err != nil && !errors.Is(err, lock.ErrLost) {

@@ -19,7 +19,7 @@ import (
 
 // queue is a znode whose sequential children contend for something.
 type queue struct {
-	conn *zk.Conn
+	conn Conn
 	path string
 	options
 
@@ -28,7 +28,10 @@ type queue struct {
 	watches map[string]<-chan zk.Event // by path: watches that have been set and may not have fired
 }
 
-func newQueue(conn *zk.Conn, path string, o options) *queue {
+func newQueue(conn Conn, path string, o options) *queue {
+	if c, ok := conn.(*zk.Conn); conn == nil || ok && c == nil {
+		o.refuse("the connection is nil")
+	}
 	return &queue{conn: conn, path: path, options: o, keepers: map[*keeper]struct{}{}, watches: map[string]<-chan zk.Event{}}
 }
 
@@ -133,7 +136,7 @@ func (q *queue) wait(ctx context.Context) error {
 		select {
 		case <-k.gone:
 		case <-ctx.Done():
-			return fmt.Errorf("lock: a znode below %s is not deleted yet: %w", q.path, context.Cause(ctx))
+			return fmt.Errorf("lock: a znode below %s is not deleted yet: %w", q.path, reason(ctx))
 		}
 	}
 }
@@ -143,8 +146,11 @@ type holding struct{ q *queue }
 
 // lock takes a lock. If patient is false, it does not wait for other contenders.
 func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+	if q.wrong != nil {
+		return nil, fmt.Errorf("lock: %s: %w", q.path, q.wrong)
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("lock: %s: %w", q.path, reason(ctx))
 	}
 	if q.timeout == 0 && q.dialer == nil {
 		return nil, fmt.Errorf("lock: %s: %w", q.path, ErrTimeoutUnknown)
@@ -171,9 +177,9 @@ func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			if k.behind != "" {
-				return nil, fmt.Errorf("lock: %s: waiting behind %s: %w", q.path, k.behind, ctx.Err())
+				return nil, fmt.Errorf("lock: %s: waiting behind %s: %w", q.path, k.behind, reason(ctx))
 			}
-			return nil, fmt.Errorf("lock: %s: %w", q.path, ctx.Err())
+			return nil, fmt.Errorf("lock: %s: %w", q.path, reason(ctx))
 		}
 	}
 	<-k.settled
@@ -183,19 +189,14 @@ func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error
 	return &Held{k: k}, nil
 }
 
-// try is lock for the Try methods.
-func (q *queue) try(ctx context.Context, kind kind) (*Held, error) {
-	_, patient := ctx.Deadline()
-	held, err := q.lock(ctx, kind, patient)
-	return held, busy(err)
-}
-
-// busy turns the error for a deadline that has passed into ErrBusy.
-func busy(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %w", ErrBusy, err)
+// reason returns the error of a context that has ended, together with its cause if that is
+// another one.
+func reason(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
 	}
-	return err
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // transient reports whether a request that failed with err may succeed if it is sent again.
@@ -221,7 +222,7 @@ type retries struct {
 
 // pause waits before a request that failed with err is sent again, or until stop is closed.
 // It returns an error if there is no point in trying again.
-func (r *retries) pause(conn *zk.Conn, err error, stop <-chan struct{}) error {
+func (r *retries) pause(conn Conn, err error, stop <-chan struct{}) error {
 	if !transient(err) {
 		return err
 	}

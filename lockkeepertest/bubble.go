@@ -60,7 +60,7 @@ const grace = time.Hour
 // and who waits. The servers are stopped, and the clients that Connect has returned are closed,
 // so that their calls return. If the test then goes on for another hour, the test program
 // panics. Outside of bubbles, there is no deadline.
-func WithDeadline(d time.Duration) Option { return func(s *Server) { s.deadline = d } }
+func WithDeadline(d time.Duration) Option { return Option{func(s *Server) { s.deadline = d }} }
 
 // watch fails the test when the deadline of its servers has passed.
 func (r *report) watch() {

@@ -145,9 +145,9 @@ func TestServerOfAnotherBubble(t *testing.T) {
 		"Inject":   func(*failures) { s.Inject(lockkeepertest.Fault{Do: lockkeepertest.Drop(), Optional: true}) },
 		"WaitHeld": func(*failures) { s.WaitHeld("/", 1) }, "WaitWaiters": func(*failures) { s.WaitWaiters("/", 1) }, "WaitGone": func(*failures) { s.WaitGone("/") },
 		"Snapshot": func(*failures) { s.Snapshot() }, "Restore": func(*failures) { s.Restore(snapshot) },
-		"Leader": func(*failures) { c.Leader() }, "Kill": func(*failures) { c.Kill(0) }, "Cluster.Restart": func(*failures) { c.Restart(0) },
-		"Partition": func(*failures) { c.Partition() }, "Heal": func(*failures) { c.Heal() }, "Pause": func(*failures) { c.Pause(0) }, "Resume": func(*failures) { c.Resume(0) },
-		"SetLink": func(*failures) { c.SetLink(0, 0, lockkeepertest.Link{}) }, "SetDisk": func(*failures) { c.SetDisk(0, lockkeepertest.Disk{}) },
+		"Leader": func(*failures) { c.Leader() }, "Kill": func(*failures) { c.Kill(1) }, "Cluster.Restart": func(*failures) { c.Restart(1) },
+		"Partition": func(*failures) { c.Partition() }, "Heal": func(*failures) { c.Heal() }, "Pause": func(*failures) { c.Pause(1) }, "Resume": func(*failures) { c.Resume(1) },
+		"SetLink": func(*failures) { c.SetLink(1, 1, lockkeepertest.Link{}) }, "SetDisk": func(*failures) { c.SetDisk(1, lockkeepertest.Disk{}) },
 		"StepDown": func(*failures) { c.StepDown() },
 	} {
 		outer.errors = nil

@@ -15,34 +15,38 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
-// Cluster is a cluster under test. Its members are numbered from 0; member i has
-// the server id i+1. Its methods may be called from any goroutine of the test.
+// Cluster is a cluster under test. Its n members are named by their server ids, which are 1 to
+// n. Its methods may be called from any goroutine of the test. They fail the test if there is no
+// such member.
 type Cluster struct {
 	t       testing.TB
 	net     *memnet.Network
 	links   links
-	servers []*Server
+	servers []*Server // the one with the id 1 first
 }
 
-func host(i int) string { return fmt.Sprintf("member%d", i) }
+func host(id int) string { return fmt.Sprintf("member%d", id) }
 
 // StartCluster starts a cluster of n members that keep their state in memory and
 // are connected by a simulated network. It waits until all members are ready and have
 // their votes, and stops them when the test ends.
 func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
+	if n < 1 {
+		t.Fatalf("lockkeepertest: a cluster of %d members", n)
+	}
 	c := &Cluster{t: t, net: memnet.New()}
 	c.net.HealAtOnce() // as Link.Cut says
 	peers := map[uint64]string{}
-	for i := range n {
-		peers[uint64(i+1)] = host(i) + ":1"
+	for id := 1; id <= n; id++ {
+		peers[uint64(id)] = host(id) + ":1"
 	}
-	for i := range n {
+	for id := 1; id <= n; id++ {
 		member := WithConfig(func(cfg *lockkeeper.Config) {
-			cfg.ID, cfg.Peers = uint64(i+1), peers
+			cfg.ID, cfg.Peers = uint64(id), peers
 		})
 		s := newServer(t, append([]Option{member}, options...))
-		testhooks.In(&s.cfg).Network = c.net.Host(host(i)) // after the options, which may replace the whole Config
+		testhooks.In(&s.cfg).Network = c.net.Host(host(id)) // after the options, which may replace the whole Config
 		c.servers = append(c.servers, s)
 	}
 	shared := newReport(c.servers...)
@@ -50,7 +54,7 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 		s.report = shared
 	}
 	for i, s := range c.servers {
-		s.pauseNet = func(paused bool) { c.net.Pause(host(i), paused) }
+		s.pauseNet = func(paused bool) { c.net.Pause(host(i+1), paused) }
 	}
 	for _, s := range c.servers {
 		if err := s.open(); err != nil {
@@ -59,7 +63,7 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	}
 	for i, s := range c.servers {
 		if err := s.await(); err != nil {
-			t.Fatalf("lockkeepertest: member %d: %v", i, err)
+			t.Fatalf("lockkeepertest: member %d: %v", i+1, err)
 		}
 	}
 	for end := time.Now().Add(patience); !c.vote(); time.Sleep(time.Millisecond) {
@@ -100,10 +104,16 @@ func (c *Cluster) vote() bool {
 	return true
 }
 
-// Server returns member i.
-func (c *Cluster) Server(i int) *Server { return c.servers[i] }
+// Server returns a member.
+func (c *Cluster) Server(id int) *Server {
+	c.t.Helper()
+	if id < 1 || id > len(c.servers) {
+		c.t.Fatalf("lockkeepertest: there is no member %d, only 1 to %d", id, len(c.servers))
+	}
+	return c.servers[id-1]
+}
 
-// Leader waits until there is a leader and returns its number. Right after a
+// Leader waits until there is a leader and returns its id. Right after a
 // partition it may return the old leader, which takes a moment to notice that it
 // has lost the majority.
 func (c *Cluster) Leader() int {
@@ -112,12 +122,12 @@ func (c *Cluster) Leader() int {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		for i, s := range c.servers {
 			if server, err := s.running(); err == nil && server.Role() == lockkeeper.RoleLeader {
-				return i
+				return i + 1
 			}
 		}
 	}
 	c.t.Fatalf("lockkeepertest: no leader after %v", patience)
-	return -1
+	return 0
 }
 
 // Partition cuts the network so that only members of the same group can reach each
@@ -125,15 +135,16 @@ func (c *Cluster) Leader() int {
 func (c *Cluster) Partition(groups ...[]int) {
 	c.t.Helper()
 	c.servers[0].here(c.t)
-	side := make([]int, len(c.servers)) // 0 is no group
+	side := map[int]int{} // by the ids of members; 0 is no group
 	for g, members := range groups {
-		for _, i := range members {
-			side[i] = g + 1
+		for _, id := range members {
+			c.Server(id) // must exist
+			side[id] = g + 1
 		}
 	}
-	for i := range side {
-		for j := range side {
-			c.net.Cut(host(i), host(j), i != j && (side[i] != side[j] || side[i] == 0))
+	for from := 1; from <= len(c.servers); from++ {
+		for to := 1; to <= len(c.servers); to++ {
+			c.net.Cut(host(from), host(to), from != to && (side[from] != side[to] || side[from] == 0))
 		}
 	}
 }
@@ -149,39 +160,40 @@ func (c *Cluster) Heal() {
 	c.net.Heal()
 }
 
-// Kill stops member i as abruptly as if its process had been killed. Its state is
-// kept for [Cluster.Restart].
-func (c *Cluster) Kill(i int) {
+// Kill stops a member as abruptly as if its process had been killed. Its state is kept for
+// [Cluster.Restart].
+func (c *Cluster) Kill(id int) {
 	c.t.Helper()
 	c.servers[0].here(c.t)
-	c.net.Kill(host(i))
-	if err := c.servers[i].stop(func(s *lockkeeper.Server) error { return testhooks.Of(s).Kill() }); err != nil {
-		c.t.Errorf("lockkeepertest: kill %d: %v", i, err)
+	s := c.Server(id)
+	c.net.Kill(host(id))
+	if err := s.stop(func(s *lockkeeper.Server) error { return testhooks.Of(s).Kill() }); err != nil {
+		c.t.Errorf("lockkeepertest: kill %d: %v", id, err)
 	}
 }
 
-// Restart starts member i again with the state that it had. It does not wait until
-// the member serves clients, which takes a leader; Dial and Connect do wait.
-func (c *Cluster) Restart(i int) {
+// Restart starts a stopped member with the state that it had. It does not wait until the member
+// serves clients, which takes a leader; Dial and Connect do wait.
+func (c *Cluster) Restart(id int) {
 	c.t.Helper()
 	c.servers[0].here(c.t)
-	if err := c.servers[i].open(); err != nil {
-		c.t.Fatalf("lockkeepertest: restart %d: %v", i, err)
+	if err := c.Server(id).open(); err != nil {
+		c.t.Fatalf("lockkeepertest: restart %d: %v", id, err)
 	}
 }
 
-// Dial connects to a member, chosen by the port in address: port i+1 is member i.
-// Its signature fits zk.WithDialer.
+// Dial connects to the member whose id is the port in address. Its signature fits
+// zk.WithDialer.
 func (c *Cluster) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
-	i, err := strconv.Atoi(port)
-	if err != nil || i < 1 || i > len(c.servers) {
-		return nil, fmt.Errorf("lockkeepertest: no member has port %s", port)
+	id, err := strconv.Atoi(port)
+	if err != nil || id < 1 || id > len(c.servers) {
+		return nil, fmt.Errorf("lockkeepertest: there is no member %s, only 1 to %d", port, len(c.servers))
 	}
-	return c.servers[i-1].Dial(network, address, timeout)
+	return c.servers[id-1].Dial(network, address, timeout)
 }
 
 // Connect returns a go-zookeeper client that knows all members and has a session

@@ -2,7 +2,9 @@ package lockkeepertest_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,8 +69,8 @@ func TestPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 5)
 		lead := c.Leader()
-		few := []int{lead, (lead + 1) % 5}
-		most := []int{(lead + 2) % 5, (lead + 3) % 5, (lead + 4) % 5}
+		few := []int{lead, lead%5 + 1}
+		most := []int{(lead+1)%5 + 1, (lead+2)%5 + 1, (lead+3)%5 + 1}
 		conn := c.Server(few[1]).Connect(t, 20*time.Second)
 		c.Partition(few, most)
 		time.Sleep(3 * time.Second)
@@ -81,6 +83,50 @@ func TestPartition(t *testing.T) {
 		}
 		c.Heal()
 		get(t, conn, "/most")
+	})
+}
+
+// TestNoSuchMember: the members are named by their ids, 1 to n, and no other is taken.
+func TestNoSuchMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, f := range map[string]func(c *lockkeepertest.Cluster, id int){
+			"Server": func(c *lockkeepertest.Cluster, id int) { c.Server(id) }, "Kill": (*lockkeepertest.Cluster).Kill,
+			"Restart": (*lockkeepertest.Cluster).Restart, "Pause": (*lockkeepertest.Cluster).Pause, "Resume": (*lockkeepertest.Cluster).Resume,
+			"Partition":    func(c *lockkeepertest.Cluster, id int) { c.Partition([]int{1}, []int{id}) },
+			"SetLink from": func(c *lockkeepertest.Cluster, id int) { c.SetLink(id, 1, lockkeepertest.Link{}) },
+			"SetLink to":   func(c *lockkeepertest.Cluster, id int) { c.SetLink(1, id, lockkeepertest.Link{}) },
+			"SetDisk":      func(c *lockkeepertest.Cluster, id int) { c.SetDisk(id, lockkeepertest.Disk{}) },
+			"SetClock":     func(c *lockkeepertest.Cluster, id int) { c.SetClock(id, time.Hour) },
+		} {
+			for _, id := range []int{-1, 0, 3} {
+				fake := &failures{TB: t}
+				fake.run(func() { f(lockkeepertest.StartCluster(fake, 2), id) })
+				if want := fmt.Sprintf("there is no member %d, only 1 to 2", id); len(fake.errors) != 1 || !strings.Contains(fake.errors[0], want) {
+					t.Errorf("%s: got %q, want %q", name, fake.errors, want)
+				}
+			}
+		}
+		fake := &failures{TB: t}
+		fake.run(func() { lockkeepertest.StartCluster(fake, 0) })
+		if len(fake.errors) != 1 || !strings.Contains(fake.errors[0], "cluster of 0 members") {
+			t.Errorf("a cluster without members: %q", fake.errors)
+		}
+		c := lockkeepertest.StartCluster(t, 2)
+		for id := 1; id <= 2; id++ { // the session's id has the server's in its high byte
+			conn, err := c.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", id), time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Close()
+			if got := c.Server(id).Connect(t, time.Minute).SessionID() >> 56; got != int64(id) {
+				t.Errorf("member %d has the server id %d", id, got)
+			}
+		}
+		for _, port := range []int{0, 3} {
+			if _, err := c.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port), time.Minute); err == nil {
+				t.Errorf("a member has port %d", port)
+			}
+		}
 	})
 }
 
@@ -139,7 +185,7 @@ func TestRole(t *testing.T) {
 		}
 		c := lockkeepertest.StartCluster(t, 3)
 		lead := c.Leader()
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			if r := c.Server(i).Role(); (r == lockkeeper.RoleLeader) != (i == lead) || r == "" {
 				t.Errorf("member %d leads, member %d is %q", lead, i, r)
 			}

@@ -73,6 +73,8 @@ func (c *Cluster) SetLink(from, to int, l Link) {
 	if l.Delay < 0 || l.Loss < 0 || l.Loss >= 1 {
 		c.t.Fatalf("lockkeepertest: impossible link %+v: a Delay is not negative, and a Loss at least 0 and less than 1", l)
 	}
+	c.Server(from) // both must exist
+	c.Server(to)
 	c.links.mu.Lock()
 	if c.links.all == nil {
 		c.links.all = map[[2]string]*lossy{}
@@ -83,42 +85,42 @@ func (c *Cluster) SetLink(from, to int, l Link) {
 	c.net.Cut(host(from), host(to), l.Cut)
 }
 
-// SetDisk sets the faults of member i's disk, which only members that keep their state in
+// SetDisk sets the faults of a member's disk, which only members that keep their state in
 // memory can have. Stopping a member does not wait for a slow disk.
-func (c *Cluster) SetDisk(i int, d Disk) {
+func (c *Cluster) SetDisk(id int, d Disk) {
 	c.t.Helper()
 	c.servers[0].here(c.t)
-	s := c.servers[i]
+	s := c.Server(id)
 	memory := testhooks.In(&s.cfg).Memory
 	if d.Delay < 0 {
 		c.t.Fatalf("lockkeepertest: impossible disk %+v: a Delay is not negative", d)
 	}
 	if memory == nil {
-		c.t.Fatalf("lockkeepertest: member %d keeps its state in %s, and only in memory can its disk have faults", i, s.cfg.DataDir)
+		c.t.Fatalf("lockkeepertest: member %d keeps its state in %s, and only in memory can its disk have faults", id, s.cfg.DataDir)
 	}
 	s.condition.change(func(x *condition) { x.disk = d })
 	memory.SetFault(s.condition.write)
 }
 
-// Pause keeps member i from sending and receiving, also from and to its clients, and from
+// Pause keeps a member from sending and receiving, also from and to its clients, and from
 // writing to its disk, until [Cluster.Resume]. Connections stay, other members can make new
-// ones, and what others send meanwhile arrives when it is resumed. To the others it looks like a process that the
-// operating system has stopped. But its own timers go on, so when it is resumed it knows
-// how much time has passed. Clients that use TLS are not held back.
-func (c *Cluster) Pause(i int) {
+// ones, and what others send meanwhile arrives when it is resumed. To the others it looks like
+// a process that the operating system has stopped. But its own timers go on, so when it is
+// resumed it knows how much time has passed. Clients that use TLS are not held back.
+func (c *Cluster) Pause(id int) {
 	c.t.Helper()
-	c.setPaused(i, true)
+	c.setPaused(id, true)
 }
 
 // Resume continues a paused member. Stopping it resumes it too.
-func (c *Cluster) Resume(i int) {
+func (c *Cluster) Resume(id int) {
 	c.t.Helper()
-	c.setPaused(i, false)
+	c.setPaused(id, false)
 }
 
-func (c *Cluster) setPaused(i int, paused bool) {
+func (c *Cluster) setPaused(id int, paused bool) {
 	c.t.Helper()
-	s := c.servers[i]
+	s := c.Server(id)
 	s.here(c.t)
 	if memory := testhooks.In(&s.cfg).Memory; memory != nil {
 		memory.SetFault(s.condition.write)
@@ -127,19 +129,22 @@ func (c *Cluster) setPaused(i int, paused bool) {
 	s.pauseNet(paused)
 }
 
-// ClockSkew makes the clock of member i differ from the time by d, which may be negative.
-// While it leads, the znodes' ctime and mtime come from this clock, and TTL znodes are
-// deleted by it. Sessions are not affected.
-func (c *Cluster) ClockSkew(i int, d time.Duration) { c.servers[i].skew.Store(int64(d)) }
+// SetClock makes the clock of a member differ from the time by skew, which may be negative; 0 sets
+// it right. While the member leads, the znodes' ctime and mtime come from this clock, and TTL
+// znodes are deleted by it. Sessions are not affected.
+func (c *Cluster) SetClock(id int, skew time.Duration) {
+	c.t.Helper()
+	c.Server(id).skew.Store(int64(skew))
+}
 
-// StepDown makes the leader hand over to another member, and returns the number of the
-// new leader. It must be called from the goroutine that runs the test.
+// StepDown makes the leader hand over to another member, and returns the id of the new
+// leader. It must be called from the goroutine that runs the test.
 func (c *Cluster) StepDown() int {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	lead := c.Leader()
-	server, err := c.servers[lead].running()
+	server, err := c.Server(lead).running()
 	if err == nil {
 		err = server.Transfer(ctx, 0)
 	}

@@ -21,13 +21,13 @@ func cluster(t *testing.T, f func(t *testing.T, c *lockkeepertest.Cluster)) {
 func TestOneWayLinks(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		lead := c.Leader()
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			if i != lead {
 				c.SetLink(lead, i, lockkeepertest.Link{Cut: true})
 			}
 		}
 		time.Sleep(10 * time.Second)
-		other := c.Server((lead+1)%3).Connect(t, 20*time.Second)
+		other := c.Server(lead%3+1).Connect(t, 20*time.Second)
 		if err := create(other, "/a"); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestSlowLinks(t *testing.T) {
 		lead := c.Leader()
 		conn := c.Server(lead).Connect(t, time.Minute)
 		all := func(l lockkeepertest.Link) {
-			for i := range 3 {
+			for i := 1; i <= 3; i++ {
 				if i != lead {
 					c.SetLink(lead, i, l)
 				}
@@ -94,7 +94,7 @@ func TestSlowDisk(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		conn := c.Server(c.Leader()).Connect(t, time.Minute)
 		set := func(d lockkeepertest.Disk) {
-			for i := range 3 {
+			for i := 1; i <= 3; i++ {
 				c.SetDisk(i, d)
 			}
 		}
@@ -116,7 +116,7 @@ func TestFullDisk(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		full := c.Leader()
 		c.SetDisk(full, lockkeepertest.Disk{Full: true})
-		conn := c.Server((full+1)%3).Connect(t, time.Minute)
+		conn := c.Server(full%3+1).Connect(t, time.Minute)
 		if err := create(conn, "/a"); err != nil {
 			exists(t, conn, "/") // the write broke the leader
 			if err := create(conn, "/b"); err != nil {
@@ -165,9 +165,9 @@ func TestPause(t *testing.T) {
 		if err := held.Lock(); err != nil {
 			t.Fatal(err)
 		}
-		other := c.Server((lead+1)%3).Connect(t, time.Minute)
+		other := c.Server(lead%3+1).Connect(t, time.Minute)
 		next := lock(other, "/lock")
-		witness := c.Server((lead + 1) % 3)
+		witness := c.Server(lead%3 + 1)
 		witness.WaitWaiters("/lock", 1)
 
 		began := time.Now()
@@ -233,13 +233,13 @@ func TestPausedConnections(t *testing.T) {
 	}
 }
 
-func TestClockSkew(t *testing.T) {
+func TestSetClock(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		lead := c.Leader()
 		conn := c.Connect(t, time.Minute)
 		for _, skew := range []time.Duration{time.Hour, -time.Minute, 0} {
-			c.ClockSkew(lead, skew)
-			c.ClockSkew((lead+1)%3, 5*time.Hour) // a follower's clock does not matter
+			c.SetClock(lead, skew)
+			c.SetClock(lead%3+1, 5*time.Hour) // a follower's clock does not matter
 			stat, err := conn.Set("/", nil, -1)
 			if err != nil {
 				t.Fatal(err)
@@ -268,8 +268,8 @@ func TestStopWhileOthersAsk(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		lead := c.Leader()
 		c.Connect(t, time.Minute)
-		for i := range 3 {
-			for j := range 3 {
+		for i := 1; i <= 3; i++ {
+			for j := 1; j <= 3; j++ {
 				c.SetLink(i, j, lockkeepertest.Link{Delay: 50 * time.Millisecond})
 			}
 		}
@@ -290,8 +290,8 @@ func TestStopWhileOthersAsk(t *testing.T) {
 
 func TestImpossibleConditions(t *testing.T) {
 	for want, f := range map[string]func(c *lockkeepertest.Cluster){
-		"impossible link": func(c *lockkeepertest.Cluster) { c.SetLink(0, 0, lockkeepertest.Link{Loss: 1}) },
-		"impossible disk": func(c *lockkeepertest.Cluster) { c.SetDisk(0, lockkeepertest.Disk{Delay: -1}) },
+		"impossible link": func(c *lockkeepertest.Cluster) { c.SetLink(1, 1, lockkeepertest.Link{Loss: 1}) },
+		"impossible disk": func(c *lockkeepertest.Cluster) { c.SetDisk(1, lockkeepertest.Disk{Delay: -1}) },
 	} {
 		fake := &failures{TB: t}
 		fake.run(func() {

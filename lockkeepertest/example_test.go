@@ -34,6 +34,19 @@ func Example() {
 	// the next one has it: <nil>
 }
 
+// A test has a ZooKeeper of its own, which begins with some znodes. In your tests, t is the
+// test's own.
+func ExampleStart() {
+	t := newT()
+	defer t.end() // not needed in a test
+
+	server := lockkeepertest.Start(t, lockkeepertest.WithTree(map[string]string{"/config/hosts": "a,b"}))
+	conn := server.Connect(t, 30*time.Second) // or any client that connects with server.Dial
+	hosts, _, err := conn.Get("/config/hosts")
+	fmt.Println(string(hosts), err)
+	// Output: a,b <nil>
+}
+
 // A client whose connection is cut reconnects by itself, with the same session.
 func ExampleServer_Disconnect() {
 	t := newT()
@@ -89,7 +102,7 @@ func ExampleInjection() {
 
 	server := lockkeepertest.Start(t)
 	conn := server.Connect(t, 30*time.Second)
-	fault := server.Arm(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Nth: 2, Do: lockkeepertest.Hold()})
+	fault := server.Inject(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Nth: 2, Do: lockkeepertest.Hold()})
 
 	done := make(chan error)
 	go func() {
@@ -99,7 +112,7 @@ func ExampleInjection() {
 		}
 	}()
 	fmt.Println("the first create:", <-done)
-	<-fault.Fired()
+	fault.Wait()
 	fmt.Println("the second create waits")
 	fault.Remove()
 	fmt.Println("the second create:", <-done)
@@ -213,7 +226,7 @@ func ExampleCluster_SetLink() {
 	cluster := lockkeepertest.StartCluster(t, 3)
 	leader := cluster.Leader()
 	conn := cluster.Server(leader).Connect(t, 30*time.Second)
-	for i := range 3 {
+	for i := 1; i <= 3; i++ {
 		if i != leader {
 			cluster.SetLink(leader, i, lockkeepertest.Link{Delay: 50 * time.Millisecond})
 		}
@@ -233,7 +246,7 @@ func ExampleCluster_SetDisk() {
 	defer t.end()
 
 	cluster := lockkeepertest.StartCluster(t, 3)
-	full := (cluster.Leader() + 1) % 3
+	full := cluster.Leader()%3 + 1
 	cluster.SetDisk(full, lockkeepertest.Disk{Full: true})
 	conn := cluster.Server(cluster.Leader()).Connect(t, 30*time.Second)
 	_, err := conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll))
@@ -259,7 +272,7 @@ func ExampleCluster_Pause() {
 	}))
 	paused := cluster.Leader()
 	cluster.Pause(paused)
-	conn := cluster.Server((paused+1)%3).Connect(t, 30*time.Second) // waits for a new leader
+	conn := cluster.Server(paused%3+1).Connect(t, 30*time.Second) // waits for a new leader
 	if _, err := conn.Create("/a", []byte("news"), 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +308,7 @@ func ExampleStartCluster() {
 
 	cluster := lockkeepertest.StartCluster(t, 3)
 	leader := cluster.Leader()
-	conn := cluster.Server((leader+1)%3).Connect(t, 30*time.Second) // a client of a follower
+	conn := cluster.Server(leader%3+1).Connect(t, 30*time.Second) // a client of a follower
 	if _, err := conn.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +328,7 @@ func ExampleStartCluster() {
 }
 
 // Tests share a server, and each begins with the same znodes.
-func ExampleServer_Restore() {
+func ExampleServer_Snapshot() {
 	t := newT()
 	defer t.end()
 

@@ -1,11 +1,13 @@
 package lockkeepertest_test
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper/lock/fence"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -75,11 +77,12 @@ func Example_pausedClient() {
 			}
 		}
 	}
-	fmt.Println("the first client wakes up and writes:", write(tokens[0]))
+	err := write(tokens[0])
+	fmt.Println("the first client wakes up and writes; its token is stale:", errors.Is(err, fence.ErrStale))
 	// Output:
 	// the first client writes: <nil>
 	// the second client writes: <nil>
-	// the first client wakes up and writes: lockkeepertest: stale fencing token
+	// the first client wakes up and writes; its token is stale: true
 	// lockkeepertest: the lock /lock: two holders overlapped in what they did; a stale token was accepted
 }
 
@@ -164,9 +167,9 @@ func Example_lostWatch() {
 	}
 	fmt.Println("watches:", len(server.Watches()))
 
-	lost := server.Arm(lockkeepertest.Fault{Op: "setWatches*", Session: worker.SessionID(), Do: lockkeepertest.Drop()})
+	lost := server.Inject(lockkeepertest.Fault{Op: "setWatches*", Session: worker.SessionID(), Do: lockkeepertest.Drop()})
 	server.Disconnect(worker.SessionID())
-	<-lost.Fired()
+	lost.Wait()
 	fmt.Println("watches after the reconnect:", len(server.Watches()))
 
 	if _, err := boss.Create("/job", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {

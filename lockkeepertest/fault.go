@@ -250,6 +250,7 @@ func (f *Fault) matches(m *message) bool {
 // Injection is a [Fault] that was injected. Its methods may be called from any
 // goroutine.
 type Injection struct {
+	s     *Server // one of those that it was injected into
 	fault Fault
 	where string        // it was injected, FILE:LINE
 	fired chan struct{} // closed when the fault first takes effect
@@ -267,6 +268,24 @@ type Injection struct {
 // time: when a request begins to wait, when a reply has been discarded, when a
 // connection has been closed.
 func (i *Injection) Fired() <-chan struct{} { return i.fired }
+
+// Wait blocks until the fault takes effect for the first time, as [Injection.Fired] says. It
+// fails the test if that takes longer than a minute, and must be called from the goroutine that
+// runs the test.
+func (i *Injection) Wait() {
+	i.s.t.Helper()
+	i.s.here(i.s.t)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-i.fired:
+	case <-timer.C:
+		i.mu.Lock()
+		i.told = true
+		i.mu.Unlock()
+		i.s.t.Fatalf("lockkeepertest: waited for a fault, injected at %s: %v", i.where, i)
+	}
+}
 
 // Remove ends the fault, and releases the messages that wait because of it. It may be
 // called more than once.
@@ -409,36 +428,24 @@ func inject(servers []*Server, f Fault) *Injection {
 	if err := f.check(); err != nil {
 		t.Fatalf("lockkeepertest: %v: %v", f, err)
 	}
-	i := &Injection{fault: f, where: callSite(), fired: make(chan struct{}), off: make(chan struct{})}
+	i := &Injection{s: servers[0], fault: f, where: callSite(), fired: make(chan struct{}), off: make(chan struct{})}
 	for _, s := range servers {
 		s.faults.add(i)
 	}
 	return i
 }
 
-// Inject makes requests fail as f says, from now on, also after a restart, until remove is
-// called: see [Injection.Remove]. It does not see connections that use TLS. Inject must be
-// called from the goroutine that runs the test, which it fails if f is invalid.
-func (s *Server) Inject(f Fault) (remove func()) {
-	s.t.Helper()
-	return s.Arm(f).Remove
-}
-
-// Arm is [Server.Inject] for a test that also waits until the fault takes effect.
-func (s *Server) Arm(f Fault) *Injection {
+// Inject makes requests fail as f says, from now on, also after a restart, until
+// [Injection.Remove]. It does not see connections that use TLS. Inject must be called from the
+// goroutine that runs the test, which it fails if f is invalid.
+func (s *Server) Inject(f Fault) *Injection {
 	s.t.Helper()
 	return inject([]*Server{s}, f)
 }
 
 // Inject is [Server.Inject] for all members. Matching requests are counted together,
 // whichever member they reach.
-func (c *Cluster) Inject(f Fault) (remove func()) {
-	c.t.Helper()
-	return c.Arm(f).Remove
-}
-
-// Arm is [Server.Arm] for all members, as [Cluster.Inject] is Inject.
-func (c *Cluster) Arm(f Fault) *Injection {
+func (c *Cluster) Inject(f Fault) *Injection {
 	c.t.Helper()
 	return inject(c.servers, f)
 }

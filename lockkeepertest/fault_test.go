@@ -113,10 +113,10 @@ func TestFaultsThatLeaveARequestWithoutReply(t *testing.T) {
 	}{{lockkeepertest.Drop(), false}, {lockkeepertest.DropReply(), true}} {
 		t.Run(fmt.Sprint(x.do), func(t *testing.T) {
 			virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-				fault := s.Arm(lockkeepertest.Fault{Op: "create", Do: x.do})
+				fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: x.do})
 				done := make(chan error, 1)
 				go func() { done <- create(conn, "/a") }()
-				<-fault.Fired()
+				fault.Wait()
 				if exists(t, conn, "/a") != x.made {
 					t.Errorf("executed: %v", !x.made)
 				}
@@ -144,11 +144,11 @@ func TestFaultsThatDelayRequests(t *testing.T) {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 
-		fault := s.Arm(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Do: lockkeepertest.Hold()})
+		fault := s.Inject(lockkeepertest.Fault{Op: "create", Session: conn.SessionID(), Do: lockkeepertest.Hold()})
 		done := make(chan error, 1)
 		began = time.Now()
 		go func() { done <- create(conn, "/b") }()
-		<-fault.Fired()
+		fault.Wait()
 		time.Sleep(3 * time.Second)
 		if err := create(other, "/c"); err != nil || time.Since(began) != 3*time.Second {
 			t.Errorf("another client's create: %v after %v", err, time.Since(began))
@@ -177,11 +177,11 @@ func TestFaultHoldsAnEvent(t *testing.T) {
 			t.Fatal(err)
 		}
 		session := watcher.SessionID()
-		fault := s.Arm(lockkeepertest.Fault{Op: "event", Path: "/*", Session: session, Do: lockkeepertest.Hold()})
+		fault := s.Inject(lockkeepertest.Fault{Op: "event", Path: "/*", Session: session, Do: lockkeepertest.Hold()})
 		if _, err := writer.Set("/a", []byte("y"), 0); err != nil {
 			t.Fatal(err)
 		}
-		<-fault.Fired()
+		fault.Wait()
 		got := make(chan string, 1)
 		go func() {
 			data, _, err := watcher.Get("/a")
@@ -267,13 +267,13 @@ func TestFaultLosesAnEvent(t *testing.T) {
 func TestFaultsOfConnections(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		session := conn.SessionID()
-		remove := s.Inject(lockkeepertest.Fault{Op: "connect", Times: -1, Do: lockkeepertest.Refuse()})
+		refused := s.Inject(lockkeepertest.Fault{Op: "connect", Times: -1, Do: lockkeepertest.Refuse()})
 		s.Disconnect(session)
 		time.Sleep(20 * time.Second)
 		if _, err := s.Dial("", "", 0); !errors.Is(err, syscall.ECONNREFUSED) || conn.State() == zk.StateHasSession {
 			t.Errorf("dial: %v, state %v", err, conn.State())
 		}
-		remove()
+		refused.Remove()
 		if exists(t, conn, "/"); conn.SessionID() != session {
 			t.Error("the client has another session")
 		}
@@ -460,17 +460,50 @@ func TestImpossibleFaults(t *testing.T) {
 	}
 }
 
+// TestWaitForAFault: Wait returns when the fault takes effect, or fails the test after a minute.
+func TestWaitForAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &failures{TB: t}
+		var began time.Time
+		fake.run(func() {
+			s := lockkeepertest.Start(fake)
+			conn := s.Connect(fake, 10*time.Minute)
+			fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.Delay(time.Second)})
+			began = time.Now()
+			go func() {
+				time.Sleep(30 * time.Second)
+				create(conn, "/a")
+			}()
+			fault.Wait()
+			fault.Wait()
+			if d := time.Since(began); d != 30*time.Second {
+				t.Errorf("Wait returned after %v", d)
+			}
+			fault = s.Inject(lockkeepertest.Fault{Op: "delete", Do: lockkeepertest.Drop()})
+			began = time.Now()
+			fault.Wait()
+			t.Error("Wait returned without the fault")
+		})
+		if d := time.Since(began).Round(time.Second); d != time.Minute {
+			t.Errorf("Wait gave up after %v", d)
+		}
+		if len(fake.errors) != 1 || !strings.Contains(fake.errors[0], "Fault{Op: delete, Do: Drop}: no effect yet") {
+			t.Errorf("got %q", fake.errors)
+		}
+	})
+}
+
 // TestFaultsWithTCP needs real time.
 func TestFaultsWithTCP(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
-	refused := s.Arm(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Refuse()})
+	refused := s.Inject(lockkeepertest.Fault{Op: "connect", Do: lockkeepertest.Refuse()})
 	// With several addresses the client does not wait for a second before it connects again.
 	conn, _, err := zk.Connect([]string{s.Addr(), s.Addr(), s.Addr()}, time.Minute, zk.WithLogger(logger{}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	<-refused.Fired()
+	refused.Wait()
 	exists(t, conn, "/")
 	s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
 	if err := create(conn, "/a"); err != zk.ErrConnectionClosed {
@@ -494,7 +527,7 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 			if op == "getData" {
 				do = lockkeepertest.Trickle(time.Hour)
 			}
-			fault := s.Arm(lockkeepertest.Fault{Op: op, Do: do})
+			fault := s.Inject(lockkeepertest.Fault{Op: op, Do: do})
 			go func() {
 				if op == "getData" {
 					conn.Get("/")
@@ -502,7 +535,7 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 					create(conn, "/b")
 				}
 			}()
-			<-fault.Fired()
+			fault.Wait()
 			s.Stop()
 			s.Restart()
 		}

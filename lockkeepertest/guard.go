@@ -1,7 +1,6 @@
 package lockkeepertest
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -15,13 +14,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
+	"github.com/lockkeeper/lockkeeper/lock/fence"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// ErrStaleToken is returned by [Resource.Write] for a token that is less than one that the
-// Resource has accepted.
-var ErrStaleToken = errors.New("lockkeepertest: stale fencing token")
 
 // Guarded is a *[Server] or a *[Cluster].
 type Guarded interface{ whole() *report }
@@ -52,7 +48,7 @@ type Guard struct {
 }
 
 // GuardLock watches a lock from now on. When the test ends, it fails the test if the lock
-// did not protect what it should protect, or if a client has left something behind. zk is
+// did not protect what it should protect, or if a client has left something behind. server is
 // a *Server or a *Cluster, and path is the znode whose children are the queue of the lock:
 // ephemeral, sequential znodes with names like those of go-zookeeper, kazoo and Curator.
 // The session of the first child holds the lock. If that child is shared, because its name
@@ -80,9 +76,9 @@ type Guard struct {
 // is closed that Connect returned for the same t, or else when GuardLock's own cleanup
 // runs. The clients of znodes are not known if they use TLS, since their messages cannot
 // be seen. A client that forgets a znode after it has received the reply is not noticed.
-func GuardLock(t testing.TB, zk Guarded, path string) *Guard {
+func GuardLock(t testing.TB, server Guarded, path string) *Guard {
 	t.Helper()
-	report := zk.whole()
+	report := server.whole()
 	g := &Guard{t: t, path: path, report: report, start: time.Now(), where: callSite(), mu: &report.guards.mu, tokens: map[int64]*claim{}}
 	g.mu.Lock()
 	report.guards.all = append(report.guards.all, g)
@@ -122,18 +118,19 @@ func (g *Guard) Holders() (all []Holding) {
 
 // Token returns the fencing token with which a session got the lock last, or 0 if it never
 // had the lock. Clients that can know their znode use its czxid.
-func (g *Guard) Token(session int64) int64 {
+func (g *Guard) Token(sessionID int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range slices.Backward(g.held) {
-		if c.Session == session {
+		if c.Session == sessionID {
 			return c.Token
 		}
 	}
 	return 0
 }
 
-// Resource stands for what a lock protects, such as a file or a row in a database.
+// Resource stands for what a lock protects, such as a file or a row in a database. Its methods
+// may be called from any goroutine.
 type Resource struct {
 	g      *Guard
 	writes int     // accepted so far
@@ -158,9 +155,10 @@ func (g *Guard) Resource() *Resource {
 }
 
 // Write does something to the resource that only a holder of the lock may do. It returns
-// [ErrStaleToken], and does nothing, if a greater token was accepted before: that is how a
-// resource protects itself with fencing tokens. Of two sessions that share the lock,
-// neither makes the other's token stale.
+// [fence.ErrStale], and does nothing, if a greater token was accepted before: that is how a
+// resource protects itself with fencing tokens, for example with a [fence.Checker]. Of two
+// sessions that share the lock, neither makes the other's token stale. For a number below 1,
+// which is no token, it returns [fence.ErrInvalid] and does nothing.
 func (r *Resource) Write(token int64) error { return r.write(token, true) }
 
 // WriteUnchecked is [Resource.Write] for a resource that ignores tokens. It also tells the
@@ -187,6 +185,9 @@ func (r *Resource) write(token int64, check bool) error {
 // accept is write, with guards.mu held.
 func (r *Resource) accept(token int64, check bool) error {
 	g := r.g
+	if check && token < 1 {
+		return fmt.Errorf("%w: %d", fence.ErrInvalid, token)
+	}
 	c := g.tokens[token]
 	if c == nil { // nobody's
 		c = &claim{Holding: Holding{Token: token}}
@@ -199,7 +200,7 @@ func (r *Resource) accept(token int64, check bool) error {
 		}
 		if check && s.Token > token && !s.shares(c) {
 			g.note(c, 0, "a write is refused, since the token is stale")
-			return ErrStaleToken
+			return fmt.Errorf("%w: %#x, after %#x", fence.ErrStale, token, s.Token)
 		}
 	}
 	g.note(c, 0, "writes")

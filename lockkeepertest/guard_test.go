@@ -3,6 +3,7 @@ package lockkeepertest_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper/lock/fence"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -117,7 +119,7 @@ func TestGuardWrites(t *testing.T) {
 						case c >= 'a':
 							r.WriteUnchecked(token[i])
 						case i == 0 && len(g.Holders()) == 2:
-							if err := r.Write(token[i]); !errors.Is(err, lockkeepertest.ErrStaleToken) {
+							if err := r.Write(token[i]); !errors.Is(err, fence.ErrStale) {
 								t.TB.Errorf("a stale token was accepted: %v", err)
 							}
 						default:
@@ -242,7 +244,7 @@ func TestGuardLostReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			failed := guarded(t, func(t *failures, s *lockkeepertest.Server, g *lockkeepertest.Guard, a, b *zk.Conn) {
 				contend(t, b, "lock-")
-				fault := s.Arm(lockkeepertest.Fault{Op: "[cm]*", Session: a.SessionID(), Do: x.do})
+				fault := s.Inject(lockkeepertest.Fault{Op: "[cm]*", Session: a.SessionID(), Do: x.do})
 				done := make(chan error, 1)
 				go func() {
 					acl := zk.WorldACL(zk.PermAll)
@@ -254,7 +256,7 @@ func TestGuardLostReplies(t *testing.T) {
 					_, err := a.Create("/lock/"+x.name, nil, zk.FlagEphemeral|zk.FlagSequence, acl)
 					done <- err
 				}()
-				<-fault.Fired()
+				fault.Wait()
 				if x.soon {
 					t.Cleanup(func() { s.Disconnect(a.SessionID()); settle(a) }) // for the client's sake
 					g.Check()
@@ -300,7 +302,7 @@ func TestGuardKilledMember(t *testing.T) {
 		fake.run(func() {
 			c := lockkeepertest.StartCluster(fake, 3)
 			lead := c.Leader()
-			follower := (lead + 1) % 3
+			follower := lead%3 + 1
 			g, before := lockkeepertest.GuardLock(fake, c, "/lock"), lockkeepertest.GuardLock(fake, c, "/lock")
 			conn := c.Server(follower).Connect(fake, time.Minute)
 			if err := create(conn, "/lock"); err != nil {
@@ -458,7 +460,7 @@ func TestGuardedNames(t *testing.T) {
 				if err := r.Write(g.Token(a.SessionID())); err != nil {
 					t.TB.Error(err)
 				}
-				if err := r.Write(also); err != lockkeepertest.ErrStaleToken {
+				if err := r.Write(also); !errors.Is(err, fence.ErrStale) {
 					t.TB.Errorf("got %v", err)
 				}
 				settle(b)
@@ -531,7 +533,7 @@ func TestGuardOverALeaderChange(t *testing.T) {
 		lead := c.Leader()
 		var wg sync.WaitGroup
 		for i := range 4 {
-			conn := c.Server((lead+1+i%2)%3).Connect(t, time.Minute) // their connections stay
+			conn := c.Server((lead+i%2)%3+1).Connect(t, time.Minute) // their connections stay
 			wg.Go(func() { work(t, conn, g, r, 20) })
 		}
 		time.Sleep(3 * time.Second)
@@ -559,6 +561,28 @@ func TestGuardFindsNoOrphanOfGoZookeeper(t *testing.T) {
 	})
 }
 
+// TestGuardInvalidToken: a resource refuses what is no token, as a fence does, and so no harm is
+// done. A resource without a check accepts it.
+func TestGuardInvalidToken(t *testing.T) {
+	failed := guarded(t, func(t *failures, s *lockkeepertest.Server, g *lockkeepertest.Guard, a, b *zk.Conn) {
+		<-lock(a, "/lock")
+		r := g.Resource()
+		for _, token := range []int64{0, -1, math.MinInt64} {
+			if err := r.Write(token); !errors.Is(err, fence.ErrInvalid) || errors.Is(err, fence.ErrStale) {
+				t.TB.Errorf("%d: got %v", token, err)
+			}
+		}
+		if err := r.Write(g.Token(a.SessionID())); err != nil {
+			t.TB.Error(err)
+		}
+	})
+	expect(t, failed)
+	failed = guarded(t, func(t *failures, s *lockkeepertest.Server, g *lockkeepertest.Guard, a, b *zk.Conn) {
+		g.Resource().WriteUnchecked(0)
+	})
+	expect(t, failed, intruder)
+}
+
 // TestGuardEnds before the clients are closed that were connected later, but not with a
 // subtest.
 func TestGuardEnds(t *testing.T) {
@@ -569,9 +593,9 @@ func TestGuardEnds(t *testing.T) {
 			lockkeepertest.GuardLock(fake, s, "/lock")
 			sub.run(func() { <-lock(s.Connect(sub, time.Minute), "/lock") })
 			conn := s.Connect(fake, time.Minute)
-			fault := s.Arm(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
+			fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
 			go conn.Create("/lock/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
-			<-fault.Fired()
+			fault.Wait()
 			settle(conn)
 		})
 		expect(t, sub.errors)
@@ -598,11 +622,11 @@ func TestGuardBeginsInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
 		lead := c.Leader()
-		if lead == 0 {
+		if lead == 1 {
 			lead = c.StepDown()
 		}
 		conn := c.Server(lead).Connect(t, time.Minute)
-		c.SetLink(lead, 0, lockkeepertest.Link{Cut: true})
+		c.SetLink(lead, 1, lockkeepertest.Link{Cut: true})
 		<-lock(conn, "/lock")
 		g := lockkeepertest.GuardLock(t, c, "/lock")
 		if got := g.Holders(); len(got) != 1 || got[0].Session != conn.SessionID() {

@@ -39,13 +39,13 @@ type Watch struct {
 
 // Lock is a znode with children that are ephemeral and sequential, as the lock recipes
 // of go-zookeeper, kazoo and Curator make them. The session of the first child holds the
-// lock. Of locks that may be shared it is the first of the holders.
+// lock; if readers share it, the others of them are in the queue.
 type Lock struct {
 	Path   string
 	Holder int64     // session
 	Token  int64     // fencing token: the czxid of the holder's znode
 	Since  time.Time // when it became the first; if this member did not see that, when its znode was created
-	Queue  []int64   // the sessions that wait, in order
+	Queue  []int64   // the sessions behind it, in order
 }
 
 // view calls f with the server's state, or with the last one that it had if it is
@@ -413,17 +413,17 @@ func (l Lock) String() string {
 // one that lasts only for a moment. They fail the test if the state is not reached within
 // the longest timeout of the current sessions and another minute. They must be called from
 // the goroutine that runs the test.
-func (s *Server) WaitHeld(path string, id int64) {
+func (s *Server) WaitHeld(path string, sessionID int64) {
 	s.t.Helper()
 	s.here(s.t)
 	if !s.awaitState(func(v *fsm.View) bool {
-		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == id {
+		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == sessionID {
 			return true
 		}
 		q := queue(v, path)
-		return len(q) > 0 && q[0].session == id
+		return len(q) > 0 && q[0].session == sessionID
 	}) {
-		s.t.Fatalf("lockkeepertest: session %s does not get the lock: %s", session.FormatID(id), s.describe(path))
+		s.t.Fatalf("lockkeepertest: session %s does not get the lock: %s", session.FormatID(sessionID), s.describe(path))
 	}
 }
 

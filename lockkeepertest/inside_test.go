@@ -228,9 +228,9 @@ func TestWaitOverARestart(t *testing.T) {
 func TestWaitInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
-		conn := c.Server(0).Connect(t, time.Minute)
+		conn := c.Server(1).Connect(t, time.Minute)
 		held := lock(conn, "/lock")
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			c.Server(i).WaitHeld("/lock", conn.SessionID())
 		}
 		<-held
@@ -321,6 +321,7 @@ func TestFailureOfAClusterIsLogged(t *testing.T) {
 			if err := create(conn, "/a"); err != nil {
 				t.Error(err)
 			}
+			synctest.Wait() // until the leader has applied it, too
 			fake.Errorf("failed")
 		})
 		got := fake.log.String()

@@ -42,13 +42,12 @@
 // [Server.Inject] aims a [Fault] at one request: the second create below /locks, or a watch
 // event of one session. The request is delayed, held, answered with an error, or dropped; it
 // is executed but its reply lost ([DropReply], [CloseAfter]); or the connection ends. A fault
-// that never takes effect fails the test; with [Server.Arm] the test can also wait until
-// it does.
+// that never takes effect fails the test, which can also wait until it does ([Injection.Wait]).
 //
 // In a cluster, the network between two members is cut one way, slow or lossy
 // ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Cluster.SetDisk]), and
 // members are paused, step down, or have a wrong clock ([Cluster.Pause], [Cluster.StepDown],
-// [Cluster.ClockSkew]).
+// [Cluster.SetClock]).
 //
 // # Look inside, and wait
 //
@@ -123,23 +122,21 @@ const patience = time.Minute
 // reconnectDelay is how long a client of a single server waits before it reconnects.
 const reconnectDelay = 20 * time.Millisecond
 
-// ErrNoSession is the error, in the sense of errors.Is, when a session does not exist or has
-// ended.
-var ErrNoSession = lockkeeper.ErrNoSession
-
-// Option changes how [Start] and [StartCluster] start a server.
-type Option func(*Server)
+// Option changes how [Start] and [StartCluster] start a server. The zero Option changes nothing.
+type Option struct{ apply func(*Server) }
 
 // WithTCP opens a port on the loopback interface, for clients that run in other
 // processes or do not accept a dialer. [Server.Addr] returns its address.
-func WithTCP() Option { return func(s *Server) { s.cfg.ClientAddr = "127.0.0.1:0" } }
+func WithTCP() Option { return Option{func(s *Server) { s.cfg.ClientAddr = "127.0.0.1:0" }} }
 
 // WithTickTime sets the tick; session expiry is rounded up to multiples of it. The
 // default is 50 ms, so that short timeouts can be tested in real time.
-func WithTickTime(d time.Duration) Option { return func(s *Server) { s.cfg.TickTime = d } }
+func WithTickTime(d time.Duration) Option { return Option{func(s *Server) { s.cfg.TickTime = d }} }
 
 // WithConfig changes any other field of the configuration.
-func WithConfig(change func(*lockkeeper.Config)) Option { return func(s *Server) { change(&s.cfg) } }
+func WithConfig(change func(*lockkeeper.Config)) Option {
+	return Option{func(s *Server) { change(&s.cfg) }}
+}
 
 // Server is a server under test. Its methods may be called from any goroutine
 // of the test.
@@ -199,7 +196,9 @@ func newServer(t testing.TB, options []Option) *Server {
 	}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
 	for _, o := range options {
-		o(s)
+		if o.apply != nil {
+			o.apply(s)
+		}
 	}
 	if s.cfg.DataDir == "" {
 		testhooks.In(&s.cfg).Memory = storage.NewMemory() // for Restart
@@ -420,10 +419,10 @@ func (quiet) Printf(string, ...any) {}
 // ExpireSession expires a session as if its client had been silent for the session
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,
 // and the client learns that the session has expired when it reconnects.
-// ExpireSession returns when the session has ended. Its error is [ErrNoSession], as
-// errors.Is tells, if there is no such session. After any other error the session may or
+// ExpireSession returns when the session has ended. Its error is
+// [lockkeeper.ErrNoSession], as errors.Is tells, if there is no such session. After any other error the session may or
 // may not have ended.
-func (s *Server) ExpireSession(id int64) error {
+func (s *Server) ExpireSession(sessionID int64) error {
 	if why := s.misplaced(); why != "" {
 		return errors.New("lockkeepertest: " + why)
 	}
@@ -431,14 +430,14 @@ func (s *Server) ExpireSession(id int64) error {
 	if err != nil {
 		return err
 	}
-	return server.EndSession(context.Background(), id)
+	return server.EndSession(context.Background(), sessionID)
 }
 
 // Disconnect closes the connection of a session and reports whether there was one.
 // The session continues, and a client normally reconnects by itself.
-func (s *Server) Disconnect(id int64) bool {
+func (s *Server) Disconnect(sessionID int64) bool {
 	server, err := s.running()
-	return err == nil && testhooks.Of(server).Disconnect(id)
+	return err == nil && testhooks.Of(server).Disconnect(sessionID)
 }
 
 // Stop stops the server. To its clients it looks like a crash: their connections

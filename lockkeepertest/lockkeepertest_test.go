@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -173,12 +174,12 @@ func TestExpireSession(t *testing.T) {
 			time.Sleep(time.Second) // until the client has a new session
 		}
 		for _, id := range []int64{session, 1} {
-			if err := s.ExpireSession(id); !errors.Is(err, lockkeepertest.ErrNoSession) || !strings.HasSuffix(err.Error(), fmt.Sprintf(" %#x", uint64(id))) {
+			if err := s.ExpireSession(id); !errors.Is(err, lockkeeper.ErrNoSession) || !strings.HasSuffix(err.Error(), fmt.Sprintf(" %#x", uint64(id))) {
 				t.Errorf("session %d, which does not exist: %v", id, err)
 			}
 		}
 		s.Stop()
-		if err := s.ExpireSession(witness.SessionID()); err == nil || errors.Is(err, lockkeepertest.ErrNoSession) {
+		if err := s.ExpireSession(witness.SessionID()); err == nil || errors.Is(err, lockkeeper.ErrNoSession) {
 			t.Errorf("on a stopped server: %v", err)
 		}
 	})

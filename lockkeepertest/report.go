@@ -73,11 +73,11 @@ func (r *report) String() string {
 					shown = s
 				}
 			}
-			fmt.Fprintf(&b, "member %d: %s; ", i, role)
+			fmt.Fprintf(&b, "member %d: %s; ", i+1, role)
 		}
 		for i, s := range r.servers {
 			if s == shown {
-				fmt.Fprintf(&b, "the state of member %d", i)
+				fmt.Fprintf(&b, "the state of member %d", i+1)
 			}
 		}
 	}

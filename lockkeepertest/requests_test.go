@@ -71,7 +71,7 @@ func TestRequestsAfterAReconnect(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			if c.Server(i).Disconnect(conn.SessionID()) {
 				break // the client may already be at another member
 			}
@@ -85,7 +85,7 @@ func TestRequestsAfterAReconnect(t *testing.T) {
 			t.Errorf("got %v", sets)
 		}
 		sum := 0
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			sum += len(c.Server(i).Requests(""))
 		}
 		if all := c.Requests(""); sum != len(all) {

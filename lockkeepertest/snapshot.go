@@ -53,7 +53,7 @@ func (s *Server) Restore(x *Snapshot) {
 // Snapshot returns the present state, for [Cluster.Restore]. There must be a majority.
 func (c *Cluster) Snapshot() *Snapshot {
 	c.t.Helper()
-	return snapshot(c.servers[c.Leader()], c.servers)
+	return snapshot(c.Server(c.Leader()), c.servers)
 }
 
 // Restore is [Server.Restore] for all members. There must be a majority, and Restore waits
@@ -165,7 +165,7 @@ func commit(servers []*Server, c *fsm.Command) error {
 func (s *Server) propose(c *fsm.Command) error {
 	name := "the server"
 	if s.pauseNet != nil {
-		name = fmt.Sprintf("member %d", s.cfg.ID-1)
+		name = fmt.Sprintf("member %d", s.cfg.ID)
 	}
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // if the leader is lost
 		server, err := s.running()

@@ -195,19 +195,19 @@ func TestRestoreMissedChange(t *testing.T) {
 func TestRestoreCluster(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		lead := c.Leader()
-		conn := c.Server((lead+1)%3).Connect(t, 20*time.Second)
+		conn := c.Server(lead%3+1).Connect(t, 20*time.Second)
 		for _, at := range []string{"/a", "/a/b", "/c"} {
 			if err := create(conn, at); err != nil {
 				t.Fatal(err)
 			}
 		}
 		snap := c.Snapshot()
-		stopped := (lead + 2) % 3
+		stopped := (lead+1)%3 + 1
 		check := func() {
 			t.Helper()
 			want := "/a = \"x\"\n/a/b = \"x\"\n/c = \"x\"\n"
 			var stats []string
-			for i := range 3 {
+			for i := 1; i <= 3; i++ {
 				if got := c.Server(i).Tree(); got != want {
 					t.Errorf("member %d: got\n%s", i, got)
 				}
@@ -217,7 +217,7 @@ func TestRestoreCluster(t *testing.T) {
 					text += fmt.Sprintf("%s %+v %v\n", at, stat, err)
 				}
 				if stats = append(stats, text); text != stats[0] {
-					t.Errorf("member %d has\n%s, member 0\n%s", i, text, stats[0])
+					t.Errorf("member %d has\n%s, member 1\n%s", i, text, stats[0])
 				}
 			}
 		}
@@ -257,7 +257,7 @@ func TestRestoreFails(t *testing.T) {
 		fake.run(func() {
 			c := lockkeepertest.StartCluster(fake, 3)
 			snap := c.Snapshot()
-			c.Partition([]int{0}, []int{1}, []int{2})
+			c.Partition([]int{1}, []int{2}, []int{3})
 			time.Sleep(time.Minute)
 			began := time.Now()
 			c.Restore(snap)
@@ -275,7 +275,7 @@ func TestRestoreFails(t *testing.T) {
 			s.Restore(snap)
 		})
 		want := []string{
-			"lockkeepertest: restore: member 0 applies nothing: it is not connected to a majority",
+			"lockkeepertest: restore: member 1 applies nothing: it is not connected to a majority",
 			"lockkeepertest: restore: the server is stopped",
 			"lockkeepertest: Fault{Op: create, Do: Drop}, injected at snapshot_test.go:X, never took effect; requests that it matched: 0",
 		}

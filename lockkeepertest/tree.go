@@ -22,7 +22,7 @@ import (
 // WithTree makes a server or a cluster begin with these znodes: data by path. Their missing
 // parents are created too, with empty data. Everybody has all permissions for them.
 func WithTree(nodes map[string]string) Option {
-	return func(s *Server) {
+	return Option{func(s *Server) {
 		s.tree = func() ([]znode.Record, error) {
 			var all []znode.Record
 			for at, data := range nodes {
@@ -30,7 +30,7 @@ func WithTree(nodes map[string]string) Option {
 			}
 			return complete(all)
 		}
-	}
+	}}
 }
 
 // WithTreeFile is [WithTree] with the znodes in a file, in the format of [Server.Tree]: one
@@ -43,7 +43,7 @@ func WithTree(nodes map[string]string) Option {
 //	/config/hosts = "a,b"
 //	/locks (container)
 func WithTreeFile(name string) Option {
-	return func(s *Server) {
+	return Option{func(s *Server) {
 		s.tree = func() ([]znode.Record, error) {
 			text, err := os.ReadFile(name)
 			if err != nil {
@@ -66,7 +66,7 @@ func WithTreeFile(name string) Option {
 			}
 			return all, nil
 		}
-	}
+	}}
 }
 
 var nodeLine = regexp.MustCompile(`^(.*?)(?: = (".*"|0x[0-9a-f]*))?(?: \((container|(?:TTL|ephemeral of) \S+)\))?$`)

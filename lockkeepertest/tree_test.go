@@ -51,7 +51,7 @@ func TestWithTreeCluster(t *testing.T) {
 	name := file(t, "/a = \"x\"\n/a/b = \"y\"\n")
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTreeFile(name))
-		for i := range 3 {
+		for i := 1; i <= 3; i++ {
 			if got := c.Server(i).Tree(); got != "/a = \"x\"\n/a/b = \"y\"\n" {
 				t.Errorf("member %d: got\n%s", i, got)
 			}

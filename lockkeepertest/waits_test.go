@@ -30,14 +30,14 @@ func TestWhatWritesWaitFor(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					c := lockkeepertest.StartCluster(t, size, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.LeaderDiskFirst = x.first }))
 					lead := c.Leader()
-					leader, follower := c.Server(lead).Connect(t, time.Minute), c.Server((lead+1)%size).Connect(t, time.Minute)
+					leader, follower := c.Server(lead).Connect(t, time.Minute), c.Server(lead%size+1).Connect(t, time.Minute)
 					held, waits := zk.NewLock(leader, "/lock", zk.WorldACL(zk.PermAll)), zk.NewLock(follower, "/lock", zk.WorldACL(zk.PermAll))
 					if err := held.Lock(); err != nil { // creates its directory
 						t.Fatal(err)
 					}
-					for i := range size {
+					for i := 1; i <= size; i++ {
 						c.SetDisk(i, lockkeepertest.Disk{Delay: x.disk * time.Millisecond})
-						for j := range size {
+						for j := 1; j <= size; j++ {
 							if i != j {
 								c.SetLink(i, j, lockkeepertest.Link{Delay: x.link * time.Millisecond})
 							}

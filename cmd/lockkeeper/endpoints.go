@@ -18,10 +18,10 @@ import (
 
 // control is the HTTP handler of --test-control.
 type control struct {
-	cluster *lockkeepertest.Cluster // nil without --cluster
-	servers []*lockkeepertest.Server
-	all     interface { // the cluster, or else the server
-		Arm(lockkeepertest.Fault) *lockkeepertest.Injection
+	cluster *lockkeepertest.Cluster  // nil without --cluster
+	servers []*lockkeepertest.Server // the member with the id 1 first
+	all     interface {              // the cluster, or else the server
+		Inject(lockkeepertest.Fault) *lockkeepertest.Injection
 		Requests(op string) []lockkeepertest.Request
 	}
 
@@ -42,11 +42,11 @@ type endpoint struct {
 
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
 var endpoints = []endpoint{
-	get("/state", "member=0", "The state: who leads, the znodes as text, the sessions, watches and locks, and the faults that were injected.",
+	get("/state", "member=1", "The state: who leads, the znodes as text, the sessions, watches and locks, and the faults that were injected.",
 		(*control).state),
-	get("/znode", "path=/locks/a&member=0", "The data, in base64, and the Stat of a znode.",
+	get("/znode", "path=/locks/a&member=1", "The data, in base64, and the Stat of a znode.",
 		(*control).znode),
-	get("/requests", "op=create*&member=0", "The requests that the clients have sent, the oldest first, without pings. `op` selects some of them as in `/inject`; without `member` they are those to all members.",
+	get("/requests", "op=create*&member=1", "The requests that the clients have sent, the oldest first, without pings. `op` selects some of them as in `/inject`; without `member` they are those to all members.",
 		(*control).requests).failsWith(http.StatusBadRequest),
 	post("/expire", `{"session": "0x1000a01c3e20000"}`, "End a session as if its client had been silent for its timeout. The reply comes when it has ended.",
 		(*control).expire).failsWith(http.StatusServiceUnavailable),
@@ -58,72 +58,75 @@ var endpoints = []endpoint{
 		(*control).remove),
 	post("/wait/fired", `{"id": 1}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
-	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 0}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
+	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
-	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 0}`, "Wait until this many sessions wait behind the holder of a lock.",
+	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
 		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
-	post("/wait/gone", `{"path": "/locks/a", "member": 0}`, "Wait until a znode does not exist.",
+	post("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
 		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
-	post("/kill", `{"member": 0}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
+	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
-	post("/restart", `{"member": 0}`, "Start a member that was killed, with the state that it had.",
+	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
 		onMember((*control).restart)).failsWith(http.StatusConflict),
-	post("/partition", `{"groups": [[0], [1, 2]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
+	post("/partition", `{"groups": [[1], [2, 3]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
 		(*control).partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
 		(*control).heal).inCluster(),
-	post("/link", `{"from": 0, "to": 1, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
+	post("/link", `{"from": 1, "to": 2, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
 		(*control).link).inCluster(),
-	post("/disk", `{"member": 0, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
+	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
 		(*control).disk).inCluster(),
-	post("/pause", `{"member": 0}`, "Keep a member from sending, receiving and writing to its disk.",
+	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
 		onMember((*control).pause)).inCluster(),
-	post("/resume", `{"member": 0}`, "Continue a paused member.",
+	post("/resume", `{"member": 1}`, "Continue a paused member.",
 		onMember((*control).resume)).inCluster(),
-	post("/clock", `{"member": 0, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads, the times of znodes come from this clock.",
+	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads, the times of znodes come from this clock.",
 		(*control).clock).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
 		(*control).stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
 
-// number returns the number of a member. It may be omitted if there is only one.
-func (c *control) number(member *int) (int, error) {
+// id returns the id of a member. It may be omitted if there is only one.
+func (c *control) id(member *int) (int, error) {
 	switch {
 	case member == nil && len(c.servers) == 1:
-		return 0, nil
+		return 1, nil
 	case member == nil:
-		return 0, badRequest("\"member\" is missing: a number from 0 to %d", len(c.servers)-1)
+		return 0, badRequest("\"member\" is missing: an id from 1 to %d", len(c.servers))
 	}
 	return *member, c.check(*member)
 }
 
-func (c *control) check(member int) error {
-	if member < 0 || member >= len(c.servers) {
-		return badRequest("there is no member %d, only 0 to %d", member, len(c.servers)-1)
+func (c *control) check(id int) error {
+	if id < 1 || id > len(c.servers) {
+		return badRequest("there is no member %d, only 1 to %d", id, len(c.servers))
 	}
 	return nil
 }
+
+// server returns a member that exists.
+func (c *control) server(id int) *lockkeepertest.Server { return c.servers[id-1] }
 
 // runs returns an error if a member is stopped.
-func (c *control) runs(i int) error {
-	if c.servers[i].Role() == "" {
-		return refusal{http.StatusConflict, fmt.Errorf("member %d is stopped", i)}
+func (c *control) runs(id int) error {
+	if c.server(id).Role() == "" {
+		return refusal{http.StatusConflict, fmt.Errorf("member %d is stopped", id)}
 	}
 	return nil
 }
 
-// shown returns the number of the member to look at. If it was omitted, that is the leader,
-// or if there is none another running member.
+// shown returns the id of the member to look at. If it was omitted, that is the leader, or if
+// there is none another running member.
 func (c *control) shown(member *int) (int, error) {
 	if member != nil {
 		return *member, c.check(*member)
 	}
-	best := 0
+	best := 1
 	for i, s := range c.servers {
 		if role := s.Role(); role == lockkeeper.RoleLeader {
-			return i, nil
-		} else if role != "" && c.servers[best].Role() == "" {
-			best = i
+			return i + 1, nil
+		} else if role != "" && c.server(best).Role() == "" {
+			best = i + 1
 		}
 	}
 	return best, nil
@@ -134,11 +137,11 @@ func (c *control) queried(q url.Values) (int, error) {
 	if !q.Has("member") {
 		return c.shown(nil)
 	}
-	i, err := strconv.Atoi(q.Get("member"))
+	id, err := strconv.Atoi(q.Get("member"))
 	if err != nil {
-		return 0, badRequest("%q is not the number of a member", q.Get("member"))
+		return 0, badRequest("%q is not the id of a member", q.Get("member"))
 	}
-	return c.shown(&i)
+	return c.shown(&id)
 }
 
 // connect returns the addresses of all members for clients.
@@ -187,7 +190,7 @@ func (c *control) state(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	state.Connect, state.Shown, state.Tree = c.connect(), shown, c.servers[shown].Tree()
+	state.Connect, state.Shown, state.Tree = c.connect(), shown, c.server(shown).Tree()
 	state.Sessions, state.Watches, state.Locks, state.Faults = []sessionState{}, []watch{}, []lock{}, []faultState{}
 	connected := map[int64]bool{} // to any member
 	for i, s := range c.servers {
@@ -195,7 +198,7 @@ func (c *control) state(q url.Values) (any, error) {
 		if role == "" {
 			role = "stopped"
 		}
-		state.Members = append(state.Members, member{i, s.Addr(), role})
+		state.Members = append(state.Members, member{i + 1, s.Addr(), role})
 		for _, x := range s.Sessions() {
 			connected[x.ID] = connected[x.ID] || x.Connected
 		}
@@ -203,10 +206,10 @@ func (c *control) state(q url.Values) (any, error) {
 			state.Watches = append(state.Watches, watch{sessionID(x.Session), x.Path})
 		}
 	}
-	for _, x := range c.servers[shown].Sessions() {
+	for _, x := range c.server(shown).Sessions() {
 		state.Sessions = append(state.Sessions, sessionState{sessionID(x.ID), x.Timeout.Milliseconds(), connected[x.ID], notNull(x.Ephemerals)})
 	}
-	for _, x := range c.servers[shown].Locks() {
+	for _, x := range c.server(shown).Locks() {
 		queue := []sessionID{}
 		for _, id := range x.Queue {
 			queue = append(queue, sessionID(id))
@@ -222,7 +225,7 @@ func (c *control) state(q url.Values) (any, error) {
 }
 
 func (c *control) znode(q url.Values) (any, error) {
-	i, err := c.queried(q)
+	id, err := c.queried(q)
 	if err != nil {
 		return nil, err
 	}
@@ -230,7 +233,7 @@ func (c *control) znode(q url.Values) (any, error) {
 	if path == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	data, x, err := c.servers[i].Get(path)
+	data, x, err := c.server(id).Get(path)
 	if err != nil {
 		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", path)}
 	}
@@ -254,11 +257,11 @@ func (c *control) requests(q url.Values) (any, error) {
 	}
 	from := c.all
 	if q.Has("member") {
-		i, err := c.queried(q)
+		id, err := c.queried(q)
 		if err != nil {
 			return nil, err
 		}
-		from = c.servers[i]
+		from = c.server(id)
 	}
 	all := []request{}
 	for _, r := range from.Requests(q.Get("op")) {
@@ -286,16 +289,16 @@ func (c *control) expire(b ofSession) (any, error) {
 	if err := b.check(); err != nil {
 		return nil, err
 	}
-	at := 0
+	at := 1
 	if c.cluster != nil {
 		at = c.cluster.Leader()
 	}
 	if err := c.runs(at); err != nil {
 		return nil, err
 	}
-	err := c.servers[at].ExpireSession(int64(b.Session))
+	err := c.server(at).ExpireSession(int64(b.Session))
 	switch {
-	case errors.Is(err, lockkeepertest.ErrNoSession):
+	case errors.Is(err, lockkeeper.ErrNoSession):
 		return nil, refusal{http.StatusNotFound, fmt.Errorf("session %v does not exist", b.Session)}
 	case err != nil:
 		return nil, refusal{http.StatusServiceUnavailable, err}
@@ -390,9 +393,9 @@ func (c *control) inject(b injected) (any, error) {
 		if err := c.check(*b.Member); err != nil {
 			return nil, err
 		}
-		into = c.servers[*b.Member]
+		into = c.server(*b.Member)
 	}
-	i := into.Arm(f)
+	i := into.Inject(f)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.faults = append(c.faults, i)
@@ -463,11 +466,11 @@ func (c *control) awaited(path string, member *int) (*lockkeepertest.Server, err
 	if path == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	i, err := c.shown(member)
+	id, err := c.shown(member)
 	if err != nil {
 		return nil, err
 	}
-	return c.servers[i], nil
+	return c.server(id), nil
 }
 
 func (c *control) waitHeld(b ofLock) (any, error) {
@@ -516,50 +519,50 @@ type ofMember struct {
 }
 
 // onMember makes an endpoint of what can be done to a member.
-func onMember(do func(c *control, i int) error) func(c *control, b ofMember) (any, error) {
+func onMember(do func(c *control, id int) error) func(c *control, b ofMember) (any, error) {
 	return func(c *control, b ofMember) (any, error) {
-		i, err := c.number(b.Member)
+		id, err := c.id(b.Member)
 		if err == nil {
-			err = do(c, i)
+			err = do(c, id)
 		}
 		return nil, err
 	}
 }
 
-func (c *control) kill(i int) error {
-	if err := c.runs(i); err != nil {
+func (c *control) kill(id int) error {
+	if err := c.runs(id); err != nil {
 		return err
 	}
 	if c.cluster != nil {
-		c.cluster.Kill(i)
+		c.cluster.Kill(id)
 	} else {
-		c.servers[i].Stop()
+		c.server(id).Stop()
 	}
 	return nil
 }
 
-func (c *control) restart(i int) error {
+func (c *control) restart(id int) error {
 	if c.cluster != nil {
-		c.cluster.Restart(i)
+		c.cluster.Restart(id)
 	} else {
-		c.servers[i].Restart()
+		c.server(id).Restart()
 	}
 	return nil
 }
 
-func (c *control) pause(i int) error {
-	if err := c.runs(i); err != nil { // it would be paused when it is restarted
+func (c *control) pause(id int) error {
+	if err := c.runs(id); err != nil { // it would be paused when it is restarted
 		return err
 	}
-	c.cluster.Pause(i)
+	c.cluster.Pause(id)
 	return nil
 }
 
-func (c *control) resume(i int) error {
-	if err := c.runs(i); err != nil {
+func (c *control) resume(id int) error {
+	if err := c.runs(id); err != nil {
 		return err
 	}
-	c.cluster.Resume(i)
+	c.cluster.Resume(id)
 	return nil
 }
 
@@ -567,17 +570,17 @@ func (c *control) partition(b struct {
 	Groups [][]int `json:"groups"`
 }) (any, error) {
 	if b.Groups == nil {
-		return nil, badRequest("\"groups\" is missing: lists of members, such as [[0], [1, 2]]")
+		return nil, badRequest("\"groups\" is missing: lists of members, such as [[1], [2, 3]]")
 	}
 	seen := map[int]bool{}
-	for _, i := range slices.Concat(b.Groups...) {
-		if err := c.check(i); err != nil {
+	for _, id := range slices.Concat(b.Groups...) {
+		if err := c.check(id); err != nil {
 			return nil, err
 		}
-		if seen[i] {
-			return nil, badRequest("member %d is in more than one group", i)
+		if seen[id] {
+			return nil, badRequest("member %d is in more than one group", id)
 		}
-		seen[i] = true
+		seen[id] = true
 	}
 	c.cluster.Partition(b.Groups...)
 	return nil, nil
@@ -610,9 +613,9 @@ func (c *control) disk(b struct {
 	DelayMs millis `json:"delayMs"`
 	Full    bool   `json:"full"`
 }) (any, error) {
-	i, err := c.number(b.Member)
+	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.SetDisk(i, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
+		c.cluster.SetDisk(id, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
 	}
 	return nil, err
 }
@@ -621,9 +624,9 @@ func (c *control) clock(b struct {
 	Member *int   `json:"member"`
 	SkewMs millis `json:"skewMs"`
 }) (any, error) {
-	i, err := c.number(b.Member)
+	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.ClockSkew(i, time.Duration(b.SkewMs))
+		c.cluster.SetClock(id, time.Duration(b.SkewMs))
 	}
 	return nil, err
 }

@@ -189,7 +189,7 @@ func TestLockLsFollows(t *testing.T) {
 	expect("/a/b/c/d 1+0 ")
 	next := make(chan error, 1)
 	go func() { // go-zookeeper's lock would fail if the server stops while it asks for a watch
-		_, err := lock.New(other, "/a/b/c/d", lock.WithSessionTimeout(time.Minute)).Lock(context.Background())
+		_, err := lock.NewMutex(other, "/a/b/c/d", lock.WithSessionTimeout(time.Minute)).Lock(context.Background())
 		next <- err
 	}()
 	expect("/a/b/c/d 1+1 ")
@@ -387,15 +387,15 @@ func TestLockCheckLooks(t *testing.T) {
 
 	// The client of another server that is not listed.
 	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
-	conn = client(t, c.Server(1).Addr())
+	conn = client(t, c.Server(2).Addr())
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	_, _, _, err = conn.GetW("/a/lock-0000000000")
 	check1(t, err)
-	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()); code != exitFault || !strings.Contains(out, "--server does not list their servers") {
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(1).Addr()); code != exitFault || !strings.Contains(out, "--server does not list their servers") {
 		t.Errorf("%d\n%s", code, out)
 	}
-	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(0).Addr()+","+c.Server(1).Addr()); code != exitOK || !strings.Contains(out, "checked 1 queue, nothing wrong") {
+	if code, out := shell(t, "lock check --settle 0s --server "+c.Server(1).Addr()+","+c.Server(2).Addr()); code != exitOK || !strings.Contains(out, "checked 1 queue, nothing wrong") {
 		t.Errorf("%d\n%s", code, out)
 	}
 }
@@ -569,12 +569,12 @@ func TestUnknown(t *testing.T) {
 // wrong with a client of another one, which watches what it must.
 func TestLockCheckListedTwice(t *testing.T) {
 	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
-	conn := client(t, c.Server(1).Addr())
+	conn := client(t, c.Server(2).Addr())
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	_, _, _, err := conn.GetW("/a/lock-0000000000")
 	check1(t, err)
-	a := c.Server(0).Addr()
+	a := c.Server(1).Addr()
 	local := strings.Replace(a, "127.0.0.1", "localhost", 1)
 	if code, out := shell(t, "lock check --settle 0s --server "+a+","+local+","+a); code != exitFault {
 		t.Errorf("%d\n%s", code, out)

@@ -358,13 +358,13 @@ func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
 	}
 	switch {
 	case r.o.shared:
-		m := lock.NewRW(r.conn, at, options...)
+		m := lock.NewRWMutex(r.conn, at, options...)
 		return choose(m.RLock, m.TryRLock)
 	case r.o.slots > 0:
 		m := lock.NewSemaphore(r.conn, at, r.o.slots, options...)
 		return choose(m.Lock, m.TryLock)
 	}
-	m := lock.New(r.conn, at, options...)
+	m := lock.NewMutex(r.conn, at, options...)
 	return choose(m.Lock, m.TryLock)
 }
 
@@ -544,7 +544,7 @@ func (c *sleepClock) woke() time.Time {
 
 // hold runs the command.
 func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
-	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatUint(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
+	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatInt(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	g, err := r.start(held, cmd)
 	if err != nil {
 		why := held.Err()

@@ -382,7 +382,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 	t.Parallel()
 	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(500*time.Millisecond))
 	var addrs []string
-	for i := range 3 {
+	for i := 1; i <= 3; i++ {
 		addrs = append(addrs, c.Server(i).Addr())
 	}
 	a := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done")
@@ -390,7 +390,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 	b := startRunAt(t, strings.Join(addrs, ","), "/lock", "--", "sh", "-c", "echo mine")
 	for range 2 {
 		killed := c.Leader()
-		other := c.Server((killed + 1) % 3)
+		other := c.Server(killed%3 + 1)
 		other.WaitWaiters("/lock", 1)
 		before := other.Locks()
 		c.Kill(killed)
@@ -450,7 +450,7 @@ func TestLockRunLoses(t *testing.T) {
 			conn := s.Connect(t, 10*time.Second)
 			next := make(chan error, 1)
 			go func() {
-				_, err := lock.New(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
+				_, err := lock.NewMutex(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
 				next <- err
 			}()
 			s.WaitWaiters("/lock", 1)
@@ -511,7 +511,7 @@ func TestLockRunStoppedTwice(t *testing.T) {
 	conn := s.Connect(t, 10*time.Second)
 	next := make(chan error, 1)
 	go func() {
-		_, err := lock.New(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
+		_, err := lock.NewMutex(conn, "/lock", lock.WithSessionTimeout(10*time.Second)).Lock(context.Background())
 		next <- err
 	}()
 	s.WaitWaiters("/lock", 1)
@@ -561,7 +561,7 @@ func TestTrustAfterSleep(t *testing.T) {
 		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, timeout, zk.WithDialer(r.dialer.Dial), zk.WithLogInfo(false))
 		check1(t, err)
 		defer conn.Close()
-		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
+		held, err := lock.NewMutex(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
 		check1(t, err)
 		// ahead makes the clock of procgroup, which is real, gain so much on that of package time.
 		ahead := func(d time.Duration) {
@@ -619,7 +619,7 @@ func TestTrustLess(t *testing.T) {
 		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 12*time.Second, zk.WithDialer(r.dialer.Dial), zk.WithLogInfo(false))
 		check1(t, err)
 		defer conn.Close()
-		held, err := lock.New(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
+		held, err := lock.NewMutex(conn, "/lock", lock.WithDialer(&r.dialer)).Lock(t.Context())
 		check1(t, err)
 		for _, timeout := range []time.Duration{12 * time.Second, 3 * time.Second} {
 			least.Store(timeout.Milliseconds())
@@ -856,7 +856,7 @@ func TestGuardToldLess(t *testing.T) {
 		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 12*time.Second, zk.WithDialer(r.dial), zk.WithLogInfo(false))
 		check1(t, err)
 		defer conn.Close()
-		mutex := lock.New(conn, "/lock", lock.WithDialer(&r.dialer))
+		mutex := lock.NewMutex(conn, "/lock", lock.WithDialer(&r.dialer))
 		held, err := mutex.Lock(t.Context())
 		check1(t, err)
 		told := 0

@@ -118,7 +118,7 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control,
 			if port > 0 {
 				own.ClientAddr = net.JoinHostPort(host, strconv.Itoa(port+int(own.ID)-1))
 			}
-			own.Logger = cfg.Logger.With("member", own.ID-1)
+			own.Logger = cfg.Logger.With("member", own.ID)
 		}
 		*member = own
 	})
@@ -131,8 +131,8 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control,
 		}
 		c.cluster = lockkeepertest.StartCluster(t, members, configure)
 		c.all = c.cluster
-		for i := range members {
-			c.servers = append(c.servers, c.cluster.Server(i))
+		for id := 1; id <= members; id++ {
+			c.servers = append(c.servers, c.cluster.Server(id))
 		}
 	})
 	return c, err

@@ -160,11 +160,11 @@ func (c *tested) inject(body string) (id string) {
 	return fmt.Sprintf(`{"id": %d}`, asked[faultReply](c, "/inject", body).ID)
 }
 
-// openAt opens a session at a member, and retries while the member refuses.
-func (c *tested) openAt(i int) (client *rawclient.Client) {
+// openAt opens a session at the member with an id, and retries while the member refuses.
+func (c *tested) openAt(id int) (client *rawclient.Client) {
 	c.t.Helper()
-	waitFor(c.t, fmt.Sprintf("a session at member %d", i), func() bool {
-		nc, err := net.DialTimeout("tcp", strings.Split(c.addr, ",")[i], time.Minute)
+	waitFor(c.t, fmt.Sprintf("a session at member %d", id), func() bool {
+		nc, err := net.DialTimeout("tcp", strings.Split(c.addr, ",")[id-1], time.Minute)
 		if err != nil {
 			return false
 		}
@@ -200,7 +200,7 @@ func TestTestControl(t *testing.T) {
 func testControlSessions(t *testing.T) {
 	t.Parallel()
 	c := startControl(t)
-	holder := c.openAt(0)
+	holder := c.openAt(1)
 	_, err := holder.Create("/mine", nil, proto.FlagEphemeral)
 	check1(t, err)
 	c.do("/disconnect", fmt.Sprintf(`{"session": "%016x"}`, holder.Session.SessionID)) // the form of Node clients
@@ -227,7 +227,7 @@ func testControlSessions(t *testing.T) {
 func testControlInside(t *testing.T) {
 	t.Parallel()
 	c := startControl(t, "--tick-time", "1s")
-	a, b := c.openAt(0), c.openAt(0)
+	a, b := c.openAt(1), c.openAt(1)
 	_, err := a.Create("/lock", []byte("who"), 0)
 	check1(t, err)
 	mine, err := a.Create("/lock/n-", nil, ephemeralSequential)
@@ -240,7 +240,7 @@ func testControlInside(t *testing.T) {
 	c.do("/wait/waiters", `{"path": "/lock", "waiters": 1}`)
 
 	s := c.state()
-	if s.Connect != c.addr || s.Shown != 0 || len(s.Members) != 1 || s.Members[0].Address != c.addr || s.Members[0].Role != "standalone" {
+	if s.Connect != c.addr || s.Shown != 1 || len(s.Members) != 1 || s.Members[0].Address != c.addr || s.Members[0].Role != "standalone" {
 		t.Errorf("members: %+v", s)
 	}
 	if want := "/lock = \"who\"\n" + mine + " (ephemeral of " + idOf(a) + ")\n"; !strings.HasPrefix(s.Tree, want) {
@@ -280,7 +280,7 @@ func testControlInside(t *testing.T) {
 	if len(all) != 6 || all[0].Op != "connect" || all[0].Session != nil {
 		t.Errorf("requests: %+v", all)
 	}
-	creates := asked[requestsReply](c, "/requests?op=create*&member=0", "").Requests
+	creates := asked[requestsReply](c, "/requests?op=create*&member=1", "").Requests
 	if len(creates) != 3 || creates[0].Op != "create" || creates[0].Path != "/lock" || *creates[2].Session != idOf(b) ||
 		!strings.Contains(creates[0].Text, `data="who"`) || creates[0].Time.IsZero() {
 		t.Errorf("creates: %+v", creates)
@@ -290,7 +290,7 @@ func testControlInside(t *testing.T) {
 func testControlFaults(t *testing.T) {
 	t.Parallel()
 	c := startControl(t)
-	first := c.openAt(0)
+	first := c.openAt(1)
 
 	// The request is executed, and the client does not learn it.
 	lost := c.inject(`{"do": "closeAfter", "op": "create*", "path": "/lock/*", "nth": 2}`)
@@ -312,7 +312,7 @@ func testControlFaults(t *testing.T) {
 	}
 
 	// A request is held back until the fault is removed.
-	second, other := c.openAt(0), c.openAt(0)
+	second, other := c.openAt(1), c.openAt(1)
 	held := c.inject(fmt.Sprintf(`{"do": "hold", "op": "getData", "session": %q, "times": -1}`, idOf(second)))
 	got := make(chan error, 1)
 	go func() {
@@ -342,7 +342,7 @@ func testControlFaults(t *testing.T) {
 	for body, says := range map[string]string{
 		`{"do": "delay", "ms": 5}`:                               "Do: Delay(5ms)",
 		`{"do": "trickle", "ms": 1, "op": "event", "times": 3}`:  "Fault{Op: event, Times: 3, Do: Trickle(1ms)}",
-		`{"do": "drop", "path": "/x/*", "member": 0}`:            "Fault{Path: /x/*, Do: Drop}",
+		`{"do": "drop", "path": "/x/*", "member": 1}`:            "Fault{Path: /x/*, Do: Drop}",
 		`{"do": "dropReply"}`:                                    "Do: DropReply",
 		`{"do": "closeBefore", "session": 1}`:                    "Fault{Session: 0x1, Do: CloseBefore}",
 		`{"do": "refuse", "op": "connect"}`:                      "Do: Refuse",
@@ -367,7 +367,7 @@ func testControlFaults(t *testing.T) {
 func testControlRestart(t *testing.T) {
 	t.Parallel()
 	c := startControl(t)
-	_, err := c.openAt(0).Create("/kept", nil, 0)
+	_, err := c.openAt(1).Create("/kept", nil, 0)
 	check1(t, err)
 	c.refused("/restart", "{}", http.StatusConflict, "running")
 	c.do("/kill", "{}")
@@ -380,18 +380,19 @@ func testControlRestart(t *testing.T) {
 	}
 	c.refused("/kill", "{}", http.StatusConflict, "stopped")
 	c.refused("/expire", `{"session": "0x1"}`, http.StatusConflict, "stopped")
-	c.do("/restart", `{"member": 0}`)
-	_, err = c.openAt(0).Exists("/kept", false)
+	c.do("/restart", `{"member": 1}`)
+	_, err = c.openAt(1).Exists("/kept", false)
 	check1(t, err)
 	for _, path := range []string{"/heal", "/step-down", "/pause", "/resume", "/clock", "/disk"} {
 		c.refused(path, "{}", http.StatusBadRequest, "--cluster")
 	}
 	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "--cluster")
-	c.refused("/link", `{"from": 0, "to": 1}`, http.StatusBadRequest, "--cluster")
+	c.refused("/link", `{"from": 1, "to": 2}`, http.StatusBadRequest, "--cluster")
 }
 
+// leader returns the id of the leader, or 0.
 func (s stateReply) leader() int {
-	return slices.IndexFunc(s.Members, func(m struct {
+	return 1 + slices.IndexFunc(s.Members, func(m struct {
 		Member        int
 		Address, Role string
 	}) bool {
@@ -404,10 +405,10 @@ func testControlCluster(t *testing.T) {
 	c := startControl(t, "--cluster", "3", "--election-timeout", "300ms")
 	s := c.state()
 	lead := s.leader()
-	if len(s.Members) != 3 || lead < 0 || s.Shown != lead || s.Connect != c.addr || strings.Count(c.addr, ",") != 2 {
+	if len(s.Members) != 3 || lead == 0 || s.Members[lead-1].Member != lead || s.Shown != lead || s.Connect != c.addr || strings.Count(c.addr, ",") != 2 {
 		t.Fatalf("%+v", s)
 	}
-	follower := (lead + 1) % 3
+	follower := lead%3 + 1
 	client := c.openAt(follower)
 	_, err := client.Create("/n", nil, 0)
 	check1(t, err)
@@ -437,8 +438,8 @@ func testControlCluster(t *testing.T) {
 		t.Errorf("after member %d, member %d leads: %+v", lead, next, s.Members)
 	}
 	c.do("/kill", fmt.Sprintf(`{"member": %d}`, next))
-	waitFor(t, "another leader", func() bool { return c.state().leader() >= 0 })
-	if role := c.state().Members[next].Role; role != "stopped" {
+	waitFor(t, "another leader", func() bool { return c.state().leader() > 0 })
+	if role := c.state().Members[next-1].Role; role != "stopped" {
 		t.Errorf("the killed member is %s", role)
 	}
 	for _, path := range []string{"/pause", "/resume", "/kill"} {
@@ -451,8 +452,8 @@ func testControlCluster(t *testing.T) {
 	lead = c.state().leader()
 	c.do("/pause", fmt.Sprintf(`{"member": %d}`, lead))
 	waitFor(t, "a leader beside the paused one", func() bool {
-		for i, m := range c.state().Members {
-			if i != lead && m.Role == "leader" {
+		for _, m := range c.state().Members {
+			if m.Member != lead && m.Role == "leader" {
 				return true
 			}
 		}
@@ -477,19 +478,19 @@ func testControlNetwork(t *testing.T) {
 		t.Errorf("addresses %s, want %s", c.addr, want)
 	}
 	lead := c.state().leader()
-	rest := []int{(lead + 1) % 3, (lead + 2) % 3}
+	rest := []int{lead%3 + 1, (lead+1)%3 + 1}
 
 	c.do("/partition", fmt.Sprintf(`{"groups": [[%d], [%d, %d]]}`, lead, rest[0], rest[1]))
 	waitFor(t, "a leader of the majority", func() bool {
 		s := c.state()
-		return s.leader() >= 0 && s.leader() != lead
+		return s.leader() > 0 && s.leader() != lead
 	})
-	waitFor(t, "the old leader to notice", func() bool { return c.state().Members[lead].Role == "looking" })
+	waitFor(t, "the old leader to notice", func() bool { return c.state().Members[lead-1].Role == "looking" })
 	c.do("/heal", "{}")
-	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead].Role == "follower" })
+	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead-1].Role == "follower" })
 
 	lead = c.state().leader()
-	rest = []int{(lead + 1) % 3, (lead + 2) % 3}
+	rest = []int{lead%3 + 1, (lead+1)%3 + 1}
 	for _, to := range rest { // the leader hears the others, but they do not hear it
 		c.do("/link", fmt.Sprintf(`{"from": %d, "to": %d, "cut": true, "delayMs": 1, "loss": 0.01}`, lead, to))
 	}
@@ -500,7 +501,7 @@ func testControlNetwork(t *testing.T) {
 	for _, to := range rest {
 		c.do("/link", fmt.Sprintf(`{"from": %d, "to": %d}`, lead, to))
 	}
-	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead].Role == "follower" })
+	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead-1].Role == "follower" })
 
 	lead = c.state().leader()
 	c.do("/clock", fmt.Sprintf(`{"member": %d, "skewMs": -86400000}`, lead))
@@ -517,7 +518,7 @@ func testControlNetwork(t *testing.T) {
 	if _, err := client.Create("/full", nil, 0); err == nil {
 		t.Error("a create succeeded with a full disk")
 	}
-	waitFor(t, "another leader", func() bool { l := c.state().leader(); return l >= 0 && l != lead })
+	waitFor(t, "another leader", func() bool { l := c.state().leader(); return l > 0 && l != lead })
 	c.do("/disk", fmt.Sprintf(`{"member": %d, "delayMs": 1}`, lead))
 	c.do("/kill", fmt.Sprintf(`{"member": %d}`, lead))
 	c.do("/restart", fmt.Sprintf(`{"member": %d}`, lead))
@@ -538,12 +539,13 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/nonsense", "{}", 404, []string{"/nonsense"}},
 		{"/expire", "", 405, []string{"POST"}},
 		{"/state", "{}", 405, []string{"GET"}},
-		{"/state?member=2", "", 400, []string{"no member 2", "0 to 1"}},
+		{"/state?member=3", "", 400, []string{"no member 3", "1 to 2"}},
+		{"/state?member=0", "", 400, []string{"no member 0", "1 to 2"}},
 		{"/state?member=-1", "", 400, []string{"no member -1"}},
 		{"/state?member=x", "", 400, []string{`"x"`}},
 		{"/state?member=", "", 400, []string{`""`}},
 		{"/state?mebmer=0", "", 400, []string{`"mebmer"`, "member"}},
-		{"/state?member=0&member=1", "", 400, []string{"more than once"}},
+		{"/state?member=1&member=2", "", 400, []string{"more than once"}},
 		{"/state?%zz", "", 400, []string{"query"}},
 		{"/znode", "", 400, []string{`"path" is missing`}},
 		{"/expire?session=1", "{}", 400, []string{"body"}},
@@ -572,11 +574,11 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/inject", `{"do": "drop", "op": "craete"}`, 400, []string{`"craete"`}},
 		{"/inject", `{"do": "drop", "op": "Create"}`, 400, []string{`"Create"`, `write "create"`}},
 		{"/requests?op=Create", "", 400, []string{`"Create"`, `write "create"`}},
-		{"/requests?op=craete&member=0", "", 400, []string{`"craete"`, "getChildren2"}},
+		{"/requests?op=craete&member=1", "", 400, []string{`"craete"`, "getChildren2"}},
 		{"/inject", `{"do": "drop", "op": "["}`, 400, []string{"pattern"}},
 		{"/inject", `{"do": "drop", "nth": "2"}`, 400, []string{`"nth"`, "string"}},
 		{"/inject", `{"do": "drop", "nth": -2}`, 400, []string{"-2"}},
-		{"/inject", `{"do": "drop", "member": 2}`, 400, []string{"no member 2"}},
+		{"/inject", `{"do": "drop", "member": 3}`, 400, []string{"no member 3"}},
 		{"/inject", `{"do": "refuse"}`, 400, []string{"connect"}},
 		{"/remove", `{"id": 0}`, 404, []string{"id 0"}},
 		{"/remove", `{"id": 1}`, 404, []string{"id 1"}},
@@ -586,24 +588,24 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/waiters", `{"path": "/x"}`, 400, []string{`"waiters"`}},
 		{"/wait/waiters", `{"path": "/x", "waiters": -1}`, 400, []string{`"waiters"`}},
 		{"/wait/gone", `{}`, 400, []string{`"path" is missing`}},
-		{"/wait/gone", `{"path": "/x", "member": 2}`, 400, []string{"no member 2"}},
-		{"/kill", "{}", 400, []string{`"member" is missing`, "0 to 1"}},
-		{"/kill", `{"member": 2}`, 400, []string{"no member 2"}},
-		{"/kill", `{"member": 0.5}`, 400, []string{`"member"`, "0.5"}},
-		{"/restart", `{"member": 0}`, 409, []string{"running"}},
+		{"/wait/gone", `{"path": "/x", "member": 3}`, 400, []string{"no member 3"}},
+		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
+		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
+		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
+		{"/restart", `{"member": 1}`, 409, []string{"running"}},
 		{"/partition", "{}", 400, []string{`"groups" is missing`}},
-		{"/partition", `{"groups": [[0], [2]]}`, 400, []string{"no member 2"}},
-		{"/partition", `{"groups": [[0], [0]]}`, 400, []string{"member 0", "more than one"}},
+		{"/partition", `{"groups": [[1], [3]]}`, 400, []string{"no member 3"}},
+		{"/partition", `{"groups": [[1], [1]]}`, 400, []string{"member 1", "more than one"}},
 		{"/partition", `{"groups": "all"}`, 400, []string{`"groups"`, "string"}},
 		{"/heal", `{"all": true}`, 400, []string{`"all"`}},
-		{"/link", `{"from": 0}`, 400, []string{"two members"}},
-		{"/link", `{"from": 0, "to": 0}`, 400, []string{"two members"}},
-		{"/link", `{"from": 0, "to": 7}`, 400, []string{"no member 7"}},
-		{"/link", `{"from": 0, "to": 1, "loss": 1}`, 400, []string{"Loss"}},
-		{"/link", `{"from": 0, "to": 1, "delayMs": -1}`, 400, []string{"Delay"}},
-		{"/link", `{"from": 0, "to": 1, "cut": "yes"}`, 400, []string{`"cut"`, "string"}},
-		{"/disk", `{"member": 0, "delayMs": -1}`, 400, []string{"Delay"}},
-		{"/clock", `{"member": 0, "skewMs": "1h"}`, 400, []string{"1h", "milliseconds"}},
+		{"/link", `{"from": 1}`, 400, []string{"two members"}},
+		{"/link", `{"from": 1, "to": 1}`, 400, []string{"two members"}},
+		{"/link", `{"from": 1, "to": 7}`, 400, []string{"no member 7"}},
+		{"/link", `{"from": 1, "to": 2, "loss": 1}`, 400, []string{"Loss"}},
+		{"/link", `{"from": 1, "to": 2, "delayMs": -1}`, 400, []string{"Delay"}},
+		{"/link", `{"from": 1, "to": 2, "cut": "yes"}`, 400, []string{`"cut"`, "string"}},
+		{"/disk", `{"member": 1, "delayMs": -1}`, 400, []string{"Delay"}},
+		{"/clock", `{"member": 1, "skewMs": "1h"}`, 400, []string{"1h", "milliseconds"}},
 	} {
 		c.refused(r.path, r.body, r.status, r.says...)
 	}

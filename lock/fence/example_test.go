@@ -12,10 +12,10 @@ import (
 )
 
 // A server guards a device. The holder with token 7 was paused, and 8 has the lock.
-func ExampleChecker() {
+func ExampleChecker_Do() {
 	var checker fence.Checker
 	device := "off"
-	set := func(token uint64, to string) {
+	set := func(token int64, to string) {
 		err := checker.Do(token, func() error {
 			device = to
 			return nil
@@ -35,11 +35,11 @@ func ExampleChecker() {
 // one statement, so nothing comes between them.
 //
 //	CREATE TABLE reports (name TEXT PRIMARY KEY, body TEXT NOT NULL, token BIGINT NOT NULL)
-func saveReport(ctx context.Context, db *sql.DB, token uint64, name, body string) error {
+func saveReport(ctx context.Context, db *sql.DB, token int64, name, body string) error {
 	result, err := db.ExecContext(ctx, `
 		INSERT INTO reports (name, body, token) VALUES ($1, $2, $3)
 		ON CONFLICT (name) DO UPDATE SET body = excluded.body, token = excluded.token
-		WHERE reports.token <= excluded.token`, name, body, int64(token))
+		WHERE reports.token <= excluded.token`, name, body, token)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func ExampleErrStale_sql() {
 	var (
 		ctx   context.Context // of lock.Held.Context, so that the statement ends with the lock
 		db    *sql.DB
-		token uint64 // of lock.Held.Token
+		token int64 // of lock.Held.Token
 	)
 	example := func() {
 		if err := saveReport(ctx, db, token, "sales", "42"); err != nil {
@@ -70,7 +70,7 @@ func ExampleErrStale_sql() {
 // publish writes a file whose name contains the token. Readers take the one with the greatest
 // token, so what a stale holder publishes, however late, is never read. No file is changed
 // after it has its name.
-func publish(dir string, token uint64, data string) error {
+func publish(dir string, token int64, data string) error {
 	if newest, _ := current(dir); newest > fileName(token) {
 		return fmt.Errorf("%w: %#x", fence.ErrStale, token) // not necessary, but good to know
 	}
@@ -91,7 +91,7 @@ func publish(dir string, token uint64, data string) error {
 	return os.Rename(f.Name(), filepath.Join(dir, fileName(token)))
 }
 
-func fileName(token uint64) string { return fmt.Sprintf("report-%016x", token) }
+func fileName(token int64) string { return fmt.Sprintf("report-%016x", token) }
 
 // current returns the name and the content of the newest file.
 func current(dir string) (name, data string) {
@@ -123,4 +123,15 @@ func ExampleErrStale_files() {
 	// <nil>
 	// fence: stale token: 0x7
 	// report-0000000000000008 of the second
+}
+
+// After a restart, a Checker begins with the greatest token with which something was stored.
+func ExampleNewChecker() {
+	stored := int64(8) // read back from where the device's state is kept
+	checker := fence.NewChecker(stored)
+	fmt.Println(checker.Check(7))
+	fmt.Println(checker.Check(9), checker.Highest())
+	// Output:
+	// fence: stale token: 0x7, after 0x8
+	// <nil> 9
 }

@@ -20,11 +20,17 @@ import (
 	"sync"
 )
 
-// ErrStale is returned for a token that is smaller than one that was accepted before. Who
-// presents it has lost the lock.
-var ErrStale = errors.New("fence: stale token")
+var (
+	// ErrStale is returned for a token that is smaller than one that was accepted before. Who
+	// presents it has lost the lock.
+	ErrStale = errors.New("fence: stale token")
+	// ErrInvalid is returned for a number that no lock has as its token, since it is less than 1:
+	// most likely, the caller has forgotten to set it.
+	ErrInvalid = errors.New("fence: invalid token")
+)
 
-// Checker remembers the greatest token that it has accepted. The zero Checker accepts any.
+// Checker remembers the greatest token that it has accepted. The zero Checker accepts any that
+// is valid.
 // It must not be copied, and its methods may be called from any goroutine.
 //
 // It remembers only as long as the process lives. After a restart, it accepts stale tokens
@@ -32,18 +38,21 @@ var ErrStale = errors.New("fence: stale token")
 // [NewChecker].
 type Checker struct {
 	mu      sync.Mutex
-	highest uint64
+	highest int64
 }
 
 // NewChecker returns a Checker that has accepted a token already: the greatest with which
-// something was stored.
-func NewChecker(highest uint64) *Checker { return &Checker{highest: highest} }
+// something was stored, or 0 if nothing was.
+func NewChecker(highest int64) *Checker { return &Checker{highest: max(0, highest)} }
 
-// Do calls write if the token is not stale, and returns its error, or else returns [ErrStale].
-// A token is noted as accepted before write is called, even if write then fails. Calls of
+// Do calls write if the token is neither stale nor invalid, and returns its error. Otherwise it
+// returns [ErrStale] or [ErrInvalid]. A token is noted as accepted before write is called, even if write then fails. Calls of
 // write do not overlap: a check that is not one step with the write would let a stale write
 // follow a newer one.
-func (c *Checker) Do(token uint64, write func() error) error {
+func (c *Checker) Do(token int64, write func() error) error {
+	if token < 1 {
+		return fmt.Errorf("%w: %d", ErrInvalid, token)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if token < c.highest {
@@ -53,14 +62,14 @@ func (c *Checker) Do(token uint64, write func() error) error {
 	return write()
 }
 
-// Check notes a token, or returns [ErrStale]. It is for resources that order what follows in
+// Check notes a token, or returns [ErrStale] or [ErrInvalid]. It is for resources that order what follows in
 // the same way as the calls of Check; otherwise use Do.
-func (c *Checker) Check(token uint64) error {
+func (c *Checker) Check(token int64) error {
 	return c.Do(token, func() error { return nil })
 }
 
 // Highest returns the greatest token that was accepted, or 0.
-func (c *Checker) Highest() uint64 {
+func (c *Checker) Highest() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.highest

@@ -2,6 +2,7 @@ package fence_test
 
 import (
 	"errors"
+	"math"
 	"sync"
 	"testing"
 
@@ -11,9 +12,9 @@ import (
 func TestChecker(t *testing.T) {
 	c := fence.NewChecker(5)
 	for _, x := range []struct {
-		token uint64
+		token int64
 		err   error
-	}{{4, fence.ErrStale}, {5, nil}, {5, nil}, {9, nil}, {8, fence.ErrStale}, {9, nil}, {1 << 63, nil}, {9, fence.ErrStale}} {
+	}{{4, fence.ErrStale}, {0, fence.ErrInvalid}, {-6, fence.ErrInvalid}, {math.MinInt64, fence.ErrInvalid}, {5, nil}, {5, nil}, {9, nil}, {8, fence.ErrStale}, {9, nil}, {math.MaxInt64 - 1, nil}, {9, fence.ErrStale}} {
 		called := false
 		err := c.Do(x.token, func() error { called = true; return nil })
 		if !errors.Is(err, x.err) || called != (x.err == nil) {
@@ -21,11 +22,25 @@ func TestChecker(t *testing.T) {
 		}
 	}
 	failed := errors.New("disk full")
-	if err := c.Do(1<<63+1, func() error { return failed }); err != failed {
+	if err := c.Do(math.MaxInt64, func() error { return failed }); err != failed {
 		t.Errorf("got %v", err)
 	}
-	if err := c.Check(1 << 63); !errors.Is(err, fence.ErrStale) || c.Highest() != 1<<63+1 {
+	if err := c.Check(math.MaxInt64 - 1); !errors.Is(err, fence.ErrStale) || c.Highest() != math.MaxInt64 {
 		t.Errorf("a token whose write failed was forgotten: %v, %#x", err, c.Highest())
+	}
+}
+
+// TestNothingStored: without a token that was stored, any valid one is accepted, but no other.
+func TestNothingStored(t *testing.T) {
+	for _, c := range []*fence.Checker{new(fence.Checker), fence.NewChecker(0), fence.NewChecker(-1)} {
+		for _, token := range []int64{0, -1} {
+			if err := c.Check(token); !errors.Is(err, fence.ErrInvalid) || errors.Is(err, fence.ErrStale) || c.Highest() != 0 {
+				t.Errorf("%d: %v, then the highest is %d", token, err, c.Highest())
+			}
+		}
+		if err := c.Check(1); err != nil || c.Highest() != 1 {
+			t.Errorf("1: %v, then the highest is %d", err, c.Highest())
+		}
 	}
 }
 
@@ -33,9 +48,10 @@ func TestChecker(t *testing.T) {
 // at the same time.
 func TestOneStep(t *testing.T) {
 	var c fence.Checker
-	var last uint64
+	var last int64
 	var wg sync.WaitGroup
-	for token := range uint64(100) {
+	for i := range int64(100) {
+		token := i + 1
 		wg.Go(func() {
 			err := c.Do(token, func() error {
 				if token < last {
@@ -50,7 +66,7 @@ func TestOneStep(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if last != 99 || c.Highest() != 99 {
+	if last != 100 || c.Highest() != 100 {
 		t.Errorf("ends with %d, %d", last, c.Highest())
 	}
 }

@@ -81,11 +81,11 @@ class LockTest {
         new InterProcessMutex(holder, LOCK).acquire();
         String mine = session(holder);
 
-        zookeeper.post("/partition", "{\"groups\": [[0, 1], [2]]}");
+        zookeeper.post("/partition", "{\"groups\": [[1, 2], [3]]}");
 
         waiter.create().forPath("/written"); // through a member of the majority
         zookeeper.get("/znode?path=/written");
         zookeeper.post("/heal", "{}");
-        zookeeper.post("/wait/held", "{\"path\": \"" + LOCK + "\", " + mine + ", \"member\": 2}");
+        zookeeper.post("/wait/held", "{\"path\": \"" + LOCK + "\", " + mine + ", \"member\": 3}");
     }
 }

@@ -209,12 +209,12 @@ func TestImportAgain(t *testing.T) {
 		transfer(t, from, 0, "export", file, "/app")
 		for n := 1; n <= 15; n++ {
 			to := lockkeepertest.Start(t, lockkeepertest.WithConfig(super))
-			mendCreates := to.Inject(lockkeepertest.Fault{Op: "create*", Nth: n, Do: lockkeepertest.CloseBefore()})
+			creates := to.Inject(lockkeepertest.Fault{Op: "create*", Nth: n, Do: lockkeepertest.CloseBefore()})
 			// With no reply the client tries until its session would have expired.
-			mendConnections := to.Inject(lockkeepertest.Fault{Op: "connect", Nth: 2, Times: -1, Do: lockkeepertest.CloseBefore()})
+			connections := to.Inject(lockkeepertest.Fault{Op: "connect", Nth: 2, Times: -1, Do: lockkeepertest.CloseBefore()})
 			transfer(t, to, 1, "import", file)
-			mendCreates()
-			mendConnections()
+			creates.Remove()
+			connections.Remove()
 			o := transfer(t, to, 0, "import", file)
 			if got := o.out.String(); !strings.Contains(got, fmt.Sprintf("%d znodes created, %d were there", 16-n, n-1)) {
 				t.Errorf("after %d znodes import printed %q", n-1, got)
