@@ -640,7 +640,7 @@ func TestPortTaken(t *testing.T) {
 	check1(t, err)
 	defer l.Close()
 	dir := filepath.Join(t.TempDir(), "data")
-	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), l.Addr().String(), "in use")
+	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), "--listen: client port: listen tcp "+l.Addr().String(), "in use")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it created its directory: %v", err)
 	}

@@ -252,7 +252,7 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*admi
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
 	} else if err != nil {
-		return err
+		return namePort(flags, err)
 	}
 	for _, port := range ports {
 		port.serve(s, stderr)
@@ -292,6 +292,17 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 		return badFlag(flags, name, "%s", err.Reason)
 	}
 	return usageError{fmt.Errorf("%s in %s: %s", zooKeyOf(err.Field), flags.Lookup("config").Value, err.Reason)}
+}
+
+// namePort adds to the error of a client port that cannot be opened the flag, variable or key with
+// its address.
+func namePort(flags *pflag.FlagSet, err error) error {
+	var port interface{ ConfigField() string }
+	if !errors.As(err, &port) {
+		return err
+	}
+	_, by := sourceOf(flags.Lookup(fieldFlags[port.ConfigField()]))
+	return fmt.Errorf("%s: %w", by, err)
 }
 
 // badFlag returns the error for a flag with an invalid value. It names the flag, variable
