@@ -136,3 +136,28 @@ func TestDocDecisions(t *testing.T) {
 		t.Errorf("docs/decisions/README.md should list\n%s", strings.Join(rows, "\n"))
 	}
 }
+
+// TestDocArchitecture checks that the table below the picture of the packages in
+// docs/architecture.md has every name in the picture, and that each is a package or a directory
+// of packages.
+func TestDocArchitecture(t *testing.T) {
+	b, err := os.ReadFile("docs/architecture.md")
+	check(t, err)
+	_, part, _ := strings.Cut(string(b), "<!-- picture -->\n```\n")
+	picture, table, _ := strings.Cut(part, "```\n")
+	table, _, ok := strings.Cut(table, "<!-- end of picture -->")
+	names := regexp.MustCompile(`[a-z][a-z/]+`).FindAllString(picture, -1)
+	if !ok || len(names) == 0 {
+		t.Fatal("there is no picture")
+	}
+	var rows []string
+	for _, r := range regexp.MustCompile(`(?m)^\| \[([a-z/]+)\]\(([^)]+)\) \| .+ \|$`).FindAllStringSubmatch(table, -1) {
+		rows = append(rows, r[1])
+		if want := filepath.ToSlash(filepath.Join("..", r[1])); r[2] != want && r[1] != "lockkeeper" {
+			t.Errorf("%s leads to %s", r[1], r[2])
+		}
+	}
+	if !slices.Equal(rows, names) {
+		t.Errorf("the table has %q, the picture %q", rows, names)
+	}
+}
