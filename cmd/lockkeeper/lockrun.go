@@ -60,9 +60,9 @@ use --shared or hold Curator's read/write lock for reading, but never at the sam
 a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
 lock, whose clients do not see a mutex.
 
-CMD is found and executed as by a shell, so a script needs no #!. It has the files that
-the user has handed over, such as the descriptor 3 of 3>out, and runs in a process
-group of its own. It gets
+CMD is found and executed as by a shell, so a script needs no #!. It inherits all file
+descriptors of 'lock run', such as 3 after 3>out, and runs in a process group of its own.
+Its environment has
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -74,14 +74,16 @@ The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group
 standard input is a terminal, CMD gets an empty one instead. When CMD ends, the lock
 is released; what CMD has left running in the background goes on without it.
 
-If no server answers for two thirds of the session timeout, the lock is lost, and
-the whole group is ended before another client can hold the lock: with TERM, and
-after --grace, or earlier if the session could end, with KILL. If 'lock run' is
-killed itself, or stopped for too long, a second process, its watchdog, kills the group in
-time; on Windows, a job object does so, but not while 'lock run' is suspended. If the
-watchdog is ended, or stopped for too long, the group is killed as well. Only processes that
-leave the group, or that this user may not signal, escape. The lock is also lost if
-someone deletes its znode, but then another client may hold it at once.
+The lock is lost if no server answers for two thirds of the session timeout. Then the
+whole group gets TERM, and KILL after --grace, or earlier if the session could end. So it
+is ended before another client can hold the lock. Only processes that leave the group, or
+that this user may not signal, escape. The lock is also lost if someone deletes its znode,
+but then another client may hold it at once.
+
+A second process, the watchdog, kills the group in time if 'lock run' itself is killed, or
+stopped for too long. If the watchdog is ended, or stopped for too long, the group is
+killed as well. On Windows a job object takes its place, but does nothing while 'lock run'
+is suspended.
 
 The exit code is that of CMD, or
 

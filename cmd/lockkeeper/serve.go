@@ -58,7 +58,7 @@ variable or the configuration file is wrong.`,
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
 
-  # Three servers for tests, which make them fail over HTTP (docs/test-control.md)
+  # Three servers for tests, which inject faults by HTTP requests (docs/test-control.md)
   lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
 
   # The first of three servers; the others have --id 2 and --id 3. Start all of them
