@@ -104,7 +104,8 @@ with its own profile, if it has one.
 
 What a write waits for with other disks and networks is computed in
 [decision 22](decisions/022-one-disk-on-the-way.md), and sessions by the ten thousand are in
-[scale.md](scale.md).
+[scale.md](scale.md). What limits lockkeeper here, and what was tried and did not help, is in decisions
+[16](decisions/016-where-a-lone-write-goes.md) and [18](decisions/018-what-bounds-the-rest.md).
 
 To measure again, on an otherwise idle Debian, as root:
 

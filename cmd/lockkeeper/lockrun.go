@@ -60,9 +60,9 @@ use --shared or hold Curator's read/write lock for reading, but never at the sam
 a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
 lock, whose clients do not see a mutex.
 
-CMD is found and executed as by a shell, so a script needs no #!. It inherits all file
-descriptors of 'lock run', such as 3 after 3>out, and runs in a process group of its own.
-Its environment has
+CMD is found and executed as by a shell, so a script needs no #!. It inherits the file
+descriptors that 'lock run' was started with, such as 3 after 3>out, and runs in a process
+group of its own. Its environment has
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
