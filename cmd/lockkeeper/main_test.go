@@ -189,6 +189,8 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --test-control :0 --cluster 10", nil, []string{"--cluster: 10 is not in 1 to 9"}},
 		{"serve --memory --test-control :0 --cluster -1", nil, []string{"--cluster: -1 is not in 1 to 9"}},
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
+		{"serve --memory --log-store x", nil, []string{`--log-store: it must be wal or boltdb, not "x"`}},
+		{"check --convert x dir", nil, []string{`--convert: it must be wal or boltdb, not "x"`}},
 		{"serve --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --test-control :0 --super-digest nohash", nil, []string{"--super-digest: ", "nohash"}},
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
