@@ -353,7 +353,7 @@ func (c *Config) complete() error {
 	case c.X509SuperUser != "" && c.TLS == nil:
 		return badField("X509SuperUser", "no client can prove a subject without a port for TLS")
 	case c.LogStore != "" && !slices.Contains(storage.LogStores, storage.LogStore(c.LogStore)):
-		return badField("LogStore", "%q is neither of %q", c.LogStore, storage.LogStores)
+		return badField("LogStore", "it must be wal or boltdb, not %q", c.LogStore)
 	case c.LogStore != "" && c.DataDir == "":
 		return badField("LogStore", "state in memory has no log on disk")
 	case c.DataDir != "" && c.hooks.Memory != nil:

@@ -23,15 +23,15 @@ var lockFaults = []putBack{
 	{"a holder trusts a Dialer that is not its own", []edit{
 		{"lock/dialer.go", "if g.session == session {", "if g.session != 0 {"},
 	}, []finding{{"lock", "TestTimeoutUnknown", "got <nil>"}}},
-	{"the guard of lock run counts from when it gets a message", []edit{
+	{"the watchdog of lock run counts from when it gets a message", []edit{
 		{"internal/tools/procgroup/procgroup_unix.go", "until = time.Duration(n)", "until = Now() + time.Duration(n)"},
-	}, []finding{{"internal/tools/procgroup", "TestGuardDeadlines", "the group goes on"}}},
+	}, []finding{{"internal/tools/procgroup", "TestWatchdogDeadlines", "the group goes on"}}},
 	{"lock run does not follow a shorter session timeout", []edit{
 		{"cmd/lockkeeper/lockrun.go", "return now + left + afterLoss(timeout), true", "return now + left + afterLoss(12*time.Second), true"},
 	}, []finding{{"cmd/lockkeeper", "TestTrustLess", "with 3s: trusted until"}}},
-	{"the guard of lock run learns only with the next message that a server grants less", []edit{
+	{"the watchdog of lock run learns only with the next message that a server grants less", []edit{
 		{"cmd/lockkeeper/lockrun.go", "\tr.dialer.OnGrant = r.granted\n", ""},
-	}, []finding{{"cmd/lockkeeper", "TestGuardToldLess", "told 1 times, not 2"}}},
+	}, []finding{{"cmd/lockkeeper", "TestWatchdogToldLess", "told 1 times, not 2"}}},
 	{"a lock of which nothing is left seems to be held at first", []edit{
 		{"lock/keeper.go", "\tk.checkLocked() // the last answer", "\t// the last answer"},
 	}, []finding{{"lock", "TestNothingLeft", "the lock seems to be held"}}},

@@ -153,13 +153,13 @@ func Open(cfg Config) (*Server, error) {
 func (s *Server) listen(cfg *Config) (err error) {
 	if cfg.ClientAddr != "" {
 		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
-			return fmt.Errorf("client port: %w", err)
+			return portError{"ClientAddr", fmt.Errorf("client port: %w", err)}
 		}
 	}
 	if cfg.SecureAddr != "" {
 		s.tls = cfg.TLS.Clone()
 		if s.secure, err = net.Listen("tcp", cfg.SecureAddr); err != nil {
-			return fmt.Errorf("TLS client port: %w", err)
+			return portError{"SecureAddr", fmt.Errorf("TLS client port: %w", err)}
 		}
 	}
 	return nil

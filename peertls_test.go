@@ -71,7 +71,7 @@ func TestPeerTLS(t *testing.T) {
 			}
 		})
 	}
-	said := func() []string { return log.matching("WARN", "does not prove itself", "tls: ") }
+	said := func() []string { return log.matching("WARN", "TLS handshake failed", "tls: ") }
 	eventually(t, "the warning about strangers", func() bool {
 		if len(said()) == 0 { // if a handshake timed out first, the log has another message
 			cluster.Ask(t.Context(), cluster.TCP{TLS: strangers["no certificate"]}, addrs[0], cluster.Request{Status: true})

@@ -68,7 +68,7 @@ func TestReaping(t *testing.T) {
 		}
 		for _, x := range [][2]int{{lead, other}, {other, lead}} {
 			// It is refused while no other member has nearly all of the log.
-			testkit.Eventually(t, "the hand-over", func() bool { return m.servers[x[0]].Transfer(t.Context(), uint64(x[1]+1)) == nil })
+			testkit.Eventually(t, "the handover", func() bool { return m.servers[x[0]].Transfer(t.Context(), uint64(x[1]+1)) == nil })
 		}
 		again := time.Now()
 		for done := false; !done; time.Sleep(100 * time.Millisecond) {

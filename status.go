@@ -270,7 +270,7 @@ func (s *Server) EndSession(ctx context.Context, id int64) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	default:
-		return fmt.Errorf("lockkeeper: the outcome is unknown: session %s may have ended or not", session.FormatID(id))
+		return fmt.Errorf("lockkeeper: session %s may have ended or not", session.FormatID(id))
 	}
 }
 

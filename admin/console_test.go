@@ -141,7 +141,7 @@ func enqueue(t testing.TB, c *rawclient.Client, dir string) string {
 
 func idOf(c *rawclient.Client) string { return fmt.Sprintf("0x%x", uint64(c.Session.SessionID)) }
 
-// TestConsoleStream follows two locks: a wait, a hand-over, an expiry and a cycle.
+// TestConsoleStream follows two locks: a wait, a handover, an expiry and a cycle.
 func TestConsoleStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, lockkeeper.Config{TickTime: 500 * time.Millisecond})
@@ -190,9 +190,9 @@ func TestConsoleStream(t *testing.T) {
 		check(t, a.Delete(mine))
 		b.until("the end of the cycle", func(s *consoleState) bool { return s.Totals.Cycles == 0 && len(s.Problems) == 0 })
 
-		// A hand-over, then the new holder's session expires.
+		// A handover, then the new holder's session expires.
 		check(t, a.Delete(held))
-		b.until("the hand-over", func(s *consoleState) bool {
+		b.until("the handover", func(s *consoleState) bool {
 			return len(s.Locks) == 2 && s.Locks[0].Holders[0].Session == idOf(c) && len(s.Locks[0].Queue) == 0
 		})
 		must(a.Get(next, true))(t)
@@ -214,7 +214,7 @@ func TestConsoleStream(t *testing.T) {
 			}
 		}
 		if grants < 1 || grants > 4 { // three, in seconds that are not exact
-			t.Errorf("%f hand-overs", grants)
+			t.Errorf("%f handovers", grants)
 		}
 		b.stop()
 		synctest.Wait()

@@ -152,7 +152,7 @@ func TestMetrics(t *testing.T) {
 		}
 		must(waiter.Get("/", false))(t)
 		if h := scrape(t, admin.New(s, admin.Options{}))["lockkeeper_handover_seconds"].GetMetric()[0].GetHistogram(); h.GetSampleCount() != 1 {
-			t.Errorf("hand-overs: %v, want 1", h)
+			t.Errorf("handovers: %v, want 1", h)
 		}
 	})
 	t.Run("cluster", func(t *testing.T) {

@@ -176,7 +176,7 @@ func (m *Member) Start() (err error) {
 		if m.cfg.clustered() {
 			remedy = storage.RemedyMember
 		}
-		return fmt.Errorf("%w: %s", err, remedy)
+		return fmt.Errorf("%w; %s", err, remedy)
 	}
 	if err != nil {
 		return err
@@ -324,9 +324,9 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	case rejoining && log == 0 && slices.ContainsFunc(list, func(x MemberInfo) bool { return x.ID == m.cfg.ID && x.Voter }):
 		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
 	case alone && !rejoining:
-		err = errors.New("in its list of members this server is alone, and that may be a list of the past: start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
+		err = errors.New("in its list of members this server is alone, and that may be a list of the past; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
 	case log != 0:
-		err = fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost: restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
+		err = fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
 	}
 	if err != nil {
 		return nil, err
@@ -386,9 +386,9 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.cfg.clustered():
-		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member: start with an empty one", where)
+		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member; start with an empty one", where)
 	case !standalone && !m.cfg.clustered():
-		return fmt.Errorf("%s belongs to a member of a cluster of %d: start it with its peers, or with the address of its peer port", where, len(stored))
+		return fmt.Errorf("%s belongs to a member of a cluster of %d; start it with its peers, or with the address of its peer port", where, len(stored))
 	case standalone:
 		return nil
 	}

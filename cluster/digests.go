@@ -11,7 +11,7 @@ import (
 
 // ErrDiffers is the fault of a member whose state is not what the log makes of it, or whose
 // log is not that of the others.
-var ErrDiffers = errors.New("it stops serving and keeps its files: see \"Two members differ\" in docs/operations.md")
+var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two members differ\" in docs/operations.md")
 
 // digests compares the states of the members while they run. With each heartbeat the leader
 // says which entry it has applied last; each member answers with its digest there, or at an

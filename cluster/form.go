@@ -395,7 +395,7 @@ func (f *former) follow() (bool, error) {
 	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
-	err := error(refuse(proto.OK, "no cluster has called this server: add it with \"cluster add\" on a member"))
+	err := error(refuse(proto.OK, "no cluster has called this server; add it with \"cluster add\" on a member"))
 	for _, addr := range addrs {
 		var r Reply
 		ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
@@ -408,7 +408,7 @@ func (f *former) follow() (bool, error) {
 		case !r.Status.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
 		case own != 0 && r.Status.Cluster != own:
-			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v: start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, r.Status.Cluster)
+			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, r.Status.Cluster)
 		default:
 			var done bool
 			if done, err = f.join(addr, r.Status.Cluster); done {
@@ -456,10 +456,10 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	if f.cfg.Join == "" { // the cluster must already have this member
 		if !r.Known && len(f.list) == 0 && f.own() == 0 {
-			return false, refuse(proto.OK, "no cluster has this server as a member: add it with \"cluster add\" on a member")
+			return false, refuse(proto.OK, "no cluster has this server as a member; add it with \"cluster add\" on a member")
 		}
 		if !r.Known {
-			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to: add it, or start it with a server to join", f.cfg.ID, addr))
+			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to; add it, or start it with a server to join", f.cfg.ID, addr))
 			return true, nil
 		}
 		if len(f.list) == 0 { // nobody has told this server whether it votes
@@ -517,7 +517,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if votes {
 		f.awaitVote(addr)
 	} else if f.cfg.votes() {
-		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one: if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
+		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one; if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
 }
@@ -547,7 +547,7 @@ func (f *former) awaitVote(addr string) {
 		}
 		var refused *refusal
 		if errors.As(err, &refused) && refused.code == proto.NoNode {
-			f.fail(fmt.Errorf("server %d was %w while it waited for its vote: to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
+			f.fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
 			return
 		}
 		f.cfg.Log.Info("this member does not vote yet", "error", err)

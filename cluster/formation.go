@@ -125,9 +125,9 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 		}
 		why := fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
 		if in <= voters(s.members)/2 { // that one server may be in the wrong
-			return hopeless("%s: stop that server, unless most servers belong to that cluster", why), true
+			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
 		}
-		return next{do: toStop, why: why + ", as most do: if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
+		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
 	}
 	return next{do: toJoin, cluster: of, at: at.Addr}, true
 }
@@ -141,14 +141,14 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 		case st.Data && !s.data:
 			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
 		case !st.Data && s.data:
-			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none: if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
+			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
 		case !slices.Equal(st.Configured, s.members):
 			if s.data {
-				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v: see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
+				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
 			}
 			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
 		case s.data && st.Index == s.index && st.Digest != s.digest:
-			return fmt.Errorf("server %d has another state at entry %d than this server: restore the same snapshot on all", x.ID, s.index)
+			return fmt.Errorf("server %d has another state at entry %d than this server; restore the same snapshot on all", x.ID, s.index)
 		}
 	}
 	return nil
@@ -185,19 +185,25 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 		return nil, refuse(proto.BadArguments, "%v", err)
 	}
 	votes := 0
+	var missing []string
 	for _, id := range s.required() {
-		if id == s.self || there[id] != nil {
+		x := find(s.members, id)
+		here := id == s.self || there[id] != nil
+		if here {
 			ids = append(ids, id)
-			if find(s.members, id).Voter {
-				votes++
-			}
+		}
+		switch {
+		case here && x.Voter:
+			votes++
+		case x.Voter:
+			missing = append(missing, fmt.Sprintf("server %d at %s", id, x.Addr))
 		}
 	}
 	if !slices.Contains(ids, s.self) {
-		return nil, refuse(proto.BadArguments, "server %d does not vote: ask one that does", s.self)
+		return nil, refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
 	if most := voters(s.members); votes <= most/2 {
-		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here: a cluster needs a majority", votes, most)
+		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
 	}
 	return ids, nil
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -674,7 +675,8 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	there, other := 0, error(nil)
+	var there []uint64
+	var other error
 	for _, x := range after {
 		isNew := find(added, x.ID) != nil
 		if !x.Voter && !isNew {
@@ -691,7 +693,7 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 				}
 				ids = append(ids, x.ID)
 			case err == nil && x.Voter:
-				there++
+				there = append(there, x.ID)
 			case err == nil:
 			case unreachable(err):
 				ids = append(ids, x.ID)
@@ -704,8 +706,8 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 	if other != nil {
 		return nil, other
 	}
-	if n := voters(after); there <= n/2 {
-		return nil, noQuorum(there, n)
+	if len(there) <= voters(after)/2 {
+		return nil, noQuorum(after, there, "can be reached")
 	}
 	return ids, nil
 }
@@ -716,29 +718,40 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 func (m *membership) canFollow(after []MemberInfo) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	answers := make(chan bool, len(after))
+	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
 	for _, x := range after {
 		if x.Voter {
 			m.wg.Go(func() {
-				_, err := m.statusOf(ctx, x)
-				answers <- err == nil
+				id := x.ID
+				if _, err := m.statusOf(ctx, x); err != nil {
+					id = 0
+				}
+				answers <- id
 			})
 		}
 	}
-	there, n := 0, voters(after)
-	for range n {
-		if <-answers {
-			there++
+	var there []uint64
+	for n := voters(after); n > 0; n-- {
+		if id := <-answers; id != 0 {
+			there = append(there, id)
 		}
-		if there > n/2 {
+		if len(there) > voters(after)/2 {
 			return nil
 		}
 	}
-	return noQuorum(there, n)
+	return noQuorum(after, there, "can be reached")
 }
 
-func noQuorum(there, voters int) error {
-	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached", there, voters)
+// noQuorum is the error that too few of the voters after a change do what they have to. It names
+// the others: those that are not in there.
+func noQuorum(after []MemberInfo, there []uint64, do string) error {
+	var missing []string
+	for _, x := range after {
+		if x.Voter && !slices.Contains(there, x.ID) {
+			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
+		}
+	}
+	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), voters(after), do, strings.Join(missing, ", "))
 }
 
 // giveVote makes a member a voter, after settle.
@@ -778,20 +791,23 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 			return err
 		}
 		vote := change(slices.DeleteFunc(slices.Clone(now), func(x MemberInfo) bool { return !x.Voter }))
-		knows := make(chan bool, len(vote))
+		knows := make(chan uint64, len(vote)) // as in canFollow
 		round, done := context.WithTimeout(ctx, peerTimeout)
 		for _, x := range vote {
 			m.wg.Go(func() {
-				s, err := m.statusOf(round, x)
-				knows <- err == nil && slices.Equal(s.Members, now)
+				id := x.ID
+				if s, err := m.statusOf(round, x); err != nil || !slices.Equal(s.Members, now) {
+					id = 0
+				}
+				knows <- id
 			})
 		}
-		know := 0
+		var know []uint64
 		for range vote {
-			if <-knows {
-				know++
+			if id := <-knows; id != 0 {
+				know = append(know, id)
 			}
-			if know > len(vote)/2 {
+			if len(know) > len(vote)/2 {
 				done()
 				return m.stillLeads()
 			}
@@ -800,7 +816,7 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change can be reached and have the current list of members", know, len(vote))
+			return noQuorum(vote, know, "can be reached and have the current list of members")
 		}
 	}
 }
@@ -1098,7 +1114,7 @@ func (m *membership) astray(members []MemberInfo) error {
 	for of, ids := range others {
 		if len(ids) > voters(members)/2 {
 			slices.Sort(ids)
-			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now: start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
 		}
 	}
 	return nil
@@ -1159,7 +1175,7 @@ func (m *membership) watch() {
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
-				m.fail(fmt.Errorf("server %d was %w: to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
+				m.fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
 				return
 			}
 			break

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -157,6 +158,9 @@ func TestRemoveWithoutMajority(t *testing.T) {
 			var refused *refusal
 			if !errors.As(err, &refused) || refused.code != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
+			}
+			if down := members[(lead+2)%3].cfg; err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.addr())) {
+				t.Errorf("removing server %d does not name the one that is down: %v", x.cfg.ID, err)
 			}
 			if d := time.Since(began); d > peerTimeout {
 				t.Errorf("the refusal took %v", d)

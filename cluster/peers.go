@@ -255,7 +255,7 @@ func (p *peerPort) greet(nc net.Conn) {
 		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", peerVersion)
 	case err != nil:
 		if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
-			p.warn("refusing a peer: it does not prove itself by TLS", "peer", from, "error", err)
+			p.warn("refusing a peer: TLS handshake failed", "peer", from, "error", err)
 		}
 	case serve == nil:
 		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", from)

@@ -84,9 +84,9 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	return r.visible(commit)
 }
 
-// visible returns the index of the last entry, not after index, that changes the state. A
-// member that has applied that has applied all up to index, but it does not notice when it
-// passes Raft's own entries, such as that with which a leader begins.
+// visible returns the index of the last entry, not after index, that changes the state. When a
+// member has applied that one, its state is as of index: the entries between are Raft's own,
+// such as that with which a leader begins, and a member does not notice when it passes them.
 func (r *readIndex) visible(index uint64) (uint64, bool) {
 	for applied := r.commits.applied(); index > applied; index-- {
 		var l raft.Log

@@ -212,7 +212,7 @@ func listed(texts ...string) string {
 }
 
 // TestConsole watches the console of a cluster's leader in Chromium while clients queue for
-// locks: a wait, a hand-over, an expiry and a cycle appear without anybody reloading the page.
+// locks: a wait, a handover, an expiry and a cycle appear without anybody reloading the page.
 func TestConsole(t *testing.T) {
 	cfg := filepath.Join(t.TempDir(), "zoo.cfg") // sessions that are not to expire outlast the test
 	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
@@ -253,7 +253,7 @@ func TestConsole(t *testing.T) {
 	b := openBrowser(t, "http://"+admin[leader])
 	b.sees(`document.querySelectorAll("#members tbody tr").length === 3 && [...document.querySelectorAll("#members tbody tr")].filter(r => r.textContent.includes("follower")).length === 2`)
 
-	// A wait and a hand-over.
+	// A wait and a handover.
 	const long = 5 * time.Minute
 	first, second, third := newContender(t, addr, long), newContender(t, addr, long), newContender(t, addr, long)
 	held := first.queue("/locks/report", "")

@@ -104,7 +104,8 @@ with its own profile, if it has one.
 
 What a write waits for with other disks and networks is computed in
 [decision 22](decisions/022-one-disk-on-the-way.md), and sessions by the ten thousand are in
-[scale.md](scale.md).
+[scale.md](scale.md). What limits lockkeeper here, and what was tried and did not help, is in decisions
+[16](decisions/016-where-a-lone-write-goes.md) and [18](decisions/018-what-bounds-the-rest.md).
 
 To measure again, on an otherwise idle Debian, as root:
 
@@ -317,19 +318,70 @@ func (p *part) svg() string {
 	return b.String()
 }
 
-// write writes the page and the charts into a directory, and the charts' place in the
+// readmeRows are the figures of the page that the README has, too.
+var readmeRows = []struct{ title, part, workload, figure, unit string }{
+	{"one server: from its start until a client holds a lock", "One server", "start", "ms", "ms"},
+	{"one server: a read", "One server", "read-1x1", "p50 us", "µs"},
+	{"one server: memory with 1,000,000 znodes of 100 bytes", "One server", "1000000 znodes", "memory MiB", "MiB"},
+	{"three servers: a set", "Three servers", "set-1x1", "p50 us", "µs"},
+	{"three servers: taking and releasing a lock", "Three servers", "lock-1", "p50 us", "µs"},
+	{"three servers: creates by 64 clients with 16 requests in flight each", "Three servers", "create-64x16", "ops/s", "per second"},
+	{"three servers: reads that do not show yet what was just written through another server", "Three servers", "elsewhere", "unseen %", "%"},
+}
+
+// readmeFigures returns the README's table of figures, which are those on the page, to the digit.
+func readmeFigures(page string) string {
+	var b strings.Builder
+	var part, workload string
+	var names []string
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(line, "## "); ok {
+			part = strings.TrimSpace(title)
+			continue
+		}
+		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+		if strings.HasPrefix(line, "|  |") {
+			cells = slices.Insert(strings.Split(strings.Trim(line, "| \n"), " | "), 0, workload)
+		}
+		switch {
+		case len(cells) < 5:
+			continue
+		case cells[0] == "workload" && cells[1] == "figure" && names == nil:
+			names = cells[2 : len(cells)-2] // without the ratios
+			fmt.Fprintf(&b, "| median | %s |\n|---|%s\n", strings.Join(names, " | "), strings.Repeat("---|", len(names)))
+			continue
+		case len(cells) < 2+len(names):
+			continue
+		}
+		workload = cells[0]
+		for _, r := range readmeRows {
+			if r.part != part || r.figure != cells[1] || workload != r.workload && !strings.HasPrefix(workload, r.workload+" ") {
+				continue
+			}
+			fmt.Fprintf(&b, "| %s |", r.title)
+			for _, value := range cells[2 : 2+len(names)] {
+				if value != "–" {
+					value += " " + r.unit
+				}
+				fmt.Fprintf(&b, " %s |", value)
+			}
+			fmt.Fprint(&b, "\n")
+		}
+	}
+	return b.String()
+}
+
+// write writes the page and the charts into a directory, and some of the figures into the
 // README beside it.
 func (p *page) write(docs string) error {
 	if err := os.WriteFile(filepath.Join(docs, "performance.md"), []byte(p.markdown()), 0o644); err != nil {
 		return err
 	}
-	text := "In the same run on one machine ([all figures](docs/performance.md)):\n\n"
 	for i := range p.Parts {
 		part := &p.Parts[i]
 		if err := os.WriteFile(filepath.Join(docs, part.chart()), []byte(part.svg()), 0o644); err != nil {
 			return err
 		}
-		text += fmt.Sprintf("![%s beside ZooKeeper and etcd](docs/%s)\n", part.title(), part.chart())
 	}
 	readme := filepath.Join(docs, "..", "README.md")
 	b, err := os.ReadFile(readme)
@@ -338,12 +390,29 @@ func (p *page) write(docs string) error {
 	} else if err != nil {
 		return err
 	}
+	text := readmeFigures(p.markdown())
 	before, rest, ok := strings.Cut(string(b), "<!-- performance -->\n")
 	_, after, ok2 := strings.Cut(rest, "<!-- end of performance -->\n")
 	if !ok || !ok2 {
 		return errors.New("README.md has no part named performance")
 	}
 	return os.WriteFile(readme, []byte(before+"<!-- performance -->\n"+text+"<!-- end of performance -->\n"+after), 0o644)
+}
+
+// TestReadmeFigures checks that the README has the figures of docs/performance.md. With -rewrite it
+// updates the README.
+func TestReadmeFigures(t *testing.T) {
+	page, err := os.ReadFile("../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := readmeFigures(string(page))
+	for _, r := range readmeRows {
+		if !strings.Contains(text, "| "+r.title+" |") {
+			t.Errorf("docs/performance.md has no %s of %s, %s", r.figure, r.workload, r.part)
+		}
+	}
+	testkit.Generated(t, "../README.md", "performance", text)
 }
 
 // TestPage checks the page and a chart that are made of figures that do not change.

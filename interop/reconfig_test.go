@@ -63,7 +63,7 @@ func TestClusterReconfig(t *testing.T) {
 	gone.quiet = true
 	select {
 	case <-gone.exited:
-		if text := gone.stderr.String(); gone.state.ExitCode() != 1 || !strings.Contains(text, fmt.Sprintf("lockkeeper: server %d was removed from its cluster: ", leaves+1)) {
+		if text := gone.stderr.String(); gone.state.ExitCode() != 1 || !strings.Contains(text, fmt.Sprintf("lockkeeper: server %d was removed from its cluster; ", leaves+1)) {
 			t.Errorf("exit code %d: %s", gone.state.ExitCode(), text)
 		}
 	case <-time.After(startDeadline):

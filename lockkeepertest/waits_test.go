@@ -87,7 +87,7 @@ func TestWhatWritesWaitFor(t *testing.T) {
 						}
 						time.Sleep(time.Second)
 					}
-					expect("a hand-over from the leader to a follower", handOver, x.handOver)
+					expect("a handover from the leader to a follower", handOver, x.handOver)
 					if err := held.Unlock(); err != nil {
 						t.Fatal(err)
 					}

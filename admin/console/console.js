@@ -183,7 +183,7 @@ function renderTotals(state) {
 const charts = [
   { value: "writes", title: "Writes", unit: "/s", help: "Transactions of the whole cluster" },
   { value: "sync", title: "Latency", unit: " ms", help: "How long a sync takes: this server, and a majority confirms its leader" },
-  { value: "grants", title: "Hand-overs", unit: "/s", help: "Locks that got a new holder" },
+  { value: "grants", title: "Handovers", unit: "/s", help: "Locks that got a new holder" },
 ];
 const chartSpan = 120_000;
 

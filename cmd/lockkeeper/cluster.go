@@ -553,8 +553,11 @@ func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	nc, err := dialer.DialContext(ctx, "tcp", addr)
-	if err != nil {
+	switch {
+	case errors.As(err, &connect.Hopeless{}):
 		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("cannot connect to %s: %w; name a member's client port with --server", addr, err)
 	}
 	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })

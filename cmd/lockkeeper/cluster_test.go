@@ -57,6 +57,15 @@ func ask(t *testing.T, args ...string) cluster.Status {
 	return s
 }
 
+// TestClusterWithoutServer: where no server listens, the command names the address and the flag.
+func TestClusterWithoutServer(t *testing.T) {
+	addr := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	code, _, stderr := call(nil, "cluster", "status", "--server", addr)
+	if oneError(t, stderr, "cannot connect to "+addr, "--server"); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestClusterByClientPort runs the cluster commands with the client ports of members.
 func TestClusterByClientPort(t *testing.T) {
 	t.Parallel()
@@ -215,7 +224,7 @@ func TestCluster(t *testing.T) {
 		t.Helper()
 		code := p.exit()
 		lines := p.lines()
-		if last := lines[len(lines)-1]; code != exitFault || !strings.HasPrefix(last, fmt.Sprintf("lockkeeper: server %d was removed from its cluster: ", id)) {
+		if last := lines[len(lines)-1]; code != exitFault || !strings.HasPrefix(last, fmt.Sprintf("lockkeeper: server %d was removed from its cluster; ", id)) {
 			t.Errorf("exit code %d, %q", code, lines)
 		}
 	}

@@ -53,7 +53,7 @@ recognised by the names of their znodes.`,
 		o.tls.define(f)
 	})
 	o.tls.complete(c)
-	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), guardCommand(), becomeCommand())
+	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), watchdogCommand(), becomeCommand())
 	return c
 }
 

@@ -26,11 +26,13 @@ func (o *lockOptions) lsCommand() *cobra.Command {
 order. Each entry shows when its znode was created, that is, when the session asked for
 the lock. The token is the fencing token, the znode's czxid.
 
-If servers are configured to answer four-letter words (4lw.commands.whitelist), more is
-shown: the addresses of clients, from cons, which each server answers for its own
-clients; and the time, in whole seconds, at which a session ends if it stays silent,
-from dump, which only the leader knows. So give all servers with --server. What no
-server answers is left out.
+Two four-letter words show more, if the servers answer them (4lw.commands.whitelist):
+
+  cons  the addresses of clients; each server knows those of its own clients
+  dump  the time, in whole seconds, after which a session ends if it stays silent; only
+        the leader knows it
+
+So give all servers with --server. What no server answers is left out.
 
 The data of a holder's znode, by which many clients say who they are, is shown up to 100
 characters, with what cannot be printed escaped as in Go.`,

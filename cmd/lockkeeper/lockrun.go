@@ -61,9 +61,9 @@ use --shared or hold Curator's read/write lock for reading, but never at the sam
 a writer. Do not use 'lock run' without --shared on the path of Curator's read/write
 lock, whose clients do not see a mutex.
 
-CMD is found and executed as by a shell, so a script needs no #!. It has the files that
-the user has handed over, such as the descriptor 3 of 3>out, and runs in a process
-group of its own. It gets
+CMD is found and executed as by a shell, so a script needs no #!. It inherits the file
+descriptors that 'lock run' was started with, such as 3 after 3>out, and runs in a process
+group of its own. Its environment has
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -75,14 +75,16 @@ The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group
 standard input is a terminal, CMD gets an empty one instead. When CMD ends, the lock
 is released; what CMD has left running in the background goes on without it.
 
-If no server answers for two thirds of the session timeout, the lock is lost, and
-the whole group is ended before another client can hold the lock: with TERM, and
-after --grace, or earlier if the session could end, with KILL. If 'lock run' is
-killed itself, or stopped for too long, a second process, its guard, kills the group in
-time; on Windows, a job object does so, but not while 'lock run' is suspended. If the
-guard is ended, or stopped for too long, the group is killed as well. Only processes that
-leave the group, or that this user may not signal, escape. The lock is also lost if
-someone deletes its znode, but then another client may hold it at once.
+The lock is lost if no server answers for two thirds of the session timeout. Then the
+whole group gets TERM, and KILL after --grace, or earlier if the session could end. So it
+is ended before another client can hold the lock. Only processes that leave the group, or
+that this user may not signal, escape. The lock is also lost if someone deletes its znode,
+but then another client may hold it at once.
+
+A second process, the watchdog, kills the group in time if 'lock run' itself is killed, or
+stopped for too long. If the watchdog is ended, or stopped for too long, the group is
+killed as well. On Windows a job object takes its place, but does nothing while 'lock run'
+is suspended.
 
 The exit code is that of CMD, or
 
@@ -128,12 +130,12 @@ The exit code is that of CMD, or
 	return c
 }
 
-// guardCommand is the guard of lock run's process group.
-func guardCommand() *cobra.Command {
+// watchdogCommand is the watchdog of lock run's process group.
+func watchdogCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: guardName, Hidden: true, Args: noArgs,
+		Use: watchdogName, Hidden: true, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			switch fate := procgroup.Guard(c.InOrStdin()); fate {
+			switch fate := procgroup.Watchdog(c.InOrStdin()); fate {
 			case procgroup.Dismissed:
 				return nil
 			case procgroup.Paused: // lock run says it, unless it is gone as well
@@ -145,12 +147,12 @@ func guardCommand() *cobra.Command {
 	}
 }
 
-// fates says why a guard has ended the command, or why lock run has when it had none any more.
+// fates says why a watchdog has ended the command, or why lock run has when it had none any more.
 var fates = map[procgroup.Fate]string{
 	procgroup.Orphaned: "lock run has ended",
 	procgroup.Unheard:  "lock run did not say in time that the lock was still held: it was stopped, or the machine was busy",
-	procgroup.Paused:   "its guard, a second process, did not run in time to learn that the lock was still held: it was stopped, or the machine was busy or suspended",
-	procgroup.Died:     "its guard, a second process, was ended, and nothing else ends the command in time if lock run is stopped",
+	procgroup.Paused:   "its watchdog, a second process, did not run in time to learn that the lock was still held: it was stopped, or the machine was busy or suspended",
+	procgroup.Died:     "its watchdog, a second process, was ended, and nothing else ends the command in time if lock run is stopped",
 }
 
 // becomeCommand is the process of lock run's command before it executes it.
@@ -166,7 +168,7 @@ func becomeCommand() *cobra.Command {
 	}
 }
 
-const guardName, becomeName = "guard-of-run", "become-command-of-run"
+const watchdogName, becomeName = "watchdog-of-run", "become-command-of-run"
 
 // check checks the flags.
 func (o *runOptions) check(flags *pflag.FlagSet) error {
@@ -267,7 +269,7 @@ type lockRun struct {
 	timeout time.Duration       // of the session, as granted last
 	held    *lock.Held          // nil before the command starts
 	until   time.Duration       // until when the command may run, on the clock of procgroup
-	tell    func(time.Duration) // tells the guard until
+	tell    func(time.Duration) // tells the watchdog until
 }
 
 // newLockRun returns a lockRun that has no session yet.
@@ -285,7 +287,7 @@ func (r *lockRun) dial(network, address string, timeout time.Duration) (net.Conn
 	return r.dialer.Dial(network, address, timeout)
 }
 
-// granted tells the guard at once when a server has granted less than before.
+// granted tells the watchdog at once when a server has granted less than before.
 func (r *lockRun) granted(_ int64, timeout time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -561,8 +563,8 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 		select {
 		case <-g.Done():
 			return r.finish(held, g)
-		case <-g.Unguarded():
-			return r.unguarded(held, g)
+		case <-g.Unwatched():
+			return r.unwatched(held, g)
 		case s := <-r.signals:
 			g.Signal(s)
 		case <-r.changed: // so that the next message is not late
@@ -576,7 +578,7 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	}
 }
 
-// interval is how often the guard is told until when to trust the command.
+// interval is how often the watchdog is told until when to trust the command.
 func (r *lockRun) interval() time.Duration { return r.dialer.SessionTimeout() / 24 }
 
 // start starts the command.
@@ -601,14 +603,14 @@ func (r *lockRun) tryStart(held *lock.Held, cmd *exec.Cmd) (g *procgroup.Group, 
 	if !ok {
 		return nil, false, nil
 	}
-	g, err = procgroup.Start(cmd, []string{"lock", guardName}, []string{"lock", becomeName}, until)
+	g, err = procgroup.Start(cmd, []string{"lock", watchdogName}, []string{"lock", becomeName}, until)
 	if err == nil {
 		r.held, r.until, r.tell = held, until, g.Trust
 	}
 	return g, true, err
 }
 
-// extend tells the guard until when to trust the command, if that is known.
+// extend tells the watchdog until when to trust the command, if that is known.
 func (r *lockRun) extend() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -646,8 +648,8 @@ func (r *lockRun) finish(held *lock.Held, g *procgroup.Group) error {
 	return nil
 }
 
-// unguarded ends lock run, and the command, when the guard has ended.
-func (r *lockRun) unguarded(held *lock.Held, g *procgroup.Group) error {
+// unwatched ends lock run, and the command, when the watchdog has ended.
+func (r *lockRun) unwatched(held *lock.Held, g *procgroup.Group) error {
 	g.Kill() // with TERM first, a stopped lock run could not end what goes on
 	<-g.Done()
 	if g.Release() != procgroup.Died {
@@ -657,12 +659,12 @@ func (r *lockRun) unguarded(held *lock.Held, g *procgroup.Group) error {
 	return &exitError{exitLost, errors.New("ended the command, since " + fates[procgroup.Died])}
 }
 
-// lost ends the group, in time before the guard does it.
+// lost ends the group, in time before the watchdog does it.
 func (r *lockRun) lost(held *lock.Held, g *procgroup.Group) error {
 	grace := min(r.o.grace, r.trusted()-procgroup.Now()-50*time.Millisecond)
 	if grace > 0 {
 		g.Terminate()
-		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty() && !over(g.Unguarded()); {
+		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty() && !over(g.Unwatched()); {
 			time.Sleep(10 * time.Millisecond) // nothing reports the end of the last process
 		}
 	}

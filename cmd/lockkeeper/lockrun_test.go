@@ -479,7 +479,7 @@ func gone(t *testing.T, group int) {
 }
 
 // TestLockRunStoppedTwice: lock run is stopped after it has found out how much longer the lock is
-// held, and before it tells the guard. It goes on, tells the guard, and is stopped again. The
+// held, and before it tells the watchdog. It goes on, tells the watchdog, and is stopped again. The
 // group has ended before another client holds the lock.
 func TestLockRunStoppedTwice(t *testing.T) {
 	if !testkit.Thorough {
@@ -520,7 +520,7 @@ func TestLockRunStoppedTwice(t *testing.T) {
 	t.Cleanup(func() { l.Process.Signal(syscall.SIGCONT) })
 	check1(t, os.WriteFile(filepath.Join(dir, "told"), nil, 0o600))
 	s.Disconnect(s.Locks()[0].Holder) // so that it cannot reach the server in the moment in between
-	time.Sleep(3 * time.Second)       // by which a guard that counts from its end on is wrong
+	time.Sleep(3 * time.Second)       // by which a watchdog that counts from its end on is wrong
 	check1(t, l.Process.Signal(syscall.SIGCONT))
 	select {
 	case err := <-next:
@@ -679,7 +679,7 @@ func TestLockRunTerminates(t *testing.T) {
 	}
 }
 
-// TestLockRunStopped: if lock run is stopped, the guard ends the command.
+// TestLockRunStopped: if lock run is stopped, the watchdog ends the command.
 func TestLockRunStopped(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
@@ -693,7 +693,7 @@ func TestLockRunStopped(t *testing.T) {
 	}
 }
 
-// TestLockRunKilled: the guard does not wait until the session could end.
+// TestLockRunKilled: the watchdog does not wait until the session could end.
 func TestLockRunKilled(t *testing.T) {
 	t.Parallel()
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
@@ -724,21 +724,21 @@ func TestLockRunKills(t *testing.T) {
 	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since the lock is not held any more")
 }
 
-// TestLockRunKilledWithoutGuard: if the guard is gone, too, Linux still ends the command.
-func TestLockRunKilledWithoutGuard(t *testing.T) {
+// TestLockRunKilledWithoutWatchdog: if the watchdog is gone, too, Linux still ends the command.
+func TestLockRunKilledWithoutWatchdog(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
 	l := startRun(t, s, "/lock", "--", "sh", "-c", "echo $$; exec sleep 1000")
 	group := l.group()
-	guard := l.guard(group)
-	check1(t, l.Process.Signal(syscall.SIGSTOP)) // so that it does not see the guard's end
-	check1(t, syscall.Kill(guard, syscall.SIGKILL))
+	watchdog := l.watchdog(group)
+	check1(t, l.Process.Signal(syscall.SIGSTOP)) // so that it does not see the watchdog's end
+	check1(t, syscall.Kill(watchdog, syscall.SIGKILL))
 	check1(t, l.Process.Kill())
 	gone(t, group)
 }
 
-// guard returns the process id of the guard of a group: the other child of lock run.
-func (l *locked) guard(group int) int {
+// watchdog returns the process id of the watchdog of a group: the other child of lock run.
+func (l *locked) watchdog(group int) int {
 	l.t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", l.Process.Pid))
 	check1(l.t, err)
@@ -751,33 +751,33 @@ func (l *locked) guard(group int) int {
 			}
 		}
 	}
-	l.t.Fatal("there is no guard")
+	l.t.Fatal("there is no watchdog")
 	return 0
 }
 
-// TestLockRunGuardKilled: the command does not outlive its guard.
-func TestLockRunGuardKilled(t *testing.T) {
+// TestLockRunWatchdogKilled: the command does not outlive its watchdog.
+func TestLockRunWatchdogKilled(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
 	l := startRun(t, s, "/lock", "--", "sh", "-c", stubborn)
 	group := l.group()
-	check1(t, syscall.Kill(l.guard(group), syscall.SIGKILL))
+	check1(t, syscall.Kill(l.watchdog(group), syscall.SIGKILL))
 	if code := l.exit(); code != exitLost || alive(t, group) {
 		t.Errorf("exit code %d", code)
 	}
-	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its guard, a second process, was ended")
+	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its watchdog, a second process, was ended")
 	if held := s.Locks(); len(held) != 0 {
 		t.Errorf("left: %v", held)
 	}
 }
 
-// TestLockRunGuardStopped: lock run does not wait for a guard that is stopped.
-func TestLockRunGuardStopped(t *testing.T) {
+// TestLockRunWatchdogStopped: lock run does not wait for a watchdog that is stopped.
+func TestLockRunWatchdogStopped(t *testing.T) {
 	t.Parallel()
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
 	l := startRun(t, s, "--session-timeout", "10m", "/lock", "--", "sh", "-c", "trap 'exit 5' USR1; echo $$; while :; do sleep 0.05; done")
-	guard := l.guard(l.group())
-	check1(t, syscall.Kill(guard, syscall.SIGSTOP))
+	watchdog := l.watchdog(l.group())
+	check1(t, syscall.Kill(watchdog, syscall.SIGSTOP))
 	check1(t, l.Process.Signal(syscall.SIGUSR1))
 	if code := l.exit(); code != 5 {
 		t.Errorf("exit code %d, %q", code, l.lines())
@@ -787,25 +787,25 @@ func TestLockRunGuardStopped(t *testing.T) {
 	}
 }
 
-// TestLockRunGuardPaused: a guard that was stopped for too long ends the command when it goes on,
+// TestLockRunWatchdogPaused: a watchdog that was stopped for too long ends the command when it goes on,
 // and lock run says why.
-func TestLockRunGuardPaused(t *testing.T) {
+func TestLockRunWatchdogPaused(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
 	l := startRun(t, s, "--session-timeout", "6s", "/lock", "--", "sh", "-c", stubborn)
 	group := l.group()
-	guard := l.guard(group)
-	check1(t, syscall.Kill(guard, syscall.SIGSTOP))
+	watchdog := l.watchdog(group)
+	check1(t, syscall.Kill(watchdog, syscall.SIGSTOP))
 	time.Sleep(6 * time.Second) // its deadline is earlier
-	check1(t, syscall.Kill(guard, syscall.SIGCONT))
+	check1(t, syscall.Kill(watchdog, syscall.SIGCONT))
 	if code := l.exit(); code != exitLost || alive(t, group) {
 		t.Errorf("exit code %d", code)
 	}
-	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its guard, a second process, did not run in time")
+	oneError(t, strings.Join(l.lines(), "\n")+"\n", "ended the command, since its watchdog, a second process, did not run in time")
 }
 
 // TestLockRunLessAtOnce: when the client reconnects and the server grants less than before, the
-// guard knows it at once, even if lock run is stopped right after that.
+// watchdog knows it at once, even if lock run is stopped right after that.
 func TestLockRunLessAtOnce(t *testing.T) {
 	t.Parallel()
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(30*time.Second))
@@ -838,9 +838,9 @@ func TestLockRunLessAtOnce(t *testing.T) {
 	}
 }
 
-// TestGuardToldLess: when a server grants less than before, the guard is told before the client
+// TestWatchdogToldLess: when a server grants less than before, the watchdog is told before the client
 // learns of it, whether the lock is lost by that or not.
-func TestGuardToldLess(t *testing.T) {
+func TestWatchdogToldLess(t *testing.T) {
 	if testkit.Race {
 		t.Skip("go-zookeeper has a data race when a client with watches reconnects")
 	}

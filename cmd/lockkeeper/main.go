@@ -369,7 +369,7 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
-				return badFlag(c.Flags(), "convert", "%q is neither of %q", to, storage.LogStores)
+				return badFlag(c.Flags(), "convert", "it must be wal or boltdb, not %q", to)
 			}
 			switch {
 			case against == "":
@@ -393,7 +393,7 @@ func withRemedy(err error) error {
 	if !errors.Is(err, storage.ErrDamaged) {
 		return err
 	}
-	return fmt.Errorf("%w: if it is a standalone server's, %s; if it is a member's, %s", err, storage.RemedyAlone, storage.RemedyMember)
+	return fmt.Errorf("%w; if it is a standalone server's, %s; if it is a member's, %s", err, storage.RemedyAlone, storage.RemedyMember)
 }
 
 func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error {

@@ -189,6 +189,8 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --test-control :0 --cluster 10", nil, []string{"--cluster: 10 is not in 1 to 9"}},
 		{"serve --memory --test-control :0 --cluster -1", nil, []string{"--cluster: -1 is not in 1 to 9"}},
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
+		{"serve --memory --log-store x", nil, []string{`--log-store: it must be wal or boltdb, not "x"`}},
+		{"check --convert x dir", nil, []string{`--convert: it must be wal or boltdb, not "x"`}},
 		{"serve --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --test-control :0 --super-digest nohash", nil, []string{"--super-digest: ", "nohash"}},
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
@@ -640,7 +642,7 @@ func TestPortTaken(t *testing.T) {
 	check1(t, err)
 	defer l.Close()
 	dir := filepath.Join(t.TempDir(), "data")
-	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), l.Addr().String(), "in use")
+	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), "--listen: client port: listen tcp "+l.Addr().String(), "in use")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it created its directory: %v", err)
 	}

@@ -58,7 +58,7 @@ variable or the configuration file is wrong.`,
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
 
-  # Three servers for tests, which make them fail over HTTP (docs/test-control.md)
+  # Three servers for tests, which inject faults by HTTP requests (docs/test-control.md)
   lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
 
   # The first of three servers; the others have --id 2 and --id 3. Start all of them
@@ -252,7 +252,7 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*admi
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
 	} else if err != nil {
-		return err
+		return namePort(flags, err)
 	}
 	for _, port := range ports {
 		port.serve(s, stderr)
@@ -292,6 +292,17 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 		return badFlag(flags, name, "%s", err.Reason)
 	}
 	return usageError{fmt.Errorf("%s in %s: %s", zooKeyOf(err.Field), flags.Lookup("config").Value, err.Reason)}
+}
+
+// namePort adds to the error of a client port that cannot be opened the flag, variable or key with
+// its address.
+func namePort(flags *pflag.FlagSet, err error) error {
+	var port interface{ ConfigField() string }
+	if !errors.As(err, &port) {
+		return err
+	}
+	_, by := sourceOf(flags.Lookup(fieldFlags[port.ConfigField()]))
+	return fmt.Errorf("%s: %w", by, err)
 }
 
 // badFlag returns the error for a flag with an invalid value. It names the flag, variable

@@ -300,7 +300,7 @@ it is for a member of that new cluster. Restore the same file with the same --pe
 every member, each with its --id, before any of them is started. The cluster gets an id
 of its own when all of them have been started.
 
-Stop the servers whose state it was first: while they run, they give out the same locks.
+First stop the servers whose state it was: while they run, they give out the same locks.
 The restored cluster and they refuse each other, since their ids differ. Sessions live
 on, with their locks, if their clients come back within their timeouts.`,
 		Example: `  lockkeeper snapshot restore backup --data lockkeeper-data

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/lock/fence"
 )
 
-// A server guards a device. The holder with token 7 was paused, and 8 has the lock.
+// A server protects a device. The holder with token 7 was paused, and 8 has the lock.
 func ExampleChecker_Do() {
 	var checker fence.Checker
 	device := "off"

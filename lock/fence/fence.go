@@ -6,7 +6,7 @@
 // (Held.Token of package lock, or the czxid of the lock's znode) along with what it writes,
 // and what is written to refuses a token that is smaller than one that it has seen.
 //
-// A [Checker] does that for something that one process guards, such as a server in front of
+// A [Checker] does that for something that one process protects, such as a server in front of
 // a device. Where many processes write, the check belongs into what they share: a database
 // compares tokens in the statement that writes, and files can have the token in their names.
 // The examples show both.

@@ -111,7 +111,7 @@ func (c *conn) Event(zxid int64, t proto.EventType, path string) {
 	c.markDirty()
 }
 
-// reads ends the hand-over of a lock to this client, if there is one: a client that was told
+// reads ends the handover of a lock to this client, if there is one: a client that was told
 // that the znode before its own is gone looks at the queue before it takes the lock.
 func (c *conn) reads() {
 	if c.released.Load() == 0 {

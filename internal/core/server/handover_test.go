@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
-// TestHandovers: the hand-over of a lock is measured once, from the event that tells a client
+// TestHandovers: the handover of a lock is measured once, from the event that tells a client
 // that the znode before its own is gone, until that client reads. Nothing else is measured.
 func TestHandovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestHandovers(t *testing.T) {
 			t.Helper()
 			want, sum = want+n, sum+took
 			if got := s.Stats().Handovers; got.Count != want || got.Sum != sum {
-				t.Errorf("%s: %d hand-overs in %v, want %d in %v", when, got.Count, got.Sum, want, sum)
+				t.Errorf("%s: %d handovers in %v, want %d in %v", when, got.Count, got.Sum, want, sum)
 			}
 		}
 		do(holder.Set("/lock-0000000001", nil))

@@ -215,7 +215,7 @@ func altered(t Target, change func(request, reply []byte) []byte) *Target {
 
 func op(request []byte) proto.OpCode { return proto.OpCode(binary.BigEndian.Uint32(request[4:])) }
 
-// TestTwoHolders runs the hand-over on a server that sometimes hides a part of the queue,
+// TestTwoHolders runs the handover on a server that sometimes hides a part of the queue,
 // so that a client takes the lock while another one holds it or is before it.
 func TestTwoHolders(t *testing.T) {
 	_, own := target(t)

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "lead":
 			lead()
-		case "guard":
-			os.Exit(int(Guard(os.Stdin)))
+		case "watchdog":
+			os.Exit(int(Watchdog(os.Stdin)))
 		case "become":
 			result := make(chan error)
 			go func() { result <- Become(os.Args[2:]) }()
@@ -39,18 +39,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lead starts a command, kills its guard, and waits to be killed.
+// lead starts a command, kills its watchdog, and waits to be killed.
 func lead() {
 	cmd := exec.Command("sh", "-c", "echo $$; exec sleep 1000")
 	cmd.Stdout = os.Stdout
-	g, err := Start(cmd, []string{"guard"}, []string{"become"}, Now()+time.Hour)
+	g, err := Start(cmd, []string{"watchdog"}, []string{"become"}, Now()+time.Hour)
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	g.guard.Process.Kill()
-	<-g.Unguarded()
-	fmt.Println("no guard")
+	g.watchdog.Process.Kill()
+	<-g.Unwatched()
+	fmt.Println("no watchdog")
 	<-g.Done()
 }
 
@@ -72,7 +72,7 @@ func TestDiesWithParent(t *testing.T) {
 		if !lines.Scan() {
 			t.Fatal("a process printed nothing")
 		}
-		if line := lines.Text(); line != "no guard" {
+		if line := lines.Text(); line != "no watchdog" {
 			if pid, err = strconv.Atoi(line); err != nil {
 				t.Fatal(line)
 			}

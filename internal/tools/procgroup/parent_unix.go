@@ -15,6 +15,6 @@ func self() string {
 	return path
 }
 
-func dieWithParent(*syscall.SysProcAttr) {} // only the guard ends the command
+func dieWithParent(*syscall.SysProcAttr) {} // only the watchdog ends the command
 
 func keepDyingWithParent() error { return nil }

@@ -3,14 +3,14 @@
 // together, at the latest when that time is over, even if the process that started the
 // command is stopped or killed.
 //
-// On Unix the command leads a process group of its own. Beside it runs a guard, which is
-// this program again with other arguments. The guard kills the group when the trust is over,
-// or when the process that started the guard ends, which closes the pipe between them. The
+// On Unix the command leads a process group of its own. Beside it runs a watchdog, which is
+// this program again with other arguments. The watchdog kills the group when the trust is over,
+// or when the process that started the watchdog ends, which closes the pipe between them. The
 // command's process is at first this program, too. It executes the command only after the
-// guard has been given the group, so that there is no moment without a guard. If only the
-// guard ends, [Group.Unguarded] tells the process that started it. On Linux the kernel also
+// watchdog has been given the group, so that there is no moment without a watchdog. If only the
+// watchdog ends, [Group.Unwatched] tells the process that started it. On Linux the kernel also
 // kills the command itself (not what it has started) when the process that started it ends,
-// in case the guard was killed, too. If the machine is suspended, the guard kills the group
+// in case the watchdog was killed, too. If the machine is suspended, the watchdog kills the group
 // soon after it wakes up, provided that the clock of [Now] went on. A process that leaves the
 // group, as with setsid, is out of reach.
 //
@@ -24,14 +24,14 @@ import (
 	"time"
 )
 
-// Now returns the time on a clock that this process and the guard share. It is not that of
+// Now returns the time on a clock that this process and the watchdog share. It is not that of
 // package time, which differs between processes. A deadline on this clock means the same
-// however late the guard gets to read it.
+// however late the watchdog gets to read it.
 //
 // Where the system has such a clock, it goes on while the machine is suspended, as
 // CLOCK_BOOTTIME does on Linux. A deadline stands for the end of a session, and the session's
 // server goes on while this machine is suspended. CLOCK_MONOTONIC of Linux stands still, and
-// so does the clock by which timers expire; so the guard looks at the clock every now and then.
+// so does the clock by which timers expire; so the watchdog looks at the clock every now and then.
 func Now() time.Duration { return now() }
 
 // Group is a command that was started. Its methods may be called from any goroutine.
@@ -58,23 +58,23 @@ func (g *Group) ExitCode() int {
 // ended in time.
 func (g *Group) Trust(until time.Duration) { g.trust(until) }
 
-// Unguarded is closed when the guard has ended, be it because it has killed the group, or because
+// Unwatched is closed when the watchdog has ended, be it because it has killed the group, or because
 // somebody has ended it. In the latter case nothing ends the group any more if this process is
 // stopped, and on most systems if this process is killed. It is never closed on Windows,
-// where there is no guard.
-func (g *Group) Unguarded() <-chan struct{} { return g.unguarded() }
+// where there is no watchdog.
+func (g *Group) Unwatched() <-chan struct{} { return g.unwatched() }
 
-// Release ends the guard without ending the group, so that processes that the command has
+// Release ends the watchdog without ending the group, so that processes that the command has
 // left behind may go on; on Windows they end with this process. It is called when the command
-// has ended. It does not wait for a guard that is stopped, but kills it. It returns how the guard
+// has ended. It does not wait for a watchdog that is stopped, but kills it. It returns how the watchdog
 // ended.
 func (g *Group) Release() Fate { return g.release() }
 
-// Fate is how a guard has ended. Except for Died, it is the exit code of the guard's process.
+// Fate is how a watchdog has ended. Except for Died, it is the exit code of the watchdog's process.
 type Fate int
 
 const (
-	Dismissed Fate = 0  // the guard was dismissed, or the group was gone
+	Dismissed Fate = 0  // the watchdog was dismissed, or the group was gone
 	Orphaned  Fate = 3  // it has killed the group, since the process that started both had ended
 	Unheard   Fate = 4  // it has killed the group, since it was not told in time to trust it for longer
 	Paused    Fate = 5  // it has killed the group, since it did not run itself when that time was over

@@ -29,44 +29,44 @@ var Forwarded = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, sys
 
 // platform is what a Group has on Unix.
 type platform struct {
-	guard    *exec.Cmd
-	guardEnd chan struct{} // closed when the guard's process has ended
+	watchdog    *exec.Cmd
+	watchdogEnd chan struct{} // closed when the watchdog's process has ended
 
 	once sync.Once // for release
 	fate Fate      // set by release
 
 	mu   sync.Mutex
-	pipe *os.File // to the guard; nil when released
+	pipe *os.File // to the watchdog; nil when released
 }
 
-// Messages to the guard are numbers of 64 bits: first the process group and the time, then one or
+// Messages to the watchdog are numbers of 64 bits: first the process group and the time, then one or
 // more times until when it is trusted, in nanoseconds on the clock of Now, and at the end
 // dismissed.
 const dismissed = math.MinInt64
 
 // Start starts a command in a group of its own, which is trusted until the given time on the
-// clock of [Now]. guard has the arguments that make this program call [Guard]. become has
+// clock of [Now]. watchdog has the arguments that make this program call [Watchdog]. become has
 // those that make it call [Become]; Start appends to them what Become takes. The command gets
 // the open files of this process that are not to be closed by exec, with their numbers.
-func Start(cmd *exec.Cmd, guard, become []string, until time.Duration) (*Group, error) {
+func Start(cmd *exec.Cmd, watchdog, become []string, until time.Duration) (*Group, error) {
 	g := &Group{cmd: cmd, done: make(chan struct{})}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer read.Close()
-	g.guard = exec.Command(self(), guard...)
-	g.guard.Args[0] = os.Args[0]
-	g.guard.Stdin, g.guard.Stderr = read, os.Stderr
-	g.guard.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the terminal's signals are not for it
-	if err := g.guard.Start(); err != nil {
+	g.watchdog = exec.Command(self(), watchdog...)
+	g.watchdog.Args[0] = os.Args[0]
+	g.watchdog.Stdin, g.watchdog.Stderr = read, os.Stderr
+	g.watchdog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // the terminal's signals are not for it
+	if err := g.watchdog.Start(); err != nil {
 		write.Close()
-		return nil, fmt.Errorf("cannot start the guard: %w", err)
+		return nil, fmt.Errorf("cannot start the watchdog: %w", err)
 	}
-	g.guardEnd = make(chan struct{})
-	go func() { // ends with the guard, for which release waits
-		defer close(g.guardEnd)
-		g.guard.Wait()
+	g.watchdogEnd = make(chan struct{})
+	go func() { // ends with the watchdog, for which release waits
+		defer close(g.watchdogEnd)
+		g.watchdog.Wait()
 	}()
 	g.pipe = write
 	gate, open, err := os.Pipe()
@@ -181,24 +181,24 @@ func LookPath(name string) (string, error) {
 	return "", &exec.Error{Name: name, Err: why}
 }
 
-// tell sends a number to the guard.
+// tell sends a number to the watchdog.
 func (g *Group) tell(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.pipe == nil {
 		return nil
 	}
-	g.pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the guard may be stopped, and the pipe full
+	g.pipe.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // the watchdog may be stopped, and the pipe full
 	_, err := g.pipe.Write(binary.BigEndian.AppendUint64(nil, uint64(n)))
 	return err
 }
 
 func (g *Group) trust(until time.Duration) { g.tell(int64(until)) }
 
-func (g *Group) unguarded() <-chan struct{} { return g.guardEnd }
+func (g *Group) unwatched() <-chan struct{} { return g.watchdogEnd }
 
-// guardPatience is how long release waits for the guard, which has nothing to do but to end.
-const guardPatience = time.Second
+// watchdogPatience is how long release waits for the watchdog, which has nothing to do but to end.
+const watchdogPatience = time.Second
 
 func (g *Group) release() Fate {
 	g.once.Do(func() {
@@ -208,13 +208,13 @@ func (g *Group) release() Fate {
 		g.pipe = nil
 		g.mu.Unlock()
 		select {
-		case <-g.guardEnd:
-		case <-time.After(guardPatience): // it is stopped, or the machine is very busy
-			g.guard.Process.Kill()
-			<-g.guardEnd // nothing withstands that signal
+		case <-g.watchdogEnd:
+		case <-time.After(watchdogPatience): // it is stopped, or the machine is very busy
+			g.watchdog.Process.Kill()
+			<-g.watchdogEnd // nothing withstands that signal
 			return
 		}
-		switch f := Fate(g.guard.ProcessState.ExitCode()); f {
+		switch f := Fate(g.watchdog.ProcessState.ExitCode()); f {
 		case Dismissed, Orphaned, Unheard, Paused:
 			g.fate = f
 		default:
@@ -245,9 +245,9 @@ func (g *Group) Kill() { g.Signal(syscall.SIGKILL) }
 // Empty reports whether no process of the group is left, not even the command.
 func (g *Group) Empty() bool { return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH }
 
-// Guard is the main function of the guard. in is the pipe, and its process's standard input.
+// Watchdog is the main function of the watchdog. in is the pipe, and its process's standard input.
 // It returns how it has ended, which must become the exit code of its process.
-func Guard(in io.Reader) Fate {
+func Watchdog(in io.Reader) Fate {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
 	said := make(chan int64)
 	go func() { // ends with the process
@@ -265,8 +265,8 @@ func Guard(in io.Reader) Fate {
 		return Dismissed // the command was never started
 	}
 	looked := time.Duration(<-said)
-	until := time.Duration(math.MaxInt64) // the command does not run before the guard is told
-	timer := time.NewTimer(guardLooks)
+	until := time.Duration(math.MaxInt64) // the command does not run before the watchdog is told
+	timer := time.NewTimer(watchdogLooks)
 	for {
 		closed := false
 		select {
@@ -289,16 +289,16 @@ func Guard(in io.Reader) Fate {
 				return Dismissed
 			case closed:
 				return Orphaned
-			case pause > 2*guardLooks:
+			case pause > 2*watchdogLooks:
 				return Paused
 			}
 			return Unheard
 		}
 		looked = now
-		timer.Reset(min(left, guardLooks))
+		timer.Reset(min(left, watchdogLooks))
 	}
 }
 
-// guardLooks is how often the guard looks at the clock at least, because its timers do not
+// watchdogLooks is how often the watchdog looks at the clock at least, because its timers do not
 // count the time in which the machine is suspended.
-const guardLooks = 250 * time.Millisecond
+const watchdogLooks = 250 * time.Millisecond

@@ -19,7 +19,7 @@ type platform struct {
 	job windows.Handle
 }
 
-// Start starts a command in a job of its own. There is no guard: the system ends the job when
+// Start starts a command in a job of its own. There is no watchdog: the system ends the job when
 // this process ends.
 func Start(cmd *exec.Cmd, _, _ []string, _ time.Duration) (*Group, error) {
 	job, err := windows.CreateJobObject(nil, nil)
@@ -65,7 +65,7 @@ func now() time.Duration { return windows.DurationSinceBoot() }
 // behind.
 func (g *Group) release() Fate { return Dismissed }
 
-func (g *Group) unguarded() <-chan struct{} { return nil }
+func (g *Group) unwatched() <-chan struct{} { return nil }
 
 // Signal sends a control event to the command: Windows has no signals.
 func (g *Group) Signal(os.Signal) error {
@@ -87,5 +87,5 @@ func Become([]string) error { return nil }
 // LookPath finds the command that a user has named.
 func LookPath(name string) (string, error) { return exec.LookPath(name) }
 
-// Guard does nothing on Windows.
-func Guard(io.Reader) Fate { return Dismissed }
+// Watchdog does nothing on Windows.
+func Watchdog(io.Reader) Fate { return Dismissed }

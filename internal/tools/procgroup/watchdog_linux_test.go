@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestGuardDeadlines: a deadline means the same however late the guard reads it, and one that
+// TestWatchdogDeadlines: a deadline means the same however late the watchdog reads it, and one that
 // comes after the deadline before it has passed changes nothing.
-func TestGuardDeadlines(t *testing.T) {
+func TestWatchdogDeadlines(t *testing.T) {
 	now := Now()
 	for name, deadlines := range map[string][]time.Duration{
 		"passed":         {now - time.Second},
@@ -36,17 +36,17 @@ func TestGuardDeadlines(t *testing.T) {
 			for _, d := range append([]time.Duration{now}, deadlines...) {
 				messages = binary.BigEndian.AppendUint64(messages, uint64(d))
 			}
-			if _, err := write.Write(messages); err != nil { // before there is a guard
+			if _, err := write.Write(messages); err != nil { // before there is a watchdog
 				t.Fatal(err)
 			}
-			guard := exec.Command(self(), "guard")
-			guard.Stdin = read
-			if err := guard.Start(); err != nil {
+			watchdog := exec.Command(self(), "watchdog")
+			watchdog.Stdin = read
+			if err := watchdog.Start(); err != nil {
 				t.Fatal(err)
 			}
 			read.Close()
-			defer guard.Wait()
-			defer guard.Process.Kill()
+			defer watchdog.Wait()
+			defer watchdog.Process.Kill()
 			select {
 			case <-ended:
 			case <-time.After(20 * time.Second):
@@ -62,14 +62,14 @@ func TestGuardDeadlines(t *testing.T) {
 // TestTrust: a group goes on while it is trusted, and is killed when it is not any more.
 func TestTrust(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	g, err := Start(cmd, []string{"guard"}, []string{"become"}, Now()+time.Hour)
+	g, err := Start(cmd, []string{"watchdog"}, []string{"become"}, Now()+time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Release()
 	defer g.Kill()
 	g.Trust(Now() + time.Hour)
-	time.Sleep(2 * guardLooks) // the guard looks at the clock, and does nothing
+	time.Sleep(2 * watchdogLooks) // the watchdog looks at the clock, and does nothing
 	select {
 	case <-g.Done():
 		t.Fatalf("it has ended with exit code %d", g.ExitCode())
@@ -85,24 +85,24 @@ func TestTrust(t *testing.T) {
 		t.Error("the group goes on")
 	}
 	if f := g.Release(); f != Unheard {
-		t.Errorf("the guard's fate is %v", f)
+		t.Errorf("the watchdog's fate is %v", f)
 	}
-	if _, err := Start(exec.Command("sleep", "1000"), []string{"guard"}, []string{"become"}, Now()); err == nil {
+	if _, err := Start(exec.Command("sleep", "1000"), []string{"watchdog"}, []string{"become"}, Now()); err == nil {
 		t.Error("a command was started that is not trusted")
 	}
 }
 
-// startGuarded starts a command that is trusted for a while. At the end of the test it and its
-// guard are killed.
-func startGuarded(t *testing.T, trusted time.Duration) *Group {
+// startWatchdoged starts a command that is trusted for a while. At the end of the test it and its
+// watchdog are killed.
+func startWatchdoged(t *testing.T, trusted time.Duration) *Group {
 	t.Helper()
-	g, err := Start(exec.Command("sleep", "1000"), []string{"guard"}, []string{"become"}, Now()+trusted)
+	g, err := Start(exec.Command("sleep", "1000"), []string{"watchdog"}, []string{"become"}, Now()+trusted)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		g.Kill()
-		g.guard.Process.Kill()
+		g.watchdog.Process.Kill()
 		g.Release()
 	})
 	return g
@@ -118,52 +118,52 @@ func soon(t *testing.T, what string, done <-chan struct{}) {
 	}
 }
 
-// TestReleaseStoppedGuard: Release does not wait for a guard that is stopped.
-func TestReleaseStoppedGuard(t *testing.T) {
-	g := startGuarded(t, time.Hour)
-	g.guard.Process.Signal(syscall.SIGSTOP)
+// TestReleaseStoppedWatchdog: Release does not wait for a watchdog that is stopped.
+func TestReleaseStoppedWatchdog(t *testing.T) {
+	g := startWatchdoged(t, time.Hour)
+	g.watchdog.Process.Signal(syscall.SIGSTOP)
 	g.Kill()
 	soon(t, "the command", g.Done())
 	released := make(chan struct{})
 	go func() {
 		defer close(released)
 		if f := g.Release(); f != Dismissed {
-			t.Errorf("the guard's fate is %v", f)
+			t.Errorf("the watchdog's fate is %v", f)
 		}
 	}()
 	soon(t, "Release", released)
 }
 
-// TestGuardDies: the process that started a guard learns that it has ended.
-func TestGuardDies(t *testing.T) {
-	g := startGuarded(t, time.Hour)
+// TestWatchdogDies: the process that started a watchdog learns that it has ended.
+func TestWatchdogDies(t *testing.T) {
+	g := startWatchdoged(t, time.Hour)
 	select {
-	case <-g.Unguarded():
-		t.Fatal("the guard has ended")
+	case <-g.Unwatched():
+		t.Fatal("the watchdog has ended")
 	default:
 	}
-	g.guard.Process.Kill()
-	soon(t, "the guard", g.Unguarded())
+	g.watchdog.Process.Kill()
+	soon(t, "the watchdog", g.Unwatched())
 	g.Trust(Now() + time.Hour) // does not fail
 	g.Kill()
 	soon(t, "the command", g.Done())
 	if f := g.Release(); f != Died {
-		t.Errorf("the guard's fate is %v", f)
+		t.Errorf("the watchdog's fate is %v", f)
 	}
 }
 
-// TestGuardPaused: a guard that was stopped when the time of trust was over kills the group when
+// TestWatchdogPaused: a watchdog that was stopped when the time of trust was over kills the group when
 // it goes on, whatever it was told meanwhile, and knows why.
-func TestGuardPaused(t *testing.T) {
+func TestWatchdogPaused(t *testing.T) {
 	const trusted = 2 * time.Second
-	g := startGuarded(t, trusted)
+	g := startWatchdoged(t, trusted)
 	until := Now() + trusted // at the latest
-	g.guard.Process.Signal(syscall.SIGSTOP)
+	g.watchdog.Process.Signal(syscall.SIGSTOP)
 	g.Trust(Now() + time.Hour)
 	time.Sleep(until - Now())
-	g.guard.Process.Signal(syscall.SIGCONT)
+	g.watchdog.Process.Signal(syscall.SIGCONT)
 	soon(t, "the command", g.Done())
 	if f := g.Release(); f != Paused {
-		t.Errorf("the guard's fate is %v", f)
+		t.Errorf("the watchdog's fate is %v", f)
 	}
 }
