@@ -3,9 +3,7 @@
 package lockkeeper_test
 
 import (
-	"encoding/json"
 	"flag"
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -16,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 )
 
 var putBackFlag = flag.Bool("putback", false, "TestPutBack: build with each fault, and run the tests that must find it")
@@ -28,7 +28,7 @@ type putBack struct {
 	by    []finding
 }
 
-type edit struct{ file, old, new string }
+type edit = overlay.Edit
 
 // finding is a test that must fail, with this text in its output. The test's name may be
 // followed by flags.
@@ -127,13 +127,13 @@ var putBacks = []putBack{
 func TestPutBack(t *testing.T) {
 	for _, p := range slices.Concat(putBacks, corrections, lockFaults) {
 		t.Run(p.name, func(t *testing.T) {
-			overlay := p.overlay(t)
+			list := p.overlay(t)
 			if t.Failed() || !*putBackFlag {
 				return
 			}
 			for _, f := range p.by {
 				binary := filepath.Join(t.TempDir(), "test")
-				if out, err := exec.Command("go", "test", "-c", "-overlay", overlay, "-o", binary, "./"+f.pkg).CombinedOutput(); err != nil {
+				if out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", binary, "./"+f.pkg).CombinedOutput(); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
 				// Some of the faults would take all memory of the machine.
@@ -182,25 +182,9 @@ func TestInteropEditsFit(t *testing.T) {
 
 // overlay writes the edited files, and returns the path of the overlay for go test.
 func (p *putBack) overlay(t *testing.T) string {
-	dir, files := t.TempDir(), map[string]string{}
-	for _, e := range p.edits {
-		text, ok := files[e.file]
-		if !ok {
-			text = string(must(os.ReadFile(e.file))(t))
-		}
-		if n := strings.Count(text, e.old); n != 1 {
-			t.Errorf("%s has %q %d times, should be once: adapt the edit", e.file, e.old, n)
-		}
-		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	files, err := overlay.Apply(".", p.edits...)
+	if err != nil {
+		t.Error(err)
 	}
-	var list struct{ Replace map[string]string }
-	list.Replace = map[string]string{}
-	for file, text := range files {
-		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(list.Replace)))
-		check(t, os.WriteFile(to, []byte(text), 0o600))
-		list.Replace[must(filepath.Abs(file))(t)] = to
-	}
-	to := filepath.Join(dir, "overlay.json")
-	check(t, os.WriteFile(to, must(json.Marshal(list))(t), 0o600))
-	return to
+	return must(overlay.Write(".", t.TempDir(), files))(t)
 }

@@ -5,7 +5,6 @@ package interop
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -82,8 +82,7 @@ var neededSyncs = map[storage.LogStore][]string{
 	},
 }
 
-// edit is a change of a source file.
-type edit struct{ file, old, new string }
+type edit = overlay.Edit
 
 // buildEdited builds lockkeeper with edited source files. It does not modify the
 // repository.
@@ -91,31 +90,12 @@ func buildEdited(dir string, edits ...edit) (binary string, err error) {
 	if dir, err = os.MkdirTemp(dir, "edited-"); err != nil {
 		return "", err
 	}
-	overlay := struct{ Replace map[string]string }{map[string]string{}}
-	for i, e := range edits {
-		from, err := filepath.Abs(filepath.Join("..", e.file))
-		if err != nil {
-			return "", err
-		}
-		text, err := os.ReadFile(from)
-		if err != nil {
-			return "", err
-		}
-		if n := strings.Count(string(text), e.old); n != 1 {
-			return "", fmt.Errorf("%s contains %q %d times instead of once: adapt the edit", e.file, e.old, n)
-		}
-		to := filepath.Join(dir, fmt.Sprintf("%d.go", i))
-		if err := os.WriteFile(to, []byte(strings.Replace(string(text), e.old, e.new, 1)), 0o600); err != nil {
-			return "", err
-		}
-		overlay.Replace[from] = to
-	}
-	b, err := json.Marshal(overlay)
+	files, err := overlay.Apply("..", edits...)
 	if err != nil {
 		return "", err
 	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, b, 0o600); err != nil {
+	list, err := overlay.Write("..", dir, files)
+	if err != nil {
 		return "", err
 	}
 	binary = filepath.Join(dir, "lockkeeper")

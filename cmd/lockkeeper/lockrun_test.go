@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/procgroup"
 	"github.com/lockkeeper/lockkeeper/lock"
@@ -488,20 +488,13 @@ func TestLockRunStoppedTwice(t *testing.T) {
 	t.Parallel()
 	// This build stops at a point when there is a file of that name, which it deletes.
 	dir := t.TempDir()
-	source := string(value(os.ReadFile("lockrun.go"))(t))
+	edits := []overlay.Edit{{"cmd/lockkeeper/lockrun.go", "import (\n", "import (\n\"runtime\"\n"}}
 	for old, point := range map[string]string{"\tleft := held.Remaining()\n": "asked", "\t\t\tr.extend()\n": "told"} {
-		if n := strings.Count(source, old); n != 1 {
-			t.Fatalf("lockrun.go has %q %d times, should be once: adapt the edit", old, n)
-		}
 		// A signal to its own thread stops a process before it does anything else.
-		source = strings.Replace(source, old, fmt.Sprintf("%sif os.Remove(%q) == nil {\nruntime.LockOSThread()\nsyscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)\nruntime.UnlockOSThread()\n}\n", old, filepath.Join(dir, point)), 1)
+		edits = append(edits, overlay.Edit{"cmd/lockkeeper/lockrun.go", old, fmt.Sprintf("%sif os.Remove(%q) == nil {\nruntime.LockOSThread()\nsyscall.Tgkill(os.Getpid(), syscall.Gettid(), syscall.SIGSTOP)\nruntime.UnlockOSThread()\n}\n", old, filepath.Join(dir, point))})
 	}
-	source = strings.Replace(source, "import (\n", "import (\n\"runtime\"\n", 1)
-	edited, overlay, stopping := filepath.Join(dir, "lockrun.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "stopping")
-	check1(t, os.WriteFile(edited, []byte(source), 0o600))
-	list := map[string]map[string]string{"Replace": {value(filepath.Abs("lockrun.go"))(t): edited}}
-	check1(t, os.WriteFile(overlay, value(json.Marshal(list))(t), 0o600))
-	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", stopping, ".").CombinedOutput(); err != nil {
+	list, stopping := value(overlay.Write("../..", dir, value(overlay.Apply("../..", edits...))(t)))(t), filepath.Join(dir, "stopping")
+	if out, err := exec.Command("go", "build", "-overlay", list, "-o", stopping, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 

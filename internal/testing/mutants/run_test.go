@@ -28,6 +28,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 )
 
 var (
@@ -246,14 +248,8 @@ func newRunner(t *testing.T) *runner {
 // overlay writes a list for go build -overlay that replaces a file by its mutant, and
 // returns the list's path.
 func (r *runner) overlay(t *testing.T, dir string, m *Mutant, src string) string {
-	from, err := filepath.Abs(filepath.Join(root, m.File))
+	list, err := overlay.Write(root, dir, map[string]string{m.File: m.Apply(src)})
 	if err != nil {
-		t.Fatal(err)
-	}
-	to := filepath.Join(dir, "mutant.go")
-	list := filepath.Join(dir, "overlay.json")
-	b, _ := json.Marshal(map[string]map[string]string{"Replace": {from: to}})
-	if err := errors.Join(os.WriteFile(to, []byte(m.Apply(src)), 0o644), os.WriteFile(list, b, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	return list

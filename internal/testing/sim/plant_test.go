@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 )
 
 var plantsFlag = flag.Int("sim.plants", 0, "TestPlants: look for each planted bug in at most this many seeds")
@@ -23,7 +23,7 @@ type plant struct {
 	by    []string // checks that may find it first
 }
 
-type edit struct{ file, old, new string }
+type edit = overlay.Edit
 
 var plants = []plant{
 	{"a read does not wait for the session's write", []edit{
@@ -214,20 +214,9 @@ var hidden = []plant{
 
 // replaced returns the files that a plant changes, with its edits, by name.
 func (p *plant) replaced(t *testing.T) map[string]string {
-	files := map[string]string{}
-	for _, e := range p.edits {
-		text, ok := files[e.file]
-		if !ok {
-			b, err := os.ReadFile(filepath.Join("../../..", e.file))
-			if err != nil {
-				t.Fatal(err)
-			}
-			text = string(b)
-		}
-		if n := strings.Count(text, e.old); n != 1 {
-			t.Errorf("%s: %s has %q %d times, should be once: adapt the plant", p.name, e.file, e.old, n)
-		}
-		files[e.file] = strings.Replace(text, e.old, e.new, 1)
+	files, err := overlay.Apply("../../..", p.edits...)
+	if err != nil {
+		t.Errorf("%s: %v", p.name, err)
 	}
 	return files
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
 )
 
@@ -223,34 +224,17 @@ func buildWith(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "sim.test")
-	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay(t, dir, files), "-o", binary, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlaid(t, dir, files), "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary
 }
 
-// overlay writes files and a list of them, as for go build -overlay, to dir. It returns the
-// list's path.
-func overlay(t *testing.T, dir string, files map[string]string) string {
+// overlaid writes files to dir. It returns the path of their list, for go build -overlay.
+func overlaid(t *testing.T, dir string, files map[string]string) string {
 	t.Helper()
-	all := struct{ Replace map[string]string }{map[string]string{}}
-	for file, text := range files {
-		from, err := filepath.Abs(filepath.Join("../../..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
-		to := filepath.Join(dir, strings.ReplaceAll(file, "/", "-"))
-		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		all.Replace[from] = to
-	}
-	b, err := json.Marshal(all)
+	list, err := overlay.Write("../../..", dir, files)
 	if err != nil {
-		t.Fatal(err)
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return list
@@ -263,7 +247,7 @@ func TestShake(t *testing.T) {
 	if *shakeFlag == 0 {
 		t.Skip("runs with -sim.shake")
 	}
-	list := overlay(t, t.TempDir(), weaveFiles(t, nil, false))
+	list := overlaid(t, t.TempDir(), weaveFiles(t, nil, false))
 	out, err := exec.Command("go", "list", "../../../...").Output()
 	if err != nil {
 		t.Fatal(err)
