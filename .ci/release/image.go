@@ -134,7 +134,8 @@ func (r *release) image(programs []*program) error {
 		all.Manifests = append(all.Manifests, m)
 	}
 	top := putJSON(mediaIndex, all)
-	top.Annotations = map[string]string{"org.opencontainers.image.ref.name": r.version, "io.containerd.image.name": "lockkeeper:" + r.version}
+	name := "localhost/lockkeeper:" + r.version // under which podman and containerd load it
+	top.Annotations = map[string]string{"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
 	index, err := json.Marshal(ociIndex{Schema: 2, MediaType: mediaIndex, Manifests: []descriptor{top}})
 	if err != nil {
 		return err
