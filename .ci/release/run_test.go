@@ -217,8 +217,13 @@ func TestUnit(t *testing.T) {
 func debData(t *testing.T) []byte {
 	t.Helper()
 	data := product(t, runtime.GOARCH+".deb")
+	const header = 60
 	i := strings.Index(string(data), "data.tar.gz ")
-	return data[i+60:]
+	size, err := strconv.Atoi(strings.TrimSpace(string(data[i+48 : i+58])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data[i+header : i+header+size]
 }
 
 // TestRunImage runs the image for this machine as a container does: only with its files, its user
