@@ -183,11 +183,8 @@ func versionOf(source []byte, tags []string, commit string) (string, error) {
 func (r *release) packageVersion() string { return strings.Replace(r.version, "-", "~", 1) }
 
 func (r *release) git(dir string, args ...string) (string, error) {
-	return output(dir, nil, "git", args...)
+	return output(dir, []string{"GIT_CONFIG_GLOBAL=" + r.gitConfig}, "git", args...)
 }
-
-// safe lets git read a checkout of another user, as in CI.
-var safe = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}
 
 // output runs a command and returns what it prints.
 func output(dir string, env []string, name string, args ...string) (string, error) {
