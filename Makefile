@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -91,6 +91,30 @@ bench-quick:
 # The profile by which the program is optimized; see docs/performance.md.
 pgo:
 	.ci/pgo
+
+# What the packages that promise compatibility export, for review as a diff (docs/releasing.md).
+api:
+	go test . -run '^TestAPI$$' -rewrite
+
+# After a release: what it has promised. Decisions to break it begin anew.
+api-released:
+	(grep '^#' api/released.txt; cat $$(ls api/*.txt | grep -v -e released -e breaks)) | LC_ALL=C sort -u >api/released.new
+	mv api/released.new api/released.txt
+	grep '^#' api/breaks.txt >api/breaks.new
+	mv api/breaks.new api/breaks.txt
+
+# All files of a release of the commit that is checked out, in dist (docs/releasing.md). They are
+# built twice, and must have the same bytes.
+release:
+	go run -C .ci/release . -check
+
+# Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
+upgrade:
+	go test -C interop -tags interop -timeout 0 -v -run '^TestUpgrade$$' .
+
+# Known vulnerabilities of what is linked.
+vulnerabilities:
+	.ci/vulnerabilities
 
 ci:
 	.ci/run

@@ -26,6 +26,7 @@ type ensemble struct {
 	procs  []*lockkeeper
 	served []bool     // whether the process has reported that it serves
 	by     [][]string // a command to start the process with, if any: ip netns exec NAME
+	runs   []string   // the binary of each member
 }
 
 // startEnsemble starts n servers and waits until all of them serve clients.
@@ -41,8 +42,8 @@ func startEnsemble(t *testing.T, n int, args ...string) *ensemble {
 
 func newEnsemble(t *testing.T, n int, args ...string) *ensemble {
 	t.Helper()
-	lockkeeperBinary(t)
-	e := &ensemble{t: t, dir: t.TempDir(), args: args, procs: make([]*lockkeeper, n), served: make([]bool, n), by: make([][]string, n)}
+	e := &ensemble{runs: slices.Repeat([]string{lockkeeperBinary(t)}, n),
+		t: t, dir: t.TempDir(), args: args, procs: make([]*lockkeeper, n), served: make([]bool, n), by: make([][]string, n)}
 	for range n {
 		e.listen = append(e.listen, freeAddr(t))
 		e.peers = append(e.peers, freeAddr(t))
@@ -62,7 +63,7 @@ func (e *ensemble) launch(i int) {
 		members[j] = fmt.Sprintf("%d=%s", j+1, addr)
 	}
 	args := append([]string{"--id", strconv.Itoa(i + 1), "--peers", strings.Join(members, ","), "--listen", e.listen[i], "--data", e.data(i)}, e.args...)
-	e.procs[i], e.served[i] = execLockkeeperBy(e.t, e.by[i], args...), false
+	e.procs[i], e.served[i] = execProgram(e.t, e.runs[i], e.by[i], args...), false
 }
 
 // await waits until all running members serve clients.

@@ -119,6 +119,12 @@ func execLockkeeper(t testing.TB, args ...string) *lockkeeper {
 // execLockkeeperBy is like execLockkeeper, but starts the process with the command by, which must exec it.
 func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
 	t.Helper()
+	return execProgram(t, lockkeeperBinary(t), by, args...)
+}
+
+// execProgram is like execLockkeeperBy, but takes the path of the binary.
+func execProgram(t testing.TB, program string, by []string, args ...string) *lockkeeper {
+	t.Helper()
 	l := &lockkeeper{t: t, exited: make(chan struct{})}
 	if v, ok := flagValue(args, "listen"); !ok {
 		args = append([]string{"--listen", "127.0.0.1:0"}, args...)
@@ -131,7 +137,7 @@ func execLockkeeperBy(t testing.TB, by []string, args ...string) *lockkeeper {
 		l.dir = t.TempDir()
 		args = append(args, "--data", l.dir)
 	}
-	command := slices.Concat(by, []string{lockkeeperBinary(t), "serve"}, args)
+	command := slices.Concat(by, []string{program, "serve"}, args)
 	l.cmd = exec.Command(command[0], command[1:]...)
 	l.cmd.Env = cleanEnv()
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

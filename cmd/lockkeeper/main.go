@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -120,7 +122,7 @@ server that speaks that protocol.`,
 	root.SetErr(stderr)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { writeHelp(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(flagError)
-	root.Version = versionText() // for --version
+	root.Version = versionText(thisBuild()) // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
@@ -270,8 +272,20 @@ func completeCommands(help *cobra.Command, args []string, _ string) ([]cobra.Com
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func versionText() string {
-	return fmt.Sprintf("lockkeeper %s %s %s/%s", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+// versionText is what version and --version print: the version, that of Go and the platform, and
+// the rest as far as it is known.
+func versionText(b build) string {
+	text := fmt.Sprintf("lockkeeper %s %s %s/%s", b.Version, b.Go, b.OS, b.Arch)
+	if v, ok := strings.CutPrefix(b.Module, "v"); ok && v != b.Version && pseudoVersion.FindString(b.Module) == "" {
+		text += ", module " + b.Module // a fork's tag, or a tag that the constant has not followed
+	}
+	if b.Commit != "" {
+		text += fmt.Sprintf(", commit %.12s of %s", b.Commit, b.Time)
+	}
+	if b.Modified {
+		text += ", modified"
+	}
+	return text
 }
 
 func versionCommand() *cobra.Command {
@@ -279,21 +293,21 @@ func versionCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: `Print the version of lockkeeper, that of Go, and the platform.
+		Long: `Print the version of lockkeeper, that of Go, the platform, and the commit that the
+program was built from.
 
-With --json, "commit" is the commit that the program was built from, "time" when that
-was made, and "modified" whether the files differed from it. They are empty and false if
-the program was not built in a checkout of the source. "module" is the version of the
-module as Go knows it.`,
+With --json, "commit" is that commit, "time" when it was made, and "modified" whether the
+files differed from it. They are empty and false if Go was told not to note them
+(-buildvcs=false), or built a released version that it had downloaded. "module" is the version
+of the module as Go knows it.`,
 		Example:           "  lockkeeper version\n  lockkeeper version --json",
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
-				info, _ := debug.ReadBuildInfo()
-				return json.NewEncoder(c.OutOrStdout()).Encode(buildOf(info))
+				return json.NewEncoder(c.OutOrStdout()).Encode(thisBuild())
 			}
-			_, err := fmt.Fprintln(c.OutOrStdout(), versionText())
+			_, err := fmt.Fprintln(c.OutOrStdout(), versionText(thisBuild()))
 			return err
 		},
 	}
@@ -313,6 +327,16 @@ type build struct {
 	Arch     string `json:"arch"`
 }
 
+// thisBuild returns what is known about how this program was built.
+func thisBuild() build {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(info)
+}
+
+// pseudoVersion matches the end of the version that Go makes up for a commit without a tag:
+// v0.1.1-0.20261126234000-0123456789ab.
+var pseudoVersion = regexp.MustCompile(`[.-](\d{14})-([0-9a-f]{12})(?:\+.*)?$`)
+
 // buildOf returns what is known about how the program was built; info may be nil.
 func buildOf(info *debug.BuildInfo) build {
 	b := build{Version: lockkeeper.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
@@ -328,6 +352,12 @@ func buildOf(info *debug.BuildInfo) build {
 			b.Time = s.Value
 		case "vcs.modified":
 			b.Modified = s.Value == "true"
+		}
+	}
+	// What 'go install module@commit' builds has been downloaded without git's data.
+	if m := pseudoVersion.FindStringSubmatch(b.Module); m != nil && b.Commit == "" {
+		if at, err := time.Parse("20060102150405", m[1]); err == nil {
+			b.Commit, b.Time = m[2], at.Format(time.RFC3339)
 		}
 	}
 	return b

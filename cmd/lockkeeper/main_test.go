@@ -385,11 +385,41 @@ func TestVersionJSON(t *testing.T) {
 	}
 }
 
+// TestVersion: both ways print the line for this build.
 func TestVersion(t *testing.T) {
-	code, stdout, stderr := call(nil, "version")
-	want := fmt.Sprintf("lockkeeper %s %s %s/%s\n", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	if code != exitOK || stdout != want || stderr != "" {
-		t.Errorf("%d %q %q, not %q", code, stdout, stderr, want)
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		code, stdout, stderr := call(nil, args...)
+		if want := versionText(thisBuild()) + "\n"; code != exitOK || stdout != want || stderr != "" {
+			t.Errorf("%q: %d %q %q, not %q", args, code, stdout, stderr, want)
+		}
+	}
+}
+
+// TestVersionText: the line has what Go knows, however the program was built.
+func TestVersionText(t *testing.T) {
+	git := func(modified string) []debug.BuildSetting {
+		return []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.time", Value: "2026-01-02T03:04:05Z"}, {Key: "vcs.modified", Value: modified},
+		}
+	}
+	plain := fmt.Sprintf("lockkeeper %s %s %s/%s", lockkeeper.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	for _, x := range []struct {
+		name, module string
+		settings     []debug.BuildSetting
+		more         string
+	}{
+		{"-buildvcs=false", "(devel)", nil, ""},
+		{"go install @ this version", "v" + lockkeeper.Version, nil, ""},
+		{"go install @ another tag", "v99.0.0", nil, ", module v99.0.0"},
+		{"go install @ a commit", "v0.1.1-0.20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
+		{"go install @ a commit without tags", "v0.0.0-20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
+		{"a release", "v" + lockkeeper.Version, git("false"), ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
+		{"a checkout", "v0.0.0-20260102030405-0123456789ab+dirty", git("true"), ", commit 0123456789ab of 2026-01-02T03:04:05Z, modified"},
+	} {
+		b := buildOf(&debug.BuildInfo{Main: debug.Module{Version: x.module}, Settings: x.settings})
+		if got := versionText(b); got != plain+x.more {
+			t.Errorf("%s: %q, not %q", x.name, got, plain+x.more)
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ type serveOptions struct {
 	config             lockkeeper.Config
 	file               string
 	memory, observer   bool
+	zooEnv             bool
 	peers              string
 	enforceAuth, words string
 	format             string
@@ -104,6 +105,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
 		f.StringVar(&cfg.LogStore, "log-store", "", logStoreUsage)
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
+		f.BoolVar(&o.zooEnv, "zoo-env", false, "without --config, read the ZOO_ variables of ZooKeeper's container image, or /conf/zoo.cfg if there is one; other flags and variables take precedence")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
 	group(all, "Cluster", func(f *pflag.FlagSet) {
@@ -163,10 +165,14 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}
-	if o.file != "" {
-		if err := readZooCfg(o.file, flags, cfg); err != nil {
-			return err
-		}
+	switch {
+	case o.file != "":
+		err = readZooCfg(o.file, flags, cfg)
+	case o.zooEnv:
+		err = readZooEnv(os.Getenv, flags, cfg)
+	}
+	if err != nil {
+		return err
 	}
 	if err := o.checkTestControl(flags); err != nil {
 		return err

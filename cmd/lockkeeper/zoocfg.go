@@ -27,6 +27,7 @@ type zooFile struct {
 	flags   *pflag.FlagSet
 	cfg     *lockkeeper.Config
 	servers []proto.QuorumServer
+	id      string // of this server, if there is no file myid
 }
 
 const zooPrefix = "zookeeper." // of system properties
@@ -52,7 +53,12 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 	if err != nil {
 		return err
 	}
-	z := &zooFile{path: path, keys: keys, flags: flags, cfg: cfg}
+	return (&zooFile{path: path, keys: keys, flags: flags, cfg: cfg}).apply()
+}
+
+// apply sets flags and fields by the keys.
+func (z *zooFile) apply() error {
+	path, keys, flags, cfg := z.path, z.keys, z.flags, z.cfg
 	bad := func(key string, err error) error {
 		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
 	}
@@ -180,6 +186,9 @@ func (z *zooFile) self(standalone bool) (id string, err error) {
 	}
 	file := filepath.Join(z.value("dataDir"), "myid")
 	b, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) && z.id != "" {
+		b, err = []byte(z.id), nil
+	}
 	switch id = strings.TrimSpace(string(b)); {
 	case errors.Is(err, fs.ErrNotExist) && standalone:
 		return "", nil
@@ -230,12 +239,17 @@ func zooKeys(path string) (map[string]string, error) {
 	return keys, nil
 }
 
-// zooLines reads a file of Java properties. Like ZooKeeper, it trims keys and values.
+// zooLines reads a file of Java properties.
 func zooLines(path string) (map[string]string, error) {
 	file, err := os.ReadFile(path)
 	if err != nil {
 		return nil, usageError{err}
 	}
+	return zooParse(path, file)
+}
+
+// zooParse parses Java properties. Like ZooKeeper, it trims keys and values.
+func zooParse(path string, file []byte) (map[string]string, error) {
 	lines, err := properties.Parse(file)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("%s: %w", path, err)}

@@ -1,0 +1,95 @@
+// Command release builds everything that a release of lockkeeper consists of, from the commit that
+// is checked out: see docs/releasing.md.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// allPlatforms are those that a release is for.
+var allPlatforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("release", flag.ExitOnError)
+	o := options{}
+	flags.StringVar(&o.root, "root", "../..", "the checkout of lockkeeper")
+	flags.StringVar(&o.out, "o", "../../dist", "write the files to this `directory`, which must be empty or not exist")
+	flags.StringVar(&o.pgo, "pgo", "auto", "go build's -pgo; a release is built with auto")
+	platforms := flags.String("platforms", strings.Join(allPlatforms, ","), "OS/ARCH, separated by commas")
+	check := flags.Bool("check", false, "build all a second time, with an empty cache, and compare the bytes")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	o.platforms = strings.Split(*platforms, ",")
+	files, err := o.build()
+	if err != nil {
+		return err
+	}
+	for _, name := range files {
+		fmt.Println(filepath.Join(o.out, name))
+	}
+	if !*check {
+		return nil
+	}
+	return o.again()
+}
+
+// again builds a second time, elsewhere and without Go's cache, and compares the files.
+func (o options) again() error {
+	dir, err := os.MkdirTemp("", "lockkeeper-again-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	second := o
+	second.out, second.cache = filepath.Join(dir, "dist"), filepath.Join(dir, "cache")
+	files, err := second.build()
+	if err != nil {
+		return err
+	}
+	if err := same(o.out, second.out, files); err != nil {
+		return err
+	}
+	fmt.Printf("built twice: all %d files have the same bytes\n", len(files))
+	return nil
+}
+
+// same compares files of two directories, and that a has no others.
+func same(a, b string, files []string) error {
+	there, err := os.ReadDir(a)
+	if err != nil {
+		return err
+	}
+	for _, f := range there {
+		if !slices.Contains(files, f.Name()) {
+			return fmt.Errorf("%s was built only once", f.Name())
+		}
+	}
+	for _, name := range files {
+		x, err := os.ReadFile(filepath.Join(a, name))
+		if err != nil {
+			return err
+		}
+		y, err := os.ReadFile(filepath.Join(b, name))
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(x, y) {
+			return fmt.Errorf("%s has other bytes when it is built a second time", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,446 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"debug/elf"
+	"debug/macho"
+	"debug/pe"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var platformsFlag = flag.String("release.platforms", strings.Join(allPlatforms, ","), "build for these OS/ARCH; this machine's must be among them")
+
+var host = runtime.GOOS + "/" + runtime.GOARCH
+
+// dist is the directory in which TestMain's builds are.
+var dist string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "lockkeeper-release-test-")
+	if err != nil {
+		panic(err)
+	}
+	dist = dir
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// built builds a release once. It is compiled without a profile, which takes a third of the time;
+// interop tests the program with it.
+var built = sync.OnceValues(func() ([]string, error) {
+	o := options{root: "../..", out: filepath.Join(dist, "dist"), platforms: strings.Split(*platformsFlag, ","), pgo: "off"}
+	return o.build()
+})
+
+// product returns the contents of the only file of the release whose name ends so.
+func product(t *testing.T, suffix string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(productPath(t, suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func productPath(t *testing.T, suffix string) string {
+	t.Helper()
+	files, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, name := range files {
+		if strings.HasSuffix(name, suffix) {
+			found = append(found, name)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%q end with %s, of %q", found, suffix, files)
+	}
+	return filepath.Join(dist, "dist", found[0])
+}
+
+// unpack returns the files of a tar. Names of directories end with a slash.
+func unpack(t *testing.T, data []byte) map[string]*entry {
+	t.Helper()
+	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if data, err = io.ReadAll(z); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := map[string]*entry{}
+	for r := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		e := &entry{h: h}
+		if e.data, err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+		all[h.Name] = e
+	}
+}
+
+type entry struct {
+	h    *tar.Header
+	data []byte
+}
+
+// lay writes the entries into a directory.
+func lay(t *testing.T, entries map[string]*entry, dir string) {
+	t.Helper()
+	for name, e := range entries {
+		to := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if e.h.Typeflag == tar.TypeDir {
+			if err = os.MkdirAll(to, 0o755); err == nil {
+				err = os.Chmod(to, e.h.FileInfo().Mode())
+			}
+		} else {
+			err = os.WriteFile(to, e.data, e.h.FileInfo().Mode())
+		}
+		if err == nil && os.Getuid() == 0 {
+			err = os.Chown(to, e.h.Uid, e.h.Gid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// archived returns the files of the archive for a platform, without the directory that has them all.
+func archived(t *testing.T, platform string) map[string][]byte {
+	t.Helper()
+	name := strings.ReplaceAll(platform, "/", "_")
+	files := map[string][]byte{}
+	add := func(name string, data []byte) {
+		top, rest, ok := strings.Cut(name, "/")
+		if !ok || !strings.HasPrefix(top, "lockkeeper_") {
+			t.Errorf("%s is not in a directory of its own", name)
+		}
+		files[rest] = data
+	}
+	if !strings.HasPrefix(platform, "windows/") {
+		for name, e := range unpack(t, product(t, name+".tar.gz")) {
+			add(name, e.data)
+		}
+		return files
+	}
+	data := product(t, name+".zip")
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(f.Name, data)
+	}
+	return files
+}
+
+// format returns for which platform a binary is, according to its header.
+func format(binary []byte) string {
+	r := bytes.NewReader(binary)
+	if f, err := elf.NewFile(r); err == nil {
+		return "linux/" + map[elf.Machine]string{elf.EM_X86_64: "amd64", elf.EM_AARCH64: "arm64"}[f.Machine]
+	}
+	if f, err := macho.NewFile(r); err == nil {
+		return "darwin/" + map[macho.Cpu]string{macho.CpuAmd64: "amd64", macho.CpuArm64: "arm64"}[f.Cpu]
+	}
+	if f, err := pe.NewFile(r); err == nil {
+		return "windows/" + map[uint16]string{pe.IMAGE_FILE_MACHINE_AMD64: "amd64", pe.IMAGE_FILE_MACHINE_ARM64: "arm64"}[f.Machine]
+	}
+	return "nothing known"
+}
+
+// TestArchives: each archive has a program for its platform, the documents, and the licence of every
+// module that is linked.
+func TestArchives(t *testing.T) {
+	for platform := range strings.SplitSeq(*platformsFlag, ",") {
+		files := archived(t, platform)
+		name := "lockkeeper"
+		if strings.HasPrefix(platform, "windows/") {
+			name += ".exe"
+		}
+		binary := files[name]
+		if got := format(binary); got != platform {
+			t.Errorf("%s: the program is for %s", platform, got)
+		}
+		if f, err := elf.NewFile(bytes.NewReader(binary)); err == nil {
+			if libraries, err := f.ImportedLibraries(); err != nil || len(libraries) > 0 {
+				t.Errorf("%s: the program needs %q, %v", platform, libraries, err)
+			}
+		}
+		info, err := buildinfo.Read(bytes.NewReader(binary))
+		if err != nil {
+			t.Fatal(platform, err)
+		}
+		if len(info.Deps) < 15 {
+			t.Errorf("%s: only %d modules are linked", platform, len(info.Deps))
+		}
+		for _, d := range info.Deps {
+			if !bytes.Contains(files["THIRD_PARTY_LICENSES"], []byte("\n"+d.Path+" "+d.Version+"\n\n--- ")) {
+				t.Errorf("%s: no licence of %s", platform, d.Path)
+			}
+		}
+		for _, want := range []string{"LICENSE", "README.md", "man/lockkeeper.1", "man/lockkeeper-serve.1",
+			"completions/lockkeeper.bash", "completions/_lockkeeper", "completions/lockkeeper.fish", "completions/lockkeeper.ps1"} {
+			if len(files[want]) < 500 {
+				t.Errorf("%s: %s has %d bytes", platform, want, len(files[want]))
+			}
+		}
+		here, err := filepath.Abs("../..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(binary, []byte(here)) || bytes.Contains(binary, []byte("lockkeeper-release-")) {
+			t.Errorf("%s: the program has paths of this machine", platform)
+		}
+	}
+}
+
+// TestSums: the checksums are those of all files.
+func TestSums(t *testing.T) {
+	lines := strings.Split(strings.TrimSpace(string(product(t, "SHA256SUMS"))), "\n")
+	files, _ := built()
+	if len(lines) != len(files)-1 {
+		t.Errorf("%d sums, %d files", len(lines), len(files))
+	}
+	for _, line := range lines {
+		sum, name, _ := strings.Cut(line, "  ")
+		if got := fmt.Sprintf("%x", sha256.Sum256(product(t, name))); got != sum && !strings.HasSuffix(name, "json") {
+			t.Errorf("%s has %s, not %s", name, got, sum)
+		}
+	}
+}
+
+// TestBOM: each file has a document that lists the modules, with licences.
+func TestBOM(t *testing.T) {
+	files, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, ".cdx.json") || name == "SHA256SUMS" {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dist, "dist", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(dist, "dist", name+".cdx.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bom
+		if err := json.Unmarshal(text, &b); err != nil {
+			t.Fatal(name, err)
+		}
+		documents++
+		if got, want := b.Metadata.Component.Hashes[0].Content, fmt.Sprintf("%x", sha256.Sum256(data)); got != want || b.Format != "CycloneDX" {
+			t.Errorf("%s: the document is about %s, not %s", name, got, want)
+		}
+		raft := func(c component) bool {
+			return c.Name == "github.com/hashicorp/raft" && len(c.Licences) == 1 && c.Licences[0].Licence.ID == "MPL-2.0" && strings.HasPrefix(c.Properties[0].Value, "h1:")
+		}
+		golang := func(c component) bool { return c.Name == "stdlib" && "go"+c.Version == runtime.Version() }
+		if !slices.ContainsFunc(b.Components, raft) || !slices.ContainsFunc(b.Components, golang) || len(b.Dependencies[0].On) != len(b.Components) {
+			t.Errorf("%s: %+v", name, b)
+		}
+	}
+	if want := strings.Count(*platformsFlag, ",") + 1 + 2*strings.Count(*platformsFlag, "linux") + 1; documents != want {
+		t.Errorf("%d documents, should be %d", documents, want)
+	}
+}
+
+// TestImageContents: the image is what an OCI layout must be: every blob has its digest, and is
+// reached from the index.
+func TestImageContents(t *testing.T) {
+	files := unpack(t, product(t, "_oci.tar"))
+	used := map[string]bool{"oci-layout": true, "index.json": true}
+	blob := func(d descriptor) []byte {
+		name := "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:")
+		used[name] = true
+		if files[name] == nil {
+			t.Fatalf("there is no %s", name)
+		}
+		data := files[name].data
+		if fmt.Sprintf("sha256:%x", sha256.Sum256(data)) != d.Digest || len(data) != d.Size {
+			t.Errorf("%s has another digest or size", name)
+		}
+		return data
+	}
+	decode := func(data []byte, into any) {
+		if err := json.Unmarshal(data, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var top, all ociIndex
+	decode(files["index.json"].data, &top)
+	decode(blob(top.Manifests[0]), &all)
+	for _, m := range all.Manifests {
+		var manifest ociManifest
+		var config ociImage
+		decode(blob(m), &manifest)
+		decode(blob(manifest.Config), &config)
+		layer := blob(manifest.Layers[0])
+		platform := m.Platform.OS + "/" + m.Platform.Architecture
+		entries := unpack(t, layer)
+		if got := format(entries["bin/lockkeeper"].data); got != platform || config.ociPlatform != *m.Platform {
+			t.Errorf("%s: the program is for %s, the image for %v", platform, got, config.ociPlatform)
+		}
+		z, err := gzip.NewReader(bytes.NewReader(layer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := sha256.New()
+		if _, err := io.Copy(h, z); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("sha256:%x", h.Sum(nil)); len(config.RootFS.Diffs) != 1 || config.RootFS.Diffs[0] != want {
+			t.Errorf("%s: the layer is %s, not %q", platform, want, config.RootFS.Diffs)
+		}
+		_, exposed := config.Config.ExposedPorts["2181/tcp"]
+		if data := entries["data/"]; data.h.Uid != nobody || data.h.Gid != nobody || data.h.Mode != 0o700 || config.Config.User != "65534:65534" || !exposed {
+			t.Errorf("%s: %+v, %+v", platform, data.h, config.Config)
+		}
+	}
+	if want := strings.Count(*platformsFlag, "linux"); len(all.Manifests) != want {
+		t.Errorf("%d images, not %d", len(all.Manifests), want)
+	}
+	for name := range files {
+		if !used[name] {
+			t.Errorf("nothing refers to %s", name)
+		}
+	}
+}
+
+// TestReproducible: a second build, elsewhere and with an empty cache, gives the same bytes. This
+// test does it for one platform; 'make release' for all.
+func TestReproducible(t *testing.T) {
+	files, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := options{root: "../..", out: t.TempDir(), platforms: []string{host}, pgo: "off", cache: filepath.Join(t.TempDir(), "cache")}
+	again, err := second.build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, name := range again {
+		if name == "SHA256SUMS" || strings.Contains(name, "_oci.tar") || !slices.Contains(files, name) {
+			continue // of one platform only
+		}
+		a, err := os.ReadFile(filepath.Join(dist, "dist", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(filepath.Join(second.out, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if compared++; !bytes.Equal(a, b) {
+			t.Errorf("%s differs", name)
+		}
+	}
+	if want := 6; compared != want && runtime.GOOS == "linux" { // archive, deb, rpm, and their documents
+		t.Errorf("compared %d files, should be %d: %q, %q", compared, want, files, again)
+	}
+}
+
+// TestSame: the comparison of 'make release' finds a difference and a missing file.
+func TestSame(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	put := func(dir, name, text string) {
+		if err := os.WriteFile(path.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(a, "x", "1")
+	put(b, "x", "1")
+	if err := same(a, b, []string{"x"}); err != nil {
+		t.Error(err)
+	}
+	put(b, "x", "2")
+	if err := same(a, b, []string{"x"}); err == nil {
+		t.Error("a difference is not found")
+	}
+	put(b, "x", "1")
+	put(a, "y", "1")
+	if err := same(a, b, []string{"x"}); err == nil {
+		t.Error("a file that is made once is not found")
+	}
+}
+
+// TestVersionOf: a tag must be the one that the source names.
+func TestVersionOf(t *testing.T) {
+	const commit = "0123456789abcdef"
+	for _, x := range []struct {
+		source string
+		tags   []string
+		want   string // "" for an error
+	}{
+		{`const Version = "0.2.0"`, nil, "0.2.0-dev.0123456789ab"},
+		{`const Version = "0.2.0"`, []string{"v0.2.0"}, "0.2.0"},
+		{`const Version = "0.2.0"`, []string{"v0.3.0"}, ""},
+		{`var Version = "0.2.0"`, nil, ""},
+	} {
+		got, err := versionOf([]byte("package lockkeeper\n\n"+x.source+"\n"), x.tags, commit)
+		if got != x.want || (err != nil) != (x.want == "") {
+			t.Errorf("%+v: %q, %v", x, got, err)
+		}
+	}
+}
+
+// TestSPDX: licences are told apart, and an unknown one is not taken for another.
+func TestSPDX(t *testing.T) {
+	const bsd = "Redistribution and use in source and binary forms, with or\nwithout modification"
+	for text, want := range map[string]string{
+		"Apache License\n Version 2.0, January 2004":        "Apache-2.0",
+		"Permission is hereby granted, free of\ncharge, to": "MIT",
+		bsd:                                 "BSD-2-Clause",
+		bsd + " Neither the name of Google": "BSD-3-Clause",
+		"All rights reserved.":              "",
+	} {
+		if got := spdx(text); got != want {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
