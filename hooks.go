@@ -35,7 +35,7 @@ func (p proposed) Done(*fsm.View, *fsm.Result) { p <- nil }
 func (p proposed) Lost()                       { p <- errors.New("lockkeeper: the outcome of a command is unknown") }
 
 func (h hooked) Watches(v *fsm.View, f func(session int64, path string)) {
-	h.s.clients.Watches(v, func(session int64, path string) bool {
+	h.s.clients.EachWatch(v, func(session int64, path string) bool {
 		f(session, path)
 		return true
 	})

@@ -33,7 +33,7 @@ const house = `
 	jute internal/core/timing
 	proto
 	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit
-	fsm
+	fsm internal/core/report
 	internal/core/storage
 	server cluster
 	internal/core/testhooks
@@ -86,7 +86,10 @@ var whyNot = map[string]string{
 // lockkeeper only registers itself there.
 var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 
-const throughRoot = "it serves any embedded server through the public API, which shows what operators need"
+// reported are the packages that may import internal/core/report, apart from tests.
+var reported = []string{"lockkeeper", "server", "admin"}
+
+const throughRoot = "it serves any embedded server through the public API and internal/core/report, which show what operators need"
 
 const anyServer = "it works with any ZooKeeper server, so it must not depend on this one"
 
@@ -196,6 +199,8 @@ func TestImports(t *testing.T) {
 				if !slices.Contains(hooked, from) {
 					bad("it is for tests; users have lockkeepertest")
 				}
+			case to == "internal/core/report" && !slices.Contains(reported, from):
+				bad("it is how admin sees a server; others have the public API")
 			case strings.HasPrefix(p, "github.com/prometheus/") && from != "admin":
 				bad("metrics belong to admin; a program that embeds a server must not need them")
 			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":

@@ -43,6 +43,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
@@ -178,9 +179,9 @@ func (s *Server) closeListeners() {
 // proposer makes a cluster.Member usable as a server.Proposer.
 type proposer struct{ *cluster.Member }
 
-func (p proposer) Quorum() (server.Quorum, bool) {
+func (p proposer) Quorum() (report.Quorum, bool) {
 	q, ok := p.Member.Quorum()
-	return server.Quorum(q), ok
+	return report.Quorum(q), ok
 }
 
 func (s *Server) standalone() bool { return s.peerAddr == "" }

@@ -83,8 +83,8 @@ var putBacks = []putBack{
 	{"there is no limit on the answer to a four-letter word", []edit{
 		{"internal/core/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
 		{"internal/core/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
-		{"internal/core/server/flw.go", "return room >= 0", "return true"},
-		{"internal/core/server/flw.go", "b.full = room < 0; b.full", "room == 0 && b.full"},
+		{"internal/core/server/report.go", "return room >= 0", "return true"},
+		{"internal/core/server/report.go", "if room < 0 {\n\t\treturn nil, report.ErrTooLong\n\t}\n\treturn all, nil", "return all, nil"},
 	}, []finding{{".", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
 		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},

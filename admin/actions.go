@@ -20,9 +20,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// This file has what Options.Write permits, except for snapshots (snapshot.go). Each action is a
-// POST with a JSON object as its body, and is answered with status 204, or with the reason why
-// not: {"error": "…"}.
+// This file has what Options.EndSessions and BreakLocks permit. Each action is a POST with
+// a JSON object as its body, and is answered with status 204, or with the reason why not:
+// {"error": "…"}.
 
 // Limits of an action.
 const (
@@ -32,10 +32,10 @@ const (
 )
 
 // actions adds the actions to the mux.
-func (a *admin) actions(mux *http.ServeMux) {
-	mux.HandleFunc("POST /console/sessions/{id}/end", a.serveEndSession)
-	mux.HandleFunc("POST /console/locks/break", a.serveBreak)
-	mux.HandleFunc("GET /snapshot", a.serveSnapshot)
+func (h *Handler) actions() {
+	h.mux.HandleFunc("POST /console/sessions/{id}/end", h.serveEndSession)
+	h.mux.HandleFunc("POST /console/locks/break", h.serveBreak)
+	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
 }
 
 // refusal is an error with an HTTP status.
@@ -50,10 +50,16 @@ func refuse(status int, text string, args ...any) error {
 	return &refusal{status, fmt.Sprintf(text, args...)}
 }
 
-// mayAct decides whether a request may do what Options.Write permits.
-func (a *admin) mayAct(r *http.Request) error {
-	if !a.write {
-		return refuse(http.StatusForbidden, "not permitted: the server was started without --admin-write")
+// grant is an option, with its name in the flag --admin-write.
+type grant struct {
+	given bool
+	name  string
+}
+
+// mayAct decides whether a request may do what an option permits.
+func mayAct(r *http.Request, g grant) error {
+	if !g.given {
+		return refuse(http.StatusForbidden, "not permitted: the server was started without --admin-write=%s", g.name)
 	}
 	if fromOtherSite(r) {
 		return refuse(http.StatusForbidden, "a browser sent this request for another site")
@@ -63,8 +69,8 @@ func (a *admin) mayAct(r *http.Request) error {
 
 // read decides whether a request may act, and reads its body into q. It requires a content
 // type that a form on another site's page cannot send.
-func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
-	if err := a.mayAct(r); err != nil {
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, q any) error {
+	if err := mayAct(r, g); err != nil {
 		return err
 	}
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
@@ -87,7 +93,7 @@ func (a *admin) read(w http.ResponseWriter, r *http.Request, q any) error {
 	if err := d.Decode(&struct{}{}); err != io.EOF {
 		return refuse(http.StatusBadRequest, "there is more in the body than one JSON object")
 	}
-	if st := a.server.Status(); !st.Serving {
+	if st := h.server.Status(); !st.Serving {
 		return refuse(http.StatusServiceUnavailable, "nothing was done: this server does not serve clients that write at the moment")
 	}
 	return nil
@@ -109,8 +115,8 @@ func respond(w http.ResponseWriter, err error) {
 }
 
 // serveEndSession ends the session whose id is in the path, in hexadecimal (0x…) or decimal.
-func (a *admin) serveEndSession(w http.ResponseWriter, r *http.Request) {
-	if err := a.read(w, r, &struct{}{}); err != nil {
+func (h *Handler) serveEndSession(w http.ResponseWriter, r *http.Request) {
+	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, &struct{}{}); err != nil {
 		respond(w, err)
 		return
 	}
@@ -121,16 +127,16 @@ func (a *admin) serveEndSession(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 	defer cancel()
-	if err = a.endSession(ctx, id); err == nil {
-		a.log.Warn("an operator has ended a session", "session", locks.ID(id), "operator", r.RemoteAddr)
+	if err = h.endSession(ctx, id); err == nil {
+		h.log.Warn("an operator has ended a session", "session", locks.ID(id), "operator", r.RemoteAddr)
 	} else {
-		a.log.Warn("an operator could not end a session", "session", locks.ID(id), "operator", r.RemoteAddr, "error", err)
+		h.log.Warn("an operator could not end a session", "session", locks.ID(id), "operator", r.RemoteAddr, "error", err)
 	}
 	respond(w, err)
 }
 
-func (a *admin) endSession(ctx context.Context, id int64) error {
-	err := a.server.EndSession(ctx, id)
+func (h *Handler) endSession(ctx context.Context, id int64) error {
+	err := h.server.EndSession(ctx, id)
 	switch {
 	case err == nil:
 		return nil
@@ -141,12 +147,12 @@ func (a *admin) endSession(ctx context.Context, id int64) error {
 }
 
 // serveBreak deletes the znode of a holder or of one who waits, if it has this token.
-func (a *admin) serveBreak(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) serveBreak(w http.ResponseWriter, r *http.Request) {
 	var q struct {
 		Path  string `json:"path"`
 		Token string `json:"token"`
 	}
-	if err := a.read(w, r, &q); err != nil {
+	if err := h.read(w, r, grant{h.grants.BreakLocks, "locks"}, &q); err != nil {
 		respond(w, err)
 		return
 	}
@@ -161,10 +167,10 @@ func (a *admin) serveBreak(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 	defer cancel()
-	if err = a.breakLock(ctx, q.Path, token); err == nil {
-		a.log.Warn("an operator has broken a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr)
+	if err = h.breakLock(ctx, q.Path, token); err == nil {
+		h.log.Warn("an operator has broken a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr)
 	} else {
-		a.log.Warn("an operator could not break a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr, "error", err)
+		h.log.Warn("an operator could not break a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr, "error", err)
 	}
 	respond(w, err)
 }
@@ -176,8 +182,8 @@ func (a *admin) serveBreak(w http.ResponseWriter, r *http.Request) {
 // state, and then deletes the znode on the condition of its version. Libraries do not use a
 // name for a second znode; without protection they could, but only in a directory that was
 // deleted and created again, which would have to happen between these two requests.
-func (a *admin) breakLock(ctx context.Context, at string, token int64) error {
-	c, err := connect(a.server, actionTimeout, false)
+func (h *Handler) breakLock(ctx context.Context, at string, token int64) error {
+	c, err := connect(h.server, actionTimeout)
 	if err != nil {
 		return undone(ctx, err)
 	}

@@ -68,7 +68,7 @@ func expect(t testing.TB, status int, says string) func(int, string) {
 func TestEndSession(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
 	var log bytes.Buffer
-	h := admin.New(s, admin.Options{Write: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	a, b, other := rawtest.Connect(t, inMemory(s)), rawtest.Connect(t, inMemory(s)), rawtest.Connect(t, inMemory(s))
 	must(other.Create("/l", nil, 0))(t)
 	held, next := enqueue(t, a, "/l"), enqueue(t, b, "/l")
@@ -99,7 +99,7 @@ func TestEndSession(t *testing.T) {
 func TestBreak(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
 	var log bytes.Buffer
-	h := admin.New(s, admin.Options{Write: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	a, b := rawtest.Connect(t, inMemory(s)), rawtest.Connect(t, inMemory(s))
 	token := func(path string) int64 { return must(a.Exists(path, false))(t).Czxid }
 	must(a.Create("/l", nil, 0))(t)
@@ -167,7 +167,7 @@ func TestBreak(t *testing.T) {
 // TestBreakAuth: with --enforce-auth the console, which cannot authenticate, is refused.
 func TestBreakAuth(t *testing.T) {
 	s := open(t, lockkeeper.Config{EnforceAuth: []string{"digest"}})
-	h := admin.New(s, admin.Options{Write: true})
+	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true})
 	expect(t, 403, "--enforce-auth")(post(t, h, breakPath, breakBody("/l/lock-0000000001", 1)))
 }
 
@@ -175,7 +175,7 @@ func TestBreakAuth(t *testing.T) {
 // session if the request is refused.
 func TestActionsRefused(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
-	readOnly, handler := admin.New(s, admin.Options{}), admin.New(s, admin.Options{Write: true})
+	readOnly, handler := admin.New(s, admin.Options{}), admin.New(s, admin.Options{EndSessions: true, BreakLocks: true})
 	at := func(h http.Handler, addr string) http.Handler {
 		local := must(net.ResolveTCPAddr("tcp", addr))(t)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -249,7 +249,7 @@ func TestActionsWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 30 * time.Second })
 		_, follower := m.roles(t)
-		h := admin.New(follower, admin.Options{Write: true})
+		h := admin.New(follower, admin.Options{EndSessions: true, BreakLocks: true})
 		c, ended := rawtest.ConnectFor(t, inMemory(follower), time.Minute), rawtest.ConnectFor(t, inMemory(follower), time.Minute)
 		must(c.Create("/l", nil, 0))(t)
 		held := enqueue(t, c, "/l")
@@ -297,7 +297,7 @@ func TestBreakRace(t *testing.T) {
 	var meanwhile func(net.Conn)
 	testhooks.In(&cfg).Tap = func(nc net.Conn) net.Conn { return &beforeDelete{nc, func(nc net.Conn) { meanwhile(nc) }} }
 	s := open(t, cfg)
-	h := admin.New(s, admin.Options{Write: true})
+	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true})
 	c := rawtest.Connect(t, inMemory(s))
 	must(c.Create("/l", nil, 0))(t)
 	var other *rawclient.Client

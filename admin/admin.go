@@ -1,7 +1,7 @@
 // Package admin serves an HTTP port for operators beside the client port: a console for
 // browsers, the commands of ZooKeeper's AdminServer, metrics for Prometheus, and probes for
-// Kubernetes. It uses only the public API of package lockkeeper, so a program that embeds a
-// server can mount the handler wherever it likes.
+// Kubernetes. A program that embeds a server mounts a [Handler] wherever it likes, behind
+// [Guard] or its own authentication, or adds a [Collector] to the metrics that it has.
 //
 // This package promises compatibility, as package lockkeeper explains.
 package admin
@@ -18,25 +18,50 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
-// Options are the options of [New].
+// Options are the options of [New]. The zero value lets nobody change anything.
+//
+// EndSessions, BreakLocks and Snapshots are granted to everybody who may send requests to the
+// handler. Each is independent of the others.
 type Options struct {
+	// EndSessions permits ending any session of the cluster, as Server.EndSession does. That
+	// takes away all locks of the session, and needs no permission in any ACL.
+	EndSessions bool
+	// BreakLocks permits deleting the znode of a client that holds a lock or waits for one,
+	// if the ACL of its parent lets everybody delete. The client is not told.
+	BreakLocks bool
+	// Snapshots permits getting the state of the server, as Server.WriteSnapshot writes it: with
+	// all data, whatever the ACLs say, and the passwords of sessions.
+	Snapshots bool
 	// ZooCfg is the text of the configuration file that the server was started with,
 	// for the command initial_configuration. Values that are secret are masked.
 	ZooCfg string
-	// Write permits the two actions of the console that take locks away: ending any session
-	// of the cluster, which needs no permission in any ACL, and breaking a lock, which
-	// deletes the znode of a holder or of one who waits, if the ACL of its parent lets
-	// everybody delete. It also permits to get a snapshot, which has all data whatever the
-	// ACLs say, and the passwords of sessions (Server.WriteSnapshot). Whoever may send
-	// requests to the handler may do this.
-	Write bool
-	// Log receives a warning each time, with the address that asked for it.
-	// If it is nil, nothing is logged.
+	// Log receives a warning each time that one of the grants is used, with the address that
+	// asked for it. If it is nil, nothing is logged.
 	Log *slog.Logger
+}
+
+// Handler answers the requests of operators about a server. It is safe for concurrent use.
+//
+// It has goroutines of its own only while a browser shows the console, and for ten minutes after
+// a request for /metrics. Close ends them. The end of the server ends those for /metrics, too.
+type Handler struct {
+	server  *lockkeeper.Server
+	report  report.Server
+	metrics *Collector
+	stream  *stream
+	grants  Options
+	zooCfg  string
+	log     *slog.Logger
+	mux     *http.ServeMux
+	closed  atomic.Bool
+
+	snapshots sync.Mutex // held while a snapshot is sent
 }
 
 // New returns a handler for a server:
@@ -44,50 +69,68 @@ type Options struct {
 //	/                 the console, a page that shows locks, sessions, znodes and members
 //	/commands         the names of ZooKeeper's commands, as links
 //	/commands/NAME    the answer to one of them, in ZooKeeper's JSON
-//	/metrics          metrics in the text format of Prometheus
+//	/metrics          the metrics of a [Collector], of Go and of the process, in the text format of Prometheus
 //	/healthz          200 unless the server has failed or was closed
 //	/readyz           200 while the server serves clients that read and write
-//	/snapshot         the state of the server, for lockkeeper.Restore, if Options.Write permits
+//	/snapshot         the state of the server, for lockkeeper.Restore, if Options.Snapshots permits
 //
-// The handler is safe for concurrent use, and answers even after the server was closed. It
-// lets everybody in; [Guard] does not. Some commands reset statistics, as ZooKeeper's do.
-// Nothing changes data or ends a session, unless Options.Write permits it.
-func New(s *lockkeeper.Server, o Options) http.Handler {
-	a := &admin{server: s, words: newWords(s), zooCfg: masked(o.ZooCfg), write: o.Write, log: o.Log}
-	a.locks = newLockMeter(s, a.words)
-	if a.log == nil {
-		a.log = slog.New(slog.DiscardHandler)
+// It lets everybody in; [Guard] does not. It shows the addresses of clients, the ids of sessions,
+// and the paths of watched and of ephemeral znodes. Of znodes it shows otherwise only what their
+// ACLs let a client on this machine read that has not authenticated. Some commands reset
+// statistics, as ZooKeeper's do. Nothing changes data or ends a session, unless an option permits
+// it. The handler answers even after the server was closed.
+//
+// To mount it below a path, wrap it, with its Guard, in [http.StripPrefix]; only the links on the
+// page /commands lead to the root of the host.
+func New(s *lockkeeper.Server, o Options) *Handler {
+	h := &Handler{server: s, report: report.Of(s), metrics: NewCollector(s), grants: o, zooCfg: masked(o.ZooCfg), log: o.Log, mux: http.NewServeMux()}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
 	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /commands", a.index)
-	mux.HandleFunc("GET /commands/{$}", a.index)
-	mux.HandleFunc("GET /commands/{name...}", a.command)
-	mux.Handle("GET /metrics", a.metrics())
-	mux.HandleFunc("GET /healthz", a.healthz)
-	mux.HandleFunc("GET /readyz", a.readyz)
-	a.console(mux)
-	a.actions(mux)
-	return mux
+	h.mux.HandleFunc("GET /commands", h.index)
+	h.mux.HandleFunc("GET /commands/{$}", h.index)
+	h.mux.HandleFunc("GET /commands/{name...}", h.command)
+	h.mux.Handle("GET /metrics", h.metrics.handler())
+	h.mux.HandleFunc("GET /healthz", h.healthz)
+	h.mux.HandleFunc("GET /readyz", h.readyz)
+	h.console()
+	h.actions()
+	return h
 }
 
-// admin is the state of a handler.
-type admin struct {
-	server *lockkeeper.Server
-	words  *words
-	locks  *lockMeter
-	zooCfg string
-	write  bool
-	log    *slog.Logger
+// ServeHTTP answers a request. After Close the status is 503.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h.closed.Load() {
+		http.Error(w, "the handler was closed", http.StatusServiceUnavailable)
+		return
+	}
+	h.mux.ServeHTTP(w, r)
+}
 
-	snapshots sync.Mutex // held while a snapshot is sent
+// Close ends the goroutines of the handler, and the streams of events of the browsers that show
+// the console. It does not wait for other requests in progress, nor close the server. It always
+// returns nil, and may be called more than once.
+func (h *Handler) Close() error {
+	h.closed.Store(true)
+	h.stream.close()
+	return h.metrics.Close()
+}
+
+// fault returns why the server does not serve clients for good: the error with which it has
+// failed, or lockkeeper.ErrClosed; nil if it may serve.
+func (h *Handler) fault() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := h.server.Wait(now); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // healthz answers Kubernetes' liveness probe. A server without a majority is alive:
 // restarting it would not help, and could hurt the others.
-func (a *admin) healthz(w http.ResponseWriter, _ *http.Request) {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := a.server.Wait(now); err != nil && !errors.Is(err, context.Canceled) {
+func (h *Handler) healthz(w http.ResponseWriter, _ *http.Request) {
+	if err := h.fault(); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
@@ -95,8 +138,8 @@ func (a *admin) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz answers Kubernetes' readiness probe.
-func (a *admin) readyz(w http.ResponseWriter, _ *http.Request) {
-	switch st := a.server.Status(); {
+func (h *Handler) readyz(w http.ResponseWriter, _ *http.Request) {
+	switch st := h.server.Status(); {
 	case st.Serving:
 		fmt.Fprintln(w, "ok")
 	case st.ReadOnly:

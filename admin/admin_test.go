@@ -9,12 +9,15 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
@@ -175,7 +178,7 @@ func TestCommands(t *testing.T) {
 	command(t, h, "crst")
 	has(command(t, h, "cons")["connections"].([]any)[0].(map[string]any), map[string]any{"packets_received": 0, "last_operation": "NA", "last_cxid": -1})
 	command(t, h, "srst")
-	has(command(t, h, "mntr"), map[string]any{"packets_received": 1, "packets_sent": 0}) // the word mntr itself
+	has(command(t, h, "mntr"), map[string]any{"packets_received": 0, "packets_sent": 0})
 	for _, name := range []string{"nosuch", "snapshot", "restore", "last_snapshot", "observers", "system_properties", "conf/x"} {
 		has(command(t, h, name), map[string]any{"command": name, "error": "Unknown command: " + name})
 	}
@@ -372,16 +375,82 @@ func TestForbiddenWords(t *testing.T) {
 	}
 }
 
-// TestNoRoomForWords checks that a server at its limit of connections is not asked forever.
-func TestNoRoomForWords(t *testing.T) {
-	s := open(t, lockkeeper.Config{MaxConnections: 1})
-	c := rawtest.Connect(t, inMemory(s))
+// TestNoRoom checks that operators see a server that is at its limits, and that what they see
+// does not count them.
+func TestNoRoom(t *testing.T) {
+	s := open(t, lockkeeper.Config{MaxConnections: 1, MaxSessions: 1})
+	rawtest.Connect(t, inMemory(s))
 	h := admin.New(s, admin.Options{})
-	if got := fmt.Sprint(command(t, h, "conf")["error"]); !strings.Contains(got, "does not answer the four-letter word conf") {
-		t.Errorf("%v", got)
+	defer h.Close()
+	before := s.Status()
+	for _, c := range []string{"conf", "cons", "dump", "mntr", "srvr", "stat", "wchs", "wchc", "wchp"} {
+		if got := command(t, h, c); got["error"] != nil {
+			t.Errorf("%s: %v", c, got)
+		}
 	}
-	c.Close()
-	testkit.Eventually(t, "room", func() bool { return command(t, h, "conf")["error"] == nil })
+	if complete, _ := value(scrape(t, h), "lockkeeper_lock_metrics_complete"); complete != 1 {
+		t.Error("locks are not measured")
+	}
+	browse(t, h).until("the client's session", func(s *consoleState) bool { return len(s.Sessions) == 1 })
+	ask(h, "/console/znode?path=/")
+	after := s.Status()
+	if after.Requests != before.Requests || after.Connections != 1 || after.Sessions != 1 || after.Watches != 0 {
+		t.Errorf("%+v", after)
+	}
+}
+
+// TestClose checks that a handler leaves nothing behind although its server goes on, and that its
+// streams end.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := must(lockkeeper.Open(lockkeeper.Config{}))(t)
+		await(t, s)
+		h := admin.New(s, admin.Options{})
+		unused := admin.New(s, admin.Options{})
+		check(t, unused.Close())
+		before := runtime.NumGoroutine()
+		scrape(t, h)
+		c := admin.NewCollector(s)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(c)
+		must(registry.Gather())(t)
+		b := browse(t, h)
+		b.next()
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n < before+4 { // two meters, the stream, and the browser
+			t.Errorf("%d goroutines, %d at first", n, before)
+		}
+		for range 2 {
+			check(t, h.Close())
+			check(t, c.Close())
+		}
+		for {
+			if _, err := b.body.ReadString('\n'); err != nil {
+				break // the stream has ended
+			}
+		}
+		b.stop()
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n > before {
+			buf := make([]byte, 1<<16)
+			t.Errorf("%d goroutines, %d at first:\n%s", n, before, buf[:runtime.Stack(buf, true)])
+		}
+		for _, path := range []string{"/metrics", "/console/events", "/healthz", "/"} {
+			if status, _ := ask(h, path); status != http.StatusServiceUnavailable {
+				t.Errorf("%s of a closed handler: %d", path, status)
+			}
+		}
+		for _, f := range must(registry.Gather())(t) { // without the gauges of locks
+			if f.GetName() == "lockkeeper_locks_held" {
+				t.Error("a closed collector measures locks")
+			}
+		}
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n > before {
+			t.Errorf("%d goroutines, %d at first", n, before)
+		}
+		check(t, s.Close())
+	})
 }
 
 // TestGuard checks who is let in.

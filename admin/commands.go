@@ -1,8 +1,7 @@
 package admin
 
 import (
-	"context"
-	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -22,7 +22,7 @@ type command struct {
 	names []string // the first is the one in answers
 	// always says that the command is answered even while the server serves no clients.
 	always bool
-	run    func(ctx context.Context, a *admin, q url.Values) (object, error)
+	run    func(h *Handler, q url.Values) (object, error)
 }
 
 // commands are all commands, by their first names. ZooKeeper's commands that are missing
@@ -34,7 +34,7 @@ type command struct {
 //	system_properties                   Java's
 var commands = []command{
 	{[]string{"configuration", "conf", "config"}, false, configuration},
-	{[]string{"connection_stat_reset", "crst"}, false, resets("crst")},
+	{[]string{"connection_stat_reset", "crst"}, false, reset(report.Server.ResetConnections)},
 	{[]string{"connections", "cons"}, false, connections},
 	{[]string{"dirs"}, false, dirs},
 	{[]string{"dump"}, false, dump},
@@ -45,10 +45,10 @@ var commands = []command{
 	{[]string{"is_read_only", "isro"}, false, isReadOnly},
 	{[]string{"leader", "lead"}, false, leader},
 	{[]string{"monitor", "mntr"}, false, monitor},
-	{[]string{"ruok"}, false, func(context.Context, *admin, url.Values) (object, error) { return nil, nil }},
+	{[]string{"ruok"}, false, func(*Handler, url.Values) (object, error) { return nil, nil }},
 	{[]string{"server_stats", "srvr"}, false, serverStats},
 	{[]string{"set_trace_mask", "stmk"}, true, setTraceMask},
-	{[]string{"stat_reset", "srst"}, false, resets("srst")},
+	{[]string{"stat_reset", "srst"}, false, reset(report.Server.ResetCounts)},
 	{[]string{"stats", "stat"}, false, stats},
 	{[]string{"voting_view"}, false, votingView},
 	{[]string{"watch_summary", "wchs"}, false, watchSummary},
@@ -58,7 +58,7 @@ var commands = []command{
 }
 
 // index lists the commands as ZooKeeper does.
-func (a *admin) index(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	for _, c := range commands {
 		fmt.Fprintf(w, "<a href=\"/commands/%s\">%[1]s</a>\n<br/>\n", c.names[0])
@@ -67,7 +67,7 @@ func (a *admin) index(w http.ResponseWriter, _ *http.Request) {
 
 // command answers a command. The status is 200 even if the answer reports an error, as in
 // ZooKeeper.
-func (a *admin) command(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	answer, err := object(nil), error(nil)
 	i := slices.IndexFunc(commands, func(c command) bool { return slices.Contains(c.names, name) })
@@ -77,10 +77,10 @@ func (a *admin) command(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("Unknown command: %s", name)
 	default:
 		c := commands[i]
-		if name = c.names[0]; !c.always && !a.running() {
+		if name = c.names[0]; !c.always && !h.running() {
 			err = errNotServing
 		} else {
-			answer, err = c.run(r.Context(), a, r.URL.Query())
+			answer, err = c.run(h, r.URL.Query())
 		}
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -106,179 +106,126 @@ type reported string
 
 func (r reported) Error() string { return string(r) }
 
+// errNotServing is the error that ZooKeeper's commands report while the server does not
+// serve clients.
+var errNotServing = errors.New("This ZooKeeper instance is not currently serving requests") //lint:ignore ST1005 ZooKeeper's words
+
 // running reports whether the server serves clients, even if only to read.
-func (a *admin) running() bool {
-	st := a.server.Status()
+func (h *Handler) running() bool {
+	st := h.server.Status()
 	return st.Serving || st.ReadOnly
 }
 
-// resets returns a command that only sends a word.
-func resets(word string) func(ctx context.Context, a *admin, q url.Values) (object, error) {
-	return func(ctx context.Context, a *admin, _ url.Values) (object, error) {
-		_, err := a.words.ask(ctx, word)
-		return nil, err
+// reset returns a command that only resets something.
+func reset(do func(report.Server)) func(h *Handler, q url.Values) (object, error) {
+	return func(h *Handler, _ url.Values) (object, error) {
+		do(h.report)
+		return nil, nil
 	}
 }
 
-// confNames maps the keys of the word conf to those of the command.
-var confNames = map[string]string{
-	"clientPort": "client_port", "dataDir": "data_dir", "dataLogDir": "data_log_dir", "tickTime": "tick_time",
-	"maxClientCnxns": "max_client_cnxns", "minSessionTimeout": "min_session_timeout", "maxSessionTimeout": "max_session_timeout",
-	"serverId": "server_id", "clientPortListenBacklog": "client_port_listen_backlog",
+func configuration(h *Handler, _ url.Values) (object, error) {
+	c := h.report.Config()
+	return object{
+		{"client_port", c.ClientPort}, {"data_dir", c.DataDir}, {"data_log_dir", c.DataDir}, {"tick_time", c.Tick.Milliseconds()},
+		{"max_client_cnxns", c.MaxConnsPerAddr}, {"min_session_timeout", c.MinSessionTimeout.Milliseconds()}, {"max_session_timeout", c.MaxSessionTimeout.Milliseconds()},
+		{"client_port_listen_backlog", -1}, {"server_id", c.ID},
+	}, nil
 }
 
-func configuration(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
-	text, err := a.words.ask(ctx, "conf")
-	for _, p := range pairs(text, "=") {
-		if name := confNames[p.key]; name != "" {
-			value := number(p.value)
-			if strings.HasPrefix(p.key, "data") {
-				value = p.value // a path, even if it looks like a number
-			}
-			o.add(name, value)
+// clientConnections returns all connections. If brief is true, it leaves out what the command
+// stats does not show.
+func (h *Handler) clientConnections(brief bool) (all list) {
+	for _, c := range h.report.Connections() {
+		o := object{
+			{"remote_socket_address", c.Addr}, {"interest_ops", 1}, {"outstanding_requests", c.Queued}, {"packets_received", c.Received}, {"packets_sent", c.Sent},
 		}
-	}
-	return o, err
-}
-
-// connection is a line of the word cons:
-//
-//	/ADDRESS[INTEREST](KEY=VALUE,…)
-var connection = regexp.MustCompile(`^ /(.*)\[(\d+)\]\((.*)\)$`)
-
-// connectionFields are the members of a connection with the keys of the word cons. Only the
-// first five are in the answer to the command stats. A connection without a session has no
-// others.
-var connectionFields = []struct {
-	name, key string
-	missing   any
-}{
-	{"remote_socket_address", "address", nil},
-	{"interest_ops", "interest", nil},
-	{"outstanding_requests", "queued", nil},
-	{"packets_received", "recved", nil},
-	{"packets_sent", "sent", nil},
-	{"session_id", "sid", 0},
-	{"last_operation", "lop", "NA"},
-	{"established", "est", nil},
-	{"session_timeout", "to", 0},
-	{"last_cxid", "lcxid", -1},
-	{"last_zxid", "lzxid", -1},
-	{"last_response_time", "lresp", 0},
-	{"last_latency", "llat", 0},
-	{"min_latency", "minlat", 0},
-	{"avg_latency", "avglat", 0},
-	{"max_latency", "maxlat", 0},
-}
-
-// clientConnections returns all connections except the one that asks, with the first n of
-// their fields.
-func (a *admin) clientConnections(ctx context.Context, n int) (all list, err error) {
-	text, err := a.words.ask(ctx, "cons")
-	for _, line := range lines(text) {
-		m := connection.FindStringSubmatch(line)
-		if m == nil || m[2] == "0" {
-			continue
-		}
-		values := map[string]string{"address": m[1], "interest": m[2]}
-		for p := range strings.SplitSeq(m[3], ",") {
-			key, value, _ := strings.Cut(p, "=")
-			values[key] = value
-		}
-		o := object{}
-		for _, f := range connectionFields[:n] {
-			value, ok := values[f.key]
-			switch {
-			case !ok && f.missing != nil:
-				o.add(f.name, f.missing)
-			case !ok:
-			case f.key == "address" || f.key == "lop":
-				o.add(f.name, value)
-			case strings.HasPrefix(value, "0x"):
-				o.add(f.name, signed(value))
-			default:
-				o.add(f.name, number(value))
-			}
+		switch {
+		case brief:
+		case c.Session == 0:
+			o = append(o, object{
+				{"session_id", 0}, {"last_operation", "NA"}, {"session_timeout", 0}, {"last_cxid", -1}, {"last_zxid", -1}, {"last_response_time", 0},
+				{"last_latency", 0}, {"min_latency", 0}, {"avg_latency", 0}, {"max_latency", 0},
+			}...)
+		default:
+			o = append(o, object{
+				{"session_id", c.Session}, {"last_operation", c.Last.Op}, {"established", c.Since.UnixMilli()}, {"session_timeout", c.Timeout.Milliseconds()},
+				{"last_cxid", max(-1, c.Last.Cxid)}, {"last_zxid", c.Last.Zxid}, {"last_response_time", c.Last.At.Milliseconds()},
+				{"last_latency", c.Last.Latency.Milliseconds()}, {"min_latency", c.MinLatency.Milliseconds()},
+				{"avg_latency", c.AvgLatency.Milliseconds()}, {"max_latency", c.MaxLatency.Milliseconds()},
+			}...)
 		}
 		all = append(all, o)
 	}
-	return all, err
+	return all
 }
 
-// signed returns the value of a hexadecimal number as Java prints a long.
-func signed(hex string) int64 {
-	n, _ := strconv.ParseUint(strings.TrimPrefix(hex, "0x"), 16, 64)
-	return int64(n)
+func connections(h *Handler, _ url.Values) (object, error) {
+	// ZooKeeper lists the connections with TLS apart from the others.
+	return object{{"connections", h.clientConnections(false)}, {"secure_connections", list(nil)}}, nil
 }
 
-func connections(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	all, err := a.clientConnections(ctx, len(connectionFields))
-	// The word does not say which connections use TLS, so all are in the first list.
-	return object{{"connections", all}, {"secure_connections", list(nil)}}, err
+func dirs(h *Handler, _ url.Values) (object, error) {
+	size := h.report.DataSize()
+	return object{{"datadir_size", size}, {"logdir_size", size}}, nil
 }
 
-func dirs(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
-	text, err := a.words.ask(ctx, "dirs")
-	for _, p := range pairs(text, ": ") {
-		o.add(p.key, number(p.value))
+// dump lists the sessions by the time when they expire, in milliseconds since the epoch, which
+// only the leader knows. ZooKeeper's times begin with Java's clock. Like the word, it knows the
+// second.
+func dump(h *Handler, _ url.Values) (object, error) {
+	all, err := h.report.Sessions()
+	if err != nil {
+		return nil, err
 	}
-	return o, err
-}
-
-// dump takes the word dump apart:
-//
-//	SessionTracker dump:
-//	Session Sets (1)/(2):
-//	2 expire at Mon Jan 02 15:04:05 MST 2006:
-//		0x1…
-//		0x2…
-//	ephemeral nodes dump:
-//	Sessions with Ephemerals (1):
-//	0x1…:
-//		/path
-//	Connections dump:
-//	…
-//
-// Only the leader knows when sessions expire. Times are in milliseconds since the epoch;
-// ZooKeeper's begin with Java's clock.
-func dump(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	text, err := a.words.ask(ctx, "dump")
-	sessions, rest, _ := strings.Cut(text, "ephemeral nodes dump:\n")
-	ephemerals, _, _ := strings.Cut(rest, "Connections dump:\n")
 	expiry, owners := object{}, object{}
-	for _, line := range lines(sessions) {
-		if at, ok := expiryOf(line); ok {
-			expiry.add(strconv.FormatInt(at.UnixMilli(), 10), list(nil))
-		} else if id, ok := strings.CutPrefix(line, "\t"); ok && len(expiry) > 0 {
-			last := &expiry[len(expiry)-1]
-			last.value = append(last.value.(list), signed(id))
+	if all.Tracked {
+		for _, bucket := range all.Expiring {
+			ids := list(nil)
+			for _, id := range bucket.Sessions {
+				ids = append(ids, id)
+			}
+			expiry.add(strconv.FormatInt(bucket.Deadline-bucket.Deadline%1000, 10), ids)
 		}
 	}
-	for _, line := range lines(ephemerals) {
-		if path, ok := strings.CutPrefix(line, "\t"); ok && len(owners) > 0 {
-			last := &owners[len(owners)-1]
-			last.value = append(last.value.(list), path)
-		} else if strings.HasPrefix(line, "0x") {
-			owners.add(strconv.FormatInt(signed(strings.TrimSuffix(line, ":")), 10), list(nil))
+	for _, x := range all.All {
+		if len(x.Ephemerals) > 0 {
+			owners.add(strconv.FormatInt(x.ID, 10), texts(x.Ephemerals))
 		}
 	}
-	return object{{"expiry_time_to_session_ids", expiry}, {"session_id_to_ephemeral_paths", owners}}, err
+	return object{{"expiry_time_to_session_ids", expiry}, {"session_id_to_ephemeral_paths", owners}}, nil
 }
 
-func environment(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
-	text, err := a.words.ask(ctx, "envi")
-	for _, p := range pairs(text, "=") {
-		o.add(p.key, p.value)
+func texts(all []string) (l list) {
+	for _, text := range all {
+		l = append(l, text)
 	}
-	return o, err
+	return l
 }
 
-func traceMask(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	text, err := a.words.ask(ctx, "gtmk")
-	return object{{"tracemask", number(text)}}, err
+// alive returns errNotServing if the server was closed.
+func (h *Handler) alive() error {
+	if errors.Is(h.fault(), lockkeeper.ErrClosed) {
+		return errNotServing
+	}
+	return nil
 }
 
-func setTraceMask(ctx context.Context, a *admin, q url.Values) (object, error) {
+func environment(h *Handler, _ url.Values) (o object, err error) {
+	if err := h.alive(); err != nil {
+		return nil, err
+	}
+	for _, l := range h.report.Environment() {
+		o.add(l.Key, l.Value)
+	}
+	return o, nil
+}
+
+func traceMask(h *Handler, _ url.Values) (object, error) {
+	return object{{"tracemask", h.report.TraceMask()}}, h.alive()
+}
+
+func setTraceMask(h *Handler, q url.Values) (object, error) {
 	if !q.Has("traceMask") {
 		return nil, reported("setTraceMask requires long traceMask argument")
 	}
@@ -286,26 +233,25 @@ func setTraceMask(ctx context.Context, a *admin, q url.Values) (object, error) {
 	if err != nil {
 		return nil, reported("setTraceMask requires long traceMask argument, got " + q.Get("traceMask"))
 	}
-	text, err := a.words.ask(ctx, "stmk", binary.BigEndian.AppendUint64(nil, uint64(mask))...)
-	return object{{"tracemask", number(text)}}, err
+	if err := h.alive(); err != nil {
+		return nil, err
+	}
+	h.report.SetTraceMask(mask)
+	return traceMask(h, nil)
 }
 
 // hash lists the digests of the tree. They are comparable only between servers of this
 // program, so they carry no digest_version, which names ZooKeeper's algorithm.
-func hash(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	text, err := a.words.ask(ctx, "hash")
-	if errors.Is(err, errEmpty) { // no digests, if the server answers at all
-		_, err = a.words.ask(ctx, "srvr")
-	}
+func hash(h *Handler, _ url.Values) (object, error) {
 	digests := list{}
-	for _, p := range pairs(text, ": ") {
-		digests = append(digests, object{{"zxid", signed(p.key)}, {"digest", number(p.value)}})
+	for _, d := range h.report.Digests() {
+		digests = append(digests, object{{"zxid", d.Zxid}, {"digest", int64(d.Digest)}})
 	}
-	return object{{"digests", digests}}, err
+	return object{{"digests", digests}}, nil
 }
 
-func initialConfiguration(_ context.Context, a *admin, _ url.Values) (object, error) {
-	return object{{"initial_configuration", a.zooCfg}}, nil
+func initialConfiguration(h *Handler, _ url.Values) (object, error) {
+	return object{{"initial_configuration", h.zooCfg}}, nil
 }
 
 // secret matches a line of a configuration file, or a comment there, that holds a password
@@ -315,12 +261,12 @@ var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)[ \t]*[=:]).*
 // masked returns the text of a configuration file without its secrets.
 func masked(zooCfg string) string { return secret.ReplaceAllString(zooCfg, "$1***") }
 
-func isReadOnly(_ context.Context, a *admin, _ url.Values) (object, error) {
-	return object{{"read_only", a.server.Status().ReadOnly}}, nil
+func isReadOnly(h *Handler, _ url.Values) (object, error) {
+	return object{{"read_only", h.server.Status().ReadOnly}}, nil
 }
 
-func leader(_ context.Context, a *admin, _ url.Values) (object, error) {
-	st := a.server.Status()
+func leader(h *Handler, _ url.Values) (object, error) {
+	st := h.server.Status()
 	if st.Role == lockkeeper.RoleStandalone {
 		return nil, reported("server is not initialized")
 	}
@@ -333,89 +279,70 @@ func leader(_ context.Context, a *admin, _ url.Values) (object, error) {
 	return object{{"is_leader", st.Role == lockkeeper.RoleLeader}, {"leader_id", st.Leader}, {"leader_ip", host}}, nil
 }
 
-func monitor(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
-	all, err := a.words.monitor(ctx)
-	for _, p := range all {
-		o.add(p.key, number(p.value))
+func monitor(h *Handler, _ url.Values) (o object, err error) {
+	for _, l := range h.report.Monitor().Lines() {
+		o.add(l.Key, number(l.Value))
 	}
-	return o, err
-}
-
-func serverStats(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	all, err := a.words.monitor(ctx)
-	if err != nil {
-		return nil, err
-	}
-	sizes, err := a.words.ask(ctx, "dirs")
-	if err != nil {
-		return nil, err
-	}
-	st, mntr, size := a.server.Status(), byKey(all), byKey(pairs(sizes, ": "))
-	buffers := func(of string) object {
-		return object{
-			{"last_buffer_size", number(mntr["last_"+of])}, {"min_buffer_size", number(mntr["min_"+of])}, {"max_buffer_size", number(mntr["max_"+of])},
-		}
-	}
-	responses := buffers("client_response_size")
-	// ZooKeeper's fsync_threshold_exceed_count is missing: this server does not count that.
-	o := object{
-		{"version", mntr["version"]},
-		{"read_only", st.ReadOnly},
-		{"server_stats", object{
-			{"packets_sent", number(mntr["packets_sent"])},
-			{"packets_received", number(mntr["packets_received"])},
-			{"client_response_stats", responses},
-			{"server_state", mntr["server_state"]},
-			{"provider_null", false},
-			{"uptime", number(mntr["uptime"])},
-			{"outstanding_requests", number(mntr["outstanding_requests"])},
-			{"min_latency", number(mntr["min_latency"])},
-			{"avg_latency", number(mntr["avg_latency"])},
-			{"max_latency", number(mntr["max_latency"])},
-			{"data_dir_size", number(size["datadir_size"])},
-			{"log_dir_size", number(size["logdir_size"])},
-			{"last_processed_zxid", st.Zxid},
-			{"num_alive_client_connections", number(mntr["num_alive_connections"])},
-			{"auth_failed_count", number(mntr["auth_failed_count"])},
-			{"non_mtlsremote_conn_count", number(mntr["non_mtls_remote_conn_count"])},
-			{"non_mtlslocal_conn_count", number(mntr["non_mtls_local_conn_count"])},
-		}},
-		{"client_response", responses},
-	}
-	if _, ok := mntr["last_proposal_size"]; ok {
-		o.add("proposal_stats", buffers("proposal_size"))
-	}
-	o.add("node_count", number(mntr["znode_count"]))
 	return o, nil
 }
 
-func stats(ctx context.Context, a *admin, q url.Values) (object, error) {
-	o, err := serverStats(ctx, a, q)
-	if err != nil {
-		return nil, err
+func serverStats(h *Handler, _ url.Values) (object, error) {
+	m, size := h.report.Monitor(), h.report.DataSize()
+	buffers := func(last, least, most int64) object {
+		return object{{"last_buffer_size", last}, {"min_buffer_size", least}, {"max_buffer_size", most}}
 	}
-	all, err := a.clientConnections(ctx, 5)
-	o.add("connections", all)
+	responses := buffers(m.LastReply, m.MinReply, m.MaxReply)
+	least, mean, greatest := m.Latency()
+	// ZooKeeper's fsync_threshold_exceed_count is missing: this server does not count that.
+	o := object{
+		{"version", m.Version},
+		{"read_only", m.ReadOnly},
+		{"server_stats", object{
+			{"packets_sent", m.Sent},
+			{"packets_received", m.Received},
+			{"client_response_stats", responses},
+			{"server_state", m.Role},
+			{"provider_null", false},
+			{"uptime", m.Uptime.Milliseconds()},
+			{"outstanding_requests", m.Outstanding},
+			{"min_latency", least},
+			{"avg_latency", json.Number(mean)},
+			{"max_latency", greatest},
+			{"data_dir_size", size},
+			{"log_dir_size", size},
+			{"last_processed_zxid", m.Zxid},
+			{"num_alive_client_connections", m.Connections},
+			{"auth_failed_count", m.AuthFailed},
+			{"non_mtlsremote_conn_count", m.Counter("non_mtls_remote_conn_count")},
+			{"non_mtlslocal_conn_count", m.Counter("non_mtls_local_conn_count")},
+		}},
+		{"client_response", responses},
+	}
+	if q := m.Quorum; m.Role == "leader" && q != nil {
+		o.add("proposal_stats", buffers(q.Last, q.Min, q.Max))
+	}
+	o.add("node_count", m.Znodes)
+	return o, nil
+}
+
+func stats(h *Handler, q url.Values) (object, error) {
+	o, err := serverStats(h, q)
+	o.add("connections", h.clientConnections(true))
 	o.add("secure_connections", list(nil))
 	return o, err
 }
 
-// servers returns the members of the cluster with their addresses for clients, from the
-// word conf.
-func (a *admin) servers(ctx context.Context) ([]proto.QuorumServer, error) {
-	text, err := a.words.ask(ctx, "conf")
-	if err != nil {
-		return nil, err
-	}
-	_, members, ok := strings.Cut(text, "membership: \n")
-	if !ok {
+// servers returns the members of the cluster with their addresses for clients.
+func (h *Handler) servers() ([]proto.QuorumServer, error) {
+	c := h.report.Config()
+	if c.Quorum == nil {
 		return nil, nil
 	}
-	return proto.ParseServers(members)
+	return proto.ParseServers(c.Members)
 }
 
-func votingView(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	all, err := a.servers(ctx)
+func votingView(h *Handler, _ url.Values) (object, error) {
+	all, err := h.servers()
 	view := object{}
 	for _, s := range all {
 		if s.Observer {
@@ -437,58 +364,54 @@ func election(s proto.QuorumServer) string {
 	return net.JoinHostPort(host, strconv.Itoa(s.ElectionPort))
 }
 
-func watchSummary(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
-	text, err := a.words.ask(ctx, "wchs")
-	var connections, paths, all int
-	if err == nil {
-		_, err = fmt.Sscanf(text, "%d connections watching %d paths\nTotal watches:%d", &connections, &paths, &all)
-	}
-	return object{{"num_connections", connections}, {"num_paths", paths}, {"num_total_watches", all}}, err
+func watchSummary(h *Handler, _ url.Values) (object, error) {
+	w := h.report.WatchCounts()
+	return object{{"num_connections", w.Connections}, {"num_paths", w.Paths}, {"num_total_watches", w.Watches}}, nil
 }
 
-func watches(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	text, err := a.words.ask(ctx, "wchc")
+func watches(h *Handler, _ url.Values) (object, error) {
+	all, err := h.report.Watches()
 	sessions := object{}
-	for _, line := range lines(text) {
-		if path, ok := strings.CutPrefix(line, "\t"); ok && len(sessions) > 0 {
-			last := &sessions[len(sessions)-1]
-			last.value = append(last.value.(list), path)
-		} else if line != "" {
-			sessions.add(strconv.FormatInt(signed(line), 10), list(nil))
-		}
+	for _, g := range all.BySession() {
+		sessions.add(strconv.FormatInt(signed(g.Head), 10), texts(g.Items))
 	}
 	return object{{"session_id_to_watched_paths", sessions}}, err
 }
 
-func watchesByPath(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	text, err := a.words.ask(ctx, "wchp")
+func watchesByPath(h *Handler, _ url.Values) (object, error) {
+	all, err := h.report.Watches()
 	paths := object{}
-	for _, line := range lines(text) {
-		if id, ok := strings.CutPrefix(line, "\t"); ok && len(paths) > 0 {
-			last := &paths[len(paths)-1]
-			last.value = append(last.value.(list), signed(id))
-		} else if line != "" {
-			paths.add(line, list(nil))
+	for _, g := range all.ByPath() {
+		ids := list(nil)
+		for _, id := range g.Items {
+			ids = append(ids, signed(id))
 		}
+		paths.add(g.Head, ids)
 	}
 	return object{{"path_to_session_ids", paths}}, err
 }
 
+// signed returns the value of a session's id in hexadecimal as Java prints a long.
+func signed(hex string) int64 {
+	n, _ := strconv.ParseUint(strings.TrimPrefix(hex, "0x"), 16, 64)
+	return int64(n)
+}
+
 // zabState says in ZooKeeper's words what part this member plays. There is one phase, since
 // Raft knows no others: a member that follows nobody has none.
-func zabState(ctx context.Context, a *admin, _ url.Values) (object, error) {
-	st := a.server.Status()
+func zabState(h *Handler, _ url.Values) (object, error) {
+	st := h.server.Status()
 	if st.Role == lockkeeper.RoleStandalone || !st.Serving {
 		return object{{"voting", false}, {"zabstate", ""}}, nil
 	}
-	all, err := a.servers(ctx)
+	all, err := h.servers()
 	i := slices.IndexFunc(all, func(s proto.QuorumServer) bool { return s.ID == st.ID })
 	if err != nil || i < 0 {
 		return object{{"voting", false}, {"zabstate", ""}}, err
 	}
 	self := all[i]
 	client := self.Client
-	if addr := a.server.Addr(); addr != nil {
+	if addr := h.server.Addr(); addr != nil {
 		client = addr.String()
 	}
 	return object{

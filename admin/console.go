@@ -50,7 +50,7 @@ func consoleHeaders(h http.Header, kind string) {
 }
 
 // console adds the console to the mux.
-func (a *admin) console(mux *http.ServeMux) {
+func (h *Handler) console() {
 	for path, page := range consolePages {
 		text, err := consoleFiles.ReadFile(page.file)
 		if err != nil {
@@ -59,15 +59,15 @@ func (a *admin) console(mux *http.ServeMux) {
 		if path == "/" {
 			path = "/{$}"
 		}
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
+		h.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			consoleHeaders(w.Header(), page.kind)
 			w.Write(text)
 		})
 	}
-	r := &reader{server: a.server}
-	s := newStream(newSurvey(a.server, a.words, r, a.locks, a.write))
-	mux.HandleFunc("GET /console/events", s.serve)
-	mux.HandleFunc("GET /console/znode", r.serveZnode)
+	r := reader{h.report}
+	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, may: h.grants})
+	h.mux.HandleFunc("GET /console/events", h.stream.serve)
+	h.mux.HandleFunc("GET /console/znode", r.serveZnode)
 }
 
 // Limits of what the console shows of a znode.
@@ -130,10 +130,8 @@ func statOf(s *proto.Stat) znodeStat {
 func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
 
 // serveZnode answers with a znode and those of its children that follow the name "after".
-func (r *reader) serveZnode(w http.ResponseWriter, q *http.Request) {
+func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 	consoleHeaders(w.Header(), "application/json")
-	r.acquire()
-	defer r.release()
 	answer, err := r.znode(cmp.Or(q.FormValue("path"), "/"), q.FormValue("after"))
 	if err != nil {
 		status := http.StatusNotFound
@@ -147,21 +145,19 @@ func (r *reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 	json.NewEncoder(w).Encode(answer) // an error means that the browser is gone
 }
 
-func (r *reader) znode(path, after string) (*znodeAnswer, error) {
+func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	stat, err := r.exists(path)
 	if err != nil {
 		return nil, err
 	}
 	z := &znodeAnswer{Path: path, Stat: statOf(&stat), ACL: []znodeACL{}, Children: []znodeChild{}}
-	var data proto.DataReply
-	if err := r.call(proto.OpGetData, &proto.PathWatch{Path: path}, &data); err != nil {
+	if data, err := r.data(path); err != nil {
 		z.NoData = reason(err)
 	} else {
-		z.show(data.Data)
+		z.show(data)
 	}
-	var acl proto.ACLReply
-	if r.call(proto.OpGetACL, &proto.Path{Path: path}, &acl) == nil {
-		for _, e := range acl.ACL {
+	if acl, err := r.acl(path); err == nil {
+		for _, e := range acl {
 			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, perms(e.Perms)})
 		}
 	}
@@ -169,17 +165,17 @@ func (r *reader) znode(path, after string) (*znodeAnswer, error) {
 		z.NoList = fmt.Sprintf("%d children are too many to list here; lockkeeper zk lists them", stat.NumChildren)
 		return z, nil
 	}
-	var list proto.ChildrenReply
-	if err := r.call(proto.OpGetChildren, &proto.PathWatch{Path: path}, &list); err != nil {
+	names, err := r.children(path)
+	if err != nil {
 		z.NoList = reason(err)
 		return z, nil
 	}
-	slices.Sort(list.Names)
-	from, found := slices.BinarySearch(list.Names, after)
+	slices.Sort(names)
+	from, found := slices.BinarySearch(names, after)
 	if found {
 		from++
 	}
-	names := list.Names[from:]
+	names = names[from:]
 	z.More = max(0, len(names)-shownChildren)
 	for _, name := range names[:min(len(names), shownChildren)] {
 		s, err := r.exists(join(path, name))

@@ -1,60 +1,52 @@
 package admin
 
 import (
-	"context"
-	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Limits of a lockMeter.
 const (
-	meterSession = 30 * time.Second
 	meterIdle    = 10 * time.Minute // it ends when nobody has scraped for that long
 	meterRetry   = 10 * time.Minute // until it reads again what it could not read
-	meterStarts  = 2 * time.Second  // how long a scrape waits until it has read the locks
+	meterTick    = 10 * time.Second // how often it looks at the time
 	meterDirs    = 10_000
 	meterEntries = 100_000
-	// meterQuestions is how many reads may wait for their answer.
-	meterQuestions = 4 * maxEphemerals
+	meterBatch   = 512              // events that are measured at once
+	meterEvents  = 128 * meterBatch // events that may wait to be measured
 )
 
-// lockMeter measures locks for /metrics as any client could: with a session that has a
-// persistent recursive watch on the root, so that no change is missed between two scrapes.
+// lockMeter measures locks for /metrics: it follows the changes that the server applies, so
+// that none is missed between two scrapes.
 //
-// A scrape starts the goroutine run if it does not run. It ends with its connection (when
-// the server loses its majority, or is closed) and when nobody has scraped for a while. The
-// next scrape starts it anew.
+// A scrape starts the goroutine run if it does not run. It ends when the server does not serve
+// clients any more, when it is closed, and when nobody has scraped for a while. The next scrape
+// starts it anew.
 type lockMeter struct {
-	server *lockkeeper.Server
-	words  *words
+	server report.Server
 	began  time.Time // the Meters' times count from here
 
 	waited, held prometheus.Histogram
 
-	own atomic.Int64 // the id of its newest session
-
 	mu      sync.Mutex
-	scraped time.Time     // the last time
-	ready   chan struct{} // closed when run has read the locks or has ended; nil if it does not run
-	meter   *locks.Meter  // of the present connection; nil if there is none
-	found   bool          // meter knows of all locks that were there when it started
+	scraped time.Time // the last time
+	run     *meterRun // nil if there is none
+	closed  chan struct{}
+	runs    sync.WaitGroup
 }
 
-func newLockMeter(s *lockkeeper.Server, w *words) *lockMeter {
+func newLockMeter(s report.Server) *lockMeter {
 	seconds := func(name, help string) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "lockkeeper_lock_" + name, Help: help,
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}})
 	}
-	return &lockMeter{server: s, words: w, began: time.Now(),
+	return &lockMeter{server: s, began: time.Now(), closed: make(chan struct{}),
 		waited: seconds("wait_seconds", "Time from the creation of a client's entry in the queue of a lock until it holds the lock."),
 		held:   seconds("hold_seconds", "Time from when a client holds a lock until its entry is gone."),
 	}
@@ -66,25 +58,32 @@ var (
 	lockWaiters   = desc("lock_waiters", "Entries that wait, in the queues of all locks.")
 	longestQueue  = desc("lock_queue_length_max", "Entries that wait in the longest queue.")
 	oldestHold    = desc("lock_oldest_hold_seconds", "The longest time that a present holder has held its lock, at least; 0 without holders.")
-	locksUnknown  = desc("lock_directories_unmeasured", "Directories with locks that are too large to measure, or hidden by ACLs in part, at least.")
-	locksMeasured = desc("lock_metrics_complete", "Whether all locks that ACLs do not hide are known. Otherwise the gauges of locks are missing.")
+	locksUnknown  = desc("lock_directories_unmeasured", "Directories with locks that are too large to measure, at least.")
+	locksMeasured = desc("lock_metrics_complete", "Whether all locks are known. Otherwise the gauges of locks are missing.")
 )
 
 // now returns the time for a Meter. It does not jump when somebody sets the clock.
 func (l *lockMeter) now() int64 { return int64(time.Since(l.began)) }
 
-// collect is a scrape.
+// collect is a scrape. It starts the goroutine if necessary.
 func (l *lockMeter) collect(to chan<- prometheus.Metric) {
 	gauges := func(d *prometheus.Desc, value float64) { to <- prometheus.MustNewConstMetric(d, gauge, value) }
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.scraped = time.Now()
+	l.start()
+	r := l.run
+	if r != nil && !r.measure() {
+		r = nil
+	}
 	l.waited.Collect(to)
 	l.held.Collect(to)
-	gauges(locksMeasured, one(l.found))
-	if !l.found {
+	found := r != nil && r.found
+	gauges(locksMeasured, one(found))
+	if !found {
 		return
 	}
-	t := l.meter.Totals(l.now())
+	t := r.meter.Totals(l.now())
 	gauges(locksHeld, float64(t.Held))
 	gauges(lockWaiters, float64(t.Waiting))
 	gauges(longestQueue, float64(t.Longest))
@@ -92,276 +91,233 @@ func (l *lockMeter) collect(to chan<- prometheus.Metric) {
 	gauges(locksUnknown, float64(t.Unmeasured))
 }
 
-// session returns the id of its newest session, which may have ended; 0 if it has had none.
-func (l *lockMeter) session() int64 { return l.own.Load() }
-
-// start announces a scrape. It starts the goroutine if necessary, and waits a limited time
-// until it knows the locks.
+// start starts the goroutine if it does not run and the server serves clients. l.mu must be
+// locked.
 func (l *lockMeter) start() {
-	serving := l.server.Status().Serving
-	l.mu.Lock()
-	l.scraped = time.Now()
-	if l.ready == nil && serving {
-		l.ready = make(chan struct{})
-		go l.run(l.ready)
-	}
-	ready := l.ready
-	l.mu.Unlock()
-	if ready != nil {
-		limit := time.NewTimer(meterStarts)
-		defer limit.Stop()
-		select {
-		case <-ready:
-		case <-limit.C:
-		}
-	}
-}
-
-// run measures until its connection ends.
-func (l *lockMeter) run(ready chan struct{}) {
-	r := &meterRun{lockMeter: l, ready: sync.OnceFunc(func() { close(ready) }), wake: make(chan struct{}, 1)}
-	r.connect() // whatever the error is, the next scrape tries again
-	l.mu.Lock()
-	l.ready, l.meter, l.found = nil, nil, false
-	l.mu.Unlock()
-	r.ready()
-}
-
-// meterRun is a connection of a lockMeter. One goroutine reads from it. Another one writes,
-// since the server may want to send events before it reads the next request.
-type meterRun struct {
-	*lockMeter
-	client *rawclient.Client
-	ready  func()
-	wake   chan struct{} // holds an element if the writer has something to do
-
-	// With mu:
-	asks []request // to be sent
-	sent []request // without an answer yet
-}
-
-// request is a question of the Meter or, if its kind is not 0, another request.
-type request struct {
-	locks.Question
-	kind requestKind
-}
-
-type requestKind int
-
-const (
-	question requestKind = iota
-	foundAll             // the answer comes after those about what the children of all directories are
-	knowsAll             // and this one after those about the Stats of these children
-	goodbye
-)
-
-func (r *meterRun) connect() error {
-	nc, err := r.server.Dial("", "", meterStarts)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	c := rawclient.New(nc)
-	c.Timeout = meterStarts
-	if err := c.Handshake(&proto.ConnectRequest{Timeout: int32(meterSession.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}); err != nil {
-		return err
-	}
-	r.own.Store(c.Session.SessionID)
-	timeout := time.Duration(c.Session.Timeout) * time.Millisecond
-	c.Timeout = timeout
-	r.client = c
-	r.mu.Lock()
-	r.meter = &locks.Meter{
-		Waited:  func(ns int64) { r.waited.Observe(time.Duration(ns).Seconds()) },
-		Held:    func(ns int64) { r.held.Observe(time.Duration(ns).Seconds()) },
-		MaxDirs: meterDirs, MaxEntries: meterEntries,
-	}
-	r.mu.Unlock()
-	if _, err := c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: recursive}, nil); err != nil {
-		return err
-	}
-	for i := range c.Events {
-		r.event(&c.Events[i])
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer nc.Close() // ends the reading, too
-		r.write(ctx, timeout/3)
-	}()
-	err = r.read()
-	cancel()
-	nc.Close()
-	<-ended
-	return err
-}
-
-// recursive is ZooKeeper's AddWatchMode PERSISTENT_RECURSIVE.
-const recursive = 1
-
-var errTooSlow = errors.New("too many reads without an answer")
-
-// read reads events and answers until the connection ends.
-func (r *meterRun) read() error {
-	for {
-		f, err := r.client.Read()
-		if err != nil {
-			return err
-		}
-		if e, ok := f.Event(); ok {
-			r.event(&e)
-		} else if f.Xid != proto.XidPing {
-			if err := r.answer(&f); err != nil {
-				return err
-			}
-		}
-		r.mu.Lock()
-		for _, q := range r.meter.Questions() {
-			r.asks = append(r.asks, request{Question: q})
-		}
-		todo, waiting := len(r.asks) > 0, len(r.asks)+len(r.sent)
-		r.mu.Unlock()
-		if waiting > meterQuestions {
-			return errTooSlow
-		}
-		if todo {
-			select {
-			case r.wake <- struct{}{}:
-			default:
-			}
-		}
-	}
-}
-
-func (r *meterRun) event(e *rawclient.Event) {
-	now := r.now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch e.Type {
-	case proto.EventNodeCreated:
-		r.meter.Created(e.Path, now)
-	case proto.EventNodeDeleted:
-		r.meter.Deleted(e.Path, now)
-	}
-}
-
-// answer handles a reply. An error ends the connection.
-func (r *meterRun) answer(f *rawclient.Frame) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.sent) == 0 {
-		return errors.New("a reply without a request")
-	}
-	q := r.sent[0]
-	r.sent = r.sent[1:]
-	switch q.kind {
-	case foundAll:
-		r.asks = append(r.asks, request{kind: knowsAll})
-	case knowsAll:
-		r.found = true
-		r.ready()
-	case goodbye:
-		return errors.New("closed")
+	select {
+	case <-l.closed:
+		return
 	default:
-		if q.Children {
-			var list proto.ChildrenReply
-			if f.Code == proto.OK {
-				if err := f.Decode(&list); err != nil {
-					return err
-				}
-			}
-			r.meter.Listed(q.Question, list.Names, f.Code)
-			return nil
-		}
-		var stat proto.Stat
-		if f.Code == proto.OK {
-			if err := f.Decode(&stat); err != nil {
-				return err
-			}
-		}
-		r.meter.Stat(q.Question, f.Code)
 	}
-	return nil
+	if l.run != nil && !l.run.over() {
+		return
+	}
+	r := &meterRun{l: l, wake: make(chan struct{}, 1), lost: make(chan struct{}), tried: time.Now(), meter: &locks.Meter{
+		Waited:  func(ns int64) { l.waited.Observe(time.Duration(ns).Seconds()) },
+		Held:    func(ns int64) { l.held.Observe(time.Duration(ns).Seconds()) },
+		MaxDirs: meterDirs, MaxEntries: meterEntries,
+	}}
+	l.run = nil
+	stop, ok := l.server.Follow(r)
+	if !ok {
+		return
+	}
+	l.run = r
+	r.find()
+	l.runs.Go(func() {
+		defer stop()
+		r.serve()
+		l.mu.Lock()
+		if l.run == r {
+			l.run = nil
+		}
+		l.mu.Unlock()
+	})
 }
 
-// write sends requests and pings until ctx or the connection ends, or nobody scrapes.
-func (r *meterRun) write(ctx context.Context, ping time.Duration) {
-	tick := time.NewTicker(ping)
-	defer tick.Stop()
-	if !r.find(ctx) {
-		r.ready() // without the gauges
+// close ends the goroutine and waits for it.
+func (l *lockMeter) close() {
+	l.mu.Lock()
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
 	}
-	tried := time.Now()
+	l.mu.Unlock()
+	l.runs.Wait()
+}
+
+// meterRun follows the changes of a server: it notes them while the state is locked, which
+// takes well under a microsecond, and measures them later, many at a time.
+type meterRun struct {
+	l    *lockMeter
+	wake chan struct{} // holds an element if there is a batch to measure
+	lost chan struct{} // closed when changes may be missing
+
+	mu     sync.Mutex // held only for a moment
+	gone   bool       // lost is closed
+	events []event
+	spare  []event // a list to reuse, swapped with events
+
+	// Guarded by l.mu.
+	meter *locks.Meter
+	found bool      // meter knows of all locks that were there when it started
+	tried time.Time // when it read anew what it could not read
+}
+
+// event says that a znode was created or deleted.
+type event struct {
+	path      string
+	deleted   bool
+	ephemeral bool
+	at        int64
+}
+
+// Changed implements report.Follower.
+func (r *meterRun) Changed(changes []proto.Change) {
+	now := int64(-1)
+	for i := range changes {
+		c := &changes[i]
+		if c.Kind != proto.NodeCreated && c.Kind != proto.NodeDeleted {
+			continue
+		}
+		if now < 0 {
+			now = r.l.now()
+			r.mu.Lock()
+		}
+		r.events = append(r.events, event{c.Path, c.Kind == proto.NodeDeleted, c.Session != 0, now})
+	}
+	if now < 0 {
+		return
+	}
+	if len(r.events) > meterEvents || r.gone {
+		r.lose()
+	}
+	batch := len(r.events) >= meterBatch
+	r.mu.Unlock()
+	if batch {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Lost implements report.Follower.
+func (r *meterRun) Lost() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lose()
+}
+
+// lose ends the run: changes are missing, or those that wait to be measured are too many. r.mu
+// must be locked.
+func (r *meterRun) lose() {
+	r.events = nil
+	if !r.gone {
+		r.gone = true
+		close(r.lost)
+	}
+}
+
+// over reports whether changes may be missing.
+func (r *meterRun) over() bool {
+	select {
+	case <-r.lost:
+		return true
+	default:
+		return false
+	}
+}
+
+// serve measures until changes are missing, nobody scrapes, or the lockMeter is closed.
+func (r *meterRun) serve() {
+	tick := time.NewTicker(meterTick)
+	defer tick.Stop()
 	for {
-		c := r.client
-		r.mu.Lock()
-		for _, q := range r.asks {
-			switch {
-			case q.kind == goodbye:
-				c.Queue(proto.OpCloseSession, nil)
-			case q.Children:
-				c.Queue(proto.OpGetChildren, &proto.PathWatch{Path: q.Path})
-			case q.kind == question:
-				c.Queue(proto.OpExists, &proto.PathWatch{Path: q.Path})
-			default:
-				c.Queue(proto.OpExists, &proto.PathWatch{Path: "/"})
-			}
-		}
-		r.sent = append(r.sent, r.asks...)
-		r.asks = nil
-		r.mu.Unlock()
-		if c.Flush() != nil {
-			return
-		}
 		select {
 		case <-r.wake:
-		case <-ctx.Done():
+			r.l.mu.Lock()
+			r.measure()
+			r.l.mu.Unlock()
+		case <-r.lost:
+			return
+		case <-r.l.closed:
 			return
 		case <-tick.C:
-			if _, err := c.Send(proto.OpPing, nil); err != nil {
+			r.l.mu.Lock()
+			idle := time.Since(r.l.scraped) >= meterIdle
+			switch {
+			case idle && r.l.run == r:
+				r.l.run = nil
+			case !idle && time.Since(r.tried) >= meterRetry:
+				r.retry()
+			}
+			r.l.mu.Unlock()
+			if idle {
 				return
 			}
-			r.mu.Lock()
-			idle, found := time.Since(r.scraped) >= meterIdle, r.found
-			if idle {
-				r.asks = append(r.asks, request{kind: goodbye})
-			}
-			r.mu.Unlock()
-			if time.Since(tried) >= meterRetry {
-				tried = time.Now()
-				if !found {
-					r.find(ctx)
-				}
-				r.mu.Lock()
-				r.meter.Retry(r.now())
-				r.mu.Unlock()
-			}
+		}
+	}
+}
+
+// The following methods are called while l.mu is locked.
+
+// drain tells the Meter of the events.
+func (r *meterRun) drain() {
+	r.mu.Lock()
+	events := r.events
+	r.events, r.spare = r.spare, nil
+	r.mu.Unlock()
+	for i := range events {
+		if e := &events[i]; e.deleted {
+			r.meter.Deleted(e.path, e.ephemeral, e.at)
+		} else {
+			r.meter.Created(e.path, e.at)
+		}
+	}
+	clear(events)
+	r.mu.Lock()
+	r.spare = events[:0]
+	r.mu.Unlock()
+}
+
+// measure tells the Meter of the events and answers its questions. It returns false if changes
+// are missing.
+func (r *meterRun) measure() bool {
+	r.drain()
+	if todo := r.meter.Questions(); len(todo) > 0 {
+		r.l.server.View(func(s report.State) {
+			r.drain() // so that the state is what these events have made
+			r.answer(s, append(todo, r.meter.Questions()...))
+		})
+	}
+	return !r.over()
+}
+
+// answer answers questions about a state of which the Meter knows all events.
+func (r *meterRun) answer(s report.State, todo []locks.Question) {
+	for _, q := range todo {
+		names, n, ok := s.Children(q.Path, meterEntries)
+		if n > meterEntries {
+			r.meter.TooMany(q)
+		} else {
+			r.meter.Listed(q, names, ok)
 		}
 	}
 }
 
 // find looks for the locks that are there already, by the ephemeral znodes, as the console
-// does. It returns false if that is not possible.
-func (r *meterRun) find(ctx context.Context) bool {
-	if r.server.Status().Ephemerals > maxEphemerals {
-		return false
-	}
-	text, err := r.words.ask(ctx, "dump")
-	if err != nil {
-		return false
-	}
-	now := r.now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, paths := range ephemeralsOf(text) {
-		for _, at := range paths {
-			r.meter.Find(at, now)
+// does, unless there are too many.
+func (r *meterRun) find() {
+	r.l.server.View(func(s report.State) {
+		if s.Ephemerals() > maxEphemerals {
+			return
 		}
+		r.drain()
+		now := r.l.now()
+		s.EachEphemeral(func(path string) { r.meter.Find(path, now) })
+		r.answer(s, r.meter.Questions())
+		r.found = true
+	})
+}
+
+// retry reads again what could not be read.
+func (r *meterRun) retry() {
+	r.tried = time.Now()
+	if !r.found {
+		r.find()
 	}
-	for _, q := range r.meter.Questions() {
-		r.asks = append(r.asks, request{Question: q})
-	}
-	r.asks = append(r.asks, request{kind: foundAll})
-	return true
+	r.meter.Retry(r.l.now())
+	r.measure()
 }

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"net/http"
 	"runtime"
 	"strconv"
@@ -13,13 +12,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
-// metrics returns the handler of /metrics, which has a registry of its own: a program may
+// handler returns the handler of /metrics, which has a registry of its own: a program may
 // have several servers and metrics of its own.
-func (a *admin) metrics() http.Handler {
+func (c *Collector) handler() http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{a}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(c, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
@@ -124,28 +124,57 @@ var (
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
 	expired   = desc("sessions_expired_total", "Sessions that this server, as the leader, has expired since it started.")
 	upSeconds = desc("uptime_seconds", "How long this server has been running.")
-	answered  = desc("mntr_answered", "Whether the server answered the word mntr; otherwise ZooKeeper's metrics are missing.")
+	answered  = desc("mntr_answered", "Whether the server answers the word mntr; otherwise ZooKeeper's metrics are missing.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("lockkeeper_"+name, help, labels, nil)
 }
 
-// collector is a prometheus.Collector that asks the server at every scrape.
-type collector struct{ *admin }
+// Collector is a [prometheus.Collector] with the metrics of a server, for a registry that has
+// metrics of the program, too: those of docs/admin.md, apart from the metrics of Go and of the
+// process, whose names begin with go_ and process_. ZooKeeper's metrics have ZooKeeper's names,
+// such as znode_count. For several servers in one registry, or for a prefix, register each with
+// prometheus.WrapRegistererWith or WrapRegistererWithPrefix.
+//
+// It is safe for concurrent use. It measures how long locks are waited for and held from its
+// first scrape on, until there was no scrape for ten minutes, and has one goroutine meanwhile,
+// which ends with the server, or when the Collector is closed. A [Handler] has its own.
+type Collector struct {
+	server *lockkeeper.Server
+	report report.Server
+	locks  *lockMeter
+}
 
-// Describe sends nothing, since the metrics of ZooKeeper depend on the role and on quotas.
-func (c *collector) Describe(chan<- *prometheus.Desc) {}
+// NewCollector returns a Collector of the metrics of a server.
+func NewCollector(s *lockkeeper.Server) *Collector {
+	r := report.Of(s)
+	return &Collector{s, r, newLockMeter(r)}
+}
 
-func (c *collector) Collect(to chan<- prometheus.Metric) {
+// Close ends the measurement of locks. The Collector may still be used; the gauges of locks are
+// missing then. Close always returns nil, and may be called more than once.
+func (c *Collector) Close() error {
+	c.locks.close()
+	return nil
+}
+
+// Describe implements [prometheus.Collector]. It sends nothing, since the metrics of ZooKeeper
+// depend on the role and on quotas.
+func (c *Collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements [prometheus.Collector]. It sends nothing to other servers, and also works
+// after the server was closed.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, kind, value, labels...)
 	}
-	c.locks.start()             // first, so that all that follows counts its session
-	ctx := context.Background() // a word has its own timeout
-	mntr, err := c.words.monitor(ctx)
-	c.zooKeeper(mntr, send)
-	send(answered, gauge, one(err == nil))
+	m := c.report.Monitor()
+	running := m.Serving || m.ReadOnly
+	if running {
+		c.zooKeeper(m.Lines(), send)
+	}
+	send(answered, gauge, one(running))
 
 	st := c.server.Status()
 	send(buildInfo, gauge, 1, lockkeeper.Version, runtime.Version())
@@ -169,10 +198,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	to <- histogram(snapshots, w.Snapshots)
 	to <- histogram(handovers, w.Handovers)
 	c.locks.collect(to)
-	if sizes, err := c.words.ask(ctx, "dirs"); err == nil {
-		if n, err := strconv.ParseFloat(byKey(pairs(sizes, ": "))["datadir_size"], 64); err == nil {
-			send(storeSize, gauge, n)
-		}
+	if running {
+		send(storeSize, gauge, float64(c.report.DataSize()))
 	}
 	if st.Role == lockkeeper.RoleStandalone {
 		return
@@ -201,13 +228,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 
 // zooKeeper sends ZooKeeper's metrics. A line of mntr about a quota begins with the
 // namespace, which ZooKeeper's provider has as the label "key".
-func (c *collector) zooKeeper(mntr []pair, send func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
-	for _, p := range mntr {
-		value, err := strconv.ParseFloat(p.value, 64)
+func (c *Collector) zooKeeper(mntr []report.Line, send func(*prometheus.Desc, prometheus.ValueType, float64, ...string)) {
+	for _, l := range mntr {
+		value, err := strconv.ParseFloat(l.Value, 64)
 		if err != nil {
 			continue // a text, such as the version
 		}
-		name, labels, values := p.key, []string(nil), []string(nil)
+		name, labels, values := l.Key, []string(nil), []string(nil)
 		if strings.HasSuffix(name, "_per_namespace") {
 			i := strings.LastIndex(name, "_quota_")
 			if i < 0 {

@@ -18,7 +18,7 @@ import (
 // This file reads the queues of locks.
 
 // locks adds the locks.
-func (v *survey) locks(s *state, ephemerals, watched map[int64][]string, of func(int64) *sessionInfo) {
+func (v *survey) locks(s *state, ephemerals []string, watched map[int64][]string, of func(int64) *sessionInfo) {
 	if s.Notes.Locks != "" {
 		return
 	}
@@ -84,14 +84,14 @@ func (v *survey) describe(all []lockState) {
 			key := contender{Path: h.Path, Token: h.Token}
 			text, ok := v.data[key]
 			if !ok && h.length > 0 && budget > 0 {
-				var data proto.DataReply
+				var data []byte
 				var err error
 				if h.length <= locks.MaxData {
 					budget--
-					err = v.reader.call(proto.OpGetData, &proto.PathWatch{Path: h.Path}, &data)
+					data, err = v.reader.data(h.Path)
 				}
 				if err == nil {
-					text = locks.DataText(data.Data, max(h.length, int32(len(data.Data))))
+					text = locks.DataText(data, max(h.length, int32(len(data))))
 				}
 				ok = err == nil || errors.As(err, new(proto.Code)) // otherwise it is asked for again
 			}
@@ -193,18 +193,16 @@ type lockDir struct {
 // directories reads the znodes that may be locks: those with ephemeral children whose names
 // are those of lock recipes, and the parts of semaphores. A lock without an ephemeral
 // child is not found; nobody waits for it. What has not changed is not read again.
-func (v *survey) directories(ephemerals map[int64][]string) (dirs map[string]*locks.Directory, note string) {
+func (v *survey) directories(ephemerals []string) (dirs map[string]*locks.Directory, note string) {
 	wanted := map[string]bool{}
-	for _, paths := range ephemerals {
-		for _, at := range paths {
-			dir, name := path.Split(at)
-			if dir = strings.TrimSuffix(dir, "/"); dir == "" || !locks.Interesting(name) {
-				continue
-			}
-			wanted[dir] = true
-			if part(path.Base(dir)) && path.Dir(dir) != "/" {
-				wanted[path.Dir(dir)] = true
-			}
+	for _, at := range ephemerals {
+		dir, name := path.Split(at)
+		if dir = strings.TrimSuffix(dir, "/"); dir == "" || !locks.Interesting(name) {
+			continue
+		}
+		wanted[dir] = true
+		if part(path.Base(dir)) && path.Dir(dir) != "/" {
+			wanted[path.Dir(dir)] = true
 		}
 	}
 	todo := slices.Sorted(maps.Keys(wanted))
@@ -267,7 +265,6 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 			known[n.Name] = n
 		}
 	}
-	var list proto.ChildrenReply
 	if before != nil && before.complete && before.czxid == stat.Czxid && before.pzxid == stat.Pzxid {
 		for _, other := range []string{join(at, "leases"), join(at, "locks"), at + locks.KazooQueue} {
 			if v.lockDirs[other] != nil {
@@ -276,11 +273,12 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 		}
 		return before, parts, nil
 	}
-	if err := v.reader.call(proto.OpGetChildren, &proto.PathWatch{Path: at}, &list); err != nil {
+	names, err := v.reader.children(at)
+	if err != nil {
 		return nil, nil, err
 	}
 	d = &lockDir{czxid: stat.Czxid, pzxid: stat.Pzxid, complete: true}
-	for _, name := range list.Names {
+	for _, name := range names {
 		if part(name) {
 			parts = append(parts, join(at, name))
 		}
@@ -307,13 +305,10 @@ func (v *survey) directory(at string, budget *int) (d *lockDir, parts []string, 
 		}
 		d.Nodes = append(d.Nodes, n)
 	}
-	if slices.ContainsFunc(list.Names, locks.Lease) {
+	if slices.ContainsFunc(names, locks.Lease) {
 		parts = append(parts, at+locks.KazooQueue)
 		if stat.DataLength > 0 && stat.DataLength < shownData {
-			var data proto.DataReply
-			if v.reader.call(proto.OpGetData, &proto.PathWatch{Path: at}, &data) == nil { // otherwise the number of slots is unknown
-				d.Data = data.Data
-			}
+			d.Data, _ = v.reader.data(at) // without it the number of slots is unknown
 		}
 	}
 	return d, parts, nil

@@ -9,30 +9,30 @@ import (
 // of them, so that a large snapshot may take long.
 const snapshotChunk = 64 << 10
 
-// serveSnapshot sends the state that the server has applied. Options.Write has to permit it:
+// serveSnapshot sends the state that the server has applied. Options.Snapshots has to permit it:
 // the state has what ACLs hide, and the passwords of sessions.
 //
 // If an error ends it, the connection is aborted, so that what was sent does not look
 // complete.
-func (a *admin) serveSnapshot(w http.ResponseWriter, r *http.Request) {
-	if err := a.mayAct(r); err != nil {
+func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) {
+	if err := mayAct(r, grant{h.grants.Snapshots, "snapshots"}); err != nil {
 		respond(w, err)
 		return
 	}
-	if !a.snapshots.TryLock() {
+	if !h.snapshots.TryLock() {
 		respond(w, refuse(http.StatusServiceUnavailable, "another snapshot is being sent; try again later"))
 		return
 	}
-	defer a.snapshots.Unlock()
+	defer h.snapshots.Unlock()
 	out := &snapshotWriter{w: w, rc: http.NewResponseController(w)}
 	consoleHeaders(w.Header(), "application/octet-stream")
 	w.Header().Set("Connection", "close") // so that no deadline stays for the next request
-	err := a.server.WriteSnapshot(out)
+	err := h.server.WriteSnapshot(out)
 	if err == nil {
-		a.log.Warn("an operator has saved a snapshot", "bytes", out.sent, "operator", r.RemoteAddr)
+		h.log.Warn("an operator has saved a snapshot", "bytes", out.sent, "operator", r.RemoteAddr)
 		return
 	}
-	a.log.Warn("an operator could not save a snapshot", "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
+	h.log.Warn("an operator could not save a snapshot", "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
 	if out.sent > 0 {
 		panic(http.ErrAbortHandler)
 	}

@@ -41,7 +41,7 @@ func TestSnapshot(t *testing.T) {
 	must(c.Create("/a", []byte("data"), 0))(t)
 	var want, log bytes.Buffer
 	check(t, s.WriteSnapshot(&want))
-	h := admin.New(s, admin.Options{Write: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	h := admin.New(s, admin.Options{Snapshots: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, headers := range [][]string{nil, {"Sec-Fetch-Site", "none"}, {"Sec-Fetch-Site", "same-origin"}, {"Origin", "http://127.0.0.1:8080"}} {
 		log.Reset()
 		w := getSnapshot(h, headers...)
@@ -60,7 +60,7 @@ func TestSnapshot(t *testing.T) {
 		status  int
 		says    string
 	}{
-		"without Write":       {admin.New(s, admin.Options{}), nil, 403, "without --admin-write"},
+		"without Snapshots":   {admin.New(s, admin.Options{}), nil, 403, "without --admin-write"},
 		"another site":        {h, []string{"Sec-Fetch-Site", "cross-site"}, 403, "another site"},
 		"another port":        {h, []string{"Sec-Fetch-Site", "same-site"}, 403, "another site"},
 		"an old browser":      {h, []string{"Origin", "https://evil.example"}, 403, "another site"},
@@ -102,7 +102,7 @@ func TestSlowSnapshot(t *testing.T) {
 		check(t, s.WriteSnapshot(&want))
 		host := memnet.New().Host("a")
 		listener := must(host.Listen("a:1"))(t)
-		web := &http.Server{Handler: admin.New(s, admin.Options{Write: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+		web := &http.Server{Handler: admin.New(s, admin.Options{Snapshots: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 		ended := make(chan error)
 		go func() { ended <- web.Serve(listener) }()
 		defer func() {

@@ -20,12 +20,14 @@ type stream struct {
 	ended    chan struct{}      // closed when the last goroutine has ended
 	newest   []byte             // an event; nil before the first
 	replaced chan struct{}      // closed when newest is replaced
+	closed   bool
+	closing  chan struct{} // closed by close
 }
 
 func newStream(s *survey) *stream {
 	ended := make(chan struct{})
 	close(ended)
-	return &stream{survey: s, ended: ended, replaced: make(chan struct{})}
+	return &stream{survey: s, ended: ended, replaced: make(chan struct{}), closing: make(chan struct{})}
 }
 
 // Limits of a stream.
@@ -65,17 +67,35 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-replaced:
+		case <-s.closing:
+			return
 		case <-r.Context().Done():
 			return
 		}
 	}
 }
 
-// join starts the goroutine for the first browser. It returns false if there are too many.
+// close ends all calls of serve, and waits for the goroutine.
+func (s *stream) close() {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+		if s.stop != nil {
+			s.stop()
+		}
+	}
+	ended := s.ended
+	s.mu.Unlock()
+	<-ended
+}
+
+// join starts the goroutine for the first browser. It returns false if there are too many, or
+// after close.
 func (s *stream) join() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.browsers == maxBrowsers {
+	if s.closed || s.browsers == maxBrowsers {
 		return false
 	}
 	if s.browsers++; s.browsers == 1 {

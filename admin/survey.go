@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
-	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
 // Limits of a state. A server with more is not asked for the list at all, since the server
@@ -36,10 +35,12 @@ const (
 // state is what the page shows. Numbers that may exceed the precision of JavaScript are
 // text; times are in milliseconds since the epoch.
 type state struct {
-	Now     int64         `json:"now"`
-	Write   bool          `json:"write"` // the page may end sessions and break locks
-	Server  serverState   `json:"server"`
-	Members []memberState `json:"members"`
+	Now int64 `json:"now"`
+	// What the page may do.
+	EndSessions bool          `json:"endSessions"`
+	BreakLocks  bool          `json:"breakLocks"`
+	Server      serverState   `json:"server"`
+	Members     []memberState `json:"members"`
 	// Unknown says why this server does not know what the cluster has now; "" if it does. Then
 	// there are no locks, sessions and so on below, which does not mean that none exist.
 	Unknown string `json:"unknown"`
@@ -131,7 +132,6 @@ type sessionInfo struct {
 	Holds      int    `json:"holds"`
 	Waits      int    `json:"waits"`
 	Watches    int    `json:"watches"`
-	Own        bool   `json:"own"` // it is of the console or of /metrics
 }
 
 type watchState struct {
@@ -148,16 +148,18 @@ type sample struct {
 	Grants *float64 `json:"grants"` // locks that got a new holder, per second
 }
 
-const maxSamples = 120
+const (
+	maxSamples  = 120
+	syncTimeout = time.Second
+)
 
 // survey gathers states. Only one goroutine may use it at a time, except for changed.
 type survey struct {
 	server *lockkeeper.Server
-	words  *words
-	reader *reader
-	meter  *lockMeter
+	report report.Server
+	reader reader
 	peers  *peers
-	write  bool
+	may    Options
 
 	made     mark // what the last state was made of
 	lockDirs map[string]*lockDir
@@ -195,13 +197,8 @@ type suspicion struct {
 	since time.Time
 }
 
-func newSurvey(s *lockkeeper.Server, w *words, r *reader, m *lockMeter, write bool) *survey {
-	return &survey{server: s, words: w, reader: r, meter: m, peers: &peers{server: s}, write: write}
-}
-
 // begin prepares for states, and end stops what begin and gather have started.
 func (v *survey) begin() {
-	v.reader.acquire()
 	v.peers.begin()
 	v.data = nil
 	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
@@ -210,10 +207,7 @@ func (v *survey) begin() {
 	}
 }
 
-func (v *survey) end() {
-	v.peers.end()
-	v.reader.release()
-}
+func (v *survey) end() { v.peers.end() }
 
 // changed reports whether the server's state has changed since the last one.
 func (v *survey) changed() bool {
@@ -227,7 +221,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	v.made = markOf(&st)
 	now := time.Now()
 	s := &state{
-		Now: now.UnixMilli(), Write: v.write,
+		Now: now.UnixMilli(), EndSessions: v.may.EndSessions, BreakLocks: v.may.BreakLocks,
 		Server: serverState{
 			st.ID, st.Cluster, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
 			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
@@ -247,16 +241,16 @@ func (v *survey) gather(ctx context.Context) *state {
 	sessions := map[int64]*sessionInfo{}
 	of := func(id int64) *sessionInfo {
 		if sessions[id] == nil {
-			sessions[id] = &sessionInfo{ID: locks.ID(id), Own: id == v.reader.session() || id == v.meter.session()}
+			sessions[id] = &sessionInfo{ID: locks.ID(id)}
 		}
 		return sessions[id]
 	}
-	v.connections(ctx, &st, s, of)
-	ephemerals := v.dump(ctx, &st, s, of)
-	watched := v.watches(ctx, &st, s, of)
+	v.connections(&st, s, of)
+	ephemerals, all := v.sessions(&st, s, of)
+	watched := v.watches(&st, s, of)
 	v.locks(s, ephemerals, watched, of)
 	total := st.Sessions
-	if ephemerals != nil { // then all sessions are known
+	if all {
 		total = len(sessions)
 	}
 	v.listSessions(s, sessions, total)
@@ -266,132 +260,73 @@ func (v *survey) gather(ctx context.Context) *state {
 }
 
 // connections adds what this server knows of its clients.
-func (v *survey) connections(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) {
+func (v *survey) connections(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) {
 	if st.Connections > maxConnections {
 		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Connections)
 		return
 	}
-	text, err := v.words.ask(ctx, "cons")
-	if err != nil {
-		s.Notes.Sessions = sentence(err)
-		return
-	}
-	for _, line := range lines(text) {
-		m := connection.FindStringSubmatch(line)
-		if m == nil {
-			continue
-		}
-		values := map[string]string{}
-		for p := range strings.SplitSeq(m[3], ",") {
-			key, value, _ := strings.Cut(p, "=")
-			values[key] = value
-		}
-		if id := signed(values["sid"]); id != 0 {
-			x := of(id)
-			x.Addr = m[1]
-			x.Timeout, _ = strconv.ParseInt(values["to"], 10, 64)
+	for _, c := range v.report.Connections() {
+		if c.Session != 0 {
+			x := of(c.Session)
+			x.Addr, x.Timeout = c.Addr, c.Timeout.Milliseconds()
 		}
 	}
 }
 
-// dump adds when sessions expire, which only the leader knows, and returns the ephemeral
-// znodes of each. See the command dump for the form of the answer, and for followers
-// LearnerSessionTracker in ZooKeeper:
-//
-//	Global Sessions(1):
-//	0x1…	4000ms
-func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
+// sessions adds all sessions with the times when they expire, which only the leader knows, and
+// returns the paths of all ephemeral znodes. It returns false if there are too many.
+func (v *survey) sessions(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) (ephemerals []string, ok bool) {
 	if st.Ephemerals > maxEphemerals {
 		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.Ephemerals)
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, "There are too many ephemeral znodes to show when sessions expire.")
-		return nil
+		return nil, false
 	}
-	text, err := v.words.ask(ctx, "dump")
+	all, err := v.report.Sessions()
 	if err != nil {
 		s.Notes.Locks = sentence(err)
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, s.Notes.Locks)
-		return nil
+		return nil, false
 	}
-	all, _, _ := strings.Cut(text, ephemeralsDump)
-	var expires int64
-	for _, line := range lines(all) {
-		if at, ok := expiryOf(line); ok {
-			expires = at.UnixMilli()
-		} else if id, ok := strings.CutPrefix(line, "\t"); ok {
-			of(signed(id)).Expires = expires
-		} else if id, timeout, ok := strings.Cut(line, "\t"); ok {
-			of(signed(id)).Timeout, _ = strconv.ParseInt(strings.TrimSuffix(timeout, "ms"), 10, 64)
+	for _, a := range all.All {
+		x := of(a.ID)
+		x.Timeout, x.Ephemerals = a.Timeout.Milliseconds(), len(a.Ephemerals)
+		ephemerals = append(ephemerals, a.Ephemerals...)
+	}
+	if all.Tracked {
+		for _, bucket := range all.Expiring {
+			for _, id := range bucket.Sessions {
+				of(id).Expires = bucket.Deadline
+			}
 		}
 	}
-	ephemerals := ephemeralsOf(text)
-	for id, paths := range ephemerals {
-		of(id).Ephemerals = len(paths)
-	}
-	return ephemerals
-}
-
-const ephemeralsDump = "ephemeral nodes dump:\n"
-
-// ephemeralsOf returns the ephemeral znodes of each session in an answer to the word dump.
-func ephemeralsOf(dump string) map[int64][]string {
-	_, rest, _ := strings.Cut(dump, ephemeralsDump)
-	owners, _, _ := strings.Cut(rest, "Connections dump:\n")
-	ephemerals := map[int64][]string{}
-	owner := int64(0)
-	for _, line := range lines(owners) {
-		if at, ok := strings.CutPrefix(line, "\t"); ok {
-			ephemerals[owner] = append(ephemerals[owner], at)
-		} else if strings.HasPrefix(line, "0x") {
-			owner = signed(strings.TrimSuffix(line, ":"))
-		}
-	}
-	return ephemerals
-}
-
-// expiryOf returns the time in a line of the word dump: "2 expire at DATE:".
-func expiryOf(line string) (at time.Time, ok bool) {
-	_, date, ok := strings.Cut(line, " expire at ")
-	if !ok {
-		return at, false
-	}
-	at, err := time.ParseInLocation("Mon Jan 02 15:04:05 MST 2006:", date, time.Local)
-	if err != nil { // a zone without a name
-		at, _ = time.Parse("Mon Jan 02 15:04:05 -0700 2006:", date)
-	}
-	return at, true
+	return ephemerals, true
 }
 
 // watches adds the watches of this server's clients, and returns their paths by session; nil
 // if they are not known.
-func (v *survey) watches(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
+func (v *survey) watches(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
 	if st.Watches > maxWatches {
 		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Watches)
 		return nil
 	}
-	text, err := v.words.ask(ctx, "wchp")
+	all, err := v.report.Watches()
 	if err != nil {
 		s.Notes.Watches = sentence(err)
 		return nil
 	}
 	bySession := map[int64][]string{}
-	for _, line := range lines(text) {
-		last := len(s.Watches) - 1
-		switch id, ok := strings.CutPrefix(line, "\t"); {
-		case ok && last >= 0:
-			w, session := &s.Watches[last], signed(id)
-			bySession[session] = append(bySession[session], w.Path)
-			of(session).Watches++
-			if len(w.Sessions) < shownContenders {
-				w.Sessions = append(w.Sessions, id)
-			} else {
-				w.More++
-			}
-		case line != "":
-			s.Watches = append(s.Watches, watchState{Path: line})
-		}
+	for _, w := range all {
+		bySession[w.Session] = append(bySession[w.Session], w.Path)
+		of(w.Session).Watches++
 	}
-	s.WatchesMore = max(0, len(s.Watches)-shownWatches)
-	s.Watches = s.Watches[:len(s.Watches)-s.WatchesMore]
+	for _, g := range all.ByPath() {
+		if len(s.Watches) == shownWatches {
+			s.WatchesMore++
+			continue
+		}
+		more := max(0, len(g.Items)-shownContenders)
+		s.Watches = append(s.Watches, watchState{g.Head, g.Items[:len(g.Items)-more], more})
+	}
 	return bySession
 }
 
@@ -411,7 +346,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 		x.Grants = rate(v.grants, passed)
 	}
 	if serving && !st.ReadOnly {
-		err := v.reader.call(proto.OpSync, &proto.Path{Path: "/"}, nil)
+		err := v.report.Sync(syncTimeout)
 		v.waited = time.Since(now)
 		if err == nil {
 			ms := v.waited.Seconds() * 1000

@@ -262,7 +262,7 @@ function renderLocks(state, sessions) {
       setText(since.firstChild, duration(state.now - c.since));
       setText(since.lastChild, session?.expires ? `${duration(session.expires - state.now)} left` : "");
       updateTimeLeft(left, session, state.now);
-      showAction(who, state, "Break…", `Break ${l.path}, ${holds ? "held" : "awaited"} by ${c.session || nameOf(c.path)}`, () => questionOfBreak(l.path, c));
+      showAction(who, state.breakLocks, state, "Break…", `Break ${l.path}, ${holds ? "held" : "awaited"} by ${c.session || nameOf(c.path)}`, () => questionOfBreak(l.path, c));
       row.classList.toggle("cycle", c.cycle);
       if (holds && row.classList.contains("waits") || !first && !row.classList.contains("holds") && !row.classList.contains("waits")) row.classList.add("fresh");
       row.classList.toggle("holds", holds);
@@ -281,12 +281,12 @@ function renderSessions(state) {
     element("td", {}, sessionButton(s.id), element("small")), element("td", { class: "wide muted" }), timeLeft(),
     element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number wide" }), element("td", { class: "number wide" })), (row, s) => {
     const [id, address, left, ...numbers] = row.children;
-    const where = s.own ? "this port, for operators" : s.addr || "not connected here";
+    const where = s.addr || "not connected here";
     setText($("small", id), where);
     setText(address, where);
     updateTimeLeft(left, s, state.now);
     [s.holds, s.waits, s.ephemerals, s.watches].forEach((n, i) => setText(numbers[i], n ? count.format(n) : "·"));
-    if (!s.own) showAction(id, state, "End session…", `End session ${s.id}`, () => questionOfEnd(s.id));
+    showAction(id, state.endSessions, state, "End session…", `End session ${s.id}`, () => questionOfEnd(s.id));
   });
   $("table", section).hidden = state.sessions.length === 0;
   $(".empty", section).hidden = state.sessions.length > 0 || Boolean(state.notes.sessions);
@@ -338,9 +338,9 @@ function renderWatches(state) {
 
 let question = null; // of the open dialog
 
-function showAction(cell, state, text, label, ask) {
+function showAction(cell, permitted, state, text, label, ask) {
   let button = $("button.act", cell);
-  if (!state.write) {
+  if (!permitted) {
     button?.remove();
     return;
   }
@@ -476,12 +476,12 @@ function changes(before, after) {
   if (!before.sessionsMore && !after.sessionsMore) {
     const known = new Set(before.sessions.map((s) => s.id));
     for (const s of before.sessions) {
-      if (!sessions.has(s.id) && !s.own) {
+      if (!sessions.has(s.id)) {
         const silent = s.expires && s.timeout && s.expires - after.now < s.timeout / 3;
         found.push(silent ? ["expired", `Session ${s.id} expired`] : ["ended", `Session ${s.id} ended`]);
       }
     }
-    for (const s of after.sessions) if (!known.has(s.id) && !s.own) found.push(["began", `Session ${s.id} began`]);
+    for (const s of after.sessions) if (!known.has(s.id)) found.push(["began", `Session ${s.id} began`]);
   }
   for (const [path, l] of now) {
     const old = was.get(path);

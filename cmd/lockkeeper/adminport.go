@@ -26,7 +26,7 @@ type adminFlags struct {
 	addr, tokenFile string
 	metrics         string
 	noToken, pprof  bool
-	write           bool
+	write           []string
 	cert, key       string
 }
 
@@ -34,7 +34,8 @@ func (a *adminFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&a.addr, "admin", "", "HTTP `ADDRESS` for operators: a console for browsers, metrics, ZooKeeper's commands and probes (docs/admin.md). By default there is none. A port without a host is on 127.0.0.1; port 0 picks a free one. An address that other machines can reach needs --admin-token-file or --admin-no-token")
 	f.StringVar(&a.tokenFile, "admin-token-file", "", "`FILE` with a token, which requests must have: Authorization: Bearer TOKEN. The probes do not need it")
 	f.BoolVar(&a.noToken, "admin-no-token", false, "let everyone who can connect to --admin use it, also from other machines")
-	f.BoolVar(&a.write, "admin-write", false, "let those who may use --admin end sessions and break locks, from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions. Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
+	f.StringSliceVar(&a.write, "admin-write", nil, "let those who may use --admin do all of these, or those in a comma-separated `LIST`: end sessions (sessions) and break locks (locks), from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions (snapshots). Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
+	f.Lookup("admin-write").NoOptDefVal = "all"
 	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
 	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
 	f.StringVar(&a.metrics, "metrics-listen", "", "HTTP `ADDRESS` at which everyone who can connect gets /metrics, and nothing else, as with ZooKeeper's PrometheusMetricsProvider. A port without a host is on 127.0.0.1; port 0 picks a free one")
@@ -48,9 +49,9 @@ type adminPort struct {
 	token    string
 	metrics  bool // only /metrics is served
 	pprof    bool
-	write    bool
-	zooCfg   string
+	options  admin.Options
 	log      *slog.Logger
+	handler  *admin.Handler // that of serve
 	web      *http.Server
 	ended    chan struct{} // closed when web has stopped; nil before serve
 }
@@ -72,7 +73,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 		return nil, badFlag(flags, "admin", "%w", err)
 	case a.tokenFile != "" && a.noToken:
 		return nil, badFlag(flags, "admin-no-token", "not together with --admin-token-file")
-	case a.write && a.noToken:
+	case len(a.write) > 0 && a.noToken:
 		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions, break locks and get all data; use --admin-token-file")
 	case !local && a.tokenFile == "" && !a.noToken:
 		return nil, badFlag(flags, "admin", "%s may be reached from other machines, and shows paths of znodes, addresses of clients and ids of sessions: "+
@@ -80,7 +81,21 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	case a.cert == "" && a.key != "":
 		return nil, badFlag(flags, "admin-tls-cert", "--admin-tls-key needs it")
 	}
-	p := &adminPort{pprof: a.pprof, write: a.write, https: a.cert != "", log: log}
+	p := &adminPort{pprof: a.pprof, options: admin.Options{Log: log}, https: a.cert != "", log: log}
+	for _, name := range a.write {
+		switch name {
+		case "sessions":
+			p.options.EndSessions = true
+		case "locks":
+			p.options.BreakLocks = true
+		case "snapshots":
+			p.options.Snapshots = true
+		case "all":
+			p.options.EndSessions, p.options.BreakLocks, p.options.Snapshots = true, true, true
+		default:
+			return nil, badFlag(flags, "admin-write", "%q is none of sessions, locks, snapshots and all", name)
+		}
+	}
 	if a.tokenFile != "" {
 		if p.token, err = readToken(a.tokenFile); err != nil {
 			return nil, badFlag(flags, "admin-token-file", "%w", err)
@@ -91,7 +106,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 		if err != nil {
 			return nil, err
 		}
-		p.zooCfg = string(text)
+		p.options.ZooCfg = string(text)
 	}
 	var secure *tls.Config
 	if p.https {
@@ -171,14 +186,14 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 		return
 	}
 	mux := http.NewServeMux()
-	all := admin.New(s, admin.Options{ZooCfg: p.zooCfg, Write: p.write, Log: p.log})
+	p.handler = admin.New(s, p.options)
 	if p.metrics {
-		mux.Handle("/metrics", all)
+		mux.Handle("/metrics", p.handler)
 		p.start(mux)
 		fmt.Fprintf(stderr, "lockkeeper: metrics on http://%s/metrics\n", p.listener.Addr())
 		return
 	}
-	mux.Handle("/", all)
+	mux.Handle("/", p.handler)
 	if p.pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -225,7 +240,7 @@ func (p *adminPort) limitBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			until := time.Now()
-			if p.write && r.Method == http.MethodPost {
+			if (p.options.EndSessions || p.options.BreakLocks) && r.Method == http.MethodPost {
 				until = until.Add(bodyTimeout)
 			}
 			http.NewResponseController(w).SetReadDeadline(until) // an error means that the client is gone
@@ -234,8 +249,8 @@ func (p *adminPort) limitBodies(h http.Handler) http.Handler {
 	})
 }
 
-// close closes the port and its connections, and waits until no more are accepted. It does
-// not wait for requests in progress, which end with their connections.
+// close closes the port and its connections, waits until no more are accepted, and closes the
+// handler. It does not wait for requests in progress, which end with their connections.
 func (p *adminPort) close() {
 	switch {
 	case p == nil:
@@ -244,5 +259,8 @@ func (p *adminPort) close() {
 	default:
 		p.web.Close()
 		<-p.ended
+		if p.handler != nil {
+			p.handler.Close()
+		}
 	}
 }

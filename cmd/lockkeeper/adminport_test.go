@@ -154,11 +154,15 @@ func TestAdminWrite(t *testing.T) {
 		args   []string
 		config *tls.Config
 		proto  string
-		end    int // status
+
+		end, breaks, snapshot int // status
 	}{
-		{nil, nil, "HTTP/1.1", 403},
-		{[]string{"--admin-write"}, nil, "HTTP/1.1", 204},
-		{[]string{"--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}, "HTTP/2.0", 204},
+		{nil, nil, "HTTP/1.1", 403, 403, 403},
+		{[]string{"--admin-write"}, nil, "HTTP/1.1", 204, 404, 200},
+		{[]string{"--admin-write=snapshots"}, nil, "HTTP/1.1", 403, 403, 200},
+		{[]string{"--admin-write=locks"}, nil, "HTTP/1.1", 403, 404, 403},
+		{[]string{"--admin-write=sessions"}, nil, "HTTP/1.1", 204, 403, 403},
+		{[]string{"--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}, "HTTP/2.0", 204, 404, 200},
 	} {
 		p := start(t, nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0"}, x.args...)...).waitReady()
 		web := httpClient(t, x.config)
@@ -177,8 +181,16 @@ func TestAdminWrite(t *testing.T) {
 				return strings.Contains(strings.Join(p.lines(), "\n"), "an operator has ended a session")
 			})
 		}
-		if status, answer, _ := post(web, p.admin()+"/console/locks/break", `{"path":"/l/lock-0000000001","token":"1"}`); x.end == 204 && status != 404 || x.end == 403 && status != 403 {
+		if status, answer, _ := post(web, p.admin()+"/console/locks/break", `{"path":"/l/lock-0000000001","token":"1"}`); status != x.breaks {
 			t.Errorf("%v: break: %d %s", x.args, status, answer)
+		}
+		r, err := http.NewRequest(http.MethodGet, p.admin()+"/snapshot", nil)
+		check1(t, err)
+		r.Header.Set("Authorization", "Bearer s3cret")
+		reply, err := web.Do(r)
+		check1(t, err)
+		if reply.Body.Close(); reply.StatusCode != x.snapshot {
+			t.Errorf("%v: snapshot: %d", x.args, reply.StatusCode)
 		}
 	}
 }
@@ -426,6 +438,7 @@ func TestAdminUsage(t *testing.T) {
 		"--admin 0 --admin-write --admin-no-token":               {"--admin-write: not together with --admin-no-token", "--admin-token-file"},
 		"--admin 0.0.0.0:0 --admin-write --admin-no-token":       {"--admin-write: not together with --admin-no-token"},
 		"--admin 0.0.0.0:0 --admin-write":                        {"--admin: 0.0.0.0:0 may be reached"},
+		"--admin 0 --admin-write=locks,everything":               {`--admin-write: "everything" is none of sessions, locks, snapshots and all`},
 		"--admin-pprof":                                          {"--admin-pprof: only together with --admin"},
 		"--admin-token-file x":                                   {"--admin-token-file: only together with --admin"},
 		"--admin 0 --test-control :0":                            {"--test-control: not together with --admin"},

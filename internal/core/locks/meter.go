@@ -2,18 +2,13 @@ package locks
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strings"
-
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Meter measures how long clients wait for locks and how long they hold them. Its input is
-// the events of a persistent recursive watch on the root, in order, and the answers to its
-// questions.
-// Events and answers must come from one connection, in the order in which the server sent
-// them, so that an answer shows exactly what the events before it have done.
+// all znodes that are created and deleted, in order, and the answers to its questions. An
+// answer must show exactly what the events that the Meter was told of before it have done.
 //
 // A Meter measures mutexes, read/write locks and elections, with the queues that [Find] sees.
 // It leaves semaphores out: only the clients know who waits for one.
@@ -35,11 +30,10 @@ type Meter struct {
 	questions []Question
 }
 
-// Question is a read that a [Meter] needs.
+// Question is for the names of a znode's children, which a [Meter] needs.
 type Question struct {
-	Dir      string // the directory that it concerns
-	Path     string // what is to be read
-	Children bool   // the names of the children; otherwise the Stat
+	Dir  string // the directory that it concerns
+	Path string // of the znode: Dir, or that of the leases beside it
 }
 
 // Totals describe the present locks.
@@ -65,7 +59,7 @@ type queueState int
 const (
 	unread     queueState = iota // its children are not known yet
 	measured                     // all holds
-	unmeasured                   // it has too many entries, or some that cannot be read
+	unmeasured                   // it has too many entries
 	foreign                      // it is a part of a semaphore
 )
 
@@ -77,7 +71,8 @@ type change struct {
 
 type entry struct {
 	text    string
-	name    name
+	use     use
+	number  int64
 	seen    bool  // its creation was seen
 	created int64 // if seen
 	held    bool  // it holds the lock, or has held it
@@ -85,14 +80,17 @@ type entry struct {
 	exact   bool  // since is the moment at which it got the lock
 }
 
-// lockEntry returns what a name says if it can be that of an entry in the queue of a lock
-// that a Meter measures.
-func lockEntry(text string) (name, bool) {
+// lockEntry returns what a name asks for, and its number, if it can be that of an entry in the
+// queue of a lock that a Meter measures.
+func lockEntry(text string) (u use, number int64, ok bool) {
 	if end := len(text) - 1; end < 0 || text[end] < '0' || text[end] > '9' {
-		return name{}, false
+		return unknown, 0, false
 	}
-	n, ok := parse(text)
-	return n, ok && n.use != unknown && n.use != lease
+	m, _, number := find(text)
+	if m == nil || m.use == lease {
+		return unknown, 0, false
+	}
+	return m.use, number, true
 }
 
 // split returns the directory and the name of a path. ok is false for children of the root,
@@ -106,21 +104,19 @@ func split(at string) (dir, base string, ok bool) {
 }
 
 // Questions returns what the Meter has to read next, in this order. The caller must give
-// every answer to [Meter.Listed] or [Meter.Stat].
+// every answer to [Meter.Listed] or [Meter.TooMany].
 func (m *Meter) Questions() []Question {
 	q := m.questions
 	m.questions = nil
 	return q
 }
 
-func (m *Meter) ask(dir, at string, children bool) {
-	m.questions = append(m.questions, Question{dir, at, children})
-}
+func (m *Meter) ask(dir, at string) { m.questions = append(m.questions, Question{dir, at}) }
 
 // Find tells the Meter about a znode that exists and may be an entry of a lock.
 func (m *Meter) Find(at string, now int64) {
 	if dir, base, ok := split(at); ok {
-		if _, ok := lockEntry(base); ok {
+		if _, _, ok := lockEntry(base); ok {
 			m.open(dir, now)
 		}
 	}
@@ -158,9 +154,9 @@ func (m *Meter) open(dir string, now int64) *queue {
 func (m *Meter) read(dir string, q *queue, now int64) {
 	q.state, q.opened = unread, now
 	if up, base, ok := split(dir); ok && base == "locks" {
-		m.ask(dir, up+"/leases", true)
+		m.ask(dir, up+"/leases")
 	}
-	m.ask(dir, dir, true)
+	m.ask(dir, dir)
 }
 
 // Retry reads the directories again that could not be measured.
@@ -194,7 +190,7 @@ func (m *Meter) Created(at string, now int64) {
 	if !ok {
 		return
 	}
-	n, ok := lockEntry(base)
+	use, number, ok := lockEntry(base)
 	if !ok {
 		// The first lease shows that the queue beside it is that of a semaphore.
 		if up, ok := strings.CutSuffix(dir, "/leases"); ok && m.dirs[up+"/locks"] != nil {
@@ -215,31 +211,27 @@ func (m *Meter) Created(at string, now int64) {
 		}
 	case measured:
 		if m.room(q) {
-			q.insert(&entry{text: base, name: n, seen: true, created: now})
+			q.insert(&entry{text: base, use: use, number: number, seen: true, created: now})
 			m.settle(q, now, true)
 		}
 	}
 }
 
-// Deleted tells the Meter that a znode was deleted.
-func (m *Meter) Deleted(at string, now int64) {
-	if q := m.dirs[at]; q != nil {
-		if q.state == unread { // now it is certain that it has no children
-			m.begin(at, q, nil)
-		}
-		m.drop(q, unread)
-		delete(m.dirs, at)
-	}
-	if up, ok := strings.CutSuffix(at, "/leases"); ok {
-		if q := m.dirs[up+"/locks"]; q != nil && q.state == foreign {
-			delete(m.dirs, up+"/locks")
-		}
+// Deleted tells the Meter that a znode was deleted. An ephemeral one cannot have been a directory.
+func (m *Meter) Deleted(at string, ephemeral bool, now int64) {
+	if !ephemeral {
+		m.deletedDir(at)
 	}
 	dir, base, ok := split(at)
 	if !ok {
 		return
 	}
-	n, ok := lockEntry(base)
+	if q := m.dirs[dir]; q != nil && q.state == measured && len(q.all) > 0 && q.all[0].text == base { // most often
+		m.remove(q, 0, now)
+		m.settle(q, now, true)
+		return
+	}
+	_, number, ok := lockEntry(base)
 	if !ok {
 		return
 	}
@@ -253,35 +245,55 @@ func (m *Meter) Deleted(at string, now int64) {
 			q.log = append(q.log, change{base, true, now})
 		}
 	case measured:
-		m.remove(q, n, base, now)
+		m.remove(q, q.index(number, base), now)
 		m.settle(q, now, true)
 	}
 }
 
-// Listed is the answer to a question for children.
-func (m *Meter) Listed(a Question, names []string, code proto.Code) {
+func (m *Meter) deletedDir(at string) {
+	if q := m.dirs[at]; q != nil {
+		if q.state == unread { // now it is certain that it has no children
+			m.begin(q, nil)
+		}
+		m.drop(q, unread)
+		delete(m.dirs, at)
+	}
+	if up, ok := strings.CutSuffix(at, "/leases"); ok {
+		if q := m.dirs[up+"/locks"]; q != nil && q.state == foreign {
+			delete(m.dirs, up+"/locks")
+		}
+	}
+}
+
+// Listed is the answer to a question: the names of the children, if the znode exists.
+func (m *Meter) Listed(a Question, names []string, exists bool) {
 	q := m.dirs[a.Dir]
 	if q == nil || q.state != unread {
 		return
 	}
 	switch {
 	case a.Path != a.Dir: // the leases of a semaphore
-		if code == proto.OK && !slices.ContainsFunc(names, func(s string) bool { n, _ := parse(s); return n.use != lease }) {
+		if exists && !slices.ContainsFunc(names, func(s string) bool { n, _ := parse(s); return n.use != lease }) {
 			m.drop(q, foreign)
 		}
-	case code == proto.NoNode:
+	case !exists:
 		m.drop(q, unread)
 		delete(m.dirs, a.Dir)
-	case code != proto.OK:
-		m.drop(q, unmeasured)
 	default:
-		m.begin(a.Dir, q, names)
+		m.begin(q, names)
+	}
+}
+
+// TooMany is the answer to a question if the znode has more children than MaxEntries.
+func (m *Meter) TooMany(a Question) {
+	if q := m.dirs[a.Dir]; q != nil && q.state == unread && a.Path == a.Dir {
+		m.drop(q, unmeasured)
 	}
 }
 
 // begin starts to measure a queue whose children are now known. It works out which children
 // existed before the first event in the log, and then replays the events at their times.
-func (m *Meter) begin(dir string, q *queue, names []string) {
+func (m *Meter) begin(q *queue, names []string) {
 	log := q.log
 	changed := map[string]bool{}
 	before := []string(nil)
@@ -300,61 +312,52 @@ func (m *Meter) begin(dir string, q *queue, names []string) {
 	m.drop(q, measured)
 	slices.Sort(before) // entries with the same number must have some order
 	for _, text := range before {
-		n, ok := lockEntry(text)
+		use, number, ok := lockEntry(text)
 		if !ok {
 			continue
 		}
 		if !m.room(q) {
 			return
 		}
-		q.insert(&entry{text: text, name: n})
-		m.ask(dir, path.Join(dir, text), false)
+		q.insert(&entry{text: text, use: use, number: number})
 	}
 	m.settle(q, opened, false)
 	for _, c := range log {
-		n, _ := lockEntry(c.name)
+		use, number, _ := lockEntry(c.name)
 		if c.deleted {
-			m.remove(q, n, c.name, c.at)
+			m.remove(q, q.index(number, c.name), c.at)
 		} else if !m.room(q) {
 			return
 		} else {
-			q.insert(&entry{text: c.name, name: n, seen: true, created: c.at})
+			q.insert(&entry{text: c.name, use: use, number: number, seen: true, created: c.at})
 		}
 		m.settle(q, c.at, true)
-	}
-}
-
-// Stat is the answer to another question.
-func (m *Meter) Stat(a Question, code proto.Code) {
-	if q := m.dirs[a.Dir]; q != nil && q.state == measured && code == proto.NoAuth { // there are no events either
-		m.drop(q, unmeasured)
 	}
 }
 
 // insert puts an entry into its place, as in [Queue].
 func (q *queue) insert(e *entry) {
 	i := len(q.all)
-	for i > 0 && q.all[i-1].compare(e.name.number, e.text) > 0 {
+	for i > 0 && q.all[i-1].compare(e.number, e.text) > 0 {
 		i--
 	}
 	q.all = slices.Insert(q.all, i, e)
 }
 
 func (e *entry) compare(number int64, text string) int {
-	return cmp.Or(cmp.Compare(e.name.number, number), cmp.Compare(e.text, text))
+	return cmp.Or(cmp.Compare(e.number, number), cmp.Compare(e.text, text))
 }
 
-func (q *queue) index(n name, text string) int {
-	i, found := slices.BinarySearchFunc(q.all, n.number, func(e *entry, number int64) int { return e.compare(number, text) })
+func (q *queue) index(number int64, text string) int {
+	i, found := slices.BinarySearchFunc(q.all, number, func(e *entry, number int64) int { return e.compare(number, text) })
 	if !found {
 		return -1
 	}
 	return i
 }
 
-// remove takes out an entry that was deleted.
-func (m *Meter) remove(q *queue, n name, text string, now int64) {
-	i := q.index(n, text)
+// remove takes out the i-th entry, which was deleted. If i is -1, there is none.
+func (m *Meter) remove(q *queue, i int, now int64) {
 	if i < 0 {
 		return
 	}
@@ -373,7 +376,7 @@ func (m *Meter) take(q *queue, i int) *entry {
 // settle finds out who holds the lock after a change. exact says that those who have become
 // holders did so at the time now.
 func (m *Meter) settle(q *queue, now int64, exact bool) {
-	q.holds = holders(len(q.all), func(i int) bool { return q.all[i].name.use == read })
+	q.holds = holders(len(q.all), func(i int) bool { return q.all[i].use == read })
 	for _, e := range q.all[:q.holds] {
 		if !e.held {
 			e.held, e.since, e.exact = true, now, exact

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // measuredServer is a server with a Meter as its client. Its frames wait in order, so that
@@ -48,12 +47,13 @@ func (s *measuredServer) create(dir, format string, owner int64) (name string) {
 }
 
 func (s *measuredServer) delete(at string) {
+	owner := s.nodes[path.Dir(at)][path.Base(at)]
 	if s.nodes[at] != nil {
 		delete(s.nodes, at)
 	} else {
 		delete(s.nodes[path.Dir(at)], path.Base(at))
 	}
-	s.frames = append(s.frames, func(now int64) { s.meter.Deleted(at, now) })
+	s.frames = append(s.frames, func(now int64) { s.meter.Deleted(at, owner != 0, now) })
 }
 
 // answer lets the server answer the oldest question.
@@ -64,26 +64,15 @@ func (s *measuredServer) answer() {
 	q := s.asked[0]
 	s.asked = s.asked[1:]
 	children, isDir := s.nodes[q.Path]
-	owner, isEntry := s.nodes[path.Dir(q.Path)][path.Base(q.Path)]
 	names := slices.Collect(maps.Keys(children))
 	s.frames = append(s.frames, func(now int64) {
-		switch {
-		case q.Children && isDir:
-			s.meter.Listed(q, names, proto.OK)
-		case q.Children:
-			s.meter.Listed(q, nil, proto.NoNode)
-		case owner == hidden:
-			s.meter.Stat(q, proto.NoAuth)
-		case isEntry:
-			s.meter.Stat(q, proto.OK)
-		default:
-			s.meter.Stat(q, proto.NoNode)
+		if len(names) > s.meter.MaxEntries {
+			s.meter.TooMany(q)
+		} else {
+			s.meter.Listed(q, names, isDir)
 		}
 	})
 }
-
-// hidden is the owner of an entry whose ACL hides it.
-const hidden = -1
 
 // receive gives the Meter the oldest frame.
 func (s *measuredServer) receive(now int64) {
@@ -456,10 +445,13 @@ func TestMeterLimits(t *testing.T) {
 	if got := s.meter.Totals(3); got.Held != 3 || got.Waiting != 5 || got.Unmeasured != 1 {
 		t.Errorf("%+v", got)
 	}
-	// An entry that the Meter may not see makes the directory unmeasured.
+	// A directory with more children than there may be entries is not listed.
 	s = newMeasuredServer()
+	s.meter.MaxEntries = 10
 	s.mkdir("/h")
-	s.create("/h", mutexName, hidden)
+	for i := range 11 {
+		s.create("/h", fmt.Sprintf("other-%d-%%d", i), 1)
+	}
 	s.frames = nil
 	in("/h", 1)
 	if got := s.meter.Totals(3); got != (Totals{Unmeasured: 1}) || s.meter.entries != 0 {

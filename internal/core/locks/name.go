@@ -73,28 +73,39 @@ const (
 // ends there is nothing, or something that ends in "-"; before one of kazoo's there is anything.
 // Whoever looks for one of these marks waits for such a znode, whatever comes before the mark,
 // and whether or not it is ephemeral.
-var marks = []struct {
-	text  string
-	use   use
-	kazoo bool
-}{
+var marks = []mark{
 	{"lock-", exclusive, false}, {"__READ__", read, false}, {"__WRIT__", write, false},
 	{"__lock__", exclusive, true}, {"__rlock__", read, true},
 	{"latch-", leadership, false}, {"lease-", lease, false},
 }
 
-// parse returns what a name says. ok is false if it is not the name of a sequential znode.
-func parse(text string) (n name, ok bool) {
-	for _, m := range marks {
+type mark struct {
+	text  string
+	use   use
+	kazoo bool
+}
+
+// find returns the mark in a name, with what is before it and the number behind it; nil if there
+// is none.
+func find(text string) (m *mark, prefix string, number int64) {
+	for j := range marks {
+		m := &marks[j]
 		i := strings.LastIndex(text, m.text)
 		if i < 0 {
 			continue
 		}
 		prefix := text[:i]
 		number, ok := suffix(text[i+len(m.text):])
-		if !ok || !m.kazoo && prefix != "" && !strings.HasSuffix(prefix, "-") {
-			continue
+		if ok && (m.kazoo || prefix == "" || strings.HasSuffix(prefix, "-")) {
+			return m, prefix, number
 		}
+	}
+	return nil, "", 0
+}
+
+// parse returns what a name says. ok is false if it is not the name of a sequential znode.
+func parse(text string) (n name, ok bool) {
+	if m, prefix, number := find(text); m != nil {
 		n := name{use: m.use, number: number}
 		id, protected := strings.CutPrefix(strings.TrimSuffix(prefix, "-"), "_c_")
 		switch {

@@ -53,18 +53,26 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 // (AuthenticationHelper). It returns false if the request may proceed. It replies
 // directly, because the queue is still empty: no earlier request can have proceeded.
 func (c *conn) refuseUnauthenticated(q *request) bool {
-	wanted := c.s.cfg.EnforceAuth
-	proven := func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) }
-	if len(wanted) == 0 || slices.ContainsFunc(c.identity.Load().ids, proven) {
+	if c.s.authenticated(c.identity.Load().ids) {
 		return false
 	}
-	c.warn("closing a connection without authentication", "wanted", wanted)
+	c.warn("closing a connection without authentication", "wanted", c.s.cfg.EnforceAuth)
 	c.unsent = true
 	c.stopped.Store(true)
 	c.reply(q, &proto.ReplyHeader{Xid: q.xid, Code: proto.SessionClosedRequireSASLAuth}, nil)
 	c.end()
 	return true
 }
+
+// authenticated reports whether identities are those of a client that has authenticated as far as
+// the configuration enforces it.
+func (s *Server) authenticated(ids []proto.ID) bool {
+	wanted := s.cfg.EnforceAuth
+	return len(wanted) == 0 || slices.ContainsFunc(ids, func(id proto.ID) bool { return slices.Contains(wanted, id.Scheme) })
+}
+
+// inProcess are the identities of a client in this process: its connection in memory is local.
+var inProcess = []proto.ID{{Scheme: proto.SchemeIP, ID: "127.0.0.1"}}
 
 func appendNew(ids []proto.ID, id proto.ID) []proto.ID {
 	if slices.Contains(ids, id) {

@@ -300,9 +300,9 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 		return
 	}
 
-	ids := []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
-	if c.addr == "" {
-		ids[0].ID = "127.0.0.1" // a connection in memory is local
+	ids := inProcess
+	if c.addr != "" {
+		ids = []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
 	}
 	c.identity.Store(newIdentity(ids))
 	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
@@ -259,7 +260,7 @@ func (l *loopback) Deadlines() []session.Bucket {
 
 func (l *loopback) Expired() int64                { return l.expired.Load() }
 func (l *loopback) Role() string                  { return "standalone" }
-func (l *loopback) Quorum() (server.Quorum, bool) { return server.Quorum{}, false }
+func (l *loopback) Quorum() (report.Quorum, bool) { return report.Quorum{}, false }
 func (l *loopback) ResetProposals()               {}
 func (l *loopback) Reconfigure([]byte, time.Duration) (proto.Code, bool) {
 	return proto.BadArguments, true

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -46,22 +47,9 @@ type Proposer interface {
 	// has been applied here. It returns ok false if the outcome is unknown.
 	Reconfigure(body []byte, wait time.Duration) (code proto.Code, ok bool)
 	// Quorum describes the cluster. It returns false if this server is standalone.
-	Quorum() (Quorum, bool)
+	Quorum() (report.Quorum, bool)
 	// ResetProposals resets the proposal lengths in Quorum.
 	ResetProposals()
-}
-
-// Quorum is the information about a cluster that four-letter words show.
-type Quorum struct {
-	Voters    int           // number of voting members
-	Observer  bool          // this server is an observer
-	PeerPort  int           // of this server
-	Followers int           // on the leader: voting members that it is in contact with
-	Observers int           // on the leader: observers that it is in contact with
-	Leads     time.Duration // how long this server has been the leader
-	// Lengths in bytes of the proposals that this server made as the leader: the last,
-	// the shortest and the longest; -1 if it made none.
-	Last, Min, Max int64
 }
 
 // Config configures a Server. Every limit must be set.
@@ -128,6 +116,10 @@ type Server struct {
 	traceMask atomic.Int64  // of the words gtmk and stmk
 	stats     stats
 	warnings  warnings
+
+	// Whoever follows the changes; nil if nobody does. It is set while mu is held, and its
+	// list is replaced, never changed.
+	followers atomic.Pointer[[]report.Follower]
 }
 
 // ports are the addresses at which clients connect; nil if there is no such port.
@@ -206,6 +198,7 @@ func (s *Server) Open() {
 func (s *Server) Suspend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.loseFollowers()
 	s.serving, s.readOnly = false, s.cfg.ReadOnly
 	for c := range s.conns {
 		c.kill()
@@ -328,6 +321,7 @@ func (s *Server) enter() bool {
 // and then call [Server.Wait]. The caller also closes the listeners.
 func (s *Server) Close() {
 	s.mu.Lock()
+	s.loseFollowers()
 	s.closed, s.serving, s.readOnly = true, false, false
 	for c := range s.conns {
 		c.kill()
@@ -431,6 +425,11 @@ func (s *Server) role() string {
 type observer struct{ s *Server }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
+	if all := o.s.followers.Load(); all != nil {
+		for _, f := range *all {
+			f.Changed(changes)
+		}
+	}
 	for i := range changes {
 		id := changes[i].Session
 		switch changes[i].Kind {
@@ -464,6 +463,7 @@ func (o observer) Answered() { o.s.dirty.flush() }
 func (o observer) Restoring() {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
+	o.s.loseFollowers()
 	for c := range o.s.conns {
 		c.out.close()
 	}

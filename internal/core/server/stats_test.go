@@ -3,6 +3,8 @@ package server
 import (
 	"fmt"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
 // TestLatencyInOrder: the smallest, mean and greatest latency are in order in every text,
@@ -23,7 +25,9 @@ func TestLatencyInOrder(t *testing.T) {
 		s.stats.latencyCount.Store(x.count)
 		s.stats.latencyMin.Store(x.least)
 		s.stats.latencyMax.Store(x.greatest)
-		least, mean, greatest := s.latency()
+		m := report.Monitor{}
+		m.MinLatency, m.AvgLatency, m.MaxLatency = s.stats.latency()
+		least, mean, greatest := m.Latency()
 		if got := fmt.Sprintf("%d %s %d", least, mean, greatest); got != x.want {
 			t.Errorf("%+v: %s", x, got)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -44,7 +45,7 @@ func (idle) Propose(_ *fsm.Command, w fsm.Waiter, _ <-chan struct{}) { w.Lost() 
 func (idle) Touch(int64, <-chan struct{}) bool                       { return true }
 func (idle) Deadlines() []session.Bucket                             { return nil }
 func (idle) Expired() int64                                          { return 0 }
-func (idle) Quorum() (Quorum, bool)                                  { return Quorum{}, false }
+func (idle) Quorum() (report.Quorum, bool)                           { return report.Quorum{}, false }
 func (idle) Reconfigure([]byte, time.Duration) (proto.Code, bool)    { return proto.Unimplemented, true }
 func (idle) ResetProposals()                                         {}
 func (idle) Role() string                                            { return "standalone" }

@@ -1,0 +1,101 @@
+package admin
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// source is a server in whose state nothing happens by itself.
+type source struct {
+	report.Server
+	f      report.Follower
+	stop   atomic.Int64
+	exists map[string]bool
+}
+
+func (s *source) Follow(f report.Follower) (func(), bool) {
+	s.f = f
+	return func() { s.stop.Add(1) }, true
+}
+
+func (s *source) View(f func(report.State))                       { f(s) }
+func (s *source) Ephemerals() int                                 { return 0 }
+func (s *source) EachEphemeral(func(string))                      {}
+func (s *source) Children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
+
+func created(paths ...string) (all []proto.Change) {
+	for _, at := range paths {
+		all = append(all, proto.Change{Kind: proto.NodeCreated, Path: at})
+	}
+	return all
+}
+
+// TestMeterFallsBehind checks that a meter that cannot keep up gives up, keeps nothing, and begins
+// anew at the next scrape.
+func TestMeterFallsBehind(t *testing.T) {
+	s := &source{exists: map[string]bool{"/l": true}}
+	l := newLockMeter(s)
+	scrape := func() {
+		all := make(chan prometheus.Metric, 100)
+		l.collect(all)
+	}
+	scrape()
+	first := l.run
+	l.mu.Lock() // nothing is measured meanwhile
+	for i := range meterEvents + 10 {
+		s.f.Changed(created(fmt.Sprintf("/l/_c_%032x-lock-%010d", i, i)))
+	}
+	if !first.over() || len(first.events) != 0 {
+		t.Errorf("over: %v, %d events", first.over(), len(first.events))
+	}
+	l.mu.Unlock()
+	scrape()
+	if l.run == nil || l.run == first || l.run.over() || !l.run.found {
+		t.Errorf("%+v after %+v", l.run, first)
+	}
+	l.close()
+	if n := s.stop.Load(); n != 2 || l.run != nil {
+		t.Errorf("followed %d times to the end, %+v", n, l.run)
+	}
+}
+
+// BenchmarkMeterRun is what a lock that is taken and given back costs its meter: while the state
+// is locked, and in all.
+func BenchmarkMeterRun(b *testing.B) {
+	for _, what := range []string{"locked", "all"} {
+		b.Run(what, func(b *testing.B) {
+			s := &source{exists: map[string]bool{"/locks/1": true}}
+			l := newLockMeter(s)
+			l.start()
+			defer l.close()
+			paths := make([]string, 10_000)
+			for i := range paths {
+				paths[i] = fmt.Sprintf("/locks/1/_c_0123456789abcdef0123456789abcdef-lock-%010d", i)
+			}
+			change := make([]proto.Change, 2)
+			for i := 0; b.Loop(); i++ {
+				change[0] = proto.Change{Kind: proto.NodeCreated, Path: paths[i%len(paths)], Session: 1}
+				s.f.Changed(change[:1])
+				change[0].Kind = proto.NodeDeleted
+				s.f.Changed(change[:1])
+				if i%1000 == 0 {
+					l.mu.Lock()
+					if what == "all" {
+						l.run.measure()
+					} else {
+						l.run.mu.Lock()
+						l.run.events = l.run.events[:0]
+						l.run.mu.Unlock()
+					}
+					l.mu.Unlock()
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,396 @@
+package server
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// This file computes what four-letter words and package admin show: it implements
+// report.Server.
+
+var _ report.Server = (*Server)(nil)
+
+func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
+
+// quorum describes the cluster. It returns nil if this server is standalone.
+func (s *Server) quorum() *report.Quorum {
+	if q, ok := s.cfg.Proposer.Quorum(); ok {
+		return &q
+	}
+	return nil
+}
+
+// Monitor implements report.Server.
+func (s *Server) Monitor() *report.Monitor {
+	m := s.summary()
+	s.cfg.Replica.View(func(v *fsm.View) { m.Quotas = v.Tree().QuotaTotals() })
+	m.OpenFiles, m.MaxFiles = fileDescriptors()
+	return m
+}
+
+// summary is Monitor without what takes longer: quotas, and file descriptors.
+func (s *Server) summary() *report.Monitor {
+	x := &s.stats
+	m := &report.Monitor{
+		Version: s.version(), Serving: s.isServing(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
+		Connections: len(s.connections()), Outstanding: x.outstanding.Load(), Received: x.received.Load(), Sent: x.sent.Load(),
+		AuthFailed: x.authFailed.Load(), LastReply: x.lastReply.Load(), MinReply: x.minReply.Load(), MaxReply: x.maxReply.Load(),
+		TLSHandshakes: s.tlsHandshakes.count(), StaleSessions: s.cfg.Proposer.Expired() - x.staleBase.Load(),
+	}
+	m.MinLatency, m.AvgLatency, m.MaxLatency = x.latency()
+	s.cfg.Replica.View(func(v *fsm.View) {
+		t := v.Tree()
+		m.Zxid, m.DataBytes, m.Znodes, m.Ephemerals, m.Sessions = v.Zxid(), t.DataSize(), t.Len()+1, t.Ephemerals(), v.Sessions().Len()
+		_, _, m.Watches = v.WatchCounts()
+	})
+	for _, c := range x.counters() {
+		m.Counters = append(m.Counters, report.Counter{Key: c.key, Value: c.v.Load()})
+	}
+	x.mu.Lock()
+	for _, namespace := range slices.Sorted(maps.Keys(x.exceeded)) {
+		m.Exceeded = append(m.Exceeded, report.Counter{Key: namespace, Value: x.exceeded[namespace]})
+	}
+	x.mu.Unlock()
+	return m
+}
+
+// Config implements report.Server.
+func (s *Server) Config() *report.Config {
+	port := func(a net.Addr) int {
+		if a, ok := a.(*net.TCPAddr); ok {
+			return a.Port
+		}
+		return -1
+	}
+	s.mu.Lock()
+	plain, secure := port(s.ports.plain), port(s.ports.secure)
+	s.mu.Unlock()
+	c := &report.Config{
+		ID: s.cfg.ID, ClientPort: plain, SecurePort: secure, DataDir: s.cfg.DataDir, DataSize: s.DataSize(), Tick: s.cfg.Tick,
+		MaxConnsPerAddr: s.cfg.MaxConnsPerAddr, MinSessionTimeout: s.cfg.MinSessionTimeout, MaxSessionTimeout: s.cfg.MaxSessionTimeout, Quorum: s.quorum(),
+	}
+	s.cfg.Replica.View(func(v *fsm.View) {
+		self, _ := v.Member(s.cfg.ID)
+		c.ElectionPort, c.Members = self.ElectionPort, string(v.Members())
+	})
+	return c
+}
+
+// Environment implements report.Server: the properties that ZooKeeper lists, except those of
+// Java.
+func (s *Server) Environment() []report.Line {
+	host, _ := os.Hostname()
+	home, _ := os.UserHomeDir()
+	dir, _ := os.Getwd()
+	name := "<NA>"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return []report.Line{
+		{Key: "zookeeper.version", Value: s.version()}, {Key: "host.name", Value: host}, {Key: "go.version", Value: runtime.Version()},
+		{Key: "os.name", Value: runtime.GOOS}, {Key: "os.arch", Value: runtime.GOARCH},
+		{Key: "user.name", Value: name}, {Key: "user.home", Value: home}, {Key: "user.dir", Value: dir},
+	}
+}
+
+// DataSize implements report.Server.
+func (s *Server) DataSize() (size int64) {
+	if s.cfg.DataDir == "" {
+		return 0
+	}
+	filepath.WalkDir(s.cfg.DataDir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			if info, err := e.Info(); err == nil {
+				size += info.Size()
+			}
+		}
+		return nil
+	})
+	return size
+}
+
+// fileDescriptors returns how many file descriptors this process has open and how
+// many it may have; 0 and 0 if the system does not provide /proc.
+func fileDescriptors() (open, limit int) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, 0
+	}
+	limits, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(limits)) {
+		if rest, found := strings.CutPrefix(line, "Max open files"); found {
+			if f := strings.Fields(rest); len(f) > 0 {
+				limit, _ = strconv.Atoi(f[0])
+			}
+		}
+	}
+	return len(fds), limit
+}
+
+// Digests implements report.Server.
+func (s *Server) Digests() (all []report.Digest) {
+	s.cfg.Replica.View(func(v *fsm.View) {
+		for _, d := range v.Digests() {
+			all = append(all, report.Digest(d))
+		}
+	})
+	return all
+}
+
+// connections returns all connections, the oldest first.
+func (s *Server) connections() []*conn {
+	s.mu.Lock()
+	all := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b *conn) int { return int(int64(a.number - b.number)) })
+	return all
+}
+
+// Connections implements report.Server.
+func (s *Server) Connections() (all []report.Connection) {
+	for _, c := range s.connections() {
+		all = append(all, c.report())
+	}
+	return all
+}
+
+func (c *conn) report() report.Connection {
+	const us = time.Microsecond
+	x := report.Connection{
+		Number: c.number, Addr: c.shown(), Since: c.since, Deadline: c.since.Add(c.s.cfg.HandshakeTimeout),
+		Received: c.stats.received.Load(), Sent: c.stats.sent.Load(),
+	}
+	c.s.mu.Lock()
+	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
+	c.s.mu.Unlock()
+	c.mu.Lock()
+	x.Queued = c.queued()
+	c.mu.Unlock()
+	c.stats.mu.Lock()
+	last, n, sum, least, most := c.stats.last, c.stats.n, c.stats.sum, c.stats.min, c.stats.max
+	c.stats.mu.Unlock()
+	if x.Answered = n; n == 0 {
+		x.Last = report.Request{Op: "NA", Cxid: -1}
+		return x
+	}
+	x.Last = report.Request{Op: last.op, Cxid: last.cxid, Zxid: last.zxid, At: last.at.Sub(c.s.start), Latency: time.Duration(last.latency) * us}
+	x.MinLatency, x.AvgLatency, x.MaxLatency = time.Duration(least)*us, time.Duration(sum/n)*us, time.Duration(most)*us
+	return x
+}
+
+// Sessions implements report.Server.
+func (s *Server) Sessions() (*report.Sessions, error) {
+	x := &report.Sessions{Expiring: s.cfg.Proposer.Deadlines()}
+	role := s.cfg.Proposer.Role()
+	x.Tracked = role == "leader" || role == "standalone"
+	room := s.cfg.OutboxBytes
+	s.cfg.Replica.View(func(v *fsm.View) {
+		all := v.Sessions().All()
+		x.All = make([]report.Session, 0, len(all))
+		for _, a := range all {
+			paths := v.Tree().EphemeralsOf(a.ID, "")
+			for _, path := range paths {
+				room -= len(path) + len("\t\n")
+			}
+			if room < 0 {
+				return
+			}
+			x.All = append(x.All, report.Session{ID: a.ID, Timeout: time.Duration(a.Timeout) * time.Millisecond, Ephemerals: paths})
+		}
+	})
+	if room < 0 {
+		return nil, report.ErrTooLong
+	}
+	return x, nil
+}
+
+// WatchCounts implements report.Server.
+func (s *Server) WatchCounts() (w report.WatchCounts) {
+	s.cfg.Replica.View(func(v *fsm.View) { w.Connections, w.Paths, w.Watches = v.WatchCounts() })
+	return w
+}
+
+// EachWatch calls f for every pair of a session and a path that it watches, in no
+// particular order, until f returns false.
+func (s *Server) EachWatch(v *fsm.View, f func(session int64, path string) bool) {
+	v.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
+}
+
+// Watches implements report.Server.
+func (s *Server) Watches() (all report.Watches, err error) {
+	room := s.cfg.OutboxBytes
+	s.cfg.Replica.View(func(v *fsm.View) {
+		s.EachWatch(v, func(id int64, path string) bool {
+			all = append(all, report.Watch{Session: id, Path: path})
+			room -= min(len(path), len(session.FormatID(id))) + len("\t\n")
+			return room >= 0
+		})
+	})
+	if room < 0 {
+		return nil, report.ErrTooLong
+	}
+	return all, nil
+}
+
+// ResetConnections implements report.Server.
+func (s *Server) ResetConnections() {
+	for _, c := range s.connections() {
+		c.stats.reset()
+	}
+}
+
+// ResetCounts implements report.Server.
+func (s *Server) ResetCounts() {
+	s.stats.resetAll()
+	s.stats.staleBase.Store(s.cfg.Proposer.Expired())
+	s.cfg.Proposer.ResetProposals()
+}
+
+// TraceMask implements report.Server.
+func (s *Server) TraceMask() int64 { return s.traceMask.Load() }
+
+// SetTraceMask implements report.Server.
+func (s *Server) SetTraceMask(mask int64) { s.traceMask.Store(mask) }
+
+// Read implements report.Server.
+func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
+	if w, ok := q.(*proto.PathWatch); ok && w.Watch {
+		return proto.BadArguments // there is nobody to tell
+	}
+	switch {
+	case !s.isServing() && !s.isReadOnly():
+		return report.ErrNotServing
+	case !s.authenticated(inProcess):
+		return proto.SessionClosedRequireSASLAuth
+	}
+	var out []byte
+	var code proto.Code
+	s.cfg.Replica.View(func(v *fsm.View) {
+		out, code = v.Read(&fsm.Reader{IDs: inProcess, MaxReply: s.cfg.OutboxBytes}, op, q.Append(nil), nil)
+	})
+	switch code {
+	case proto.OK:
+		d := jute.NewDecoder(out)
+		reply.Decode(&d)
+		return d.Err()
+	case fsm.ReplyTooLong:
+		return report.ErrTooLong
+	}
+	return code
+}
+
+// Sync implements report.Server.
+func (s *Server) Sync(timeout time.Duration) error {
+	w, over := synced{make(chan error, 1)}, make(chan struct{})
+	defer close(over)
+	limit := time.NewTimer(timeout)
+	defer limit.Stop()
+	go s.cfg.Proposer.Propose(fsm.Nothing(), w, over) // it may block
+	select {
+	case err := <-w.done:
+		return err
+	case <-limit.C:
+		return errors.New("there was no answer")
+	}
+}
+
+// synced is the fsm.Waiter of Sync.
+type synced struct{ done chan error }
+
+func (w synced) Done(*fsm.View, *fsm.Result) { w.done <- nil }
+func (w synced) Lost()                       { w.done <- errors.New("the outcome is unknown") }
+
+// View implements report.Server.
+func (s *Server) View(f func(report.State)) {
+	s.cfg.Replica.View(func(v *fsm.View) { f(replicated{v}) })
+}
+
+// replicated implements report.State.
+type replicated struct{ v *fsm.View }
+
+func (r replicated) Ephemerals() int { return r.v.Tree().Ephemerals() }
+
+func (r replicated) EachEphemeral(f func(path string)) {
+	for _, owner := range r.v.Sessions().Snapshot() {
+		for _, path := range r.v.Tree().EphemeralsOf(owner.ID, "") {
+			f(path)
+		}
+	}
+}
+
+func (r replicated) Children(path string, most int) (names []string, n int, ok bool) {
+	z := r.v.Tree().Lookup(path)
+	if z == nil {
+		return nil, 0, false
+	}
+	if n = z.NumChildren(); n <= most {
+		names = make([]string, 0, n)
+		for name := range r.v.Tree().Children(z) {
+			names = append(names, strings.Clone(name)) // the data of the znode follows it in memory
+		}
+	}
+	return names, n, true
+}
+
+// Follow implements report.Server.
+func (s *Server) Follow(f report.Follower) (stop func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.serving {
+		return nil, false
+	}
+	s.setFollowers(append(s.following(), f))
+	return func() {
+		s.mu.Lock()
+		s.setFollowers(slices.DeleteFunc(s.following(), func(x report.Follower) bool { return x == f }))
+		s.mu.Unlock()
+		s.cfg.Replica.View(func(*fsm.View) {}) // until a call of Changed that has begun has returned
+	}, true
+}
+
+// following returns a copy of the list of followers. The caller must hold s.mu.
+func (s *Server) following() []report.Follower {
+	if all := s.followers.Load(); all != nil {
+		return slices.Clone(*all)
+	}
+	return nil
+}
+
+func (s *Server) setFollowers(all []report.Follower) {
+	if len(all) == 0 {
+		s.followers.Store(nil)
+		return
+	}
+	s.followers.Store(&all)
+}
+
+// loseFollowers tells all followers that changes may be missing from now on, and forgets them. The
+// caller must hold s.mu.
+func (s *Server) loseFollowers() {
+	for _, f := range s.following() {
+		f.Lost()
+	}
+	s.followers.Store(nil)
+}
