@@ -325,12 +325,12 @@ func leader(_ context.Context, a *admin, _ url.Values) (object, error) {
 		return nil, reported("server is not initialized")
 	}
 	host := ""
-	for _, m := range st.Members {
-		if m.ID == st.Leader {
+	for _, m := range st.Cluster.Members {
+		if m.ID == st.Cluster.Leader {
 			host, _, _ = net.SplitHostPort(m.Addr)
 		}
 	}
-	return object{{"is_leader", st.Role == lockkeeper.RoleLeader}, {"leader_id", st.Leader}, {"leader_ip", host}}, nil
+	return object{{"is_leader", st.Role == lockkeeper.RoleLeader}, {"leader_id", st.Cluster.Leader}, {"leader_ip", host}}, nil
 }
 
 func monitor(ctx context.Context, a *admin, _ url.Values) (o object, err error) {
@@ -374,7 +374,7 @@ func serverStats(ctx context.Context, a *admin, _ url.Values) (object, error) {
 			{"max_latency", number(mntr["max_latency"])},
 			{"data_dir_size", number(size["datadir_size"])},
 			{"log_dir_size", number(size["logdir_size"])},
-			{"last_processed_zxid", st.Zxid},
+			{"last_processed_zxid", st.State.Zxid},
 			{"num_alive_client_connections", number(mntr["num_alive_connections"])},
 			{"auth_failed_count", number(mntr["auth_failed_count"])},
 			{"non_mtlsremote_conn_count", number(mntr["non_mtls_remote_conn_count"])},
@@ -402,7 +402,7 @@ func stats(ctx context.Context, a *admin, q url.Values) (object, error) {
 
 // servers returns the members of the cluster with their addresses for clients, from the
 // word conf.
-func (a *admin) servers(ctx context.Context) ([]proto.QuorumServer, error) {
+func (a *admin) servers(ctx context.Context) ([]proto.Peer, error) {
 	text, err := a.words.ask(ctx, "conf")
 	if err != nil {
 		return nil, err
@@ -421,7 +421,7 @@ func votingView(ctx context.Context, a *admin, _ url.Values) (object, error) {
 		if s.Observer {
 			continue
 		}
-		client := s.Client
+		client := s.ClientAddr
 		if strings.HasPrefix(client, ":") {
 			client = "0.0.0.0" + client
 		}
@@ -432,7 +432,7 @@ func votingView(ctx context.Context, a *admin, _ url.Values) (object, error) {
 	return object{{"current_config", view}}, err
 }
 
-func election(s proto.QuorumServer) string {
+func election(s proto.Peer) string {
 	host, _, _ := net.SplitHostPort(s.Addr)
 	return net.JoinHostPort(host, strconv.Itoa(s.ElectionPort))
 }
@@ -482,12 +482,12 @@ func zabState(ctx context.Context, a *admin, _ url.Values) (object, error) {
 		return object{{"voting", false}, {"zabstate", ""}}, nil
 	}
 	all, err := a.servers(ctx)
-	i := slices.IndexFunc(all, func(s proto.QuorumServer) bool { return s.ID == st.ID })
+	i := slices.IndexFunc(all, func(s proto.Peer) bool { return s.ID == st.ID })
 	if err != nil || i < 0 {
 		return object{{"voting", false}, {"zabstate", ""}}, err
 	}
 	self := all[i]
-	client := self.Client
+	client := self.ClientAddr
 	if addr := a.server.Addr(); addr != nil {
 		client = addr.String()
 	}
@@ -498,9 +498,9 @@ func zabState(ctx context.Context, a *admin, _ url.Values) (object, error) {
 		{"election_address", addresses(election(self))},
 		{"client_address", client},
 		{"voting", !self.Observer},
-		{"last_zxid", fmt.Sprintf("0x%x", uint64(st.Zxid))},
-		{"zab_epoch", uint64(st.Zxid) >> 32},
-		{"zab_counter", uint64(st.Zxid) & (1<<32 - 1)},
+		{"last_zxid", fmt.Sprintf("0x%x", uint64(st.State.Zxid))},
+		{"zab_epoch", uint64(st.State.Zxid) >> 32},
+		{"zab_counter", uint64(st.State.Zxid) & (1<<32 - 1)},
 		{"zabstate", "broadcast"},
 	}, nil
 }

@@ -344,7 +344,7 @@ func (r *meterRun) write(ctx context.Context, ping time.Duration) {
 // find looks for the locks that are there already, by the ephemeral znodes, as the console
 // does. It returns false if that is not possible.
 func (r *meterRun) find(ctx context.Context) bool {
-	if r.server.Status().Ephemerals > maxEphemerals {
+	if r.server.Status().State.Ephemerals > maxEphemerals {
 		return false
 	}
 	text, err := r.words.ask(ctx, "dump")

@@ -81,7 +81,7 @@ func TestLockMetrics(t *testing.T) {
 		early := enqueue(t, a, "/old")
 		next := enqueue(t, b, "/old")
 		sleep(time.Minute)
-		if n := s.Status().Watches; n != 0 {
+		if n := s.Status().Clients.Watches; n != 0 {
 			t.Errorf("%d watches before the first scrape", n)
 		}
 		wantLocks(t, h, lockMetrics{complete: true, held: 1, waiting: 1, longest: 1})
@@ -142,18 +142,18 @@ func TestLockMetrics(t *testing.T) {
 		wantLocks(t, h, want)
 
 		// After ten minutes without a scrape, there is no session.
-		sessions := s.Status().Sessions
+		sessions := s.Status().State.Sessions
 		sleep(9 * time.Minute)
-		if st := s.Status(); st.Sessions != sessions || st.Watches != 1 {
-			t.Errorf("%d sessions, %d watches", st.Sessions, st.Watches)
+		if st := s.Status(); st.State.Sessions != sessions || st.Clients.Watches != 1 {
+			t.Errorf("%d sessions, %d watches", st.State.Sessions, st.Clients.Watches)
 		}
 		sleep(2 * time.Minute)
-		if st := s.Status(); st.Sessions != sessions-1 || st.Watches != 0 {
-			t.Errorf("%d sessions, %d watches", st.Sessions, st.Watches)
+		if st := s.Status(); st.State.Sessions != sessions-1 || st.Clients.Watches != 0 {
+			t.Errorf("%d sessions, %d watches", st.State.Sessions, st.Clients.Watches)
 		}
 		wantLocks(t, h, want) // the reader's age is known only from now on
-		if st := s.Status(); st.Sessions != sessions || st.Watches != 1 {
-			t.Errorf("%d sessions, %d watches", st.Sessions, st.Watches)
+		if st := s.Status(); st.State.Sessions != sessions || st.Clients.Watches != 1 {
+			t.Errorf("%d sessions, %d watches", st.State.Sessions, st.Clients.Watches)
 		}
 		check(t, s.Close()) // and synctest finds that no goroutine is left
 		synctest.Wait()
@@ -212,7 +212,7 @@ func TestLockMetricsReconnect(t *testing.T) {
 		testkit.Eventually(t, "the return", func() bool { check(t, a.Ping()); return follower.Status().Serving })
 		testkit.Eventually(t, "the log", func() bool {
 			check(t, a.Ping())
-			return follower.Status().Index == leader.Status().Index
+			return follower.Status().State.Index == leader.Status().State.Index
 		})
 		wantRounded(t, h, lockMetrics{complete: true, held: 2, waiting: 1, longest: 1, waits: 2})
 		time.Sleep(time.Second)

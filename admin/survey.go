@@ -178,7 +178,9 @@ type mark struct {
 	serving bool
 }
 
-func markOf(st *lockkeeper.Status) mark { return mark{st.Zxid, st.Role, st.Leader, st.Serving} }
+func markOf(st *lockkeeper.Status) mark {
+	return mark{st.State.Zxid, st.Role, st.Cluster.Leader, st.Serving}
+}
 
 // holder is the newest holder of a lock.
 type holder struct{ token, sequence int64 }
@@ -229,14 +231,14 @@ func (v *survey) gather(ctx context.Context) *state {
 	s := &state{
 		Now: now.UnixMilli(), Write: v.write,
 		Server: serverState{
-			st.ID, st.Cluster, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
-			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
+			st.ID, st.Cluster.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Cluster.Leader, st.State.Term, st.State.Index, zxid(st.State.Zxid),
+			st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions, st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding,
 		},
 		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
 	}
 	if !st.Serving && !st.ReadOnly {
 		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
-		if st.Leader == 0 {
+		if st.Cluster.Leader == 0 {
 			s.Unknown = "This server knows no leader, so it serves no clients, and does not know what the cluster has now."
 		}
 		s.Notes = notes{s.Unknown, s.Unknown, s.Unknown}
@@ -255,7 +257,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	ephemerals := v.dump(ctx, &st, s, of)
 	watched := v.watches(ctx, &st, s, of)
 	v.locks(s, ephemerals, watched, of)
-	total := st.Sessions
+	total := st.State.Sessions
 	if ephemerals != nil { // then all sessions are known
 		total = len(sessions)
 	}
@@ -267,8 +269,8 @@ func (v *survey) gather(ctx context.Context) *state {
 
 // connections adds what this server knows of its clients.
 func (v *survey) connections(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) {
-	if st.Connections > maxConnections {
-		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Connections)
+	if st.Clients.Connections > maxConnections {
+		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Clients.Connections)
 		return
 	}
 	text, err := v.words.ask(ctx, "cons")
@@ -301,8 +303,8 @@ func (v *survey) connections(ctx context.Context, st *lockkeeper.Status, s *stat
 //	Global Sessions(1):
 //	0x1…	4000ms
 func (v *survey) dump(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
-	if st.Ephemerals > maxEphemerals {
-		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.Ephemerals)
+	if st.State.Ephemerals > maxEphemerals {
+		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.State.Ephemerals)
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, "There are too many ephemeral znodes to show when sessions expire.")
 		return nil
 	}
@@ -364,8 +366,8 @@ func expiryOf(line string) (at time.Time, ok bool) {
 // watches adds the watches of this server's clients, and returns their paths by session; nil
 // if they are not known.
 func (v *survey) watches(ctx context.Context, st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
-	if st.Watches > maxWatches {
-		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Watches)
+	if st.Clients.Watches > maxWatches {
+		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Clients.Watches)
 		return nil
 	}
 	text, err := v.words.ask(ctx, "wchp")
@@ -405,7 +407,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 	}
 	x := sample{At: now.UnixMilli()}
 	if !v.last.at.IsZero() && serving {
-		if n := st.Zxid - v.last.zxid; n >= 0 && st.Zxid>>32 == v.last.zxid>>32 {
+		if n := st.State.Zxid - v.last.zxid; n >= 0 && st.State.Zxid>>32 == v.last.zxid>>32 {
 			x.Writes = rate(float64(n), passed)
 		}
 		x.Grants = rate(v.grants, passed)
@@ -418,7 +420,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 			x.Sync = &ms
 		}
 	}
-	v.grants, v.last = 0, point{now, st.Zxid}
+	v.grants, v.last = 0, point{now, st.State.Zxid}
 	v.samples = append(v.samples, x)
 	v.samples = slices.Clone(v.samples[max(0, len(v.samples)-maxSamples):])
 }

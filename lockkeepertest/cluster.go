@@ -33,13 +33,13 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, net: memnet.New()}
 	c.net.HealAtOnce() // as Link.Cut says
-	peers := map[uint64]string{}
+	var peers []lockkeeper.Peer
 	for i := range n {
-		peers[uint64(i+1)] = host(i) + ":1"
+		peers = append(peers, lockkeeper.Peer{ID: uint64(i + 1), Addr: host(i) + ":1"})
 	}
 	for i := range n {
 		member := WithConfig(func(cfg *lockkeeper.Config) {
-			cfg.ID, cfg.Peers = uint64(i+1), peers
+			cfg.ID, cfg.Peers = uint64(i+1), slices.Clone(peers) // an option may change them
 		})
 		s := newServer(t, append([]Option{member}, options...))
 		testhooks.In(&s.cfg).Network = c.net.Host(host(i)) // after the options, which may replace the whole Config
@@ -80,7 +80,11 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 func (c *Cluster) vote() bool {
 	var observers []uint64
 	for _, s := range c.servers {
-		observers = append(observers, s.cfg.Observers...)
+		for _, p := range s.cfg.Peers {
+			if p.Observer {
+				observers = append(observers, p.ID)
+			}
+		}
 	}
 	for _, s := range c.servers {
 		server, err := s.running()

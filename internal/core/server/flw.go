@@ -535,7 +535,7 @@ func conf(s *Server, _ *conn, b *text) {
 			peerType = 1
 		}
 		var members []byte
-		var self proto.QuorumServer // without an election port, if it is no member yet or any more
+		var self proto.Peer // without an election port, if it is no member yet or any more
 		s.cfg.Replica.View(func(v *fsm.View) {
 			members = v.Members()
 			self, _ = v.Member(s.cfg.ID)
