@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// MaxFrameLimit is the largest value that Config.MaxFrameBytes may have. Raft's log,
+// MaxFrameLimit is the largest value that Limits.MaxFrameBytes may have. Raft's log,
 // the messages between members and snapshots are all sized for requests up to this limit.
 const MaxFrameLimit = fsm.MaxRequest
 
@@ -101,20 +101,15 @@ type Config struct {
 	// When the leader's process ends, the others do not wait for the timeout: they
 	// notice that its connections close and that new ones are refused.
 	ElectionTimeout time.Duration
-	// LeaderDiskFirst makes this server, while it leads a cluster, write an entry to its own
-	// disk before it sends the entry to the others. By default it does both at once, so that
-	// a write waits for one disk instead of two. Neither acknowledges anything before a
-	// majority has it on disk.
-	LeaderDiskFirst bool
 
 	// TickTime is ZooKeeper's tickTime. Session expiry is rounded up to multiples
 	// of it. The default is 2 s; the minimum is 1 ms.
 	TickTime time.Duration
-	// Auth says who clients can be, and who has to be somebody.
+	// Auth says how clients authenticate.
 	Auth Auth
 	// Limits bounds what clients, and the log, may use.
 	Limits Limits
-	// Features turns on and off what ZooKeeper's configuration can turn on and off.
+	// Features says what the server does beyond the necessary, and what it leaves out.
 	Features Features
 
 	// Logger receives the server's log. If it is nil, nothing is logged.
@@ -131,7 +126,7 @@ const (
 	LogStoreBoltDB LogStore = "boltdb" // a database of hashicorp/raft-boltdb
 )
 
-// Auth configures the authentication of clients.
+// Auth says how clients authenticate, and who may do everything.
 type Auth struct {
 	// DigestAlgorithm is the hash used for identities of scheme digest
 	// (DigestAuthenticationProvider.digestAlg). The default is [DigestSHA1], which clients
@@ -229,7 +224,8 @@ type Limits struct {
 	SnapshotBytes int64
 }
 
-// Features turns on and off what ZooKeeper's configuration can turn on and off.
+// Features says what a server does beyond the necessary, and what it leaves out. Names in
+// parentheses are those of ZooKeeper's configuration.
 type Features struct {
 	// FourLetterWords lists the four-letter words that the server answers. Empty means all of
 	// them. The server always answers srvr, and isro if ReadOnly is set: to have it answer
@@ -253,6 +249,11 @@ type Features struct {
 	// NoTTL rejects the creation of TTL znodes with Unimplemented, as ZooKeeper
 	// does unless extendedTypesEnabled is set.
 	NoTTL bool
+	// LeaderDiskFirst makes this server, while it leads a cluster, write an entry to its own
+	// disk before it sends the entry to the others. By default it does both at once, so that
+	// a write waits for one disk instead of two. Neither acknowledges anything before a
+	// majority has it on disk.
+	LeaderDiskFirst bool
 	// ContainerCheckInterval is the time between searches for empty containers and
 	// expired TTL znodes, which are then deleted. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -503,7 +504,7 @@ func (c *Config) cluster() cluster.Config {
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
 		ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.LeaderDiskFirst,
+		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.Features.LeaderDiskFirst,
 	}
 }
 

@@ -61,7 +61,7 @@ const (
 	released         = "2026-11-21 00:00"
 )
 
-// ErrClosed is returned when the server has been closed.
+// ErrClosed is returned when the server has been closed, or is being shut down.
 var ErrClosed = errors.New("lockkeeper: server closed")
 
 // ErrStandalone is returned for what only a member of a cluster can do.
@@ -333,7 +333,8 @@ func (s *Server) Wait(ctx context.Context) error {
 }
 
 // Addr returns the address on which the server listens for clients, with the
-// actual port number, or nil if Config.ClientAddr was empty.
+// actual port number, or nil if Config.ClientAddr was empty. A client's reconfig may change it
+// (see Config.ClientAddr).
 func (s *Server) Addr() net.Addr {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
@@ -411,8 +412,8 @@ func (p *pipe) Close() error {
 }
 
 // ServeConn serves a client on a connection that the caller has accepted. It
-// closes the connection, and returns, when the connection has ended. It closes it at once after
-// Shutdown, Close or a fault, and while the server serves no clients.
+// closes the connection, and returns, when the connection has ended. After Shutdown, Close or a
+// fault it does so at once.
 func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
 
 // Shutdown stops the server gracefully. It refuses new clients; if the server leads a cluster,

@@ -101,7 +101,7 @@ func differences(all []cluster.Difference) (list []Difference) {
 }
 
 // Status returns the server's view of itself and its cluster. It sends nothing to
-// other servers, and may be called at any time, also after Close.
+// other servers.
 func (s *Server) Status() Status {
 	m, _ := s.member.Status() // an error concerns only the list of members
 	st := Status{
@@ -150,7 +150,7 @@ type Durations struct {
 	Buckets map[time.Duration]int64 // how many took at most that long
 }
 
-// Stats returns what the server has done. It may be called at any time, also after Close.
+// Stats returns what the server has done.
 func (s *Server) Stats() Stats {
 	w := s.member.Work()
 	return Stats{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Stats().Handovers), w.Commit, w.Entries, w.Commands}
@@ -251,10 +251,10 @@ func (s *Server) Transfer(ctx context.Context, id uint64) error {
 //
 // If the server is already a member, AddMember changes it: from observer to voting
 // member or back, or to a new address after it was restarted there. If p has a ClientAddr or an
-// ElectionPort, that is shown to clients from then on. It is [ErrUnknownOutcome], too, if the server
-// was added, but it is not known whether these are shown.
+// ElectionPort, /zookeeper/config shows them from then on.
 //
-// [Server.Transfer] says which errors it returns.
+// [Server.Transfer] says which errors it returns. [ErrUnknownOutcome] may also mean that the
+// server was added, and that only its ClientAddr and ElectionPort may not be shown.
 func (s *Server) AddMember(ctx context.Context, p Peer) error {
 	switch {
 	case !clientForm(p.ClientAddr):
@@ -273,8 +273,8 @@ func (s *Server) AddMember(ctx context.Context, p Peer) error {
 }
 
 // RemoveMember removes a member from the cluster for good. If that server is
-// running, its [Server.Done] is closed, and its [Server.Err] is [ErrRemoved]. The last
-// voting member cannot be removed. [Server.Transfer] says which errors it returns.
+// running, its [Server.Done] is closed, and its [Server.Err] returns [ErrRemoved], in the sense of
+// errors.Is. The last voting member cannot be removed. [Server.Transfer] says which errors it returns.
 func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 	if id == 0 && !s.standalone() {
 		return fmt.Errorf("lockkeeper: %w: 0 is not the id of a server", ErrNoMember)
