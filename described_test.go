@@ -3,6 +3,7 @@ package lockkeeper_test
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,6 +87,32 @@ func TestDescribedMembers(t *testing.T) {
 		m.start(3)
 		m.ready(m.servers[3])
 		shows(0, append(lines, "server.4=host4:7000:8000:observer;0.0.0.0:2184")...)
+	})
+}
+
+// TestAddDescribedMember: what AddMember says of a member is shown to clients, and by Members of
+// every member; what it does not say stays.
+func TestAddDescribedMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		m.startWaiting(2)
+		p := lockkeeper.Peer{ID: 2, Addr: "host2:7000", ClientAddr: ":2182", ElectionPort: 3882}
+		check(t, m.servers[0].AddMember(t.Context(), p))
+		p.ClientAddr = "0.0.0.0:2182"
+		m.ready(m.servers[1])
+		for _, s := range m.servers {
+			eventually(t, "the new member", func() bool { return slices.Contains(s.Members(), p) })
+		}
+		check(t, m.servers[1].AddMember(t.Context(), lockkeeper.Peer{ID: 2, Addr: "host2:7000", Observer: true, ClientAddr: "b.example:2182"}))
+		const want = "server.1=host1:7000:8000:participant\nserver.2=host2:7000:3882:observer;b.example:2182\nversion="
+		if got := string(must(m.connect(0, 10*time.Second).Get("/zookeeper/config", false))(t).Data); !strings.HasPrefix(got, want) {
+			t.Errorf("/zookeeper/config has %q, want %q", got, want)
+		}
+		for _, p := range []lockkeeper.Peer{{ID: 2, Addr: "host2:7000", ClientAddr: "2182"}, {ID: 2, Addr: "host2:7000", ElectionPort: 65536}} {
+			if err := m.servers[0].AddMember(t.Context(), p); err == nil {
+				t.Errorf("%+v was added", p)
+			}
+		}
 	})
 }
 

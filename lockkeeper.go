@@ -118,7 +118,8 @@ type Server struct {
 	doneOnce   sync.Once     // for err and done
 	refusing   chan struct{} // closed by Shutdown and Close: new clients are refused
 	refuseOnce sync.Once
-	handing    sync.Mutex    // held while leadership is handed over, which ends with stop
+	handing    sync.Mutex    // held while leadership is handed over, which ends with stop; guards closing
+	closing    bool          // close has begun
 	stop       chan struct{} // closed by Close
 	closeOnce  sync.Once
 	closeErr   error
@@ -449,10 +450,8 @@ func (s *Server) handOver(ctx context.Context) {
 	defer cancel()
 	s.handing.Lock()
 	defer s.handing.Unlock()
-	select {
-	case <-s.stop:
+	if s.closing {
 		return
-	default:
 	}
 	s.wg.Go(func() {
 		select {
@@ -476,7 +475,8 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 		s.refuse()
 		s.clients.Close()
 		s.ended(ErrClosed)
-		s.handing.Lock() // nothing is handed over any more
+		s.handing.Lock()
+		s.closing = true // nothing is handed over any more
 		s.handing.Unlock()
 		s.closeErr = member(s.member) // also releases connections that wait for the log
 		s.clients.Wait()

@@ -43,11 +43,14 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 }
 
 // DescribeMember has /zookeeper/config show the address for clients and the election port of the
-// member x, if x has them. It returns when that is applied here.
+// member x, if x has them. It returns when that is applied here, and waits no longer than [Ask]
+// does for a leader. After an error it may still be applied.
 func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
 	if x.ClientAddr == "" && x.ElectionPort == 0 {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	defer cancel()
 	propose := func(c *fsm.Command) error {
 		applied := make(result, 1)
 		m.Propose(c, applied, ctx.Done())
