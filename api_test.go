@@ -43,7 +43,7 @@ func TestWait(t *testing.T) {
 	})
 	t.Run("not ready", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			cfg := lockkeeper.Config{Peers: map[uint64]string{1: "host1:7000", 2: "host2:7000"}}
+			cfg := lockkeeper.Config{Peers: []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:7000"}}}
 			testhooks.In(&cfg).Network = memnet.New().Host("host1") // without the other
 			s := must(lockkeeper.Open(cfg))(t)
 			got := waiting(s)
@@ -71,7 +71,7 @@ func TestWait(t *testing.T) {
 			defer s.Close()
 			got, again := waiting(s), waiting(s)
 			close(full)
-			for _, c := range []<-chan error{got, again, s.Err(), waiting(s)} {
+			for _, c := range []<-chan error{got, again, fault(s), waiting(s)} {
 				if err := <-c; !errors.Is(err, syscall.ENOSPC) {
 					t.Errorf("got %v", err)
 				}
@@ -87,7 +87,7 @@ func TestWait(t *testing.T) {
 // and of a standalone server.
 func TestStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Observers = []uint64{3} })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Peers[2].Observer = true })
 		lead := m.leader()
 		time.Sleep(time.Minute)
 		c, other := m.connect(lead, 10*time.Second), m.connect(2, 10*time.Second)
@@ -95,7 +95,7 @@ func TestStatus(t *testing.T) {
 		must(c.Create("/e", nil, proto.FlagEphemeral))(t)
 		must(other.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 		must(other.Get("/a", true))(t)
-		eventually(t, "the follower's log", func() bool { return m.servers[0].Status().Index == m.servers[1].Status().Index })
+		eventually(t, "the follower's log", func() bool { return m.servers[0].Status().State.Index == m.servers[1].Status().State.Index })
 
 		members := []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:7000"}, {ID: 3, Addr: "host3:7000", Observer: true}}
 		roles := []lockkeeper.Role{lockkeeper.RoleFollower, lockkeeper.RoleFollower, lockkeeper.RoleObserver}
@@ -103,36 +103,36 @@ func TestStatus(t *testing.T) {
 		first := m.servers[0].Status()
 		for i, s := range m.servers {
 			x := s.Status()
-			if id, err := strconv.ParseUint(x.Cluster, 16, 64); err != nil || id == 0 || len(x.Cluster) != 16 || x.Cluster != first.Cluster || x.Differs != nil {
-				t.Errorf("server %d is of cluster %q, server 1 of %q; %v differ", i+1, x.Cluster, first.Cluster, x.Differs)
+			if id, err := strconv.ParseUint(x.Cluster.ID, 16, 64); err != nil || id == 0 || len(x.Cluster.ID) != 16 || x.Cluster.ID != first.Cluster.ID || x.Cluster.Differs != nil {
+				t.Errorf("server %d is of cluster %q, server 1 of %q; %v differ", i+1, x.Cluster.ID, first.Cluster.ID, x.Cluster.Differs)
 			}
-			if x.ID != uint64(i+1) || x.Role != roles[i] || x.Role != s.Role() || x.Leader != uint64(lead+1) || !x.Serving || x.ReadOnly {
+			if x.ID != uint64(i+1) || x.Role != roles[i] || x.Role != s.Role() || x.Cluster.Leader != uint64(lead+1) || !x.Serving || x.ReadOnly {
 				t.Errorf("server %d: %+v", i+1, x)
 			}
-			if !slices.Equal(x.Members, members) || !slices.Equal(s.Members(), members) {
-				t.Errorf("server %d has the members %+v", i+1, x.Members)
+			if !slices.Equal(x.Cluster.Members, members) || !slices.Equal(s.Members(), members) {
+				t.Errorf("server %d has the members %+v", i+1, x.Cluster.Members)
 			}
-			if leads := i == lead; leads != (x.Leads >= time.Minute) || leads != (x.Followers == 1) || leads != (x.Observers == 1) {
-				t.Errorf("server %d leads for %v, with %d followers and %d observers", i+1, x.Leads, x.Followers, x.Observers)
+			if leads := i == lead; leads != (x.Cluster.Leads >= time.Minute) || leads != (x.Cluster.Followers == 1) || leads != (x.Cluster.Observers == 1) {
+				t.Errorf("server %d leads for %v, with %d followers and %d observers", i+1, x.Cluster.Leads, x.Cluster.Followers, x.Cluster.Observers)
 			}
-			if x.Uptime < time.Minute || x.Term == 0 || x.Index != first.Index || x.Zxid != first.Zxid || x.Digest != first.Digest {
+			if x.Uptime < time.Minute || x.State.Term == 0 || x.State.Index != first.State.Index || x.State.Zxid != first.State.Zxid || x.State.Digest != first.State.Digest {
 				t.Errorf("server %d: %+v, but server 1 has %+v", i+1, x, first)
 			}
 			// The other znodes are /, /zookeeper, /zookeeper/quota and /zookeeper/config.
-			if x.Znodes != 6 || x.Ephemerals != 1 || x.DataBytes < 4 || x.Sessions != 2 {
+			if x.State.Znodes != 6 || x.State.Ephemerals != 1 || x.State.DataBytes < 4 || x.State.Sessions != 2 {
 				t.Errorf("server %d has the state %+v", i+1, x)
 			}
 		}
-		if x := m.servers[lead].Status(); x.Connections != 1 || x.Watches != 0 || x.Requests != 3 || x.Replies != 3 || x.Outstanding != 0 || x.MinLatency > x.AvgLatency || x.AvgLatency > x.MaxLatency {
+		if x := m.servers[lead].Status(); x.Clients.Connections != 1 || x.Clients.Watches != 0 || x.Clients.Requests != 3 || x.Clients.Replies != 3 || x.Clients.Outstanding != 0 || x.Clients.MinLatency > x.Clients.AvgLatency || x.Clients.AvgLatency > x.Clients.MaxLatency {
 			t.Errorf("the leader's clients: %+v", x)
 		}
-		if x := m.servers[2].Status(); x.Connections != 1 || x.Watches != 1 || x.Requests != 3 {
+		if x := m.servers[2].Status(); x.Clients.Connections != 1 || x.Clients.Watches != 1 || x.Clients.Requests != 3 {
 			t.Errorf("the observer's clients: %+v", x)
 		}
 
 		for i, s := range m.servers {
 			x := s.Status()
-			want := lockkeeper.MemberStatus{ID: x.ID, Role: x.Role, Leader: x.Leader, Cluster: x.Cluster, Term: x.Term, Index: x.Index, Zxid: x.Zxid}
+			want := lockkeeper.MemberStatus{ID: x.ID, Role: x.Role, Leader: x.Cluster.Leader, Cluster: x.Cluster.ID, Term: x.State.Term, Index: x.State.Index, Zxid: x.State.Zxid}
 			for _, by := range m.servers {
 				if got, err := by.MemberStatus(t.Context(), uint64(i+1)); err != nil || !reflect.DeepEqual(got, want) {
 					t.Errorf("member %d says %+v, %v; its status is %+v", i+1, got, err, want)
@@ -148,7 +148,7 @@ func TestStatus(t *testing.T) {
 			m.stop(i)
 		}
 		time.Sleep(time.Minute)
-		if x := m.servers[lead].Status(); x.Role != lockkeeper.RoleLooking || x.Leader != 0 || x.Serving || x.Connections != 0 || x.Leads != 0 {
+		if x := m.servers[lead].Status(); x.Role != lockkeeper.RoleLooking || x.Cluster.Leader != 0 || x.Serving || x.Clients.Connections != 0 || x.Cluster.Leads != 0 {
 			t.Errorf("without a majority: %+v", x)
 		}
 		if x, err := m.servers[lead].MemberStatus(t.Context(), uint64(lead+1)); err != nil || x.Role != lockkeeper.RoleLooking {
@@ -159,11 +159,11 @@ func TestStatus(t *testing.T) {
 		}
 
 		s := open(t, lockkeeper.Config{})
-		if x := s.Status(); x.ID != 1 || x.Role != lockkeeper.RoleStandalone || x.Leader != 1 || !x.Serving || x.Members != nil || x.Znodes != 4 {
+		if x := s.Status(); x.ID != 1 || x.Role != lockkeeper.RoleStandalone || x.Cluster.Leader != 1 || !x.Serving || x.Cluster.Members != nil || x.State.Znodes != 4 {
 			t.Errorf("a standalone server: %+v", x)
 		}
 		check(t, s.Close())
-		if x := s.Status(); x.Serving || x.Znodes != 4 {
+		if x := s.Status(); x.Serving || x.State.Znodes != 4 {
 			t.Errorf("a closed server: %+v", x)
 		}
 	})
@@ -187,8 +187,8 @@ func TestChangeMembers(t *testing.T) {
 		check(t, by.Transfer(ctx, to))
 		leads(to)
 		check(t, by.Transfer(ctx, 0))
-		eventually(t, "another leader", func() bool { return by.Status().Leader != to && by.Status().Leader != 0 })
-		if err := by.Transfer(ctx, 9); err == nil || !strings.Contains(err.Error(), "server 9 is not a voting member") {
+		eventually(t, "another leader", func() bool { return by.Status().Cluster.Leader != to && by.Status().Cluster.Leader != 0 })
+		if err := by.Transfer(ctx, 9); err == nil || !strings.Contains(err.Error(), "server 9 is not a member") {
 			t.Errorf("transfer to a server that does not exist: %v", err)
 		}
 
@@ -203,7 +203,7 @@ func TestChangeMembers(t *testing.T) {
 		}
 		four := m.servers[3]
 		check(t, four.RemoveMember(ctx, 4))
-		if err := <-four.Err(); !errors.Is(err, lockkeeper.ErrRemoved) {
+		if err := <-fault(four); !errors.Is(err, lockkeeper.ErrRemoved) {
 			t.Errorf("the fault of a removed server: %v", err)
 		}
 		if err := four.Wait(ctx); !errors.Is(err, lockkeeper.ErrRemoved) {
@@ -244,7 +244,7 @@ func TestChangeMembers(t *testing.T) {
 		go func() { ended <- by.Transfer(ctx, 0) }()
 		synctest.Wait()
 		check(t, by.Close())
-		if err := <-ended; err != lockkeeper.ErrClosed {
+		if err := <-ended; !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("closed meanwhile: %v", err)
 		}
 		s := open(t, lockkeeper.Config{})
@@ -294,7 +294,7 @@ func TestEndSession(t *testing.T) {
 		go func() { ended <- by.EndSession(ctx, watcher.Session.SessionID) }()
 		synctest.Wait()
 		check(t, by.Close())
-		if err := <-ended; err != lockkeeper.ErrClosed {
+		if err := <-ended; !errors.Is(err, lockkeeper.ErrClosed) {
 			t.Errorf("closed meanwhile: %v", err)
 		}
 	})

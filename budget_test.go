@@ -46,7 +46,7 @@ type budgetCase struct {
 // time must be at most 2 s; most take less than a tenth of a second per megabyte. Neither
 // depends much on what else the machine does.
 func TestBudget(t *testing.T) {
-	s := open(t, lockkeeper.Config{EnforceQuota: true, Reconfig: true, MaxFrameBytes: 4 << 20, MaxOutboxBytes: budgetOutbox, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour})
+	s := open(t, lockkeeper.Config{Features: lockkeeper.Features{EnforceQuota: true, Reconfig: true}, Limits: lockkeeper.Limits{MaxFrameBytes: 4 << 20, MaxOutboxBytes: budgetOutbox, SnapshotBytes: 1 << 40, MaxSessionTimeout: time.Hour}})
 	dial := inMemory(s)
 	b := budget{t: t, plain: connectFor(t, dial, time.Hour), many: connectFor(t, dial, time.Hour), owner: connectFor(t, dial, time.Hour)}
 	b.populate(dial)

@@ -47,18 +47,18 @@ func (memberChanges) Answered() {}
 func (memberChanges) Failed(error) {}
 
 // followPort keeps the client port at the address that the list of members gives
-// for this server, until the server stops. It stays where it is if the list has the address
+// for this server, until the server refuses clients. It stays where it is if the list has the address
 // that the configuration tells clients, which may be another one than it listens on.
 func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.wg.Go(func() {
-		<-s.stop
+		<-s.refusing
 		cancel()
 	})
 	select {
 	case <-s.ready: // until then, the log being replayed may name outdated addresses
-	case <-s.stop:
+	case <-s.refusing:
 		return
 	}
 	configured := listenAddr(s.Addr().String())
@@ -67,8 +67,8 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 	for {
 		s.replica.View(func(v *fsm.View) {
 			if self, ok := v.Member(id); ok { // a removed member keeps its port
-				want = cmp.Or(listenAddr(self.Client), configured)
-				if listenAddr(self.Client) == listenAddr(told) {
+				want = cmp.Or(listenAddr(self.ClientAddr), configured)
+				if listenAddr(self.ClientAddr) == listenAddr(told) {
 					want = configured
 				}
 			}
@@ -89,7 +89,7 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 		select {
 		case <-changes:
 		case <-again:
-		case <-s.stop:
+		case <-s.refusing:
 			return
 		}
 	}
@@ -109,7 +109,7 @@ func (s *Server) movePort(ctx context.Context, addr string) error {
 	defer s.portMu.Unlock()
 	s.plain = l
 	select {
-	case <-s.stop:
+	case <-s.refusing:
 		l.Close()
 	default:
 		s.wg.Go(func() { s.clients.Serve(l) })

@@ -53,7 +53,8 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 	for _, s := range m.servers {
 		m.ready(s)
 	}
-	awaitVotes(t, m.servers, len(m.peers)-len(m.configs[0].Observers))
+	voters := slices.DeleteFunc(slices.Clone(m.configs[0].Peers), func(p lockkeeper.Peer) bool { return p.Observer })
+	awaitVotes(t, m.servers, len(voters))
 	return m
 }
 
@@ -65,7 +66,7 @@ func newMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members
 	}
 	for i := range n {
 		c := lockkeeper.Config{
-			ID: uint64(i + 1), Peers: m.peers, TickTime: 500 * time.Millisecond,
+			ID: uint64(i + 1), Peers: peerList(m.peers), TickTime: 500 * time.Millisecond,
 		}
 		*testhooks.In(&c) = m.host(host(i))
 		if change != nil {
@@ -176,8 +177,8 @@ func TestClusterServes(t *testing.T) {
 func (m *members) settle() {
 	m.t.Helper()
 	testkit.Eventually(m.t, "the same state everywhere", func() bool {
-		first := m.servers[0].Status().Index
-		return !slices.ContainsFunc(m.servers, func(s *lockkeeper.Server) bool { return s.Status().Index != first })
+		first := m.servers[0].Status().State.Index
+		return !slices.ContainsFunc(m.servers, func(s *lockkeeper.Server) bool { return s.Status().State.Index != first })
 	})
 }
 

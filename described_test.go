@@ -2,8 +2,8 @@ package lockkeeper_test
 
 import (
 	"fmt"
-	"maps"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,8 +20,11 @@ func TestDescribedMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clients := map[uint64]string{1: "a.example:2181", 2: ":2182", 3: "[::1]:2183"}
 		m := newMembers(t, 3, func(c *lockkeeper.Config) {
-			c.SuperDigest, c.Reconfig = superDigest, true
-			c.ClientAddrs, c.ElectionPorts = maps.Clone(clients), map[uint64]int{1: 3881, 2: 3882, 3: 3883}
+			c.Auth.SuperDigest, c.Features.Reconfig = superDigest, true
+			for i := range c.Peers {
+				p := &c.Peers[i]
+				p.ClientAddr, p.ElectionPort = clients[p.ID], 3880+int(p.ID)
+			}
 		})
 		defer m.close()
 		for i := range 3 {
@@ -68,16 +71,16 @@ func TestDescribedMembers(t *testing.T) {
 			shows(i, lines...)
 		}
 		// Without reconfigs, a server is right about itself, and only about itself.
-		m.configs[0].Reconfig = false
-		m.configs[0].ClientAddrs = map[uint64]string{1: "c.example:2201", 2: "not:1"}
+		m.configs[0].Features.Reconfig = false
+		m.configs[0].Peers[0].ClientAddr, m.configs[0].Peers[1].ClientAddr = "c.example:2201", "not:1"
 		restart(0)
 		lines[0] = "server.1=host1:7000:3881:participant;c.example:2201"
 		shows(1, lines...)
 
 		// A server that is added later says it of itself.
 		m.configs = append(m.configs, lockkeeper.Config{
-			ID: 4, PeerAddr: "host4:7000", Join: "host1:7000", Observers: []uint64{4}, TickTime: 500 * time.Millisecond,
-			ClientAddrs: map[uint64]string{4: ":2184"},
+			ID: 4, PeerAddr: "host4:7000", Join: "host1:7000", JoinAsObserver: true, TickTime: 500 * time.Millisecond,
+			AdvertisedClientAddr: ":2184",
 		})
 		*testhooks.In(&m.configs[3]) = m.host("host4")
 		m.servers = append(m.servers, nil)
@@ -87,13 +90,39 @@ func TestDescribedMembers(t *testing.T) {
 	})
 }
 
+// TestAddDescribedMember: what AddMember says of a member is shown to clients, and by Members of
+// every member; what it does not say stays.
+func TestAddDescribedMember(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		m.startWaiting(2)
+		p := lockkeeper.Peer{ID: 2, Addr: "host2:7000", ClientAddr: ":2182", ElectionPort: 3882}
+		check(t, m.servers[0].AddMember(t.Context(), p))
+		p.ClientAddr = "0.0.0.0:2182"
+		m.ready(m.servers[1])
+		for _, s := range m.servers {
+			eventually(t, "the new member", func() bool { return slices.Contains(s.Members(), p) })
+		}
+		check(t, m.servers[1].AddMember(t.Context(), lockkeeper.Peer{ID: 2, Addr: "host2:7000", Observer: true, ClientAddr: "b.example:2182"}))
+		const want = "server.1=host1:7000:8000:participant\nserver.2=host2:7000:3882:observer;b.example:2182\nversion="
+		if got := string(must(m.connect(0, 10*time.Second).Get("/zookeeper/config", false))(t).Data); !strings.HasPrefix(got, want) {
+			t.Errorf("/zookeeper/config has %q, want %q", got, want)
+		}
+		for _, p := range []lockkeeper.Peer{{ID: 2, Addr: "host2:7000", ClientAddr: "2182"}, {ID: 2, Addr: "host2:7000", ElectionPort: 65536}} {
+			if err := m.servers[0].AddMember(t.Context(), p); err == nil {
+				t.Errorf("%+v was added", p)
+			}
+		}
+	})
+}
+
 // TestToldClientAddr: a server goes on listening where it was told to if the address that its
 // configuration tells clients is another one, and moves when a reconfig names a third one.
 func TestToldClientAddr(t *testing.T) {
 	var log capture
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
-		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
-		c.ClientAddr, c.ClientAddrs = "127.0.0.1:0", map[uint64]string{1: "127.0.0.2:2181"}
+		c.Features.Reconfig, c.Auth.SuperDigest, c.Features.AllowSingleVoter = true, superDigest, true
+		c.ClientAddr, c.Peers[0].ClientAddr = "127.0.0.1:0", "127.0.0.2:2181"
 		c.Logger = log.logger()
 	})
 	was := m.servers[0].Addr().String()

@@ -29,7 +29,7 @@ func TestFormCluster(t *testing.T) {
 		m.start(1)
 		time.Sleep(time.Minute)
 		for i, s := range m.servers[:2] {
-			if st := s.Status(); st.Cluster != "" || st.Serving || st.Role != lockkeeper.RoleLooking {
+			if st := s.Status(); st.Cluster.ID != "" || st.Serving || st.Role != lockkeeper.RoleLooking {
 				t.Errorf("server %d, before the cluster is formed: %+v", i+1, st)
 			}
 		}
@@ -37,7 +37,7 @@ func TestFormCluster(t *testing.T) {
 		m.ready(m.servers[0])
 		m.ready(m.servers[1])
 		for i, s := range m.servers[:2] {
-			if err := s.FormCluster(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to cluster "+s.Status().Cluster) {
+			if err := s.FormCluster(t.Context()); err == nil || !strings.Contains(err.Error(), "belongs to cluster "+s.Status().Cluster.ID) {
 				t.Errorf("server %d forms it again: %v", i+1, err)
 			}
 		}
@@ -45,7 +45,7 @@ func TestFormCluster(t *testing.T) {
 		m.ready(m.servers[2])
 		awaitVotes(t, m.servers, 3)
 		for i, s := range m.servers {
-			if of, first := s.Status().Cluster, m.servers[0].Status().Cluster; of == "" || of != first {
+			if of, first := s.Status().Cluster.ID, m.servers[0].Status().Cluster.ID; of == "" || of != first {
 				t.Errorf("server %d is of cluster %q, server 1 of %q", i+1, of, first)
 			}
 		}
@@ -80,17 +80,17 @@ func TestClusterOfOne(t *testing.T) {
 	for range 2 {
 		s := must(lockkeeper.Open(cfg))(t)
 		check(t, ready(s))
-		if st := s.Status(); len(st.Cluster) != 16 || of != "" && st.Cluster != of {
-			t.Errorf("its id is %q, and was %q", st.Cluster, of)
+		if st := s.Status(); len(st.Cluster.ID) != 16 || of != "" && st.Cluster.ID != of {
+			t.Errorf("its id is %q, and was %q", st.Cluster.ID, of)
 		} else {
-			of = st.Cluster
+			of = st.Cluster.ID
 		}
 		check(t, s.Close())
 	}
 	snapshot := snapshotOf(t, open(t, cfg))
 	restored := lockkeeper.Config{DataDir: testkit.MemoryDir(t) + "/restored"}
 	check(t, lockkeeper.Restore(restored, strings.NewReader(string(snapshot))))
-	if got := open(t, restored).Status().Cluster; len(got) != 16 || got == of {
+	if got := open(t, restored).Status().Cluster.ID; len(got) != 16 || got == of {
 		t.Errorf("the restored one has the id %q, the other %q", got, of)
 	}
 }
@@ -105,7 +105,7 @@ func TestDiffers(t *testing.T) {
 		testhooks.Of(m.servers[bad]).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
 		must(m.connect(lead, 10*time.Second).Create("/x", nil, 0))(t)
 		select {
-		case err := <-m.servers[bad].Err():
+		case err := <-fault(m.servers[bad]):
 			if !errors.Is(err, lockkeeper.ErrDiffers) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("its fault is %v", err)
 			}
@@ -113,8 +113,8 @@ func TestDiffers(t *testing.T) {
 			t.Fatal("it does not stop")
 		}
 		for i, s := range m.servers {
-			if st := s.Status(); i == lead && (len(st.Differs) != 1 || st.Differs[0].ID != uint64(bad+1) || st.Differs[0].Index == 0) || i != lead && st.Differs != nil {
-				t.Errorf("server %d says that %v differ; the leader is %d", i+1, st.Differs, lead+1)
+			if st := s.Status(); i == lead && (len(st.Cluster.Differs) != 1 || st.Cluster.Differs[0].ID != uint64(bad+1) || st.Cluster.Differs[0].Index == 0) || i != lead && st.Cluster.Differs != nil {
+				t.Errorf("server %d says that %v differ; the leader is %d", i+1, st.Cluster.Differs, lead+1)
 			}
 		}
 		if st, err := m.servers[3-lead-bad].MemberStatus(t.Context(), uint64(lead+1)); err != nil || len(st.Differs) != 1 || st.Differs[0].ID != uint64(bad+1) {

@@ -21,10 +21,10 @@ import (
 func TestGolden(t *testing.T) {
 	configs := map[string]lockkeeper.Config{
 		"ext": {
-			TickTime:    500 * time.Millisecond,
-			SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4=",
+			TickTime: 500 * time.Millisecond,
+			Auth:     lockkeeper.Auth{SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4="},
 		},
-		"default": {TickTime: 2 * time.Second, NoTTL: true, EnforceQuota: true, MaxConnectionsPerAddress: 4, FourLetterWords: []string{"srvr"}},
+		"default": {TickTime: 2 * time.Second, Features: lockkeeper.Features{NoTTL: true, EnforceQuota: true, FourLetterWords: []string{"srvr"}}, Limits: lockkeeper.Limits{MaxConnectionsPerAddress: 4}},
 	}
 	elsewhere := map[string]string{
 		"60-4lw-whitelist": "TestFourLetterWords checks the words",

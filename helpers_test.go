@@ -6,9 +6,11 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +55,24 @@ var (
 	frame      = rawtest.Frame
 	request32  = rawtest.Ints
 )
+
+// peerList returns the members with these addresses, ordered by id.
+func peerList(addrs map[uint64]string) (peers []lockkeeper.Peer) {
+	for _, id := range slices.Sorted(maps.Keys(addrs)) {
+		peers = append(peers, lockkeeper.Peer{ID: id, Addr: addrs[id]})
+	}
+	return peers
+}
+
+// fault returns a channel that receives what Err returns when the server has stopped serving.
+func fault(s *lockkeeper.Server) <-chan error {
+	why := make(chan error, 1)
+	go func() {
+		<-s.Done()
+		why <- s.Err()
+	}()
+	return why
+}
 
 // withMemory has a server keep its state in memory from one run to the next.
 func withMemory(cfg lockkeeper.Config) lockkeeper.Config {

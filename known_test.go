@@ -340,7 +340,7 @@ func writesOfExpired(t *testing.T) {
 		dir := t.TempDir()
 		cfg := lockkeeper.Config{DataDir: dir}
 		if snapshot {
-			cfg.SnapshotBytes = 1
+			cfg.Limits.SnapshotBytes = 1
 		}
 		s := open(t, cfg)
 		writer, other := connect(t, inMemory(s)), connect(t, inMemory(s))

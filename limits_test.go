@@ -19,7 +19,7 @@ import (
 func TestHandshakeTimeout(t *testing.T) {
 	for configured, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 3 * time.Second: 3 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
-			s := open(t, lockkeeper.Config{HandshakeTimeout: configured})
+			s := open(t, lockkeeper.Config{Limits: lockkeeper.Limits{HandshakeTimeout: configured}})
 			healthy := connect(t, inMemory(s))
 			nc := must(s.Dial("", "", time.Second))(t)
 			defer nc.Close()
@@ -49,7 +49,7 @@ func TestLargestFrame(t *testing.T) {
 	if !testkit.Thorough {
 		size /= 4
 	}
-	cfg := lockkeeper.Config{DataDir: t.TempDir(), MaxFrameBytes: size, SnapshotBytes: 1}
+	cfg := lockkeeper.Config{DataDir: t.TempDir(), Limits: lockkeeper.Limits{MaxFrameBytes: size, SnapshotBytes: 1}}
 	q := largest(size)
 	const identities = 60 // of a connection
 	var acl proto.ACLReply
@@ -104,7 +104,7 @@ func TestLargestFrameInCluster(t *testing.T) {
 	case !testkit.Thorough:
 		size /= 4
 	}
-	m := startMembers(t, 3, func(c *lockkeeper.Config) { c.MaxFrameBytes, c.SnapshotBytes = size, 1 })
+	m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Limits.MaxFrameBytes, c.Limits.SnapshotBytes = size, 1 })
 	q := largest(size)
 	must(m.reconnect(0).Create(q.Path, nil, 0))(t)
 	read := func(i int) {

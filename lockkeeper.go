@@ -6,11 +6,13 @@
 // [Open] starts a server inside this process. With the zero [Config] it keeps
 // its state in memory and opens no port; clients connect through [Server.Dial].
 // With a DataDir, every acknowledged write is on disk and survives a crash. With
-// a ClientAddr, clients in other processes can connect.
+// a ClientAddr, clients in other processes can connect. With Peers, the server is a
+// member of a cluster.
 //
 // A process can run several servers. The package has no global state, reads no
 // flags or environment variables, handles no signals, and logs only to
-// Config.Logger. [Server.Close] leaves no goroutine and no open file behind.
+// Config.Logger. [Server.Shutdown] and [Server.Close] leave no goroutine and no open file
+// behind.
 //
 // A lock can be lost while its holder believes that it still has it: if the
 // holder pauses for longer than its session timeout, the session expires and
@@ -25,11 +27,12 @@
 // the module. Before version 1.0, a new minor version (0.2, 0.3) may break that, and
 // CHANGELOG.md then says how to change the program; a patch version (0.1.1) may not.
 // From 1.0 on, only a new major version may. Any version may add fields and methods,
-// so use field names in literals of [Config]. The other packages of the module
+// so use field names in literals of its structs. The other packages of the module
 // promise nothing.
 package lockkeeper
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -59,8 +62,26 @@ const (
 	released         = "2026-11-21 00:00"
 )
 
-// ErrClosed is returned when the server has been closed.
+// ErrClosed is returned when the server has been closed, or is being shut down.
 var ErrClosed = errors.New("lockkeeper: server closed")
+
+// ErrStandalone is returned for what only a member of a cluster can do.
+var ErrStandalone = errors.New("lockkeeper: the server is standalone")
+
+// ErrNoLeader is the error, in the sense of errors.Is, if no member has led the cluster for as long
+// as a change of its members has waited for a leader. The change was not made.
+var ErrNoLeader = cluster.ErrNoLeader
+
+// ErrNoMember is the error, in the sense of errors.Is, if the cluster has no member with an id.
+var ErrNoMember = cluster.ErrNoMember
+
+// ErrUnknownOutcome is the error, in the sense of errors.Is, of a change of the members, or of
+// EndSession, if it was asked for and this server does not know whether it was made. It may also
+// still be made. Other errors of these methods say why it was not, or not as a whole.
+var ErrUnknownOutcome = cluster.ErrUnknownOutcome
+
+// ErrNoSession is the error, in the sense of errors.Is, if a session does not exist or has ended.
+var ErrNoSession = cluster.ErrNoSession
 
 // ErrInUse is returned by [Open] when another process, or another server in this
 // process, is using the data directory.
@@ -92,27 +113,32 @@ type Server struct {
 	secure net.Listener // nil without Config.SecureAddr
 	tls    *tls.Config  // for connections accepted on secure
 
-	ready     chan struct{} // closed when sessions can first be created
-	failed    chan struct{} // closed once fault is set
-	fault     error         // the error that is sent to errs
-	errs      chan error
-	stop      chan struct{} // closed by Close
-	closeOnce sync.Once
-	closeErr  error
-	wg        sync.WaitGroup // the server's own goroutines
+	ready      chan struct{} // closed when sessions can first be created
+	done       chan struct{} // closed once err is set
+	err        error         // why the server has stopped serving for good
+	doneOnce   sync.Once     // for err and done
+	refusing   chan struct{} // closed by Shutdown and Close: new clients are refused
+	refuseOnce sync.Once
+	handing    sync.Mutex    // held while leadership is handed over, which ends with stop; guards closing
+	closing    bool          // close has begun
+	stop       chan struct{} // closed by Close
+	closeOnce  sync.Once
+	closeErr   error
+	wg         sync.WaitGroup // the server's own goroutines
 }
 
 // Open starts a server. It validates the configuration, locks and verifies the
 // data directory, opens the ports, and returns. The server begins to serve clients
 // some milliseconds later; [Server.Wait] waits until it does. Errors name the
-// file, directory, address or field of Config that they are about.
+// file, directory, address or field of Config that they are about: a wrong field is a
+// [*ConfigError], and a data directory that is in use [ErrInUse] in the sense of errors.Is.
 func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
 	s := &Server{
 		log: cfg.Logger, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
-		ready: make(chan struct{}), failed: make(chan struct{}), errs: make(chan error, 1), stop: make(chan struct{}),
+		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), stop: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
@@ -123,7 +149,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(o)
 	}
 	s.replica = replica
-	follows := cfg.Reconfig && !s.standalone() && s.plain != nil
+	follows := cfg.Features.Reconfig && !s.standalone() && s.plain != nil
 	changes := make(memberChanges, 1)
 	if follows {
 		replica.Observe(changes)
@@ -138,12 +164,13 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.wg.Go(s.run)
 	if follows {
-		s.wg.Go(func() { s.followPort(cfg.ID, cfg.ClientAddrs[cfg.ID], changes) })
+		told, _ := cfg.advertised()
+		s.wg.Go(func() { s.followPort(cfg.ID, told, changes) })
 	}
-	if len(cfg.ClientAddrs)+len(cfg.ElectionPorts) > 0 {
+	if cfg.describes() {
 		s.wg.Go(func() {
 			if s.Wait(context.Background()) == nil { // ends when the server is closed or has a fault
-				s.member.Describe(!cfg.Reconfig)
+				s.member.Describe(!cfg.Features.Reconfig)
 			}
 		})
 	}
@@ -212,14 +239,20 @@ func (s *Server) run() {
 			}
 		case err := <-s.member.Err():
 			s.clients.Close()
-			s.fault = err
-			close(s.failed)
-			s.errs <- err
+			s.ended(err)
 			return
 		case <-s.stop:
 			return
 		}
 	}
+}
+
+// ended notes why the server has stopped serving for good, unless that was noted before.
+func (s *Server) ended(why error) {
+	s.doneOnce.Do(func() {
+		s.err = why
+		close(s.done)
+	})
 }
 
 // about is what this server's status in the cluster says about it.
@@ -259,31 +292,39 @@ func (s *Server) serve() {
 }
 
 // Ready returns a channel that is closed when clients can first create sessions.
-// If the server has a fault before that, the channel is never closed; use
+// If the server has a fault or is closed before that, the channel is never closed; use
 // [Server.Wait] to wait for either.
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Wait waits until clients can create sessions and then returns nil. If the server
-// has a fault, before or after it became ready, Wait returns the error that is
-// also sent to [Server.Err]. If the server has been closed, it returns
-// [ErrClosed], and if ctx ends first, it returns ctx.Err().
+// Done returns a channel that is closed when the server has stopped serving for good: after
+// [Server.Close] or [Server.Shutdown], or because it has a fault that it cannot survive, such as
+// a failed write to disk. It has then disconnected all clients, and no acknowledged write is
+// lost. [Server.Err] says why. After a fault the caller should call Close.
+func (s *Server) Done() <-chan struct{} { return s.done }
+
+// Err returns nil until [Server.Done] is closed. Then it returns the server's fault, among them
+// [ErrRemoved] and [ErrDiffers], or [ErrClosed] if it was closed without one, and always the same.
+func (s *Server) Err() error {
+	select {
+	case <-s.done:
+		return s.err
+	default:
+		return nil
+	}
+}
+
+// Wait waits until clients can create sessions and then returns nil. If the server has stopped
+// serving for good, before or after it became ready, Wait returns what [Server.Err] returns. If
+// ctx ends first, it returns ctx.Err().
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.ready:
-	case <-s.failed:
-	case <-s.stop:
+	case <-s.done:
 	case <-ctx.Done():
 	}
-	// If several of them have happened, Close comes first, then a fault, then ready.
-	select {
-	case <-s.stop:
-		return ErrClosed
-	default:
-	}
-	select {
-	case <-s.failed:
-		return s.fault
-	default:
+	// If several of them have happened, the end counts most, then ready.
+	if err := s.Err(); err != nil {
+		return err
 	}
 	select {
 	case <-s.ready:
@@ -294,7 +335,8 @@ func (s *Server) Wait(ctx context.Context) error {
 }
 
 // Addr returns the address on which the server listens for clients, with the
-// actual port number, or nil if Config.ClientAddr was empty.
+// actual port number, or nil if Config.ClientAddr was empty. A client's reconfig may change it
+// (see Config.ClientAddr).
 func (s *Server) Addr() net.Addr {
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
@@ -312,10 +354,8 @@ func addr(l net.Listener) net.Addr {
 	return l.Addr()
 }
 
-// Dial returns a client connection to the server through memory, without a port.
-// Its signature fits go-zookeeper's zk.WithDialer; it ignores network and address.
-// Dial first waits until the server is ready, as [Server.Wait] does, but no longer
-// than timeout if timeout is positive.
+// Dial is [Server.DialContext] with a timeout, if that is positive, in place of a context. Its
+// signature fits go-zookeeper's zk.WithDialer.
 func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx := context.Background()
 	if timeout > 0 {
@@ -323,10 +363,26 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
-	if err := s.Wait(ctx); errors.Is(err, context.DeadlineExceeded) {
-		return nil, errors.New("lockkeeper: dial: server not ready in time")
-	} else if err != nil {
+	return s.DialContext(ctx, network, address)
+}
+
+// DialContext returns a client connection to the server through memory, without a port. It
+// ignores network and address. It first waits until the server is ready, as [Server.Wait] does.
+// Its error is that of ctx, in the sense of errors.Is, if ctx ends first. If the server has
+// stopped serving for good, it is what [Server.Err] returns, and [ErrClosed] once Shutdown has
+// begun. The connection does not depend on ctx.
+func (s *Server) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	switch err := s.Wait(ctx); {
+	case err == nil:
+	case err == ctx.Err():
+		return nil, fmt.Errorf("lockkeeper: dial: the server is not ready: %w", err)
+	default:
 		return nil, err
+	}
+	select {
+	case <-s.refusing:
+		return nil, cmp.Or(s.Err(), ErrClosed)
+	default:
 	}
 	client, ours := net.Pipe()
 	go s.clients.ServeConn(ours) // Close waits until it returns
@@ -358,25 +414,71 @@ func (p *pipe) Close() error {
 }
 
 // ServeConn serves a client on a connection that the caller has accepted. It
-// closes the connection, and returns, when the connection has ended.
+// closes the connection, and returns, when the connection has ended. After Shutdown, Close or a
+// fault it does so at once.
 func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
 
-// Err returns a channel that receives at most one error: a fault after Open that
-// the server cannot survive, such as a failed write to disk. The server has then
-// disconnected all clients, and no acknowledged write is lost. The caller should
-// call Close.
-func (s *Server) Err() <-chan error { return s.errs }
+// Shutdown stops the server gracefully. It refuses new clients; if the server leads a cluster,
+// it makes another member the leader, so that no client has to wait for an election; it answers
+// the requests that the server has received, and ends each connection when its client has been
+// sent all answers. Then it closes the server, as [Server.Close] does. If ctx ends first, it
+// closes the server at once and returns ctx.Err(). Otherwise it returns the result of Close.
+//
+// Shutdown and Close may be called at the same time: Shutdown then no longer waits.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.refuse()
+	s.clients.Refuse()
+	if s.Err() == nil {
+		s.handOver(ctx)
+		s.clients.Drain(ctx)
+	}
+	early := ctx.Err()
+	if err := s.Close(); err != nil || early == nil {
+		return errors.Join(early, err)
+	}
+	return early
+}
 
-// Close stops the server, waits for all of its goroutines, and closes its files.
-// Close does not end sessions: they are part of the state in the data directory.
-// Further calls return the result of the first one.
+// Close stops the server at once, waits for all of its goroutines, and closes its files. Requests
+// that were not answered may have been carried out or not. Close does not end sessions: they are
+// part of the state in the data directory. Further calls return the result of the first one. The
+// members of its cluster elect a leader if this server led; see [Server.Shutdown].
 func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
+
+// handOver makes another member the leader if this one leads. If that fails, the others elect one.
+func (s *Server) handOver(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.handing.Lock()
+	defer s.handing.Unlock()
+	if s.closing {
+		return
+	}
+	s.wg.Go(func() {
+		select {
+		case <-s.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	s.member.HandOver(ctx)
+}
+
+// refuse stops accepting clients on the ports.
+func (s *Server) refuse() {
+	s.refuseOnce.Do(func() { close(s.refusing) })
+	s.closeListeners()
+}
 
 func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeOnce.Do(func() {
 		close(s.stop)
-		s.closeListeners()
+		s.refuse()
 		s.clients.Close()
+		s.ended(ErrClosed)
+		s.handing.Lock()
+		s.closing = true // nothing is handed over any more
+		s.handing.Unlock()
 		s.closeErr = member(s.member) // also releases connections that wait for the log
 		s.clients.Wait()
 		s.wg.Wait()

@@ -38,7 +38,7 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 		s, err := m.ask(cluster.Request{Status: true})
 		check(m.t, err)
 		for _, x := range s.Members {
-			if x.ID == c.ID && x.Voter == !slices.Contains(c.Observers, c.ID) {
+			if x.ID == c.ID && x.Observer == c.JoinAsObserver {
 				return true
 			}
 		}
@@ -71,7 +71,7 @@ func (m *members) list() string {
 	var list []string
 	for _, x := range s.Members {
 		name := fmt.Sprint(x.ID)
-		if !x.Voter {
+		if x.Observer {
 			name += "o"
 		}
 		list = append(list, name)
@@ -90,7 +90,7 @@ func (m *members) want(list string) {
 func (m *members) removed(i int) {
 	m.t.Helper()
 	select {
-	case err := <-m.servers[i].Err():
+	case err := <-fault(m.servers[i]):
 		if !errors.Is(err, lockkeeper.ErrRemoved) {
 			m.t.Errorf("server %d: %v", i+1, err)
 		}
@@ -141,7 +141,7 @@ func TestMembershipChanges(t *testing.T) {
 		m.add(2, nil)
 		m.add(3, nil)
 		m.want("1 2 3")
-		m.add(7, func(c *lockkeeper.Config) { c.Observers = []uint64{7} })
+		m.add(7, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		m.want("1 2 3 7o")
 		if r := m.servers[3].Role(); r != lockkeeper.RoleObserver {
 			t.Errorf("server 7 is %s", r)
@@ -150,7 +150,7 @@ func TestMembershipChanges(t *testing.T) {
 		must(o.Create("/by-observer", nil, 0))(t)
 
 		for _, voter := range []bool{true, false, true} {
-			must(m.ask(cluster.Request{Add: &cluster.MemberInfo{ID: 7, Addr: "host4:7000", Voter: voter}}))(t)
+			must(m.ask(cluster.Request{Add: &proto.Peer{ID: 7, Addr: "host4:7000", Observer: !voter}}))(t)
 			m.want(map[bool]string{true: "1 2 3 7", false: "1 2 3 7o"}[voter])
 		}
 		must(m.ask(cluster.Request{Remove: 2}))(t)
@@ -179,11 +179,11 @@ func TestMembershipReplace(t *testing.T) {
 		m.connect(0, 10*time.Second)
 		m.net.Kill(host(2))
 		m.stop(2)
-		taken := cluster.Request{Add: &cluster.MemberInfo{ID: 3, Addr: "host9:7000", Voter: true}}
+		taken := cluster.Request{Add: &proto.Peer{ID: 3, Addr: "host9:7000"}}
 		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "server 3 is at host3:7000: remove it") {
 			t.Errorf("another address of a member: %v", err)
 		}
-		taken.Add = &cluster.MemberInfo{ID: 9, Addr: "host2:7000", Voter: true}
+		taken.Add = &proto.Peer{ID: 9, Addr: "host2:7000"}
 		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "address of server 2") {
 			t.Errorf("the address of another member: %v", err)
 		}
@@ -212,7 +212,7 @@ func TestMembershipRemoveLeader(t *testing.T) {
 		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
 		own := m.connect(lead, 10*time.Second)
 		s := must(m.ask(cluster.Request{Remove: uint64(lead + 1)}))(t)
-		if s.Leader == uint64(lead+1) || slices.ContainsFunc(s.Members, func(x cluster.MemberInfo) bool { return x.ID == uint64(lead+1) }) {
+		if s.Leader == uint64(lead+1) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.ID == uint64(lead+1) }) {
 			t.Errorf("after the leader %d was removed: %+v", lead+1, s)
 		}
 		m.removed(lead)
@@ -227,17 +227,17 @@ func TestMembershipRemoveLeader(t *testing.T) {
 func TestMembershipRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
-		m.add(2, func(c *lockkeeper.Config) { c.Observers = []uint64{2} })
+		m.add(2, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		for _, x := range []struct {
 			q    cluster.Request
 			want string
 		}{
 			{cluster.Request{Remove: 1}, "0 voting members would be left"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 1, Addr: "host1:7000"}}, "0 voting members would be left"},
+			{cluster.Request{Add: &proto.Peer{ID: 1, Addr: "host1:7000", Observer: true}}, "0 voting members would be left"},
 			{cluster.Request{Remove: 5}, "server 5 is not a member"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5:7000", Voter: true}}, "server 5 cannot be added"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 300, Addr: "host5:7000", Voter: true}}, "not in 1 to 254"},
-			{cluster.Request{Add: &cluster.MemberInfo{ID: 5, Addr: "host5", Voter: true}}, "not of the form HOST:PORT"},
+			{cluster.Request{Add: &proto.Peer{ID: 5, Addr: "host5:7000"}}, "server 5 cannot be added"},
+			{cluster.Request{Add: &proto.Peer{ID: 300, Addr: "host5:7000"}}, "not in 1 to 254"},
+			{cluster.Request{Add: &proto.Peer{ID: 5, Addr: "host5"}}, "not of the form HOST:PORT"},
 			{cluster.Request{Transfer: new(uint64)}, "no other voting member"},
 			{cluster.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "not a voting member"},
 			{cluster.Request{}, "the request is empty"},
@@ -259,7 +259,7 @@ func TestMembershipStored(t *testing.T) {
 		var log capture
 		m.stop(2)
 		m.configs[2].Logger = log.logger()
-		m.configs[2].Peers = map[uint64]string{3: "host3:7000", 4: "host4:7000"}
+		m.configs[2].Peers = []lockkeeper.Peer{{ID: 3, Addr: "host3:7000"}, {ID: 4, Addr: "host4:7000"}}
 		m.start(2)
 		m.ready(m.servers[2])
 		m.want("1 2 3")
@@ -281,7 +281,7 @@ func TestMembershipStored(t *testing.T) {
 		s := must(lockkeeper.Open(alone))(t)
 		<-s.Ready()
 		check(t, s.Close())
-		alone.Peers, testhooks.In(&alone).Network = map[uint64]string{1: "host8:7000"}, m.net.Host("host8")
+		alone.Peers, testhooks.In(&alone).Network = []lockkeeper.Peer{{ID: 1, Addr: "host8:7000"}}, m.net.Host("host8")
 		if s, err := lockkeeper.Open(alone); err == nil || !strings.Contains(err.Error(), "belongs to a standalone server") {
 			t.Errorf("a standalone server's data in a cluster: %v, %v", s, err)
 		}
@@ -300,11 +300,11 @@ func TestMembershipWaits(t *testing.T) {
 		select {
 		case <-s.Ready():
 			t.Error("served alone")
-		case err := <-s.Err():
+		case err := <-fault(s):
 			t.Error(err)
 		default:
 		}
-		must(m.ask(cluster.Request{Add: &cluster.MemberInfo{ID: 2, Addr: "host2:7000", Voter: true}}))(t)
+		must(m.ask(cluster.Request{Add: &proto.Peer{ID: 2, Addr: "host2:7000"}}))(t)
 		m.ready(s)
 		m.want("1 2")
 		must(m.ask(cluster.Request{Remove: 2}))(t)
@@ -315,7 +315,7 @@ func TestMembershipWaits(t *testing.T) {
 // snapshot, which also has the members, and finds both after a restart.
 func TestMembershipBySnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, func(c *lockkeeper.Config) { c.SnapshotBytes = 64 << 10 })
+		m := startMembers(t, 1, func(c *lockkeeper.Config) { c.Limits.SnapshotBytes = 64 << 10 })
 		c := m.connect(0, 10*time.Second)
 		for i := range 100 {
 			must(c.Create(fmt.Sprintf("/n%d", i), make([]byte, 500<<10), 0))(t) // more than the log keeps after a snapshot
@@ -377,7 +377,7 @@ func TestMembershipMove(t *testing.T) {
 		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
 		m.net.Kill(host(2))
 		m.stop(2)
-		moved := cluster.Request{Add: &cluster.MemberInfo{ID: 3, Addr: "host4:7000", Voter: true}}
+		moved := cluster.Request{Add: &proto.Peer{ID: 3, Addr: "host4:7000"}}
 		c := m.configs[2]
 		c.Peers, c.PeerAddr, testhooks.In(&c).Network = nil, "host4:7000", m.net.Host("host4")
 
@@ -398,7 +398,7 @@ func TestMembershipMove(t *testing.T) {
 			t.Errorf("logged %q", log.matching("WARN"))
 		}
 		r := must(m.ask(moved))(t)
-		if len(r.Members) != 3 || r.Members[2].Addr != "host4:7000" || !r.Members[2].Voter {
+		if len(r.Members) != 3 || r.Members[2].Addr != "host4:7000" || r.Members[2].Observer {
 			t.Errorf("%+v", r.Members)
 		}
 		m.ready(m.servers[3])

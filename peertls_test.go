@@ -10,6 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestPeerTLS: members authenticate each other. A server that cannot is neither added nor
@@ -28,7 +29,7 @@ func TestPeerTLS(t *testing.T) {
 	var log capture
 	var servers []*lockkeeper.Server
 	for id := range peers {
-		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers, PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.logger()}))(t)
+		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(peers), PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.logger()}))(t)
 		defer s.Close()
 		servers = append(servers, s)
 	}
@@ -62,7 +63,7 @@ func TestPeerTLS(t *testing.T) {
 				t.Error("it serves")
 			default:
 			}
-			q := cluster.Request{Add: &cluster.MemberInfo{ID: 4, Addr: addrs[3], Voter: true}}
+			q := cluster.Request{Add: &proto.Peer{ID: 4, Addr: addrs[3]}}
 			if s, err := cluster.Ask(t.Context(), ours, addrs[0], q); err == nil {
 				t.Errorf("added on request: %+v", s)
 			}

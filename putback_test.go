@@ -56,7 +56,7 @@ var putBacks = []putBack{
 	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}}},
 	{"the members are read from /zookeeper/config", []edit{
 		{"fsm/snapshot.go", "if m.Digest() != sum {", "if told, err := m.told(); err != nil {\n\t\t\t\treturn nil, r.damaged(\"members: %v\", err)\n\t\t\t} else if told != nil {\n\t\t\t\tm.members = told\n\t\t\t}\n\t\t\tif m.Digest() != sum {"},
-		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.QuorumServer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
+		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.Peer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
 	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {".", "TestSurvivesRestart", "damaged snapshot"}}},
 	{"a member whose log is empty forgets its term and its vote at a start", []edit{
 		{"internal/core/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term == 0 {"},

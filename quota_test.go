@@ -21,7 +21,7 @@ func TestQuotaNotEnforced(t *testing.T) {
 	must(c.Create("/q/e", []byte("45"), proto.FlagEphemeral))(t)
 	check(t, s.Close())
 
-	cfg.EnforceQuota = true
+	cfg.Features.EnforceQuota = true
 	s = open(t, cfg)
 	other := connectFor(t, inMemory(s), 10*time.Second)
 	if got := rawtest.QuotaText(t, other); got != "count=3,bytes=5" {

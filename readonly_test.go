@@ -29,7 +29,9 @@ func connectReadOnly(t *testing.T, s *lockkeeper.Server, session *proto.ConnectR
 // closes their connections when it has a majority again.
 func TestReadOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly, c.FourLetterWords = true, []string{"stat", "mntr"} }) // isro is answered even if it is not listed
+		m := startMembers(t, 3, func(c *lockkeeper.Config) {
+			c.Features.ReadOnly, c.Features.FourLetterWords = true, []string{"stat", "mntr"}
+		}) // isro is answered even if it is not listed
 		lead := m.leader()
 		c, err := connectReadOnly(t, m.servers[lead], nil, true)
 		if err != nil || c.Session.ReadOnly {
@@ -117,7 +119,7 @@ func TestReadOnly(t *testing.T) {
 // after its session timeout, also in read-only mode, where no session expires.
 func TestReadOnlyClientDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly = true })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.ReadOnly = true })
 		lead := m.leader()
 		s := m.servers[lead]
 		c := must(connectReadOnly(t, s, nil, true))(t)

@@ -38,9 +38,9 @@ func reconfig(c *rawclient.Client, joining, leaving, members string, version int
 // TestReconfig changes the members by ZooKeeper's own operation, through a follower.
 func TestReconfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
 		more := func(c *lockkeeper.Config) { // waits to be added
-			c.Join, c.Reconfig, c.SuperDigest = "", true, superDigest
+			c.Join, c.Features.Reconfig, c.Auth.SuperDigest = "", true, superDigest
 		}
 		follower := (m.leader() + 1) % 3
 		c := superUser(t, m.connect(follower, 10*time.Second))
@@ -170,7 +170,7 @@ func TestReconfig(t *testing.T) {
 // and other requests, and stops a moment later, unless it is added again before.
 func TestReconfigOwnServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
 		for _, own := range []int{(m.leader() + 1) % 3, m.leader()} {
 			other := superUser(t, m.connect((own+1)%3, 10*time.Second))
 			c := superUser(t, m.connect(own, 10*time.Second))
@@ -215,7 +215,7 @@ func (m *members) startWaiting(id int) {
 func TestReconfigAbsentVoter(t *testing.T) {
 	for _, joins := range []bool{false, true} { // whether the absent server is started with Join
 		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
 			c := superUser(t, m.connect((m.leader()+1)%3, 30*time.Second))
 			before := must(c.Get("/zookeeper/config", false))(t)
 			line := func(id int) string {
@@ -256,7 +256,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 			eventually(t, "the vote of server 7", func() bool {
 				s, err := m.ask(cluster.Request{Status: true})
 				check(t, err)
-				return slices.Contains(s.Members, cluster.MemberInfo{ID: 7, Addr: "host7:7000", Voter: true})
+				return slices.Contains(s.Members, proto.Peer{ID: 7, Addr: "host7:7000"})
 			})
 			c7 := m.connect(6, 10*time.Second)
 			must(c7.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
@@ -283,11 +283,11 @@ func TestReconfigAbsentVoter(t *testing.T) {
 func TestReconfigLaggingVoter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for n, want := range map[int]error{3: nil, 1: proto.NewConfigNoQuorum} {
-			m := startMembers(t, n, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+			m := startMembers(t, n, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
 			c := superUser(t, m.connect(0, 9*time.Second))
 			c2 := m.configs[0]
 			c2.ID, *testhooks.In(&c2) = 7, m.host("host7")
-			c2.Peers = map[uint64]string{7: "host7:7000", 8: "host8:7000"} // it ignores Raft until these two have formed a cluster
+			c2.Peers = []lockkeeper.Peer{{ID: 7, Addr: "host7:7000"}, {ID: 8, Addr: "host8:7000"}} // it ignores Raft until these two have formed a cluster
 			m.configs, m.servers = append(m.configs, c2), append(m.servers, nil)
 			m.start(n)
 			start := time.Now()
@@ -296,7 +296,7 @@ func TestReconfigLaggingVoter(t *testing.T) {
 				t.Errorf("beside %d: %v after %v", n, err, took)
 			}
 			s := must(m.ask(cluster.Request{Status: true}))(t)
-			if !slices.Contains(s.Members, cluster.MemberInfo{ID: 7, Addr: "host7:7000", Voter: want == nil}) {
+			if !slices.Contains(s.Members, proto.Peer{ID: 7, Addr: "host7:7000", Observer: !(want == nil)}) {
 				t.Errorf("beside %d: %+v", n, s.Members)
 			}
 			if n == 3 {
@@ -315,8 +315,8 @@ func TestReconfigSingleVoter(t *testing.T) {
 	for _, allowed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			m := startMembers(t, 3, func(c *lockkeeper.Config) {
-				c.Reconfig, c.SuperDigest = true, superDigest
-				c.AllowSingleVoter = allowed
+				c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest
+				c.Features.AllowSingleVoter = allowed
 			})
 			lead := m.leader()
 			c := superUser(t, m.connect(lead, 10*time.Second))
@@ -367,7 +367,7 @@ func TestReconfigOtherName(t *testing.T) {
 	var servers []*lockkeeper.Server
 	var configs []lockkeeper.Config
 	for id := range 3 {
-		configs = append(configs, withMemory(lockkeeper.Config{ID: uint64(id + 1), Peers: peers, Reconfig: true, SuperDigest: superDigest}))
+		configs = append(configs, withMemory(lockkeeper.Config{ID: uint64(id + 1), Peers: peerList(peers), Features: lockkeeper.Features{Reconfig: true}, Auth: lockkeeper.Auth{SuperDigest: superDigest}}))
 		s := must(lockkeeper.Open(configs[id]))(t)
 		t.Cleanup(func() { s.Close() })
 		servers = append(servers, s)
@@ -420,7 +420,7 @@ func TestReconfigOtherName(t *testing.T) {
 func TestReconfigClientPort(t *testing.T) {
 	noGoroutineLeft(t)
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
-		c.Reconfig, c.SuperDigest, c.AllowSingleVoter, c.ClientAddr = true, superDigest, true, "127.0.0.1:0"
+		c.Features.Reconfig, c.Auth.SuperDigest, c.Features.AllowSingleVoter, c.ClientAddr = true, superDigest, true, "127.0.0.1:0"
 	})
 	port := func() string {
 		_, port, err := net.SplitHostPort(m.servers[0].Addr().String())
@@ -487,13 +487,13 @@ func TestReconfigClientPort(t *testing.T) {
 	serves(third, first)
 
 	m.stop(0)
-	m.configs[0].Reconfig = false // then the port named by a reconfig does not count
+	m.configs[0].Features.Reconfig = false // then the port named by a reconfig does not count
 	m.start(0)
 	c = m.connect(0, 10*time.Second)
 	serves(first, third)
 
 	m.stop(0)
-	m.configs[0].Reconfig, m.configs[0].ClientAddr = true, "" // a server without a client port does not get one
+	m.configs[0].Features.Reconfig, m.configs[0].ClientAddr = true, "" // a server without a client port does not get one
 	m.start(0)
 	c = superUser(t, m.connect(0, 10*time.Second))
 	move("127.0.0.1:" + first)
@@ -508,7 +508,7 @@ func TestReconfigWatch(t *testing.T) {
 		m := startMembers(t, 1, nil)
 		c := m.connect(0, 10*time.Second)
 		must(c.Get("/zookeeper/config", true))(t)
-		m.add(2, func(c *lockkeeper.Config) { c.Observers = []uint64{2} })
+		m.add(2, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		eventually(t, "the event", func() bool {
 			must(c.Exists("/", false))(t)
 			return len(c.Events) > 0
@@ -527,7 +527,7 @@ func TestReconfigOff(t *testing.T) {
 		if _, err := reconfig(m.connect(0, 10*time.Second), "", "1", "", -1); err != proto.ReconfigDisabled {
 			t.Errorf("disabled: %v", err)
 		}
-		s := open(t, lockkeeper.Config{Reconfig: true, SuperDigest: superDigest})
+		s := open(t, lockkeeper.Config{Features: lockkeeper.Features{Reconfig: true}, Auth: lockkeeper.Auth{SuperDigest: superDigest}})
 		c := superUser(t, connect(t, inMemory(s)))
 		if _, err := reconfig(c, "", "1", "", -1); err != proto.Unimplemented {
 			t.Errorf("standalone: %v", err)
@@ -541,8 +541,8 @@ func TestReconfigOff(t *testing.T) {
 // snapshot can restart, and the next reconfig writes the real members there.
 func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
-		c.Reconfig, c.SuperDigest, c.AllowSingleVoter = true, superDigest, true
-		testhooks.In(c).Memory, c.DataDir, c.SnapshotBytes = nil, t.TempDir(), 1
+		c.Features.Reconfig, c.Auth.SuperDigest, c.Features.AllowSingleVoter = true, superDigest, true
+		testhooks.In(c).Memory, c.DataDir, c.Limits.SnapshotBytes = nil, t.TempDir(), 1
 	})
 	const path = "/zookeeper/config"
 	c := superUser(t, m.connect(0, 10*time.Second))
@@ -601,7 +601,7 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 // it, since zxids never go back.
 func TestReconfigRefusedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Reconfig, c.SuperDigest = true, superDigest })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
 		c := superUser(t, m.connect(m.leader(), 10*time.Second))
 		must(c.Create("/x", nil, 0))(t)
 		must(c.Get("/x", true))(t)

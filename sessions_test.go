@@ -19,7 +19,7 @@ func TestNegotiation(t *testing.T) {
 	}{
 		{lockkeeper.Config{}, map[int32]int32{0: 4000, -1: 4000, math.MinInt32: 4000, 1: 4000, 4000: 4000, 4001: 4001, 39999: 39999, 40000: 40000, 40001: 40000, math.MaxInt32: 40000}},
 		{lockkeeper.Config{TickTime: 100 * time.Millisecond}, map[int32]int32{1: 200, 300: 300, 5000: 2000}},
-		{lockkeeper.Config{MinSessionTimeout: time.Second, MaxSessionTimeout: time.Hour}, map[int32]int32{1: 1000, math.MaxInt32: 3600000}},
+		{lockkeeper.Config{Limits: lockkeeper.Limits{MinSessionTimeout: time.Second, MaxSessionTimeout: time.Hour}}, map[int32]int32{1: 1000, math.MaxInt32: 3600000}},
 	} {
 		s := open(t, c.cfg)
 		for ask, want := range c.asks {

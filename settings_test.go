@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -39,9 +41,9 @@ func TestSettings(t *testing.T) {
 		cfg  lockkeeper.Config
 		test func(t *testing.T, dial dialer)
 	}{
-		"SuperDigest":     {lockkeeper.Config{SuperDigest: "user:smGaoVKd/cQkjm7b88GyorAUz20="}, super}, // SHA1
-		"DigestAlgorithm": {lockkeeper.Config{DigestAlgorithm: "sha-256", SuperDigest: "user:70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo="}, super},
-		"NoDigest": {lockkeeper.Config{NoDigest: true}, func(t *testing.T, dial dialer) {
+		"SuperDigest":     {lockkeeper.Config{Auth: lockkeeper.Auth{SuperDigest: "user:smGaoVKd/cQkjm7b88GyorAUz20="}}, super}, // SHA1
+		"DigestAlgorithm": {lockkeeper.Config{Auth: lockkeeper.Auth{DigestAlgorithm: "sha-256", SuperDigest: "user:70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo="}}, super},
+		"NoDigest": {lockkeeper.Config{Auth: lockkeeper.Auth{NoDigest: true}}, func(t *testing.T, dial dialer) {
 			c := connect(t, dial)
 			acl := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: "user:hash"}}}
 			if _, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/x", ACL: acl}, nil); err != proto.InvalidACL {
@@ -51,7 +53,7 @@ func TestSettings(t *testing.T) {
 				t.Errorf("auth: %v", err)
 			}
 		}},
-		"EnforceAuth": {lockkeeper.Config{EnforceAuth: []string{"digest"}}, func(t *testing.T, dial dialer) {
+		"EnforceAuth": {lockkeeper.Config{Auth: lockkeeper.Auth{Enforce: []string{"digest"}}}, func(t *testing.T, dial dialer) {
 			if _, err := connect(t, dial).Create("/x", nil, 0); err != proto.SessionClosedRequireSASLAuth {
 				t.Errorf("without an identity: %v", err)
 			}
@@ -59,28 +61,28 @@ func TestSettings(t *testing.T) {
 			check(t, login(c))
 			must(c.Create("/x", nil, 0))(t)
 		}},
-		"NoTTL": {lockkeeper.Config{NoTTL: true}, func(t *testing.T, dial dialer) {
+		"NoTTL": {lockkeeper.Config{Features: lockkeeper.Features{NoTTL: true}}, func(t *testing.T, dial dialer) {
 			q := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/x", ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 1000}
 			if _, err := connect(t, dial).Call(proto.OpCreateTTL, q, nil); err != proto.Unimplemented {
 				t.Error(err)
 			}
 		}},
-		"MaxSessions": {lockkeeper.Config{MaxSessions: 1}, func(t *testing.T, dial dialer) {
+		"MaxSessions": {lockkeeper.Config{Limits: lockkeeper.Limits{MaxSessions: 1}}, func(t *testing.T, dial dialer) {
 			connect(t, dial)
 			refused(t, dial)
 		}},
-		"MaxConnections": {lockkeeper.Config{MaxConnections: 1}, func(t *testing.T, dial dialer) {
+		"MaxConnections": {lockkeeper.Config{Limits: lockkeeper.Limits{MaxConnections: 1}}, func(t *testing.T, dial dialer) {
 			connect(t, dial)
 			refused(t, dial)
 		}},
-		"MaxWatches": {lockkeeper.Config{MaxWatches: 1}, func(t *testing.T, dial dialer) {
+		"MaxWatches": {lockkeeper.Config{Limits: lockkeeper.Limits{MaxWatches: 1}}, func(t *testing.T, dial dialer) {
 			c := connect(t, dial)
 			must(c.Get("/", true))(t)
 			if _, err := c.Get("/zookeeper", true); err != proto.ThrottledOp {
 				t.Error(err)
 			}
 		}},
-		"MaxOutboxBytes": {lockkeeper.Config{MaxOutboxBytes: 4 << 20}, func(t *testing.T, dial dialer) {
+		"MaxOutboxBytes": {lockkeeper.Config{Limits: lockkeeper.Limits{MaxOutboxBytes: 4 << 20}}, func(t *testing.T, dial dialer) {
 			c := connect(t, dial)
 			must(c.Create("/x", make([]byte, 1<<19), 0))(t)
 			q := &proto.MultiReadRequest{}
@@ -90,7 +92,7 @@ func TestSettings(t *testing.T) {
 			must(c.Send(proto.OpMultiRead, q))(t)
 			closed(t, c)
 		}},
-		"FourLetterWords": {lockkeeper.Config{FourLetterWords: []string{"ruok"}}, func(t *testing.T, dial dialer) {
+		"FourLetterWords": {lockkeeper.Config{Features: lockkeeper.Features{FourLetterWords: []string{"ruok"}}}, func(t *testing.T, dial dialer) {
 			if got := word(t, dial, "ruok"); got != "imok" {
 				t.Errorf("ruok: %q", got)
 			}
@@ -103,12 +105,47 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestConstants: a server accepts each constant for a field of its configuration.
+func TestConstants(t *testing.T) {
+	for _, a := range []lockkeeper.DigestAlgorithm{
+		lockkeeper.DigestSHA1, lockkeeper.DigestSHA224, lockkeeper.DigestSHA256, lockkeeper.DigestSHA384, lockkeeper.DigestSHA512,
+		lockkeeper.DigestSHA3_224, lockkeeper.DigestSHA3_256, lockkeeper.DigestSHA3_384, lockkeeper.DigestSHA3_512, lockkeeper.DigestMD5,
+	} {
+		check(t, open(t, lockkeeper.Config{Auth: lockkeeper.Auth{DigestAlgorithm: a}}).Close())
+	}
+	for _, l := range []lockkeeper.LogStore{lockkeeper.LogStoreWAL, lockkeeper.LogStoreBoltDB} {
+		cfg := lockkeeper.Config{DataDir: testkit.MemoryDir(t), LogStore: l}
+		check(t, open(t, cfg).Close())
+		if r := must(storage.Check(cfg.DataDir))(t); string(r.LogStore) != string(l) {
+			t.Errorf("%s: the log is in %s", l, r.LogStore)
+		}
+	}
+}
+
+// TestFourLetterWordsEmpty: all words are answered if no words are listed, and only srvr if only
+// that is.
+func TestFourLetterWordsEmpty(t *testing.T) {
+	for _, x := range []struct {
+		words []string
+		ruok  bool
+	}{{nil, true}, {[]string{}, true}, {[]string{"srvr"}, false}} {
+		s := open(t, lockkeeper.Config{Features: lockkeeper.Features{FourLetterWords: x.words}})
+		if got := word(t, inMemory(s), "ruok"); (got == "imok") != x.ruok {
+			t.Errorf("%#v: ruok is answered with %q", x.words, got)
+		}
+		if got := word(t, inMemory(s), "srvr"); !strings.HasPrefix(got, "Zookeeper version") {
+			t.Errorf("%#v: srvr is answered with %q", x.words, got)
+		}
+	}
+}
+
 // TestSettingsInWords: four-letter words, which are all answered by default, show the
 // version and the configuration.
 func TestSettingsInWords(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, lockkeeper.Config{
-		ID: 7, DataDir: dir, ClientAddr: "127.0.0.1:0", MaxConnectionsPerAddress: 50, TickTime: 500 * time.Millisecond, MaxSessionTimeout: time.Hour,
+		ID: 7, DataDir: dir, ClientAddr: "127.0.0.1:0", TickTime: 500 * time.Millisecond,
+		Limits: lockkeeper.Limits{MaxConnectionsPerAddress: 50, MaxSessionTimeout: time.Hour},
 	})
 	_, port, _ := strings.Cut(s.Addr().String(), ":")
 	dir = regexp.QuoteMeta(dir)

@@ -17,8 +17,9 @@ import (
 // the passwords of sessions, with which anybody could resume them.
 //
 // WriteSnapshot fails before the server is first ready, because it may not have applied what
-// it has stored, after a fault, and after Close. After an error, what was written is no
-// complete snapshot, and Restore refuses it.
+// it has stored. If the server has stopped serving for good, it returns what [Server.Err]
+// returns. An error of w is returned as it is. After an error, what was written is no complete
+// snapshot, and Restore refuses it.
 func (s *Server) WriteSnapshot(w io.Writer) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -41,19 +42,22 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 // server has been started on it meanwhile, or its disk failed at the very end.
 //
 // Without Peers the server is standalone; with Peers it is a member of that new cluster.
-// Restore the same snapshot with the same Peers and Observers for each of its members,
-// before any of them is started. It does not matter which cluster or server the snapshot is
+// Restore the same snapshot with the same Peers for each of its members, before any of them is
+// started. It does not matter which cluster or server the snapshot is
 // from: the new cluster gets an id of its own when all its members have been started (see
 // [Server.FormCluster] if one is lost). It and a running cluster with another id refuse each
 // other's members, so a server that is started with its old data does no harm to the restored
-// state, unless that data is from before clusters had ids. But stop the servers that the snapshot is from: while they run, they give out the
-// same locks.
+// state, unless that data is from before clusters had ids. But stop the servers that the
+// snapshot is from: while they run, they give out the same locks.
 //
 // The sessions of the snapshot live, with their ephemeral znodes, and their clients can
 // resume them. Those whose clients do not come back within their timeout expire. Zxids, and
 // so fencing tokens, are higher than all that the old servers have given out, unless these had
 // more than 65,536 leaders after the snapshot. The same goes for servers that were restored from
 // the same snapshot before (see docs/operations.md).
+//
+// The error is a [*ConfigError] if a field of cfg is wrong; other errors name the offset in the
+// snapshot, or the file or directory, that they are about.
 func Restore(cfg Config, snapshot io.Reader) error {
 	if err := cfg.complete(); err != nil {
 		return err

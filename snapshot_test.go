@@ -117,7 +117,7 @@ func TestRestoreSnapshot(t *testing.T) {
 				}
 				// The other client does not come back.
 				began := time.Now()
-				for c.Ping() == nil && now.servers[0].Status().Sessions == 2 {
+				for c.Ping() == nil && now.servers[0].Status().State.Sessions == 2 {
 					time.Sleep(time.Second)
 				}
 				if took := time.Since(began); took < 8*time.Second || took > 15*time.Second {
@@ -129,7 +129,7 @@ func TestRestoreSnapshot(t *testing.T) {
 				eventually(t, "the same state on all members", func() bool {
 					first := now.servers[0].Status()
 					for _, s := range now.servers {
-						if x := s.Status(); x.Index != first.Index || x.Digest != first.Digest {
+						if x := s.Status(); x.State.Index != first.State.Index || x.State.Digest != first.State.Digest {
 							return false
 						}
 					}
@@ -149,8 +149,8 @@ func TestRestoreSnapshot(t *testing.T) {
 func TestRestoreSameState(t *testing.T) {
 	snapshot := snapshotOf(t, open(t, lockkeeper.Config{}))
 	base, digests := testkit.MemoryDir(t), map[string]bool{}
-	for id, kind := range map[uint64]string{1: "wal", 2: "boltdb", 3: ""} {
-		cfg := lockkeeper.Config{ID: id, LogStore: kind, DataDir: filepath.Join(base, kind), Peers: map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}, Observers: []uint64{2}}
+	for id, kind := range map[uint64]lockkeeper.LogStore{1: lockkeeper.LogStoreWAL, 2: lockkeeper.LogStoreBoltDB, 3: ""} {
+		cfg := lockkeeper.Config{ID: id, LogStore: kind, DataDir: filepath.Join(base, string(kind)), Peers: []lockkeeper.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1"}}}
 		if kind == "" {
 			cfg.DataDir = filepath.Join(base, "x", "y")
 		}
@@ -230,10 +230,10 @@ func TestRestoreRefuses(t *testing.T) {
 			t.Errorf("%s: %v", says, err)
 		}
 	}
-	peers := map[uint64]string{1: "a:1", 2: "b:1"}
+	peers := []lockkeeper.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}}
 	for field, cfg := range map[string]lockkeeper.Config{
 		"DataDir": {}, "Join": {DataDir: dir, Join: "a:1", PeerAddr: "b:1"}, "PeerAddr": {DataDir: dir, PeerAddr: "b:1"},
-		"ID": {DataDir: dir, ID: 3, Peers: peers}, "LogStore": {DataDir: dir, LogStore: "x"}, "Observers": {DataDir: dir, Peers: peers, Observers: []uint64{3}},
+		"ID": {DataDir: dir, ID: 3, Peers: peers}, "LogStore": {DataDir: dir, LogStore: "x"}, "Peers": {DataDir: dir, Peers: append(peers, peers[1])},
 	} {
 		var bad *lockkeeper.ConfigError
 		if err := lockkeeper.Restore(cfg, bytes.NewReader(good)); !errors.As(err, &bad) || bad.Field != field {
@@ -254,7 +254,7 @@ func TestRestoreRefuses(t *testing.T) {
 func TestWriteSnapshotFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b bytes.Buffer
-		cfg := lockkeeper.Config{Peers: map[uint64]string{1: "host1:7000", 2: "host2:7000"}}
+		cfg := lockkeeper.Config{Peers: []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:7000"}}}
 		testhooks.In(&cfg).Network = memnet.New().Host("host1") // without the other
 		s := must(lockkeeper.Open(cfg))(t)
 		if err := s.WriteSnapshot(&b); err == nil || !strings.Contains(err.Error(), "not ready") {
@@ -269,12 +269,12 @@ func TestWriteSnapshotFails(t *testing.T) {
 		}
 		testhooks.In(&cfg).Memory.SetFault(func() error { return syscall.EIO })
 		testhooks.Of(s).Propose(fsm.Reap("/none"))
-		<-s.Err()
+		<-s.Done()
 		if err := s.WriteSnapshot(&b); !errors.Is(err, syscall.EIO) {
 			t.Errorf("after a fault: %v", err)
 		}
 		check(t, s.Close())
-		if err := s.WriteSnapshot(&b); err != lockkeeper.ErrClosed || b.Len() > 0 {
+		if err := s.WriteSnapshot(&b); !errors.Is(err, syscall.EIO) || b.Len() > 0 {
 			t.Errorf("after Close: %v, %d bytes", err, b.Len())
 		}
 	})

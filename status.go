@@ -1,6 +1,7 @@
 package lockkeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -28,47 +30,53 @@ func (r Role) String() string { return string(r) }
 // Role returns the server's current role.
 func (s *Server) Role() Role { return Role(s.member.Role()) }
 
-// Peer is a member of a cluster.
-type Peer struct {
-	ID       uint64
-	Addr     string // of its peer port, HOST:PORT
-	Observer bool   // does not vote
-}
-
 // Status describes a server and its cluster at one moment, as that server sees them.
 type Status struct {
 	ID       uint64 // of this server
 	Role     Role
 	Serving  bool // the server serves clients; without a majority it does not
-	ReadOnly bool // the server serves only clients that accept read-only mode (Config.ReadOnly)
+	ReadOnly bool // the server serves only clients that accept read-only mode (Features.ReadOnly)
 	Uptime   time.Duration
 
-	// Cluster is the id of the cluster, 16 hexadecimal digits. It is random, made once when the
+	Cluster ClusterStatus
+	State   AppliedState
+	Clients ClientStatus
+}
+
+// ClusterStatus describes the cluster of a server. For a standalone server, only ID and Leader are
+// set.
+type ClusterStatus struct {
+	// ID is the id of the cluster, 16 hexadecimal digits. It is random, made once when the
 	// cluster is formed, and never changes. It is empty until this server is in a cluster. The
 	// data of a standalone server has an id, too.
-	Cluster string
+	ID      string
 	Leader  uint64 // id of the leader; 0 if this server knows of none
 	Members []Peer // as returned by Server.Members
-	// Differs is set on the leader only: the members whose state differs from the leader's.
-	// Such a member stops, with [ErrDiffers].
-	Differs []Difference
-	// Set on the leader only: how long it has been the leader, and how many voting
-	// members and observers it is in contact with.
+
+	// Only the leader knows what follows: the members whose state differs from its own, each of
+	// which stops, with [ErrDiffers]; how long it has been the leader; and how many voting members
+	// and observers it is in contact with.
+	Differs              []Difference
 	Leads                time.Duration
 	Followers, Observers int
+}
 
-	// The state that this server has applied. Digest is a checksum of that state; it
-	// is equal on all members that have applied the log up to the same Index.
-	Term, Index uint64
+// AppliedState describes the state that a server has applied.
+type AppliedState struct {
+	Term, Index uint64 // Raft's current term, and the index of the last log entry applied
 	Zxid        int64
-	Digest      uint64
-	Znodes      int // including the root, which ZooKeeper's four-letter words count twice
-	Ephemerals  int
-	DataBytes   int64 // total length of all paths and data
-	Sessions    int   // in the whole cluster
+	// Digest is a checksum of the state. It is equal on all members that have applied the log
+	// up to the same Index.
+	Digest     uint64
+	Znodes     int // including the root, which ZooKeeper's four-letter words count twice
+	Ephemerals int
+	DataBytes  int64 // total length of all paths and data
+	Sessions   int   // in the whole cluster
+}
 
-	// The clients of this server. Requests, Replies and the latencies cover the
-	// time since the server started or a client last sent the four-letter word srst.
+// ClientStatus describes the clients of one server. Requests, Replies and the latencies cover the
+// time since the server started or a client last sent the four-letter word srst.
+type ClientStatus struct {
 	Connections       int
 	Watches           int
 	Outstanding       int64 // requests that have not been answered yet
@@ -93,33 +101,35 @@ func differences(all []cluster.Difference) (list []Difference) {
 }
 
 // Status returns the server's view of itself and its cluster. It sends nothing to
-// other servers, and may be called at any time, also after Close.
+// other servers.
 func (s *Server) Status() Status {
 	m, _ := s.member.Status() // an error concerns only the list of members
 	st := Status{
-		ID: m.ID, Role: Role(m.Role), Cluster: m.Cluster.String(), Leader: m.Leader, Term: m.Term,
-		Members: s.peers(m.Members), Differs: differences(m.Differs), Expired: s.member.Expired(),
+		ID: m.ID, Role: Role(m.Role),
+		Cluster: ClusterStatus{ID: m.Cluster.String(), Leader: m.Leader, Members: s.peers(m.Members), Differs: differences(m.Differs)},
+		State:   AppliedState{Term: m.Term},
+		Clients: ClientStatus{Expired: s.member.Expired()},
 	}
 	if q, ok := s.member.Quorum(); ok {
-		st.Leads, st.Followers, st.Observers = q.Leads, q.Followers, q.Observers
+		st.Cluster.Leads, st.Cluster.Followers, st.Cluster.Observers = q.Leads, q.Followers, q.Observers
 	}
 	s.replica.View(func(v *fsm.View) {
 		t := v.Tree()
-		st.Index, st.Zxid, st.Digest = v.Index(), v.Zxid(), v.Digest()
-		st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions = t.Len(), t.Ephemerals(), t.DataSize(), v.Sessions().Len()
-		_, _, st.Watches = v.WatchCounts()
+		st.State.Index, st.State.Zxid, st.State.Digest = v.Index(), v.Zxid(), v.Digest()
+		st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions = t.Len(), t.Ephemerals(), t.DataSize(), v.Sessions().Len()
+		_, _, st.Clients.Watches = v.WatchCounts()
 	})
 	c := s.clients.Stats()
 	st.Serving, st.ReadOnly, st.Uptime = c.Serving, c.ReadOnly, c.Uptime
-	st.Connections, st.Outstanding, st.Requests, st.Replies = c.Connections, c.Outstanding, c.Received, c.Sent
-	st.MinLatency, st.AvgLatency, st.MaxLatency = c.MinLatency, c.AvgLatency, c.MaxLatency
+	st.Clients.Connections, st.Clients.Outstanding, st.Clients.Requests, st.Clients.Replies = c.Connections, c.Outstanding, c.Received, c.Sent
+	st.Clients.MinLatency, st.Clients.AvgLatency, st.Clients.MaxLatency = c.MinLatency, c.AvgLatency, c.MaxLatency
 	return st
 }
 
-// Work is what a server has done since it was started, for operators to watch. The
+// Stats is what a server has done since it was started, for operators to watch. The
 // differences between two calls are of use: the mean time of a write to the log in between,
 // or the commands in an entry.
-type Work struct {
+type Stats struct {
 	LogWrites Durations // writes of entries to the log, until they were durable
 	Snapshots Durations // snapshots written, of its own or received from the leader
 	// Handovers of locks to clients of this server: from the event that the znode before the
@@ -140,10 +150,10 @@ type Durations struct {
 	Buckets map[time.Duration]int64 // how many took at most that long
 }
 
-// Work returns what the server has done. It may be called at any time, also after Close.
-func (s *Server) Work() Work {
+// Stats returns what the server has done.
+func (s *Server) Stats() Stats {
 	w := s.member.Work()
-	return Work{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Stats().Handovers), w.Commit, w.Entries, w.Commands}
+	return Stats{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Stats().Handovers), w.Commit, w.Entries, w.Commands}
 }
 
 // MemberStatus is what a member of a cluster says of itself.
@@ -165,14 +175,22 @@ type MemberStatus struct {
 // MemberStatus asks the member with the given id, at its peer port, for its status. It also
 // answers if it serves no clients because it has no contact with a majority. If ctx has no
 // deadline, MemberStatus waits for some seconds.
+//
+// Its error is [ErrStandalone] or, in the sense of errors.Is, [ErrNoMember] if this server knows
+// of no member with that id, and that of ctx if that ends first.
 func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, error) {
+	if s.standalone() {
+		return MemberStatus{}, ErrStandalone
+	}
 	members := s.Members()
 	i := slices.IndexFunc(members, func(p Peer) bool { return p.ID == id })
 	if i < 0 {
-		return MemberStatus{}, fmt.Errorf("lockkeeper: %d is not the id of a member", id)
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %w: %d", ErrNoMember, id)
 	}
 	st, err := cluster.Ask(ctx, s.network, members[i].Addr, cluster.Request{Status: true})
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", ctx.Err())
 	case err != nil:
 		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", err)
 	case st == nil || st.ID != id:
@@ -182,20 +200,29 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 }
 
 // Members returns the members of the cluster, ordered by id, as far as this server
-// knows them: a server that lags behind may not know the latest change yet. For a
-// standalone server it returns nil.
+// knows them: a server that lags behind may not know the latest change yet. ClientAddr and
+// ElectionPort are set if a configuration, AddMember or a client's reconfig has named them.
+// For a standalone server Members returns nil.
 func (s *Server) Members() []Peer {
 	m, _ := s.member.Status()
 	return s.peers(m.Members)
 }
 
-func (s *Server) peers(members []cluster.MemberInfo) (peers []Peer) {
+// peers returns members with what the state says of them.
+func (s *Server) peers(members []proto.Peer) (peers []Peer) {
 	if s.standalone() {
 		return nil
 	}
-	for _, m := range members {
-		peers = append(peers, Peer{m.ID, m.Addr, !m.Voter})
-	}
+	s.replica.View(func(v *fsm.View) {
+		for _, m := range members {
+			if x, ok := v.Member(m.ID); ok && x.Addr == m.Addr {
+				if m.ClientAddr = x.ClientAddr; x.ElectionPort != fsm.ElectionPort(x.Addr) {
+					m.ElectionPort = x.ElectionPort
+				}
+			}
+			peers = append(peers, Peer(m))
+		}
+	})
 	return peers
 }
 
@@ -204,7 +231,15 @@ func (s *Server) peers(members []cluster.MemberInfo) (peers []Peer) {
 //
 // Transfer, AddMember and RemoveMember may be called on any member of the cluster,
 // which passes the request on to the leader. If there is no leader, they wait for
-// one, for up to half a minute. If ctx ends first, the change may still happen.
+// one, for up to half a minute. In the sense of errors.Is, their error is
+//   - [ErrStandalone] if this server is no member of a cluster,
+//   - [ErrNoMember] if Transfer or RemoveMember names a server that is not a member,
+//   - [ErrNoLeader] if there was no leader in time,
+//   - [ErrUnknownOutcome] if the change may have been made, or may still be made,
+//   - also that of ctx if that has ended first, and what [Server.Err] returns if this server
+//     has stopped serving for good.
+//
+// Other errors say why the leader has refused the change.
 func (s *Server) Transfer(ctx context.Context, id uint64) error {
 	return s.change(ctx, cluster.Request{Transfer: &id})
 }
@@ -215,17 +250,34 @@ func (s *Server) Transfer(ctx context.Context, id uint64) error {
 // has 10 s.
 //
 // If the server is already a member, AddMember changes it: from observer to voting
-// member or back, or to a new address after it was restarted there.
+// member or back, or to a new address after it was restarted there. If p has a ClientAddr or an
+// ElectionPort, /zookeeper/config shows them from then on.
+//
+// [Server.Transfer] says which errors it returns. [ErrUnknownOutcome] may also mean that the
+// server was added, and that only its ClientAddr and ElectionPort may not be shown.
 func (s *Server) AddMember(ctx context.Context, p Peer) error {
-	return s.change(ctx, cluster.Request{Add: &cluster.MemberInfo{ID: p.ID, Addr: p.Addr, Voter: !p.Observer}})
+	switch {
+	case !clientForm(p.ClientAddr):
+		return fmt.Errorf("lockkeeper: %q is not [HOST]:PORT for clients", p.ClientAddr)
+	case !electionPort(p.ElectionPort):
+		return fmt.Errorf("lockkeeper: %d is not a port", p.ElectionPort)
+	}
+	m := p.member()
+	if err := s.change(ctx, cluster.Request{Add: &m}); err != nil {
+		return err
+	}
+	if err := s.member.DescribeMember(ctx, m); err != nil {
+		return s.unknown(ctx, fmt.Errorf("server %d was added, but may not be shown with its address for clients", p.ID))
+	}
+	return nil
 }
 
 // RemoveMember removes a member from the cluster for good. If that server is
-// running, its [Server.Err] receives [ErrRemoved]. The last voting member cannot be
-// removed.
+// running, its [Server.Done] is closed, and its [Server.Err] returns [ErrRemoved], in the sense of
+// errors.Is. The last voting member cannot be removed. [Server.Transfer] says which errors it returns.
 func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
-	if id == 0 {
-		return errors.New("lockkeeper: 0 is not the id of a server")
+	if id == 0 && !s.standalone() {
+		return fmt.Errorf("lockkeeper: %w: 0 is not the id of a server", ErrNoMember)
 	}
 	return s.change(ctx, cluster.Request{Remove: id})
 }
@@ -242,53 +294,57 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 //
 // It is carried out by this server itself, and fails if it is in a cluster already, was
 // started without Config.Peers, or knows a member that is in a cluster. Without FormCluster a
-// cluster is formed as soon as all its voting members are running.
+// cluster is formed as soon as all its voting members are running. Its error is
+// [ErrStandalone], or in the sense of errors.Is [ErrUnknownOutcome] if the cluster may have been
+// formed, and that of ctx if that has ended first.
 func (s *Server) FormCluster(ctx context.Context) error {
 	return s.change(ctx, cluster.Request{Form: true})
 }
 
-// ErrNoSession is the error, in the sense of errors.Is, if a session does not exist or has ended.
-var ErrNoSession = cluster.ErrNoSession
-
 // EndSession ends a session of the cluster as if its client had been silent for the session
 // timeout, and returns when its ephemeral znodes are deleted on this server. Its connection
 // is closed, and the client learns that the session has expired when it reconnects.
-// EndSession blocks while this server knows no leader. Its error is [ErrNoSession], as
-// errors.Is tells, if there is no such session. After any other error, among them that of ctx, the session may have ended
-// or not, or may end later.
+// EndSession blocks while this server knows no leader.
+//
+// In the sense of errors.Is, its error is [ErrNoSession] if there is no such session, and
+// otherwise [ErrUnknownOutcome]: the session may have ended or not, or may end later. It is then
+// also that of ctx if that has ended first, and what [Server.Err] returns if this server has stopped
+// serving for good.
 func (s *Server) EndSession(ctx context.Context, id int64) error {
-	err := s.member.Expire(ctx, id)
-	switch {
+	switch err := s.member.Expire(ctx, id); {
 	case err == nil:
 		return nil
 	case errors.Is(err, ErrNoSession):
 		return fmt.Errorf("%w: %s", err, session.FormatID(id))
 	}
-	select {
-	case <-s.stop:
-		return ErrClosed
-	case <-ctx.Done():
-		return ctx.Err()
-	default:
-		return fmt.Errorf("lockkeeper: session %s may have ended or not", session.FormatID(id))
-	}
+	return s.unknown(ctx, fmt.Errorf("session %s may have ended or not", session.FormatID(id)))
+}
+
+// unknown returns ErrUnknownOutcome with the reason, if that is ctx or the end of this server, and
+// otherwise with what is said of it.
+func (s *Server) unknown(ctx context.Context, said error) error {
+	return fmt.Errorf("%w: %w", ErrUnknownOutcome, cmp.Or(s.Err(), ctx.Err(), said))
 }
 
 // change asks the leader to carry out q.
 func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if s.standalone() {
-		return errors.New("lockkeeper: a standalone server has no members to change")
+		return ErrStandalone
 	}
 	_, err := cluster.Ask(ctx, s.network, s.peerAddr, q)
 	if err == nil {
 		return nil
 	}
-	select {
-	case <-s.stop:
-		return ErrClosed
-	default:
-	}
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(err, ErrUnknownOutcome):
+		if s.Err() != nil || ctx.Err() != nil {
+			return s.unknown(ctx, nil)
+		}
+	case s.Err() != nil:
+		return s.Err()
+	case ctx.Err() != nil && errors.Is(err, ErrNoLeader):
+		err = fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+	case ctx.Err() != nil:
 		err = ctx.Err()
 	}
 	return fmt.Errorf("lockkeeper: %w", err)

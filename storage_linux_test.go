@@ -40,9 +40,9 @@ func TestFullDisk(t *testing.T) {
 		cfg  lockkeeper.Config
 	}{
 		{"wal", lockkeeper.Config{LogStore: "wal"}},
-		{"wal and snapshots", lockkeeper.Config{LogStore: "wal", SnapshotBytes: 256 << 10}},
+		{"wal and snapshots", lockkeeper.Config{LogStore: "wal", Limits: lockkeeper.Limits{SnapshotBytes: 256 << 10}}},
 		{"boltdb", lockkeeper.Config{LogStore: "boltdb"}},
-		{"boltdb and snapshots", lockkeeper.Config{LogStore: "boltdb", SnapshotBytes: 256 << 10}},
+		{"boltdb and snapshots", lockkeeper.Config{LogStore: "boltdb", Limits: lockkeeper.Limits{SnapshotBytes: 256 << 10}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			noGoroutineLeft(t)
@@ -72,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 				})
 			}
 			select {
-			case err := <-s.Err():
+			case err := <-fault(s):
 				if !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "no space left") {
 					t.Errorf("the fault is %v", err)
 				}
@@ -125,7 +125,7 @@ func TestDiskFullAtStart(t *testing.T) {
 func testDiskFullAtStart(t *testing.T, store string) {
 	noGoroutineLeft(t)
 	disk, grow := smallDisk(t, "12m")
-	cfg := lockkeeper.Config{DataDir: disk + "/data", LogStore: store}
+	cfg := lockkeeper.Config{DataDir: disk + "/data", LogStore: lockkeeper.LogStore(store)}
 	s := open(t, cfg)
 	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
 	check(t, s.Close())
@@ -140,13 +140,13 @@ func testDiskFullAtStart(t *testing.T, store string) {
 	for _, dir := range []string{"/new", "/data"} {
 		opened := make(chan error, 1)
 		go func() {
-			s, err := lockkeeper.Open(lockkeeper.Config{DataDir: disk + dir, LogStore: store})
+			s, err := lockkeeper.Open(lockkeeper.Config{DataDir: disk + dir, LogStore: lockkeeper.LogStore(store)})
 			if err != nil {
 				opened <- err
 				return
 			}
 			select {
-			case err = <-s.Err():
+			case err = <-fault(s):
 			case <-s.Ready(): // the file's free pages may be enough for a while
 				nc, err2 := s.Dial("", "", 0)
 				if err2 == nil {
@@ -158,7 +158,7 @@ func testDiskFullAtStart(t *testing.T, store string) {
 					}
 					nc.Close()
 				}
-				err = <-s.Err()
+				err = <-fault(s)
 			}
 			if e := s.Close(); e != nil {
 				err = e
@@ -177,7 +177,7 @@ func testDiskFullAtStart(t *testing.T, store string) {
 	check(t, os.Remove(disk+"/filler"))
 	grow("64m")
 	for _, dir := range []string{"/data", "/new"} {
-		s := open(t, lockkeeper.Config{DataDir: disk + dir, LogStore: store})
+		s := open(t, lockkeeper.Config{DataDir: disk + dir, LogStore: lockkeeper.LogStore(store)})
 		if _, err := connect(t, inMemory(s)).Exists("/kept", false); (err == nil) != (dir == "/data") {
 			t.Errorf("%s: %v", dir, err)
 		}

@@ -32,10 +32,10 @@ func TestRestart(t *testing.T) {
 		testRestart(t, withMemory(lockkeeper.Config{}))
 	})
 	t.Run("directory with snapshots", func(t *testing.T) {
-		testRestart(t, lockkeeper.Config{DataDir: testkit.MemoryDir(t), SnapshotBytes: 1})
+		testRestart(t, lockkeeper.Config{DataDir: testkit.MemoryDir(t), Limits: lockkeeper.Limits{SnapshotBytes: 1}})
 	})
 	t.Run("memory with snapshots", func(t *testing.T) {
-		testRestart(t, withMemory(lockkeeper.Config{SnapshotBytes: 1}))
+		testRestart(t, withMemory(lockkeeper.Config{Limits: lockkeeper.Limits{SnapshotBytes: 1}}))
 	})
 }
 
@@ -159,7 +159,7 @@ func testLogStaysBounded(t *testing.T, store string) {
 	noGoroutineLeft(t)
 	const writes, dataBytes = 15_000, 2048
 	dir := testkit.MemoryDir(t)
-	cfg := lockkeeper.Config{DataDir: dir, LogStore: store, SnapshotBytes: 256 << 10}
+	cfg := lockkeeper.Config{DataDir: dir, LogStore: lockkeeper.LogStore(store), Limits: lockkeeper.Limits{SnapshotBytes: 256 << 10}}
 	s := open(t, cfg)
 	const connections = 4
 	var wg sync.WaitGroup
@@ -200,7 +200,7 @@ func testLogStaysBounded(t *testing.T, store string) {
 	t.Logf("%d MB written, %d KB on disk, entries %d to %d, snapshot at %d", written>>20, size>>10, report.FirstIndex, report.LastIndex, report.SnapshotIndex)
 	// With so much in flight entries have up to a megabyte, and bbolt writes pages
 	// elsewhere before it frees the old ones.
-	if limit := cfg.SnapshotBytes + 24<<20; size > limit {
+	if limit := cfg.Limits.SnapshotBytes + 24<<20; size > limit {
 		t.Errorf("%d bytes on disk, more than %d", size, limit)
 	}
 	if snapshots := must(os.ReadDir(filepath.Join(dir, "raft/snapshots")))(t); len(snapshots) > 2 {

@@ -114,7 +114,7 @@ func TestX509(t *testing.T) {
 	var log capture
 	ca, other := testkit.NewCA(t), testkit.NewCA(t)
 	cfg := secure(t, ca, tls.RequireAndVerifyClientCert)
-	cfg.Logger, cfg.X509SuperUser, cfg.DataDir = log.logger(), "CN=root,O=Example", t.TempDir()
+	cfg.Logger, cfg.Auth.SuperX509, cfg.DataDir = log.logger(), "CN=root,O=Example", t.TempDir()
 	s := open(t, cfg)
 	name := func(cn string) pkix.Name { return pkix.Name{CommonName: cn, Organization: []string{"Example"}} }
 	is := func(cn string) dialer { return overTLS(s, ca, ca.Client(t, name(cn))) }
@@ -278,11 +278,11 @@ func TestTLSConfig(t *testing.T) {
 	defer taken.Close()
 	port := fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
 	for says, change := range map[string]func(c *lockkeeper.Config){
-		"lockkeeper: TLS: ":           func(c *lockkeeper.Config) { c.TLS = nil },
-		"lockkeeper: SecureAddr: ":    func(c *lockkeeper.Config) { c.SecureAddr = "" },
-		"needs a certificate":         func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
-		"lockkeeper: X509SuperUser: ": func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.X509SuperUser = nil, "", "CN=a" },
-		"address already in use":      func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
+		"lockkeeper: TLS: ":            func(c *lockkeeper.Config) { c.TLS = nil },
+		"lockkeeper: SecureAddr: ":     func(c *lockkeeper.Config) { c.SecureAddr = "" },
+		"needs a certificate":          func(c *lockkeeper.Config) { c.TLS = &tls.Config{} },
+		"lockkeeper: Auth.SuperX509: ": func(c *lockkeeper.Config) { c.TLS, c.SecureAddr, c.Auth.SuperX509 = nil, "", "CN=a" },
+		"address already in use":       func(c *lockkeeper.Config) { c.SecureAddr = taken.Addr().String() },
 	} {
 		cfg := good
 		cfg.ClientAddr = port

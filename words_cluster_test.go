@@ -16,7 +16,7 @@ import (
 func TestClusterWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
-		m.add(4, func(c *lockkeeper.Config) { c.Observers = []uint64{4} })
+		m.add(4, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		ask := func(i int, w string) string {
 			t.Helper()
 			synctest.Wait() // until the connection of the word before is forgotten

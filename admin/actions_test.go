@@ -159,14 +159,14 @@ func TestBreak(t *testing.T) {
 			t.Errorf("%s: %d %s", body, status, why)
 		}
 	}
-	if n := s.Status().Sessions; n != 2 {
+	if n := s.Status().State.Sessions; n != 2 {
 		t.Errorf("%d sessions, so the actions have left some", n)
 	}
 }
 
 // TestBreakAuth: with --enforce-auth the console, which cannot authenticate, is refused.
 func TestBreakAuth(t *testing.T) {
-	s := open(t, lockkeeper.Config{EnforceAuth: []string{"digest"}})
+	s := open(t, lockkeeper.Config{Auth: lockkeeper.Auth{Enforce: []string{"digest"}}})
 	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true})
 	expect(t, 403, "--enforce-auth")(post(t, h, breakPath, breakBody("/l/lock-0000000001", 1)))
 }
@@ -223,7 +223,7 @@ func TestActionsRefused(t *testing.T) {
 			t.Errorf("%s: %d %q", x.name, status, why)
 		}
 	}
-	if err := c.Ping(); err != nil || s.Status().Sessions != 1 {
+	if err := c.Ping(); err != nil || s.Status().State.Sessions != 1 {
 		t.Fatalf("a refused request has ended the session: %v", err)
 	}
 	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodOptions} {

@@ -87,7 +87,7 @@ func command(t testing.TB, h http.Handler, name string) (answer map[string]any) 
 func TestCommands(t *testing.T) {
 	testkit.NoGoroutineLeft(t)
 	dir := t.TempDir()
-	s := open(t, lockkeeper.Config{ID: 7, DataDir: dir, TickTime: 500 * time.Millisecond, MaxConnectionsPerAddress: 50, ClientAddr: "127.0.0.1:0"})
+	s := open(t, lockkeeper.Config{ID: 7, DataDir: dir, TickTime: 500 * time.Millisecond, Limits: lockkeeper.Limits{MaxConnectionsPerAddress: 50}, ClientAddr: "127.0.0.1:0"})
 	h := admin.New(s, admin.Options{ZooCfg: "tickTime=500\nssl.keyStore.password=hushpassword=hush\r\n#ssl.trustStore.password : hush\nssl.keyStore.passwordPath=/p\n DigestAuthenticationProvider.superDigest: super:x\n"})
 	dial := func() (net.Conn, error) { return net.Dial("tcp", s.Addr().String()) }
 	c, other := rawtest.Connect(t, dial), rawtest.Connect(t, inMemory(s))
@@ -224,9 +224,9 @@ func host(i int) string { return fmt.Sprintf("host%d", i+1) }
 func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
 	t.Helper()
 	m := &members{net: memnet.New()}
-	peers := map[uint64]string{}
+	var peers []lockkeeper.Peer
 	for i := range n {
-		peers[uint64(i+1)] = host(i) + ":7000"
+		peers = append(peers, lockkeeper.Peer{ID: uint64(i + 1), Addr: host(i) + ":7000"})
 	}
 	for i := range n {
 		c := lockkeeper.Config{ID: uint64(i + 1), Peers: peers, TickTime: 500 * time.Millisecond}
@@ -253,7 +253,7 @@ func (m *members) roles(t *testing.T) (leader, follower *lockkeeper.Server) {
 	testkit.Eventually(t, "a leader with two followers", func() bool {
 		for _, s := range m.servers {
 			switch st := s.Status(); {
-			case st.Role == lockkeeper.RoleLeader && st.Followers == len(m.servers)-1:
+			case st.Role == lockkeeper.RoleLeader && st.Cluster.Followers == len(m.servers)-1:
 				leader = s
 			default:
 				follower = s
@@ -274,7 +274,7 @@ func TestCluster(t *testing.T) {
 		must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 		lead := leader.Status()
 		for _, s := range m.servers {
-			testkit.Eventually(t, "leader's last entry", func() bool { return s.Status().Zxid == lead.Zxid })
+			testkit.Eventually(t, "leader's last entry", func() bool { return s.Status().State.Zxid == lead.State.Zxid })
 			h, st := admin.New(s, admin.Options{}), s.Status()
 			is := s == leader
 			if got, want := command(t, h, "leader"), map[string]any{
@@ -284,8 +284,8 @@ func TestCluster(t *testing.T) {
 			}
 			got := command(t, h, "zabstate")
 			for name, want := range map[string]any{
-				"myid": st.ID, "is_leader": is, "voting": true, "zabstate": "broadcast", "last_zxid": fmt.Sprintf("0x%x", st.Zxid),
-				"zab_epoch": st.Zxid >> 32, "zab_counter": st.Zxid & 0xffffffff,
+				"myid": st.ID, "is_leader": is, "voting": true, "zabstate": "broadcast", "last_zxid": fmt.Sprintf("0x%x", st.State.Zxid),
+				"zab_epoch": st.State.Zxid >> 32, "zab_counter": st.State.Zxid & 0xffffffff,
 			} {
 				if fmt.Sprint(got[name]) != fmt.Sprint(want) {
 					t.Errorf("zabstate: %s is %v, not %v", name, got[name], want)
@@ -312,7 +312,7 @@ func TestCluster(t *testing.T) {
 func TestProbes(t *testing.T) {
 	for _, readOnly := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ReadOnly = readOnly })
+			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.ReadOnly = readOnly })
 			leader, _ := m.roles(t)
 			h := admin.New(leader, admin.Options{})
 			probes := func(live, ready int, says string) {
@@ -358,7 +358,7 @@ func TestProbes(t *testing.T) {
 
 // TestForbiddenWords: what the configuration allows to clients does not limit operators.
 func TestForbiddenWords(t *testing.T) {
-	s := open(t, lockkeeper.Config{FourLetterWords: []string{"srvr"}})
+	s := open(t, lockkeeper.Config{Features: lockkeeper.Features{FourLetterWords: []string{"srvr"}}})
 	h := admin.New(s, admin.Options{})
 	if got := command(t, h, "monitor"); got["error"] != nil || got["znode_count"] == nil {
 		t.Errorf("%v", got)
@@ -378,7 +378,7 @@ func TestForbiddenWords(t *testing.T) {
 // TestNoRoom checks that operators see a server that is at its limits, and that what they see
 // does not count them.
 func TestNoRoom(t *testing.T) {
-	s := open(t, lockkeeper.Config{MaxConnections: 1, MaxSessions: 1})
+	s := open(t, lockkeeper.Config{Limits: lockkeeper.Limits{MaxConnections: 1, MaxSessions: 1}})
 	rawtest.Connect(t, inMemory(s))
 	h := admin.New(s, admin.Options{})
 	defer h.Close()
@@ -394,7 +394,7 @@ func TestNoRoom(t *testing.T) {
 	browse(t, h).until("the client's session", func(s *consoleState) bool { return len(s.Sessions) == 1 })
 	ask(h, "/console/znode?path=/")
 	after := s.Status()
-	if after.Requests != before.Requests || after.Connections != 1 || after.Sessions != 1 || after.Watches != 0 {
+	if after.Clients.Requests != before.Clients.Requests || after.Clients.Connections != 1 || after.State.Sessions != 1 || after.Clients.Watches != 0 {
 		t.Errorf("%+v", after)
 	}
 }

@@ -271,12 +271,12 @@ func leader(h *Handler, _ url.Values) (object, error) {
 		return nil, reported("server is not initialized")
 	}
 	host := ""
-	for _, m := range st.Members {
-		if m.ID == st.Leader {
+	for _, m := range st.Cluster.Members {
+		if m.ID == st.Cluster.Leader {
 			host, _, _ = net.SplitHostPort(m.Addr)
 		}
 	}
-	return object{{"is_leader", st.Role == lockkeeper.RoleLeader}, {"leader_id", st.Leader}, {"leader_ip", host}}, nil
+	return object{{"is_leader", st.Role == lockkeeper.RoleLeader}, {"leader_id", st.Cluster.Leader}, {"leader_ip", host}}, nil
 }
 
 func monitor(h *Handler, _ url.Values) (o object, err error) {
@@ -333,7 +333,7 @@ func stats(h *Handler, q url.Values) (object, error) {
 }
 
 // servers returns the members of the cluster with their addresses for clients.
-func (h *Handler) servers() ([]proto.QuorumServer, error) {
+func (h *Handler) servers() ([]proto.Peer, error) {
 	c := h.report.Config()
 	if c.Quorum == nil {
 		return nil, nil
@@ -348,7 +348,7 @@ func votingView(h *Handler, _ url.Values) (object, error) {
 		if s.Observer {
 			continue
 		}
-		client := s.Client
+		client := s.ClientAddr
 		if strings.HasPrefix(client, ":") {
 			client = "0.0.0.0" + client
 		}
@@ -359,7 +359,7 @@ func votingView(h *Handler, _ url.Values) (object, error) {
 	return object{{"current_config", view}}, err
 }
 
-func election(s proto.QuorumServer) string {
+func election(s proto.Peer) string {
 	host, _, _ := net.SplitHostPort(s.Addr)
 	return net.JoinHostPort(host, strconv.Itoa(s.ElectionPort))
 }
@@ -405,12 +405,12 @@ func zabState(h *Handler, _ url.Values) (object, error) {
 		return object{{"voting", false}, {"zabstate", ""}}, nil
 	}
 	all, err := h.servers()
-	i := slices.IndexFunc(all, func(s proto.QuorumServer) bool { return s.ID == st.ID })
+	i := slices.IndexFunc(all, func(s proto.Peer) bool { return s.ID == st.ID })
 	if err != nil || i < 0 {
 		return object{{"voting", false}, {"zabstate", ""}}, err
 	}
 	self := all[i]
-	client := self.Client
+	client := self.ClientAddr
 	if addr := h.server.Addr(); addr != nil {
 		client = addr.String()
 	}
@@ -421,9 +421,9 @@ func zabState(h *Handler, _ url.Values) (object, error) {
 		{"election_address", addresses(election(self))},
 		{"client_address", client},
 		{"voting", !self.Observer},
-		{"last_zxid", fmt.Sprintf("0x%x", uint64(st.Zxid))},
-		{"zab_epoch", uint64(st.Zxid) >> 32},
-		{"zab_counter", uint64(st.Zxid) & (1<<32 - 1)},
+		{"last_zxid", fmt.Sprintf("0x%x", uint64(st.State.Zxid))},
+		{"zab_epoch", uint64(st.State.Zxid) >> 32},
+		{"zab_counter", uint64(st.State.Zxid) & (1<<32 - 1)},
 		{"zabstate", "broadcast"},
 	}, nil
 }

@@ -219,7 +219,7 @@ func TestConsoleStream(t *testing.T) {
 		}
 		b.stop()
 		synctest.Wait()
-		if n := s.Status().Sessions; n != 1 {
+		if n := s.Status().State.Sessions; n != 1 {
 			t.Errorf("%d sessions are left", n)
 		}
 	})
@@ -378,7 +378,7 @@ func TestConsoleHides(t *testing.T) {
 		b.stop()
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, lockkeeper.Config{EnforceAuth: []string{"digest"}})
+		s := open(t, lockkeeper.Config{Auth: lockkeeper.Auth{Enforce: []string{"digest"}}})
 		c := rawtest.Connect(t, inMemory(s))
 		must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("a:a")}, nil))(t)
 		must(c.Create("/l", []byte("hush"), 0))(t)
@@ -560,7 +560,7 @@ func TestConsoleHeaders(t *testing.T) {
 func TestConsoleMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		peers := map[uint64]string{1: "host1:7000", 2: "host2:7000", 3: "host3:7000"}
+		peers := []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:7000"}, {ID: 3, Addr: "host3:7000"}}
 		var all []*lockkeeper.Server
 		for id := range uint64(3) {
 			cfg := lockkeeper.Config{ID: id + 1, Peers: peers}
@@ -577,13 +577,13 @@ func TestConsoleMembers(t *testing.T) {
 		st := b.until("the members", func(s *consoleState) bool {
 			roles := map[string]int{}
 			for _, m := range s.Members {
-				if m.Behind != nil && *m.Behind == 0 && m.Term == all[0].Status().Term {
+				if m.Behind != nil && *m.Behind == 0 && m.Term == all[0].Status().State.Term {
 					roles[m.Role]++
 				}
 			}
 			return roles["leader"] == 1 && roles["follower"] == 2
 		})
-		if id := all[0].Status().Cluster; len(id) != 16 || st.Server.Cluster != id {
+		if id := all[0].Status().Cluster.ID; len(id) != 16 || st.Server.Cluster != id {
 			t.Errorf("it shows cluster %q, but is of %q", st.Server.Cluster, id)
 		}
 		if !st.Members[0].Self || st.Members[1].Self || st.Members[2].ID != 3 {
@@ -643,10 +643,11 @@ func TestDifferingMember(t *testing.T) {
 		}
 		testhooks.Of(bad).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
 		must(c.Create("/x", nil, 0))(t)
-		if err := <-bad.Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
+		<-bad.Done()
+		if err := bad.Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
 			t.Error(err)
 		}
-		index := leader.Status().Differs[0].Index
+		index := leader.Status().Cluster.Differs[0].Index
 		for _, b := range shown {
 			st := b.until("the difference", func(s *consoleState) bool { return s.Members[at].Differs != 0 })
 			for i, x := range st.Members {
@@ -673,7 +674,7 @@ func TestConsoleOtherCluster(t *testing.T) {
 		leader, down := m.roles(t)
 		at := int(down.Status().ID) - 1
 		check(t, down.Close())
-		cfg := lockkeeper.Config{ID: uint64(at + 1), Peers: map[uint64]string{uint64(at + 1): host(at) + ":7000"}}
+		cfg := lockkeeper.Config{ID: uint64(at + 1), Peers: []lockkeeper.Peer{{ID: uint64(at + 1), Addr: host(at) + ":7000"}}}
 		testhooks.In(&cfg).Network = m.net.Host(host(at))
 		other := open(t, cfg)
 		c := rawtest.Connect(t, inMemory(other))
@@ -682,7 +683,7 @@ func TestConsoleOtherCluster(t *testing.T) {
 		}
 		b := browse(t, admin.New(leader, admin.Options{}))
 		st := b.until("the other cluster", func(s *consoleState) bool { return s.Members[at].Note != "" })
-		if x := st.Members[at]; x.Note != "belongs to cluster "+other.Status().Cluster || x.Role != "" || x.Behind != nil {
+		if x := st.Members[at]; x.Note != "belongs to cluster "+other.Status().Cluster.ID || x.Role != "" || x.Behind != nil {
 			t.Errorf("%+v", x)
 		}
 		for i, x := range st.Members {

@@ -145,8 +145,8 @@ func TestLockMetrics(t *testing.T) {
 		sleep(11 * time.Minute)
 		want.oldest = 0
 		wantLocks(t, h, want) // the reader's age is known only from now on
-		if st := s.Status(); st.Sessions != 3 || st.Watches != 0 {
-			t.Errorf("%d sessions, %d watches", st.Sessions, st.Watches)
+		if st := s.Status(); st.State.Sessions != 3 || st.Clients.Watches != 0 {
+			t.Errorf("%d sessions, %d watches", st.State.Sessions, st.Clients.Watches)
 		}
 		check(t, s.Close()) // and synctest finds that no goroutine is left
 		synctest.Wait()
@@ -205,7 +205,7 @@ func TestLockMetricsReconnect(t *testing.T) {
 		testkit.Eventually(t, "the return", func() bool { check(t, a.Ping()); return follower.Status().Serving })
 		testkit.Eventually(t, "the log", func() bool {
 			check(t, a.Ping())
-			return follower.Status().Index == leader.Status().Index
+			return follower.Status().State.Index == leader.Status().State.Index
 		})
 		wantRounded(t, h, lockMetrics{complete: true, held: 2, waiting: 1, longest: 1, waits: 2})
 		time.Sleep(time.Second)

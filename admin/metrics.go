@@ -178,8 +178,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 
 	st := c.server.Status()
 	send(buildInfo, gauge, 1, lockkeeper.Version, runtime.Version())
-	if st.Cluster != "" {
-		send(ofCluster, gauge, 1, st.Cluster)
+	if st.Cluster.ID != "" {
+		send(ofCluster, gauge, 1, st.Cluster.ID)
 	}
 	send(serving, gauge, one(st.Serving))
 	send(readOnly, gauge, one(st.ReadOnly))
@@ -187,10 +187,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		send(role, gauge, one(st.Role == r), r.String())
 	}
 	send(upSeconds, gauge, st.Uptime.Seconds())
-	send(term, gauge, float64(st.Term))
-	send(applied, gauge, float64(st.Index))
-	send(expired, counter, float64(st.Expired))
-	w := c.server.Work()
+	send(term, gauge, float64(st.State.Term))
+	send(applied, gauge, float64(st.State.Index))
+	send(expired, counter, float64(st.Clients.Expired))
+	w := c.server.Stats()
 	send(committed, gauge, float64(w.Commit))
 	send(proposed, counter, float64(w.Entries))
 	send(batched, counter, float64(w.Commands))
@@ -204,9 +204,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	if st.Role == lockkeeper.RoleStandalone {
 		return
 	}
-	send(leaderID, gauge, float64(st.Leader))
+	send(leaderID, gauge, float64(st.Cluster.Leader))
 	voters, observers := 0, 0
-	for _, m := range st.Members {
+	for _, m := range st.Cluster.Members {
 		if m.Observer {
 			observers++
 		} else {
@@ -216,11 +216,11 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	send(members, gauge, float64(voters), "voter")
 	send(members, gauge, float64(observers), "observer")
 	if st.Role == lockkeeper.RoleLeader {
-		send(contacts, gauge, float64(st.Followers), "voter")
-		send(contacts, gauge, float64(st.Observers), "observer")
-		for _, m := range st.Members {
+		send(contacts, gauge, float64(st.Cluster.Followers), "voter")
+		send(contacts, gauge, float64(st.Cluster.Observers), "observer")
+		for _, m := range st.Cluster.Members {
 			if m.ID != st.ID {
-				send(differs, gauge, float64(differsAt(st.Differs, m.ID)), strconv.FormatUint(m.ID, 10))
+				send(differs, gauge, float64(differsAt(st.Cluster.Differs, m.ID)), strconv.FormatUint(m.ID, 10))
 			}
 		}
 	}

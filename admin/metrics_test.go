@@ -85,20 +85,20 @@ func TestMetrics(t *testing.T) {
 		st := s.Status()
 		want := map[string]float64{
 			"lockkeeper_serving": 1, "lockkeeper_read_only": 0, "lockkeeper_mntr_answered": 1,
-			"lockkeeper_raft_term": float64(st.Term), "lockkeeper_raft_applied_index": float64(st.Index), "lockkeeper_sessions_expired_total": float64(st.Expired),
+			"lockkeeper_raft_term": float64(st.State.Term), "lockkeeper_raft_applied_index": float64(st.State.Index), "lockkeeper_sessions_expired_total": float64(st.Clients.Expired),
 		}
 		if st.Role != lockkeeper.RoleStandalone {
-			want["lockkeeper_leader_id"] = float64(st.Leader)
+			want["lockkeeper_leader_id"] = float64(st.Cluster.Leader)
 		}
 		for name, w := range want {
 			if got, ok := value(all, name); !ok || got != w {
 				t.Errorf("%s: %s is %v %v, not %v", st.Role, name, got, ok, w)
 			}
 		}
-		if got, ok := value(all, "lockkeeper_cluster_info", "id", st.Cluster); !ok || got != 1 || len(all["lockkeeper_cluster_info"].Metric) != 1 {
-			t.Errorf("%s: lockkeeper_cluster_info of %q is %v %v", st.Role, st.Cluster, got, ok)
+		if got, ok := value(all, "lockkeeper_cluster_info", "id", st.Cluster.ID); !ok || got != 1 || len(all["lockkeeper_cluster_info"].Metric) != 1 {
+			t.Errorf("%s: lockkeeper_cluster_info of %q is %v %v", st.Role, st.Cluster.ID, got, ok)
 		}
-		for _, m := range st.Members {
+		for _, m := range st.Cluster.Members {
 			if got, ok := value(all, "lockkeeper_member_differs_index", "member", fmt.Sprint(m.ID)); ok != (st.Role == lockkeeper.RoleLeader && m.ID != st.ID) || got != 0 {
 				t.Errorf("%s %d: lockkeeper_member_differs_index of %d is %v %v", st.Role, st.ID, m.ID, got, ok)
 			}
@@ -119,7 +119,7 @@ func TestMetrics(t *testing.T) {
 		}
 	}
 	t.Run("standalone", func(t *testing.T) {
-		s := open(t, lockkeeper.Config{DataDir: t.TempDir(), EnforceQuota: true})
+		s := open(t, lockkeeper.Config{DataDir: t.TempDir(), Features: lockkeeper.Features{EnforceQuota: true}})
 		c := rawtest.Connect(t, inMemory(s))
 		must(c.Create("/app_quota_x", nil, 0))(t)
 		rawtest.SetQuota(t, c, "countHardLimit=1,bytes=1000")
@@ -130,11 +130,11 @@ func TestMetrics(t *testing.T) {
 		}
 		h := admin.New(s, admin.Options{})
 		scrape(t, h) // opens a session
-		before := s.Work()
+		before := s.Stats()
 		for i := range 3 {
 			must(c.Create(fmt.Sprintf("/work-%d", i), nil, 0))(t)
 		}
-		all, w := scrape(t, h), s.Work()
+		all, w := scrape(t, h), s.Stats()
 		for name, want := range map[string]int64{"lockkeeper_proposed_entries_total": before.Entries + 3, "lockkeeper_proposed_commands_total": before.Commands + 3, "lockkeeper_raft_commit_index": int64(before.Commit) + 3} {
 			if got, ok := value(all, name); !ok || got != float64(want) {
 				t.Errorf("%s is %v %v, not %d", name, got, ok, want)
@@ -172,14 +172,14 @@ func TestMetrics(t *testing.T) {
 // TestMetricsWithoutCluster: a server that is in no cluster yet has no id.
 func TestMetricsWithoutCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cfg := lockkeeper.Config{ID: 1, Peers: map[uint64]string{1: host(0) + ":7000", 2: host(1) + ":7000"}}
+		cfg := lockkeeper.Config{ID: 1, Peers: []lockkeeper.Peer{{ID: 1, Addr: host(0) + ":7000"}, {ID: 2, Addr: host(1) + ":7000"}}}
 		testhooks.In(&cfg).Network = memnet.New().Host(host(0))
 		s := must(lockkeeper.Open(cfg))(t)
 		defer s.Close()
 		time.Sleep(time.Minute)
 		all := scrape(t, admin.New(s, admin.Options{}))
-		if _, ok := all["lockkeeper_cluster_info"]; ok || s.Status().Cluster != "" {
-			t.Errorf("it is of cluster %q: %v", s.Status().Cluster, all["lockkeeper_cluster_info"])
+		if _, ok := all["lockkeeper_cluster_info"]; ok || s.Status().Cluster.ID != "" {
+			t.Errorf("it is of cluster %q: %v", s.Status().Cluster.ID, all["lockkeeper_cluster_info"])
 		}
 	})
 }
@@ -250,9 +250,9 @@ func collector(t *testing.T, s *lockkeeper.Server, leader bool) {
 	}
 	st := s.Status()
 	want := map[string]int64{
-		"zk_znode_count": int64(st.Znodes) + 1, "zk_ephemerals_count": int64(st.Ephemerals), "zk_watch_count": int64(st.Watches),
-		"zk_approximate_data_size": st.DataBytes, "zk_outstanding_requests": 0, "zk_num_alive_connections": int64(st.Connections) + 1,
-		"zk_packets_received": st.Requests, "zk_packets_sent": st.Replies,
+		"zk_znode_count": int64(st.State.Znodes) + 1, "zk_ephemerals_count": int64(st.State.Ephemerals), "zk_watch_count": int64(st.Clients.Watches),
+		"zk_approximate_data_size": st.State.DataBytes, "zk_outstanding_requests": 0, "zk_num_alive_connections": int64(st.Clients.Connections) + 1,
+		"zk_packets_received": st.Clients.Requests, "zk_packets_sent": st.Clients.Replies,
 	}
 	present := []string{"zk_min_latency", "zk_max_latency", "zk_open_file_descriptor_count", "zk_max_file_descriptor_count"}
 	if leader {
@@ -311,7 +311,7 @@ func telegraf(t *testing.T, s *lockkeeper.Server) {
 			t.Errorf("Telegraf's field %s is %v", name, fields[name])
 		}
 	}
-	if fields["znode_count"] != int64(s.Status().Znodes)+1 {
+	if fields["znode_count"] != int64(s.Status().State.Znodes)+1 {
 		t.Errorf("Telegraf reads znode_count as %v", fields["znode_count"])
 	}
 }
@@ -329,8 +329,8 @@ func srvr(t *testing.T, s *lockkeeper.Server) {
 	}
 	st := s.Status()
 	for key, want := range map[string]string{
-		"Mode": st.Role.String(), "Zxid": fmt.Sprintf("0x%x", st.Zxid), "Node count": fmt.Sprint(st.Znodes + 1), "Outstanding": "0",
-		"Connections": fmt.Sprint(st.Connections + 1), "Received": fmt.Sprint(st.Requests), "Sent": fmt.Sprint(st.Replies),
+		"Mode": st.Role.String(), "Zxid": fmt.Sprintf("0x%x", st.State.Zxid), "Node count": fmt.Sprint(st.State.Znodes + 1), "Outstanding": "0",
+		"Connections": fmt.Sprint(st.Clients.Connections + 1), "Received": fmt.Sprint(st.Clients.Requests), "Sent": fmt.Sprint(st.Clients.Replies),
 	} {
 		if fields[key] != want {
 			t.Errorf("srvr: %s is %q, not %q", key, fields[key], want)

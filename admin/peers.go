@@ -67,19 +67,19 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 	p.ask(ctx, st)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	newest, differ := p.index, st.Differs
+	newest, differ := p.index, st.Cluster.Differs
 	for _, a := range p.answers {
-		if a.Cluster == st.Cluster {
+		if a.Cluster == st.Cluster.ID {
 			newest = max(newest, a.Index)
 			differ = append(slices.Clip(differ), a.Differs...)
 		}
 	}
 	all := []memberState{}
-	for _, m := range st.Members {
+	for _, m := range st.Cluster.Members {
 		x := memberState{ID: m.ID, Addr: m.Addr, Self: m.ID == st.ID, Differs: differsAt(differ, m.ID)}
 		a, told := p.answers[m.ID]
 		if x.Self {
-			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Cluster: st.Cluster, Term: st.Term, Index: st.Index}}, true
+			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Cluster: st.Cluster.ID, Term: st.State.Term, Index: st.State.Index}}, true
 		}
 		switch {
 		case !told:
@@ -87,7 +87,7 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 			x.Note, x.Dead = strings.TrimPrefix(a.err.Error(), "lockkeeper: "), true
 		case a.Cluster == "":
 			x.Note = "in no cluster yet"
-		case a.Cluster != st.Cluster:
+		case a.Cluster != st.Cluster.ID:
 			x.Note = "belongs to cluster " + a.Cluster
 		default:
 			behind := max(0, int64(newest-a.Index)) // this server has applied more since it asked
@@ -113,18 +113,18 @@ func differsAt(all []lockkeeper.Difference, id uint64) uint64 {
 func (p *peers) ask(ctx context.Context, st *lockkeeper.Status) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(st.Members) == 0 || p.busy || time.Since(p.asked) < askInterval {
+	if len(st.Cluster.Members) == 0 || p.busy || time.Since(p.asked) < askInterval {
 		return
 	}
 	p.busy, p.asked = true, time.Now()
-	index := st.Index
+	index := st.State.Index
 	p.asking.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, askTimeout)
 		defer cancel()
 		answers := map[uint64]answer{}
 		var mu sync.Mutex
 		var wg sync.WaitGroup
-		for _, m := range st.Members {
+		for _, m := range st.Cluster.Members {
 			if m.ID == st.ID {
 				continue
 			}

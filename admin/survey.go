@@ -180,7 +180,9 @@ type mark struct {
 	serving bool
 }
 
-func markOf(st *lockkeeper.Status) mark { return mark{st.Zxid, st.Role, st.Leader, st.Serving} }
+func markOf(st *lockkeeper.Status) mark {
+	return mark{st.State.Zxid, st.Role, st.Cluster.Leader, st.Serving}
+}
 
 // holder is the newest holder of a lock.
 type holder struct{ token, sequence int64 }
@@ -223,14 +225,14 @@ func (v *survey) gather(ctx context.Context) *state {
 	s := &state{
 		Now: now.UnixMilli(), EndSessions: v.may.EndSessions, BreakLocks: v.may.BreakLocks,
 		Server: serverState{
-			st.ID, st.Cluster, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Leader, st.Term, st.Index, zxid(st.Zxid),
-			st.Znodes, st.Ephemerals, st.DataBytes, st.Sessions, st.Connections, st.Watches, st.Outstanding,
+			st.ID, st.Cluster.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Cluster.Leader, st.State.Term, st.State.Index, zxid(st.State.Zxid),
+			st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions, st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding,
 		},
 		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
 	}
 	if !st.Serving && !st.ReadOnly {
 		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
-		if st.Leader == 0 {
+		if st.Cluster.Leader == 0 {
 			s.Unknown = "This server knows no leader, so it serves no clients, and does not know what the cluster has now."
 		}
 		s.Notes = notes{s.Unknown, s.Unknown, s.Unknown}
@@ -249,7 +251,7 @@ func (v *survey) gather(ctx context.Context) *state {
 	ephemerals, all := v.sessions(&st, s, of)
 	watched := v.watches(&st, s, of)
 	v.locks(s, ephemerals, watched, of)
-	total := st.Sessions
+	total := st.State.Sessions
 	if all {
 		total = len(sessions)
 	}
@@ -261,8 +263,8 @@ func (v *survey) gather(ctx context.Context) *state {
 
 // connections adds what this server knows of its clients.
 func (v *survey) connections(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) {
-	if st.Connections > maxConnections {
-		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Connections)
+	if st.Clients.Connections > maxConnections {
+		s.Notes.Sessions = fmt.Sprintf("The addresses of %d connections are too many to show.", st.Clients.Connections)
 		return
 	}
 	for _, c := range v.report.Connections() {
@@ -276,8 +278,8 @@ func (v *survey) connections(st *lockkeeper.Status, s *state, of func(int64) *se
 // sessions adds all sessions with the times when they expire, which only the leader knows, and
 // returns the paths of all ephemeral znodes. It returns false if there are too many.
 func (v *survey) sessions(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) (ephemerals []string, ok bool) {
-	if st.Ephemerals > maxEphemerals {
-		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.Ephemerals)
+	if st.State.Ephemerals > maxEphemerals {
+		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.State.Ephemerals)
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, "There are too many ephemeral znodes to show when sessions expire.")
 		return nil, false
 	}
@@ -305,8 +307,8 @@ func (v *survey) sessions(st *lockkeeper.Status, s *state, of func(int64) *sessi
 // watches adds the watches of this server's clients, and returns their paths by session; nil
 // if they are not known.
 func (v *survey) watches(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) map[int64][]string {
-	if st.Watches > maxWatches {
-		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Watches)
+	if st.Clients.Watches > maxWatches {
+		s.Notes.Watches = fmt.Sprintf("%d watches are too many to show.", st.Clients.Watches)
 		return nil
 	}
 	all, err := v.report.Watches()
@@ -340,7 +342,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 	}
 	x := sample{At: now.UnixMilli()}
 	if !v.last.at.IsZero() && serving {
-		if n := st.Zxid - v.last.zxid; n >= 0 && st.Zxid>>32 == v.last.zxid>>32 {
+		if n := st.State.Zxid - v.last.zxid; n >= 0 && st.State.Zxid>>32 == v.last.zxid>>32 {
 			x.Writes = rate(float64(n), passed)
 		}
 		x.Grants = rate(v.grants, passed)
@@ -353,7 +355,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 			x.Sync = &ms
 		}
 	}
-	v.grants, v.last = 0, point{now, st.Zxid}
+	v.grants, v.last = 0, point{now, st.State.Zxid}
 	v.samples = append(v.samples, x)
 	v.samples = slices.Clone(v.samples[max(0, len(v.samples)-maxSamples):])
 }

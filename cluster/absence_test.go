@@ -39,7 +39,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				id := uint64(c + 1)
 				demoted := func() bool {
 					s, err := f.running[lead].Status()
-					return err == nil && !find(s.Members, id).Voter
+					return err == nil && find(s.Members, id).Observer
 				}
 				f.lose(c)
 				time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
@@ -80,7 +80,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				}
 				time.Sleep(5 * time.Minute)
 				s, _ := f.running[lead].Status()
-				if !find(s.Members, id).Voter {
+				if find(s.Members, id).Observer {
 					t.Errorf("after five minutes in which all are up, it has no vote: %v", s.Members)
 				}
 				f.stop(c)
@@ -146,7 +146,7 @@ func TestJoinsThroughOthers(t *testing.T) {
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.lifted() || !find(s.Members, 5).Voter {
+		if !m.membership.gate.lifted() || find(s.Members, 5).Observer {
 			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.lifted(), s.Members, m.membership.former.waiting())
 		}
 		// Now one more stops: three of five are up and connected.
@@ -266,7 +266,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 				config := func(i int) Config {
 					cfg := f.config(i)
-					cfg.Peers = first
+					cfg.Peers = listOf(first)
 					return cfg
 				}
 				for i := range 3 {
@@ -346,7 +346,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			slow.Store(false)
 			time.Sleep(1500 * time.Millisecond)
 			s, _ := f.running[a].Status()
-			if x := find(s.Members, uint64(c+1)); !x.Voter {
+			if x := find(s.Members, uint64(c+1)); x.Observer {
 				return
 			}
 			for range 3 {

@@ -32,7 +32,7 @@ type base struct {
 
 // newBase starts a base, in a bubble of synctest. Without members, Raft has no configuration
 // yet.
-func newBase(t *testing.T, members ...MemberInfo) *base {
+func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
@@ -57,7 +57,7 @@ func newBase(t *testing.T, members ...MemberInfo) *base {
 	var first raft.Configuration
 	for _, x := range members {
 		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
-		if !x.Voter {
+		if x.Observer {
 			s.Suffrage = raft.Nonvoter
 		}
 		first.Servers = append(first.Servers, s)

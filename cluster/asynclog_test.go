@@ -242,7 +242,7 @@ func TestVotersChangeWhileAsked(t *testing.T) {
 // heldLeader returns the log of a leader, where it ends and in which term, and what to close so that its
 // disk writes.
 func heldLeader(t *testing.T) (l *asyncLog, end, term uint64, written chan struct{}) {
-	b := newBase(t, MemberInfo{ID: 1, Addr: "a:1", Voter: true})
+	b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 	l, written = b.pulse.raft.log, make(chan struct{})
 	l.guardedStore.LogStore = heldLog{l.guardedStore.LogStore, written}
 	b.wg.Go(l.run)

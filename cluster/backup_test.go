@@ -79,7 +79,8 @@ func TestRestore(t *testing.T) {
 				var next *fsm.Machine
 				for _, id := range ids {
 					cfg := testConfig(filepath.Join(base, fmt.Sprintf("%d-%d", i, id)))
-					cfg.ID, cfg.LogStore, cfg.Peers, cfg.Observers = id, kind, x.peers, x.observers
+					cfg.ID, cfg.LogStore, cfg.Peers = id, kind, listOf(x.peers)
+					observe(&cfg, x.observers...)
 					if err := Restore(cfg, reread(t, state)); err != nil {
 						t.Fatal(err)
 					}
@@ -136,7 +137,7 @@ func TestRestoreNothing(t *testing.T) {
 	if _, err := os.Stat(cfg.Dir); err == nil {
 		t.Error("there is a directory")
 	}
-	cfg.Join, cfg.Addr, cfg.Peers = "", "", map[uint64]string{1: "a:7000"}
+	cfg.Join, cfg.Addr, cfg.Peers = "", "", listOf(map[uint64]string{1: "a:7000"})
 	if err := Restore(cfg, fsm.NewMachine()); err != nil {
 		t.Fatal(err)
 	}

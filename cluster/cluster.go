@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math"
 	"net"
 	"slices"
@@ -25,9 +24,9 @@ import (
 type Config struct {
 	ID uint64 // of this server, 1 to 254
 
-	// Peers maps the id of each member of a new cluster to the address of its
-	// peer port. A server without Peers, Addr and Join is standalone.
-	Peers map[uint64]string
+	// Peers are the members of a new cluster, in any order, with what /zookeeper/config is to
+	// show of them. A server without Peers, Addr and Join is standalone.
+	Peers []proto.Peer
 	// Addr is the address at which the other members reach this server's peer
 	// port; by default it is the one in Peers. A server with an Addr, but without
 	// Peers and Join, waits until an operator adds it to a cluster.
@@ -35,12 +34,13 @@ type Config struct {
 	// Join is the address of the peer port of any member of a running cluster;
 	// this server asks to be added to that cluster.
 	Join string
-	// Observers are the ids of non-voting members: members in Peers, or this
-	// server's own id if it joins.
-	Observers []uint64
-	// Known are members, and perhaps this server, with the election ports and the addresses for
-	// clients that /zookeeper/config is to show of them.
-	Known   []proto.QuorumServer
+	// Observer is whether a server that is not in Peers is started as an observer.
+	Observer bool
+	// ClientAddr and ElectionPort are what /zookeeper/config is to show of a server that is not
+	// in Peers; empty if nothing.
+	ClientAddr   string
+	ElectionPort int
+
 	Network Network // how members reach each other; nil means TCP
 	// ElectionTimeout is how long the leader, or a majority, may be silent
 	// before a member gives it up; 0 means 2 s.
@@ -308,7 +308,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	// is alone may be one of the past.
 	alone := len(list) == 1 && list[0].ID == m.cfg.ID
 	named := m.membership.configured
-	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && named[0].Voter && !rejoining
+	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && !named[0].Observer && !rejoining
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
@@ -321,7 +321,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 			of.Cluster = ClusterID(newRun())
 		}
 		err = s.SetIdentity(of)
-	case rejoining && log == 0 && slices.ContainsFunc(list, func(x MemberInfo) bool { return x.ID == m.cfg.ID && x.Voter }):
+	case rejoining && log == 0 && slices.ContainsFunc(list, func(x proto.Peer) bool { return x.ID == m.cfg.ID && !x.Observer }):
 		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
 	case alone && !rejoining:
 		err = errors.New("in its list of members this server is alone, and that may be a list of the past; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
@@ -359,9 +359,9 @@ func (c *Config) first() (first raft.Configuration) {
 		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
 		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
 	}
-	for _, id := range slices.Sorted(maps.Keys(c.Peers)) {
-		s := raft.Server{ID: serverID(id), Address: raft.ServerAddress(c.Peers[id])}
-		if slices.Contains(c.Observers, id) {
+	for _, x := range slices.SortedFunc(slices.Values(c.Peers), func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) }) {
+		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
+		if x.Observer {
 			s.Suffrage = raft.Nonvoter
 		}
 		first.Servers = append(first.Servers, s)
@@ -375,7 +375,7 @@ func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c
 // checkStored compares the members in the storage with the configured ones. It
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
-func (m *Member) checkStored(configured []MemberInfo) error {
+func (m *Member) checkStored(configured []proto.Peer) error {
 	if len(m.raft.storage.Members.Servers) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
@@ -400,10 +400,26 @@ func (m *Member) checkStored(configured []MemberInfo) error {
 	return nil
 }
 
-// votes reports whether this member is configured as a voter.
-func (c *Config) votes() bool { return !slices.Contains(c.Observers, c.ID) }
+// self is what the configuration says of this server.
+func (c *Config) self() proto.Peer {
+	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.ClientAddr, ElectionPort: c.ElectionPort}
+	if x := find(c.Peers, c.ID); x != nil {
+		self = *x
+	}
+	self.Addr = cmp.Or(c.Addr, self.Addr)
+	return self
+}
 
-func (c *Config) addr() string { return cmp.Or(c.Addr, c.Peers[c.ID]) }
+// votes reports whether this member is configured as a voter.
+func (c *Config) votes() bool { return !c.self().Observer }
+
+func (c *Config) addr() string { return c.self().Addr }
+
+// known returns the members of which the configuration says how clients are to see them.
+func (c *Config) known() []proto.Peer {
+	all := append(slices.DeleteFunc(slices.Clone(c.Peers), func(x proto.Peer) bool { return x.ID == c.ID }), c.self())
+	return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ClientAddr == "" && x.ElectionPort == 0 })
+}
 
 // defaultElectionTimeout tolerates the pauses of a busy machine. Clients usually
 // wait less when a leader dies: if its connections break, the others act at once.
@@ -437,24 +453,11 @@ func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 // caller must then close the member.
 func (m *Member) Err() <-chan error { return m.errs }
 
-// Close stops the member and waits for its goroutines. If it leads, it first tries
-// to make another member the leader. Pending commands are reported as Lost.
-func (m *Member) Close() error { return m.end(true) }
-
-// Kill is like Close but simulates the death of the process: leadership is not
-// handed over, and nothing is written from now on.
-func (m *Member) Kill() error {
-	m.killed.Store(true)
-	return m.end(false)
-}
-
-func (m *Member) end(handOver bool) error {
+// Close stops the member and waits for its goroutines. It does not hand over leadership; see
+// [Member.HandOver]. Pending commands are reported as Lost.
+func (m *Member) Close() error {
 	var err error
 	m.once.Do(func() {
-		// Without its disk, this member cannot store the next leader's term, and so does not see it.
-		if handOver && m.peers != nil && m.raft.State() == raft.Leader && !m.broken.Load() {
-			m.membership.handover.to(0) // if this fails, the others elect a leader
-		}
 		close(m.stop)
 		m.compactor.close()
 		down := m.raft.Shutdown()
@@ -472,6 +475,12 @@ func (m *Member) end(handOver bool) error {
 		err = errors.Join(err, m.raft.storage.Close())
 	})
 	return err
+}
+
+// Kill is like Close but simulates the death of the process: nothing is written from now on.
+func (m *Member) Kill() error {
+	m.killed.Store(true)
+	return m.Close()
 }
 
 // observer implements [fsm.Observer]. It updates the member's parts when entries

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestTrailingLog: whatever makes a snapshot due, enough of the log is kept for a
@@ -17,7 +18,7 @@ import (
 func TestTrailingLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := testConfig("")
-		cfg.Peers, cfg.Network = map[uint64]string{1: "a:1"}, memnet.New().Host("a")
+		cfg.Peers, cfg.Network = listOf(map[uint64]string{1: "a:1"}), memnet.New().Host("a")
 		cfg.SnapshotBytes = 3 << 20 // more entries than the 8,192 after which Raft would take one
 		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
@@ -102,7 +103,7 @@ func TestOwnSnapshotFails(t *testing.T) {
 // TestWritesBesideSnapshot: the write that makes a snapshot due does not wait for its end.
 func TestWritesBesideSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		b.cfg.SnapshotBytes = 10 * entryCost
 		c := newCompactor(b.stop, b.cfg, b.proposer().raft, b.replica)
 		c.grew(10 * entryCost)
@@ -124,7 +125,7 @@ func TestWritesBesideSnapshot(t *testing.T) {
 // proposer whose entries would make the next one due has to wait.
 func TestCompactor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.proposer()
 		b.replica.Complete(p.complete)
 		b.wg.Go(p.run)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"math"
 	"slices"
 	"strings"
@@ -32,7 +33,7 @@ type contacts struct {
 	mu      sync.Mutex
 	ran     int64 // running time in ms; see tick
 	ticked  int64 // when tick was last called, by the real clock
-	members []MemberInfo
+	members []proto.Peer
 	peers   map[uint64]*peer
 	heard   heard
 	newer   uint64 // the newest term for which another member has refused a heartbeat of this one
@@ -174,7 +175,7 @@ func (c *contacts) moment(now int64) moment {
 }
 
 // setMembers replaces the list of members.
-func (c *contacts) setMembers(members []MemberInfo) {
+func (c *contacts) setMembers(members []proto.Peer) {
 	c.members = members
 	for _, x := range members {
 		if x.ID != c.self {
@@ -229,7 +230,7 @@ func (c *contacts) agree(id, round uint64) {
 // hasAgreed reports whether a majority of members has agreed to the round, and otherwise
 // returns a channel that is closed when another member has. The member with the id asker,
 // which may be 0, has agreed by asking.
-func (c *contacts) hasAgreed(round, asker uint64, members []MemberInfo) (bool, <-chan struct{}) {
+func (c *contacts) hasAgreed(round, asker uint64, members []proto.Peer) (bool, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setMembers(members)
@@ -342,7 +343,7 @@ func (c *contacts) majority(at func(p *peer) int64) int64 {
 	var times []int64
 	for _, x := range c.members {
 		switch {
-		case !x.Voter:
+		case x.Observer:
 		case x.ID == c.self:
 			most--
 		default:
@@ -361,7 +362,7 @@ func (c *contacts) majority(at func(p *peer) int64) int64 {
 
 // lastFollowed returns the latest time, by the real clock, since which a majority of
 // members has accepted a message that this member sent as the leader or a candidate.
-func (c *contacts) lastFollowed(now int64, members []MemberInfo) int64 {
+func (c *contacts) lastFollowed(now int64, members []proto.Peer) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setMembers(members)
@@ -407,7 +408,7 @@ func (c *contacts) present(now int64) (followers, observers int) {
 		p := c.peers[x.ID]
 		switch {
 		case p == nil || now-p.followed.now > c.silence.Milliseconds():
-		case x.Voter:
+		case !x.Observer:
 			followers++
 		default:
 			observers++
@@ -488,7 +489,7 @@ type verdict struct {
 // look evaluates the contacts. It returns the verdict, which members to ask for their
 // state, whether this member must stand for election now, and when to look again. own
 // is this member's state.
-func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, ask []MemberInfo, stand bool, again time.Duration) {
+func (c *contacts) look(now int64, members []proto.Peer, own state) (v verdict, ask []proto.Peer, stand bool, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tick(now)
@@ -543,7 +544,7 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 	if c.trouble != 0 {
 		again := c.again(now).Milliseconds()
 		for _, x := range members {
-			if x.ID == c.self || !x.Voter {
+			if x.ID == c.self || x.Observer {
 				continue
 			}
 			if p := c.peer(x.ID); !p.asking && now-p.askedAt >= again {
@@ -568,7 +569,7 @@ func (c *contacts) look(now int64, members []MemberInfo, own state) (v verdict, 
 func (c *contacts) refusedByMost(now int64, counts bool) bool {
 	there := 0
 	for _, x := range c.members {
-		if x.Voter && (x.ID == c.self || !c.peer(x.ID).refused) {
+		if !x.Observer && (x.ID == c.self || !c.peer(x.ID).refused) {
 			there++
 		}
 	}
@@ -588,7 +589,7 @@ func (c *contacts) missing() string {
 	defer c.mu.Unlock()
 	var list []string
 	for _, x := range c.members {
-		if p := c.peers[x.ID]; x.Voter && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.sure.Milliseconds()) {
+		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.sure.Milliseconds()) {
 			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
@@ -606,7 +607,7 @@ func (c *contacts) missing() string {
 // does not count. Once it leads, the list is committed, and it steps down.
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
-	votes := self != nil && self.Voter
+	votes := self != nil && !self.Observer
 	if !votes && !own.dropped || own.stalled >= c.silence/2 {
 		c.eligible = 0
 		return false
@@ -617,7 +618,7 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		agree = 1
 	}
 	for _, x := range c.members {
-		if !x.Voter || x.ID == c.self {
+		if x.Observer || x.ID == c.self {
 			continue
 		}
 		p := c.peer(x.ID)

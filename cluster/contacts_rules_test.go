@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"github.com/lockkeeper/lockkeeper/proto"
 	"math"
 	"slices"
 	"testing"
@@ -12,16 +13,16 @@ const ms = time.Millisecond
 // TestMajority: majority returns the latest time that a majority of the voters has
 // reached. The member itself, if it is a voter, counts as having reached any time.
 func TestMajority(t *testing.T) {
-	vote := func(ids ...uint64) (members []MemberInfo) {
+	vote := func(ids ...uint64) (members []proto.Peer) {
 		for _, id := range ids {
-			members = append(members, MemberInfo{ID: id, Voter: true})
+			members = append(members, proto.Peer{ID: id})
 		}
 		return members
 	}
-	observer := func(id uint64) MemberInfo { return MemberInfo{ID: id} }
+	observer := func(id uint64) proto.Peer { return proto.Peer{ID: id, Observer: true} }
 	for _, x := range []struct {
 		name    string
-		members []MemberInfo
+		members []proto.Peer
 		times   []int64 // of the members 2, 3 and so on
 		want    int64
 	}{
@@ -67,7 +68,7 @@ func TestPresent(t *testing.T) {
 	if f, o := c.present(0); f != 0 || o != 0 {
 		t.Errorf("%d followers and %d observers of nobody", f, o)
 	}
-	c.setMembers(append(slices.Clone(three), MemberInfo{ID: 4}, MemberInfo{ID: 5}))
+	c.setMembers(append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}, proto.Peer{ID: 5, Observer: true}))
 	c.followed(2, c.moment(1000))
 	c.followed(4, c.moment(1001))
 	for _, x := range []struct {
@@ -186,13 +187,13 @@ func TestStateOnTheWire(t *testing.T) {
 	}
 }
 
-var five = append(slices.Clone(three), MemberInfo{ID: 4, Voter: true}, MemberInfo{ID: 5, Voter: true})
+var five = append(slices.Clone(three), proto.Peer{ID: 4}, proto.Peer{ID: 5})
 
 // standing is a situation in which a member may stand for election: self is one of
 // members, and member 3, the leader of term 5, refuses connections from 1010 on.
 type standing struct {
 	self    uint64
-	members []MemberInfo
+	members []proto.Peer
 	own     state
 	says    map[uint64]state // what the others answer, at once each time
 	refused []uint64         // likewise, beside member 3
@@ -255,9 +256,9 @@ func TestWhenItStands(t *testing.T) {
 		{"its disk is too slow", standing{1, three, with(own, func(s *state) { s.stalled = 1000 * ms }), map[uint64]state{2: lost}, nil}, never},
 		{"the other's disk is slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 999 * ms })}, nil}, 0},
 		{"the other's disk is too slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 1000 * ms })}, nil}, never},
-		{"it does not vote", standing{4, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"it does not vote", standing{4, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
 		{"it is not a member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
-		{"observers do not count", standing{1, append(slices.Clone(three), MemberInfo{ID: 4}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
+		{"observers do not count", standing{1, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
 	} {
 		if got := x.after(t); got != x.want {
 			t.Errorf("%s: it stands after %d ms, want %d", x.name, got, x.want)
@@ -522,7 +523,7 @@ func TestOldAnswers(t *testing.T) {
 // TestWhoIsAsked: in trouble the other voters are asked, with one question to each at
 // a time, and more often when trouble has just begun.
 func TestWhoIsAsked(t *testing.T) {
-	members := append(slices.Clone(three), MemberInfo{ID: 4})
+	members := append(slices.Clone(three), proto.Peer{ID: 4, Observer: true})
 	c, conn := following()
 	c.questionDone(2)
 	c.questionDone(3)

@@ -1,12 +1,13 @@
 package cluster
 
 import (
+	"github.com/lockkeeper/lockkeeper/proto"
 	"testing"
 	"time"
 )
 
 // three is a cluster of three members. The tests are about the contacts of the first.
-var three = []MemberInfo{{ID: 1, Voter: true}, {ID: 2, Voter: true}, {ID: 3, Voter: true}}
+var three = []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}}
 
 // look calls contacts.look at now for a member whose state is own.
 func look(c *contacts, now int64, own state) (v verdict, stand bool) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // ErrDiffers is the fault of a member whose state is not what the log makes of it, or whose
@@ -63,7 +64,7 @@ func (d *digests) told(index uint64) (at, digest uint64) {
 // that is wrong, because most voters differ from it. If only a minority differs, it is they
 // who are wrong; they are told that when the others have confirmed it, or have not answered
 // for patience. answered is called for each answer, also if index is 0.
-func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self uint64, ran int64, patience time.Duration) (seen, ownWrong bool) {
+func (d *digests) answered(id, index, digest uint64, members []proto.Peer, self uint64, ran int64, patience time.Duration) (seen, ownWrong bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.heard[id] = ran
@@ -92,7 +93,7 @@ func (d *digests) answered(id, index, digest uint64, members []MemberInfo, self 
 		for _, y := range members {
 			that, differs := d.differs[y.ID]
 			switch {
-			case !y.Voter:
+			case y.Observer:
 			case differs && ran-that.last > patience.Milliseconds(): // it is down
 			case differs:
 				other++

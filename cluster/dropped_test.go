@@ -55,7 +55,7 @@ func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 				config := func(i int) Config {
 					cfg := f.config(i)
-					if cfg.Peers = first; i == 3 {
+					if cfg.Peers = listOf(first); i == 3 {
 						cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], "a:1"
 					}
 					return cfg
@@ -175,7 +175,7 @@ func TestObserverDoesNotStand(t *testing.T) {
 				f := newFleet(t, 4)
 				config := func(i int) Config {
 					cfg := f.config(i)
-					cfg.Observers = []uint64{1}
+					observe(&cfg, 1)
 					return cfg
 				}
 				for i := range 4 {

@@ -50,7 +50,7 @@ func TestEarlyPeer(t *testing.T) {
 			time.Sleep(time.Second)
 		}}
 		m, err := openMember(Config{
-			ID: 1, Peers: map[uint64]string{1: "a:7", 2: "b:7"}, Network: network, Memory: storage.NewMemory(),
+			ID: 1, Peers: listOf(map[uint64]string{1: "a:7", 2: "b:7"}), Network: network, Memory: storage.NewMemory(),
 			Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler),
 		}, fsm.NewReplica())
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Raft stops sending to a removed member at once, without telling it that its removal
@@ -17,7 +18,7 @@ import (
 const farewell = 2 * time.Second
 
 // sendToRemoved sends the log to member x, which the entry at index has removed.
-func (m *membership) sendToRemoved(x MemberInfo, index uint64) {
+func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 	term, leads := m.raft.term()
 	prev := &raft.Log{Index: index - 1}
 	if !leads || m.raft.log.GetLog(prev.Index, prev) != nil {

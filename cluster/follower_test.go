@@ -76,10 +76,10 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	l := &scriptedLeader{
 		t: t, random: random, wire: openTransport(t, net, "a"), stopped: make(chan struct{}), begins: 1, committed: 1, next: 2, term: 1,
 		cfg: Config{
-			ID: 2, Peers: peers, Network: net.Host("b"), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
+			ID: 2, Peers: listOf(peers), Network: net.Host("b"), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
 		},
 	}
-	l.members = (&Config{Peers: peers}).first()
+	l.members = (&Config{Peers: listOf(peers)}).first()
 	go func() { // the others do not vote for the follower
 		for {
 			select {

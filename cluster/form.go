@@ -60,7 +60,7 @@ type former struct {
 	said   bool         // it was logged that this member's data is empty; only for join
 
 	deciding turn // held while the identity is changed, and while a proposal is made
-	list     []MemberInfo
+	list     []proto.Peer
 	first    raft.Configuration // of a new cluster; no servers if the storage has data
 }
 
@@ -79,7 +79,7 @@ func newFormer(m *membership) *former {
 
 // begin prepares forming, before run: list are the members of the new cluster, or of the one
 // that the storage is of but that has no id yet; first is empty in the second case.
-func (f *former) begin(list []MemberInfo, first raft.Configuration) {
+func (f *former) begin(list []proto.Peer, first raft.Configuration) {
 	f.list, f.first = list, first
 }
 
@@ -241,7 +241,7 @@ func (f *former) stance() stance {
 }
 
 // survey asks the other members where they stand.
-func (f *former) survey(members []MemberInfo) map[uint64]*Status {
+func (f *former) survey(members []proto.Peer) map[uint64]*Status {
 	ctx, cancel := context.WithTimeout(f.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
@@ -523,8 +523,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 }
 
 // self describes this member, for a request to add it.
-func (m *membership) self(voter bool) *MemberInfo {
-	return &MemberInfo{ID: m.cfg.ID, Addr: m.cfg.addr(), Voter: voter}
+func (m *membership) self(voter bool) *proto.Peer {
+	return &proto.Peer{ID: m.cfg.ID, Addr: m.cfg.addr(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -51,10 +52,26 @@ func newFleet(t *testing.T, size int) *fleet {
 	return f
 }
 
+// listOf returns the members with these addresses, by id.
+func listOf(addrs map[uint64]string) (list []proto.Peer) {
+	for id, addr := range addrs {
+		list = append(list, proto.Peer{ID: id, Addr: addr})
+	}
+	return list
+}
+
+// observe makes a configuration say that the servers with these ids do not vote.
+func observe(cfg *Config, ids ...uint64) {
+	cfg.Observer = slices.Contains(ids, cfg.ID)
+	for i := range cfg.Peers {
+		cfg.Peers[i].Observer = slices.Contains(ids, cfg.Peers[i].ID)
+	}
+}
+
 func (f *fleet) config(i int) Config {
 	id := uint64(i + 1)
 	host, _, _ := net.SplitHostPort(f.peers[id])
-	return Config{ID: id, Peers: f.peers, Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, DiskFirst: f.first,
+	return Config{ID: id, Peers: listOf(f.peers), Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, DiskFirst: f.first,
 		Log: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
 
@@ -124,7 +141,7 @@ func (f *fleet) whole() {
 				f.t.Fatal("a member is down")
 			}
 			s, err := m.Status()
-			if err != nil || s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x MemberInfo) bool { return !x.Voter }) {
+			if err != nil || s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
 				return false
 			}
 			states = append(states, fmt.Sprint(s.Cluster, s.Index, s.Digest, m.identified()))
@@ -210,7 +227,7 @@ func TestFormByWord(t *testing.T) {
 		}
 		observed := newFleet(t, 3)
 		cfg := observed.config(2)
-		cfg.Observers = []uint64{3}
+		observe(&cfg, 3)
 		observed.open(2, cfg)
 		if _, err := Ask(t.Context(), observed.net.Host("operator"), observed.peers[3], Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
 			t.Errorf("an observer: %v", err)
@@ -370,8 +387,8 @@ func TestOtherClustersData(t *testing.T) {
 		}
 		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
 		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
-			x := MemberInfo{uint64((lead+1)%4 + 1), f.peers[uint64((lead+1)%4+1)], voter}
-			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{x}, WaitMs: 5000}}); err != nil {
+			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
+			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
 				t.Errorf("with a vote: %v: %v", voter, err)
 			}
 		}
@@ -610,7 +627,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 		}
 		refused := 0
 		for range 30 {
-			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{{uint64(lead + 1), f.peers[uint64(lead+1)], true}}, WaitMs: 100}}); err != nil {
+			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
 				refused++
 			}
 			time.Sleep(time.Second)

@@ -36,14 +36,14 @@ type Proposal struct {
 	From    uint64       `json:"from"` // the member that proposes it
 	To      uint64       `json:"to"`   // the member that is asked
 	Run     uint64       `json:"run"`  // the run of that member which is meant (Status.Run)
-	Members []MemberInfo `json:"members"`
+	Members []proto.Peer `json:"members"`
 	Data    bool         `json:"data,omitempty"` // the members have data already
 }
 
 // stance is where a member stands that has no cluster yet.
 type stance struct {
 	self     uint64
-	members  []MemberInfo // of the cluster to be
+	members  []proto.Peer // of the cluster to be
 	data     bool         // it has data: restored from a snapshot, or from before clusters had ids
 	proposed ClusterID    // the proposal that it holds; 0 if none
 	index    uint64       // of its state, if it has data
@@ -101,7 +101,7 @@ func (s *stance) decide(said map[uint64]*Status) next {
 // agreedTo returns what to do if other members have agreed to an id, and false if none has.
 func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 	var of ClusterID
-	var at MemberInfo
+	var at proto.Peer
 	for _, x := range s.members {
 		switch st := said[x.ID]; {
 		case st == nil || !st.Formed || st.Cluster == of:
@@ -119,7 +119,7 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 	case s.data:
 		in := 0
 		for _, x := range s.members {
-			if st := said[x.ID]; x.Voter && st != nil && st.Formed {
+			if st := said[x.ID]; !x.Observer && st != nil && st.Formed {
 				in++
 			}
 		}
@@ -158,7 +158,7 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 // them, except that an observer without data can join a new cluster later.
 func (s *stance) required() (ids []uint64) {
 	for _, x := range s.members {
-		if x.Voter || s.data {
+		if !x.Observer || s.data {
 			ids = append(ids, x.ID)
 		}
 	}
@@ -193,9 +193,9 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 			ids = append(ids, id)
 		}
 		switch {
-		case here && x.Voter:
+		case here && !x.Observer:
 			votes++
-		case x.Voter:
+		case !x.Observer:
 			missing = append(missing, fmt.Sprintf("server %d at %s", id, x.Addr))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestFormationModel explores all orders of what can happen to three members that form a
@@ -93,7 +94,7 @@ type formationModel struct {
 	formed, recovered bool // seen
 }
 
-var modelList = []MemberInfo{{1, "a:1", true}, {2, "b:1", true}, {3, "c:1", true}}
+var modelList = []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}}
 
 // explore returns the first broken promise, with the way to it, and the number of states.
 func (m *formationModel) explore() (found string, states int) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // handOverTimeout is how long a leader tries to hand over.
@@ -30,13 +31,26 @@ func newHandover(p *pulse, leader *knownLeader) *handover {
 	return &handover{&p.wg, p.raft, leader, p.contacts, p, p.peers, p.transport}
 }
 
+// HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the
+// others elect a leader when this member is closed.
+func (m *Member) HandOver(ctx context.Context) error {
+	// Without its disk, this member cannot store the next leader's term, and so does not see it.
+	if m.peers == nil || m.raft.State() != raft.Leader || m.broken.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.peers.ctx, cancel)()
+	return m.membership.handover.to(ctx, 0)
+}
+
 // to makes the member with the given id the leader, or any suitable one if id is 0, so
 // that clients need not wait for an election timeout. It returns only when another
 // member leads, not already when this one stops leading: the other may lose its
 // election, and the next one is won sooner with this member's vote. If this member
-// leads again, it retries.
-func (h *handover) to(id uint64) error {
-	ctx, cancel := context.WithTimeout(h.peers.ctx, handOverTimeout)
+// leads again, it retries, until ctx ends or handOverTimeout has passed.
+func (h *handover) to(ctx context.Context, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	// This member stores the next leader's term behind what is pending, and only then knows that leader.
 	soon, done := context.WithTimeout(ctx, h.contacts.sure)
@@ -81,18 +95,18 @@ func (h *handover) to(id uint64) error {
 // the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
-func (h *handover) successor(ctx context.Context, id uint64) (MemberInfo, error) {
+func (h *handover) successor(ctx context.Context, id uint64) (proto.Peer, error) {
 	members, err := h.raft.members()
 	if err != nil {
-		return MemberInfo{}, err
+		return proto.Peer{}, err
 	}
 	type answer struct {
-		from MemberInfo
+		from proto.Peer
 		err  error
 	}
 	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
-		if !x.Voter || x.ID == h.raft.id || id != 0 && x.ID != id {
+		if x.Observer || x.ID == h.raft.id || id != 0 && x.ID != id {
 			continue
 		}
 		asked++
@@ -108,10 +122,10 @@ func (h *handover) successor(ctx context.Context, id uint64) (MemberInfo, error)
 				return a.from, a.err
 			}
 		case <-ctx.Done():
-			return MemberInfo{}, nobody
+			return proto.Peer{}, nobody
 		}
 	}
-	return MemberInfo{}, nobody
+	return proto.Peer{}, nobody
 }
 
 // hasLog waits until another member has this leader's log up to its current end.

@@ -27,7 +27,7 @@ func TestHandOverTooLate(t *testing.T) {
 		}
 		net.Heal()
 		time.AfterFunc(m.contacts.sure, func() { close(write) })
-		if err := m.membership.handover.to(0); err != nil {
+		if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
 			t.Error(err)
 		}
 		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
@@ -56,7 +56,7 @@ func TestHandOverFails(t *testing.T) {
 			return nil
 		})
 		began := time.Now()
-		if err := m.membership.handover.to(successor.cfg.ID); err == nil {
+		if err := m.membership.handover.to(m.peers.ctx, successor.cfg.ID); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
 		}
 		for done := false; !done; {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // The tests in this file mix up clusters as operators do by mistake. Nothing that was
@@ -144,7 +145,7 @@ func TestJoinsWrongCluster(t *testing.T) {
 		}
 		for name, cfg := range map[string]Config{
 			"--join": {ID: 2, Addr: "x:1", Join: "a:1"},
-			"list":   {ID: 2, Peers: map[uint64]string{1: "w:1", 2: "x:1", 3: "c:1"}},
+			"list":   {ID: 2, Peers: listOf(map[uint64]string{1: "w:1", 2: "x:1", 3: "c:1"})},
 		} {
 			cfg.Network, cfg.Memory, cfg.Tick, cfg.ReapInterval, cfg.SnapshotBytes, cfg.Log = f.net.Host("x"), storage.NewMemory(), time.Second, time.Minute, 1<<20, f.config(0).Log
 			m, err := openMember(cfg, fsm.NewReplica())
@@ -183,12 +184,12 @@ func TestAddForeign(t *testing.T) {
 		cfg.ID, cfg.Addr, cfg.Network = 4, "z:1", f.net.Host("z")
 		other.open(0, cfg)
 		until(t, "the other cluster", func() bool { return other.running[0].Role() == "leader" })
-		x := MemberInfo{4, "z:1", true}
+		x := proto.Peer{ID: 4, Addr: "z:1"}
 		for what, q := range map[string]Request{
 			"added":                 {Add: &x},
-			"added as an observer":  {Add: &MemberInfo{4, "z:1", false}},
-			"added by a reconfig":   {Reconfig: &Reconfig{Version: -1, Joining: []MemberInfo{x}, WaitMs: 1000}},
-			"moved to that address": {Add: &MemberInfo{3, "z:1", true}},
+			"added as an observer":  {Add: &proto.Peer{ID: 4, Addr: "z:1", Observer: true}},
+			"added by a reconfig":   {Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
+			"moved to that address": {Add: &proto.Peer{ID: 3, Addr: "z:1"}},
 		} {
 			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[1], q)
 			if err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
@@ -226,7 +227,7 @@ func TestTwoAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		move := func() error {
-			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{uint64(id + 1), "copy:1", true}})
+			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
 			return err
 		}
 		if err := move(); err == nil {
@@ -405,12 +406,12 @@ func TestOlderAloneMoved(t *testing.T) {
 				f.older(0, 5)
 				switch how {
 				case "moved":
-					cfg.Peers = map[uint64]string{1: "new:1"}
+					cfg.Peers = listOf(map[uint64]string{1: "new:1"})
 					cfg.Network = f.net.Host("new")
 				case "listen only":
 					cfg.Peers, cfg.Addr = nil, "a:1"
 				case "once three":
-					cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+					cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
 				}
 				m, err := openMember(cfg, fsm.NewReplica())
 				if refused := how == "listen only" || how == "once three"; refused != (err != nil) || refused && !strings.Contains(err.Error(), "start it with --peers and only itself") {

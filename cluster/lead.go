@@ -101,7 +101,7 @@ func (m *Member) identify() raft.Future {
 	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
 	m.replica.View(func(v *fsm.View) {
 		e.Batch = nextNumber(firstNumber(e.Time), v.LastBatch(e.Origin))
-		if missing := v.Undescribed(m.cfg.Known, 0); len(missing) > 0 {
+		if missing := v.Undescribed(m.cfg.known(), 0); len(missing) > 0 {
 			entry = fsm.AppendCommand(entry, fsm.Describe(missing, 0))
 			e.Count++
 		}

@@ -284,7 +284,7 @@ func TestLeadsAgainWhileExpiring(t *testing.T) {
 				a, b := f.running[0], f.running[1]
 				until(t, "the first leads", func() bool {
 					if f.running[leadOf(t, f)] != a {
-						f.running[leadOf(t, f)].membership.handover.to(1)
+						f.running[leadOf(t, f)].membership.handover.to(t.Context(), 1)
 					}
 					return a.Leader() == 1 && a.raft.begun.Load() != 0
 				})
@@ -308,7 +308,7 @@ func TestLeadsAgainWhileExpiring(t *testing.T) {
 						}
 						return nil
 					})
-					go a.membership.handover.to(2)
+					go a.membership.handover.to(a.peers.ctx, 2)
 					until(t, "a new term", func() bool { return b.raft.terms.newest.Load() > term })
 					f.cutOff(1, true)
 				}

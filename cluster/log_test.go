@@ -80,6 +80,7 @@ func TestWhatIsLogged(t *testing.T) {
 		orderly := func(i int) {
 			m := f.running[i]
 			f.running[i] = nil
+			m.HandOver(t.Context()) // if this fails, the others elect a leader
 			if err := m.Close(); err != nil {
 				t.Error(err)
 			}

@@ -21,13 +21,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// MemberInfo describes one member of the cluster.
-type MemberInfo struct {
-	ID    uint64 `json:"id"`
-	Addr  string `json:"address"` // of its peer port
-	Voter bool   `json:"voter"`   // false for an observer
-}
-
 // Status is what a member knows about its cluster.
 type Status struct {
 	ID      uint64       `json:"id"`     // of the member itself
@@ -37,7 +30,7 @@ type Status struct {
 	Index   uint64       `json:"index"` // of the last entry applied
 	Zxid    int64        `json:"zxid"`
 	Digest  string       `json:"digest"`  // of the state at Index
-	Members []MemberInfo `json:"members"` // sorted by id
+	Members []proto.Peer `json:"members"` // sorted by id
 
 	// Cluster is the id of its cluster; 0 until it is in one.
 	Cluster ClusterID `json:"cluster"`
@@ -45,7 +38,7 @@ type Status struct {
 	Data    bool      `json:"data"`   // it has a log or a snapshot
 	Run     uint64    `json:"run"`    // random, made at each start
 	// Configured are the members with which it is to form a cluster; empty once it is in one.
-	Configured []MemberInfo `json:"configured,omitempty"`
+	Configured []proto.Peer `json:"configured,omitempty"`
 	Waiting    string       `json:"waiting,omitempty"` // why it is in no cluster yet
 	// NoVote says why a member that was not started as an observer has no vote.
 	NoVote string `json:"noVote,omitempty"`
@@ -80,7 +73,7 @@ type Difference struct {
 type membership struct {
 	*lifecycle
 	cfg        *Config
-	configured []MemberInfo // the members of a new cluster, from cfg
+	configured []proto.Peer // the members of a new cluster, from cfg
 	former     *former
 	digests    *digests
 	raft       *node
@@ -140,26 +133,26 @@ func (m *membership) status() (Status, error) {
 	return s, nil
 }
 
-func infos(c raft.Configuration) (members []MemberInfo) {
+func infos(c raft.Configuration) (members []proto.Peer) {
 	for _, s := range c.Servers {
 		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
-		members = append(members, MemberInfo{id, string(s.Address), s.Suffrage == raft.Voter})
+		members = append(members, proto.Peer{ID: id, Addr: string(s.Address), Observer: s.Suffrage != raft.Voter})
 	}
-	slices.SortFunc(members, func(a, b MemberInfo) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(members, func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) })
 	return members
 }
 
 // idOf returns the id of the member that should be at an address; 0 if none should.
 func (m *membership) idOf(addr string) uint64 {
 	members, err := m.raft.members()
-	if i := slices.IndexFunc(members, func(x MemberInfo) bool { return x.Addr == addr }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(members, func(x proto.Peer) bool { return x.Addr == addr }); err == nil && i >= 0 {
 		return members[i].ID
 	}
 	return 0
 }
 
 // find returns the member with the given id, or nil.
-func find(members []MemberInfo, id uint64) *MemberInfo {
+func find(members []proto.Peer, id uint64) *proto.Peer {
 	for i := range members {
 		if members[i].ID == id {
 			return &members[i]
@@ -168,9 +161,9 @@ func find(members []MemberInfo, id uint64) *MemberInfo {
 	return nil
 }
 
-func voters(members []MemberInfo) (n int) {
+func voters(members []proto.Peer) (n int) {
 	for _, x := range members {
-		if x.Voter {
+		if !x.Observer {
 			n++
 		}
 	}
@@ -192,7 +185,7 @@ func (m *membership) role() string {
 		return "leader"
 	}
 	if members, err := m.raft.members(); err == nil {
-		if self := find(members, m.cfg.ID); self != nil && !self.Voter {
+		if self := find(members, m.cfg.ID); self != nil && self.Observer {
 			return "observer"
 		}
 	}
@@ -203,7 +196,7 @@ func (m *membership) role() string {
 // One of its fields is set, besides Back and Cluster.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
-	Add      *MemberInfo `json:"add,omitempty"`      // a new member, or one whose address or vote changes
+	Add      *proto.Peer `json:"add,omitempty"`      // a new member, or one whose address or vote changes
 	Remove   uint64      `json:"remove,omitempty"`   // the member's id
 	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 means any
 	Reconfig *Reconfig   `json:"reconfig,omitempty"`
@@ -225,7 +218,7 @@ type Request struct {
 
 // Reconfig is a change of several members at once, like ZooKeeper's reconfig.
 type Reconfig struct {
-	Joining []MemberInfo `json:"joining,omitempty"` // added or changed
+	Joining []proto.Peer `json:"joining,omitempty"` // added or changed
 	Leaving []uint64     `json:"leaving,omitempty"` // removed; ids that are no members are ignored
 	Whole   bool         `json:"whole,omitempty"`   // members that are not in Joining are removed
 	Version int64        `json:"version"`           // the required version of the configuration, a zxid; -1 means any
@@ -240,12 +233,28 @@ type Reply struct {
 	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list, with the address At
 	Error  string     `json:"error,omitempty"`
 	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Begun  bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
 	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
 	Leader string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 }
 
 // ErrNotLeader is returned for requests that only the leader can carry out.
 var ErrNotLeader = errors.New("cluster: not the leader")
+
+// errHandedOver is ErrNotLeader because the leader has made another member the leader, which is to
+// make the change.
+var errHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
+
+// ErrNoLeader is returned if no member has led the cluster for as long as a request waits.
+var ErrNoLeader = errors.New("no member leads")
+
+// ErrNoMember is the error, in the sense of errors.Is, if a request is about a server that is not a
+// member.
+var ErrNoMember = errors.New("no such member")
+
+// ErrUnknownOutcome is the error, in the sense of errors.Is, if a change was asked for, and it is
+// not known whether it was made, or still will be.
+var ErrUnknownOutcome = errors.New("the outcome is unknown")
 
 // ErrRemoved is the fault of a member that was removed from its cluster.
 var ErrRemoved = errors.New("removed from its cluster")
@@ -257,6 +266,13 @@ type refusal struct {
 }
 
 func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) Is(target error) bool { return target == ErrNoMember && r.code == proto.NoNode }
+
+// begun is the error of a change that may have been made in part or as a whole.
+type begun struct{ error }
+
+func (b begun) Unwrap() error { return b.error }
 
 func refuse(code proto.Code, format string, args ...any) error {
 	return &refusal{code, fmt.Sprintf(format, args...)}
@@ -346,13 +362,13 @@ func (m *membership) change(q Request) (Reply, error) {
 				return Reply{}, err
 			}
 		}
-		if q.Back && q.Add.Voter { // it asks again, so nothing else has to wait for it
+		if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it
 			need.patience = m.contacts.silence / 2
 		}
-		err = m.reconfigure(members, []MemberInfo{*q.Add}, nil, need)
+		err = m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
 	case q.Remove != 0:
 		if find(members, q.Remove) == nil {
-			return Reply{}, refuse(proto.BadArguments, "server %d is not a member", q.Remove)
+			return Reply{}, notMember(q.Remove)
 		}
 		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
 	case q.Reconfig != nil:
@@ -379,6 +395,9 @@ func (m *membership) change(q Request) (Reply, error) {
 		err = errors.New("the request is empty")
 	}
 	if err != nil {
+		if q.Transfer == nil && err != errHandedOver && !errors.As(err, new(*refusal)) {
+			err = begun{err}
+		}
 		return Reply{}, err
 	}
 	s, err := m.status()
@@ -418,23 +437,23 @@ func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	x := MemberInfo{ID: id}
+	x := proto.Peer{ID: id}
 	known := false
 	m.replica.View(func(v *fsm.View) {
-		var s proto.QuorumServer
+		var s proto.Peer
 		s, known = v.Member(id)
 		x.Addr = s.Addr
 	})
 	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := find(members, id); x != nil {
-		r.Known, r.Votes = true, x.Voter
+		r.Known, r.Votes = true, !x.Observer
 	}
 	return r, nil
 }
 
 // same reports whether the given run of a server that says that it is at an address is the one at
 // x's address, of which its own may be another name.
-func (m *membership) same(x MemberInfo, at string, run uint64) bool {
+func (m *membership) same(x proto.Peer, at string, run uint64) bool {
 	if x.Addr == at || run == 0 {
 		return x.Addr == at
 	}
@@ -466,7 +485,7 @@ func (m *membership) rename(q *Request, looked string) (listed string) {
 // applied configuration.
 func (m *membership) known(id uint64) (is, votes bool) {
 	m.replica.View(func(v *fsm.View) {
-		var s proto.QuorumServer
+		var s proto.Peer
 		s, is = v.Member(id)
 		votes = is && !s.Observer
 	})
@@ -477,7 +496,7 @@ func (m *membership) known(id uint64) (is, votes bool) {
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
 // membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.
-func (m *membership) back(x *MemberInfo, run uint64) (done bool, err error) {
+func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
@@ -489,13 +508,13 @@ func (m *membership) back(x *MemberInfo, run uint64) (done bool, err error) {
 	// A change may have been appended since, and may still be undone.
 	known, votes := m.known(x.ID)
 	switch {
-	case (is != nil) != known || known && is.Voter != votes:
+	case (is != nil) != known || known && !is.Observer != votes:
 		return false, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 	case is == nil:
 		return false, notMember(x.ID)
 	case *is == *x:
 		return true, nil
-	case !x.Voter:
+	case x.Observer:
 		return false, nil // mayAsk follows
 	}
 	s, err := m.sender(*x, run)
@@ -511,7 +530,7 @@ func (m *membership) back(x *MemberInfo, run uint64) (done bool, err error) {
 // sender returns the status of the server at x's address, where the given run of it must answer,
 // which has sent a request. What a run that has ended has sent can arrive late, and a server may
 // have been started elsewhere with the id and the address of another.
-func (m *membership) sender(x MemberInfo, run uint64) (*Status, error) {
+func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	s, err := m.askStatus(ctx, x) // also if it has this member's id
@@ -529,11 +548,11 @@ func (m *membership) sender(x MemberInfo, run uint64) (*Status, error) {
 // gets none: it joins only when its request is done. And it loses it only when this leader's
 // heartbeats are not answered any more: over connections that are older than another server at its
 // address, the voter itself may still answer them.
-func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) error {
+func (m *membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
 	s, err := m.sender(x, run)
 	is := find(members, x.ID)
 	switch {
-	case err != nil || is == nil || !is.Voter || x.Voter:
+	case err != nil || is == nil || is.Observer || !x.Observer:
 		return err
 	case s.Formed || s.Data:
 		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
@@ -543,8 +562,8 @@ func (m *membership) mayAsk(members []MemberInfo, x MemberInfo, run uint64) erro
 	return nil
 }
 
-// notMember is the answer to a server that asks for its place in the cluster and has none. No
-// other refusal of such a request has this code.
+// notMember is the answer to a request about a server that is not a member. No other refusal of
+// a request about the members has this code.
 func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
 
 // nearlyCaughtUp is by how many entries a member may lag that asks for its vote.
@@ -571,20 +590,20 @@ var byOperator = requirements{patience: adminTimeout, voters: 1}
 
 // reconfigure adds and removes members, one at a time, after checking that the whole
 // change is possible. If the leader itself is to be removed or to lose its vote, it
-// only hands over leadership and returns ErrNotLeader, so that the new leader is asked
+// only hands over leadership and returns errHandedOver, so that the new leader is asked
 // to make the change.
-func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64, need requirements) error {
+func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
 	var before []uint64 // members to remove before others are added with their id or address
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := find(members, id), find(joining, id)
 		return is == nil || back != nil && back.Addr == is.Addr
 	})
 	for _, id := range leaving {
-		if is := find(members, id); slices.ContainsFunc(joining, func(x MemberInfo) bool { return x.ID == id || x.Addr == is.Addr }) {
+		if is := find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
 			before = append(before, id)
 		}
 	}
-	after := slices.DeleteFunc(slices.Clone(members), func(x MemberInfo) bool { return slices.Contains(leaving, x.ID) })
+	after := slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(leaving, x.ID) })
 	for _, x := range joining {
 		if err := checkMember(x); err != nil {
 			return err
@@ -609,36 +628,36 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		var err error
-		added := slices.DeleteFunc(slices.Clone(joining), func(x MemberInfo) bool {
+		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
 			is := find(members, x.ID)
-			return is != nil && is.Voter && !slices.Contains(before, x.ID)
+			return is != nil && !is.Observer && !slices.Contains(before, x.ID)
 		})
 		if absent, err = m.absent(after, added); err != nil {
 			return err
 		}
-	} else if len(leaving) > 0 || slices.ContainsFunc(joining, func(x MemberInfo) bool { return !x.Voter }) {
+	} else if len(leaving) > 0 || slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.Observer }) {
 		if err := m.canFollow(after); err != nil {
 			return err
 		}
 	}
-	if self := find(after, m.cfg.ID); self == nil || !self.Voter {
-		if err := m.handover.to(0); err != nil {
+	if self := find(after, m.cfg.ID); self == nil || self.Observer {
+		if err := m.handover.to(m.peers.ctx, 0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
-		return ErrNotLeader
+		return errHandedOver
 	}
 	for _, id := range before {
 		if err := m.removeMember(*find(members, id)); err != nil {
 			return err
 		}
 	}
-	var last []MemberInfo // new voters that are down or lag
+	var last []proto.Peer // new voters that are down or lag
 	for _, x := range joining {
 		is := find(members, x.ID)
 		if slices.Contains(before, x.ID) {
 			is = nil
 		}
-		if x.Voter && slices.Contains(absent, x.ID) && (is == nil || !is.Voter) {
+		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
 			last = append(last, x)
 			continue
 		}
@@ -670,7 +689,7 @@ func (m *membership) reconfigure(members, joining []MemberInfo, leaving []uint64
 // run with the data of another cluster. It fails if the others are no majority, or if another
 // server answers in place of one of those in added, which are to be added or to get a vote: such
 // a change must fail before its first step, which may be the removal of a member.
-func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error) {
+func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	var mu sync.Mutex
@@ -679,7 +698,7 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 	var other error
 	for _, x := range after {
 		isNew := find(added, x.ID) != nil
-		if !x.Voter && !isNew {
+		if x.Observer && !isNew {
 			continue
 		}
 		asked.Go(func() {
@@ -692,7 +711,7 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 					other = m.foreign(s)
 				}
 				ids = append(ids, x.ID)
-			case err == nil && x.Voter:
+			case err == nil && !x.Observer:
 				there = append(there, x.ID)
 			case err == nil:
 			case unreachable(err):
@@ -715,12 +734,12 @@ func (m *membership) absent(after, added []MemberInfo) (ids []uint64, err error)
 // canFollow returns an error unless a majority of the voters in after answer. settle would wait for
 // them longer, and keep others from changing the members. And if this member is to be removed, a
 // leader that has to refuse that as well need not take over.
-func (m *membership) canFollow(after []MemberInfo) error {
+func (m *membership) canFollow(after []proto.Peer) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
 	for _, x := range after {
-		if x.Voter {
+		if !x.Observer {
 			m.wg.Go(func() {
 				id := x.ID
 				if _, err := m.statusOf(ctx, x); err != nil {
@@ -744,10 +763,10 @@ func (m *membership) canFollow(after []MemberInfo) error {
 
 // noQuorum is the error that too few of the voters after a change do what they have to. It names
 // the others: those that are not in there.
-func noQuorum(after []MemberInfo, there []uint64, do string) error {
+func noQuorum(after []proto.Peer, there []uint64, do string) error {
 	var missing []string
 	for _, x := range after {
-		if x.Voter && !slices.Contains(there, x.ID) {
+		if !x.Observer && !slices.Contains(there, x.ID) {
 			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
@@ -755,8 +774,8 @@ func noQuorum(after []MemberInfo, there []uint64, do string) error {
 }
 
 // giveVote makes a member a voter, after settle.
-func (m *membership) giveVote(x MemberInfo, patience time.Duration) error {
-	add := func(all []MemberInfo) []MemberInfo { return append(without(x.ID)(all), x) }
+func (m *membership) giveVote(x proto.Peer, patience time.Duration) error {
+	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
 	if err := m.settle(patience, add); err != nil {
 		return err
 	}
@@ -764,7 +783,7 @@ func (m *membership) giveVote(x MemberInfo, patience time.Duration) error {
 }
 
 // add has Raft add x, which is not a member yet or has no vote.
-func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x MemberInfo) error {
+func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x proto.Peer) error {
 	m.raft.adding.Store(x.ID)
 	defer m.raft.adding.Store(0)
 	return leaderError(m.raft.answer(change(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
@@ -779,7 +798,7 @@ func (l lags) Unwrap() error { return l.error }
 // members, the one before the change. A voter refuses a candidate that is no voter in
 // the list that it has: if too few had the current list and this leader were lost, no
 // leader could be elected any more. It returns [ErrNotLeader] if this leader's term ends.
-func (m *membership) settle(patience time.Duration, change func(voters []MemberInfo) []MemberInfo) error {
+func (m *membership) settle(patience time.Duration, change func(voters []proto.Peer) []proto.Peer) error {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
 	defer cancel()
 	for wait := askSoon; ; wait = min(2*wait, askAgain) {
@@ -790,7 +809,7 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 		if err != nil {
 			return err
 		}
-		vote := change(slices.DeleteFunc(slices.Clone(now), func(x MemberInfo) bool { return !x.Voter }))
+		vote := change(slices.DeleteFunc(slices.Clone(now), func(x proto.Peer) bool { return x.Observer }))
 		knows := make(chan uint64, len(vote)) // as in canFollow
 		round, done := context.WithTimeout(ctx, peerTimeout)
 		for _, x := range vote {
@@ -822,9 +841,9 @@ func (m *membership) settle(patience time.Duration, change func(voters []MemberI
 }
 
 // without returns a function that removes a member from a list.
-func without(id uint64) func([]MemberInfo) []MemberInfo {
-	return func(all []MemberInfo) []MemberInfo {
-		return slices.DeleteFunc(all, func(x MemberInfo) bool { return x.ID == id })
+func without(id uint64) func([]proto.Peer) []proto.Peer {
+	return func(all []proto.Peer) []proto.Peer {
+		return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ID == id })
 	}
 }
 
@@ -833,7 +852,7 @@ func without(id uint64) func([]MemberInfo) []MemberInfo {
 // has forgotten its votes and must be added as a new member. Two servers with copies of the
 // data could both vote in one term, so nothing but the server at x's address may answer at
 // the old one. For this member, the address must be another name of its own.
-func (m *membership) moved(was, x MemberInfo) bool {
+func (m *membership) moved(was, x proto.Peer) bool {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	s, err := m.askStatus(ctx, x)
@@ -849,7 +868,7 @@ func (m *membership) moved(was, x MemberInfo) bool {
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
-func (m *membership) removeMember(x MemberInfo) error {
+func (m *membership) removeMember(x proto.Peer) error {
 	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
 		return err
 	}
@@ -862,7 +881,7 @@ func (m *membership) removeMember(x MemberInfo) error {
 	return nil
 }
 
-func checkMember(x MemberInfo) error {
+func checkMember(x proto.Peer) error {
 	if x.ID == 0 || x.ID > 254 {
 		return refuse(proto.BadArguments, "server id %d is not in 1 to 254", x.ID)
 	}
@@ -875,14 +894,14 @@ func checkMember(x MemberInfo) error {
 // addMember adds x as a member or changes its address or vote; is describes it so far
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
-func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) error {
+func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
 	id, addr, patience := serverID(x.ID), raft.ServerAddress(x.Addr), need.patience
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err
 		}
 		change := m.raft.AddNonvoter
-		if is.Voter {
+		if !is.Observer {
 			change = m.raft.AddVoter
 		}
 		if err := m.raft.answer(change(id, addr, 0, adminTimeout)); err != nil {
@@ -890,15 +909,15 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) 
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
 	}
-	if is != nil && is.Voter {
-		if x.Voter {
+	if is != nil && !is.Observer {
+		if !x.Observer {
 			return nil
 		}
 		if err := m.settle(patience, without(x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {
-			if err := m.mayAsk([]MemberInfo{*is}, x, need.run); err != nil { // that may have taken long
+			if err := m.mayAsk([]proto.Peer{*is}, x, need.run); err != nil { // that may have taken long
 				return err
 			}
 		}
@@ -910,20 +929,20 @@ func (m *membership) addMember(is *MemberInfo, x MemberInfo, need requirements) 
 	case err == nil && m.foreign(s) != nil:
 		return m.foreign(s)
 	case err == nil:
-	case !x.Voter && unreachable(err): // nothing depends on an observer, so it may be started later
+	case x.Observer && unreachable(err): // nothing depends on an observer, so it may be started later
 		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
 		return cannotBeAdded(x.ID, err)
 	}
 	if is == nil {
-		if err := m.settle(patience, func(all []MemberInfo) []MemberInfo { return all }); err != nil {
+		if err := m.settle(patience, func(all []proto.Peer) []proto.Peer { return all }); err != nil {
 			return err
 		}
 		if err := m.add(m.raft.AddNonvoter, x); err != nil {
 			return err
 		}
 	}
-	if !x.Voter {
+	if x.Observer {
 		return nil
 	}
 	var goal uint64
@@ -955,7 +974,7 @@ func (m *membership) foreign(s *Status) error {
 
 // statusOf returns the status of a member, which may be this one, or of a server that
 // is to become a member.
-func (m *membership) statusOf(ctx context.Context, x MemberInfo) (*Status, error) {
+func (m *membership) statusOf(ctx context.Context, x proto.Peer) (*Status, error) {
 	if x.ID == m.cfg.ID {
 		s, err := m.status()
 		return &s, err
@@ -965,7 +984,7 @@ func (m *membership) statusOf(ctx context.Context, x MemberInfo) (*Status, error
 
 // askStatus asks the server at x's address for its status. It fails if that server
 // has another id.
-func (m *membership) askStatus(ctx context.Context, x MemberInfo) (*Status, error) {
+func (m *membership) askStatus(ctx context.Context, x proto.Peer) (*Status, error) {
 	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
 	switch {
 	case err != nil:
@@ -979,21 +998,23 @@ func (m *membership) askStatus(ctx context.Context, x MemberInfo) (*Status, erro
 }
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
-func (m *membership) transfer(members []MemberInfo, id uint64) error {
+func (m *membership) transfer(members []proto.Peer, id uint64) error {
 	if id == 0 {
 		if voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handover.to(0)
+		return m.handover.to(m.peers.ctx, 0)
 	}
 	to := find(members, id)
 	switch {
-	case to == nil || !to.Voter:
+	case to == nil:
+		return notMember(id)
+	case to.Observer:
 		return refuse(proto.BadArguments, "server %d is not a voting member", id)
 	case id == m.cfg.ID:
 		return nil
 	}
-	return m.handover.to(id)
+	return m.handover.to(m.peers.ctx, id)
 }
 
 // serve reads one Request from a connection and answers it.
@@ -1010,7 +1031,7 @@ func (m *membership) serve(c net.Conn) {
 		r, err = m.change(q)
 	}
 	if err != nil {
-		r = Reply{Error: err.Error()}
+		r = Reply{Error: err.Error(), Begun: errors.As(err, new(begun))}
 		var refused *refusal
 		switch {
 		case errors.As(err, &refused):
@@ -1024,7 +1045,9 @@ func (m *membership) serve(c net.Conn) {
 
 // Ask sends a request to the member whose peer port is at addr and, if that member
 // does not lead, on to the leader. While there is no leader it retries, for up to half
-// a minute. A nil network means TCP.
+// a minute, and then returns [ErrNoLeader]. It returns [ErrNoMember] if the request is about a
+// server that is not a member, and [ErrUnknownOutcome], with the reason, if a change may have
+// been made. A nil network means TCP.
 func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
 	r, err := askLeader(ctx, network, addr, q)
 	return r.Status, err
@@ -1036,15 +1059,24 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
 	defer cancel()
+	unsure := false
+	// fails returns the error of a request that has failed.
+	fails := func(err error) error {
+		if unsure {
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		}
+		return err
+	}
 	for to, wait := addr, askSoon; ; {
 		r, err := ask(ctx, network, to, q)
+		unsure = unsure || r.Begun || q.changes() && errors.As(err, new(begun))
 		switch {
 		case err != nil && (to == addr || !unreachable(err)):
-			return r, err
+			return r, fails(err)
 		case err == nil && r.Error == "":
 			return r, nil
 		case err == nil && !r.Lead:
-			return r, &refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)}
+			return r, fails(&refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
 		}
 		if r.Leader != "" && r.Leader != to && to == addr {
 			to = r.Leader
@@ -1055,7 +1087,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 		case <-time.After(wait):
 			wait = min(2*wait, askAgain)
 		case <-ctx.Done():
-			return r, fmt.Errorf("%s: no member leads", addr)
+			return r, fails(fmt.Errorf("%s: %w", addr, ErrNoLeader))
 		}
 	}
 }
@@ -1063,7 +1095,13 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 // unreachable reports whether err means that the connection failed.
 func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 
-// ask sends a request to the member at addr and returns its reply.
+// changes reports whether the request asks for a change.
+func (q *Request) changes() bool {
+	return q.Add != nil || q.Remove != 0 || q.Transfer != nil || q.Reconfig != nil || q.Form
+}
+
+// ask sends a request to the member at addr and returns its reply. An error is a begun if the
+// request may have reached that member.
 func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
@@ -1083,10 +1121,10 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer stop()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	if err := json.NewEncoder(c).Encode(q); err != nil {
-		return r, fmt.Errorf("%s: %w", addr, err)
+		return r, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	if err := json.NewDecoder(bufio.NewReader(c)).Decode(&r); err != nil {
-		return r, fmt.Errorf("%s: %w", addr, err)
+		return r, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	return r, nil
 }
@@ -1100,14 +1138,14 @@ func (m *membership) mixed() (err error) {
 
 // astray returns an error if this member has the data of another cluster than most of the
 // servers that should be its members.
-func (m *membership) astray(members []MemberInfo) error {
+func (m *membership) astray(members []proto.Peer) error {
 	own := m.gate.cluster()
 	if own == 0 {
 		return nil
 	}
 	others := map[ClusterID][]uint64{}
 	for id, s := range m.former.survey(members) {
-		if s.Formed && s.Cluster != own && find(members, id).Voter {
+		if s.Formed && s.Cluster != own && !find(members, id).Observer {
 			others[s.Cluster] = append(others[s.Cluster], id)
 		}
 	}

@@ -24,7 +24,7 @@ func (b *base) membership() *membership {
 // changes nothing.
 func TestChangeRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := []MemberInfo{{1, "a:1", true}, {2, "b:1", false}}
+		all := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}}
 		b := newBase(t, all...)
 		m := b.membership()
 		nobody := uint64(0)
@@ -32,12 +32,12 @@ func TestChangeRefused(t *testing.T) {
 			q    Request
 			code proto.Code
 		}{
-			"remove a stranger":             {Request{Remove: 9}, proto.BadArguments},
-			"an id that is too large":       {Request{Add: &MemberInfo{255, "c:1", true}}, proto.BadArguments},
-			"an address without a port":     {Request{Add: &MemberInfo{3, "c", true}}, proto.BadArguments},
-			"an address that is taken":      {Request{Add: &MemberInfo{3, "b:1", false}}, proto.BadArguments},
-			"a voter that is down":          {Request{Add: &MemberInfo{3, "c:1", true}}, proto.NewConfigNoQuorum},
-			"a moved member that is down":   {Request{Add: &MemberInfo{2, "c:1", false}}, proto.BadArguments},
+			"remove a stranger":             {Request{Remove: 9}, proto.NoNode},
+			"an id that is too large":       {Request{Add: &proto.Peer{ID: 255, Addr: "c:1"}}, proto.BadArguments},
+			"an address without a port":     {Request{Add: &proto.Peer{ID: 3, Addr: "c"}}, proto.BadArguments},
+			"an address that is taken":      {Request{Add: &proto.Peer{ID: 3, Addr: "b:1", Observer: true}}, proto.BadArguments},
+			"a voter that is down":          {Request{Add: &proto.Peer{ID: 3, Addr: "c:1"}}, proto.NewConfigNoQuorum},
+			"a moved member that is down":   {Request{Add: &proto.Peer{ID: 2, Addr: "c:1", Observer: true}}, proto.BadArguments},
 			"remove the only voter":         {Request{Remove: 1}, proto.BadArguments},
 			"hand over to an observer":      {Request{Transfer: &all[1].ID}, proto.BadArguments},
 			"hand over to nobody":           {Request{Transfer: &nobody}, proto.BadArguments},
@@ -60,9 +60,9 @@ func TestChangeRefused(t *testing.T) {
 // who is a member. A member that does not lead refuses.
 func TestChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
-		two := MemberInfo{2, "b:1", false}
+		two := proto.Peer{ID: 2, Addr: "b:1", Observer: true}
 		r, err := m.change(Request{Add: &two})
 		if err != nil || find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
 			t.Fatalf("%+v, %v", r.Status, err)
@@ -87,7 +87,7 @@ func TestChange(t *testing.T) {
 // operator's waits for it.
 func TestReconfigInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
 		m.changing.take()
 		_, err := m.change(Request{Reconfig: &Reconfig{Version: -1}})
@@ -97,7 +97,7 @@ func TestReconfigInProgress(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.change(Request{Add: &MemberInfo{2, "b:1", false}})
+			_, err := m.change(Request{Add: &proto.Peer{ID: 2, Addr: "b:1", Observer: true}})
 			done <- err
 		}()
 		synctest.Wait()
@@ -127,7 +127,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		for _, hand := range [][2]*Member{{m, other}, {other, m}} {
-			if err := hand[0].membership.handover.to(hand[1].cfg.ID); err != nil {
+			if err := hand[0].membership.handover.to(hand[0].peers.ctx, hand[1].cfg.ID); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
@@ -176,8 +176,8 @@ func TestRemoveWithoutMajority(t *testing.T) {
 // has the log.
 func TestHandOverNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
-		if err := newHandover(b.pulse, b.leader).to(0); err == nil || !strings.Contains(err.Error(), "no other member") {
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
+		if err := newHandover(b.pulse, b.leader).to(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no other member") {
 			t.Errorf("%v", err)
 		}
 		if _, leads := b.pulse.raft.term(); !leads {
@@ -197,7 +197,7 @@ func (b *base) startFormer(m *membership) {
 func TestForm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
-		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
 		m := b.membership()
 		b.startFormer(m)
 		unformed := func(when string) {
@@ -250,7 +250,7 @@ func TestForm(t *testing.T) {
 func TestFormOtherMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
-		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1"}
+		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
 		m := b.membership()
 		b.answerRequests(t, "b", func(q Request) Reply {
 			if q.Propose != nil {
@@ -271,7 +271,7 @@ func TestFormOtherMembers(t *testing.T) {
 func TestFormStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
-		b.cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
+		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
 		b.answerRequests(t, "b", func(q Request) Reply {
 			if q.Status {
 				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
@@ -293,7 +293,7 @@ func TestFormStranger(t *testing.T) {
 // Only the answer of the leader counts.
 func TestWatchRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", true}, MemberInfo{3, "c:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
 		m := b.membership()
 		m.leader.set(2, "b:1")
 		var asked, leads atomic.Bool

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // node is this server's Raft with its storage, and what this package observes of the
@@ -117,7 +118,7 @@ func (n *node) term() (uint64, bool) {
 
 // members returns the members in the newest configuration in this member's log,
 // committed or not, sorted by id.
-func (n *node) members() ([]MemberInfo, error) {
+func (n *node) members() ([]proto.Peer, error) {
 	f := n.GetConfiguration()
 	if err := f.Error(); err != nil {
 		return nil, err

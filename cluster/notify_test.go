@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -17,7 +18,7 @@ import (
 // with this member's leadership.
 func TestNotifier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		p := b.pulse
 		other := openTransport(t, b.net, "b")
 		told := func(index uint64, has bool) {

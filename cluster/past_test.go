@@ -48,7 +48,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 3)
 			alone := f.config(0)
-			alone.Peers = map[uint64]string{1: "a:1"}
+			alone.Peers = listOf(map[uint64]string{1: "a:1"})
 			f.open(0, alone)
 			until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
 			for range 200 {
@@ -167,7 +167,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 	first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 	for i := range 3 {
 		cfg := f.config(i)
-		cfg.Peers = first
+		cfg.Peers = listOf(first)
 		f.open(i, cfg)
 	}
 	lead := -1
@@ -269,7 +269,7 @@ func TestRestartBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		alone := f.config(0)
-		alone.Peers = map[uint64]string{1: "a:1"}
+		alone.Peers = listOf(map[uint64]string{1: "a:1"})
 		f.open(0, alone)
 		until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
 		for range 200 {
@@ -354,7 +354,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		config := func(i int) Config {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			if i > 0 {
 				cfg.Network = refusing{cfg.Network, "a:1", &no}
 			}
@@ -456,7 +456,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		for i := range 3 {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			f.open(i, cfg)
 		}
 		until(t, "a cluster", func() bool {
@@ -486,7 +486,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		f.lose(1)
 		for i := range 2 {
 			cfg := f.config(i)
-			cfg.Peers = map[uint64]string{1: "a:1", 2: "b:1"}
+			cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
 			f.open(i, cfg)
 		}
 		until(t, "the other cluster", func() bool {
@@ -497,7 +497,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		var slow atomic.Bool
 		slowly(f.disks[2], &slow)
 		cfg := f.config(2)
-		cfg.Peers = map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"}
+		cfg.Peers = listOf(map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"})
 		m := f.open(2, cfg)
 		until(t, "the first entries", func() bool {
 			slow.Store(slow.Load() || m.membership.gate.lifted())
@@ -652,10 +652,11 @@ func olderObserverOfThePast(t *testing.T, waited bool) {
 	f := newFleet(t, 4)
 	config := func(i int) Config {
 		cfg := f.config(i)
-		if cfg.Observers = []uint64{1}; i == 0 {
+		observe(&cfg, 1)
+		if i == 0 {
 			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[1], f.peers[2]
 			if waited {
-				cfg.Observers, cfg.Join = nil, ""
+				cfg.Observer, cfg.Join = false, ""
 			}
 		}
 		return cfg

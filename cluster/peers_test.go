@@ -205,7 +205,7 @@ func TestOtherLists(t *testing.T) {
 		var members []*Member
 		for i, host := range []string{"a", "b"} {
 			cfg := testConfig("")
-			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), lists[i], net.Host(host)
+			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), listOf(lists[i]), net.Host(host)
 			cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {

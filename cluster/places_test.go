@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // The tests in this file are of servers that ask for a place in the cluster, or for their vote.
@@ -25,7 +26,7 @@ import (
 func (f *fleet) hasVote(lead, c int, cfg Config) {
 	f.t.Helper()
 	id, other := uint64(c+1), 3-lead-c
-	if s, _ := f.running[lead].Status(); !find(s.Members, id).Voter {
+	if s, _ := f.running[lead].Status(); find(s.Members, id).Observer {
 		f.t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 	}
 	f.stop(c)
@@ -136,7 +137,8 @@ func TestDemotedByCopyOfCommandLine(t *testing.T) {
 			f, lead := fleetOf(t, 3)
 			c := (lead + 2) % 3
 			cfg := f.config(c)
-			cfg.Network, cfg.Memory, cfg.Observers = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory(), []uint64{cfg.ID}
+			cfg.Network, cfg.Memory = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory()
+			observe(&cfg, cfg.ID)
 			if join {
 				cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[cfg.ID], f.peers[uint64(lead+1)]
 			}
@@ -200,7 +202,7 @@ func TestTakenInAsksOthers(t *testing.T) {
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.lifted() || !find(s.Members, id).Voter {
+		if !m.membership.gate.lifted() || find(s.Members, id).Observer {
 			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 		f.stop(other)
@@ -231,13 +233,13 @@ func TestObserverOwedVote(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			slow.Store(false)
 			cfg := f.config(c)
-			cfg.Observers = []uint64{id}
+			observe(&cfg, id)
 			if !listed {
 				cfg.Peers, cfg.Addr = nil, f.peers[id]
 			}
 			f.open(c, cfg)
 			time.Sleep(time.Minute)
-			if s, _ := f.running[lead].Status(); find(s.Members, id).Voter {
+			if s, _ := f.running[lead].Status(); !find(s.Members, id).Observer {
 				t.Errorf("server %d is started as an observer: %v", id, s.Members)
 			}
 		})
@@ -275,7 +277,7 @@ func TestLosesDiskTwice(t *testing.T) {
 		if s, _ := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
-		x := &MemberInfo{uint64(c + 1), f.peers[uint64(c+1)], true}
+		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
 		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: x}); err != nil {
 			t.Fatal(err)
 		}
@@ -296,10 +298,10 @@ func TestLostDiskOfObserver(t *testing.T) {
 		id := uint64(c + 1)
 		f.lose(c)
 		cfg := f.config(c)
-		cfg.Peers, cfg.Addr, cfg.Observers = nil, f.peers[id], []uint64{id}
+		cfg.Peers, cfg.Addr, cfg.Observer = nil, f.peers[id], true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); !m.membership.gate.lifted() || find(s.Members, id).Voter {
+		if s, _ := f.running[lead].Status(); !m.membership.gate.lifted() || !find(s.Members, id).Observer {
 			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 	})
@@ -315,7 +317,7 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 			first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 			for i := range 3 {
 				cfg := f.config(i)
-				cfg.Peers = first
+				cfg.Peers = listOf(first)
 				f.open(i, cfg)
 			}
 			lead := leadOf(t, f)
@@ -401,7 +403,7 @@ func TestRemovedBeforeAnswer(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		for i := range 3 {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			f.open(i, cfg)
 		}
 		lead := leadOf(t, f)
@@ -440,12 +442,12 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 		other := newFleet(t, 1)
 		other.net, other.peers = f.net, map[uint64]string{7: "w:1"}
 		cfg := other.config(0)
-		cfg.ID, cfg.Network, cfg.Peers = 7, f.net.Host("w"), other.peers
+		cfg.ID, cfg.Network, cfg.Peers = 7, f.net.Host("w"), listOf(other.peers)
 		other.open(0, cfg)
-		for _, joining := range [][]MemberInfo{
-			{{9, f.peers[id], true}},
-			{{9, f.peers[id], false}},
-			{{9, "w:1", false}, {id, "z:1", true}},
+		for _, joining := range [][]proto.Peer{
+			{{ID: 9, Addr: f.peers[id]}},
+			{{ID: 9, Addr: f.peers[id], Observer: true}},
+			{{ID: 9, Addr: "w:1", Observer: true}, {ID: id, Addr: "z:1"}},
 		} {
 			q := &Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
 			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: q})
@@ -469,7 +471,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		for i := range 3 {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			f.open(i, cfg)
 		}
 		lead := leadOf(t, f)
@@ -506,7 +508,7 @@ func TestAddThatIsUndone(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		config := func(i int) Config {
 			cfg := f.config(i)
-			if cfg.Peers = first; i == 3 {
+			if cfg.Peers = listOf(first); i == 3 {
 				cfg.Peers, cfg.Addr = nil, f.peers[4]
 			}
 			return cfg
@@ -547,7 +549,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			})
 		}
 		ctx, interrupt := context.WithCancel(t.Context())
-		go Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{ID: 4, Addr: f.peers[4], Voter: true}})
+		go Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
 		until(t, "the list on the leader", func() bool { return stored() })
 		time.Sleep(time.Second)
 		crash.Store(true)
@@ -583,7 +585,7 @@ func TestAddedByOtherName(t *testing.T) {
 				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 				config := func(i int) Config {
 					cfg := f.config(i)
-					if cfg.Peers = first; i == 3 {
+					if cfg.Peers = listOf(first); i == 3 {
 						cfg.Peers, cfg.Addr = nil, f.peers[4]
 					}
 					cfg.Network = detour{cfg.Network, map[string]string{"name:1": "d:1"}}
@@ -598,7 +600,7 @@ func TestAddedByOtherName(t *testing.T) {
 					}
 				}
 				ask := func(addr string) {
-					_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &MemberInfo{ID: 4, Addr: addr, Voter: true}})
+					_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: 4, Addr: addr}})
 					t.Logf("add at %s: %v", addr, err)
 				}
 				if how == "added" {
@@ -614,7 +616,7 @@ func TestAddedByOtherName(t *testing.T) {
 				time.Sleep(5 * time.Minute)
 				s, _ := f.running[3].Status()
 				l, _ := f.running[lead].Status()
-				if !s.Formed || find(l.Members, 4) == nil || !find(l.Members, 4).Voter {
+				if !s.Formed || find(l.Members, 4) == nil || find(l.Members, 4).Observer {
 					t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, l.Members)
 				}
 			})
@@ -642,7 +644,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		id := uint64(c + 1)
 		m := f.running[lead].membership
 		// As if it had lost its disk, and was stopped when it had caught up, before it got its vote back.
-		if _, err := m.change(Request{Add: &MemberInfo{id, f.peers[id], false}}); err != nil {
+		if _, err := m.change(Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -653,7 +655,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		m.changing.take() // some other change
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.change(Request{Add: &MemberInfo{id, "n" + f.peers[id], true}})
+			_, err := m.change(Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
 			done <- err
 		}()
 		time.Sleep(time.Second)
@@ -726,13 +728,13 @@ func TestNameLeadsElsewhere(t *testing.T) {
 		zs, _ := m.Status()
 		cs, _ := f.running[c].Status()
 		t.Logf("leader: %v; old: %s index %d of %d; new: %s index %d", s.Members, cs.Role, cs.Index, s.Index, zs.Role, zs.Index)
-		if !find(s.Members, id).Voter && zs.Index == 0 {
+		if find(s.Members, id).Observer && zs.Index == 0 {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
 		}
 		m.Kill() // the operator has seen the mistake
 		dns.set(f.peers[id], f.peers[id])
 		time.Sleep(5 * time.Minute)
-		if s, _ := f.running[lead].Status(); !find(s.Members, id).Voter {
+		if s, _ := f.running[lead].Status(); find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 		}
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Heartbeats have connections and goroutines of their own, which never wait for a
@@ -99,7 +100,7 @@ func (p *pulse) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var servers []raft.Server
-	var members []MemberInfo
+	var members []proto.Peer
 	for {
 		select {
 		case <-timer.C:
@@ -113,7 +114,7 @@ func (p *pulse) run() {
 			servers, members = now.Servers, infos(now)
 		}
 		own := p.state()
-		if self := find(members, p.id); (self == nil || !self.Voter) && len(members) > 0 {
+		if self := find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
 			own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))
 		}
 		if p.contacts.troubled() {
@@ -156,7 +157,7 @@ type sender struct {
 // leader is only about to add gets no heartbeat yet: if it is not added in the end, it would
 // take the next leader's answer that it is no member for its removal. Then keepSenders wakes
 // all senders: they send a heartbeat, or hang up if this member does not lead.
-func (p *pulse) keepSenders(senders map[uint64]*sender, members []MemberInfo, leads bool) {
+func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, leads bool) {
 	for id, s := range senders {
 		if x := find(members, id); x == nil || x.Addr != s.addr {
 			close(s.stop)
@@ -193,7 +194,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 	}
 	defer hangUp()
 	defer p.transport.hasReturned(to) // it was removed or has moved, or this member is stopping
-	other := MemberInfo{ID: to, Addr: s.addr}
+	other := proto.Peer{ID: to, Addr: s.addr}
 	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
@@ -285,7 +286,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 // returns the new connection in place of an answer: TCP waits longer and longer before it sends
 // again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
 // again, and this leader would be taken for lost.
-func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.Conn, err error) {
+func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.Conn, err error) {
 	last := time.Now().Add(p.contacts.silence)
 	for n, patience := 0, timing.Late(p.contacts.silence); ; patience = time.Millisecond {
 		c.SetReadDeadline(time.Now().Add(patience))
@@ -303,7 +304,7 @@ func (p *pulse) await(c net.Conn, answer []byte, from MemberInfo) (instead net.C
 }
 
 // call connects to another member.
-func (p *pulse) call(x MemberInfo, kind byte, patience time.Duration) (net.Conn, error) {
+func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.peers.ctx, patience)
 	defer cancel()
 	return p.peers.dial(ctx, x.Addr, kind, x.ID)
@@ -311,7 +312,7 @@ func (p *pulse) call(x MemberInfo, kind byte, patience time.Duration) (net.Conn,
 
 // callAgain connects to another member for heartbeats. It returns when the member has answered the
 // greeting, so it is not only its system that accepts connections; see also takeRebeats.
-func (p *pulse) callAgain(x MemberInfo, patience time.Duration) (net.Conn, error) {
+func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error) {
 	c, err := p.call(x, kindRebeat, patience)
 	if err != nil {
 		return nil, err
@@ -392,7 +393,7 @@ func (p *pulse) judge(id, index, digest uint64) {
 }
 
 // question asks another member for its state and notes the answer in the contacts.
-func (p *pulse) question(x MemberInfo) {
+func (p *pulse) question(x proto.Peer) {
 	defer p.look()
 	defer p.contacts.questionDone(x.ID)
 	asked := p.moment()

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestPulseBeats: the pulse of a leader sends heartbeats, notes who follows, and hangs
 // up when this member no longer leads.
 func TestPulseBeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		p := b.pulse
 		beats, hungUp := make(chan []byte, 100), make(chan bool, 1)
 		b.answer(t, "b", kindBeat, func(c net.Conn) {
@@ -64,7 +65,7 @@ func TestPulseBeats(t *testing.T) {
 func TestPulseStands(t *testing.T) {
 	for _, lifted := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", true}, MemberInfo{3, "c:1", true})
+			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
 			p := b.pulse
 			if !lifted {
 				p.gate.lift(0)
@@ -93,7 +94,7 @@ func TestPulseStands(t *testing.T) {
 // leader is lost at once.
 func TestPulseHears(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", true}, MemberInfo{3, "c:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
 		p := b.pulse
 		b.wg.Go(p.run)
 		here, there := net.Pipe()
@@ -122,9 +123,9 @@ func TestPulseHears(t *testing.T) {
 // TestPulseAnswers: a pulse answers a question with this member's state.
 func TestPulseAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for want, members := range map[state][]MemberInfo{
-			{leads: true, term: 2, lastTerm: 2, lastIndex: 2}: {{1, "a:1", true}},
-			{lost: true, term: 1, lastTerm: 1, lastIndex: 1}:  {{1, "a:1", true}, {2, "b:1", true}},
+		for want, members := range map[state][]proto.Peer{
+			{leads: true, term: 2, lastTerm: 2, lastIndex: 2}: {{ID: 1, Addr: "a:1"}},
+			{lost: true, term: 1, lastTerm: 1, lastIndex: 1}:  {{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}},
 		} {
 			b := newBase(t, members...)
 			here, there := net.Pipe()

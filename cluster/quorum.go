@@ -31,7 +31,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 	}
 	members, _ := m.raft.members() // nil if this member is closed
 	if self := find(members, m.cfg.ID); self != nil {
-		q.Observer = !self.Voter
+		q.Observer = self.Observer
 	}
 	q.Voters = voters(members)
 	p := &m.proposer.sizes

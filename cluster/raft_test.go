@@ -81,7 +81,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 			if err := dead.Kill(); err != nil {
 				t.Fatal(err)
 			}
-			if err := m.membership.handover.to(0); err != nil {
+			if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", m.cfg.ID, dead.cfg.ID, err)
 			}
 		})
@@ -130,7 +130,7 @@ func TestHandOverToCandidate(t *testing.T) {
 		if s := m.raft.State(); s != raft.Candidate {
 			t.Fatalf("Raft has the loser as a %s", s)
 		}
-		if err := elected.membership.handover.to(m.cfg.ID); err != nil {
+		if err := elected.membership.handover.to(elected.peers.ctx, m.cfg.ID); err != nil {
 			t.Error(err)
 		}
 	})

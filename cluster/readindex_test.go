@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // zxids is a Waiter that sends the zxid of the state from which a command was answered;
@@ -167,7 +168,7 @@ func TestReadOfNewLeader(t *testing.T) {
 // TestRounds: only agreement to this round or a later one counts, of a majority of the
 // voters. A member that asks has agreed only to its own question.
 func TestRounds(t *testing.T) {
-	members := []MemberInfo{{ID: 1, Voter: true}, {ID: 2, Voter: true}, {ID: 3, Voter: true}, {ID: 4, Voter: true}, {ID: 5, Voter: true}, {ID: 6}}
+	members := []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}, {ID: 5}, {ID: 6, Observer: true}}
 	c := newContacts(1, timesFor(time.Second))
 	agreed := func(round, asker uint64) bool {
 		ok, _ := c.hasAgreed(round, asker, members)
@@ -204,7 +205,7 @@ func TestRounds(t *testing.T) {
 // began does not count for that round.
 func TestBeatAgreesToEarlierRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		p, beats, reply := b.pulse, make(chan bool), make(chan bool)
 		b.answer(t, "b", kindBeat, func(c net.Conn) {
 			defer c.Close()
@@ -247,7 +248,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 // leader refuses, and answers when it has applied the entry at the index.
 func TestReadAsksLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true}, MemberInfo{2, "b:1", false})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		asked := make(chan []byte, 10)
 		b.answer(t, "b", kindForward, func(c net.Conn) {
 			defer c.Close()

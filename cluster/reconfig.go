@@ -22,10 +22,7 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	if err != nil || d.Err() != nil || m.peers == nil {
 		return proto.BadArguments, true
 	}
-	r := &Reconfig{Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
-	for _, s := range c.Joining {
-		r.Joining = append(r.Joining, MemberInfo{s.ID, s.Addr, !s.Observer})
-	}
+	r := &Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
 	ctx, cancel := context.WithTimeout(m.peers.ctx, 3*adminTimeout)
 	defer cancel()
 	was := m.membership.configVersion()
@@ -45,6 +42,36 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	return proto.OK, <-applied == nil
 }
 
+// DescribeMember has /zookeeper/config show the address for clients and the election port of the
+// member x, if x has them. It returns when that is applied here, and waits no longer than [Ask]
+// does for a leader. After an error it may still be applied.
+func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
+	if x.ClientAddr == "" && x.ElectionPort == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	defer cancel()
+	propose := func(c *fsm.Command) error {
+		applied := make(result, 1)
+		m.Propose(c, applied, ctx.Done())
+		select {
+		case err := <-applied:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := propose(fsm.Nothing()); err != nil { // then the newest list of members is applied here
+		return err
+	}
+	var missing []proto.Peer
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed([]proto.Peer{x}, x.ID) })
+	if len(missing) == 0 {
+		return nil
+	}
+	return propose(fsm.Describe(missing, 0))
+}
+
 // Describe adds to /zookeeper/config what the configuration knows about members and is missing
 // there. It returns when that is applied, or this member stops. If sure is true, the
 // configuration is right about this server, whatever the list says.
@@ -61,8 +88,8 @@ func (m *Member) Describe(sure bool) {
 // describe is Describe for the server with the id sure, or for none if that is 0. It returns
 // nil if nothing is missing, and otherwise a channel that says when it is applied.
 func (m *Member) describe(sure uint64) (applied result) {
-	var missing []proto.QuorumServer
-	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Known, sure) })
+	var missing []proto.Peer
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.known(), sure) })
 	if len(missing) > 0 {
 		applied = make(result, 1)
 		m.Propose(fsm.Describe(missing, 0), applied, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // stuckReport says where two members stand that should have a leader.
@@ -63,7 +64,7 @@ func TestCrashAfterElectionAfterRestart(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		config := func(i int) Config {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			return cfg
 		}
 		for i := range 3 {
@@ -142,7 +143,7 @@ func TestObserverOwedNoVote(t *testing.T) {
 		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 		for i := range 3 {
 			cfg := f.config(i)
-			cfg.Peers = first
+			cfg.Peers = listOf(first)
 			f.open(i, cfg)
 		}
 		lead := leadOf(t, f)
@@ -159,10 +160,10 @@ func TestObserverOwedNoVote(t *testing.T) {
 		time.Sleep(time.Minute)
 		f.running[lead].membership.changing.give()
 		// The operator corrects the command line.
-		cfg.Observers = []uint64{4}
+		observe(&cfg, 4)
 		f.open(3, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil || find(s.Members, 4).Voter {
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil || !find(s.Members, 4).Observer {
 			t.Errorf("server 4 is started as an observer: %v", s.Members)
 		}
 	})
@@ -177,7 +178,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		disks := []*storage.Memory{storage.NewMemory(), storage.NewMemory(), storage.NewMemory()}
 		config := func(i int) Config {
 			cfg := f.config(0)
-			cfg.ID, cfg.Peers, cfg.Memory = uint64(i+1), addrs, disks[i]
+			cfg.ID, cfg.Peers, cfg.Memory = uint64(i+1), listOf(addrs), disks[i]
 			cfg.Network = f.net.Host(strings.TrimSuffix(addrs[uint64(i+1)], ":1"))
 			return cfg
 		}
@@ -268,7 +269,7 @@ func TestElectedAsObserver(t *testing.T) {
 			}
 			return nil
 		})
-		go Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Add: &MemberInfo{ID: 1, Addr: "a:1", Voter: false}})
+		go Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
 		until(t, "the list", writing.Load)
 		crash.Store(true)
 		f.stop(lead)
@@ -319,7 +320,7 @@ func TestAllUpAfterRestart(t *testing.T) {
 func allUpAfterRestart(t *testing.T, how string) {
 	f := newFleet(t, 3)
 	alone := f.config(0)
-	alone.Peers = map[uint64]string{1: "a:1"}
+	alone.Peers = listOf(map[uint64]string{1: "a:1"})
 	f.open(0, alone)
 	until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
 	for range 20 {
@@ -439,7 +440,7 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	changed := func(m *Member) bool {
 		all, err := m.raft.members()
 		is := find(all, id)
-		return err == nil && len(all) > 0 && (is == nil || !is.Voter)
+		return err == nil && len(all) > 0 && (is == nil || is.Observer)
 	}
 	last := leader.raft.LastIndex()
 	var crash atomic.Bool
@@ -456,7 +457,7 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	}
 	q := Request{Remove: id}
 	if how == "demote" {
-		q = Request{Add: &MemberInfo{ID: id, Addr: f.peers[id], Voter: false}}
+		q = Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
 	}
 	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 	until(t, "the list on the member", func() bool { return changed(f.running[x]) })
@@ -494,7 +495,7 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 				config := func(i int) Config {
 					cfg := f.config(i)
-					if cfg.Peers = first; i == 3 {
+					if cfg.Peers = listOf(first); i == 3 {
 						cfg.Peers, cfg.Addr = nil, f.peers[4]
 					}
 					return cfg
@@ -509,7 +510,7 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				ask(Request{Add: &MemberInfo{ID: 4, Addr: f.peers[4], Voter: false}})
+				ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
 				until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
 				show := func(when string) {
 					n := f.running[3].raft
@@ -521,7 +522,7 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 				}
 				show("added")
 				f.stop(3)
-				ask(Request{Reconfig: &Reconfig{Joining: []MemberInfo{{ID: 4, Addr: f.peers[4], Voter: true}}, Version: -1, WaitMs: 5000}})
+				ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
 				for range 20 {
 					for !f.write(lead) {
 					}

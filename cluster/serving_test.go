@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"github.com/lockkeeper/lockkeeper/proto"
 	"log/slog"
 	"math"
 	"testing"
@@ -61,7 +62,7 @@ func (b *base) tick() {
 // leads, even if it learns of both at once.
 func TestServingKnowsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		logged := make(chan []byte)
 		b.cfg.Log = slog.New(slog.NewTextHandler(unbuffered{logged, b.stop}, nil))
 		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
@@ -103,7 +104,7 @@ func (u unbuffered) Write(b []byte) (int, error) {
 // while no majority can be reached, and gives up what waits for the leader then.
 func TestServiceFollowsVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
 		proposer := b.proposer()
 		b.replica.Complete(proposer.complete)
@@ -157,7 +158,7 @@ func TestServiceFollowsVerdict(t *testing.T) {
 // serves at once and goes on, although its pulse has not looked since.
 func TestServiceAfterSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
 		proposer := b.proposer()
 		b.replica.Complete(proposer.complete)
@@ -188,7 +189,7 @@ func TestServiceAfterSilence(t *testing.T) {
 // received its touches for two election timeouts.
 func TestServiceUnheard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.pulse
 		proposer := b.proposer()
 		b.replica.Complete(proposer.complete)
@@ -225,7 +226,7 @@ func TestServiceUnheard(t *testing.T) {
 // as long as a majority has followed it recently.
 func TestLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.pulse
 		l := newLease(p.clock, p.raft, p.contacts)
 		if l.surelyLeads() {
@@ -248,7 +249,7 @@ func TestLease(t *testing.T) {
 // after it has stopped are lost.
 func TestProposer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, MemberInfo{1, "a:1", true})
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.proposer()
 		b.replica.Complete(p.complete)
 		w := make(result, 1)

@@ -58,11 +58,11 @@ func TestNotRemovedByStrangers(t *testing.T) {
 				f.lose(b)
 				if strings.HasPrefix(how, "an emptied") {
 					cfg := f.config(b)
-					cfg.Peers = map[uint64]string{uint64(b + 1): f.peers[uint64(b+1)]}
+					cfg.Peers = listOf(map[uint64]string{uint64(b + 1): f.peers[uint64(b+1)]})
 					f.open(b, cfg)
 				} else {
 					cfg := f.config(b)
-					cfg.ID, cfg.Peers, cfg.Addr = 7, map[uint64]string{7: f.peers[uint64(b+1)]}, f.peers[uint64(b+1)]
+					cfg.ID, cfg.Peers, cfg.Addr = 7, listOf(map[uint64]string{7: f.peers[uint64(b+1)]}), f.peers[uint64(b+1)]
 					f.open(b, cfg)
 				}
 				until(t, "the other cluster", func() bool { return f.running[b].Role() == "leader" })
@@ -115,7 +115,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		slow.Store(false)
 		time.Sleep(time.Minute)
 		s, _ = f.running[leadOf(t, f)].Status()
-		if !find(s.Members, 5).Voter {
+		if find(s.Members, 5).Observer {
 			t.Errorf("with four of five members up: %v", s.Members)
 		}
 		// Restart does not help.
@@ -123,7 +123,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		f.start(4)
 		time.Sleep(time.Minute)
 		s, _ = f.running[leadOf(t, f)].Status()
-		if !find(s.Members, 5).Voter {
+		if find(s.Members, 5).Observer {
 			t.Errorf("after a restart: %v", s.Members)
 		}
 		// Now a second one goes: 3 of 5 members are up.
@@ -144,7 +144,7 @@ func TestWrongListOnce(t *testing.T) {
 		f.net = old.net
 		f.peers = map[uint64]string{1: "p:1", 2: "q:1", 3: "r:1"}
 		cfg := f.config(0)
-		cfg.Peers = map[uint64]string{1: "p:1", 2: "q:1", 3: "c:1"} // c:1 is member 3 of the old cluster
+		cfg.Peers = listOf(map[uint64]string{1: "p:1", 2: "q:1", 3: "c:1"}) // c:1 is member 3 of the old cluster
 		f.open(0, cfg)
 		time.Sleep(20 * time.Second)
 		f.stop(0)
@@ -229,7 +229,7 @@ func TestOlderRejoining(t *testing.T) {
 		until(t, "a write", func() bool { return f.write(0) })
 		time.Sleep(2 * time.Minute)
 		s, _ := f.running[leadOf(t, f)].Status()
-		if !find(s.Members, 3).Voter {
+		if find(s.Members, 3).Observer {
 			t.Errorf("the members are %v", s.Members)
 		}
 	})
@@ -321,14 +321,14 @@ func TestVoteOwed(t *testing.T) {
 		f.open(c, cfg)
 		time.Sleep(2 * time.Minute)
 		s, _ := f.running[lead].Status()
-		if !find(s.Members, uint64(c+1)).Voter {
+		if find(s.Members, uint64(c+1)).Observer {
 			t.Errorf("after its restart: %v", s.Members)
 		}
 		f.stop(c)
 		f.open(c, cfg)
 		time.Sleep(time.Minute)
 		s, _ = f.running[lead].Status()
-		if !find(s.Members, uint64(c+1)).Voter {
+		if find(s.Members, uint64(c+1)).Observer {
 			t.Errorf("after another restart: %v", s.Members)
 		}
 		f.stop((lead + 1) % 3)
@@ -438,7 +438,7 @@ func TestAddedByNobody(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := f.running[leadOf(t, f)].Status()
-				if err != nil || find(s.Members, 4) == nil || !find(s.Members, 4).Voter {
+				if err != nil || find(s.Members, 4) == nil || find(s.Members, 4).Observer {
 					t.Errorf("the members are %v, %v", s.Members, err)
 				}
 			})

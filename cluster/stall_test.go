@@ -489,7 +489,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 				f := newFleet(t, x.size)
 				for i := range f.running {
 					cfg := f.config(i)
-					cfg.Observers = x.observers
+					observe(&cfg, x.observers...)
 					f.open(i, cfg)
 				}
 				until(t, "the whole cluster", func() bool {
@@ -524,7 +524,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 					f.whole()
 					until(t, "the leader", func() bool {
 						if f.running[leadOf(t, f)] != f.running[l] {
-							f.running[leadOf(t, f)].membership.handover.to(uint64(l + 1))
+							f.running[leadOf(t, f)].membership.handover.to(t.Context(), uint64(l+1))
 						}
 						return f.running[l].Leader() == uint64(l+1) && f.running[l].raft.begun.Load() != 0
 					})

@@ -103,7 +103,7 @@ func testStaleLog(t *testing.T, kind storage.LogStore, beyond int) {
 	start := func(ids ...uint64) {
 		for _, id := range ids {
 			cfg := Config{
-				ID: id, Peers: peers, Network: net.Host(peers[id][:1]), Memory: memories[id],
+				ID: id, Peers: listOf(peers), Network: net.Host(peers[id][:1]), Memory: memories[id],
 				Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: snapshotBytes, Log: slog.New(slog.DiscardHandler),
 			}
 			if id == 3 && kind != "" {

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // overTLS is a network whose connections are encrypted. It counts the connections that were dialed, by kind.
@@ -321,7 +324,7 @@ func TestObserverStreams(t *testing.T) {
 		peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1", 4: "d:1"}
 		for id := uint64(1); id <= 4; id++ {
 			cfg := observerConfig(n, id, peers)
-			m, err := openMember(cfg, newReplicaForTest())
+			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -465,9 +468,12 @@ func TestTermsLeaveNothing(t *testing.T) {
 	})
 }
 
-func newReplicaForTest() *fsm.Replica { return fsm.NewReplica() }
-
 func observerConfig(n *wires, id uint64, peers map[uint64]string) Config {
-	return Config{ID: id, Peers: peers, Observers: []uint64{4}, Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second,
+	var list []proto.Peer
+	for id, addr := range peers {
+		list = append(list, proto.Peer{ID: id, Addr: addr, Observer: id == 4})
+	}
+	slices.SortFunc(list, func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) })
+	return Config{ID: id, Peers: list, Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second,
 		ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
 }

@@ -203,7 +203,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 		}
 		waiting(1)
 		for range 3 {
-			if err := members[lead].membership.handover.to(members[other].cfg.ID); err != nil {
+			if err := members[lead].membership.handover.to(members[lead].peers.ctx, members[other].cfg.ID); err != nil {
 				t.Fatal(err)
 			}
 			lead, other = other, lead

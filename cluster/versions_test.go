@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // lines collects the lines of a log.
@@ -62,7 +63,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 	}
 	for id := uint64(1); id <= uint64(count); id++ {
 		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: peers, Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
+		cfg := Config{ID: id, Peers: listOf(peers), Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
 			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
@@ -77,7 +78,7 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 		// has caught up.
 		until(t, "every member's vote", func() bool {
 			infos, err := m.raft.members()
-			return err == nil && len(infos) == count && !slices.ContainsFunc(infos, func(x MemberInfo) bool { return !x.Voter })
+			return err == nil && len(infos) == count && !slices.ContainsFunc(infos, func(x proto.Peer) bool { return x.Observer })
 		})
 	}
 	until(t, "a leader", func() bool {

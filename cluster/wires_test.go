@@ -204,7 +204,7 @@ func (n *wires) open(t *testing.T, count int, change func(*Config)) (members []*
 		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
 	}
 	for id := uint64(1); id <= uint64(count); id++ {
-		cfg := Config{ID: id, Peers: peers, Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second, ReapInterval: time.Minute,
+		cfg := Config{ID: id, Peers: listOf(peers), Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second, ReapInterval: time.Minute,
 			SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
 		if change != nil {
 			change(&cfg)

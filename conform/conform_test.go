@@ -18,9 +18,9 @@ import (
 
 // everything enables the features that the suite checks.
 var everything = lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
-	c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
-	c.EnforceQuota = true
-	c.ContainerCheckInterval = 100 * time.Millisecond
+	c.Auth.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
+	c.Features.EnforceQuota = true
+	c.Features.ContainerCheckInterval = 100 * time.Millisecond
 })
 
 // TestLockkeeper runs the whole suite against a server in this process, in virtual

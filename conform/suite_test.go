@@ -274,7 +274,7 @@ func TestNoServer(t *testing.T) {
 // what is left and how to avoid that.
 func TestLeft(t *testing.T) {
 	for super, wantLeft := range map[string]bool{"": true, "super:secret": false} {
-		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }))
+		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Auth.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }))
 		dial := func(ctx context.Context) (nc net.Conn, err error) {
 			if err = ctx.Err(); err == nil { // as a net.Dialer does
 				nc, err = s.Dial("", "", time.Second)
@@ -366,7 +366,7 @@ func TestCut(t *testing.T) {
 // TestReconfigEnabled runs the checks that require reconfigEnabled=false on servers with
 // reconfigEnabled=true. They must be NotApplicable and change no member.
 func TestReconfigEnabled(t *testing.T) {
-	enabled := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Reconfig = true })
+	enabled := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.Reconfig = true })
 	for name, x := range map[string]struct {
 		s   *lockkeepertest.Server
 		why string

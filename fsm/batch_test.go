@@ -92,8 +92,8 @@ func TestMembers(t *testing.T) {
 func TestDescribeFirst(t *testing.T) {
 	for _, seen := range []bool{false, true} {
 		m := NewMachine()
-		m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
-		commands := []*Command{Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0), Identify(7)}
+		m.SetMembers(1, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
+		commands := []*Command{Describe([]proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, ClientAddr: "b:1"}}, 0), Identify(7)}
 		version, zxid := int64(1<<32), int64(2<<32)
 		if seen {
 			slices.Reverse(commands)
@@ -113,9 +113,9 @@ func TestDescribeFirst(t *testing.T) {
 func TestReconfigDescribes(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		m := NewMachine()
-		first := proto.QuorumServer{ID: 1, Addr: "a:7000", ElectionPort: 8000}
-		second := proto.QuorumServer{ID: 2, Addr: "b:7000", ElectionPort: 8000, Observer: true}
-		m.SetMembers(1, []proto.QuorumServer{first})
+		first := proto.Peer{ID: 1, Addr: "a:7000", ElectionPort: 8000}
+		second := proto.Peer{ID: 2, Addr: "b:7000", ElectionPort: 8000, Observer: true}
+		m.SetMembers(1, []proto.Peer{first})
 		m.cluster = 1
 		r := proto.ReconfigRequest{Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, Joining: proto.Path{Path: "server.2=b:7000:3888;c:1,server.1=a:7000:3999;c:2,server.255=c:1:1;1"}, ConfigID: -1}
 		b := BeginEntry(nil)
@@ -144,7 +144,7 @@ func TestReconfigDescribes(t *testing.T) {
 				t.Errorf("version %x, was %x; expected %v", m.membersZxid, was, m.expected)
 			}
 		}
-		m.SetMembers(m.Index()+1, []proto.QuorumServer{first, second})
+		m.SetMembers(m.Index()+1, []proto.Peer{first, second})
 		if failed {
 			shows("server.1=a:7000:8000:participant\nserver.2=b:7000:8000:observer\n")
 			continue
@@ -158,7 +158,7 @@ func TestReconfigDescribes(t *testing.T) {
 		shows("server.1=a:7000:3999:participant;c:2\nserver.2=b:7000:3888:observer;c:1\n")
 		// Nothing is new.
 		for _, x := range []struct {
-			servers []proto.QuorumServer
+			servers []proto.Peer
 			was     int64
 			again   bool
 		}{
@@ -223,8 +223,8 @@ func TestUndescribed(t *testing.T) {
 // member leaves.
 func TestDescribe(t *testing.T) {
 	m := NewMachine()
-	observer := func(id uint64, addr string) proto.QuorumServer {
-		return proto.QuorumServer{ID: id, Addr: addr, ElectionPort: 8000, Observer: true}
+	observer := func(id uint64, addr string) proto.Peer {
+		return proto.Peer{ID: id, Addr: addr, ElectionPort: 8000, Observer: true}
 	}
 	config := func(want ...string) {
 		t.Helper()
@@ -246,7 +246,7 @@ func TestDescribe(t *testing.T) {
 	}
 	describe("server.1=a:7000:3888;2181") // no effect on a standalone server
 	config()
-	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000")})
+	m.SetMembers(m.Index()+1, []proto.Peer{observer(1, "a:7000"), observer(2, "b:7000")})
 	describe("server.1=a:7000:3888;2181,server.2=x:7000:3888;2181,server.3=c:7000:3888;2181")
 	first, second := "server.1=a:7000:3888:observer;0.0.0.0:2181", "server.2=b:7000:8000:observer"
 	config(first, second)
@@ -258,14 +258,14 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("descriptions without effect took zxids: %x after %x", m.Zxid(), zxid)
 	}
 	m = throughSnapshot(t, m, nil)
-	now := []proto.QuorumServer{observer(1, "a:7000"), observer(2, "b:7000"), observer(9, "[::1]:7000")}
+	now := []proto.Peer{observer(1, "a:7000"), observer(2, "b:7000"), observer(9, "[::1]:7000")}
 	m.SetMembers(m.Index()+1, now)
 	config(first, second, "server.9=[::1]:7000:8000:observer")
 	if !m.HasMembers(now) || m.HasMembers(now[:2]) || m.HasMembers(nil) {
 		t.Error("HasMembers is wrong")
 	}
 	m.SetMembers(m.Index()+1, now[1:])
-	m.SetMembers(m.Index()+1, []proto.QuorumServer{observer(1, "a:7000")})
+	m.SetMembers(m.Index()+1, []proto.Peer{observer(1, "a:7000")})
 	config("server.1=a:7000:8000:observer")
 }
 
@@ -274,7 +274,7 @@ func TestDescribe(t *testing.T) {
 // client has sent both requests one after the other. The list got a new version then.
 func TestOldDescribeWithoutSessions(t *testing.T) {
 	m := NewMachine()
-	m.SetMembers(1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
+	m.SetMembers(1, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
 	b := BeginEntry(nil)
 	b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
 	b = AppendCommand(b, &Command{Op: proto.OpCloseSession, Session: 7, Conn: 1})
@@ -296,7 +296,7 @@ func TestOldDescribeWithoutSessions(t *testing.T) {
 func TestDescribeAtUpgrade(t *testing.T) {
 	for _, restored := range []bool{false, true} {
 		m := NewMachine()
-		members := []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}}
+		members := []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}}
 		m.SetMembers(1, members)
 		apply := func(index, term, batch uint64, commands ...*Command) {
 			b := BeginEntry(nil)
@@ -314,7 +314,7 @@ func TestDescribeAtUpgrade(t *testing.T) {
 		}
 		before := m.Tree().Lookup("/zookeeper/config").Record()
 		seen := m.Zxid()
-		apply(4, 2, 2, Restored(), Describe([]proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, Client: "b:1"}}, 0), Identify(7))
+		apply(4, 2, 2, Restored(), Describe([]proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, ClientAddr: "b:1"}}, 0), Identify(7))
 		after := m.Tree().Lookup("/zookeeper/config").Record()
 		if string(after.Data) != string(before.Data) && after.Mzxid <= seen {
 			t.Errorf("restored %v: the session has seen zxid %x; then %q (mzxid %x) became %q (mzxid %x)", restored, seen, before.Data, before.Mzxid, after.Data, after.Mzxid)

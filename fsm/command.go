@@ -91,7 +91,7 @@ func Nothing() *Command { return &Command{Op: OpNothing} }
 // or a configuration said about them: their election ports and client addresses. It ignores servers
 // that are not members when it is applied. If the list of members then still has the version
 // was, it gets a new one, as after each reconfig of ZooKeeper; 0 is no version.
-func Describe(servers []proto.QuorumServer, was int64) *Command {
+func Describe(servers []proto.Peer, was int64) *Command {
 	b := fmt.Appendf(nil, "version=%x\n", was)
 	for _, s := range servers {
 		b = fmt.Appendf(b, "%v\n", s)

@@ -119,7 +119,7 @@ func FuzzSurvives(f *testing.F) {
 	for _, c := range []*Command{
 		OpenSession(1, 9, 5, [16]byte{}), ResumeSession(1, 5, 5, make([]byte, 16)), Reap("/ttl"), Nothing(), {Op: proto.OpCloseSession},
 		ExpireSession(&session.Session{ID: 5, Owner: session.Conn{Server: 1, Number: 1}}, 0),
-		Describe([]proto.QuorumServer{{ID: 7, Addr: "b:7000", ElectionPort: 9, Client: "c:1"}}, 0),
+		Describe([]proto.Peer{{ID: 7, Addr: "b:7000", ElectionPort: 9, ClientAddr: "c:1"}}, 0),
 	} {
 		f.Add(uint64(1), uint8(40), int32(c.Op), c.Body, uint16(3), uint16(2), uint16(9), uint8(0))
 	}
@@ -148,7 +148,7 @@ func FuzzSurvives(f *testing.F) {
 		for i, e := range random(int(entries)) {
 			if apply(t, m, &e); i%16 == 15 { // change the members
 				h.index++
-				m.SetMembers(h.index, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}, {ID: 7, Addr: fmt.Sprintf("b:%d", 1+h.IntN(9)), ElectionPort: 8000, Observer: i%32 == 15}})
+				m.SetMembers(h.index, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}, {ID: 7, Addr: fmt.Sprintf("b:%d", 1+h.IntN(9)), ElectionPort: 8000, Observer: i%32 == 15}})
 			}
 		}
 

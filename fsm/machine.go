@@ -26,11 +26,11 @@ type Machine struct {
 	// The members of the cluster, in order of their ids, and the zxid of their last
 	// change. They are also written to /zookeeper/config, but a client with WRITE
 	// permission may overwrite that.
-	members     []proto.QuorumServer
+	members     []proto.Peer
 	membersZxid int64
 	// expected are the servers that the last permitted reconfig names, until it is done, so
 	// that those that join are described from the beginning.
-	expected []proto.QuorumServer
+	expected []proto.Peer
 
 	settings Settings              // of the entry that is being applied
 	txn      znode.Txn             // of the command that is being applied; Changes is reused

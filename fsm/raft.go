@@ -48,23 +48,23 @@ func (r *Replica) StoreConfiguration(index uint64, c raft.Configuration) {
 
 // Members returns the servers of a configuration in order of their ids. It returns nil for
 // a standalone server, which has no peer port.
-func Members(c raft.Configuration) (members []proto.QuorumServer) {
+func Members(c raft.Configuration) (members []proto.Peer) {
 	for _, s := range c.Servers {
 		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
 		addr := string(s.Address)
 		if _, _, err := net.SplitHostPort(addr); err != nil {
 			return nil
 		}
-		members = append(members, proto.QuorumServer{ID: id, Addr: addr, ElectionPort: electionPort(addr), Observer: s.Suffrage == raft.Nonvoter})
+		members = append(members, proto.Peer{ID: id, Addr: addr, ElectionPort: ElectionPort(addr), Observer: s.Suffrage == raft.Nonvoter})
 	}
-	slices.SortFunc(members, func(a, b proto.QuorumServer) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(members, func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) })
 	return members
 }
 
-// electionPort returns an election port for /zookeeper/config, given the address of a member's
+// ElectionPort returns an election port for /zookeeper/config, given the address of a member's
 // peer port, until something names another one (see [Describe]). No server listens on it, but
 // ZooKeeper's Java classes, with which clients parse the members, require one.
-func electionPort(addr string) int {
+func ElectionPort(addr string) int {
 	_, port, _ := net.SplitHostPort(addr)
 	peer, _ := strconv.Atoi(port)
 	if peer > math.MaxUint16-1000 {

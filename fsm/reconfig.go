@@ -32,14 +32,14 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	case !m.tree.MayConfigure(&m.txn):
 		return proto.NoAuth
 	case m.cluster != 0: // a log from before clusters had ids must lead to the state that it led to then
-		m.expected = slices.DeleteFunc(c.Joining, func(s proto.QuorumServer) bool { return s.ID == 0 || s.ID > 254 })
+		m.expected = slices.DeleteFunc(c.Joining, func(s proto.Peer) bool { return s.ID == 0 || s.ID > 254 })
 	}
 	return proto.OK
 }
 
 // MemberChange is the change of members that a reconfig requests.
 type MemberChange struct {
-	Joining []proto.QuorumServer
+	Joining []proto.Peer
 	Leaving []uint64
 	Whole   bool // Joining is the whole new list: members not in it leave
 }
@@ -76,7 +76,7 @@ const firstZxid = 1 << 32
 
 // SetMembers sets the members of the cluster and writes them to /zookeeper/config, in a
 // transaction of its own. The changes that it returns are valid only until the next command.
-func (m *Machine) SetMembers(index uint64, members []proto.QuorumServer) []proto.Change {
+func (m *Machine) SetMembers(index uint64, members []proto.Peer) []proto.Change {
 	m.index = index
 	m.txn = znode.Txn{Changes: m.txn.Changes[:0]}
 	if m.zxid == 0 {
@@ -96,7 +96,7 @@ const epochGap = 1 << 16
 // have gone on for a while after the snapshot. Otherwise the new servers would refuse
 // those clients as long as their own zxid is lower, and would give out fencing tokens a
 // second time. The command Restored raises it once more.
-func (m *Machine) Restart(index uint64, members []proto.QuorumServer) {
+func (m *Machine) Restart(index uint64, members []proto.Peer) {
 	m.zxid = (max(m.zxid>>32, int64(m.term)) + epochGap) << 32
 	m.cluster = 0 // they form a cluster of their own
 	if m.index = index; !m.HasMembers(members) {
@@ -134,7 +134,7 @@ func (m *Machine) restored(ms int64) {
 // store: the election port, which nothing uses, and the address for clients. If a client has
 // overwritten /zookeeper/config, describe restores it. If the list of members still has the
 // version was, it gets a new one anyway.
-func (m *Machine) describe(servers []proto.QuorumServer, was int64) {
+func (m *Machine) describe(servers []proto.Peer, was int64) {
 	now := completed(slices.Clone(m.members), servers)
 	written := m.tree.Lookup(znode.ConfigPath).Record().Data
 	m.expected = nil
@@ -154,17 +154,17 @@ func (m *Machine) describe(servers []proto.QuorumServer, was int64) {
 // election port or address for clients is missing in the list of members, with what is
 // missing. What is there may be newer, from a reconfig, and counts; but not for the server
 // with the id sure.
-func (v *View) Undescribed(known []proto.QuorumServer, sure uint64) (missing []proto.QuorumServer) {
+func (v *View) Undescribed(known []proto.Peer, sure uint64) (missing []proto.Peer) {
 	for _, k := range known {
 		is, ok := v.Member(k.ID)
 		if !ok || is.Addr != k.Addr {
 			continue
 		}
 		now := is
-		if k.Client != "" && (is.Client == "" || k.ID == sure) {
-			now.Client = k.Client
+		if k.ClientAddr != "" && (is.ClientAddr == "" || k.ID == sure) {
+			now.ClientAddr = k.ClientAddr
 		}
-		if k.ElectionPort != 0 && (is.ElectionPort == electionPort(is.Addr) || k.ID == sure) {
+		if k.ElectionPort != 0 && (is.ElectionPort == ElectionPort(is.Addr) || k.ID == sure) {
 			now.ElectionPort = k.ElectionPort
 		}
 		if now != is {
@@ -176,12 +176,12 @@ func (v *View) Undescribed(known []proto.QuorumServer, sure uint64) (missing []p
 
 // completed returns members, changed to have the election port and client address of the
 // server in known with the same id and address, if there is one.
-func completed(members, known []proto.QuorumServer) []proto.QuorumServer {
+func completed(members, known []proto.Peer) []proto.Peer {
 	for i := range members {
 		x := &members[i]
 		for _, k := range known {
 			if k.ID == x.ID && k.Addr == x.Addr {
-				x.ElectionPort, x.Client = k.ElectionPort, k.Client
+				x.ElectionPort, x.ClientAddr = k.ElectionPort, k.ClientAddr
 			}
 		}
 	}
@@ -189,14 +189,14 @@ func completed(members, known []proto.QuorumServer) []proto.QuorumServer {
 }
 
 // setMembers sets the members in a new transaction, and overwrites /zookeeper/config.
-func (m *Machine) setMembers(members []proto.QuorumServer) {
+func (m *Machine) setMembers(members []proto.Peer) {
 	m.members, m.membersZxid = members, m.begin()
 	m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
 }
 
 // configText is the form of the members in /zookeeper/config (QuorumMaj.toString). It
 // returns nil if there are no members.
-func configText(members []proto.QuorumServer, zxid int64) (b []byte) {
+func configText(members []proto.Peer, zxid int64) (b []byte) {
 	if len(members) == 0 {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (m *Machine) appendMembers(b []byte) []byte {
 		}
 		b = jute.AppendString(jute.AppendLong(b, id), s.Addr)
 		b = jute.AppendBool(jute.AppendInt(b, int32(s.ElectionPort)), s.Observer)
-		b = jute.AppendString(b, s.Client)
+		b = jute.AppendString(b, s.ClientAddr)
 	}
 	return b
 }
@@ -232,7 +232,7 @@ func (m *Machine) decodeMembers(b []byte) error {
 	m.membersZxid = d.Long()
 	for d.Err() == nil && len(d.Rest()) > 0 {
 		id := d.Long()
-		s, to := proto.QuorumServer{Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), Client: d.String()}, &m.members
+		s, to := proto.Peer{Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), ClientAddr: d.String()}, &m.members
 		if s.ID = uint64(id); id < 0 {
 			s.ID, to = uint64(-id), &m.expected
 		}
@@ -243,13 +243,13 @@ func (m *Machine) decodeMembers(b []byte) error {
 
 // HasMembers reports whether the cluster has exactly these members, which must be in order
 // of their ids. It ignores election ports and client addresses.
-func (m *Machine) HasMembers(members []proto.QuorumServer) bool {
+func (m *Machine) HasMembers(members []proto.Peer) bool {
 	return slices.Equal(completed(slices.Clone(members), m.members), m.members)
 }
 
 // Member returns the member of the cluster with the given id. ok is false if there is none.
-func (v *View) Member(id uint64) (s proto.QuorumServer, ok bool) {
-	i := slices.IndexFunc(v.m.members, func(s proto.QuorumServer) bool { return s.ID == id })
+func (v *View) Member(id uint64) (s proto.Peer, ok bool) {
+	i := slices.IndexFunc(v.m.members, func(s proto.Peer) bool { return s.ID == id })
 	if i < 0 {
 		return s, false
 	}

@@ -277,7 +277,7 @@ func (r *Replica) Answer(entry []byte, waiters []Waiter) {
 }
 
 // setMembers sets the members of the cluster, as an entry of the log would.
-func (r *Replica) setMembers(index uint64, members []proto.QuorumServer) {
+func (r *Replica) setMembers(index uint64, members []proto.Peer) {
 	r.mu.Lock()
 	changes := r.m.SetMembers(index, members)
 	r.noteVoters()

@@ -28,7 +28,7 @@ func small(t testing.TB) *Machine {
 	ttl := proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: someACL, Flags: proto.FlagTTL}, TTL: 77}
 	one(t, m, 3, &Command{Op: proto.OpCreateTTL, Session: 5, Conn: 1, Body: ttl.Append(nil)})
 	set := proto.SetDataRequest{Path: "/b", Data: []byte("data"), Version: -1}
-	m.SetMembers(m.Index()+1, []proto.QuorumServer{{ID: 1, Addr: "a:7000", ElectionPort: 8000, Client: "0.0.0.0:2181"}, {ID: 7, Addr: "b:7000", ElectionPort: 8000, Observer: true}})
+	m.SetMembers(m.Index()+1, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000, ClientAddr: "0.0.0.0:2181"}, {ID: 7, Addr: "b:7000", ElectionPort: 8000, Observer: true}})
 	r, _ := one(t, m, 3, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
 	if r[0].Code != proto.OK || m.Tree().Len() != 4+4 {
 		t.Fatalf("%v, %d znodes", r[0].Code, m.Tree().Len())
@@ -80,7 +80,7 @@ func TestSnapshotDamage(t *testing.T) {
 // TestRestart checks that the zxid goes up, by whole epochs, and on from there with the next
 // leader, and that everything else stays, except for the members.
 func TestRestart(t *testing.T) {
-	for _, members := range [][]proto.QuorumServer{nil, {{ID: 1, Addr: "c:1"}}, small(t).members} {
+	for _, members := range [][]proto.Peer{nil, {{ID: 1, Addr: "c:1"}}, small(t).members} {
 		m, was := small(t), small(t)
 		m.Restart(99, members)
 		if m.Index() != 99 || m.Term() != was.Term() || !m.HasMembers(members) || m.Zxid()>>32 != was.Zxid()>>32+epochGap || m.Check() != nil {

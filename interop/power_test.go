@@ -44,7 +44,7 @@ const (
 )
 
 // smallSnapshots makes a server take snapshots so often that a short test has some.
-var smallSnapshots = edit{"config.go", "setDefault(&c.SnapshotBytes, 16<<20)", "setDefault(&c.SnapshotBytes, 32<<10)"}
+var smallSnapshots = edit{"config.go", "setDefault(&c.Limits.SnapshotBytes, 16<<20)", "setDefault(&c.Limits.SnapshotBytes, 32<<10)"}
 
 // smallSegments has a server fill segments of its log in a short test.
 var smallSegments = edit{"internal/core/storage/wal.go", "segmentSize = 8 << 20", "segmentSize = 48 << 10"}
@@ -655,7 +655,10 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 	for i := range p.members {
 		cfg := library.Config{ID: uint64(i + 1), DataDir: p.data(dir, i), TickTime: powerTick}
 		if p.layout.peers {
-			cfg.Peers, cfg.ElectionTimeout = p.peers, 300*time.Millisecond
+			for id, addr := range p.peers {
+				cfg.Peers = append(cfg.Peers, library.Peer{ID: id, Addr: addr})
+			}
+			cfg.ElectionTimeout = 300 * time.Millisecond
 			testhooks.In(&cfg).Network = network.Host("127.0.0.1")
 		}
 		s, err := library.Open(cfg)

@@ -78,7 +78,7 @@ func TestGrantedTimeout(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(x.tick), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 						if x.most {
-							c.MaxSessionTimeout = granted
+							c.Limits.MaxSessionTimeout = granted
 						}
 					}))
 					l := newLink()

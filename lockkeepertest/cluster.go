@@ -37,13 +37,13 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 	}
 	c := &Cluster{t: t, net: memnet.New()}
 	c.net.HealAtOnce() // as Link.Cut says
-	peers := map[uint64]string{}
+	var peers []lockkeeper.Peer
 	for id := 1; id <= n; id++ {
-		peers[uint64(id)] = host(id) + ":1"
+		peers = append(peers, lockkeeper.Peer{ID: uint64(id), Addr: host(id) + ":1"})
 	}
 	for id := 1; id <= n; id++ {
 		member := WithConfig(func(cfg *lockkeeper.Config) {
-			cfg.ID, cfg.Peers = uint64(id), peers
+			cfg.ID, cfg.Peers = uint64(id), slices.Clone(peers) // an option may change them
 		})
 		s := newServer(t, append([]Option{member}, options...))
 		testhooks.In(&s.cfg).Network = c.net.Host(host(id)) // after the options, which may replace the whole Config
@@ -84,7 +84,11 @@ func StartCluster(t testing.TB, n int, options ...Option) *Cluster {
 func (c *Cluster) vote() bool {
 	var observers []uint64
 	for _, s := range c.servers {
-		observers = append(observers, s.cfg.Observers...)
+		for _, p := range s.cfg.Peers {
+			if p.Observer {
+				observers = append(observers, p.ID)
+			}
+		}
 	}
 	for _, s := range c.servers {
 		server, err := s.running()

@@ -1,6 +1,7 @@
 package lockkeepertest_test
 
 import (
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -268,26 +270,24 @@ func TestStepDown(t *testing.T) {
 // TestStopWhileOthersAsk: a server that takes long to stop does not block those that ask
 // for it.
 func TestStopWhileOthersAsk(t *testing.T) {
-	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
-		lead := c.Leader()
-		c.Connect(t, time.Minute)
-		for i := 1; i <= 3; i++ {
-			for j := 1; j <= 3; j++ {
-				c.SetLink(i, j, lockkeepertest.Link{Delay: 50 * time.Millisecond})
-			}
-		}
+	synctest.Test(t, func(t *testing.T) {
+		slow := &sleepsOnce{Handler: slog.DiscardHandler}
+		slow.slept.Store(true)
+		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(cfg *lockkeeper.Config) { cfg.Logger = slog.New(slow) }))
+		s.Connect(t, time.Minute)
 		go func() {
 			for range 100 {
-				c.Server(lead).Dial("", "", time.Millisecond)
+				s.Dial("", "", time.Millisecond)
 				time.Sleep(time.Millisecond)
 			}
 		}()
+		slow.slept.Store(false)
 		began := time.Now()
-		c.Server(lead).Stop() // hands over
-		if time.Since(began) < 50*time.Millisecond {
-			t.Errorf("it took only %v", time.Since(began))
+		s.Stop() // logs that the connection ends
+		if took := time.Since(began); took != 10*time.Second {
+			t.Errorf("it took %v", took)
 		}
-		c.Server(lead).Restart()
+		s.Restart()
 	})
 }
 

@@ -194,7 +194,7 @@ func newServer(t testing.TB, options []Option) *Server {
 		t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1)),
 		bubble: bubble(), deadline: defaultDeadline, ended: make(chan struct{}),
 	}
-	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, MaxSessionTimeout: time.Hour}
+	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, Limits: lockkeeper.Limits{MaxSessionTimeout: time.Hour}}
 	for _, o := range options {
 		if o.apply != nil {
 			o.apply(s)

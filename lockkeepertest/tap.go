@@ -64,7 +64,7 @@ type sent struct {
 
 // tap puts a tap on a new connection.
 func (s *Server) tap(nc net.Conn) net.Conn {
-	t := &tap{Conn: nc, s: s, number: s.report.messages.opened(), limit: max(s.cfg.MaxFrameBytes, jute.DefaultMaxFrame),
+	t := &tap{Conn: nc, s: s, number: s.report.messages.opened(), limit: max(s.cfg.Limits.MaxFrameBytes, jute.DefaultMaxFrame),
 		done: make(chan struct{}), writing: make(chan struct{}, 1)}
 	if _, tcp := nc.RemoteAddr().(*net.TCPAddr); tcp && s.faults.refuses() { // Dial refuses the others
 		t.Close()

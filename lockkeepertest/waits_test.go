@@ -17,7 +17,7 @@ import (
 func TestWhatWritesWaitFor(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, x := range []struct {
-			first                                bool // Config.LeaderDiskFirst
+			first                                bool // Features.LeaderDiskFirst
 			disk, link                           time.Duration
 			atLeader, atFollower, lock, handOver time.Duration
 		}{
@@ -28,7 +28,7 @@ func TestWhatWritesWaitFor(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("%d members, disks %d ms, links %d ms, %v", size, x.disk, x.link, x.first), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					c := lockkeepertest.StartCluster(t, size, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.LeaderDiskFirst = x.first }))
+					c := lockkeepertest.StartCluster(t, size, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.LeaderDiskFirst = x.first }))
 					lead := c.Leader()
 					leader, follower := c.Server(lead).Connect(t, time.Minute), c.Server(lead%size+1).Connect(t, time.Minute)
 					held, waits := zk.NewLock(leader, "/lock", zk.WorldACL(zk.PermAll)), zk.NewLock(follower, "/lock", zk.WorldACL(zk.PermAll))

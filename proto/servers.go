@@ -7,22 +7,24 @@ import (
 	"strings"
 )
 
-// QuorumServer describes a server of a cluster (QuorumPeer.QuorumServer). Its text form,
-// in zoo.cfg, /zookeeper/config and reconfig, is:
+// Peer describes a member of a cluster, or a server that is to become one. Its text form, in
+// zoo.cfg, /zookeeper/config and reconfig (QuorumPeer.QuorumServer), is:
 //
 //	server.ID=HOST:PORT:ELECTIONPORT[:participant|:observer][;[ADDRESS:]CLIENTPORT]
-type QuorumServer struct {
-	ID           uint64
-	Addr         string // HOST:PORT for the other servers
-	ElectionPort int
-	Observer     bool   // does not vote
-	Client       string // ADDRESS:PORT for clients, where ADDRESS may be empty; "" if unknown
+//
+// The JSON form is that of the requests between members.
+type Peer struct {
+	ID           uint64 `json:"id"`
+	Addr         string `json:"address"`                 // of its peer port, HOST:PORT
+	Observer     bool   `json:"observer"`                // does not vote
+	ClientAddr   string `json:"clientAddress,omitempty"` // for clients, [ADDRESS]:PORT; "" if unknown
+	ElectionPort int    `json:"electionPort,omitempty"`  // which nothing uses; 0 if unknown
 }
 
 // String returns the text form that ZooKeeper writes, which always has the role and the
 // address for clients.
-func (s QuorumServer) String() string {
-	role, client := "participant", s.Client
+func (s Peer) String() string {
+	role, client := "participant", s.ClientAddr
 	if s.Observer {
 		role = "observer"
 	}
@@ -37,7 +39,7 @@ func (s QuorumServer) String() string {
 
 // ParseServers parses a list of servers, separated by commas or newlines. It skips empty
 // lines and those that have the version of the configuration.
-func ParseServers(text string) (servers []QuorumServer, err error) {
+func ParseServers(text string) (servers []Peer, err error) {
 	byID, byAddr := map[uint64]bool{}, map[string]uint64{} // since a request may list tens of thousands
 	for line := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
 		key, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -63,19 +65,19 @@ func ParseServers(text string) (servers []QuorumServer, err error) {
 // ParseServer parses one server: key is the text before the equals sign, value the text
 // after it. Like ZooKeeper, it accepts any id: a reconfig with an id that cannot be used
 // must first fail for a missing permission or a wrong version.
-func ParseServer(key, value string) (s QuorumServer, err error) {
+func ParseServer(key, value string) (s Peer, err error) {
 	id, ok := strings.CutPrefix(key, "server.")
 	s.ID, err = strconv.ParseUint(id, 10, 64)
 	if !ok || err != nil {
 		return s, fmt.Errorf("%q is not server.ID", key)
 	}
-	bad := func() (QuorumServer, error) {
+	bad := func() (Peer, error) {
 		return s, fmt.Errorf("%q is not HOST:PORT:ELECTIONPORT[:ROLE][;[ADDRESS:]CLIENTPORT]", value)
 	}
 	peer, client, hasClient := strings.Cut(value, ";")
 	if hasClient {
 		client, _, _ = strings.Cut(client, ";") // the port for TLS follows
-		if s.Client, ok = ParseClient(client); !ok {
+		if s.ClientAddr, ok = ParseClient(client); !ok {
 			return bad()
 		}
 	}
@@ -107,7 +109,7 @@ func ParseServer(key, value string) (s QuorumServer, err error) {
 }
 
 // ParseClient parses the address for clients, [ADDRESS:]CLIENTPORT, into the form of
-// [QuorumServer.Client].
+// [Peer.ClientAddr].
 func ParseClient(text string) (addr string, ok bool) {
 	i := strings.LastIndex(text, ":")
 	host := text[:max(i, 0)]

@@ -8,7 +8,7 @@ import (
 
 func TestParseServers(t *testing.T) {
 	got, err := ParseServers("server.1=a:2888:3888\nserver.2=b:2888:3888:observer;2181,server.10=[::1]:2888:3888:PARTICIPANT;10.0.0.1:2181;2281\n\nversion=100000003")
-	want := []QuorumServer{{1, "a:2888", 3888, false, ""}, {2, "b:2888", 3888, true, ":2181"}, {10, "[::1]:2888", 3888, false, "10.0.0.1:2181"}}
+	want := []Peer{{1, "a:2888", false, "", 3888}, {2, "b:2888", true, ":2181", 3888}, {10, "[::1]:2888", false, "10.0.0.1:2181", 3888}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}

@@ -18,7 +18,7 @@ func TestAgainst(t *testing.T) {
 		return s.Addr()
 	}
 	same := func(*lockkeeper.Config) {}
-	a, b, c := start(same), start(same), start(func(c *lockkeeper.Config) { c.NoTTL = true })
+	a, b, c := start(same), start(same), start(func(c *lockkeeper.Config) { c.Features.NoTTL = true })
 
 	code, stdout, stderr := call(nil, "conform", "--against", a, b, "--ops", "500", "--seed", "3")
 	if code != exitOK || !strings.Contains(stdout, "seed 3: 5") || !strings.HasSuffix(stdout, "no difference\n") || !strings.Contains(stderr, "seed 3") {

@@ -20,7 +20,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
@@ -63,7 +62,7 @@ The JSON of the member that was asked has these fields:
   leader         the id of the leader, 0 if it knows none
   term, index, zxid, digest  what it has applied of the log
   cluster        the id of the cluster, "" in none yet
-  members        each with id, address (of the peer port) and voter
+  members        each with id, address (of the peer port) and observer
   version, serving, clientPort, secureClientPort  of that member
   formed, data, run  whether it is in the cluster, whether it has data, and a number
                  that changes with each start
@@ -123,18 +122,18 @@ server is already a member, add changes its address or, with --observer, takes i
 vote away.`,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
 		func(args []string) (q cluster.Request, err error) {
-			var x lockkeeper.Config
-			err = parsePeers(args[0], &x)
+			peers, err := parsePeers(args[0])
 			switch {
-			case err == nil && len(x.Peers) != 1:
-				err = errors.New("cluster add takes one server, ID=HOST:PORT")
-			case err == nil && len(x.ClientAddrs) > 0:
-				err = errors.New("cluster add takes no address for clients: the server itself says it, with --peer-listen 'HOST:PORT;CLIENTPORT'")
+			case err != nil:
+				return q, err
+			case len(peers) != 1:
+				return q, errors.New("cluster add takes one server, ID=HOST:PORT")
+			case peers[0].ClientAddr != "":
+				return q, errors.New("cluster add takes no address for clients: the server itself says it, with --peer-listen 'HOST:PORT;CLIENTPORT'")
 			}
-			for id, addr := range x.Peers {
-				q.Add = &cluster.MemberInfo{ID: id, Addr: addr, Voter: !observer && len(x.Observers) == 0}
-			}
-			return q, err
+			q.Add = (*proto.Peer)(&peers[0])
+			q.Add.Observer = q.Add.Observer || observer
+			return q, nil
 		})
 	add.Flags().BoolVar(&observer, "observer", false, "add it as an observer, which does not vote")
 	all := []*cobra.Command{
@@ -307,7 +306,7 @@ func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own
 	settled := func() bool {
 		for _, x := range own {
 			m := memberOf(s.Members, x.ID)
-			if m == nil || (x.Role == "observer") == m.Voter || x.Leader != own[0].Leader || memberOf(s.Members, x.Leader) == nil {
+			if m == nil || (x.Role == "observer") == !m.Observer || x.Leader != own[0].Leader || memberOf(s.Members, x.Leader) == nil {
 				return false
 			}
 		}
@@ -331,8 +330,8 @@ func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own
 	return s, own
 }
 
-func memberOf(members []cluster.MemberInfo, id uint64) *cluster.MemberInfo {
-	if i := slices.IndexFunc(members, func(m cluster.MemberInfo) bool { return m.ID == id }); i >= 0 {
+func memberOf(members []proto.Peer, id uint64) *proto.Peer {
+	if i := slices.IndexFunc(members, func(m proto.Peer) bool { return m.ID == id }); i >= 0 {
 		return &members[i]
 	}
 	return nil
@@ -407,11 +406,11 @@ func (x *clusterStatus) judge() {
 	x.Health, x.Problems = healthy, []string{}
 	follow, voters, most := map[uint64]int{}, 0, 0 // by leader, those that follow it
 	for _, m := range membersOf(x.Status) {
-		if a := x.answerOf(m.ID); m.Voter && a != nil && a.Cluster == x.Cluster && a.Leader != 0 {
+		if a := x.answerOf(m.ID); !m.Observer && a != nil && a.Cluster == x.Cluster && a.Leader != 0 {
 			follow[a.Leader]++
 			most = max(most, follow[a.Leader])
 		}
-		if m.Voter {
+		if !m.Observer {
 			voters++
 		}
 		if why := x.wrong(m.ID); why != "" {
@@ -475,7 +474,7 @@ type memberStatus struct {
 }
 
 // membersOf returns the members of the cluster that s is about, or is to be about.
-func membersOf(s *cluster.Status) []cluster.MemberInfo {
+func membersOf(s *cluster.Status) []proto.Peer {
 	if !s.Formed {
 		return s.Configured
 	}

@@ -88,7 +88,7 @@ func TestClusterByClientPort(t *testing.T) {
 		p.waitReady()
 	}
 	waitFor(t, "every member's vote", func() bool { // one that starts late joins the others
-		return !slices.ContainsFunc(ask(t, "status", "--server", clients[0]).Members, func(m cluster.MemberInfo) bool { return !m.Voter })
+		return !slices.ContainsFunc(ask(t, "status", "--server", clients[0]).Members, func(m proto.Peer) bool { return m.Observer })
 	})
 	for i, addr := range clients[:3] {
 		if s := ask(t, "status", "--server", addr); s.ID != uint64(i+1) || len(s.Members) != 3 {
@@ -122,7 +122,7 @@ func TestClusterByClientPort(t *testing.T) {
 	if answer("transfer", fmt.Sprint(to)); own.Leader != to || own.Answers[to-1].Role != "leader" || own.Answers[3-to].Role != "follower" || own.Answers[1].Leader != to {
 		t.Errorf("a new leader: %+v", own.Answers)
 	}
-	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || s.Members[1].Voter {
+	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || !s.Members[1].Observer {
 		t.Errorf("%+v", s)
 	}
 
@@ -187,7 +187,7 @@ func TestCluster(t *testing.T) {
 	waitFor(t, "three votes", func() bool {
 		n := 0
 		for _, m := range ask(t, "status", "--peer", addrs[3]).Members {
-			if m.Voter {
+			if !m.Observer {
 				n++
 			}
 		}
@@ -310,7 +310,7 @@ func TestClusterForm(t *testing.T) {
 	serve(3).waitReady()
 	waitFor(t, "the third one's vote", func() bool {
 		s := ask(t, "status", "--peer", addrs[0])
-		return s.Cluster == formed.Cluster && len(s.Members) == 3 && s.Members[2].Voter
+		return s.Cluster == formed.Cluster && len(s.Members) == 3 && !s.Members[2].Observer
 	})
 }
 
@@ -318,15 +318,16 @@ func TestClusterForm(t *testing.T) {
 // which have another state than the leader, whichever member is asked.
 func TestClusterStatusOfOthers(t *testing.T) {
 	t.Parallel()
-	peers := map[uint64]string{}
+	peers, list := map[uint64]string{}, []lockkeeper.Peer{}
 	for i, port := range freePorts(t, 3) {
 		peers[uint64(i+1)] = fmt.Sprintf("127.0.0.1:%d", port)
+		list = append(list, lockkeeper.Peer{ID: uint64(i + 1), Addr: peers[uint64(i+1)]})
 	}
-	open := func(id uint64, peers map[uint64]string) *lockkeeper.Server {
+	open := func(id uint64, list []lockkeeper.Peer) *lockkeeper.Server {
 		var s *lockkeeper.Server
 		waitFor(t, "the port", func() bool { // a process that another test is starting may have a copy of its listener
 			var err error
-			if s, err = lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peers}); !errors.Is(err, syscall.EADDRINUSE) {
+			if s, err = lockkeeper.Open(lockkeeper.Config{ID: id, Peers: list}); !errors.Is(err, syscall.EADDRINUSE) {
 				check1(t, err)
 			}
 			return err == nil
@@ -336,12 +337,12 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	}
 	servers := map[uint64]*lockkeeper.Server{}
 	for id := range uint64(3) {
-		servers[id+1] = open(id+1, peers)
+		servers[id+1] = open(id+1, list)
 	}
 	var lead uint64
 	waitFor(t, "a leader with two followers", func() bool {
-		lead = servers[1].Status().Leader
-		return lead != 0 && servers[lead].Status().Followers == 2
+		lead = servers[1].Status().Cluster.Leader
+		return lead != 0 && servers[lead].Status().Cluster.Followers == 2
 	})
 	bad := lead%3 + 1
 	good := 6 - lead - bad
@@ -356,10 +357,11 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	c := rawtest.Connect(t, func() (net.Conn, error) { return servers[lead].Dial("", "", time.Minute) })
 	_, err := c.Create("/x", nil, 0)
 	check1(t, err)
-	if err := <-servers[bad].Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
+	<-servers[bad].Done()
+	if err := servers[bad].Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
 		t.Error(err)
 	}
-	differs := servers[lead].Status().Differs
+	differs := servers[lead].Status().Cluster.Differs
 	if len(differs) != 1 || differs[0].ID != bad {
 		t.Fatalf("%+v", differs)
 	}
@@ -376,10 +378,10 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	}
 
 	check1(t, servers[bad].Close())
-	other := open(bad, map[uint64]string{bad: peers[bad]})
+	other := open(bad, []lockkeeper.Peer{{ID: bad, Addr: peers[bad]}})
 	waitFor(t, "the other cluster's leader", func() bool { return other.Status().Role == lockkeeper.RoleLeader })
 	for _, by := range []uint64{lead, good} {
-		if got, of := line(bad, by), servers[by].Status().Cluster; !strings.Contains(got, "belongs to cluster "+other.Status().Cluster) || other.Status().Cluster == of {
+		if got, of := line(bad, by), servers[by].Status().Cluster.ID; !strings.Contains(got, "belongs to cluster "+other.Status().Cluster.ID) || other.Status().Cluster.ID == of {
 			t.Errorf("asked server %d: %q", by, got)
 		}
 		if got := line(good, by); strings.Contains(got, "cluster") {
@@ -431,7 +433,7 @@ func TestClusterZooCfg(t *testing.T) {
 		t.Errorf("server 2 serves clients on %s, not %s", members[1].addr, want)
 	}
 	s := ask(t, "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[2]), "--peer-tls-cert", pem, "--peer-tls-ca", authority)
-	if s.Role != "observer" || len(s.Members) != 3 || !s.Members[0].Voter || s.Members[2].Voter {
+	if s.Role != "observer" || len(s.Members) != 3 || s.Members[0].Observer || !s.Members[2].Observer {
 		t.Errorf("%+v", s)
 	}
 	c := members[2].connect()
@@ -495,7 +497,7 @@ func TestClusterClientAddrs(t *testing.T) {
 
 // TestPrintStatus: each member has a line with what is wrong with it.
 func TestPrintStatus(t *testing.T) {
-	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1"}, {ID: 5, Addr: "e:1"}, {ID: 6, Addr: "f:1"}}
+	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1", Observer: true}, {ID: 4, Addr: "d:1", Observer: true}, {ID: 5, Addr: "e:1", Observer: true}, {ID: 6, Addr: "f:1", Observer: true}}
 	for want, s := range map[string]*cluster.Status{
 		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
 ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
@@ -537,7 +539,7 @@ health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; serve
 // TestHealth: a cluster is well if all members are, and has a majority if enough voters follow
 // the same leader, whether that one answers or not.
 func TestHealth(t *testing.T) {
-	members := []cluster.MemberInfo{{ID: 1, Addr: "a:1", Voter: true}, {ID: 2, Addr: "b:1", Voter: true}, {ID: 3, Addr: "c:1", Voter: true}, {ID: 4, Addr: "d:1"}}
+	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1", Observer: true}}
 	follows := func(id, leader uint64) memberStatus {
 		return memberStatus{ID: id, Leader: leader, Cluster: 1, About: cluster.About{Serving: leader != 0}}
 	}
@@ -566,7 +568,7 @@ func TestHealth(t *testing.T) {
 // TestStatusFields: the help of cluster status names every field of its JSON.
 func TestStatusFields(t *testing.T) {
 	b, err := json.Marshal(&clusterStatus{
-		Status:  &cluster.Status{Members: []cluster.MemberInfo{{}}, Configured: []cluster.MemberInfo{{}}, Waiting: "x", Differs: []cluster.Difference{{}}},
+		Status:  &cluster.Status{Members: []proto.Peer{{}}, Configured: []proto.Peer{{}}, Waiting: "x", Differs: []cluster.Difference{{}}},
 		Answers: []memberStatus{{}},
 	})
 	check1(t, err)

@@ -27,7 +27,7 @@ import (
 // lockServer starts a server with a TCP port that allows these four-letter words.
 func lockServer(t *testing.T, words ...string) *lockkeepertest.Server {
 	t.Helper()
-	return lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = words }))
+	return lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.FourLetterWords = words }))
 }
 
 // client opens a session by TCP.
@@ -386,7 +386,7 @@ func TestLockCheckLooks(t *testing.T) {
 	check(exitProblems, " --no-watches", "no permission to read all of /secret", "orphan /b: ", "there is a problem with locks")
 
 	// The client of another server that is not listed.
-	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.FourLetterWords = []string{"*"} }))
 	conn = client(t, c.Server(2).Addr())
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
@@ -568,7 +568,7 @@ func TestUnknown(t *testing.T) {
 // TestLockCheckListedTwice: a server that is listed several times is not all servers: nothing is
 // wrong with a client of another one, which watches what it must.
 func TestLockCheckListedTwice(t *testing.T) {
-	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"*"} }))
+	c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithTCP(), lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.FourLetterWords = []string{"*"} }))
 	conn := client(t, c.Server(2).Addr())
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	node(t, conn, "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)

@@ -36,7 +36,7 @@ import (
 func runServer(t *testing.T) *lockkeepertest.Server {
 	t.Helper()
 	return lockkeepertest.Start(t, lockkeepertest.WithTCP(), lockkeepertest.WithTickTime(500*time.Millisecond),
-		lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.FourLetterWords = []string{"cons"} }))
+		lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.FourLetterWords = []string{"cons"} }))
 }
 
 // locked is a running lock run.

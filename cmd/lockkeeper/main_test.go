@@ -330,17 +330,34 @@ func TestCompletion(t *testing.T) {
 // TestFieldsHaveFlags checks that every field that a ConfigError can name has a flag or a
 // key in zoo.cfg.
 func TestFieldsHaveFlags(t *testing.T) {
-	embedders := []string{"Memory", "Network", "TimeOfDay", "Logger", "Tap"}                                               // the command never sets them to an invalid value
-	none := []string{"MaxSessions", "MaxWatches", "MaxTLSHandshakes", "MaxOutstanding", "MaxOutboxBytes", "SnapshotBytes"} // they keep their defaults
+	// The command never sets these to an invalid value, or keeps their defaults.
+	none := []string{"Logger", "AdvertisedElectionPort", "Limits.MaxSessions", "Limits.MaxWatches", "Limits.MaxTLSHandshakes",
+		"Limits.MaxOutstanding", "Limits.MaxOutboxBytes", "Limits.SnapshotBytes"}
 	flags := serveCommand().Flags()
+	var fields []string
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[lockkeeper.Config]()) {
-		flag, key := fieldFlags[field.Name], zooKeyOf(field.Name)
 		switch {
-		case !field.IsExported() || slices.Contains(embedders, field.Name) || slices.Contains(none, field.Name):
+		case field.Type.Kind() == reflect.Struct && field.Type.PkgPath() == reflect.TypeFor[lockkeeper.Config]().PkgPath():
+			for _, part := range reflect.VisibleFields(field.Type) {
+				fields = append(fields, field.Name+"."+part.Name)
+			}
+		case field.IsExported():
+			fields = append(fields, field.Name)
+		}
+	}
+	for _, field := range fields {
+		flag, key := fieldFlags[field], zooKeyOf(field)
+		switch {
+		case slices.Contains(none, field):
 		case (flag == "") == (key == ""):
-			t.Errorf("%s: flag %q, key %q", field.Name, flag, key)
+			t.Errorf("%s: flag %q, key %q", field, flag, key)
 		case flag != "" && flags.Lookup(flag) == nil:
-			t.Errorf("%s: serve has no flag --%s", field.Name, flag)
+			t.Errorf("%s: serve has no flag --%s", field, flag)
+		}
+	}
+	for field := range fieldFlags {
+		if !slices.Contains(fields, field) {
+			t.Errorf("the configuration has no field %s", field)
 		}
 	}
 }
@@ -681,7 +698,7 @@ func TestPortTaken(t *testing.T) {
 // filled creates a data directory with some znodes.
 func filled(t *testing.T) string { return filledAs(t, "") }
 
-func filledAs(t *testing.T, logStore string) string {
+func filledAs(t *testing.T, logStore lockkeeper.LogStore) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
 	s, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir, LogStore: logStore})

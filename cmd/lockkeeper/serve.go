@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,8 +27,7 @@ import (
 type serveOptions struct {
 	config             lockkeeper.Config
 	file               string
-	memory, observer   bool
-	zooEnv             bool
+	memory, zooEnv     bool
 	peers              string
 	enforceAuth, words string
 	format             string
@@ -97,13 +97,13 @@ func (o *serveOptions) define(c *cobra.Command) {
 	all.SortFlags = false
 	group(all, "Clients", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
-		f.BoolVar(&cfg.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
-		f.BoolVar(&cfg.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
+		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
+		f.BoolVar(&cfg.Features.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
 		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * means all")
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
-		f.StringVar(&cfg.LogStore, "log-store", "", logStoreUsage)
+		f.StringVar((*string)(&cfg.LogStore), "log-store", "", logStoreUsage)
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
 		f.BoolVar(&o.zooEnv, "zoo-env", false, "without --config, read the ZOO_ variables of ZooKeeper's container image, or /conf/zoo.cfg if there is one; other flags and variables take precedence")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
@@ -113,28 +113,28 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.peers, "peers", "", peersUsage)
 		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Append ;PORT or ;ADDRESS:PORT for clients, as there. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
 		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members")
-		f.BoolVar(&o.observer, "observer", false, "join as an observer, which does not vote")
+		f.BoolVar(&cfg.JoinAsObserver, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
-		f.BoolVar(&cfg.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
-		f.BoolVar(&cfg.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
-		f.BoolVar(&cfg.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
+		f.BoolVar(&cfg.Features.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
+		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
+		f.BoolVar(&cfg.Features.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
 	})
 	group(all, "Sessions", func(f *pflag.FlagSet) {
 		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: session timeouts are between 2 and 20 ticks, and sessions expire at multiples of it")
 	})
 	group(all, "Security", func(f *pflag.FlagSet) {
 		o.tls.define(f, cfg)
-		f.StringVar(&cfg.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
-		f.StringVar(&cfg.DigestAlgorithm, "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
-		f.BoolVar(&cfg.NoDigest, "no-digest", false, "disable the scheme digest, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
+		f.StringVar(&cfg.Auth.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
+		f.StringVar((*string)(&cfg.Auth.DigestAlgorithm), "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
+		f.BoolVar(&cfg.Auth.NoDigest, "no-digest", false, "disable the scheme digest, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
 		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
 	})
 	group(all, "Limits", func(f *pflag.FlagSet) {
-		f.IntVar(&cfg.MaxConnections, "max-cnxns", 0, "`NUMBER` of client connections in all, as ZooKeeper's maxCnxns; 0 means no limit. However large it is, clients get at most three quarters of the file descriptors that the process may have (ulimit -n)")
-		f.IntVar(&cfg.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 means no limit")
-		f.BoolVar(&cfg.EnforceQuota, "enforce-quota", false, "refuse writes that exceed the hard limits of a quota, and log those that exceed its soft limits")
+		f.IntVar(&cfg.Limits.MaxConnections, "max-cnxns", 0, "`NUMBER` of client connections in all, as ZooKeeper's maxCnxns; 0 means no limit. However large it is, clients get at most three quarters of the file descriptors that the process may have (ulimit -n)")
+		f.IntVar(&cfg.Limits.MaxConnectionsPerAddress, "max-client-cnxns", 0, "`NUMBER` of connections that one address may have; 0 means no limit")
+		f.BoolVar(&cfg.Features.EnforceQuota, "enforce-quota", false, "refuse writes that exceed the hard limits of a quota, and log those that exceed its soft limits")
 	})
 	group(all, "Logging", func(f *pflag.FlagSet) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
@@ -183,19 +183,22 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "it cannot be %q", value)
 		}
 	}
-	if o.peers != "" {
-		if err := parsePeers(o.peers, cfg); err != nil {
+	if by, _ := sourceOf(flags.Lookup("peers")); o.peers != "" && by != byFile { // readZooCfg has set them
+		if cfg.Peers, err = parsePeers(o.peers); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}
-	if o.observer {
-		if o.peers != "" {
-			return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
-		}
-		cfg.Observers = []uint64{cfg.ID}
+	if cfg.JoinAsObserver && o.peers != "" {
+		return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
 	}
-	if cfg.PeerAddr, err = cutClient(cfg.PeerAddr, cfg.ID, cfg); err != nil {
+	var client string
+	if cfg.PeerAddr, client, err = cutClient(cfg.PeerAddr); err != nil {
 		return badFlag(flags, "peer-listen", "%w", err)
+	}
+	if self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID }); client != "" && self >= 0 {
+		cfg.Peers[self].ClientAddr = client
+	} else {
+		cfg.AdvertisedClientAddr = client
 	}
 	for _, name := range []string{"peer-listen", "join"} {
 		addr := flags.Lookup(name).Value.String()
@@ -230,8 +233,10 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, "data", "%s: %w", cfg.DataDir, err)
 		}
 	}
-	cfg.EnforceAuth = list(o.enforceAuth)
-	cfg.FourLetterWords = append([]string{}, list(o.words)...) // nil would mean all
+	cfg.Auth.Enforce = list(o.enforceAuth)
+	if cfg.Features.FourLetterWords = list(o.words); len(cfg.Features.FourLetterWords) == 0 {
+		cfg.Features.FourLetterWords = []string{"srvr"} // none would mean all
+	}
 	if o.testControl != "" {
 		return o.serveTests(flags, stderr)
 	}
@@ -272,24 +277,40 @@ func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*admi
 		}
 	}
 	select {
-	case err := <-s.Err():
-		return errors.Join(err, s.Close())
+	case <-s.Done():
+		return errors.Join(s.Err(), s.Close())
 	case <-ctx.Done():
 		cancel() // a second signal ends the process at once
-		return s.Close()
+		return shutdown(s, cfg.Logger)
 	}
+}
+
+// shutdownTime is how long a signal leaves a server for handing over leadership and answering
+// requests.
+const shutdownTime = 5 * time.Second
+
+// shutdown stops a server gracefully or, after shutdownTime, at once.
+func shutdown(s *lockkeeper.Server, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	err := s.Shutdown(ctx)
+	if err == context.DeadlineExceeded {
+		log.Warn("requests were left unanswered at the end", "waited", shutdownTime)
+		return nil
+	}
+	return err
 }
 
 // fieldFlags maps fields of the configuration to their flags. Fields without a flag have
 // a key in zooTable.
 var fieldFlags = map[string]string{
 	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
-	"Peers": "peers", "ClientAddrs": "peers", "ElectionPorts": "peers", "PeerAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "Observers": "observer",
+	"Peers": "peers", "PeerAddr": "peer-listen", "AdvertisedClientAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "JoinAsObserver": "observer",
 	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
-	"DigestAlgorithm": "digest-algorithm", "NoDigest": "no-digest", "EnforceAuth": "enforce-auth",
-	"SuperDigest": "super-digest", "X509SuperUser": "x509-super-user", "FourLetterWords": "4lw", "NoTTL": "no-ttl",
-	"EnforceQuota": "enforce-quota", "Reconfig": "reconfig", "AllowSingleVoter": "allow-single-voter", "LeaderDiskFirst": "leader-disk-first",
-	"ReadOnly": "read-only", "MaxConnections": "max-cnxns", "MaxConnectionsPerAddress": "max-client-cnxns",
+	"Auth.DigestAlgorithm": "digest-algorithm", "Auth.NoDigest": "no-digest", "Auth.Enforce": "enforce-auth",
+	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user", "Features.FourLetterWords": "4lw", "Features.NoTTL": "no-ttl",
+	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter", "Features.LeaderDiskFirst": "leader-disk-first",
+	"Features.ReadOnly": "read-only", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
 // badField turns an error about a field into one about its flag or its key in zoo.cfg.
@@ -351,49 +372,42 @@ func list(text string) (items []string) {
 }
 
 // parsePeers parses the members of a cluster, ID=HOST:PORT[:observer][;[ADDRESS:]CLIENTPORT]
-// separated by commas, into cfg.
-func parsePeers(list string, cfg *lockkeeper.Config) error {
-	cfg.Peers, cfg.Observers = map[uint64]string{}, nil
-	for p := range strings.SplitSeq(list, ",") {
-		name, addr, ok := strings.Cut(strings.TrimSpace(p), "=")
+// separated by commas.
+func parsePeers(list string) (peers []lockkeeper.Peer, err error) {
+	for text := range strings.SplitSeq(list, ",") {
+		name, addr, ok := strings.Cut(strings.TrimSpace(text), "=")
 		id, err := strconv.ParseUint(name, 10, 64)
 		switch {
 		case !ok || err != nil || id == 0 || id > 254:
-			return fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", p)
-		case cfg.Peers[id] != "":
-			return fmt.Errorf("server %d is listed more than once", id)
+			return nil, fmt.Errorf("%q is not ID=HOST:PORT with an id in 1 to 254", text)
+		case slices.ContainsFunc(peers, func(p lockkeeper.Peer) bool { return p.ID == id }):
+			return nil, fmt.Errorf("server %d is listed more than once", id)
 		}
-		if addr, err = cutClient(addr, id, cfg); err != nil {
-			return err
+		p := lockkeeper.Peer{ID: id}
+		if addr, p.ClientAddr, err = cutClient(addr); err != nil {
+			return nil, err
 		}
-		addr, observer := strings.CutSuffix(addr, ":observer")
-		if err := checkPeer(addr); err != nil {
-			return err
+		p.Addr, p.Observer = strings.CutSuffix(addr, ":observer")
+		if err := checkPeer(p.Addr); err != nil {
+			return nil, err
 		}
-		cfg.Peers[id] = addr
-		if observer {
-			cfg.Observers = append(cfg.Observers, id)
-		}
+		peers = append(peers, p)
 	}
-	return nil
+	return peers, nil
 }
 
-// cutClient takes the address for clients of server id from the end of text, where there may be
-// ;[ADDRESS:]CLIENTPORT, into cfg, and returns the rest.
-func cutClient(text string, id uint64, cfg *lockkeeper.Config) (string, error) {
+// cutClient takes the address for clients from the end of text, where there may be
+// ;[ADDRESS:]CLIENTPORT, and returns the rest and the address.
+func cutClient(text string) (rest, addr string, err error) {
 	rest, client, has := strings.Cut(text, ";")
 	if !has {
-		return rest, nil
+		return rest, "", nil
 	}
 	addr, ok := proto.ParseClient(client)
 	if !ok {
-		return "", fmt.Errorf("%q is not [ADDRESS:]PORT for clients", client)
+		return "", "", fmt.Errorf("%q is not [ADDRESS:]PORT for clients", client)
 	}
-	if cfg.ClientAddrs == nil {
-		cfg.ClientAddrs = map[uint64]string{}
-	}
-	cfg.ClientAddrs[id] = addr
-	return rest, nil
+	return rest, addr, nil
 }
 
 // checkPeer refuses an address that other members cannot reach.

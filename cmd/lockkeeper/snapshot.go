@@ -313,7 +313,7 @@ on, with their locks, if their clients come back within their timeouts.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.StringVar(&o.config.LogStore, "log-store", "", logStoreUsage)
+	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
 	completeWith(c, "log-store", "wal", "boltdb")
@@ -330,7 +330,7 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 		return badFlag(flags, "id", `it cannot be "0"`)
 	}
 	if o.peers != "" {
-		if err := parsePeers(o.peers, cfg); err != nil {
+		if cfg.Peers, err = parsePeers(o.peers); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}

@@ -22,7 +22,7 @@ func (t *tlsFlags) define(f *pflag.FlagSet, cfg *lockkeeper.Config) {
 	f.StringVar(&t.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
 	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities of client certificates")
 	f.StringVar(&t.clientAuth, "tls-client-auth", "need", "`MODE` for client certificates: need, want or none")
-	f.StringVar(&cfg.X509SuperUser, "x509-super-user", "", "the super user, as the `SUBJECT` of a client certificate, such as CN=admin,O=Example")
+	f.StringVar(&cfg.Auth.SuperX509, "x509-super-user", "", "the super user, as the `SUBJECT` of a client certificate, such as CN=admin,O=Example")
 }
 
 // load reads the files into cfg.

@@ -26,7 +26,7 @@ type zooFile struct {
 	keys    map[string]string // as written in the file: some may start with "zookeeper."
 	flags   *pflag.FlagSet
 	cfg     *lockkeeper.Config
-	servers []proto.QuorumServer
+	servers []proto.Peer
 	id      string // of this server, if there is no file myid
 }
 
@@ -128,8 +128,8 @@ func (z *zooFile) members() error {
 		} else {
 			voters++
 		}
-		if s.Client != "" {
-			peer += ";" + s.Client
+		if s.ClientAddr != "" {
+			peer += ";" + s.ClientAddr
 		}
 		peers = append(peers, peer)
 	}
@@ -147,12 +147,13 @@ func (z *zooFile) members() error {
 	if !standalone {
 		slices.Sort(peers)
 		list := strings.Join(peers, ",")
-		if err := parsePeers(list, new(lockkeeper.Config)); err != nil {
+		var err error
+		if z.cfg.Peers, err = parsePeers(list); err != nil {
 			return z.fail("%w", err)
 		}
-		z.cfg.ElectionPorts = map[uint64]int{}
-		for _, s := range z.servers {
-			z.cfg.ElectionPorts[s.ID] = s.ElectionPort
+		for i := range z.cfg.Peers {
+			at := slices.IndexFunc(z.servers, func(s proto.Peer) bool { return s.ID == z.cfg.Peers[i].ID })
+			z.cfg.Peers[i].ElectionPort = z.servers[at].ElectionPort
 		}
 		if err := z.set("peers", "server.N", list); err != nil {
 			return z.fail("%w", err)
@@ -162,16 +163,16 @@ func (z *zooFile) members() error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(z.servers, func(s proto.QuorumServer) bool { return strconv.FormatUint(s.ID, 10) == self })
+	i := slices.IndexFunc(z.servers, func(s proto.Peer) bool { return strconv.FormatUint(s.ID, 10) == self })
 	if i < 0 && !standalone {
 		return z.fail("there is no server.%s, which this server is according to myid or --id", self)
 	}
 	s := z.servers[max(i, 0)]
-	switch _, port, _ := net.SplitHostPort(s.Client); {
-	case s.Client == "", z.value("clientPort") == "" && z.given("listen"):
+	switch _, port, _ := net.SplitHostPort(s.ClientAddr); {
+	case s.ClientAddr == "", z.value("clientPort") == "" && z.given("listen"):
 		return nil
 	case z.value("clientPort") == "":
-		return z.set("listen", fmt.Sprintf("server.%d", s.ID), s.Client)
+		return z.set("listen", fmt.Sprintf("server.%d", s.ID), s.ClientAddr)
 	case i >= 0 && port != z.value("clientPort"):
 		return z.fail("server.%d has client port %s, but clientPort is %s", s.ID, port, z.value("clientPort"))
 	}

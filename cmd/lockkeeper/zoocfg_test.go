@@ -282,8 +282,8 @@ func TestZooCfgDefaults(t *testing.T) {
 	var c cobra.Command
 	o.define(&c)
 	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), c.Flags(), &o.config))
-	if o.config.TickTime != 3*time.Second || o.config.MaxConnectionsPerAddress != 60 || !o.config.NoTTL || o.words != "srvr" || o.config.ClientAddr != ":2181" {
-		t.Errorf("tickTime %v, maxClientCnxns %d, no TTL %v, words %q, address %q", o.config.TickTime, o.config.MaxConnectionsPerAddress, o.config.NoTTL, o.words, o.config.ClientAddr)
+	if o.config.TickTime != 3*time.Second || o.config.Limits.MaxConnectionsPerAddress != 60 || !o.config.Features.NoTTL || o.words != "srvr" || o.config.ClientAddr != ":2181" {
+		t.Errorf("tickTime %v, maxClientCnxns %d, no TTL %v, words %q, address %q", o.config.TickTime, o.config.Limits.MaxConnectionsPerAddress, o.config.Features.NoTTL, o.words, o.config.ClientAddr)
 	}
 	// Flags win over them.
 	var with serveOptions
@@ -291,8 +291,8 @@ func TestZooCfgDefaults(t *testing.T) {
 	with.define(&flags)
 	check1(t, flags.ParseFlags([]string{"--tick-time=1s", "--max-client-cnxns=0", "--no-ttl=false", "--4lw=*"}))
 	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), flags.Flags(), &with.config))
-	if with.config.TickTime != time.Second || with.config.MaxConnectionsPerAddress != 0 || with.config.NoTTL || with.words != "*" {
-		t.Errorf("with flags: tickTime %v, maxClientCnxns %d, no TTL %v, words %q", with.config.TickTime, with.config.MaxConnectionsPerAddress, with.config.NoTTL, with.words)
+	if with.config.TickTime != time.Second || with.config.Limits.MaxConnectionsPerAddress != 0 || with.config.Features.NoTTL || with.words != "*" {
+		t.Errorf("with flags: tickTime %v, maxClientCnxns %d, no TTL %v, words %q", with.config.TickTime, with.config.Limits.MaxConnectionsPerAddress, with.config.Features.NoTTL, with.words)
 	}
 	for _, x := range []struct{ line, says string }{
 		{"clientPort=0", "it has no dataDir"},

@@ -29,8 +29,8 @@ func TestZooEnvDefaults(t *testing.T) {
 	o, err := fromZooEnv(t, map[string]string{})
 	check1(t, err)
 	c := o.config
-	if c.DataDir != "/data" || c.ClientAddr != ":2181" || c.TickTime != 2*time.Second || c.MaxConnectionsPerAddress != 60 ||
-		o.peers != "" || c.AllowSingleVoter || o.words != "srvr" || o.admin.addr != "127.0.0.1:8080" {
+	if c.DataDir != "/data" || c.ClientAddr != ":2181" || c.TickTime != 2*time.Second || c.Limits.MaxConnectionsPerAddress != 60 ||
+		o.peers != "" || c.Features.AllowSingleVoter || o.words != "srvr" || o.admin.addr != "127.0.0.1:8080" {
 		t.Errorf("%+v, peers %q, words %q, admin %q", c, o.peers, o.words, o.admin.addr)
 	}
 }
@@ -51,7 +51,7 @@ func TestZooEnvCluster(t *testing.T) {
 		t.Errorf("members %q, not %q", o.peers, want)
 	}
 	if c.ID != 2 || c.DataDir != data || c.ClientAddr != ":2182" || c.TickTime != 500*time.Millisecond || c.ElectionTimeout != 3*time.Second ||
-		c.MaxConnectionsPerAddress != 0 || !c.AllowSingleVoter || !c.Reconfig || c.MaxSessionTimeout != time.Minute || o.admin.addr != "" || o.words != "srvr, ruok" {
+		c.Limits.MaxConnectionsPerAddress != 0 || !c.Features.AllowSingleVoter || !c.Features.Reconfig || c.Limits.MaxSessionTimeout != time.Minute || o.admin.addr != "" || o.words != "srvr, ruok" {
 		t.Errorf("%+v, words %q, admin %q", c, o.words, o.admin.addr)
 	}
 
@@ -59,7 +59,7 @@ func TestZooEnvCluster(t *testing.T) {
 	check1(t, os.WriteFile(filepath.Join(data, "myid"), []byte("1\n"), 0o600))
 	o, err = fromZooEnv(t, env, "--max-client-cnxns=7")
 	check1(t, err)
-	if o.config.ID != 1 || o.config.MaxConnectionsPerAddress != 7 {
+	if o.config.ID != 1 || o.config.Limits.MaxConnectionsPerAddress != 7 {
 		t.Errorf("%+v", o.config)
 	}
 

@@ -230,11 +230,32 @@ func (c *conn) end() {
 // A client that sends nothing for idleAfter counts as idle.
 const idleAfter = 50 * time.Millisecond
 
+// passed is a deadline that ends reading at once.
+var passed = time.Unix(1, 0)
+
+// readBy sets the deadline for reading; zero is none. While the server drains its connections,
+// nothing more is read.
+func (c *conn) readBy(t time.Time) {
+	c.nc.SetReadDeadline(t)
+	if c.s.draining.Load() {
+		c.nc.SetReadDeadline(passed)
+	}
+}
+
 // await sets the deadline for reading to the time at which the client counts as idle,
 // unless it sends something before.
 func (c *conn) await() {
 	c.timed, c.busy = true, false
-	c.nc.SetReadDeadline(time.Now().Add(idleAfter))
+	c.readBy(time.Now().Add(idleAfter))
+}
+
+// readMore reads from the network. It returns errDrain if nothing is to be read any more.
+func (c *conn) readMore(p []byte) (int, error) {
+	n, err := c.nc.Read(p)
+	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) && c.s.draining.Load() {
+		err = errDrain
+	}
+	return n, err
 }
 
 // fromNetwork reads from the socket for the reader's buffer. Before each read it
@@ -254,7 +275,7 @@ func (f fromNetwork) Read(p []byte) (n int, err error) {
 		c.unsent = false
 		c.out.flush()
 	}
-	n, err = c.nc.Read(p)
+	n, err = c.readMore(p)
 	for n == 0 && c.timed && errors.Is(err, os.ErrDeadlineExceeded) {
 		switch {
 		case c.between && !c.busy:
@@ -263,9 +284,9 @@ func (f fromNetwork) Read(p []byte) (n int, err error) {
 			c.await()
 		default: // in the middle of a request
 			c.timed = false
-			c.nc.SetReadDeadline(time.Time{})
+			c.readBy(time.Time{})
 		}
-		n, err = c.nc.Read(p)
+		n, err = c.readMore(p)
 	}
 	c.busy = true
 	return n, err
@@ -305,7 +326,8 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 		ids = []proto.ID{{Scheme: proto.SchemeIP, ID: c.addr}}
 	}
 	c.identity.Store(newIdentity(ids))
-	nc.SetDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
+	c.readBy(time.Now().Add(s.cfg.HandshakeTimeout))
 	if isTLS && !c.handshakeTLS(secured) {
 		c.leave()
 		return
@@ -319,12 +341,12 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 func (c *conn) read() {
 	if c.timed {
 		c.timed = false
-		c.nc.SetReadDeadline(time.Time{})
+		c.readBy(time.Time{})
 	}
 	var err error
 	n := 0
 	if c.begun { // before, a four-letter word is read with what follows it, like a newline
-		n, err = c.nc.Read(c.head[:])
+		n, err = c.readMore(c.head[:])
 		c.ahead = c.head[:n]
 	}
 	if n > 0 || !c.begun {
@@ -333,6 +355,10 @@ func (c *conn) read() {
 	switch {
 	case err == errIdle:
 		go c.read()
+	case err == errDrain && c.begun:
+		c.stopped.Store(true)
+		c.local(request{fixed: &fixedReply{none: true, end: true}}) // behind what waits for the log
+		c.finish(nil)
 	case c.begun:
 		c.finish(err)
 	default:
@@ -395,7 +421,7 @@ func (c *conn) begin() error {
 	if ok, err := c.handshake(buf); !ok {
 		return err
 	}
-	c.nc.SetReadDeadline(time.Time{})
+	c.readBy(time.Time{})
 	if !c.readOnly && c.r.Buffered() == 0 {
 		return errIdle // gives back the stack that the handshake needed
 	}
@@ -441,6 +467,8 @@ func (c *conn) leave() {
 var (
 	errEnd  = errors.New("the server ends it")
 	errIdle = errors.New("the client is idle")
+	// errDrain ends a connection when what was received is answered.
+	errDrain = errors.New("the server is shutting down")
 )
 
 // badInput reports whether an error was caused by what a client sent rather than by
@@ -460,7 +488,7 @@ func (c *conn) talk() error {
 	for {
 		switch {
 		case c.readOnly: // its session is not tracked, so nothing else ends the connection
-			c.nc.SetReadDeadline(time.Now().Add(time.Duration(c.timeout) * time.Millisecond))
+			c.readBy(time.Now().Add(time.Duration(c.timeout) * time.Millisecond))
 		case !c.timed:
 			c.await()
 		}

@@ -28,6 +28,7 @@ type fixedReply struct {
 	header proto.ReplyHeader
 	body   []byte
 	now    bool // the header gets the last zxid at the time when it is sent
+	none   bool // nothing is sent
 	end    bool // the connection ends after it
 }
 
@@ -240,7 +241,9 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 		if f.now {
 			h.Zxid = v.Zxid()
 		}
-		c.reply(q, &h, f.body)
+		if !f.none {
+			c.reply(q, &h, f.body)
+		}
 		if f.end {
 			c.end()
 		}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/tls"
@@ -94,6 +95,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	closed   bool
+	refusing bool // no new connections
 	serving  bool
 	readOnly bool  // serving only clients that accept read-only mode; serving is false
 	ports    ports // for the word conf
@@ -102,6 +104,8 @@ type Server struct {
 	sessions map[int64]*conn    // by session id: the connection on this server that owns it
 	leaving  map[*conn]struct{} // those in discard
 	wg       sync.WaitGroup     // goroutines of connections and listeners, writers, and logWaiting
+
+	draining atomic.Bool // connections end when what was received is answered
 
 	dirty   dirtyConns
 	scratch []byte // buffer for replies to parked reads; used only while the tree is locked for Done
@@ -305,15 +309,44 @@ func (s *Server) ServeConn(c net.Conn) {
 }
 
 // enter adds a goroutine to those that Wait waits for. It returns false if the
-// server has been closed.
+// server has been closed, or refuses connections.
 func (s *Server) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.refusing {
 		return false
 	}
 	s.wg.Add(1)
 	return true
+}
+
+// Refuse refuses new connections from now on.
+func (s *Server) Refuse() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusing = true
+}
+
+// Drain ends each connection when its client has been sent the answers to all requests that were
+// received from it, and returns when all have ended, or ctx ends. It must be called after Refuse.
+func (s *Server) Drain(ctx context.Context) {
+	s.draining.Store(true)
+	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
+		s.mu.Lock()
+		for c := range s.conns {
+			c.nc.SetReadDeadline(passed) // again: one may just have been admitted
+		}
+		left := len(s.conns) + len(s.leaving)
+		s.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Close closes all connections and refuses new ones. It does not wait for their

@@ -49,7 +49,7 @@ type Options struct {
 	Rate            int  // bytes per second between two members; 0 is unlimited
 	Large           bool // clients write entries of up to 900 KB
 	Late            int  // how many members with a vote, the last ones, start for the first time late
-	DiskFirst       bool // Config.LeaderDiskFirst
+	DiskFirst       bool // Features.LeaderDiskFirst
 
 	Disk time.Duration // how long each write of a member takes, if its storage is in memory
 }
@@ -354,25 +354,22 @@ func (m *member) open() error {
 // config is the configuration of a member's server.
 func (s *sim) config(m *member) lockkeeper.Config {
 	c := lockkeeper.Config{
-		ID: m.id, DataDir: m.dir,
-		TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout, MaxSessionTimeout: time.Minute,
-		MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes(), ContainerCheckInterval: 10 * time.Second,
-		Logger: slog.New(logHandler{m.s, m.id}), ReadOnly: m.s.opts.ReadOnly, LeaderDiskFirst: m.s.opts.DiskFirst,
-		EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true, SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID,
-	}
-	for id := m.s.opts.Members - m.s.opts.Observers + 1; id <= m.s.opts.Members; id++ {
-		if !m.join || m.id == uint64(id) {
-			c.Observers = append(c.Observers, uint64(id))
-		}
+		ID: m.id, DataDir: m.dir, TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout,
+		Limits:   lockkeeper.Limits{MaxSessionTimeout: time.Minute, MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes()},
+		Features: lockkeeper.Features{ContainerCheckInterval: 10 * time.Second, ReadOnly: m.s.opts.ReadOnly, LeaderDiskFirst: m.s.opts.DiskFirst, EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true},
+		Auth:     lockkeeper.Auth{SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID},
+		Logger:   slog.New(logHandler{m.s, m.id}),
 	}
 	if m.join {
 		other := m.id
 		for other == m.id || s.members[other-1].absent.Load() {
 			other = other%uint64(len(s.members)) + 1
 		}
-		c.PeerAddr, c.Join = s.peers[m.id], s.peers[other]
+		c.PeerAddr, c.Join, c.JoinAsObserver = s.peers[m.id], s.peers[other], !m.votes()
 	} else {
-		c.Peers = s.peers
+		for _, x := range s.members {
+			c.Peers = append(c.Peers, lockkeeper.Peer{ID: x.id, Addr: s.peers[x.id], Observer: !x.votes()})
+		}
 	}
 	return c
 }
@@ -406,8 +403,10 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	select {
 	case <-gone:
 		return
-	case err := <-srv.Err():
-		if errors.Is(err, errCrashed) { // it was killed, and has noticed that before its end
+	case <-srv.Done():
+		err := srv.Err()
+		// By stop, or it was killed, and has noticed that before its end.
+		if err == lockkeeper.ErrClosed || errors.Is(err, errCrashed) {
 			return
 		}
 		m.s.h.fault("member %d stops: %v", m.id, err)
@@ -442,7 +441,10 @@ func (m *member) serve(listener net.Listener, srv *lockkeeper.Server) {
 	}
 }
 
-// stop ends the server: by Close, or by a crash, after which it writes and sends
+// stopTime is how long a server that is stopped may take to answer requests.
+const stopTime = 3 * time.Second
+
+// stop ends the server: by Shutdown, or by a crash, after which it writes and sends
 // nothing.
 func (m *member) stop(crash bool) {
 	m.mu.Lock()
@@ -466,7 +468,11 @@ func (m *member) stop(crash bool) {
 		m.s.cutAll(m.name, -1)
 	} else {
 		listener.Close()
-		err = srv.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
+		if err = srv.Shutdown(ctx); err == context.DeadlineExceeded {
+			err = nil
+		}
+		cancel()
 		m.s.net.Kill(m.name)
 	}
 	if err != nil {

@@ -173,7 +173,7 @@ func fakeServer(t testing.TB) (addr string, accepted <-chan *net.TCPConn) {
 func open(t testing.TB, tick time.Duration) *lockkeeper.Server {
 	t.Helper()
 	s, err := lockkeeper.Open(lockkeeper.Config{ClientAddr: "127.0.0.1:0", TickTime: tick,
-		SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4="})
+		Auth: lockkeeper.Auth{SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4="}})
 	ok(t, err)
 	t.Cleanup(func() { s.Close() })
 	<-s.Ready()

@@ -363,7 +363,7 @@ func clientServers(config string) string {
 	servers, _ := proto.ParseServers(config)
 	var clients []string
 	for _, s := range servers {
-		if c := s.Client; c != "" {
+		if c := s.ClientAddr; c != "" {
 			if strings.HasPrefix(c, ":") {
 				c = "0.0.0.0" + c
 			}

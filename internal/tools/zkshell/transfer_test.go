@@ -44,7 +44,7 @@ var variety = []string{
 
 // super makes a shell one of the super user, who may read everything. The password's digest
 // is that of super:secret.
-func super(cfg *lockkeeper.Config) { cfg.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }
+func super(cfg *lockkeeper.Config) { cfg.Auth.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" }
 
 func asSuper(cfg *zkshell.Config) {
 	cfg.Auth = []zkshell.Auth{{Scheme: "digest", Auth: []byte("super:secret")}}
