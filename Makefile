@@ -45,7 +45,7 @@ shake:
 # Builds with planted bugs, each of which a check has to find.
 plants:
 	go test ./internal/testing/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=100
-	go test . -run '^TestPutBack$$' -timeout 0 -v -putback
+	go test ./internal/testing/repository -run '^TestPutBack$$' -timeout 0 -v -putback
 
 # N small faults in the source, one at a time: which kind of test finds each?
 # (docs/testing.md) FLAGS has more flags of internal/testing/mutants.
@@ -54,7 +54,7 @@ mutants:
 
 # Do all packages and tests compile for all platforms?
 platforms:
-	go test . -run '^TestPlatforms$$' -timeout 0 -v -platforms
+	go test ./internal/testing/repository -run '^TestPlatforms$$' -timeout 0 -v -platforms
 
 # On Debian, as root: installs Redis, ZooKeepers, Java and more.
 interop:
@@ -94,7 +94,7 @@ pgo:
 
 # What the packages that promise compatibility export, for review as a diff (docs/releasing.md).
 api:
-	go test . -run '^TestAPI$$' -rewrite
+	go test ./internal/testing/repository -run '^TestAPI$$' -rewrite
 
 # After a release: what it has promised. Decisions to break it begin anew.
 api-released:

@@ -49,7 +49,7 @@ var (
 var leases = regexp.MustCompile(`^(cluster/(contacts|forward|lead|lease|liveness|node|touches|pulse|readindex|serving|store|transport)\.go|internal/core/storage/(latch|storage|vote)\.go|session/)`)
 
 // directed are the packages whose tests also cover other packages, the fastest first.
-var directed = []string{"internal/core/server", "fsm", "internal/core/storage", "lockkeepertest", "cluster", "conform", "."}
+var directed = []string{"internal/core/server", "fsm", "internal/core/storage", "lockkeepertest", "cluster", "conform", "internal/testing/whole"}
 
 // slow are tests that take long, each with the only package whose mutants it has to
 // find.

@@ -1,0 +1,327 @@
+//go:build unix
+
+package repository
+
+// corrections are the corrections of Raft that docs/raft.md lists. Each entry takes one
+// of them out, so that TestPutBack can check that the tests which it names fail.
+var corrections = []putBack{
+	// Messages.
+	{"refusals", []edit{
+		{"cluster/stream.go", "\tdefer s.end() // unblocks Raft if it is sending\n", ""},
+	}, []finding{{"cluster", "TestStreamRefused", "the sender waits for ever"}}},
+	{"heartbeats", []edit{
+		{"cluster/transport.go", "if ok && t.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
+	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
+	{"terms", []edit{
+		{"cluster/node.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
+	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
+	{"kept connections", []edit{
+		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
+	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {"internal/testing/whole", "TestHandOverAfterRestarts", "FAIL"}}},
+	{"return", []edit{
+		{"cluster/transport.go", "\tif err != nil && !heartbeat {\n", "\tif false && !heartbeat {\n"},
+	}, []finding{{"cluster", "TestReturn", "a member that has returned serves after"}}},
+	{"end of the wait for a return", []edit{
+		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
+	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
+	{"empty messages", []edit{
+		{"cluster/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
+	}, []finding{{"cluster", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
+	{"empty messages in doubt", []edit{
+		{"cluster/pulse.go", "\t\t\tp.transport.doubts.Add(1)\n", ""},
+	}, []finding{
+		{"cluster", "TestRestartWhileQuiet", "a member that has restarted serves after"},
+		{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"},
+	}},
+	{"watched connections", []edit{
+		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+	}, []finding{{"cluster", "TestForgottenWhileReplicating", "never came: the entry"}}},
+	{"signs of life", []edit{
+		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "i/o timeout"}}},
+	{"snapshots are not cut", []edit{
+		{"cluster/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
+	}, []finding{
+		{"cluster", "TestSnapshotOnNarrowLink", "FAIL"},
+		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
+	}},
+	{"snapshots are waited for", []edit{
+		{"cluster/raftconn.go", "patience *= snapshotPatience", "patience *= 1"},
+	}, []finding{{"cluster", "TestSnapshotInGulps", "bytes"}}},
+	{"unused connections", []edit{
+		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
+	}, []finding{{"cluster", "TestVoteOverForgotten", "i/o timeout"}}},
+	{"waiting messages", []edit{
+		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
+	}, []finding{{"cluster", "TestWaitingIsBounded", "of one, with entries have been refused"}}},
+	{"long messages", []edit{
+		{"cluster/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
+	}, []finding{{"cluster", "TestLongMessages", "message 0 has"}}},
+	{"commit index of a message", []edit{
+		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
+	}, []finding{{"cluster", "TestLongMessages", "commits up to"}}},
+	{"commits", []edit{
+		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, until) })", ""},
+	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
+
+	// Elections and leadership.
+	{"the state of a leader that was replaced", []edit{
+		{"cluster/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))", "c.current = c.ran"},
+		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
+	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
+	{"the state of a leader that nobody accepts", []edit{
+		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
+		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority", ""},
+	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
+	{"the state of a new leader", []edit{
+		{"cluster/contacts.go", "if leads && own.begun {", "if leads {"},
+	}, []finding{{"cluster", "TestOldReadsOfNewLeader", "serves a read"}}},
+	{"a term that nobody begins", []edit{
+		{"cluster/pulse.go", "\t\tcase v.deposed:\n", "\t\tcase v.deposed && false:\n"},
+	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
+	{"the vote of a member that was dropped", []edit{
+		{"cluster/pulse.go", "own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))", "own.dropped = p.digests.replica.Votes(p.id)"},
+	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
+	{"a vote for an address", []edit{
+		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
+	}, []finding{{"cluster", "TestVoteConfirmedToAnother", "has led"}}},
+	{"a list of the past", []edit{
+		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return since > 0 && n.LastIndex() < since && false"},
+	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
+	{"candidates of another list", []edit{
+		{"cluster/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
+	}, []finding{{"cluster", "TestVoteGivenBackInAbsence", "there is no leader"}, {"cluster", "TestAbsentVoterKnowsNotTheCandidate", "there is no leader"}}},
+	{"a vote of the past", []edit{
+		{"cluster/transport.go", "if t.raft.behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.raft.behind() && t.keepOut(rpc) {"},
+	}, []finding{{"cluster", "TestVoteOfThePast", "leads in term"}}},
+	{"a leader of the past", []edit{
+		{"cluster/transport.go", "if t.raft.CurrentTerm() < term {", "if false {"},
+		{"cluster/transport.go", "return t.raft.CurrentTerm() >= term", "return true"},
+	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
+	{"applied entries", []edit{
+		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
+	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
+	{"standalone", []edit{
+		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
+	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
+	{"patience of a candidate", []edit{
+		{"cluster/contacts.go", "patience, apart = gap*int64(min(c.tries, 5)), gap", "apart = gap"},
+	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
+	{"lost election", []edit{
+		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
+	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
+	{"successor that lost an election", []edit{
+		{"cluster/transport.go", "\t\t\tt.endElection(t.silence)\n", ""},
+	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
+	{"candidate", []edit{
+		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
+	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
+	{"lease", []edit{
+		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.sure", "return true"},
+	}, []finding{{"internal/testing/whole", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
+	{"stuck disk", []edit{
+		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
+	}, []finding{{"internal/testing/whole", "TestClusterStuckDisk", "FAIL"}}},
+	{"losses", []edit{
+		{"cluster/pulse.go", "case stand && p.gate.lifted() && !p.raft.behind():", "case false && stand:"},
+	}, []finding{{"internal/testing/whole", "TestClusterLeaderKilled", "FAIL"}}},
+	{"end of the log", []edit{
+		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
+	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
+	{"transfer is not waited for", []edit{
+		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
+	}, []finding{{"cluster", "TestHandOverFails", "FAIL"}}},
+	{"successor", []edit{
+		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
+	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
+	{"unanswered transfer", []edit{
+		{"cluster/transport.go", "late := time.NewTimer(t.sure)", "late := time.NewTimer(time.Hour)"},
+	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
+	{"failed transfer", []edit{
+		{"cluster/handover.go", "h.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
+
+	// Members.
+	{"log of a removed member", []edit{
+		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
+	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
+	{"removed", []edit{
+		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
+	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
+	{"settle", []edit{
+		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
+	}, []finding{{"internal/testing/whole", "TestReconfigLaggingVoter", "FAIL"}}},
+	{"formed by a majority", []edit{
+		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
+		{"cluster/formation.go", "case required[0] != s.self:", "case false:"},
+		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
+	{"added again", []edit{
+		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
+	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
+	{"no clusters", []edit{
+		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
+		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
+		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
+	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
+	{"compares nothing", []edit{
+		{"cluster/pulse.go", "\t\t\tp.judge(to, binary", "\t\t\t_ = binary.BigEndian; fmt.Sprint(binary"},
+	}, []finding{{"cluster", "TestDiffers", "FAIL"}}},
+	{"lost disk", []edit{
+		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.lift(next.cluster)\n\t\t\tif done = true; done {"},
+	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
+
+	// Snapshots and the log.
+	{"snapshot before Raft", []edit{
+		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
+	{"installation of a snapshot", []edit{
+		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
+	{"snapshot of an earlier term", []edit{
+		{"cluster/transport.go", "if t.raft.terms.newest.Load() > q.Term {", "if t.raft.terms.newest.Load() > 1<<63 {"},
+	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
+	{"snapshot that cannot be stored", []edit{
+		{"cluster/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
+	}, []finding{{"cluster", "TestInstallFails", "the member does not stop"}}},
+	{"recent entries", []edit{
+		{"cluster/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
+	}, []finding{{"cluster", "TestRecentLog", "are kept, want"}}},
+	{"snapshot and log", []edit{
+		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
+	{"snapshot's end", []edit{
+		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
+	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
+	{"kept entry", []edit{
+		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
+	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+	{"replaced entry", []edit{
+		{"cluster/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
+	}, []finding{
+		{"cluster", "TestFollowerModel/wal", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/boltdb", "the member stops by itself"},
+		{"cluster", "TestFollowerModel/memory", "the member stops by itself"},
+		{"cluster", "TestStaleLog", "states differ"},
+	}},
+	{"order of the log", []edit{
+		{"internal/core/storage/order.go", "if l.Index != last+1 && (i > 0 || last > 0) {", "if i < 0 {"},
+	}, []finding{
+		{"internal/core/storage", "TestModel/boltdb", "was stored although"},
+		{"internal/core/storage", "TestModel/memory", "was stored although"},
+	}},
+	{"gap", []edit{
+		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
+	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+	{"superseded log", []edit{
+		{"internal/core/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
+	}, []finding{{"internal/core/storage", "TestSupersededLog", "FAIL"}}},
+	{"superseded log in memory", []edit{
+		{"internal/core/storage/memory.go", "\treconcileLog(m.log, newest) // a crash", "\t// a crash"},
+	}, []finding{{"internal/core/storage", "TestMemorySuperseded", "the log ends at 3"}}},
+	{"older snapshot", []edit{
+		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
+	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
+	{"snapshot threshold", []edit{
+		{"cluster/cluster.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
+		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
+	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
+	{"trailing logs", []edit{
+		{"cluster/compact.go", "trailing := uint64(max(1, c.bytes*entries/max(1, grown)))", "trailing := uint64(10240)\n\t\t\t_, _ = grown, entries"},
+	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
+
+	// Faults of the disk.
+	{"vote", []edit{
+		{"internal/core/storage/memory.go", "\ts.keepVotes()\n", ""},
+	}, []finding{{"internal/core/storage", "TestVoteIsOneWrite", "FAIL"}}},
+	{"term not stored", []edit{
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
+	{"vote not stored", []edit{
+		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
+	{"log not stored", []edit{
+		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
+	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
+	{"same term", []edit{
+		{"cluster/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
+	}, []finding{{"cluster", "TestFaultAtStart", "it hangs"}}},
+	{"latch", []edit{
+		{"internal/core/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
+	}, []finding{{"internal/core/storage", "TestNothingIsWrittenAfterAFault", "FAIL"}, {"internal/core/storage", "TestStorageIsLatched", "FAIL"}}},
+	{"bootstrap", []edit{
+		{"internal/core/storage/storage.go", "\tif term, err := s.Term(); err != nil {\n\t\treturn err\n", "\tif term, err := s.Term(); err != nil || term > 0 {\n\t\treturn raft.ErrCantBootstrap\n"},
+	}, []finding{{"internal/core/storage", "TestEmpty", "FAIL"}}},
+	{"bootstrap's term", []edit{
+		{"internal/core/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term < 1<<63 {"},
+	}, []finding{{"internal/core/storage", "TestEmpty", "the term is 1"}}},
+
+	// Shutdown.
+	{"futures", []edit{
+		{"cluster/node.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
+	}, []finding{{"cluster", "TestCloseWhileApplying", "timed out"}}},
+
+	// Files.
+	{"private snapshots", []edit{
+		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
+	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
+	{"unfinished snapshots", []edit{
+		{"internal/core/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
+	}, []finding{{"internal/core/storage", "TestCrashWhileSnapshotsGo", "is still there"}}},
+	{"damaged snapshot", []edit{
+		{"internal/core/storage/snapshots.go", "\tif err != nil {\n\t\treturn nil, nil, damaged(path, \"%w\", err)\n\t}\n\treturn meta", "\tif err != nil {\n\t\treturn nil, nil, nil\n\t}\n\treturn meta"},
+	}, []finding{{"internal/core/storage", "TestDamagedFiles", "FAIL"}}},
+	{"checksums", []edit{
+		{"internal/core/storage/checksums.go", "entrySum(l, l.Extensions[:n]) != binary", "false && 0 != binary"},
+		{"internal/core/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
+	}, []finding{{"internal/core/storage", "TestChecksums", "FAIL"}}},
+	{"pages", []edit{
+		{"internal/core/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
+	}, []finding{{"internal/core/storage", "TestDamagedFiles", "FAIL"}}},
+	{"empty file of bbolt", []edit{
+		{"internal/core/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
+	}, []finding{{"internal/core/storage", "TestEmptyBoltFile", "FAIL"}}},
+	{"what a killed process left", []edit{
+		{"internal/core/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"},
+	}, []finding{{"internal/core/storage", "TestFoundIsOnDisk", "are not on the disk"}}},
+	{"first segment of raft-wal", []edit{
+		{"internal/core/storage/wal.go", "\t\tif len(state.Segments) == 0 {\n\t\t\t// raft-wal", "\t\tif reached == 1<<63 {\n\t\t\t// raft-wal"},
+	}, []finding{{"internal/core/storage", "TestWALFirstSegmentCut", "is missing, but"}}},
+	{"list of raft-wal's segments", []edit{
+		{"internal/core/storage/wal.go", "return noEntries(path, w.files(dir)[1:], dir)", "return nil"},
+	}, []finding{{"internal/core/storage", "TestWALListLost", "are left of"}}},
+	{"free pages of bbolt", []edit{
+		{"internal/core/storage/bolt.go", "FreelistType: bbolt.FreelistMapType,", "NoFreelistSync: true,"},
+	}, []finding{{"internal/core/storage", "TestBoltSyncs", "NoFreelistSync"}}},
+	{"damage to the last batch of raft-wal", []edit{
+		{"internal/core/storage/walsegment.go", "return 0, fmt.Errorf(\"the batch at offset %d\", t.begin)", "return t.end - t.begin, nil"},
+	}, []finding{{"internal/core/storage", "TestWALDamagedLast", "opened with another state"}}},
+	{"end of raft-wal's log", []edit{
+		{"internal/core/storage/wal.go", "err = s.meta.reach(last)", "_ = last"},
+	}, []finding{{"internal/core/storage", "TestWALClosedEnd", "the last write is gone"}}},
+	{"full segment of raft-wal", []edit{
+		{"internal/core/storage/wal.go", "if found.index == 0 {", "if found.index >= 0 {"},
+	}, []finding{{"internal/core/storage", "TestWALCutRotation", "sealed"}}},
+	{"rest of a torn batch of raft-wal", []edit{
+		{"internal/core/storage/wal.go", "if found.torn > 0 {", "if found.torn < 0 {"},
+	}, []finding{{"internal/core/storage", "TestWALTornTwice", "FAIL"}}},
+	{"deleted entries of raft-wal", []edit{
+		{"internal/core/storage/wal.go", "if index < first {", "if index < first && index == 1<<63 {"},
+	}, []finding{{"internal/core/storage", "TestModel -test.count=10", "which is not there"}}},
+	{"lock of bbolt", []edit{
+		{"internal/core/storage/bolt.go", "\t\t\t\tTimeout:      lockTimeout,\n", ""},
+		{"internal/core/storage/bolt.go", "ReadOnly: true, Timeout: lockTimeout", "ReadOnly: true"},
+	}, []finding{{"internal/core/storage", "TestRefusedDirectories", "timed out"}}},
+
+	// In memory.
+	{"log in memory", []edit{
+		{"internal/core/storage/order.go", "\tfirst, last = max(first, begin), min(last, end)\n\tif end == 0 || first > last {", "\tif end == 1<<63 && begin == 0 {"},
+	}, []finding{{"internal/core/storage", "TestMemoryLog", "the log is"}}},
+	{"snapshots in memory", []edit{
+		{"internal/core/storage/memorystores.go", "\treturn &memorySnapshot{store: s, meta: raft.SnapshotMeta{", "\ts.newest = &memorySnapshot{store: s, meta: raft.SnapshotMeta{"},
+		{"internal/core/storage/memorystores.go", "ConfigurationIndex: configIndex,\n\t}}, nil", "ConfigurationIndex: configIndex,\n\t}}\n\treturn s.newest, nil"},
+	}, []finding{{"internal/core/storage", "TestMemorySnapshots", "FAIL"}}},
+}

@@ -1,0 +1,186 @@
+package repository
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// documents returns the text of every document, by path.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	check(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || strings.HasPrefix(d.Name(), ".") && path != "."):
+			return fs.SkipDir
+		case strings.HasSuffix(path, ".md"):
+			b, err := os.ReadFile(path)
+			texts[filepath.ToSlash(path)] = string(b)
+			return err
+		}
+		return nil
+	}))
+	return texts
+}
+
+var headings = regexp.MustCompile(`(?m)^#+ (.+)$`)
+
+// anchors returns the names that GitHub gives to the headings of a document.
+func anchors(text string) map[string]bool {
+	names := map[string]bool{}
+	for _, h := range headings.FindAllStringSubmatch(text, -1) {
+		title := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(h[1], "$1")
+		name := strings.ReplaceAll(strings.ToLower(regexp.MustCompile(`[^\pL\pN _-]`).ReplaceAllString(title, "")), " ", "-")
+		for n, base := 1, name; names[name]; n++ {
+			name = fmt.Sprintf("%s-%d", base, n)
+		}
+		names[name] = true
+	}
+	return names
+}
+
+// TestDocLinks checks that the links in documents lead to files and headings that exist.
+func TestDocLinks(t *testing.T) {
+	texts := documents(t)
+	links := regexp.MustCompile(`(?s)\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"`)
+	for from, text := range texts {
+		for _, l := range links.FindAllStringSubmatch(text, -1) {
+			to := l[1] + l[2]
+			if strings.Contains(to, "://") || strings.HasPrefix(to, "/") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(to, "#")
+			path := from
+			if file != "" {
+				path = filepath.ToSlash(filepath.Join(filepath.Dir(from), file))
+			}
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", from, to)
+			} else if there, ok := texts[path]; anchor != "" && ok && !anchors(there)[anchor] {
+				t.Errorf("%s: %s has no heading %s", from, path, anchor)
+			}
+		}
+	}
+}
+
+// TestDocReadme checks that the README is short, and that it begins with its status and with how
+// to start.
+func TestDocReadme(t *testing.T) {
+	b, err := os.ReadFile("README.md")
+	check(t, err)
+	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	if len(lines) > 130 {
+		t.Errorf("README.md has %d lines, more than 130", len(lines))
+	}
+	first := strings.Join(lines[:min(len(lines), 20)], "\n")
+	for _, text := range []string{"**Status:**", "go run ./cmd/lockkeeper serve", "go test ./...", "go get github.com/lockkeeper/lockkeeper"} {
+		if !strings.Contains(first, text) {
+			t.Errorf("the first lines of README.md do not have %q", text)
+		}
+	}
+}
+
+// TestDocDecisions checks that each decision has a number, a title, a date and a status, that one
+// which replaces or amends another is named there, and that the index has them all.
+func TestDocDecisions(t *testing.T) {
+	files, err := filepath.Glob("docs/decisions/[0-9]*.md")
+	check(t, err)
+	index, err := os.ReadFile("docs/decisions/README.md")
+	check(t, err)
+	head := regexp.MustCompile(`^# (\d+)\. (.+)\n\n(\d{4}-\d{2}-\d{2})\. (Accepted|Superseded by \[\d+\]\([^)]+\))((?:; (?:amended by|amends|supersedes) \[\d+\]\([^)]+\))*)\.\n`)
+	relation := regexp.MustCompile(`(?i)(superseded by|amended by|amends|supersedes) \[(\d+)\]\(([^)]+)\)`)
+	inverse := map[string]string{"superseded by": "supersedes", "supersedes": "superseded by", "amended by": "amends", "amends": "amended by"}
+	var rows []string
+	said := map[string]bool{}
+	for i, file := range files {
+		b, err := os.ReadFile(file)
+		check(t, err)
+		h := head.FindStringSubmatch(string(b))
+		if h == nil {
+			t.Errorf(`%s does not begin with "# N. Title", and "DATE. Accepted." or "DATE. Superseded by [N](file)."`, file)
+			continue
+		}
+		name := filepath.Base(file)
+		if want := fmt.Sprintf("%03d-", i+1); h[1] != fmt.Sprint(i+1) || !strings.HasPrefix(name, want) {
+			t.Errorf("%s has the number %s, and is decision %d", file, h[1], i+1)
+		}
+		if _, err := time.Parse(time.DateOnly, h[3]); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		for _, r := range relation.FindAllStringSubmatch(h[4]+h[5], -1) {
+			said[h[1]+" "+strings.ToLower(r[1])+" "+r[2]] = true
+			if to := fmt.Sprintf("%03s-", r[2]); !strings.HasPrefix(r[3], strings.ReplaceAll(to, " ", "0")) {
+				t.Errorf("%s: the link to decision %s leads to %s", file, r[2], r[3])
+			}
+		}
+		rows = append(rows, fmt.Sprintf("| %s | [%s](%s) | %s | %s%s |", h[1], h[2], name, h[3], strings.ToLower(h[4][:1])+h[4][1:], h[5]))
+	}
+	for s := range said {
+		from, rest, _ := strings.Cut(s, " ")
+		word, to := rest[:strings.LastIndex(rest, " ")], rest[strings.LastIndex(rest, " ")+1:]
+		if !said[to+" "+inverse[word]+" "+from] {
+			t.Errorf("decision %s says that it is %s decision %s, which does not say %q of it", from, word, to, inverse[word])
+		}
+	}
+	listed := regexp.MustCompile(`(?m)^\| \d.*$`).FindAllString(string(index), -1)
+	if !slices.Equal(listed, rows) {
+		t.Errorf("docs/decisions/README.md should list\n%s", strings.Join(rows, "\n"))
+	}
+}
+
+// TestDocArchitecture checks that the table below the picture of the packages in
+// docs/architecture.md has every name in the picture, and that each is a package or a directory
+// of packages.
+func TestDocArchitecture(t *testing.T) {
+	b, err := os.ReadFile("docs/architecture.md")
+	check(t, err)
+	_, part, _ := strings.Cut(string(b), "<!-- picture -->\n```\n")
+	picture, table, _ := strings.Cut(part, "```\n")
+	table, _, ok := strings.Cut(table, "<!-- end of picture -->")
+	names := regexp.MustCompile(`[a-z][a-z/]+`).FindAllString(picture, -1)
+	if !ok || len(names) == 0 {
+		t.Fatal("there is no picture")
+	}
+	var rows []string
+	for _, r := range regexp.MustCompile(`(?m)^\| \[([a-z/]+)\]\(([^)]+)\) \| .+ \|$`).FindAllStringSubmatch(table, -1) {
+		rows = append(rows, r[1])
+		if want := filepath.ToSlash(filepath.Join("..", r[1])); r[2] != want && r[1] != "lockkeeper" {
+			t.Errorf("%s leads to %s", r[1], r[2])
+		}
+	}
+	if !slices.Equal(rows, names) {
+		t.Errorf("the table has %q, the picture %q", rows, names)
+	}
+}
+
+// TestDocFound checks that each fault in docs/testing-log.md has a date, and that they are in order.
+func TestDocFound(t *testing.T) {
+	b, err := os.ReadFile("docs/testing-log.md")
+	check(t, err)
+	_, table, ok := strings.Cut(string(b), "| date | bug | found by | seed |\n|---|---|---|---|\n")
+	rows := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
+	if !ok || len(rows) < 200 {
+		t.Fatalf("%d faults are listed", len(rows))
+	}
+	before := ""
+	for _, row := range rows {
+		r := regexp.MustCompile(`^\| (\d{4}-\d{2}-\d{2}) \| .+ \| .+ \|.* \|$`).FindStringSubmatch(row)
+		switch {
+		case r == nil:
+			t.Errorf("not a date, a fault and who found it: %.80s", row)
+		case r[1] < before:
+			t.Errorf("it comes after a row of %s: %.80s", before, row)
+		default:
+			before = r[1]
+		}
+	}
+}

@@ -1,0 +1,190 @@
+//go:build unix
+
+package repository
+
+import (
+	"flag"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
+)
+
+var putBackFlag = flag.Bool("putback", false, "TestPutBack: build with each fault, and run the tests that must find it")
+
+// A putBack is a fault that was fixed, with the general checks that find it when it is
+// put back. Those that the simulation finds are among its planted bugs.
+type putBack struct {
+	name  string
+	edits []edit
+	by    []finding
+}
+
+type edit = overlay.Edit
+
+// finding is a test that must fail, with this text in its output. The test's name may be
+// followed by flags.
+type finding struct{ pkg, test, text string }
+
+var putBacks = []putBack{
+	{"a change of the members that waited in an old leader is made when it leads again", []edit{
+		{"cluster/members.go", "!leads || term != m.asked {", "!leads || term == 0 {"},
+	}, []finding{{"cluster", "TestChangeEndsWithItsTerm", "the change of an earlier term"}}},
+	{"a leader answers a sync without asking the majority", []edit{
+		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
+	}, []finding{{"cluster", "TestReadOnReplacedLeader", "FAIL"}, {"cluster", "TestReadWithoutMajority", "FAIL"}}},
+	{"a sync is answered before its member has applied what was committed", []edit{
+		{"cluster/readindex.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
+	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
+	{"a new leader answers a sync before an entry of its term is committed", []edit{
+		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
+	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
+	{"there is no limit on what auth in an ACL is replaced by", []edit{
+		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
+	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
+	{"a request may be longer than a section of a snapshot", []edit{
+		{"fsm/snapshot.go", "maxSection = 128 << 20", "maxSection = 8 << 20"},
+		{"fsm/snapshot.go", "const _ = uint(maxSection - (sectionSize + 5*MaxRequest + 2<<20))", ""},
+	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}}},
+	{"the members are read from /zookeeper/config", []edit{
+		{"fsm/snapshot.go", "if m.Digest() != sum {", "if told, err := m.told(); err != nil {\n\t\t\t\treturn nil, r.damaged(\"members: %v\", err)\n\t\t\t} else if told != nil {\n\t\t\t\tm.members = told\n\t\t\t}\n\t\t\tif m.Digest() != sum {"},
+		{"fsm/reconfig.go", "// configText is the form", "func (m *Machine) told() ([]proto.Peer, error) {\n\tb := m.tree.Lookup(znode.ConfigPath).Record().Data\n\tif len(b) == 0 {\n\t\treturn nil, nil\n\t}\n\tb, _, _ = bytes.Cut(b, []byte(\"\\nversion=\"))\n\treturn proto.ParseServers(string(b))\n}\n\n// configText is the form"},
+	}, []finding{{"fsm", "FuzzSurvives", "damaged snapshot"}, {"internal/testing/whole", "TestSurvivesRestart", "damaged snapshot"}}},
+	{"a member whose log is empty forgets its term and its vote at a start", []edit{
+		{"internal/core/storage/storage.go", "if err != nil || term != 1 {", "if err != nil || term == 0 {"},
+		{"internal/core/storage/storage.go", "err != nil || voted > 0 {", "err != nil || voted > 1<<62 {"},
+	}, []finding{{"internal/core/storage", "TestModel", "the term is 0, should be"}, {"internal/core/storage", "TestVoteBeforeLog", "in term 0"}}},
+	{"a member that forms its cluster alone forgets its term", []edit{
+		{"internal/core/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
+	}, []finding{{"internal/core/storage", "TestModel", "the term is 1, should be"}}},
+	{"a member that has voted before its first entry does not start again", []edit{
+		{"internal/core/storage/verify.go", "(mark == votedInUse || mark == notMarked && rejoining == 0)", "mark <= notMarked && rejoining == 0"},
+	}, []finding{{"internal/core/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/core/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
+	{"a member that voted before its first entry may lose its log", []edit{
+		{"internal/core/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
+	}, []finding{{"internal/core/storage", "TestVoteBeforeLog", "FAIL"}}},
+	{"a write does not wait for a file descriptor", []edit{
+		{"internal/core/storage/descriptors.go", "\terr := open()\n\tif !OutOfFiles(err) {", "\terr := open()\n\tif !OutOfFiles(err) || err != nil {"},
+	}, []finding{{"internal/core/storage", "TestModelOutOfFiles/wal", "too many open files"}, {"internal/core/storage", "TestReserve", "too many open files"}}},
+	{"no segment of the log is made in reserve", []edit{
+		{"internal/core/storage/walfiles.go", "int64(m.size/8)", "1<<60"},
+	}, []finding{{"internal/core/storage", "TestReserve", "with a segment in reserve, writes take"}}},
+	{"there is no limit on a reply to a read", []edit{
+		{"fsm/reads.go", "return r.MaxReply > 0 && len(out) > r.MaxReply", "return false"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "out of memory"}}},
+	{"there is no limit on the answer to a four-letter word", []edit{
+		{"internal/core/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
+		{"internal/core/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
+		{"internal/core/server/report.go", "return room >= 0", "return true"},
+		{"internal/core/server/report.go", "if room < 0 {\n\t\treturn nil, report.ErrTooLong\n\t}\n\treturn all, nil", "return all, nil"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/wchc"}}},
+	{"the znodes below a quota are counted whenever its stats are created", []edit{
+		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
+		{"znode/quota.go", "func (t *Tree) totalText(", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
+	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
+	{"each check of an ACL compares all of its entries with all identities", []edit{
+		{"znode/acl.go", "len(acl) > longACL || ", ""},
+		{"znode/acl.go", "slices.ContainsFunc(acl, address)", "len(acl) < 10 && slices.ContainsFunc(acl, address)"},
+		{"znode/acl.go", "if len(ids) <= 4 {", "if len(ids) >= 0 {"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "test timed out"}}},
+	{"a connection may have 64 KiB of identities", []edit{
+		{"internal/core/server/auth.go", "const maxIdentity = 4 << 10", "const maxIdentity = 64 << 10"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/setData,_by_many_identities,_often"}}},
+	{"a vote is stored as Raft does it, the term and then the candidate", []edit{
+		{"internal/core/storage/directory.go", "\ts.keepVotes()\n", ""},
+	}, []finding{{"internal/testing/whole", "TestSurvivesRestart", `key "LastVoteCand"`}}},
+	{"everybody may read the snapshots", []edit{
+		{"internal/core/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
+		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err", "return s, err"},
+	}, []finding{{"internal/testing/whole", "TestSurvivesRestart", "other users may read"}}},
+	{"the applier logs", []edit{
+		{"internal/core/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "logged while the tree is locked"}}},
+	{"clients may take all file descriptors", []edit{
+		{"internal/core/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
+	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},
+	{"strangers' connections to the peer port may take all file descriptors", []edit{
+		{"internal/core/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
+		{"cluster/ungreeted.go", "if len(u.conns) <= u.most {", "if len(u.conns) <= 1<<30 {"},
+	}, []finding{{"cmd/lockkeeper", "TestFewFiles", "too many open files"}}},
+	{"strangers keep a probe from a connection to the HTTP port", []edit{
+		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
+	}, []finding{{"cmd/lockkeeper", "TestAdminConnections", "FAIL: TestAdminConnections"}}},
+}
+
+// TestPutBack puts back faults that were fixed, and checks that general checks find them,
+// not only the tests that came with the fixes. It also takes out the corrections that
+// docs/raft.md lists, and makes faults in package lock, and checks that their tests fail. Without the flag -putback it
+// only checks that the edits still fit the code.
+func TestPutBack(t *testing.T) {
+	for _, p := range slices.Concat(putBacks, corrections, lockFaults) {
+		t.Run(p.name, func(t *testing.T) {
+			list := p.overlay(t)
+			if t.Failed() || !*putBackFlag {
+				return
+			}
+			for _, f := range p.by {
+				binary := filepath.Join(t.TempDir(), "test")
+				if out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", binary, "./"+f.pkg).CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+				// Some of the faults would take all memory of the machine.
+				name, flags, _ := strings.Cut(f.test, " ")
+				args := []string{"-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^" + name + "$"}
+				c := exec.Command("sh", append(args, strings.Fields(flags)...)...)
+				c.Dir = f.pkg
+				out, err := c.CombinedOutput()
+				if _, failed := err.(*exec.ExitError); !failed || !strings.Contains(string(out), f.text) || !strings.Contains(string(out), "=== RUN   "+name) {
+					t.Errorf("%s does not find it: %v\n%.4000s", f.test, err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestInteropEditsFit checks that the edits of interop/power_test.go still fit the code, since
+// those tests run only where foreign servers are installed.
+func TestInteropEditsFit(t *testing.T) {
+	source := must(parser.ParseFile(token.NewFileSet(), "interop/power_test.go", nil, 0))(t)
+	edits := 0
+	ast.Inspect(source, func(n ast.Node) bool {
+		l, ok := n.(*ast.CompositeLit)
+		if !ok || len(l.Elts) != 3 {
+			return true
+		}
+		var parts []string // file, old and new
+		for _, e := range l.Elts {
+			if b, ok := e.(*ast.BasicLit); ok && b.Kind == token.STRING {
+				parts = append(parts, must(strconv.Unquote(b.Value))(t))
+			}
+		}
+		if len(parts) != 3 || !strings.HasSuffix(parts[0], ".go") {
+			return true
+		}
+		edits++
+		if n := strings.Count(string(must(os.ReadFile(parts[0]))(t)), parts[1]); n != 1 {
+			t.Errorf("%s has %q %d times, should be once: adapt the edit", parts[0], parts[1], n)
+		}
+		return true
+	})
+	if edits < 5 {
+		t.Errorf("found %d edits in interop/power_test.go", edits)
+	}
+}
+
+// overlay writes the edited files, and returns the path of the overlay for go test.
+func (p *putBack) overlay(t *testing.T) string {
+	files, err := overlay.Apply(".", p.edits...)
+	if err != nil {
+		t.Error(err)
+	}
+	return must(overlay.Write(".", t.TempDir(), files))(t)
+}

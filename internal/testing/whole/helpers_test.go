@@ -1,0 +1,208 @@
+package whole
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
+)
+
+// seed is LOCKKEEPER_SEED, or drawn anew; the test prints it.
+func seed(t testing.TB) uint64 {
+	s := rand.Uint64()
+	if v := os.Getenv("LOCKKEEPER_SEED"); v != "" {
+		var err error
+		if s, err = strconv.ParseUint(v, 0, 64); err != nil {
+			t.Fatalf("LOCKKEEPER_SEED: %v", err)
+		}
+	}
+	t.Logf("LOCKKEEPER_SEED=%d", s)
+	return s
+}
+
+func rng(seed uint64, stream int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(stream))) }
+
+var (
+	eventually      = testkit.Eventually
+	noGoroutineLeft = testkit.NoGoroutineLeft
+
+	connect    = rawtest.Connect
+	connectFor = rawtest.ConnectFor
+	closed     = rawtest.Closed
+	alive      = rawtest.Alive
+	exists     = rawtest.Exists
+	word       = rawtest.Word
+	allWords   = rawtest.Words
+	counts     = rawtest.Counts
+	number     = rawtest.Number
+	frame      = rawtest.Frame
+	request32  = rawtest.Ints
+)
+
+// peerList returns the members with these addresses, ordered by id.
+func peerList(addrs map[uint64]string) (peers []lockkeeper.Peer) {
+	for _, id := range slices.Sorted(maps.Keys(addrs)) {
+		peers = append(peers, lockkeeper.Peer{ID: id, Addr: addrs[id]})
+	}
+	return peers
+}
+
+// fault returns a channel that receives what Err returns when the server has stopped serving.
+func fault(s *lockkeeper.Server) <-chan error {
+	why := make(chan error, 1)
+	go func() {
+		<-s.Done()
+		why <- s.Err()
+	}()
+	return why
+}
+
+// withMemory has a server keep its state in memory from one run to the next.
+func withMemory(cfg lockkeeper.Config) lockkeeper.Config {
+	testhooks.In(&cfg).Memory = storage.NewMemory()
+	return cfg
+}
+
+// ready waits until a server is ready, for a minute at most.
+func ready(s *lockkeeper.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return s.Wait(ctx)
+}
+
+// dialer gives connections to a server, over TCP or in memory.
+type dialer = rawtest.Dialer
+
+func overTCP(s *lockkeeper.Server) dialer {
+	return func() (net.Conn, error) { return net.DialTimeout("tcp", s.Addr().String(), time.Minute) }
+}
+
+func inMemory(s *lockkeeper.Server) dialer {
+	return func() (net.Conn, error) { return s.Dial("", "", time.Minute) }
+}
+
+// overTLS gives connections to the port where TLS is spoken. Certificates are
+// those of the client, if it has any.
+func overTLS(s *lockkeeper.Server, ca *testkit.CA, certificates ...tls.Certificate) dialer {
+	config := &tls.Config{RootCAs: ca.Pool, Certificates: certificates}
+	return func() (net.Conn, error) {
+		return tls.DialWithDialer(&net.Dialer{Timeout: time.Minute}, "tcp", s.SecureAddr().String(), config)
+	}
+}
+
+// overAll runs a test over TCP, over TLS and in memory, each on a server of its own.
+func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *lockkeeper.Server, dial dialer)) {
+	t.Run("TCP", func(t *testing.T) {
+		noGoroutineLeft(t)
+		cfg.ClientAddr = "127.0.0.1:0"
+		s := open(t, cfg)
+		test(t, s, overTCP(s))
+	})
+	t.Run("TLS", func(t *testing.T) {
+		noGoroutineLeft(t)
+		ca := testkit.NewCA(t)
+		cfg.ClientAddr, cfg.SecureAddr = "", "127.0.0.1:0"
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{ca.Server(t)}}
+		s := open(t, cfg)
+		test(t, s, overTLS(s, ca))
+	})
+	cfg.SecureAddr, cfg.TLS = "", nil
+	t.Run("memory", func(t *testing.T) {
+		noGoroutineLeft(t)
+		cfg.ClientAddr = ""
+		s := open(t, cfg)
+		test(t, s, inMemory(s))
+	})
+}
+
+// must fails the test on an error.
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// capture is a log that a test can look into.
+type capture struct {
+	mu    sync.Mutex
+	lines []string
+	min   slog.Level
+}
+
+func (c *capture) logger() *slog.Logger { return slog.New(captureHandler{c, ""}) }
+
+// matching returns the lines that contain all of the words.
+func (c *capture) matching(words ...string) (found []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+next:
+	for _, l := range c.lines {
+		for _, w := range words {
+			if !strings.Contains(l, w) {
+				continue next
+			}
+		}
+		found = append(found, l)
+	}
+	return found
+}
+
+func (c *capture) reset() {
+	c.mu.Lock()
+	c.lines = nil
+	c.mu.Unlock()
+}
+
+type captureHandler struct {
+	c     *capture
+	attrs string
+}
+
+func (h captureHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.c.min }
+
+func (h captureHandler) Handle(_ context.Context, r slog.Record) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s %s%s", r.Level, r.Message, h.attrs)
+	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
+	h.c.mu.Lock()
+	h.c.lines = append(h.c.lines, b.String())
+	h.c.mu.Unlock()
+	return nil
+}
+
+func (h captureHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	for _, a := range attrs {
+		h.attrs += " " + a.String()
+	}
+	return h
+}
+
+func (h captureHandler) WithGroup(string) slog.Handler { return h }
