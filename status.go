@@ -331,6 +331,9 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if s.standalone() {
 		return ErrStandalone
 	}
+	if err := s.Err(); err != nil {
+		return err
+	}
 	_, err := cluster.Ask(ctx, s.network, s.peerAddr, q)
 	if err == nil {
 		return nil

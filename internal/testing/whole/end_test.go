@@ -313,6 +313,7 @@ func TestSentinels(t *testing.T) {
 			is(t, "EndSession for 5 s", s.EndSession(soon(), c.Session.SessionID), lockkeeper.ErrUnknownOutcome, context.DeadlineExceeded)
 			time.AfterFunc(time.Second, func() { s.Close() })
 			is(t, "EndSession of a server that is closed", s.EndSession(ctx, c.Session.SessionID), lockkeeper.ErrUnknownOutcome, lockkeeper.ErrClosed)
+			check(t, s.Close())
 			is(t, "Transfer of a server that was closed", s.Transfer(ctx, 0), lockkeeper.ErrClosed)
 		})
 	})
