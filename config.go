@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -277,16 +278,13 @@ type Peer struct {
 // maxID is the largest server id, as in ZooKeeper.
 const maxID = 254
 
-// minElectionTimeout leaves enough time for a heartbeat and its answer.
-const minElectionTimeout = 100 * time.Millisecond
-
 // complete sets the defaults and validates every field. Its error is a *ConfigError.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
 	setDefault(&c.Auth.DigestAlgorithm, DigestSHA1)
 	setDefault(&c.TickTime, 2*time.Second)
-	setDefault(&c.Limits.MinSessionTimeout, 2*c.TickTime)
-	setDefault(&c.Limits.MaxSessionTimeout, max(20*c.TickTime, c.Limits.MinSessionTimeout))
+	setDefault(&c.Limits.MinSessionTimeout, timing.Shortest(c.TickTime))
+	setDefault(&c.Limits.MaxSessionTimeout, max(timing.Longest(c.TickTime), c.Limits.MinSessionTimeout))
 	setDefault(&c.Features.ContainerCheckInterval, time.Minute)
 	setDefault(&c.Limits.MaxFrameBytes, jute.DefaultMaxFrame)
 	setDefault(&c.Limits.MaxOutstanding, 1000)
@@ -330,8 +328,8 @@ func (c *Config) complete() error {
 	_, supported := c.digest()
 	const longest = math.MaxInt32 * time.Millisecond
 	switch {
-	case c.ElectionTimeout != 0 && c.ElectionTimeout < minElectionTimeout:
-		return badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, minElectionTimeout)
+	case c.ElectionTimeout != 0 && c.ElectionTimeout < timing.MinElectionTimeout:
+		return badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, timing.MinElectionTimeout)
 	case c.TickTime < time.Millisecond:
 		return badField("TickTime", "%v is less than 1ms", c.TickTime)
 	case c.Limits.MinSessionTimeout < time.Millisecond:

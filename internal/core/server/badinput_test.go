@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
@@ -371,7 +372,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 		part("reads", func(t *testing.T) {
 			before := heap()
-			c := connectFor(t, dial, 2*cfg.Tick) // the shortest timeout
+			c := connectFor(t, dial, timing.Shortest(cfg.Tick)) // the shortest timeout
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -401,7 +402,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		})
 		part("writes", func(t *testing.T) {
 			log.reset()
-			c := connectFor(t, dial, 2*cfg.Tick)
+			c := connectFor(t, dial, timing.Shortest(cfg.Tick))
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)

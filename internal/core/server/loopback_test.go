@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -303,8 +304,8 @@ const zookeeperVersion, released = "3.9.5-test", "2026-11-21 00:00"
 func open(t testing.TB, cfg server.Config) *port {
 	t.Helper()
 	setDefault(&cfg.Tick, 2*time.Second)
-	setDefault(&cfg.MinSessionTimeout, 2*cfg.Tick)
-	setDefault(&cfg.MaxSessionTimeout, 20*cfg.Tick)
+	setDefault(&cfg.MinSessionTimeout, timing.Shortest(cfg.Tick))
+	setDefault(&cfg.MaxSessionTimeout, timing.Longest(cfg.Tick))
 	setDefault(&cfg.Digest, crypto.SHA1)
 	setDefault(&cfg.MaxFrame, jute.DefaultMaxFrame)
 	setDefault(&cfg.MaxOutstanding, 1000)

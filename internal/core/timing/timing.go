@@ -12,6 +12,14 @@ import "time"
 // MinElectionTimeout is the shortest election timeout that a server accepts.
 const MinElectionTimeout = 100 * time.Millisecond
 
+// Shortest is the shortest session timeout that a server grants, unless it is configured otherwise,
+// as ZooKeeper's minSessionTimeout. With less, a member could tell the leader too late that a
+// session is alive; see [Watch] and [Ask].
+func Shortest(tick time.Duration) time.Duration { return 2 * tick }
+
+// Longest is the longest, unless it is configured otherwise, as ZooKeeper's maxSessionTimeout.
+func Longest(tick time.Duration) time.Duration { return 20 * tick }
+
 // Sure is how long a leader is sure that it leads after a majority has confirmed it.
 //
 //	Sure <= election timeout / 2

@@ -24,11 +24,11 @@ func TestInequalities(t *testing.T) {
 			report := Report(tick, sure)
 			must(2*report <= sure, "2 * Report <= Sure", e, tick)
 			must(4*report <= tick, "4 * Report <= tick", e, tick)
-			shortest := 2 * tick
+			shortest := Shortest(tick)
 			if tick >= 400*time.Millisecond {
 				must(8*Watch(tick) <= shortest, "8 * Watch <= session timeout", tick)
 			}
-			for timeout := shortest; timeout <= 20*tick; timeout += tick / 3 {
+			for timeout := shortest; timeout <= Longest(tick); timeout += tick / 3 {
 				if unreported := Unreported(timeout, sure); unreported > 0 {
 					must(Believed(timeout)+unreported+sure <= timeout, "Believed + Unreported + Sure <= session timeout", e, timeout)
 				}
