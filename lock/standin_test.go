@@ -28,10 +28,12 @@ func (f *failing) Create(string, []byte, int32, []zk.ACL) (string, error)       
 func (f *failing) CreateContainer(string, []byte, int32, []zk.ACL) (string, error) { return "", f.err }
 func (f *failing) Delete(string, int32) error                                      { return f.err }
 func (f *failing) Get(string) ([]byte, *zk.Stat, error)                            { return nil, nil, f.err }
-func (f *failing) GetW(string) ([]byte, *zk.Stat, <-chan zk.Event, error)          { return nil, nil, nil, f.err }
-func (f *failing) SessionID() int64                                                { return 7 }
-func (f *failing) State() zk.State                                                 { return f.state }
-func (f *failing) Sync(string) (string, error)                                     { return "", f.err }
+func (f *failing) GetW(string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
+	return nil, nil, nil, f.err
+}
+func (f *failing) SessionID() int64            { return 7 }
+func (f *failing) State() zk.State             { return f.state }
+func (f *failing) Sync(string) (string, error) { return "", f.err }
 
 // TestConnFails: with a Conn each of whose calls fails, Lock and TryLock return no later than their
 // context ends, and leave no goroutine an hour later.
