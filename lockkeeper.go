@@ -119,10 +119,11 @@ type Server struct {
 	doneOnce   sync.Once     // for err and done
 	refusing   chan struct{} // closed by Shutdown and Close: new clients are refused
 	refuseOnce sync.Once
-	handing    sync.Mutex    // held while leadership is handed over, which ends with stop; guards closing
+	handing    chan struct{} // has room for one: sent to while leadership is handed over, which ends with stop; guards closing
 	closing    bool          // close has begun
 	stop       chan struct{} // closed by Close
-	closeOnce  sync.Once
+	closed     atomic.Bool   // Close has begun
+	gone       chan struct{} // closed when it has ended, and closeErr is set
 	closeErr   error
 	wg         sync.WaitGroup // the server's own goroutines
 }
@@ -138,7 +139,7 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		log: cfg.Logger, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
-		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), stop: make(chan struct{}),
+		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
@@ -421,8 +422,9 @@ func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
 // Shutdown stops the server gracefully. It refuses new clients; if the server leads a cluster,
 // it makes another member the leader, so that no client has to wait for an election; it answers
 // the requests that the server has received, and ends each connection when its client has been
-// sent all answers. Then it closes the server, as [Server.Close] does. If ctx ends first, it
-// closes the server at once and returns ctx.Err(). Otherwise it returns the result of Close.
+// sent all answers. Then it closes the server, as [Server.Close] does, and returns the result of
+// that. If ctx ends first, it closes the server at once and returns ctx.Err(), at most half a
+// second later: if the disk does not answer, Close waits for that.
 //
 // Shutdown and Close may be called at the same time: Shutdown then no longer waits.
 func (s *Server) Shutdown(ctx context.Context) error {
@@ -433,11 +435,25 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.clients.Drain(ctx)
 	}
 	early := ctx.Err()
-	if err := s.Close(); err != nil || early == nil {
-		return errors.Join(early, err)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }() // it ends when the server is closed
+	select {
+	case err := <-closed:
+		return cmp.Or(err, early)
+	case <-ctx.Done():
 	}
-	return early
+	late := time.NewTimer(closeTime)
+	defer late.Stop()
+	select {
+	case err := <-closed:
+		return cmp.Or(err, ctx.Err())
+	case <-late.C:
+		return ctx.Err()
+	}
 }
+
+// closeTime is how long Shutdown waits after its context until the server is closed.
+const closeTime = 50 * time.Millisecond
 
 // Close stops the server at once, waits for all of its goroutines, and closes its files. Requests
 // that were not answered may have been carried out or not. Close does not end sessions: they are
@@ -449,8 +465,14 @@ func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
 func (s *Server) handOver(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.handing.Lock()
-	defer s.handing.Unlock()
+	select {
+	case s.handing <- struct{}{}:
+		defer func() { <-s.handing }()
+	case <-ctx.Done():
+		return
+	case <-s.stop:
+		return
+	}
 	if s.closing {
 		return
 	}
@@ -471,17 +493,20 @@ func (s *Server) refuse() {
 }
 
 func (s *Server) close(member func(*cluster.Member) error) error {
-	s.closeOnce.Do(func() {
-		close(s.stop)
-		s.refuse()
-		s.clients.Close()
-		s.ended(ErrClosed)
-		s.handing.Lock()
-		s.closing = true // nothing is handed over any more
-		s.handing.Unlock()
-		s.closeErr = member(s.member) // also releases connections that wait for the log
-		s.clients.Wait()
-		s.wg.Wait()
-	})
+	if s.closed.Swap(true) {
+		<-s.gone
+		return s.closeErr
+	}
+	close(s.stop)
+	s.refuse()
+	s.clients.Close()
+	s.ended(ErrClosed)
+	s.handing <- struct{}{}
+	s.closing = true // nothing is handed over any more
+	<-s.handing
+	s.closeErr = member(s.member) // also releases connections that wait for the log
+	s.clients.Wait()
+	s.wg.Wait()
+	close(s.gone)
 	return s.closeErr
 }

@@ -62,7 +62,7 @@ The JSON of the member that was asked has these fields:
   leader         the id of the leader, 0 if it knows none
   term, index, zxid, digest  what it has applied of the log
   cluster        the id of the cluster, "" in none yet
-  members        each with id, address (of the peer port) and observer
+  members        each with id, address (of the peer port) and voter
   version, serving, clientPort, secureClientPort  of that member
   formed, data, run  whether it is in the cluster, whether it has data, and a number
                  that changes with each start

@@ -27,6 +27,7 @@ type Meter struct {
 	dirs      map[string]*queue
 	entries   int // in all queues and logs
 	overrun   bool
+	full      int // how many times open does not look for directories to forget, since there were none
 	questions []Question
 }
 
@@ -132,16 +133,21 @@ func (m *Meter) open(dir string, now int64) *queue {
 		return nil
 	}
 	if len(m.dirs) >= m.MaxDirs {
-		for at, q := range m.dirs {
-			if q.state == foreign || q.state == measured && len(q.all) == 0 {
-				delete(m.dirs, at)
+		if m.full--; m.full < 0 {
+			for at, q := range m.dirs {
+				if q.state == foreign || q.state == measured && len(q.all) == 0 {
+					delete(m.dirs, at)
+				}
 			}
 		}
 		if len(m.dirs) >= m.MaxDirs {
-			m.overrun = true
+			if m.overrun = true; m.full < 0 {
+				m.full = m.MaxDirs / 10
+			}
 			return nil
 		}
 	}
+	m.full = 0
 	if m.dirs == nil {
 		m.dirs = map[string]*queue{}
 	}

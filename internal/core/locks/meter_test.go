@@ -466,3 +466,33 @@ func TestMeterLimits(t *testing.T) {
 		t.Errorf("%d directories", len(s.meter.dirs))
 	}
 }
+
+// TestMeterFull checks that a Meter which knows as many directories as it may, all of which have a
+// holder, looks only now and then for one to forget: it is told of events while the state of the
+// server is locked.
+func TestMeterFull(t *testing.T) {
+	m := &Meter{MaxDirs: 1000, MaxEntries: 10_000, Waited: func(int64) {}, Held: func(int64) {}}
+	fill := func(from, to int) {
+		for i := from; i < to; i++ {
+			m.Created(fmt.Sprintf("/locks/%d/_c_x-lock-0000000000", i), 1)
+		}
+		for _, q := range m.Questions() {
+			m.Listed(q, []string{"_c_x-lock-0000000000"}, true)
+		}
+	}
+	fill(0, 1001)
+	if m.full != 100 || len(m.dirs) != 1000 {
+		t.Fatalf("it looks again after %d events, and knows %d directories", m.full, len(m.dirs))
+	}
+	for i := range 500 { // none of them is held any more
+		m.Deleted(fmt.Sprintf("/locks/%d/_c_x-lock-0000000000", i), true, 2)
+	}
+	fill(2000, 2100)
+	if len(m.dirs) != 1000 {
+		t.Errorf("it has looked before its time")
+	}
+	fill(2100, 2101)
+	if len(m.dirs) != 501 {
+		t.Errorf("it knows %d directories", len(m.dirs))
+	}
+}
