@@ -510,12 +510,17 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 	digest, _ := c.digest()
 	return server.Config{
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
-		Tick: c.TickTime, MinSessionTimeout: c.Limits.MinSessionTimeout, MaxSessionTimeout: c.Limits.MaxSessionTimeout,
-		MaxSessions: c.Limits.MaxSessions, MaxWatches: c.Limits.MaxWatches,
-		Digest: digest, NoDigest: c.Auth.NoDigest, EnforceAuth: c.Auth.Enforce,
-		SuperDigest: c.Auth.SuperDigest, SuperX509: c.Auth.SuperX509, MaxTLSHandshakes: c.Limits.MaxTLSHandshakes, MaxFrame: c.Limits.MaxFrameBytes, MaxConns: c.Limits.MaxConnections,
-		MaxConnsPerAddr: c.Limits.MaxConnectionsPerAddress, MaxOutstanding: c.Limits.MaxOutstanding, OutboxBytes: c.Limits.MaxOutboxBytes,
-		HandshakeTimeout: c.Limits.HandshakeTimeout, ReadOnly: c.Features.ReadOnly, FourLetterWords: c.Features.FourLetterWords,
+		Tick: c.TickTime,
+		Limits: server.Limits{
+			MinSessionTimeout: c.Limits.MinSessionTimeout, MaxSessionTimeout: c.Limits.MaxSessionTimeout, MaxFrame: c.Limits.MaxFrameBytes,
+			MaxConns: c.Limits.MaxConnections, MaxConnsPerAddr: c.Limits.MaxConnectionsPerAddress, MaxOutstanding: c.Limits.MaxOutstanding,
+			MaxWatches: c.Limits.MaxWatches, MaxSessions: c.Limits.MaxSessions, OutboxBytes: c.Limits.MaxOutboxBytes,
+			HandshakeTimeout: c.Limits.HandshakeTimeout, MaxTLSHandshakes: c.Limits.MaxTLSHandshakes,
+		},
+		Auth: server.Auth{
+			Digest: digest, SuperDigest: c.Auth.SuperDigest, NoDigest: c.Auth.NoDigest, EnforceAuth: c.Auth.Enforce, SuperX509: c.Auth.SuperX509,
+		},
+		ReadOnly: c.Features.ReadOnly, FourLetterWords: c.Features.FourLetterWords,
 		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
 	}
 }

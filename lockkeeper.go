@@ -108,10 +108,7 @@ type Server struct {
 	peerAddr string // empty if the server is standalone
 	network  cluster.Network
 
-	portMu sync.Mutex   // guards plain
-	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
-	secure net.Listener // nil without Config.SecureAddr
-	tls    *tls.Config  // for connections accepted on secure
+	clientPorts
 
 	ready      chan struct{} // closed when sessions can first be created
 	done       chan struct{} // closed once err is set
@@ -126,6 +123,14 @@ type Server struct {
 	gone       chan struct{} // closed when it has ended, and closeErr is set
 	closeErr   error
 	wg         sync.WaitGroup // the server's own goroutines
+}
+
+// clientPorts are the ports at which clients connect. Only plain changes after Open.
+type clientPorts struct {
+	portMu sync.Mutex   // guards plain
+	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
+	secure net.Listener // nil without Config.SecureAddr
+	tls    *tls.Config  // for connections accepted on secure
 }
 
 // Open starts a server. It validates the configuration, locks and verifies the

@@ -418,7 +418,8 @@ func TestReadmeFigures(t *testing.T) {
 // TestPage checks the page and a chart that are made of figures that do not change.
 func TestPage(t *testing.T) {
 	result := func(turn int, us float64) bench.Result {
-		return bench.Result{Turn: turn, Ops: 1000, Seconds: us / 1000, Rate: 1e6 / us, P50: us, P99: 2 * us, P999: 20 * us, Max: 30 * us, CPUPerOp: us / 2, MemoryBytes: int64(us) << 20, BytesPerItem: us, OtherCores: 0.1}
+		return bench.Result{Turn: turn, Ops: 1000, Seconds: us / 1000, Rate: 1e6 / us, P50: us, P99: 2 * us, P999: 20 * us, Max: 30 * us, BytesPerItem: us,
+			Resources: bench.Resources{CPUPerOp: us / 2, MemoryBytes: int64(us) << 20, OtherCores: 0.1}}
 	}
 	runs := func(us ...float64) (list [][]bench.Result) {
 		for _, v := range us {

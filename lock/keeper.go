@@ -54,12 +54,7 @@ type keeper struct {
 	life    context.Context
 	end     context.CancelCauseFunc // ends life when the lock is lost or unlocked
 
-	// Used only by the goroutine.
-	id      string
-	name    string    // of the znode; empty if it does not exist or is not known
-	unknown bool      // a create was not answered, and the znode has not been looked for yet
-	unsure  bool      // a create was not answered at some time
-	sent    time.Time // when the last request was sent that proves that the session existed
+	knowledge
 
 	// Set before settled is closed.
 	failed  error
@@ -67,14 +62,29 @@ type keeper struct {
 	session int64
 	path    string // of the znode
 
-	mu      sync.Mutex
-	state   state
-	behind  string // the name of the znode that it has waited for last
-	refs    int    // how many Helds have not been unlocked
-	why     error
-	proved  time.Time   // when the last request was sent that was answered
-	timer   *time.Timer // of the deadline
-	removed error       // why the znode could not be deleted; set before gone is closed
+	standing
+	removed error // why the znode could not be deleted; set before gone is closed
+}
+
+// knowledge is what a keeper's goroutine knows of its znode. No other goroutine uses it.
+type knowledge struct {
+	id      string
+	name    string    // of the znode; empty if it does not exist or is not known
+	unknown bool      // a create was not answered, and the znode has not been looked for yet
+	unsure  bool      // a create was not answered at some time
+	sent    time.Time // when the last request was sent that proves that the session existed
+}
+
+// standing is how far a keeper has come with its lock, and until when it may trust in it. mu
+// guards it.
+type standing struct {
+	mu     sync.Mutex
+	state  state
+	behind string // the name of the znode that it has waited for last
+	refs   int    // how many Helds have not been unlocked
+	why    error
+	proved time.Time   // when the last request was sent that was answered
+	timer  *time.Timer // of the deadline
 }
 
 type state int

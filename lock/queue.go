@@ -161,7 +161,7 @@ func (q *queue) lock(ctx context.Context, kind kind, patient bool) (*Held, error
 		}
 	}
 	k := &keeper{
-		q: q, kind: kind, patient: patient, id: newID(),
+		q: q, kind: kind, patient: patient, knowledge: knowledge{id: newID()},
 		settled: make(chan struct{}), stop: make(chan struct{}), lost: make(chan struct{}),
 		granted: make(chan struct{}, 1), gone: make(chan struct{}),
 	}

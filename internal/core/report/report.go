@@ -122,16 +122,24 @@ type Monitor struct {
 	Role              string // in the form that words use
 	Quorum            *Quorum
 	Uptime            time.Duration
+	Applied
+	Clients
 
-	// The state that this server has applied.
+	OpenFiles, MaxFiles int // file descriptors of this process; both 0 if they are not known
+}
+
+// Applied is the state that a server has applied, in numbers.
+type Applied struct {
 	Zxid       int64
 	Znodes     int // ZooKeeper counts the root twice, and so does this
 	Ephemerals int
 	Sessions   int
 	DataBytes  int64
 	Quotas     []znode.QuotaTotal
+}
 
-	// The clients of this server.
+// Clients has the numbers about the clients of a server.
+type Clients struct {
 	Connections, Watches               int
 	Outstanding                        int64 // requests not answered yet
 	Received, Sent                     int64 // requests; replies and watch events
@@ -142,8 +150,6 @@ type Monitor struct {
 	Counters                           []Counter
 	Exceeded                           []Counter // writes that a hard quota refused, by namespace
 	StaleSessions                      int64     // that this server has expired
-
-	OpenFiles, MaxFiles int // file descriptors of this process; both 0 if they are not known
 }
 
 // Counter is one of ZooKeeper's ServerMetrics with its name in the word mntr, or another

@@ -42,7 +42,7 @@ func TestDigestAlgorithm(t *testing.T) {
 			t.Errorf("%s is not supported", algorithm)
 			continue
 		}
-		c := connect(t, open(t, server.Config{Digest: hash, SuperDigest: "user:" + want}).dial)
+		c := connect(t, open(t, server.Config{Auth: server.Auth{Digest: hash, SuperDigest: "user:" + want}}).dial)
 		check(t, login(c, "digest", "user:pass"))
 		var who proto.WhoAmIReply
 		must(c.Call(proto.OpWhoAmI, nil, &who))(t)
@@ -67,7 +67,7 @@ func TestDigestAlgorithm(t *testing.T) {
 // TestNoDigest: if the scheme digest is turned off, clients cannot authenticate with it
 // and ACLs cannot name it.
 func TestNoDigest(t *testing.T) {
-	p := open(t, server.Config{NoDigest: true, SuperDigest: "super:D/InIHSb7yEEbrWz8b9l71RjZJU="}) // password test
+	p := open(t, server.Config{Auth: server.Auth{NoDigest: true, SuperDigest: "super:D/InIHSb7yEEbrWz8b9l71RjZJU="}}) // password test
 	p.loop.set(fsm.NoDigest)
 	c := connect(t, p.dial)
 	if err := login(c, "digest", "super:test"); err != proto.AuthFailed {
@@ -94,7 +94,7 @@ func TestNoDigest(t *testing.T) {
 // TestEnforceAuth: a connection without an identity of an enforced scheme is closed after
 // the answer to its first request other than auth and sasl. Its session continues.
 func TestEnforceAuth(t *testing.T) {
-	p := open(t, server.Config{EnforceAuth: []string{"x509", "digest"}})
+	p := open(t, server.Config{Auth: server.Auth{EnforceAuth: []string{"x509", "digest"}}})
 	c := connect(t, p.dial)
 	session := c.Session
 	for _, x := range []struct {
@@ -125,6 +125,6 @@ func TestEnforceAuth(t *testing.T) {
 	}
 	must(c.Create("/x", nil, 0))(t)
 
-	p = open(t, server.Config{EnforceAuth: []string{"ip"}}) // which everybody has
+	p = open(t, server.Config{Auth: server.Auth{EnforceAuth: []string{"ip"}}}) // which everybody has
 	must(connect(t, p.dial).Create("/x", nil, 0))(t)
 }

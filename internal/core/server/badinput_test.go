@@ -348,7 +348,7 @@ func connections(t testing.TB, dial rawtest.Dialer) int {
 // other client has to wait.
 func TestClientThatDoesNotRead(t *testing.T) {
 	noGoroutineLeft(t)
-	cfg := server.Config{OutboxBytes: 4 << 20, Tick: 200 * time.Millisecond, MaxSessionTimeout: time.Hour}
+	cfg := server.Config{Tick: 200 * time.Millisecond, Limits: server.Limits{OutboxBytes: 4 << 20, MaxSessionTimeout: time.Hour}}
 	test := func(t *testing.T, listen func(*port, testing.TB) rawtest.Dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
 		var log logLines
 		cfg := cfg
@@ -526,7 +526,7 @@ func TestManyHalfOpen(t *testing.T) {
 		n = min(n, 2000)
 	}
 	// None of them may expire before the last one is open.
-	dial := open(t, server.Config{MaxSessionTimeout: time.Hour, HandshakeTimeout: time.Hour}).listen(t)
+	dial := open(t, server.Config{Limits: server.Limits{MaxSessionTimeout: time.Hour, HandshakeTimeout: time.Hour}}).listen(t)
 	healthy := connectFor(t, dial, time.Hour)
 	must(healthy.Create("/n", nil, 0))(t)
 	before := heap()

@@ -146,7 +146,7 @@ func BenchmarkIdleSession(b *testing.B) {
 		return int64(m.HeapAlloc + m.StackInuse)
 	}
 	for b.Loop() {
-		dial := open(b, server.Config{MaxSessionTimeout: time.Hour}).listen(b)
+		dial := open(b, server.Config{Limits: server.Limits{MaxSessionTimeout: time.Hour}}).listen(b)
 		before := memory()
 		var ends []net.Conn
 		for range n {

@@ -31,10 +31,7 @@ type conn struct {
 	number uint64
 	since  time.Time // by the clock that four-letter words show; used for nothing else
 
-	// Set by the handshake while Server.mu is held, before the reader continues.
-	session  int64
-	timeout  int32 // ms
-	readOnly bool  // in read-only mode: this server does not track the session
+	agreed
 	identity atomic.Pointer[identity]
 
 	// When the client was sent the event that the znode before its own in the queue of a lock
@@ -52,6 +49,14 @@ type conn struct {
 	requestQueue
 	reader
 	stats connStats
+}
+
+// agreed is what the handshake of a connection has led to. It is set while Server.mu is held,
+// before the reader continues.
+type agreed struct {
+	session  int64
+	timeout  int32 // ms
+	readOnly bool  // in read-only mode: this server does not track the session
 }
 
 // requestQueue holds a connection's writes that wait for the log, and the requests that

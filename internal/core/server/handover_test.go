@@ -16,8 +16,8 @@ func TestHandovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newApplying()
 		s := New(Config{
-			ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler), MaxSessionTimeout: time.Hour,
-			MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second,
+			ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
+			Limits: Limits{MaxSessionTimeout: time.Hour, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second},
 		})
 		s.Open()
 		defer s.Wait()

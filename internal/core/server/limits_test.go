@@ -23,7 +23,7 @@ import (
 // affected.
 func TestMaxSessions(t *testing.T) {
 	const most = 10
-	overAll(t, server.Config{MaxSessions: most}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Limits: server.Limits{MaxSessions: most}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		var opened, refused atomic.Int64
 		var mu sync.Mutex
 		var clients []*rawclient.Client
@@ -73,7 +73,7 @@ func TestMaxSessions(t *testing.T) {
 // TestMaxWatches: a request for a watch beyond the limit of the connection has no effect.
 // A setWatches that exceeds the limit ends the connection.
 func TestMaxWatches(t *testing.T) {
-	overAll(t, server.Config{MaxWatches: 4}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Limits: server.Limits{MaxWatches: 4}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c, other := connect(t, dial), connect(t, dial)
 		for _, path := range []string{"/a", "/b", "/c"} {
 			must(c.Create(path, []byte(path), 0))(t)
@@ -146,7 +146,7 @@ func TestMaxWatches(t *testing.T) {
 // affected. A reply that fits is sent, even if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
 	var log logLines
-	overAll(t, server.Config{OutboxBytes: 4 << 20, Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Log: log.logger(), Limits: server.Limits{OutboxBytes: 4 << 20}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		other := connect(t, dial)
 		name := strings.Repeat("n", 1000)
 		for _, dir := range []struct {

@@ -711,7 +711,7 @@ func (w *worker) checkShared(changes []sharedChange) error {
 // TestPipelinedLargeReads: a client that sends many reads at once, and reads the
 // replies, gets all of them, although together they exceed the outbox by far.
 func TestPipelinedLargeReads(t *testing.T) {
-	overAll(t, server.Config{OutboxBytes: 8 << 20}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Limits: server.Limits{OutboxBytes: 8 << 20}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		c := connect(t, dial)
 		data := bytes.Repeat([]byte("0123456789abcdef"), 16<<10) // 256 KiB
 		must(c.Create("/large", data, 0))(t)
@@ -786,7 +786,7 @@ func TestCutPipeline(t *testing.T) {
 	if !testkit.Thorough {
 		rounds = 20
 	}
-	overAll(t, server.Config{MaxOutstanding: 10}, func(t *testing.T, p *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Limits: server.Limits{MaxOutstanding: 10}}, func(t *testing.T, p *port, dial rawtest.Dialer) {
 		r := rand.New(rand.NewPCG(s, 0))
 		for round := range rounds {
 			c := connect(t, dial)

@@ -30,7 +30,7 @@ func TestCutLeavesNoGap(t *testing.T) {
 	client, raw := net.Pipe()
 	defer client.Close()
 	p := &cutting{}
-	s := New(Config{ID: 1, Proposer: p, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler), MaxOutstanding: 1000})
+	s := New(Config{ID: 1, Proposer: p, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler), Limits: Limits{MaxOutstanding: 1000}})
 	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	c.out.init(1 << 20)
 	c.identity.Store(newIdentity(nil))
@@ -58,7 +58,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	client, raw := net.Pipe()
 	defer client.Close()
 	var log bytes.Buffer
-	s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: slog.New(slog.NewTextHandler(&log, nil)), MaxOutstanding: 1000})
+	s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: slog.New(slog.NewTextHandler(&log, nil)), Limits: Limits{MaxOutstanding: 1000}})
 	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	c.out.init(frameHeader + 30) // the write's reply, and less than a list of the root's children
 	who := newIdentity([]proto.ID{{Scheme: proto.SchemeIP, ID: "127.0.0.1"}})

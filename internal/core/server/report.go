@@ -49,9 +49,11 @@ func (s *Server) summary() *report.Monitor {
 	x := &s.stats
 	m := &report.Monitor{
 		Version: s.version(), Serving: s.isServing(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
-		Connections: len(s.connections()), Outstanding: x.outstanding.Load(), Received: x.received.Load(), Sent: x.sent.Load(),
-		AuthFailed: x.authFailed.Load(), LastReply: x.lastReply.Load(), MinReply: x.minReply.Load(), MaxReply: x.maxReply.Load(),
-		TLSHandshakes: s.tlsHandshakes.count(), StaleSessions: s.cfg.Proposer.Expired() - x.staleBase.Load(),
+		Clients: report.Clients{
+			Connections: len(s.connections()), Outstanding: x.outstanding.Load(), Received: x.received.Load(), Sent: x.sent.Load(),
+			AuthFailed: x.authFailed.Load(), LastReply: x.lastReply.Load(), MinReply: x.minReply.Load(), MaxReply: x.maxReply.Load(),
+			TLSHandshakes: s.tlsHandshakes.count(), StaleSessions: s.cfg.Proposer.Expired() - x.staleBase.Load(),
+		},
 	}
 	m.MinLatency, m.AvgLatency, m.MaxLatency = x.latency()
 	s.cfg.Replica.View(func(v *fsm.View) {

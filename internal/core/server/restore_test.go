@@ -98,8 +98,8 @@ func TestRestoreAnswersNobody(t *testing.T) {
 		}
 	}})
 	s := New(Config{
-		ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler), MaxSessionTimeout: time.Minute,
-		MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 1 << 20, HandshakeTimeout: 10 * time.Second,
+		ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
+		Limits: Limits{MaxSessionTimeout: time.Minute, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 1 << 20, HandshakeTimeout: 10 * time.Second},
 	})
 	s.Open()
 	defer s.Wait()

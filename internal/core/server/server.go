@@ -60,32 +60,42 @@ type Config struct {
 	Replica  *fsm.Replica
 	Log      *slog.Logger
 
-	Tick              time.Duration
-	MinSessionTimeout time.Duration
-	MaxSessionTimeout time.Duration
-	Digest            crypto.Hash // for identities of scheme digest
-	SuperDigest       string      // "user:base64(hash(user:password))" of the super user; empty for none
-	NoDigest          bool        // clients cannot authenticate with scheme digest
-	EnforceAuth       []string    // schemes; if not empty, a connection needs an identity of one of them
-	SuperX509         string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
+	Tick time.Duration
+	Limits
+	Auth
 
-	MaxFrame         int           // bytes of a request (jute.maxbuffer)
-	MaxConns         int           // 0 is no limit but that of file descriptors (see tooManyFiles)
-	MaxConnsPerAddr  int           // 0 is no limit (maxClientCnxns)
-	MaxOutstanding   int           // waiting requests of one connection
-	MaxWatches       int           // of one connection; 0 is no limit
-	MaxSessions      int           // in the whole cluster, checked when one is opened; 0 is no limit
-	OutboxBytes      int           // queued for one client; at least MinOutbox more than MaxFrame
-	HandshakeTimeout time.Duration // for the TLS handshake and the first frame together
-	MaxTLSHandshakes int           // in progress; see mostTLSHandshakes
-	ReadOnly         bool          // while suspended, serve reads to clients that accept read-only mode
-	FourLetterWords  []string      // words to answer besides srvr, and isro if ReadOnly; "*" means all
-	Version          string        // for four-letter words
-	Built            string        // for four-letter words: YYYY-MM-DD HH:MM
-	DataDir          string        // for four-letter words
+	ReadOnly        bool     // while suspended, serve reads to clients that accept read-only mode
+	FourLetterWords []string // words to answer besides srvr, and isro if ReadOnly; "*" means all
+	Version         string   // for four-letter words
+	Built           string   // for four-letter words: YYYY-MM-DD HH:MM
+	DataDir         string   // for four-letter words
 
 	TimeOfDay func() time.Time        // the clock that four-letter words show; nil is time.Now
 	Tap       func(net.Conn) net.Conn // for tests: replaces each connection that does not use TLS; may be nil
+}
+
+// Limits are how much clients may use, and for how long.
+type Limits struct {
+	MinSessionTimeout time.Duration
+	MaxSessionTimeout time.Duration
+	MaxFrame          int           // bytes of a request (jute.maxbuffer)
+	MaxConns          int           // 0 is no limit but that of file descriptors (see tooManyFiles)
+	MaxConnsPerAddr   int           // 0 is no limit (maxClientCnxns)
+	MaxOutstanding    int           // waiting requests of one connection
+	MaxWatches        int           // of one connection; 0 is no limit
+	MaxSessions       int           // in the whole cluster, checked when one is opened; 0 is no limit
+	OutboxBytes       int           // queued for one client; at least MinOutbox more than MaxFrame
+	HandshakeTimeout  time.Duration // for the TLS handshake and the first frame together
+	MaxTLSHandshakes  int           // in progress; see mostTLSHandshakes
+}
+
+// Auth says how clients authenticate, and who is the super user.
+type Auth struct {
+	Digest      crypto.Hash // for identities of scheme digest
+	SuperDigest string      // "user:base64(hash(user:password))" of the super user; empty for none
+	NoDigest    bool        // clients cannot authenticate with scheme digest
+	EnforceAuth []string    // schemes; if not empty, a connection needs an identity of one of them
+	SuperX509   string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 }
 
 // Server serves clients. Its methods are safe for concurrent use.
@@ -93,17 +103,8 @@ type Server struct {
 	cfg   Config
 	start time.Time
 
-	mu       sync.Mutex
-	closed   bool
-	refusing bool // no new connections
-	serving  bool
-	readOnly bool  // serving only clients that accept read-only mode; serving is false
-	ports    ports // for the word conf
-	conns    map[*conn]struct{}
-	perAddr  map[string]int
-	sessions map[int64]*conn    // by session id: the connection on this server that owns it
-	leaving  map[*conn]struct{} // those in discard
-	wg       sync.WaitGroup     // goroutines of connections and listeners, writers, and logWaiting
+	roster
+	wg sync.WaitGroup // goroutines of connections and listeners, writers, and logWaiting
 
 	draining atomic.Bool // connections end when what was received is answered
 
@@ -124,6 +125,20 @@ type Server struct {
 	// Whoever follows the changes; nil if nobody does. It is set while mu is held, and its
 	// list is replaced, never changed.
 	followers atomic.Pointer[[]report.Follower]
+}
+
+// roster is who is connected, and who may connect. mu guards it.
+type roster struct {
+	mu       sync.Mutex
+	closed   bool
+	refusing bool // no new connections
+	serving  bool
+	readOnly bool  // serving only clients that accept read-only mode; serving is false
+	ports    ports // for the word conf
+	conns    map[*conn]struct{}
+	perAddr  map[string]int
+	sessions map[int64]*conn    // by session id: the connection on this server that owns it
+	leaving  map[*conn]struct{} // those in discard
 }
 
 // ports are the addresses at which clients connect; nil if there is no such port.
@@ -164,7 +179,7 @@ func (d *dirtyConns) flush() {
 func New(cfg Config) *Server {
 	s := &Server{
 		cfg: cfg, start: time.Now(),
-		conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{}, leaving: map[*conn]struct{}{},
+		roster: roster{conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{}, leaving: map[*conn]struct{}{}},
 	}
 	s.writers.wg = &s.wg
 	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }

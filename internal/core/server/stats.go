@@ -18,6 +18,17 @@ type stats struct {
 	lastReply, minReply      atomic.Int64 // bytes
 	maxReply                 atomic.Int64
 
+	shown
+	staleBase atomic.Int64 // Proposer.Expired at the last reset
+
+	handovers stopwatch.Stopwatch // see conn.reads; srst does not reset it
+
+	mu       sync.Mutex
+	exceeded map[string]int64 // writes that a hard quota refused, by namespace
+}
+
+// shown are the counts that the word mntr shows unchanged; counters has their names.
+type shown struct {
 	handshakes, resumes    atomic.Int64 // all ConnectRequests, and those that name a session
 	refused, ended         atomic.Int64 // connections refused because of a limit, and connections that have ended
 	silent, unserved       atomic.Int64 // connections whose handshake took too long, or came while not serving
@@ -26,12 +37,6 @@ type stats struct {
 	plainNear, plainFar    atomic.Int64 // connections without TLS: from loopback addresses and from others
 	throttled              atomic.Int64 // requests answered ThrottledOp
 	tlsFailed, tlsExceeded atomic.Int64 // TLS handshakes that failed, and that the limit ended
-	staleBase              atomic.Int64 // Proposer.Expired at the last reset
-
-	handovers stopwatch.Stopwatch // see conn.reads; srst does not reset it
-
-	mu       sync.Mutex
-	exceeded map[string]int64 // writes that a hard quota refused, by namespace
 }
 
 type counter struct {
@@ -39,9 +44,8 @@ type counter struct {
 	v   *atomic.Int64
 }
 
-// counters returns the counters that mntr shows unchanged, with ZooKeeper's names
-// (ServerMetrics).
-func (s *stats) counters() []counter {
+// counters returns the counts with ZooKeeper's names (ServerMetrics).
+func (s *shown) counters() []counter {
 	return []counter{
 		{"connection_request_count", &s.handshakes},
 		{"connection_revalidate_count", &s.resumes},

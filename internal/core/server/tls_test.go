@@ -59,7 +59,7 @@ func overPipes(t *testing.T, test func(t *testing.T, s *Server, l pipes, handsha
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{
 			ID: 1, Proposer: idle{}, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler),
-			MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second, MaxTLSHandshakes: 2,
+			Limits: Limits{MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second, MaxTLSHandshakes: 2},
 		})
 		s.Open()
 		l := make(pipes)

@@ -21,7 +21,7 @@ func TestTLSHandshakesLeaveFiles(t *testing.T) {
 	}
 	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)
 	for limit, want := range map[int]int{1000: 400, 100: 100, 1: 1} {
-		if got := (&Server{cfg: Config{MaxTLSHandshakes: limit}}).mostTLSHandshakes(); got != want {
+		if got := (&Server{cfg: Config{Limits: Limits{MaxTLSHandshakes: limit}}}).mostTLSHandshakes(); got != want {
 			t.Errorf("with a limit of %d, %d", limit, got)
 		}
 	}

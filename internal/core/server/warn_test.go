@@ -39,8 +39,8 @@ func TestBlockedLog(t *testing.T) {
 	log := blockedLog{make(chan struct{}), new(sync.Mutex), map[string]int{}}
 	p := newApplying()
 	s := New(Config{
-		ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(log), MaxSessionTimeout: time.Minute,
-		MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 1000, HandshakeTimeout: 10 * time.Second,
+		ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(log),
+		Limits: Limits{MaxSessionTimeout: time.Minute, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 1000, HandshakeTimeout: 10 * time.Second},
 	})
 	s.Open()
 	connect := func() *rawclient.Client {

@@ -48,7 +48,7 @@ const (
 func TestFourLetterWords(t *testing.T) {
 	dir := t.TempDir()
 	check(t, os.WriteFile(filepath.Join(dir, "log"), []byte("some data"), 0o600))
-	overAll(t, server.Config{DataDir: dir, MaxConnsPerAddr: 50, Tick: 500 * time.Millisecond, MaxSessionTimeout: time.Hour}, func(t *testing.T, p *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{DataDir: dir, Tick: 500 * time.Millisecond, Limits: server.Limits{MaxConnsPerAddr: 50, MaxSessionTimeout: time.Hour}}, func(t *testing.T, p *port, dial rawtest.Dialer) {
 		// settled asks until the connections of earlier words are forgotten.
 		settled := func(w, says string) (text string) {
 			t.Helper()
@@ -224,7 +224,7 @@ func TestConnectionWords(t *testing.T) {
 // TestDump: dump shows when sessions and connections expire, and the ephemerals of each
 // session.
 func TestDump(t *testing.T) {
-	dial := open(t, server.Config{Tick: 2 * time.Second, MaxSessionTimeout: time.Hour}).listen(t)
+	dial := open(t, server.Config{Tick: 2 * time.Second, Limits: server.Limits{MaxSessionTimeout: time.Hour}}).listen(t)
 	start := time.Now()
 	empty := "SessionTracker dump:\nSession Sets (0)/(0):\nephemeral nodes dump:\nSessions with Ephemerals (0):\nConnections dump:\nConnections Sets (1)/(1):\n1 expire at "
 	if got := word(t, dial, "dump"); !strings.HasPrefix(got, empty) || !strings.HasSuffix(got, " sessionId: 0x0\n") || strings.Count(got, "\n") != 8 {
@@ -330,7 +330,7 @@ func TestTraceMask(t *testing.T) {
 // TestCounters: mntr counts connections, sessions, requests and bytes.
 func TestCounters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial := open(t, server.Config{MaxConns: 3, Tick: time.Second}).dial
+		dial := open(t, server.Config{Tick: time.Second, Limits: server.Limits{MaxConns: 3}}).dial
 		ask := func(w string) string {
 			text := word(t, dial, w)
 			synctest.Wait()

@@ -289,6 +289,50 @@ func TestPurity(t *testing.T) {
 	}
 }
 
+// mostFields is how many fields a struct may have. An embedded struct counts as one.
+const mostFields = 20
+
+// large are the structs that may have more.
+var large = []string{
+	"lockkeeper.Config", // 20 fields for users, and the hooks of tests
+	"cluster.Config",
+	"cluster.contacts",
+	"cluster.raftConn",
+}
+
+// TestFields checks that no struct has too many fields: those that belong together, such as
+// what a mutex guards, are a struct of their own.
+func TestFields(t *testing.T) {
+	found := map[string]bool{}
+	for _, s := range sources(t) {
+		names := map[ast.Node]string{}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.TypeSpec:
+				names[n.Type] = houseName(s.dir) + "." + n.Name.Name
+			case *ast.StructType:
+				fields := 0
+				for _, f := range n.Fields.List {
+					fields += max(1, len(f.Names))
+				}
+				switch name := names[n]; {
+				case fields <= mostFields:
+				case slices.Contains(large, name):
+					found[name] = true
+				default:
+					t.Errorf("%s: a struct has %d fields, should have at most %d: make a struct of those that belong together", s.fset.Position(n.Pos()), fields, mostFields)
+				}
+			}
+			return true
+		})
+	}
+	for _, name := range large {
+		if !found[name] {
+			t.Errorf("%s does not have too many fields any more: remove it from this test", name)
+		}
+	}
+}
+
 // TestPackageComments checks that every package has one doc comment.
 func TestPackageComments(t *testing.T) {
 	comments := map[string][]string{}

@@ -18,44 +18,53 @@ import (
 
 // Counts say how much was checked.
 type Counts struct {
-	Ops, Commits, Locks, Watches, Events, Ephemerals, Expiries, Reads, Linearized, Restores int
-	Reaped                                                                                  int // TTL znodes and containers that members deleted
-	KnownEnds                                                                               int // sessions whose latest possible end was known
-	SetAgain, AtOnce                                                                        int // watches that were set again, and events that this caused
-	Unchecked                                                                               int // registers whose history Porcupine could not judge in time
-	Outcomes                                                                                int // answers to writes that were compared with what the tree allowed
-	Reconfigs                                                                               int // reconfigs that were answered
-	Refused                                                                                 int // writes that would have exceeded a quota
-	ReadOnly                                                                                int // answers from members without a majority
-	PromptWrites, ReadAges                                                                  int // writes that had to be prompt, and reads whose age was checked
-	MostOpen                                                                                int // the most connections with another member that one had open
-	RestoresServing                                                                         int // snapshots that were restored while the member served clients with watches; Restores counts the others
+	Ops, Commits, Locks, Ephemerals, Expiries, Reads, Linearized int
+
+	Reaped                 int // TTL znodes and containers that members deleted
+	KnownEnds              int // sessions whose latest possible end was known
+	Unchecked              int // registers whose history Porcupine could not judge in time
+	Outcomes               int // answers to writes that were compared with what the tree allowed
+	Reconfigs              int // reconfigs that were answered
+	Refused                int // writes that would have exceeded a quota
+	ReadOnly               int // answers from members without a majority
+	PromptWrites, ReadAges int // writes that had to be prompt, and reads whose age was checked
+
+	WatchCounts
+	Tally
+}
+
+// WatchCounts say how much was checked about watches.
+type WatchCounts struct {
+	Watches, Events  int
+	SetAgain, AtOnce int // watches that were set again, and events that this caused
 }
 
 func (n *Counts) add(m Counts) {
-	n.MostOpen = max(n.MostOpen, m.MostOpen)
 	n.Ops += m.Ops
 	n.Commits += m.Commits
 	n.Locks += m.Locks
-	n.Watches += m.Watches
-	n.Events += m.Events
 	n.Ephemerals += m.Ephemerals
 	n.Expiries += m.Expiries
 	n.Reads += m.Reads
 	n.Linearized += m.Linearized
 	n.Unchecked += m.Unchecked
-	n.Restores += m.Restores
 	n.Reaped += m.Reaped
 	n.KnownEnds += m.KnownEnds
-	n.SetAgain += m.SetAgain
-	n.AtOnce += m.AtOnce
-	n.RestoresServing += m.RestoresServing
 	n.Outcomes += m.Outcomes
 	n.PromptWrites += m.PromptWrites
 	n.ReadAges += m.ReadAges
 	n.ReadOnly += m.ReadOnly
 	n.Refused += m.Refused
 	n.Reconfigs += m.Reconfigs
+	n.WatchCounts.add(m.WatchCounts)
+	n.Tally.add(m.Tally)
+}
+
+func (n *WatchCounts) add(m WatchCounts) {
+	n.Watches += m.Watches
+	n.Events += m.Events
+	n.SetAgain += m.SetAgain
+	n.AtOnce += m.AtOnce
 }
 
 // check checks the history. The order of sessions' replies and the agreement of the
@@ -65,8 +74,7 @@ func (s *sim) check() Counts {
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
-	c.n.MostOpen = c.h.MostOpen
-	c.n.Restores, c.n.RestoresServing = s.h.Restores, s.h.RestoresServing
+	c.n.Tally = s.h.Tally
 	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.outcomes()

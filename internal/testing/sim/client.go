@@ -251,7 +251,7 @@ func (c *client) setWatches() *Op {
 	for _, list := range [][]string{q.Data, q.Exist, q.Child, q.Persistent, q.Recursive} {
 		slices.Sort(list)
 	}
-	o := &Op{Code: proto.OpSetWatches, Client: c.id, Set: q, Unsynced: true}
+	o := &Op{Code: proto.OpSetWatches, Origin: Origin{Client: c.id}, Set: q, Unsynced: true}
 	if len(c.persistent) > 0 || c.newest.log.ID%2 == 0 {
 		o.Code = proto.OpSetWatches2
 	}
@@ -345,7 +345,7 @@ func (k *conn) ping() {
 		case <-k.gone:
 			return
 		}
-		k.start(&Op{Code: proto.OpPing, Client: k.c.id, Unsynced: true})
+		k.start(&Op{Code: proto.OpPing, Origin: Origin{Client: k.c.id}, Unsynced: true})
 	}
 }
 

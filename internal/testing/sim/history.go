@@ -14,25 +14,37 @@ import (
 
 // Op is one request of a client, and what it knows of its outcome.
 type Op struct {
+	Origin
+	Code      proto.OpCode
+	Path      string
+	Tag       string // the data that it writes; no other op writes the same
+	Pad       int    // how many bytes it writes after Tag
+	TTL       time.Duration
+	More      []Part // of a multi
+	Flags     int32
+	Version   int32  // the version that the znode must have
+	Version64 int64  // the version that the members must have, in a reconfig; its Path is the member to change
+	User      string // the user that the connection has authenticated as, or does by this op; "" for none
+	Owner     string // the only user with access to what it creates; "" for everybody
+	ReadOnly  bool   // sent on a read-only connection
+	Watch     bool
+	Recursive bool                      // of a persistent watch
+	Set       *proto.SetWatches2Request `json:",omitempty"` // of setWatches
+	Unsynced  bool                      // a read that may be old
+
+	Outcome
+
+	done chan struct{}
+}
+
+// Origin says which request an Op is: its number, and the connection on which it was sent.
+type Origin struct {
 	ID, Client, Conn, Server int
 	Session                  int64
-	Code                     proto.OpCode
-	Path                     string
-	Tag                      string // the data that it writes; no other op writes the same
-	Pad                      int    // how many bytes it writes after Tag
-	TTL                      time.Duration
-	More                     []Part // of a multi
-	Flags                    int32
-	Version                  int32  // the version that the znode must have
-	Version64                int64  // the version that the members must have, in a reconfig; its Path is the member to change
-	User                     string // the user that the connection has authenticated as, or does by this op; "" for none
-	Owner                    string // the only user with access to what it creates; "" for everybody
-	ReadOnly                 bool   // sent on a read-only connection
-	Watch                    bool
-	Recursive                bool                      // of a persistent watch
-	Set                      *proto.SetWatches2Request `json:",omitempty"` // of setWatches
-	Unsynced                 bool                      // a read that may be old
+}
 
+// Outcome is when a request was sent and answered, and what the reply says.
+type Outcome struct {
 	// These numbers order everything that clients do and see in the run; 0 means never.
 	Call, Ret     int
 	CallAt, RetAt time.Duration
@@ -44,8 +56,6 @@ type Op struct {
 	GotCzxid         int64
 	GotMzxid         int64
 	GotChildren      []string
-
-	done chan struct{}
 }
 
 // Known reports whether a reply came.
@@ -157,31 +167,52 @@ func (v Violation) String() string { return v.Check + ": " + v.Text }
 
 // History is everything that happened in a run.
 type History struct {
-	mu              sync.Mutex
-	start           time.Time
-	seq             int
-	Ops             []*Op
-	Conns           []*ConnLog
-	Commits         []Commit
-	Spans           []*Span
-	Expiries        []Expiry
-	Clocks          []Clock
-	Failed          []Try                   // when clients failed to connect
-	Unheard         []Unheard               // when a member disconnected its clients because the leader did not receive their touches
-	LeaderChanges   []time.Duration         // when a member learned of a new leader, or that there is none
-	FailedResumes   map[int64]time.Duration // when a client last tried to resume a session and failed
-	Sessions        []int64                 // the sessions that exist at the end
-	Stats           map[string]string       // the stats of quotas at the end, as a member has them
-	StatsZxid       int64                   // that member's zxid
-	End             time.Duration           // when Sessions and Stats were read
-	WorkEnded       time.Duration           // when the clients stopped
-	Faults          []string
-	Forced          map[int64]bool          // sessions that a fault has ended
-	KnownEnded      map[int64]time.Duration // when a client learned that its session has ended
-	MostOpen        int                     // the most connections with another member that one had open
-	Restores        int                     // snapshots restored by members without watching clients, mostly at a start
-	RestoresServing int                     // snapshots from the leader, restored by members with watching clients
-	Violations      []Violation
+	mu            sync.Mutex
+	start         time.Time
+	seq           int
+	Ops           []*Op
+	Conns         []*ConnLog
+	Commits       []Commit
+	Spans         []*Span
+	Expiries      []Expiry
+	Clocks        []Clock
+	FailedResumes map[int64]time.Duration // when a client last tried to resume a session and failed
+	WorkEnded     time.Duration           // when the clients stopped
+	Faults        []string
+	Forced        map[int64]bool          // sessions that a fault has ended
+	KnownEnded    map[int64]time.Duration // when a client learned that its session has ended
+	Violations    []Violation
+	Troubles
+	Ending
+	Tally
+}
+
+// Troubles are the times when clients could not count on being served.
+type Troubles struct {
+	Failed        []Try           // when clients failed to connect
+	Unheard       []Unheard       // when a member disconnected its clients because the leader did not receive their touches
+	LeaderChanges []time.Duration // when a member learned of a new leader, or that there is none
+}
+
+// Ending is what is left when all members have recovered from the last fault.
+type Ending struct {
+	Sessions  []int64           // the sessions that exist
+	Stats     map[string]string // the stats of quotas, as a member has them
+	StatsZxid int64             // that member's zxid
+	End       time.Duration     // when Sessions and Stats were read
+}
+
+// Tally has what is only counted during a run.
+type Tally struct {
+	MostOpen        int // the most connections with another member that one had open
+	Restores        int // snapshots restored by members without watching clients, mostly at a start
+	RestoresServing int // snapshots from the leader, restored by members with watching clients
+}
+
+func (n *Tally) add(m Tally) {
+	n.MostOpen = max(n.MostOpen, m.MostOpen)
+	n.Restores += m.Restores
+	n.RestoresServing += m.RestoresServing
 }
 
 func newHistory() *History {

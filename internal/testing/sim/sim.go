@@ -149,10 +149,7 @@ type sim struct {
 
 	perturbed *perturb.Run // perturbs the order in which the members' goroutines run
 
-	// Clients of the fault that makes a member lag; guarded by lagging.
-	writer  *client // writes much
-	watcher *client // watches that on the lagging member
-	lagging sync.Mutex
+	lagClients
 
 	reconfigurer *client // client of the fault that changes who votes; guarded by voting
 	voting       sync.Mutex
@@ -161,6 +158,19 @@ type sim struct {
 	foreign sync.Mutex   // guards others, and is held while a member has the data of one of them
 	others  []*member    // of another cluster
 
+	disturbances
+}
+
+// lagClients are the clients of the fault that makes a member lag. lagging guards them.
+type lagClients struct {
+	writer  *client // writes much
+	watcher *client // watches that on the lagging member
+	lagging sync.Mutex
+}
+
+// disturbances are the faults of a run: which there are, and when they did what. mu guards
+// them.
+type disturbances struct {
 	mu       sync.Mutex
 	cuts     map[[2]string]int // how many faults cut the way from one host to another
 	cutLog   []span            // when a way was cut
@@ -172,8 +182,8 @@ type sim struct {
 	outLog   []*span           // when a member was down, or had lost its disk
 	voteLog  []*span           // when members or votes changed
 	frozen   map[string]int    // how many faults keep a host from using the network
-	faults   map[string]int
-	active   int // faults that have not ended
+	faults   map[string]int    // how many there were, by name
+	active   int               // faults that have not ended
 }
 
 // span is a period of the run; Until is 0 while it lasts. from names the member that it
@@ -225,12 +235,8 @@ type member struct {
 	dir  string
 	join bool // it was removed once, and must join to come back
 
-	changing atomic.Bool // a fault is changing its membership or its vote
-	absent   atomic.Bool // it has never run
-	wrong    atomic.Bool // it has the data of another cluster's member
-	misled   atomic.Bool // it has stopped because its only voter has
-	removed  atomic.Bool // it has stopped because it was removed
-	back     func()      // ends its span in outLog; only for the claim's owner
+	condition
+	back func() // ends its span in outLog; only for the claim's owner
 
 	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
 	clocks *rand.Rand   // only for the claim's owner
@@ -242,6 +248,15 @@ type member struct {
 	claimed  bool          // reserved by a fault; see claim
 	gone     chan struct{} // closed when srv is stopped
 	faults   []*storeFault
+}
+
+// condition is why a member may not be what the others take it for.
+type condition struct {
+	changing atomic.Bool // a fault is changing its membership or its vote
+	absent   atomic.Bool // it has never run
+	wrong    atomic.Bool // it has the data of another cluster's member
+	misled   atomic.Bool // it has stopped because its only voter has
+	removed  atomic.Bool // it has stopped because it was removed
 }
 
 func memberHost(id int) string { return fmt.Sprintf("host%d", id) }
@@ -563,7 +578,7 @@ func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
 		done: make(chan struct{}), faultsOver: make(chan struct{}),
-		cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{},
+		disturbances: disturbances{cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{}},
 	}
 	s.delay.Store(int64(usualDelay))
 	s.perturbed = perturb.Begin(o.Seed)

@@ -139,7 +139,7 @@ func (c *client) leave(closes bool) {
 		c.conn = nil
 		if c.connect() == nil && c.rng.IntN(2) == 0 {
 			// The session has moved, so this must not be done.
-			old.start(&Op{Code: proto.OpSetData, Client: c.id, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
+			old.start(&Op{Code: proto.OpSetData, Origin: Origin{Client: c.id}, Path: register(c.rng.IntN(registers)), Tag: c.tag(), Version: -1})
 		}
 		c.s.wg.Go(func() {
 			select {

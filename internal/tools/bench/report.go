@@ -46,16 +46,8 @@ type Result struct {
 	// TwoHolders says how two clients held a lock at once.
 	TwoHolders string `json:"twoHolders,omitempty"`
 
-	CPUPerOp    float64 `json:"serverCPUPerOpUs,omitempty"`
-	ServerCores float64 `json:"serverCores,omitempty"`
-	ClientCores float64 `json:"clientCores,omitempty"`
-	OtherCores  float64 `json:"otherCores,omitempty"` // used by all other processes; without process ids, by the server too
-	MemoryBytes int64   `json:"memoryBytes,omitempty"`
-
-	// Of the lone writer beside all others, in the workload snapshots.
-	LoneP50  float64 `json:"loneP50us,omitempty"`
-	LoneP999 float64 `json:"loneP999us,omitempty"`
-	LoneMax  float64 `json:"loneMaxUs,omitempty"`
+	Resources
+	LoneWriter
 
 	BytesPerItem   float64 `json:"bytesPerItem,omitempty"` // for each idle session or znode
 	RestartSeconds float64 `json:"restartSeconds,omitempty"`
@@ -63,6 +55,23 @@ type Result struct {
 
 	Notes   []Note `json:"notes,omitempty"`   // figures that only this workload has
 	Skipped string `json:"skipped,omitempty"` // why it was not measured
+}
+
+// Resources are what the server, the client and other processes used during a measurement.
+type Resources struct {
+	CPUPerOp    float64 `json:"serverCPUPerOpUs,omitempty"`
+	ServerCores float64 `json:"serverCores,omitempty"`
+	ClientCores float64 `json:"clientCores,omitempty"`
+	OtherCores  float64 `json:"otherCores,omitempty"` // used by all other processes; without process ids, by the server too
+	MemoryBytes int64   `json:"memoryBytes,omitempty"`
+}
+
+// LoneWriter has the latencies of the lone writer beside all others, in the workload
+// snapshots.
+type LoneWriter struct {
+	LoneP50  float64 `json:"loneP50us,omitempty"`
+	LoneP999 float64 `json:"loneP999us,omitempty"`
+	LoneMax  float64 `json:"loneMaxUs,omitempty"`
 }
 
 // Ratio compares one figure on two targets.

@@ -71,6 +71,13 @@ type client struct {
 
 	writing sync.Mutex // held while a request is written; locked before mu
 
+	link
+	progress
+}
+
+// link is the connection of a client, and what goes over it: its requests, and the
+// identities and watches that the next connection gets too. mu guards it.
+type link struct {
 	mu       sync.Mutex
 	state    State
 	changed  chan struct{} // closed and replaced when state or attempts changes
@@ -82,8 +89,10 @@ type client struct {
 	closing  bool
 	auths    []Auth
 	watches  watches
+}
 
-	// Only for run.
+// progress is how far the session has come from server to server. Only run uses it.
+type progress struct {
 	next       int // index in hosts
 	session    proto.ConnectReply
 	lastZxid   int64
@@ -122,8 +131,9 @@ func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events
 	rand.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	c := &client{
 		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, events: events, note: note,
-		done: make(chan struct{}), state: Connecting, changed: make(chan struct{}), auths: slices.Clone(auths),
-		watches: watches{}, lastHeard: time.Now(), eventState: "Disconnected",
+		done:     make(chan struct{}),
+		link:     link{state: Connecting, changed: make(chan struct{}), auths: slices.Clone(auths), watches: watches{}},
+		progress: progress{lastHeard: time.Now(), eventState: "Disconnected"},
 	}
 	if c.dial == nil {
 		c.dial = new(net.Dialer).DialContext
