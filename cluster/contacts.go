@@ -3,13 +3,14 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
-	"github.com/lockkeeper/lockkeeper/proto"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
@@ -55,24 +56,6 @@ type contacts struct {
 	term     uint64        // the newest term at the last look
 	begun    int64         // when that term was first seen; 0 if it began before this member started, or has a leader
 }
-
-// times are a member's time limits, all derived from the election timeout.
-type times struct {
-	silence time.Duration // how long the leader, or a majority, may be silent: the election timeout
-	sure    time.Duration // how long a leader is sure that it leads after a majority confirmed it
-	beat    time.Duration // between two heartbeats
-}
-
-func timesFor(electionTimeout time.Duration) times {
-	return times{
-		silence: electionTimeout,
-		sure:    timing.Sure(electionTimeout),
-		beat:    timing.Beat(electionTimeout),
-	}
-}
-
-// moment is one instant, in ms, by the real clock and in running time.
-type moment struct{ now, ran int64 }
 
 // peer is what is known about another member. Where an answer proves something, the
 // time at which the question was sent counts, since the answer may have been delayed.
@@ -148,9 +131,6 @@ func millis(d time.Duration) uint32 {
 }
 
 func duration(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
-
-// never is a time long before any other, by either clock.
-const never = math.MinInt64 / 2 / int64(time.Millisecond)
 
 func newContacts(self uint64, t times) *contacts {
 	return &contacts{self: self, times: t, peers: map[uint64]*peer{}}

@@ -48,9 +48,6 @@ type raftConn struct {
 }
 
 const (
-	looks    = 4        // of watchConns within the election timeout
-	oneWrite = 64 << 10 // bytes that may take an election timeout to be sent
-
 	// TCP takes megabytes at once, and says only when a third of them has left that there is room
 	// again. On a slow link that may take longer than an election timeout. A snapshot that is cut
 	// off begins anew, and would be cut off again, so it may stand still for this many of them.

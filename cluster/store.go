@@ -185,12 +185,6 @@ func (s guardedStore) stable(store func() error) error {
 	return nil
 }
 
-// cannotWrite reports a failed write as this member's fault.
-func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
-	l.broken.Store(true)
-	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
-}
-
 // recentLog is a log that keeps the newest entries also in memory. A leader that sends an
 // entry, and a follower that applies it, takes it from there instead of reading it from the
 // log and comparing its checksums. raft.LogCache limits only their number.
@@ -255,4 +249,44 @@ func (r *recentLog) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept, r.bytes = nil, 0
+}
+
+// watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
+// one could not be written.
+type watchedSnapshots struct {
+	raft.SnapshotStore
+	n *node
+}
+
+func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
+	if err != nil {
+		s.n.unwritten.Store(&err)
+		return nil, err
+	}
+	return watchedSink{sink, s.n, time.Now()}, nil
+}
+
+type watchedSink struct {
+	raft.SnapshotSink
+	n     *node
+	began time.Time
+}
+
+func (s watchedSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	if err != nil {
+		s.n.unwritten.Store(&err)
+	}
+	return n, err
+}
+
+func (s watchedSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err != nil {
+		s.n.unwritten.Store(&err)
+	} else {
+		s.n.work.snapshots.Since(s.began)
+	}
+	return err
 }

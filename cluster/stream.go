@@ -71,9 +71,6 @@ func (c *entryCall) Request() *raft.AppendEntriesRequest   { return c.q }
 func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
 
 const (
-	// tellAgain is how long messages may be left out. It is limited only to find out whether
-	// the connection still works before an entry needs it.
-	tellAgain = 2 * time.Second
 	// While as many messages as mostUnanswered are unanswered, AppendEntries waits, and entries
 	// gather for the next message.
 	mostUnanswered = 2
