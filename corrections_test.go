@@ -101,7 +101,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "return t.raft.CurrentTerm() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
+		{"cluster/store.go", "at <= min(last, s.applied())", "at <= min(last, 0)"},
 	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},

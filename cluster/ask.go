@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Times of requests about the members.
@@ -99,3 +101,18 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 
 // unreachable reports whether err means that the connection failed.
 func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+
+// askStatus asks the server at x's address for its status. It fails if that server
+// has another id.
+func askStatus(ctx context.Context, network Network, x proto.Peer) (*Status, error) {
+	r, err := ask(ctx, network, x.Addr, Request{Status: true})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Status == nil:
+		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
+	case r.Status.ID != x.ID:
+		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, r.Status.ID)
+	}
+	return r.Status, nil
+}

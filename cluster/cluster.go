@@ -155,7 +155,7 @@ func (m *Member) startRaft() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	m.raft.log.guardedStore = newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
 	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
 		m.replica.Load(state)
@@ -167,7 +167,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -352,9 +352,3 @@ func (o observer) Restored() {
 }
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.storage.Name, err)) }
-
-// trackAll restarts the timeout of every session. It holds the replica's lock so
-// that no session is opened or closed meanwhile.
-func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
-}

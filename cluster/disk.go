@@ -5,7 +5,21 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
+
+// disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
+// to it through [guardedStore] and [watchedSnapshots]. Its methods are safe for concurrent use.
+type disk struct {
+	id        uint64 // of this server
+	storage   *storage.Storage
+	terms     terms
+	stall     stall
+	work      work
+	lists     lists                 // of members, in the log
+	unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
+}
 
 // terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
 // handled in another goroutine.

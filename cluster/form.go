@@ -33,7 +33,14 @@ import (
 // former brings this member into its cluster. Its goroutine is run, which ends when the
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
-	*membership
+	*lifecycle
+	cfg     *Config
+	raft    *node
+	replica *fsm.Replica
+	gate    *gate
+	peers   *peerPort // nil on a standalone server
+	pulse   *pulse
+
 	number uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
@@ -62,8 +69,11 @@ func newRun() uint64 {
 	}
 }
 
-func newFormer(m *membership) *former {
-	return &former{membership: m, number: newRun(), wake: newSignal(), deciding: newTurn()}
+func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
+	return &former{
+		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
+		number: newRun(), wake: newSignal(), deciding: newTurn(),
+	}
 }
 
 // begin prepares forming, before run: list are the members of the new cluster, or of the one
@@ -241,7 +251,7 @@ func (f *former) survey(members []proto.Peer) map[uint64]*Status {
 			continue
 		}
 		asked.Go(func() {
-			s, err := f.askStatus(ctx, x)
+			s, err := askStatus(ctx, f.peers.network, x)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -512,8 +522,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 }
 
 // self describes this member, for a request to add it.
-func (m *membership) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: m.cfg.ID, Addr: m.cfg.addr(), Observer: !voter}
+func (f *former) self(voter bool) *proto.Peer {
+	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.addr(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -27,26 +28,33 @@ type link struct {
 	came  atomic.Bool  // something has come since watch last looked
 }
 
-// leaderLink holds the current link to the leader.
+// leaderLink holds the current link to the leader. proposer.run and sendTouches share it. Its
+// goroutines are those of the link.
 type leaderLink struct {
+	peers   *peerPort
+	wg      *sync.WaitGroup // of its goroutines
+	silence time.Duration   // the election timeout
+	gaps    *atomic.Int64   // contacts.gaps
+
 	turn turn  // guards link, also while connecting
 	link *link // nil if there is none
 }
 
-func newLeaderLink() leaderLink { return leaderLink{turn: newTurn()} }
+func newLeaderLink(peers *peerPort, wg *sync.WaitGroup, c *contacts) leaderLink {
+	return leaderLink{peers: peers, wg: wg, silence: c.silence, gaps: &c.gaps, turn: newTurn()}
+}
 
-// linkTo returns a connection to the leader: the existing one if it still works,
-// otherwise a new one. It gives up when the leader changes. proposer.run and
-// sendTouches share the connection.
-func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
-	p.link.turn.take()
-	defer p.link.turn.give()
+// to returns a connection to the leader: the existing one if it still works,
+// otherwise a new one. It gives up when the leader changes.
+func (k *leaderLink) to(lead leaderInfo) (*link, error) {
+	k.turn.take()
+	defer k.turn.give()
 	select {
 	case <-lead.changed:
 		return nil, ErrNotLeader
 	default:
 	}
-	if l := p.link.link; l != nil {
+	if l := k.link; l != nil {
 		select {
 		case <-l.gone:
 		default:
@@ -57,27 +65,26 @@ func (p *proposer) linkTo(lead leaderInfo) (*link, error) {
 			// connection perhaps too.
 			l.c.Close()
 		}
-		p.link.link = nil
+		k.link = nil
 	}
-	silence := p.index.contacts.silence
-	ctx, cancel := context.WithCancel(p.peers.ctx)
+	ctx, cancel := context.WithCancel(k.peers.ctx)
 	defer cancel()
-	p.wg.Go(func() {
+	k.wg.Go(func() {
 		select {
 		case <-lead.changed:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	c, err := p.peers.dialAgain(ctx, lead.addr, kindForward, lead.id, silence)
+	c, err := k.peers.dialAgain(ctx, lead.addr, kindForward, lead.id, k.silence)
 	if err != nil {
 		return nil, err
 	}
-	c = patient{c, 0, silence}
+	c = patient{c, 0, k.silence}
 	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
-	p.link.link = l
-	p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.gaps) })
-	p.wg.Go(func() {
+	k.link = l
+	k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })
+	k.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {

@@ -135,3 +135,9 @@ func (m *Member) Quorum() (Quorum, bool) {
 
 // ResetProposals resets the sizes of proposals in [Quorum].
 func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
+
+// trackAll restarts the timeout of every session. It holds the replica's lock so
+// that no session is opened or closed meanwhile.
+func (m *Member) trackAll() {
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
+}

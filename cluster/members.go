@@ -43,13 +43,11 @@ type membership struct {
 }
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
-	m := &membership{
+	return &membership{
 		lifecycle: p.lifecycle, cfg: cfg, configured: infos(cfg.first()), raft: p.raft, replica: replica, leader: leader,
 		commits: p.commits, contacts: p.contacts, pulse: p, gate: p.gate, peers: p.peers, transport: p.transport,
-		handover: newHandover(p, leader), changing: newTurn(), digests: p.digests,
+		handover: newHandover(p, leader), changing: newTurn(), digests: p.digests, former: newFormer(cfg, replica, p),
 	}
-	m.former = newFormer(m)
-	return m
 }
 
 func (m *membership) status() (Status, error) {
@@ -150,20 +148,5 @@ func (m *membership) statusOf(ctx context.Context, x proto.Peer) (*Status, error
 		s, err := m.status()
 		return &s, err
 	}
-	return m.askStatus(ctx, x)
-}
-
-// askStatus asks the server at x's address for its status. It fails if that server
-// has another id.
-func (m *membership) askStatus(ctx context.Context, x proto.Peer) (*Status, error) {
-	r, err := ask(ctx, m.peers.network, x.Addr, Request{Status: true})
-	switch {
-	case err != nil:
-		return nil, err
-	case r.Status == nil:
-		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
-	case r.Status.ID != x.ID:
-		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, r.Status.ID)
-	}
-	return r.Status, nil
+	return askStatus(ctx, m.peers.network, x)
 }

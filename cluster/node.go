@@ -9,7 +9,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -17,27 +16,21 @@ import (
 // two. Its methods are safe for concurrent use once Member.Start has set the fields.
 type node struct {
 	*raft.Raft // nil until Member.Start has started it
-	id         uint64
-	storage    *storage.Storage
-	log        *asyncLog // on storage, once Raft is started
-	told       told
-	recent     *recentLog // on log; nil if there are no other members
-	terms      terms
-	stall      stall
-	work       work
-	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
-	down       chan struct{}         // closed when Raft has shut down
-	begun      atomic.Uint64         // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
-	lists      lists                 // of members, in the log
-	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
-	since      atomic.Uint64         // see storage.Identity
-	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner
-	reload     sync.Mutex            // held while Raft's configuration is replaced
+	disk
+	log    *asyncLog // on storage, once Raft is started
+	told   told
+	recent *recentLog    // on log; nil if there are no other members
+	down   chan struct{} // closed when Raft has shut down
+	begun  atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	adding atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	since  atomic.Uint64 // see storage.Identity
+	last   time.Duration // Raft's own election timeout, a last resort: pulse detects failures much sooner
+	reload sync.Mutex    // held while Raft's configuration is replaced
 }
 
 func newNode(id uint64) *node {
-	n := &node{id: id, log: newAsyncLog(), terms: newTerms(), down: make(chan struct{})}
-	n.log.servers = n.servers
+	n := &node{disk: disk{id: id, terms: newTerms()}, log: newAsyncLog(), down: make(chan struct{})}
+	n.log.servers, n.log.leads = n.servers, func() bool { return n.State() == raft.Leader }
 	return n
 }
 

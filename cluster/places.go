@@ -106,7 +106,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	s, err := m.askStatus(ctx, x) // also if it has this member's id
+	s, err := askStatus(ctx, m.peers.network, x) // also if it has this member's id
 	switch {
 	case err != nil:
 		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)

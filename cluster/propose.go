@@ -9,7 +9,7 @@ import (
 )
 
 // proposer gets the commands of this member's clients into the log. Its goroutines are
-// run, which ends with the member, and those that linkTo starts for a connection to the
+// run, which ends with the member, and those of its link to the
 // leader. Its methods are safe for concurrent use.
 type proposer struct {
 	*lifecycle
@@ -33,7 +33,7 @@ type proposer struct {
 func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, awaitLog func()) *proposer {
 	p := &proposer{
 		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
-		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
+		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(peers, &l.wg, index.contacts),
 	}
 	p.batcher.wake = newSignal()
 	p.sizes.reset()
@@ -180,7 +180,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 // forward sends an entry to the leader and waits until it is applied here. It returns
 // false if the caller must retry.
 func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
-	l, err := p.linkTo(lead)
+	l, err := p.link.to(lead)
 	if err != nil {
 		return false
 	}
@@ -244,7 +244,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 // left, after which the client does not trust this answer any more. Or the leader does not
 // know the session yet, and then its whole timeout begins later.
 func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
-	l, err := p.linkTo(lead)
+	l, err := p.link.to(lead)
 	if err != nil {
 		return 0, false
 	}

@@ -290,12 +290,12 @@ func (m *membership) settle(patience time.Duration, change func(voters []proto.P
 func (m *membership) moved(was, x proto.Peer) bool {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	s, err := m.askStatus(ctx, x)
+	s, err := askStatus(ctx, m.peers.network, x)
 	if x.ID != m.cfg.ID || err != nil {
 		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.cluster() {
 			return false
 		}
-		old, err := m.askStatus(ctx, was)
+		old, err := askStatus(ctx, m.peers.network, was)
 		return err != nil || old.Run == s.Run
 	}
 	members, err := m.raft.members()

@@ -118,7 +118,7 @@ func (t *transport) connect(target raft.ServerAddress) *dialing {
 		}
 		c.SetReadDeadline(time.Time{})
 		if err == nil {
-			d.conn = t.newConn(c, string(target))
+			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
 		} else {
 			c.Close()
@@ -372,7 +372,7 @@ func (s *stream) read() {
 // handles a message, perhaps with a slow disk, the next one is read, so that this member knows
 // early what is committed.
 func (t *transport) takeStream(nc net.Conn) {
-	c := t.newConn(nc, "")
+	c := t.conns.newConn(nc, "")
 	a := &followerEnd{
 		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
 		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),

@@ -175,7 +175,7 @@ func (m *Member) tell(last leaderInfo, number uint64, told *recent, news map[int
 // is called again with the same report, the number is the same, so that an answer that is late,
 // as behind a long entry on a slow link, counts.
 func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
-	l, err := m.proposer.linkTo(lead)
+	l, err := m.proposer.link.to(lead)
 	if err != nil {
 		return nil, false
 	}

@@ -172,7 +172,7 @@ var plants = []plant{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/link.go", "p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.gaps) })", "_ = l.watch"},
+		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
@@ -193,7 +193,7 @@ var plants = []plant{
 		{"cluster/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
 	}, lossChecks},
 	{"a follower acknowledges an entry before its disk has it", []edit{
-		{"cluster/asynclog.go", "!a.off && a.raft.State() == raft.Leader && a.postpone", "!a.off && a.postpone"},
+		{"cluster/asynclog.go", "!a.off && a.leads() && a.postpone", "!a.off && a.postpone"},
 	}, lossChecks},
 	// What goes over a stream.
 	{"a message says that more is committed than a follower has accepted", []edit{
