@@ -251,7 +251,7 @@ func (c *contacts) leads(own *state) bool {
 }
 
 // lives notes that another member has given a sign of life on one of Raft's connections since
-// transport.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
+// raftConns.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
 // and the heartbeats wait behind other messages.
 func (c *contacts) lives(id uint64) {
 	c.mu.Lock()

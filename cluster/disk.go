@@ -10,7 +10,7 @@ import (
 )
 
 // disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
-// to it through [guardedStore] and [watchedSnapshots]. Its methods are safe for concurrent use.
+// to it through [guardedStore] and [watchedSnapshots]. It is safe for concurrent use once storage is set.
 type disk struct {
 	id        uint64 // of this server
 	storage   *storage.Storage

@@ -125,7 +125,7 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 // quarter of the timeout. Time in which this process is paused does not count.
 //
 // If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
-// (see transport.redial). gaps is contacts.gaps.
+// (see raftConns.redial). gaps is contacts.gaps.
 func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 	before := gaps.Load()
 	for asked, quiet := false, 0; ; {

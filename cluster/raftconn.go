@@ -28,7 +28,7 @@ type raftConn struct {
 	to      string // if not answers: the other side's address
 
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
-	still   atomic.Bool  // nothing has moved since transport.watch was called
+	still   atomic.Bool  // nothing has moved since raftConns.watch was called
 	heard   atomic.Bool  // if not answers: the other side has lived since watchConns last looked
 	piped   atomic.Bool  // messages are sent while answers are awaited
 	asked   atomic.Bool  // if not answers: something was written since the last answer was read
