@@ -331,7 +331,7 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if s.standalone() {
 		return ErrStandalone
 	}
-	_, err := cluster.Ask(ctx, s.network, s.peerAddr, q)
+	_, err := s.member.Ask(ctx, q)
 	if err == nil {
 		return nil
 	}

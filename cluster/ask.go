@@ -27,14 +27,22 @@ const (
 // server that is not a member, and [ErrUnknownOutcome], with the reason, if a change may have
 // been made. A nil network means TCP.
 func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
-	r, err := askLeader(ctx, network, addr, q)
-	return r.Status, err
-}
-
-func askLeader(ctx context.Context, network Network, addr string, q Request) (Reply, error) {
 	if network == nil {
 		network = TCP{}
 	}
+	r, err := askLeader(ctx, over(network), addr, q)
+	return r.Status, err
+}
+
+// An asker sends a request to the member at addr, as ask does.
+type asker func(ctx context.Context, addr string, q Request) (Reply, error)
+
+func over(network Network) asker {
+	return func(ctx context.Context, addr string, q Request) (Reply, error) { return ask(ctx, network, addr, q) }
+}
+
+// askLeader does what [Ask] says.
+func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
 	defer cancel()
 	unsure := false
@@ -46,7 +54,7 @@ func askLeader(ctx context.Context, network Network, addr string, q Request) (Re
 		return err
 	}
 	for to, wait := addr, askSoon; ; {
-		r, err := ask(ctx, network, to, q)
+		r, err := ask(ctx, to, q)
 		unsure = unsure || r.Begun || q.changes() && errors.As(err, new(begun))
 		switch {
 		case err != nil && (to == addr || !unreachable(err)):

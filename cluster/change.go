@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"net"
@@ -133,18 +134,51 @@ func (m *membership) serve(c net.Conn) {
 	}
 	var q Request
 	var r Reply
-	if err = json.Unmarshal(line, &q); err == nil {
-		r, err = m.change(q)
-	}
-	if err != nil {
-		r = Reply{Error: err.Error(), Begun: errors.As(err, new(begun))}
-		var refused *refusal
-		switch {
-		case errors.As(err, &refused):
-			r.Code = refused.code
-		case errors.Is(err, ErrNotLeader):
-			r.Lead, r.Leader = true, m.leader.get().addr
-		}
+	if err = json.Unmarshal(line, &q); err != nil {
+		r.Error = err.Error()
+	} else {
+		r = m.answer(q)
 	}
 	json.NewEncoder(c).Encode(r) // an error means that the client has gone
+}
+
+// answer carries out a request, and returns what to say of that.
+func (m *membership) answer(q Request) Reply {
+	r, err := m.change(q)
+	if err == nil {
+		return r
+	}
+	r = Reply{Error: err.Error(), Begun: errors.As(err, new(begun))}
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		r.Code = refused.code
+	case errors.Is(err, ErrNotLeader):
+		r.Lead, r.Leader = true, m.leader.get().addr
+	}
+	return r
+}
+
+// ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
+// the address at which the others do. It does not wait for itself any longer when ctx is done or the
+// member is closed.
+func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
+	switch {
+	case addr != m.cfg.addr():
+		return ask(ctx, m.peers.network, addr, q)
+	case ctx.Err() != nil:
+		return Reply{}, ctx.Err()
+	case m.peers.ctx.Err() != nil:
+		return Reply{}, ErrClosed
+	}
+	answered := make(chan Reply, 1)
+	go func() { answered <- m.answer(q) }()
+	select {
+	case r := <-answered:
+		return r, nil
+	case <-ctx.Done():
+		return Reply{}, begun{ctx.Err()}
+	case <-m.peers.ctx.Done():
+		return Reply{}, begun{ErrClosed}
+	}
 }

@@ -444,9 +444,9 @@ func (f *former) known(first string) []string {
 // has no data. It reports true when this member is in the cluster, and has its vote if it
 // is to have one. f.deciding must not be held.
 func (f *former) join(addr string, of ClusterID) (bool, error) {
-	ctx, network := f.peers.ctx, f.peers.network
+	ctx, others := f.peers.ctx, over(f.peers.network)
 	votes := f.cfg.votes()
-	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
+	r, err := askLeader(ctx, others, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -482,7 +482,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 	}
 	f.asked.Store(uint64(of))
-	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
+	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -536,7 +536,7 @@ func (f *former) awaitVote(addr string) {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
+			_, err = askLeader(ctx, over(f.peers.network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -82,6 +82,13 @@ func (m *Member) Role() string { return m.membership.role() }
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) { return m.membership.status() }
 
+// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// address. It must not be called on a standalone server.
+func (m *Member) Ask(ctx context.Context, q Request) (*Status, error) {
+	r, err := askLeader(ctx, m.membership.ask, m.cfg.addr(), q)
+	return r.Status, err
+}
+
 // Change carries out a request. All requests except Status, and those about a cluster that is
 // being formed, must go to the leader; another member returns ErrNotLeader.
 func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q) }
